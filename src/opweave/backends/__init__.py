@@ -1,0 +1,183 @@
+"""Back ends: what runs graphs. Each holds one rule for each op that it knows, keyed by the op itself.
+
+    @reference.lower(softmax)
+    def _(input: Array, axis: int) -> Array: ...
+
+A rule takes what the back end hands to all its rules (an emitter, say), then those of the op's parameters that it
+needs, by name. Several rules for one op are tried in order; `when=` says which nodes a rule accepts.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from ..dtypes import DataType
+from ..errors import NotSupportedError
+from ..graph import Graph, Node
+from ..op import Limits, Op, parameter_names
+
+if TYPE_CHECKING:
+    import numpy as np
+
+RuleFunction = Callable[..., Any]
+PowerPreference = Literal["default", "high-performance", "low-power"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How a back end does one op.
+
+    Attributes:
+        function: called with what the back end provides and the op's parameters it names.
+        native: whether one kernel of the engine does the work; otherwise it is composed of several.
+        when: which nodes it accepts, by the op's parameters it names; None for all.
+        leading: how many parameters of `function` the back end itself provides.
+    """
+
+    function: RuleFunction
+    native: bool
+    when: Callable[..., bool] | None
+    leading: int
+
+    def accepts(self, node: Node) -> bool:
+        """Whether this rule can do `node`."""
+        return self.when is None or self.when(**{n: node.arguments[n] for n in parameter_names(self.when)})
+
+    def __call__(self, leading: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
+        names = parameter_names(self.function)[self.leading :]
+        return self.function(*leading, **{name: arguments[name] for name in names})
+
+
+class Binding(Protocol):
+    """A graph tied to memory: calling it runs the graph once, synchronously, with the GIL released where it can be."""
+
+    def __call__(self) -> None: ...
+
+
+class Executable(Protocol):
+    """A compiled graph."""
+
+    def bind(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> Binding:
+        """Tie the graph to arrays, which it reads and writes in place; they are C-contiguous and aligned."""
+
+    def explain(self) -> list[Placement]:
+        """What runs where, one entry a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a node of the user's graph runs, and how."""
+
+    node: str
+    device: str
+    how: Literal["native", "composed", "decomposed"]
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Something that can run graphs.
+
+    Attributes:
+        name: what `create_context(device=...)` takes.
+        kind: cpu, gpu or npu.
+        backend: the name of the back end that drives it.
+        description: the hardware and engine, for people.
+        available: whether a context can be created on it here and now.
+        hint: what would make it available, where it is not.
+    """
+
+    name: str
+    kind: Literal["cpu", "gpu", "npu"]
+    backend: str
+    description: str
+    available: bool = True
+    hint: str = ""
+
+
+class Backend(ABC):
+    """Base of all back ends."""
+
+    name: str
+    leading = 0
+    """How many leading parameters each rule gets from the back end."""
+    max_byte_length = 2**31 - 1
+    """The largest tensor in bytes."""
+
+    def __init__(self) -> None:
+        self.rules: dict[Op[..., Any], list[Rule]] = {}
+
+    @abstractmethod
+    def devices(self) -> list[Device]:
+        """The devices that it can drive here, and those it could with something more installed."""
+
+    @abstractmethod
+    def compile(self, graph: Graph, *, device: str, power_preference: PowerPreference) -> Executable:
+        """Make `graph` runnable. Raises `OperationError` when the engine refuses."""
+
+    def lower(
+        self, *ops: Op[..., Any], native: bool = True, when: Callable[..., bool] | None = None
+    ) -> Callable[[RuleFunction], RuleFunction]:
+        """Register the decorated function as the rule of `ops`, tried after those registered before."""
+
+        def register(function: RuleFunction) -> RuleFunction:
+            for op in ops:
+                self.rules.setdefault(op, []).append(Rule(function, native, when, self.leading))
+            return function
+
+        return register
+
+    def rule(self, node: Node) -> Rule | None:
+        """The rule that will do `node`, or None."""
+        return next((rule for rule in self.rules.get(node.op, ()) if rule.accepts(node)), None)
+
+    def supports(self, node: Node) -> bool:
+        """Whether there is a rule for `node`."""
+        return self.rule(node) is not None
+
+    def data_types(self, op: Op[..., Any], operand: str) -> tuple[DataType, ...] | None:
+        """The data types that `operand` of `op` may have here; None for all that the specification allows."""
+        return None
+
+    @cache  # noqa: B019  (back ends live as long as the process)
+    def limits(self, op: Op[..., Any]) -> Mapping[str, Limits]:
+        """The limits of the specification, narrowed to what this back end supports."""
+        narrowed = dict(op.limits)
+        for name, limit in op.limits.items():
+            supported = self.data_types(op, name)
+            if supported is not None and not isinstance(limit.data_types, str):
+                kept = tuple(t for t in limit.data_types if t in supported)
+                narrowed[name] = replace(limit, data_types=kept)
+        return narrowed
+
+
+@cache
+def discover() -> dict[str, Backend]:
+    """All back ends, by name, found through the entry point group `opweave.backends`."""
+    from importlib.metadata import entry_points
+
+    found = sorted(entry_points(group="opweave.backends"), key=lambda entry: entry.name)
+    return {entry.name: entry.load() for entry in found}
+
+
+def all_devices() -> list[Device]:
+    """The devices of all back ends, the preferred ones first."""
+    order = {"onnxruntime": 0, "reference": 9}
+    backends = sorted(discover().values(), key=lambda backend: order.get(backend.name, 5))
+    return [device for backend in backends for device in backend.devices()]
+
+
+def find_device(name: str) -> tuple[Backend, Device]:
+    """The available device called `name`, or `NotSupportedError` that lists what there is."""
+    devices = all_devices()
+    for device in devices:
+        if device.name == name:
+            if not device.available:
+                raise NotSupportedError(f"device {name!r} is not available here: {device.hint}")
+            return discover()[device.backend], device
+    names = ", ".join(repr(device.name) for device in devices if device.available)
+    raise NotSupportedError(f"there is no device {name!r}; available: {names}")

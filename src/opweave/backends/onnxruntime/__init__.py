@@ -1,0 +1,94 @@
+"""The ONNX Runtime back end: a graph becomes one session on one of the engine's execution providers.
+
+A rule takes an `Emitter` and the op's operands as `Value`s, with attributes by name, and returns the `Value` (or values)
+of its result:
+
+    @ort.lower(softmax)
+    def _(ctx: Emitter, input: Value, axis: int) -> Value:
+        return ctx.emit("Softmax", input, axis=axis)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...graph import Graph, Operand
+from ...op import Op
+from .. import Backend, Device, PowerPreference
+from .emit import Emitter, Value
+
+
+class OnnxRuntime(Backend):
+    """Microsoft's ONNX Runtime."""
+
+    name = "onnxruntime"
+    leading = 1
+
+    def devices(self) -> list[Device]:
+        from .devices import devices
+
+        return devices()
+
+    def rename(self, names: Mapping[Op[..., Any], str], **attributes: Any) -> None:
+        """Declare ops that are an ONNX operator under another name: operands in order, no attributes but `attributes`."""
+        for op, op_type in names.items():
+            self.lower(op)(_renamed(op, op_type, attributes))
+
+    def compile(self, graph: Graph, *, device: str, power_preference: PowerPreference) -> Any:
+        from .sessions import compile
+
+        return compile(self, graph, device, power_preference)
+
+    def emit(self, ctx: Emitter, graph: Graph) -> dict[str, Value]:
+        """Emit all nodes of a legal graph; the result holds the value of each output."""
+        values: dict[Operand, Value] = {o: ctx.add_input(f"i{k}", o.desc) for k, o in enumerate(graph.inputs.values())}
+
+        def lookup(value: Any) -> Any:
+            if isinstance(value, tuple):
+                return tuple(lookup(item) for item in value)
+            if value is None:
+                return None
+            if value not in values:
+                values[value] = ctx.add_constant(value.value)
+            return values[value]
+
+        for node in graph.nodes:
+            ctx.node = node
+            rule = self.rule(node)
+            assert rule is not None, node
+            inputs = {name: lookup(value) for name, value in node.inputs.items()}
+            result = rule((ctx,), {**inputs, **node.attributes})
+            results = result if isinstance(result, (tuple, list)) else (result,)
+            for operand, value in zip(node.outputs, results, strict=True):
+                assert value.data_type == operand.data_type, f"{node.title}: emitted {value}, declared {operand.desc}"
+                values[operand] = Value(value.name, operand.data_type, operand.shape)
+        return {name: lookup(operand) for name, operand in graph.outputs.items()}
+
+
+def _renamed(op: Op[..., Any], op_type: str, attributes: Mapping[str, Any]) -> Any:
+    operands = op.operands
+    if operands == ("input",):
+        return lambda ctx, input: ctx.emit(op_type, input, **attributes)
+    if operands == ("a",):
+        return lambda ctx, a: ctx.emit(op_type, a, **attributes)
+    if operands == ("a", "b"):
+        return lambda ctx, a, b: ctx.emit(op_type, a, b, **attributes)
+    raise TypeError(f"{op.name} takes {operands}; write a rule for it")
+
+
+ort = OnnxRuntime()
+
+from .lowerings import (  # noqa: E402  (the rules register themselves)
+    activation as activation,
+    convolution as convolution,
+    elementwise as elementwise,
+    indexing as indexing,
+    matrix as matrix,
+    movement as movement,
+    normalization as normalization,
+    pooling as pooling,
+    quantization as quantization,
+    recurrent as recurrent,
+    reduction as reduction,
+)

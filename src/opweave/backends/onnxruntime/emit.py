@@ -1,0 +1,271 @@
+"""Write ONNX models, lean: the protocol buffers by hand, weights by reference.
+
+An `Emitter` collects nodes; `finish()` gives the bytes of a ModelProto. Small constants lie inside the model, where the
+engine's shape inference and folding see them; large ones are declared as external and handed to the session by reference.
+Field numbers are those of onnx.proto3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from struct import pack
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...dtypes import INFO
+from . import kernels
+
+if TYPE_CHECKING:
+    from ...graph import Desc, Node
+
+OPSET = 21
+"""The ONNX operator set that models are written in; the engine's optimiser knows its forms best."""
+IR_VERSION = 10
+MICROSOFT = "com.microsoft"
+INLINE_BYTES = 1024
+"""Constants up to this size lie inside the model."""
+
+ONNX_TYPES = {name: info.onnx for name, info in INFO.items()} | {"bool": 9, "float64": 11}
+
+# What an integer type is widened to where the engine has no kernel for it; each holds all values of the narrower one.
+_WIDER = {"int8": ("int32", "int64"), "uint8": ("int32", "uint32", "int64"), "int32": ("int64",), "uint32": ("int64",)}
+
+
+def varint(number: int) -> bytes:
+    """A protobuf variable-length integer; negative ones take 10 bytes."""
+    number &= 0xFFFFFFFFFFFFFFFF
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def field(number: int, value: bytes | str | int) -> bytes:
+    """A protobuf field: a length-delimited one for bytes and strings, a varint for integers."""
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    data = value.encode() if isinstance(value, str) else value
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+def attribute(name: str, value: Any) -> bytes:
+    """An AttributeProto for an int, float, str, bytes, or a sequence of ints or floats."""
+    if isinstance(value, (bool, int)):
+        return field(1, name) + field(3, int(value)) + field(20, 2)
+    if isinstance(value, float):
+        return field(1, name) + varint(2 << 3 | 5) + pack("<f", value) + field(20, 1)
+    if isinstance(value, (str, bytes)):
+        return field(1, name) + field(4, value) + field(20, 3)
+    items = list(value)
+    if items and all(isinstance(item, float) for item in items):
+        return field(1, name) + field(7, pack(f"<{len(items)}f", *items)) + field(20, 6)
+    if items and all(isinstance(item, str) for item in items):
+        return field(1, name) + b"".join(field(9, item) for item in items) + field(20, 8)
+    return field(1, name) + field(8, b"".join(varint(item) for item in items)) + field(20, 7)
+
+
+def value_info(name: str, data_type: str, shape: Sequence[int]) -> bytes:
+    """A ValueInfoProto."""
+    dims = b"".join(field(1, field(1, size)) for size in shape)
+    return field(1, name) + field(2, field(1, field(1, ONNX_TYPES[data_type]) + field(2, dims)))
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value of the ONNX graph. The shape is None where no rule needed to know it."""
+
+    name: str
+    data_type: str
+    shape: tuple[int, ...] | None = None
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions, of values whose shape is known."""
+        return len(self.dims)
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The shape, of values whose shape is known."""
+        assert self.shape is not None, f"the shape of {self.name} is not known; pass shape= where it is emitted"
+        return self.shape
+
+
+@dataclass(slots=True)
+class _OnnxNode:
+    op_type: str
+    inputs: list[str]
+    outputs: list[str]
+    attributes: bytes
+    domain: str
+    name: str
+
+
+class Emitter:
+    """Collects the ONNX nodes that the rules emit.
+
+    A rule gets the emitter, and the op's operands as `Value`s. While it runs, `node` is the node being lowered.
+    """
+
+    node: Node
+
+    def __init__(self) -> None:
+        self.nodes: list[_OnnxNode] = []
+        self.constants: dict[str, np.ndarray] = {}
+        self._values: dict[Any, Value] = {}
+        self._inputs: list[bytes] = []
+        self._count = 0
+
+    # What rules use --------------------------------------------------------------------------------------------------
+
+    @property
+    def output(self) -> Desc:
+        """Descriptor of the (first) result of the node being lowered."""
+        return self.node.outputs[0].desc
+
+    def emit(
+        self,
+        op_type: str,
+        *inputs: Value | None,
+        data_type: str | None = None,
+        shape: Sequence[int] | None = None,
+        outputs: int = 1,
+        domain: str = "",
+        **attributes: Any,
+    ) -> Any:
+        """Add an ONNX node and return its output (`outputs=1`), or a list of its outputs.
+
+        Args:
+            op_type: the ONNX operator; the engine's own ones need `domain=MICROSOFT`.
+            inputs: its inputs; None for an optional input left out.
+            data_type: of the outputs; default: that of the first input that is not a bool.
+            shape: of the outputs, where a later step of the rule needs it.
+            attributes: the ONNX attributes; those that are None are left out. Floats must be Python floats.
+
+        Where the engine has no kernel for an integer type, operands are cast to the next wider one that has, and the
+        result is cast back, which wraps around as the narrow type would.
+        """
+        deciding = next((v for v in inputs if v is not None and v.data_type != "bool"), None)
+        narrow = deciding.data_type if deciding is not None else "bool"
+        result_type = data_type or narrow
+        wide = self._widened(op_type, narrow, domain)
+        if wide != narrow:
+            inputs = tuple(self.cast(v, wide) if v is not None and v.data_type == narrow else v for v in inputs)
+        names = [v.name if v is not None else "" for v in inputs]
+        while names and not names[-1]:
+            names.pop()
+        made = [self._fresh() for _ in range(outputs)]
+        encoded = b"".join(field(5, attribute(k, v)) for k, v in attributes.items() if v is not None)
+        self._append(op_type, names, made, encoded, domain)
+        computed = wide if result_type == narrow else result_type
+        known = tuple(shape) if shape is not None else None
+        values = [self.cast(Value(name, computed, known), result_type) for name in made]
+        return values[0] if outputs == 1 else values
+
+    def constant(self, value: Any, data_type: str = "int64") -> Value:
+        """A constant made by a rule (axes, shapes, scalars); equal ones are stored once."""
+        array = np.ascontiguousarray(np.asarray(value, dtype=data_type))
+        array = array.reshape(np.shape(value))  # ascontiguousarray makes scalars 1-D
+        key = (data_type, array.shape, array.tobytes())
+        if key not in self._values:
+            self._values[key] = self.add_constant(array)
+        return self._values[key]
+
+    def scalar(self, value: float, like: Value) -> Value:
+        """A constant of rank 0 in the data type of `like`."""
+        return self.constant(value, like.data_type)
+
+    def array_of(self, value: Value) -> np.ndarray | None:
+        """The array of a constant, None for what is computed: for choices at build time."""
+        return self.constants.get(value.name)
+
+    def cast(self, value: Value, data_type: str) -> Value:
+        """`value` in another data type; itself where it has that already."""
+        if value.data_type == data_type:
+            return value
+        name = self._fresh()
+        encoded = field(5, attribute("to", ONNX_TYPES[data_type]))
+        self._append("Cast", [value.name], [name], encoded)
+        return Value(name, data_type, value.shape)
+
+    def reshape(self, value: Value, shape: Sequence[int]) -> Value:
+        """`value` with other dimensions; itself where it has those already."""
+        if value.shape == tuple(shape):
+            return value
+        made: Value = self.emit("Reshape", value, self.constant(list(shape)), shape=shape)
+        return made
+
+    def transpose(self, value: Value, permutation: Sequence[int]) -> Value:
+        """`value` with its axes permuted; itself where nothing moves."""
+        if list(permutation) == sorted(permutation):
+            return value
+        shape = None if value.shape is None else [value.shape[axis] for axis in permutation]
+        made: Value = self.emit("Transpose", value, perm=list(permutation), shape=shape)
+        return made
+
+    def relayout(self, value: Value, layout: str, wanted: str) -> Value:
+        """`value` with its axes, named by the letters of `layout`, in the order of `wanted`."""
+        return self.transpose(value, [layout.index(letter) for letter in wanted])
+
+    # What the back end uses ------------------------------------------------------------------------------------------
+
+    def add_input(self, name: str, desc: Desc) -> Value:
+        """Declare an input of the model."""
+        self._inputs.append(value_info(name, desc.data_type, desc.shape))
+        return Value(name, desc.data_type, desc.shape)
+
+    def add_constant(self, array: np.ndarray) -> Value:
+        """Declare an initializer; the array is kept by reference."""
+        name = f"c{len(self.constants)}"
+        self.constants[name] = array
+        return Value(name, array.dtype.name, array.shape)
+
+    def finish(self, outputs: Mapping[str, tuple[Value, Desc]]) -> tuple[bytes, dict[str, np.ndarray]]:
+        """The model's bytes, and the arrays that the session must be given, by initializer name."""
+        made = {name for node in self.nodes for name in node.outputs}
+        renamed: dict[str, str] = {}
+        for name, (value, _) in outputs.items():
+            if value.name in made and value.name not in renamed:
+                renamed[value.name] = name
+            else:  # an input, a constant, or an output already: the engine needs a node in between
+                self.nodes.append(_OnnxNode("Identity", [value.name], [name], b"", "", name))
+        body = bytearray()
+        for node in self.nodes:
+            proto = b"".join(field(1, renamed.get(name, name)) for name in node.inputs)
+            proto += b"".join(field(2, renamed.get(name, name)) for name in node.outputs)
+            proto += field(3, node.name) + field(4, node.op_type) + node.attributes
+            body += field(1, proto + field(7, node.domain) if node.domain else proto)
+        by_reference: dict[str, np.ndarray] = {}
+        for name, array in self.constants.items():
+            proto = b"".join(field(1, size) for size in array.shape)
+            proto += field(2, ONNX_TYPES[array.dtype.name]) + field(8, name)
+            if array.nbytes <= INLINE_BYTES:
+                proto += field(9, array.tobytes())
+            else:
+                by_reference[name] = array
+                proto += field(13, field(1, "location") + field(2, name)) + field(14, 1)
+            body += field(5, proto)
+        body += field(2, "opweave") + b"".join(field(11, info) for info in self._inputs)
+        body += b"".join(field(12, value_info(name, d.data_type, d.shape)) for name, (_, d) in outputs.items())
+        model = field(1, IR_VERSION) + field(2, "opweave") + field(7, bytes(body))
+        opsets = field(8, field(1, "") + field(2, OPSET)) + field(8, field(1, MICROSOFT) + field(2, 1))
+        return model + opsets, by_reference
+
+    def _append(self, op_type: str, inputs: list[str], outputs: list[str], attributes: bytes, domain: str = "") -> None:
+        # The engine wants names that differ; they appear in its profiles and errors.
+        name = f"{self.node.label or self.node.op.name}#{len(self.nodes)}"
+        self.nodes.append(_OnnxNode(op_type, inputs, outputs, attributes, domain, name))
+
+    def _fresh(self) -> str:
+        self._count += 1
+        return f"t{self._count}"
+
+    def _widened(self, op_type: str, data_type: str, domain: str) -> str:
+        """The data type in which the engine can run `op_type` for operands of `data_type`."""
+        have = kernels.data_types(op_type, domain)
+        if have is None or data_type in have or data_type not in _WIDER:
+            return data_type  # float16 is left to the engine, which widens it itself
+        return next((wide for wide in _WIDER[data_type] if wide in have), data_type)

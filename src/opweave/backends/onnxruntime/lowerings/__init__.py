@@ -1,0 +1,1 @@
+"""ONNX Runtime's rules; one file a family, as in `opweave.ops`."""

@@ -1,0 +1,3 @@
+"""ONNX Runtime rules: activation functions."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""ONNX Runtime rules: convolutions and resampling."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""ONNX Runtime rules: gather and scatter."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""ONNX Runtime rules: matrix products."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""ONNX Runtime rules: operations that move elements."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""ONNX Runtime rules: normalisations and softmax."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""ONNX Runtime rules: pooling."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""ONNX Runtime rules: quantisation."""
+
+from __future__ import annotations

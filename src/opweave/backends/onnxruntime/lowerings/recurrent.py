@@ -1,0 +1,3 @@
+"""ONNX Runtime rules: recurrent networks."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""ONNX Runtime rules: reductions."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Reference rules: activation functions."""
+
+from __future__ import annotations

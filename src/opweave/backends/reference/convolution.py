@@ -1,0 +1,3 @@
+"""Reference rules: convolutions and resampling."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Reference rules: gather and scatter."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Reference rules: matrix products."""
+
+from __future__ import annotations

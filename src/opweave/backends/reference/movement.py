@@ -1,0 +1,3 @@
+"""Reference rules: operations that move elements."""
+
+from __future__ import annotations

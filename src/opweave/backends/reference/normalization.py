@@ -1,0 +1,3 @@
+"""Reference rules: normalisations and softmax."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Reference rules: pooling."""
+
+from __future__ import annotations

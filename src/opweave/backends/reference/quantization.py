@@ -1,0 +1,3 @@
+"""Reference rules: quantisation."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Reference rules: recurrent networks."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Reference rules: reductions."""
+
+from __future__ import annotations

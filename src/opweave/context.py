@@ -1,0 +1,521 @@
+"""Contexts: where graphs run (https://www.w3.org/TR/webnn/#api-mlcontext)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from threading import RLock
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, get_args
+from weakref import WeakSet
+
+import numpy as np
+
+from . import backends, dtypes, memory
+from .backends import Backend, Device, PowerPreference
+from .dtypes import ANY, DataType
+from .errors import InvalidStateError, MissingExtraError, NotSupportedError, ValidationError, require
+from .graph import MAX_RANK, Desc, check_desc
+from .names import camel_case
+from .op import Op
+from .tensor import MLTensor, host_array
+
+if TYPE_CHECKING:
+    from .builder import MLGraph
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run a blocking function in a worker thread: what all `*_async` twins do."""
+    import asyncio
+
+    return await asyncio.to_thread(function, *args, **kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class MLContextLostInfo:
+    """Why a context was lost."""
+
+    message: str
+
+
+class Lost(Future[MLContextLostInfo]):
+    """Resolves when the context is lost: `done()`, `result()`, `add_done_callback()`, or `await` it."""
+
+    def __await__(self) -> Generator[Any, None, MLContextLostInfo]:
+        import asyncio
+
+        return asyncio.wrap_future(self).__await__()
+
+
+class ML:
+    """The entry point, `navigator.ml` in a browser (https://www.w3.org/TR/webnn/#api-ml); its one object is `opweave.ml`."""
+
+    def create_context(
+        self,
+        gpu_device: Any = None,
+        *,
+        power_preference: PowerPreference = "default",
+        accelerated: bool = True,
+        device: str | None = None,
+    ) -> MLContext:
+        """Create a context.
+
+        Args:
+            gpu_device: a WebGPU device to run on, with its buffers as tensors.
+            power_preference: "low-power" lets idle threads sleep instead of spinning between operations.
+            accelerated: whether a GPU or NPU is preferred, if there is one.
+            device: the name of a device of `opweave.devices()` to run on; default: the best by the two preferences.
+
+        Raises:
+            ValidationError: an option has the wrong type or value.
+            NotSupportedError: there is no such device here.
+
+        >>> import opweave as ow
+        >>> ow.ml.create_context(device="reference")
+        <MLContext on reference>
+        """
+        if gpu_device is not None:
+            raise NotSupportedError("no back end here runs on a WebGPU device; use device= with one of opweave.devices()")
+        require(
+            power_preference in get_args(PowerPreference),
+            f"power_preference must be one of {', '.join(map(repr, get_args(PowerPreference)))}, got {power_preference!r}",
+        )
+        require(isinstance(accelerated, bool), f"accelerated must be True or False, got {accelerated!r}")
+        require(device is None or isinstance(device, str), f"device must be a name, got {device!r}")
+        if device is None:
+            device = _choose(backends.all_devices(), power_preference, accelerated)
+        backend, found = backends.find_device(device)
+        return MLContext(backend, found, power_preference)
+
+    async def create_context_async(
+        self,
+        gpu_device: Any = None,
+        *,
+        power_preference: PowerPreference = "default",
+        accelerated: bool = True,
+        device: str | None = None,
+    ) -> MLContext:
+        """`create_context`, to await."""
+        return await in_thread(
+            self.create_context,
+            gpu_device,
+            power_preference=power_preference,
+            accelerated=accelerated,
+            device=device,
+        )
+
+    def __repr__(self) -> str:
+        return "<ML>"
+
+
+def _choose(devices: Sequence[Device], power_preference: PowerPreference, accelerated: bool) -> str:
+    """The name of the device that suits the preferences best; power preference comes first, as the specification says."""
+    order = {"low-power": ["npu", "gpu", "cpu"], "high-performance": ["gpu", "npu", "cpu"]}
+    kinds = order.get(power_preference, ["gpu", "npu", "cpu"]) if accelerated else ["cpu", "npu", "gpu"]
+    available = [device for device in devices if device.available]
+    if not available:
+        raise NotSupportedError("there is no device to run on; `opweave doctor` says what is missing")
+    return min(available, key=lambda device: kinds.index(device.kind)).name
+
+
+ml = ML()
+
+
+class MLContext:
+    """Owns tensors and compiled graphs, and runs graphs on its device. Made by `opweave.ml.create_context`.
+
+    A context may be used from several threads: what touches the same tensor runs one after the other.
+    """
+
+    def __init__(self, backend: Backend, device: Device, power_preference: PowerPreference) -> None:
+        self._backend, self._device, self._power_preference = backend, device, power_preference
+        self._lost = Lost()
+        self._lock = RLock()
+        self._tensors: WeakSet[MLTensor] = WeakSet()
+        self._graphs: WeakSet[MLGraph] = WeakSet()
+
+    # Attributes ------------------------------------------------------------------------------------------------------
+
+    @property
+    def accelerated(self) -> bool:
+        """Whether the device is massively parallel (a GPU or NPU), not only what was asked for."""
+        return self._device.kind != "cpu"
+
+    @property
+    def device(self) -> Device:
+        """The device that graphs run on."""
+        return self._device
+
+    @property
+    def backend(self) -> Backend:
+        """The back end that drives the device."""
+        return self._backend
+
+    @property
+    def power_preference(self) -> PowerPreference:
+        """The preference that the context was created with."""
+        return self._power_preference
+
+    @property
+    def lost(self) -> Lost:
+        """Resolves with an `MLContextLostInfo` when the context is lost: its device is gone, or `destroy` was called."""
+        return self._lost
+
+    def check_alive(self) -> None:
+        """Raise `InvalidStateError` once the context is lost."""
+        if self._lost.done():
+            raise InvalidStateError(f"the context is lost: {self._lost.result().message}")
+
+    def __repr__(self) -> str:
+        return f"<MLContext on {self._device.name}{', lost' if self._lost.done() else ''}>"
+
+    # Tensors ---------------------------------------------------------------------------------------------------------
+
+    def create_tensor(
+        self, data_type: DataType, shape: Sequence[int], *, readable: bool = False, writable: bool = False
+    ) -> MLTensor:
+        """Create a tensor of zeros (https://www.w3.org/TR/webnn/#api-mlcontext-createtensor).
+
+        Args:
+            data_type: one of the eight data types of WebNN.
+            shape: dimensions, each in [1, 2**31 - 1]; `[]` for a scalar.
+            readable: whether its contents may be read.
+            writable: whether its contents may be written.
+
+        Raises:
+            InvalidStateError: the context is lost.
+            ValidationError: no such data type, invalid dimensions, too many bytes.
+        """
+        self.check_alive()
+        desc = self.check_desc(data_type, shape)
+        for name, flag in {"readable": readable, "writable": writable}.items():
+            require(isinstance(flag, bool), f"{name} must be True or False, got {flag!r}")
+        return self._adopt(desc, _allocate(desc), readable=readable, writable=writable)
+
+    async def create_tensor_async(
+        self, data_type: DataType, shape: Sequence[int], *, readable: bool = False, writable: bool = False
+    ) -> MLTensor:
+        """`create_tensor`, to await."""
+        return await in_thread(self.create_tensor, data_type, shape, readable=readable, writable=writable)
+
+    def create_constant_tensor(self, data_type: DataType, shape: Sequence[int], input_data: Any) -> MLTensor:
+        """Create a tensor for `builder.constant(tensor)` (https://www.w3.org/TR/webnn/#api-mlcontext-createconstanttensor).
+
+        Args:
+            data_type: one of the eight data types of WebNN.
+            shape: dimensions, each in [1, 2**31 - 1]; `[]` for a scalar.
+            input_data: an array of that data type and shape (or flat), or a buffer of as many bytes; it is copied once.
+
+        Raises:
+            InvalidStateError: the context is lost.
+            ValidationError: the data do not fit data type and shape.
+        """
+        self.check_alive()
+        desc = self.check_desc(data_type, shape)
+        data = host_array(input_data, "input_data", desc)
+        array = _allocate(desc)
+        memory.copy(array, data, "create_constant_tensor")
+        return self._adopt(desc, array, constant=True)
+
+    async def create_constant_tensor_async(
+        self, data_type: DataType, shape: Sequence[int], input_data: Any
+    ) -> MLTensor:
+        """`create_constant_tensor`, to await."""
+        return await in_thread(self.create_constant_tensor, data_type, shape, input_data)
+
+    def tensor_from(self, array: Any, *, readable: bool = True, writable: bool | None = None) -> MLTensor:
+        """Make a tensor of memory that exists already, without a copy.
+
+        Args:
+            array: a C-contiguous NumPy array, or an object with DLPack (a PyTorch or ONNX Runtime tensor, say) in host memory.
+            readable: whether its contents may be read through the tensor.
+            writable: likewise written; default: whether the array itself is writable.
+
+        Returns:
+            A tensor that shares the memory: what a graph writes into it appears in `array`, and the other way round.
+
+        Raises:
+            InvalidStateError: the context is lost.
+            ValidationError: not contiguous, not in native byte order, or of a data type that WebNN does not have.
+        """
+        self.check_alive()
+        if not isinstance(array, np.ndarray):
+            require(hasattr(array, "__dlpack__"), f"tensor_from takes an array, got {type(array).__name__}")
+            try:
+                array = np.from_dlpack(array)
+            except (BufferError, TypeError, ValueError, RuntimeError) as error:
+                raise ValidationError(f"tensor_from cannot share {type(array).__name__}: {error}") from None
+        require(
+            bool(array.flags.c_contiguous),
+            f"tensor_from needs a C-contiguous array, got shape {list(array.shape)} with strides {list(array.strides)}; "
+            "np.ascontiguousarray(array) makes one",
+        )
+        desc = self.check_desc(dtypes.of_array(array.dtype), array.shape)
+        require(bool(array.flags.aligned), f"tensor_from needs an array aligned to its {desc.data_type} elements")
+        if writable is None:
+            writable = bool(array.flags.writeable)
+        require(bool(array.flags.writeable) or not writable, "tensor_from cannot make a read-only array writable")
+        return self._adopt(desc, array, readable=readable, writable=writable)
+
+    def write_tensor(self, tensor: MLTensor, input_data: Any) -> None:
+        """Copy data into a tensor (https://www.w3.org/TR/webnn/#api-mlcontext-writetensor).
+
+        Args:
+            tensor: a writable tensor of this context.
+            input_data: an array of its data type and shape (or flat), or a buffer of as many bytes.
+
+        Raises:
+            ValidationError: a tensor of another context, destroyed or not writable; data that do not fit.
+        """
+        array = self._own(tensor, "tensor")
+        require(tensor.writable, f"the tensor {tensor.desc} was not created with writable=True")
+        data = host_array(input_data, "input_data", tensor.desc)
+        with tensor._lock:
+            memory.copy(array, data, "write_tensor")
+
+    def read_tensor(self, tensor: MLTensor, *, out: Any = None) -> np.ndarray:
+        """Copy the contents of a tensor into a new array, or into `out` (https://www.w3.org/TR/webnn/#api-mlcontext-readtensor).
+
+        `tensor.numpy()` is a view instead, without a copy.
+
+        Args:
+            tensor: a readable tensor of this context.
+            out: a writable, C-contiguous array of the tensor's data type and shape (or flat), or a writable buffer of as
+                many bytes.
+
+        Returns:
+            The array; an array over the memory of `out` where that was given.
+
+        Raises:
+            ValidationError: a tensor of another context, destroyed or not readable; an `out` that does not fit.
+        """
+        array = self._own(tensor, "tensor")
+        require(tensor.readable, f"the tensor {tensor.desc} was not created with readable=True")
+        if out is None:
+            target = np.empty(tensor.shape, tensor.data_type)
+        else:
+            if isinstance(out, np.ndarray):
+                require(bool(out.flags.c_contiguous), "out must be C-contiguous")
+            target = host_array(out, "out", tensor.desc)
+            require(bool(target.flags.writeable), "out must be writable")
+        with tensor._lock:
+            memory.copy(target, array, "read_tensor")
+        return target
+
+    async def read_tensor_async(self, tensor: MLTensor, *, out: Any = None) -> np.ndarray:
+        """`read_tensor`, to await."""
+        return await in_thread(self.read_tensor, tensor, out=out)
+
+    # Running ---------------------------------------------------------------------------------------------------------
+
+    def dispatch(self, graph: MLGraph, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> None:
+        """Run a graph on tensors (https://www.w3.org/TR/webnn/#api-mlcontext-dispatch).
+
+        On a CPU this is synchronous: the results are there when it returns, and errors are raised here.
+
+        Args:
+            graph: a graph of this context.
+            inputs: a tensor for each input of the graph, by name, of its data type and shape.
+            outputs: likewise for the outputs. No tensor may stand for two of them, and no output may overlap another
+                tensor's memory.
+
+        Raises:
+            InvalidStateError: the graph is destroyed, or the context lost.
+            ValidationError: missing or unknown names; tensors that do not fit, are destroyed or belong to another context.
+        """
+        try:
+            binding = graph._bindings[(*inputs, *map(id, inputs.values()), *outputs, *map(id, outputs.values()))]
+        except (KeyError, AttributeError, TypeError):
+            binding = self._bind(graph, inputs, outputs)
+        else:
+            if graph._context is not self:
+                binding = self._bind(graph, inputs, outputs)
+        binding()
+
+    async def dispatch_async(
+        self, graph: MLGraph, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]
+    ) -> None:
+        """`dispatch` in a worker thread, to await its end."""
+        await in_thread(self.dispatch, graph, inputs, outputs)
+
+    def compute(
+        self, graph: MLGraph, inputs: Mapping[str, Any], outputs: Mapping[str, np.ndarray] | None = None
+    ) -> dict[str, np.ndarray]:
+        """Run a graph on arrays, and return arrays.
+
+        Args:
+            graph: a graph of this context.
+            inputs: an array (or MLTensor) for each input, by name. C-contiguous arrays are read in place.
+            outputs: arrays to write results into, in place; outputs without one get a new array.
+
+        Returns:
+            The array of each output, by name.
+
+        Raises:
+            InvalidStateError: the graph is destroyed, or the context lost.
+            ValidationError: missing or unknown names; arrays that do not fit.
+        """
+        return graph._compute(self, inputs, outputs or {})
+
+    async def compute_async(
+        self, graph: MLGraph, inputs: Mapping[str, Any], outputs: Mapping[str, np.ndarray] | None = None
+    ) -> dict[str, np.ndarray]:
+        """`compute` in a worker thread, to await."""
+        return await in_thread(self.compute, graph, inputs, outputs)
+
+    def _bind(self, graph: MLGraph, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> Any:
+        """Validate a dispatch as the specification does, and bind the graph to the tensors' memory."""
+        from .builder import MLGraph
+
+        require(isinstance(graph, MLGraph), f"dispatch: graph must be an MLGraph, got {type(graph).__name__}")
+        require(graph._context is self, "dispatch: the graph belongs to another context")
+        graph.check_alive()
+        for what, tensors in {"inputs": inputs, "outputs": outputs}.items():
+            require(isinstance(tensors, Mapping), f"dispatch: {what} must map names to tensors, got {tensors!r}")
+        everything = [*inputs.items(), *outputs.items()]
+        for name, tensor in everything:
+            self._own(tensor, f"dispatch: {name!r}")
+        require(
+            len({id(tensor) for _, tensor in everything}) == len(everything),
+            "dispatch: each input and output needs a tensor of its own, got one of them twice",
+        )
+        for what, tensors, descs in (("input", inputs, graph.inputs), ("output", outputs, graph.outputs)):
+            check_names(f"dispatch: {what}s", tensors, descs)
+            for name, tensor in tensors.items():
+                require(not tensor.constant, f"dispatch: {what} {name!r} is a constant tensor")
+                require(
+                    tensor.desc == descs[name],
+                    f"dispatch: {what} {name!r} must be {descs[name]}, got a tensor {tensor.desc}",
+                )
+        check_overlap(
+            {name: tensor.memory() for name, tensor in inputs.items()},
+            {name: tensor.memory() for name, tensor in outputs.items()},
+        )
+        return graph._bind(inputs, outputs)
+
+    # Limits ----------------------------------------------------------------------------------------------------------
+
+    def op_support_limits(self) -> dict[str, Any]:
+        """What this context supports (https://www.w3.org/TR/webnn/#api-mlcontext-opsupportlimits).
+
+        Returns:
+            The dictionary `MLOpSupportLimits` in the specification's camelCase: `preferredInputLayout`,
+            `maxTensorByteLength`, the limits of graph inputs, constants and outputs, and of each operand of each operation:
+            `limits["conv2d"]["input"] == {"dataTypes": [...], "rankRange": {"min": 4, "max": 4}}`.
+        """
+        from .ops import Operations
+
+        anything = {"dataTypes": list(ANY), "rankRange": {"min": 0, "max": MAX_RANK}}
+        result: dict[str, Any] = {
+            "preferredInputLayout": "nchw",
+            "maxTensorByteLength": self._backend.max_byte_length,
+            "input": anything,
+            "constant": anything,
+            "output": anything,
+        }
+        for name, op in Operations.listing().items():
+            result[camel_case(name)] = self._limits_of(op)
+        return result
+
+    def _limits_of(self, op: Op[..., Any]) -> dict[str, Any]:
+        limits = self._backend.limits(op)
+        table = {}
+        for name, limit in limits.items():
+            data_types, ranks = limit.data_types, limit.ranks
+            while isinstance(data_types, str):
+                data_types = limits[data_types].data_types
+            while isinstance(ranks, str):
+                ranks = limits[ranks].ranks
+            table[camel_case(name)] = {
+                "dataTypes": list(data_types),
+                "rankRange": {"min": ranks[0], "max": ranks[1]},
+            }
+        return table
+
+    # The end ---------------------------------------------------------------------------------------------------------
+
+    def destroy(self) -> None:
+        """Release all graphs and tensors of the context; it cannot be used any more. Further calls do nothing."""
+        self.lose("destroy() was called")
+
+    def lose(self, message: str) -> None:
+        """Mark the context lost, destroy what belongs to it, and resolve `lost` (for back ends whose device is gone)."""
+        with self._lock:
+            if self._lost.done():
+                return
+            self._lost.set_result(MLContextLostInfo(message))
+            for graph in list(self._graphs):
+                graph.destroy()
+            for tensor in list(self._tensors):
+                tensor.destroy()
+
+    # Helpers ---------------------------------------------------------------------------------------------------------
+
+    def check_desc(self, data_type: object, shape: object) -> Desc:
+        """A descriptor that is valid in this context, or `ValidationError`."""
+        checked = dtypes.check(data_type)
+        require(
+            hasattr(shape, "__iter__") and not isinstance(shape, (str, bytes)),
+            f"shape must be a sequence of integers, got {shape!r}",
+        )
+        sizes = tuple(cast("Sequence[int]", shape))
+        for size in sizes:
+            require(
+                not isinstance(size, bool) and hasattr(size, "__index__"),
+                f"shape must be a sequence of integers, got {list(sizes)!r}",
+            )
+        desc = Desc(checked, tuple(size.__index__() for size in sizes))
+        return check_desc(desc, self._backend.max_byte_length)
+
+    def _adopt(
+        self, desc: Desc, array: np.ndarray, *, readable: bool = False, writable: bool = False, constant: bool = False
+    ) -> MLTensor:
+        tensor = MLTensor(self, desc, array, readable=readable, writable=writable, constant=constant)
+        with self._lock:
+            self.check_alive()
+            self._tensors.add(tensor)
+        return tensor
+
+    def _own(self, tensor: MLTensor, what: str) -> np.ndarray:
+        """The memory of a living tensor of this context."""
+        require(isinstance(tensor, MLTensor), f"{what} must be an MLTensor, got {type(tensor).__name__}")
+        require(tensor._context is self, f"{what} is a tensor of another context")
+        return tensor.memory()
+
+
+def _allocate(desc: Desc) -> np.ndarray:
+    try:
+        return memory.allocate(desc)
+    except MemoryError:
+        from .errors import OperationError
+
+        raise OperationError(f"there is no memory for a tensor {desc}: {desc.byte_length} bytes") from None
+
+
+def check_names(what: str, given: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Require the names that a graph has, no more and no fewer."""
+    missing = [name for name in wanted if name not in given]
+    unknown = [name for name in given if name not in wanted]
+    require(not missing, f"{what} must hold {list(wanted)}; missing: {missing}")
+    require(not unknown, f"{what} must hold {list(wanted)}; unknown: {unknown}")
+
+
+def check_overlap(inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> None:
+    """Require that no output shares memory with an input or another output."""
+    ranges = [(*memory.address_range(array), name, False) for name, array in inputs.items()]
+    ranges += [(*memory.address_range(array), name, True) for name, array in outputs.items()]
+    end, before, written = -1, "", False
+    for start, stop, name, writes in sorted(ranges):
+        require(
+            start >= end or not (writes or written),
+            f"the memory of {name!r} overlaps that of {before!r}; outputs need memory of their own",
+        )
+        # Of inputs that overlap each other (which is fine), the one that reaches furthest counts.
+        if stop > end or writes:
+            end, before, written = max(stop, end), name, writes or (written and start < end)
+
+
+__all__ = ["ML", "MLContext", "MLContextLostInfo", "MissingExtraError", "in_thread", "ml"]

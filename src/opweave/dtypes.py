@@ -1,0 +1,111 @@
+"""The data types of the specification (`MLOperandDataType`) and their counterparts elsewhere."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from .errors import ValidationError
+
+DataType = Literal["float32", "float16", "int32", "uint32", "int64", "uint64", "int8", "uint8"]
+
+ANY: tuple[DataType, ...] = get_args(DataType)
+FLOATS: tuple[DataType, ...] = ("float32", "float16")
+SIGNED: tuple[DataType, ...] = ("float32", "float16", "int64", "int32", "int8")
+WIDE: tuple[DataType, ...] = ("float32", "float16", "int32", "uint32", "int64", "uint64")
+INDICES: tuple[DataType, ...] = ("int32", "uint32", "int64")
+QUANTIZED: tuple[DataType, ...] = ("uint8", "int8", "uint32", "int32")
+LOGICAL: tuple[DataType, ...] = ("uint8",)
+
+
+@dataclass(frozen=True, slots=True)
+class TypeInfo:
+    """A data type, and what others call it."""
+
+    name: DataType
+    kind: Literal["f", "i", "u"]
+    bits: int
+    onnx: int  # onnx.TensorProto.DataType
+
+    @property
+    def byte_length(self) -> int:
+        """Bytes of one element."""
+        return self.bits // 8
+
+    @property
+    def lowest(self) -> int:
+        """The smallest integer of an integer type."""
+        return -(1 << (self.bits - 1)) if self.kind == "i" else 0
+
+    @property
+    def highest(self) -> int:
+        """The largest integer of an integer type."""
+        return (1 << (self.bits - (self.kind == "i"))) - 1
+
+
+INFO: dict[DataType, TypeInfo] = {
+    info.name: info
+    for info in (
+        TypeInfo("float32", "f", 32, 1),
+        TypeInfo("float16", "f", 16, 10),
+        TypeInfo("int32", "i", 32, 6),
+        TypeInfo("uint32", "u", 32, 12),
+        TypeInfo("int64", "i", 64, 7),
+        TypeInfo("uint64", "u", 64, 13),
+        TypeInfo("int8", "i", 8, 3),
+        TypeInfo("uint8", "u", 8, 2),
+    )
+}
+
+
+def of_array(dtype: Any) -> DataType:
+    """The data type of a NumPy dtype in native byte order.
+
+    >>> import numpy as np
+    >>> of_array(np.dtype("float32"))
+    'float32'
+    >>> of_array(np.dtype("float64"))
+    Traceback (most recent call last):
+    opweave.errors.ValidationError: float64 is not a data type of WebNN (float32, float16, int32, uint32, int64, uint64, int8, uint8)
+    """
+    name: str = dtype.name
+    if name not in INFO:
+        raise ValidationError(f"{name} is not a data type of WebNN ({', '.join(ANY)})")
+    if not dtype.isnative:
+        raise ValidationError(
+            f"{name} must be in native byte order, got {dtype.str!r}; array.astype({name!r}) converts it"
+        )
+    return INFO[name].name
+
+
+def check(data_type: object) -> DataType:
+    """`data_type` itself if it is one of the specification's, else `ValidationError`."""
+    if not isinstance(data_type, str) or data_type not in INFO:
+        raise ValidationError(f"data type must be one of {', '.join(ANY)}, got {data_type!r}")
+    return data_type
+
+
+def cast_number(value: float, data_type: DataType) -> int | float:
+    """Convert a number to what `data_type` can hold: rounded to nearest, ties to even, clamped to its range.
+
+    https://www.w3.org/TR/webnn/#cast (which casts uint32 to the *signed* range, evidently by mistake).
+
+    >>> cast_number(300, "uint8"), cast_number(2.5, "int32"), cast_number(float("nan"), "int8")
+    (255, 2, 0)
+    >>> cast_number(1e30, "float16")
+    inf
+    """
+    info = INFO[data_type]
+    if info.kind == "f":
+        import numpy as np
+
+        with np.errstate(over="ignore"):
+            return float(np.float64(value).astype(data_type))
+    if isinstance(value, float):
+        if math.isnan(value):
+            return 0
+        if math.isinf(value):
+            return info.highest if value > 0 else info.lowest
+        value = round(value)
+    return min(max(int(value), info.lowest), info.highest)

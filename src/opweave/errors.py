@@ -1,0 +1,68 @@
+"""The errors of Opweave.
+
+    MLError
+     ├── ValidationError     also a TypeError: wrong arguments, wherever the specification throws TypeError
+     ├── InvalidStateError   the object was destroyed, lost, or already built
+     ├── NotSupportedError   this context, back end or machine cannot do it
+     ├── OperationError      the engine failed while it compiled or ran a graph
+     ├── DataError           a file or an array holds something that cannot be read
+     └── MissingExtraError   also an ImportError: an optional package is not installed
+
+Every message says which operation it is about, its label, the rule, and what came:
+`conv2d 'stem': padding must have 4 values, got [0, 0]`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+
+class MLError(Exception):
+    """Base of all errors that Opweave raises on purpose."""
+
+
+class ValidationError(MLError, TypeError):
+    """An argument breaks a rule of the specification (there: `TypeError`)."""
+
+
+class InvalidStateError(MLError):
+    """The context is lost, the graph is destroyed, or the builder has built already (`InvalidStateError`)."""
+
+
+class NotSupportedError(MLError):
+    """The request is valid, but nothing here can serve it (`NotSupportedError`)."""
+
+
+class OperationError(MLError):
+    """The engine refused or failed to compile or run a graph (`OperationError`)."""
+
+
+class DataError(MLError):
+    """A file or buffer cannot be read as what it should be (`DataError`)."""
+
+
+class MissingExtraError(MLError, ImportError):
+    """An optional package is missing; the message names the extra that brings it."""
+
+
+def require(condition: bool, rule: str) -> None:
+    """Raise `ValidationError` unless `condition` holds; `rule` says what must hold and what came instead."""
+    if not condition:
+        raise ValidationError(rule)
+
+
+def import_extra(module: str, extra: str, purpose: str) -> Any:
+    """Import an optional package, or say which extra of Opweave brings it.
+
+    >>> import_extra("no_such_package", "demo", "reading photographs")
+    Traceback (most recent call last):
+    opweave.errors.MissingExtraError: reading photographs needs no_such_package: pip install 'opweave[demo]'
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != module.partition(".")[0]:
+            raise  # the package is there, but one of its own imports is not
+        name = module.partition(".")[0]
+        raise MissingExtraError(f"{purpose} needs {name}: pip install 'opweave[{extra}]'") from None

@@ -1,0 +1,389 @@
+"""Graphs: descriptors, operands, nodes, and the part of a builder that records them.
+
+A graph is static single assignment: a `Node` applies an `Op` to operands and yields new operands; nobody changes one
+afterwards. Nodes remember the order of their making, so the order of the numbers is a topological order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from . import dtypes
+from .dtypes import DataType
+from .errors import ValidationError, require
+
+if TYPE_CHECKING:
+    from .op import Limits, Op
+
+MAX_RANK = 8
+"""The largest rank of a tensor here (the specification leaves it to the implementation)."""
+MAX_DIMENSION = 2**31 - 1
+"""The largest dimension and element count, https://www.w3.org/TR/webnn/#valid-dimension."""
+
+
+@dataclass(frozen=True, slots=True)
+class Desc:
+    """Data type and shape of an operand or a tensor (`MLOperandDescriptor`)."""
+
+    data_type: DataType
+    shape: tuple[int, ...]
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def element_count(self) -> int:
+        """Number of elements; 1 for a scalar."""
+        return prod(self.shape)
+
+    @property
+    def byte_length(self) -> int:
+        """Bytes that the elements take."""
+        return self.element_count * dtypes.INFO[self.data_type].byte_length
+
+    def __str__(self) -> str:
+        return f"{self.data_type}{list(self.shape)}"
+
+
+def check_desc(desc: Desc, max_byte_length: int, what: str = "shape") -> Desc:
+    """`desc` if its dimensions are valid, else `ValidationError` (https://www.w3.org/TR/webnn/#mloperanddescriptor-check-dimensions)."""
+    shape = list(desc.shape)
+    require(desc.rank <= MAX_RANK, f"{what} must have at most {MAX_RANK} dimensions, got {desc.rank}: {shape}")
+    for size in shape:
+        require(0 < size <= MAX_DIMENSION, f"{what} must have dimensions in [1, {MAX_DIMENSION}], got {shape}")
+    count, size = desc.element_count, desc.byte_length
+    require(count <= MAX_DIMENSION, f"{what} must have at most {MAX_DIMENSION} elements, got {shape}: {count}")
+    require(size <= max_byte_length, f"{what} must take at most {max_byte_length} bytes, got {desc}: {size}")
+    return desc
+
+
+class MLOperand:
+    """A value in the graph that a builder is making: an input, a constant, or the result of an operation.
+
+    Builders make operands; nobody else does. Every operation of the builder is a method here too, with the operand as
+    its first argument (`x.relu()`, `x.reshape([2, -1])` is `builder.reshape(x, ...)`), and Python's operators build
+    the operation they stand for: `+ - * / @ ** -x abs(x)`, comparisons by name (`x.greater(y)`), and `x[1:, ..., 0]`.
+    """
+
+    __slots__ = ("_builder", "_desc", "_index", "_name", "_node", "_value", "__weakref__")
+    __array_ufunc__ = None  # so that `array + operand` asks the operand instead of mapping over the array
+
+    def __init__(
+        self, builder: Builder, desc: Desc, *, node: Node | None = None, index: int = 0, name: str = "", value: Any = None
+    ) -> None:
+        self._builder, self._desc, self._node, self._index = builder, desc, node, index
+        self._name, self._value = name, value
+
+    @property
+    def data_type(self) -> DataType:
+        """Type of the elements, one of `opweave.dtypes.ANY`."""
+        return self._desc.data_type
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The dimensions; `()` for a scalar."""
+        return self._desc.shape
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions."""
+        return len(self._desc.shape)
+
+    @property
+    def desc(self) -> Desc:
+        """Data type and shape."""
+        return self._desc
+
+    @property
+    def builder(self) -> Builder:
+        """The builder that made this operand; it cannot be used with another."""
+        return self._builder
+
+    @property
+    def node(self) -> Node | None:
+        """The operation that yields this operand; None for inputs and constants."""
+        return self._node
+
+    @property
+    def name(self) -> str:
+        """The name of a graph input; empty for all other operands."""
+        return self._name
+
+    @property
+    def value(self) -> Any:
+        """The array of a constant; None for all other operands."""
+        return self._value
+
+    @property
+    def is_input(self) -> bool:
+        """Whether this is an input of the graph."""
+        return bool(self._name)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether this is a constant of the graph."""
+        return self._value is not None
+
+    def __repr__(self) -> str:
+        if self.is_input:
+            origin = f"input {self._name!r}"
+        elif self._node is None:
+            origin = "constant"
+        else:
+            origin = self._node.title
+        return f"<MLOperand {self._desc}, {origin}>"
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = None if name.startswith("_") else getattr(type(self._builder), name, None)
+        if method is None or not hasattr(method, "operands"):
+            raise AttributeError(f"an operand has no attribute or operation {name!r}")
+        return lambda *args, **kwargs: method(self._builder, self, *args, **kwargs)
+
+    def __dir__(self) -> list[str]:
+        ops = [name for name in dir(type(self._builder)) if hasattr(getattr(type(self._builder), name), "operands")]
+        return sorted({*super().__dir__(), *ops})
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __bool__(self) -> bool:
+        raise ValidationError("an operand has no value while the graph is being built; use builder.where to choose")
+
+    def _binary(self, name: str, other: Any, swap: bool = False) -> MLOperand:
+        if not isinstance(other, (MLOperand, int, float)) and not hasattr(other, "__array__"):
+            return NotImplemented  # type: ignore[no-any-return]
+        if not isinstance(other, MLOperand):
+            other = self._builder.as_operand(other, self.data_type)
+        a, b = (other, self) if swap else (self, other)
+        result: MLOperand = getattr(self._builder, name)(a, b)
+        return result
+
+    def __add__(self, other: Any) -> MLOperand:
+        return self._binary("add", other)
+
+    def __radd__(self, other: Any) -> MLOperand:
+        return self._binary("add", other, swap=True)
+
+    def __sub__(self, other: Any) -> MLOperand:
+        return self._binary("sub", other)
+
+    def __rsub__(self, other: Any) -> MLOperand:
+        return self._binary("sub", other, swap=True)
+
+    def __mul__(self, other: Any) -> MLOperand:
+        return self._binary("mul", other)
+
+    def __rmul__(self, other: Any) -> MLOperand:
+        return self._binary("mul", other, swap=True)
+
+    def __truediv__(self, other: Any) -> MLOperand:
+        return self._binary("div", other)
+
+    def __rtruediv__(self, other: Any) -> MLOperand:
+        return self._binary("div", other, swap=True)
+
+    def __pow__(self, other: Any) -> MLOperand:
+        return self._binary("pow", other)
+
+    def __rpow__(self, other: Any) -> MLOperand:
+        return self._binary("pow", other, swap=True)
+
+    def __matmul__(self, other: Any) -> MLOperand:
+        return self._binary("matmul", other)
+
+    def __rmatmul__(self, other: Any) -> MLOperand:
+        return self._binary("matmul", other, swap=True)
+
+    def __neg__(self) -> MLOperand:
+        return self.neg()  # type: ignore[no-any-return]
+
+    def __abs__(self) -> MLOperand:
+        return self.abs()  # type: ignore[no-any-return]
+
+    def __getitem__(self, key: Any) -> MLOperand:
+        """Cut out a part with integers, slices and `...`, as in NumPy (negative steps reverse)."""
+        items = list(key) if isinstance(key, tuple) else [key]
+        dots = [i for i, item in enumerate(items) if item is Ellipsis]
+        require(len(dots) <= 1, f"an index can hold one '...', got {len(dots)}")
+        count = len(items) - len(dots)
+        require(count <= self.rank, f"{count} indices for an operand of shape {list(self.shape)}")
+        at = dots[0] if dots else len(items)
+        items[at : at + len(dots)] = [slice(None)] * (self.rank - count)
+
+        starts, sizes, steps, reverse, kept = [], [], [], [], []
+        for axis, (item, size) in enumerate(zip(items, self.shape, strict=True)):
+            if isinstance(item, slice):
+                picked = range(size)[item]
+                require(len(picked) > 0, f"index {item} leaves nothing of axis {axis} with {size} elements")
+                if picked.step < 0:
+                    reverse.append(axis)
+                    picked = picked[::-1]
+                kept.append(len(picked))
+            elif isinstance(item, int) and not isinstance(item, bool):
+                require(-size <= item < size, f"index {item} is out of range for axis {axis} with {size} elements")
+                picked = range(item % size, item % size + 1)
+            else:
+                raise ValidationError(f"an operand is indexed with integers, slices and '...', got {item!r}")
+            starts.append(picked.start)
+            sizes.append(picked[-1] - picked.start + 1)
+            steps.append(picked.step)
+        result = self
+        if tuple(sizes) != self.shape or any(step != 1 for step in steps):
+            result = result.slice(starts, sizes, strides=steps)
+        if reverse:
+            result = result.reverse(axes=reverse)
+        return result if result.shape == tuple(kept) else result.reshape(kept)
+
+
+Operand = MLOperand
+
+
+class Node:
+    """One operation in a graph: the op, its operands and attributes by parameter name, and what it yields."""
+
+    __slots__ = ("attributes", "inputs", "label", "op", "outputs", "serial")
+
+    def __init__(
+        self,
+        op: Op[..., Any],
+        inputs: Mapping[str, Operand | tuple[Operand, ...] | None],
+        attributes: Mapping[str, Any],
+        label: str,
+        serial: int,
+    ) -> None:
+        self.op, self.inputs, self.attributes, self.label, self.serial = op, inputs, attributes, label, serial
+        self.outputs: tuple[Operand, ...] = ()
+
+    @property
+    def operands(self) -> Iterator[Operand]:
+        """All operands in order, those in sequences one by one, absent ones left out."""
+        for value in self.inputs.values():
+            if isinstance(value, tuple):
+                yield from value
+            elif value is not None:
+                yield value
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Operands and attributes by parameter name."""
+        return {**self.inputs, **self.attributes}
+
+    @property
+    def title(self) -> str:
+        """Name and label, as errors and tables show them: `conv2d 'stem'`."""
+        return title(self.op.name, self.label)
+
+
+def title(name: str, label: str) -> str:
+    """`conv2d 'stem'`, or `conv2d` without a label; `repr` escapes control and direction characters."""
+    return f"{name} {label!r}" if label else name
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """What lies between named inputs and named outputs, nodes in topological order.
+
+    `print(graph)` shows one line for each node::
+
+        graph(x: float32[1, 4]) -> (y: float32[1, 4]):
+          %0 = relu(x)
+          %1 = softmax(%0, axis=1)  # 'head'
+          y = %1
+    """
+
+    inputs: dict[str, Operand]
+    outputs: dict[str, Operand]
+    nodes: tuple[Node, ...]
+
+    @classmethod
+    def reaching(cls, outputs: Mapping[str, Operand]) -> Graph:
+        """The graph of everything that `outputs` depend on."""
+        nodes: dict[Node, None] = {}
+        inputs: dict[str, Operand] = {}
+        pending = list(outputs.values())
+        while pending:
+            operand = pending.pop()
+            if operand.is_input:
+                inputs[operand.name] = operand
+            elif operand.node is not None and operand.node not in nodes:
+                nodes[operand.node] = None
+                pending.extend(operand.node.operands)
+        declared = {name: inputs[name] for name in next(iter(outputs.values())).builder.inputs if name in inputs}
+        return cls(declared, dict(outputs), tuple(sorted(nodes, key=lambda node: node.serial)))
+
+    @property
+    def constants(self) -> list[Operand]:
+        """The constants that nodes use, each once, in order of use."""
+        used = (operand for node in self.nodes for operand in node.operands if operand.is_constant)
+        return list(dict.fromkeys(used))
+
+    def __str__(self) -> str:
+        names: dict[Operand, str] = {operand: name for name, operand in self.inputs.items()}
+
+        def show(value: Any) -> str:
+            if isinstance(value, Operand):
+                return names.get(value) or f"const {value.desc}"
+            if isinstance(value, tuple):
+                return f"[{', '.join(map(show, value))}]"
+            return repr(value)
+
+        def listing(operands: Iterable[tuple[str, Operand]]) -> str:
+            return ", ".join(f"{name}: {operand.desc}" for name, operand in operands)
+
+        lines = [f"graph({listing(self.inputs.items())}) -> ({listing(self.outputs.items())}):"]
+        for node in self.nodes:
+            for operand in node.outputs:
+                names[operand] = f"%{len(names) - len(self.inputs)}"
+            shown = [show(v) if n in node.op.positional else f"{n}={show(v)}" for n, v in node.op.given(node.arguments)]
+            line = f"  {', '.join(names[o] for o in node.outputs)} = {node.op.name}({', '.join(shown)})"
+            lines.append(line + (f"  # {node.label!r}" if node.label else ""))
+        lines += [f"  {name} = {names[operand]}" for name, operand in self.outputs.items()]
+        return "\n".join(lines)
+
+
+class Builder:
+    """Records operands and nodes. The operations themselves are added by `opweave.ops.Operations`."""
+
+    max_byte_length: int = 2**31 - 1
+    """The largest tensor, in bytes (`maxTensorByteLength`)."""
+
+    def __init__(self) -> None:
+        self._serial = 0
+        self.inputs: dict[str, Operand] = {}
+
+    def check_open(self) -> None:
+        """Raise `InvalidStateError` when nothing can be added any more."""
+
+    def limits(self, op: Op[..., Any]) -> Mapping[str, Limits]:
+        """What data types and ranks the operands of `op` may have here."""
+        return op.limits
+
+    def owns(self, operand: Operand) -> bool:
+        """Whether `operand` may be used in this builder."""
+        return operand.builder is self
+
+    def as_operand(self, value: Any, data_type: DataType) -> Operand:
+        """A constant for an array, or for a number in the data type of the operands around it."""
+        raise ValidationError(f"expected an operand, got {type(value).__name__}")
+
+    def add_node(
+        self,
+        op: Op[..., Any],
+        inputs: Mapping[str, Operand | tuple[Operand, ...] | None],
+        attributes: Mapping[str, Any],
+        label: str,
+        descs: tuple[Desc, ...],
+    ) -> tuple[Operand, ...]:
+        """Record that `op` yields operands of `descs`; called by `Op`, which has validated everything."""
+        self._serial += 1
+        node = Node(op, inputs, attributes, label, self._serial)
+        node.outputs = tuple(Operand(self, desc, node=node, index=i) for i, desc in enumerate(descs))
+        return node.outputs

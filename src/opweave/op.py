@@ -1,0 +1,403 @@
+"""Operations: what one is, how it is declared, and how it is called.
+
+An operation is one function. Its signature is the API, the decorator holds the limits of its operands, the body
+validates and returns the descriptor of the result; the decomposition stands right below it:
+
+    @op(input=Limits(FLOATS, ranks=(1, N)))
+    def softmax(self: Builder, input: Operand, axis: int, *, label: str = "") -> Desc:
+        \"\"\"Normalise `input` along `axis` so that every slice is positive and sums to one.\"\"\"
+        require(axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
+        return input.desc
+
+    @softmax.decompose
+    def _(b: Operations, input: Operand, axis: int) -> Operand: ...
+
+Parameters annotated `Operand` (also `Operand | None`, `Sequence[Operand]`) are operands, the others are attributes.
+Attributes are converted by their annotation before the body sees them, as Web IDL does it: `int` is `unsigned long`,
+`Long` is `long`, `float` is a finite `double`, `Number` an `MLNumber`, sequences become tuples, a `Literal` must be one of
+its values.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import operator
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    get_origin,
+    overload,
+)
+
+from . import dtypes
+from .dtypes import ANY, DataType
+from .errors import ValidationError
+from .graph import MAX_RANK, Builder, Desc, Operand, check_desc, title
+
+P = ParamSpec("P")
+R = TypeVar("R", bound="Operand | tuple[Operand, ...]")
+
+N = MAX_RANK
+"""Any rank, in the words of the specification's tables."""
+
+Number: TypeAlias = int | float
+"""`MLNumber`: an integer of any size or a float, NaN and infinities included."""
+Long: TypeAlias = "int"
+"""The IDL's `long`; a plain `int` annotation means `unsigned long`, which nearly all attributes are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What an operand may be (https://www.w3.org/TR/webnn/#allowed-data-types).
+
+    Args:
+        data_types: the allowed data types, or the name of the operand whose type it must have.
+        ranks: the smallest and the largest allowed rank, or the name of the operand whose rank it must have.
+    """
+
+    data_types: tuple[DataType, ...] | str = ANY
+    ranks: tuple[int, int] | str = (0, N)
+
+
+class Op(Generic[P, R]):
+    """An operation. Called with a builder and arguments it validates them and adds a node.
+
+    Attributes:
+        name: its name, in snake_case.
+        limits: what its operands and results may be: a result stands under `output` (`outputs[0]`, … for several).
+        operands: the names of the parameters that are operands.
+        attributes: the names of all other parameters, but `label`.
+        decomposition: the function that expresses it in other operations, or None for the core set.
+    """
+
+    def __init__(self, function: Callable[..., Any], name: str, doc: str, limits: Mapping[str, Limits]) -> None:
+        self.function, self.name, self.__name__, self.__qualname__ = function, name, name, name
+        self.__doc__, self.__module__ = doc, function.__module__
+        signature = inspect.signature(function)
+        parameters = list(signature.parameters.values())[1:]
+        self.operands = tuple(p.name for p in parameters if "Operand" in p.annotation)
+        self.attributes = tuple(p.name for p in parameters if p.name not in self.operands and p.name != "label")
+        self.positional = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
+        self._defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+        self._converters = {p.name: _converter(p.annotation, function) for p in parameters if p.name in self.attributes}
+        self._sequences = {p.name for p in parameters if "Sequence[Operand]" in p.annotation}
+        self._fillers: dict[str, Callable[..., Any]] = {}
+        several = "tuple" in signature.return_annotation
+        public = signature.return_annotation.replace("Desc", "MLOperand")
+        self.__signature__ = signature.replace(return_annotation=public)
+        first = next(iter(limits), "")
+        same = Limits(first, ranks=first)
+        self.limits: dict[str, Limits] = {**limits}
+        if not several and "output" not in limits:
+            self.limits["output"] = same
+        self.decomposition: Callable[..., Any] | None = None
+        self._parameters = {p.name: p for p in parameters}
+
+    def __repr__(self) -> str:
+        return f"<Op {self.name}>"
+
+    def named(self, name: str, doc: str, **limits: Limits) -> Op[P, R]:
+        """Another member of the family: the same function, its own name, first sentence, and limits where they differ."""
+        family = inspect.cleandoc(self.__doc__ or "").partition("\n")[2]
+        member: Op[P, R] = Op(self.function, name, f"{doc}\n{family}", {**self.limits, **limits})
+        member._fillers = self._fillers
+        return member
+
+    def decompose(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Declare how the operation is made of others: `function(b, ...)` takes a builder and those parameters it needs."""
+        self.decomposition = function
+        return function
+
+    def default(self, attribute: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Declare the value of an attribute that was left None and depends on other parameters (those it takes by name).
+
+        Body, rules and decompositions then see the value; nobody else computes it again.
+        """
+
+        def register(function: Callable[..., Any]) -> Callable[..., Any]:
+            self._fillers[attribute] = function
+            return function
+
+        return register
+
+    def given(self, arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        """The arguments that differ from their defaults, in order, for printing."""
+        for name in self._parameters:
+            if name in arguments and arguments[name] != self._defaults.get(name, self):
+                yield name, arguments[name]
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Op[P, R]: ...
+    @overload
+    def __get__(self, instance: Builder, owner: type) -> Callable[P, R]: ...
+    def __get__(self, instance: Builder | None, owner: type) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __call__(self, builder: Builder, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        label = kwargs.get("label", "")
+        try:
+            builder.check_open()
+            if not isinstance(label, str):
+                raise ValidationError(f"label must be a string, got {label!r}")
+            inputs, attributes = self._convert(builder, args, kwargs)
+            self._check_limits(builder, inputs)
+            for name, fill in self._fillers.items():
+                if attributes[name] is None:
+                    attributes[name] = call_with(fill, {**inputs, **attributes})
+            result = self.function(builder, **inputs, **attributes, label=label)
+            descs = (result,) if isinstance(result, Desc) else tuple(result)
+            for desc in descs:
+                check_desc(desc, builder.max_byte_length, "the result")
+        except ValidationError as error:
+            raise ValidationError(f"{title(self.name, str(label))}: {error}") from None
+        outputs = builder.add_node(self, inputs, attributes, label, descs)
+        return outputs[0] if isinstance(result, Desc) else outputs  # type: ignore[return-value]
+
+    def _convert(
+        self, builder: Builder, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Sort the arguments of a call into operands and attributes, and convert them."""
+        if len(args) > len(self.positional):
+            raise ValidationError(f"takes {len(self.positional)} positional arguments, got {len(args)}")
+        given = dict(zip(self.positional, args, strict=False))
+        for name, value in kwargs.items():
+            if name in given:
+                raise ValidationError(f"{name} is given twice")
+            if name not in self._parameters:
+                raise ValidationError(f"has no argument {name!r}; it takes {', '.join(self._parameters)}")
+            given[name] = value
+        for name in self._parameters:
+            if name not in given:
+                if name not in self._defaults:
+                    raise ValidationError(f"the argument {name!r} is missing")
+                given[name] = self._defaults[name]
+
+        number_type = next((v.data_type for n in self.operands if isinstance(v := given[n], Operand)), None)
+        inputs: dict[str, Any] = {}
+        for name in self.operands:
+            value = given[name]
+            if name in self._sequences:
+                if isinstance(value, (str, Operand)) or not isinstance(value, Sequence):
+                    raise ValidationError(f"{name} must be a sequence of operands, got {value!r}")
+                inputs[name] = tuple(
+                    _operand(builder, f"{name}[{i}]", item, number_type) for i, item in enumerate(value)
+                )
+            elif value is None and name in self._defaults:
+                inputs[name] = None
+            else:
+                inputs[name] = _operand(builder, name, value, number_type)
+        attributes: dict[str, Any] = {}
+        for name in self.attributes:
+            value = given[name]
+            absent = value is None and name in self._defaults and self._defaults[name] is None
+            attributes[name] = None if absent else self._converters[name](name, value)
+        return inputs, attributes
+
+    def _check_limits(self, builder: Builder, inputs: Mapping[str, Any]) -> None:
+        limits = builder.limits(self)
+        for name, value in inputs.items():
+            limit = limits.get(name)
+            if value is None or limit is None:
+                continue
+            for operand in value if isinstance(value, tuple) else (value,):
+                if isinstance(limit.data_types, str):
+                    wanted = _first(inputs[limit.data_types])
+                    if operand.data_type != wanted.data_type:
+                        raise ValidationError(
+                            f"{name} must have the data type of {limit.data_types}, {wanted.data_type}, got {operand.desc}"
+                        )
+                elif operand.data_type not in limit.data_types:
+                    raise ValidationError(f"{name} must be {_listed(limit.data_types)}, got {operand.desc}")
+                if isinstance(limit.ranks, str):
+                    rank = _first(inputs[limit.ranks]).rank
+                    if operand.rank != rank:
+                        raise ValidationError(f"{name} must have the rank of {limit.ranks}, {rank}, got {operand.desc}")
+                elif not limit.ranks[0] <= operand.rank <= limit.ranks[1]:
+                    low, high = limit.ranks
+                    wanted_rank = f"rank {low}" if low == high else f"a rank in [{low}, {high}]"
+                    raise ValidationError(f"{name} must have {wanted_rank}, got {operand.desc}")
+
+
+def _first(value: Any) -> Operand:
+    operand: Operand = value[0] if isinstance(value, tuple) else value
+    return operand
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+def _operand(builder: Builder, name: str, value: Any, number_type: DataType | None) -> Operand:
+    """The operand that was passed; numbers and arrays become constants where the data type is known."""
+    if isinstance(value, Operand):
+        if not builder.owns(value):
+            raise ValidationError(f"{name} is an operand of another builder: {value!r}")
+        return value
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if number_type is None or not (is_number or hasattr(value, "__array__")):
+        raise ValidationError(f"{name} must be an operand, got {value!r}")
+    return builder.as_operand(value, number_type)
+
+
+def call_with(function: Callable[..., Any], arguments: Mapping[str, Any], *first: Any) -> Any:
+    """Call `function(*first, ...)` with those of `arguments` that its parameters name."""
+    return function(*first, **{name: arguments[name] for name in parameter_names(function)[len(first) :]})
+
+
+_names: dict[Callable[..., Any], tuple[str, ...]] = {}
+
+
+def parameter_names(function: Callable[..., Any]) -> tuple[str, ...]:
+    """The names of a function's parameters (asked once)."""
+    names = _names.get(function)
+    if names is None:
+        names = _names[function] = tuple(inspect.signature(function).parameters)
+    return names
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Conversion of attributes, https://webidl.spec.whatwg.org/#js-type-mapping
+
+Converter: TypeAlias = Callable[[str, Any], Any]
+
+
+def _integer(low: int, high: int) -> Converter:
+    def convert(name: str, value: Any) -> int:
+        if isinstance(value, bool):
+            raise ValidationError(f"{name} must be an integer, got {value!r}")
+        try:
+            number = operator.index(value)
+        except TypeError:
+            # Web IDL takes 2.0 for 2 (JavaScript has no integers); NaN, infinities and 2.5 are errors with EnforceRange.
+            if not isinstance(value, float) or not value.is_integer():
+                raise ValidationError(f"{name} must be an integer, got {value!r}") from None
+            number = int(value)
+        if not low <= number <= high:
+            raise ValidationError(f"{name} must be in [{low}, {high}], got {value}")
+        return number
+
+    return convert
+
+
+def _is_number(value: Any) -> bool:
+    return not isinstance(value, bool) and (isinstance(value, (int, float)) or hasattr(value, "__float__"))
+
+
+def _double(name: str, value: Any) -> float:
+    if not _is_number(value) or not math.isfinite(number := float(value)):
+        raise ValidationError(f"{name} must be a finite number, got {value!r}")
+    return number
+
+
+def _number(name: str, value: Any) -> Number:
+    if not _is_number(value):
+        raise ValidationError(f"{name} must be a number, got {value!r}")
+    return operator.index(value) if hasattr(value, "__index__") else float(value)
+
+
+def _boolean(name: str, value: Any) -> bool:
+    if not isinstance(value, bool) and type(value).__name__ != "bool":  # NumPy's bool is called that, too
+        raise ValidationError(f"{name} must be True or False, got {value!r}")
+    return bool(value)
+
+
+def _data_type(name: str, value: Any) -> DataType:
+    try:
+        return dtypes.check(value)
+    except ValidationError:
+        raise ValidationError(f"{name} must be {_listed(ANY)}, got {value!r}") from None
+
+
+def _choice(options: tuple[str, ...]) -> Converter:
+    def convert(name: str, value: Any) -> str:
+        if not isinstance(value, str) or value not in options:
+            raise ValidationError(f"{name} must be {_listed([repr(o) for o in options])}, got {value!r}")
+        return value
+
+    return convert
+
+
+def _sequence(convert_item: Converter) -> Converter:
+    def convert(name: str, value: Any) -> tuple[Any, ...]:
+        if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__") or isinstance(value, Mapping):
+            raise ValidationError(f"{name} must be a sequence, got {value!r}")
+        return tuple(convert_item(f"{name}[{i}]", item) for i, item in enumerate(value))
+
+    return convert
+
+
+def _either(convert_one: Converter, convert_many: Converter) -> Converter:
+    def convert(name: str, value: Any) -> Any:
+        many = hasattr(value, "__iter__") and not isinstance(value, (str, bytes))
+        return convert_many(name, value) if many else convert_one(name, value)
+
+    return convert
+
+
+_UNSIGNED_LONG = _integer(0, 2**32 - 1)
+_CONVERTERS: dict[str, Converter] = {
+    "int": _UNSIGNED_LONG,
+    "Long": _integer(-(2**31), 2**31 - 1),
+    "float": _double,
+    "bool": _boolean,
+    "Number": _number,
+    "DataType": _data_type,
+    "Sequence[int]": _sequence(_UNSIGNED_LONG),
+    "Sequence[float]": _sequence(_double),
+    "int | Sequence[int]": _either(_UNSIGNED_LONG, _sequence(_UNSIGNED_LONG)),
+}
+
+
+def _converter(annotation: str, function: Callable[..., Any]) -> Converter:
+    """The converter of an annotation; enumerations are `Literal`s, or names of such in the function's module."""
+    annotation = annotation.removesuffix(" | None")
+    if annotation in _CONVERTERS:
+        return _CONVERTERS[annotation]
+    is_sequence = annotation.startswith("Sequence[")
+    name = annotation.removeprefix("Sequence[").removesuffix("]") if is_sequence else annotation
+    options = eval(name, function.__globals__)  # our own source, evaluated once at import
+    if get_origin(options) is not Literal:
+        raise TypeError(f"{function.__name__}: no conversion for an attribute annotated {annotation!r}")
+    convert = _choice(get_args(options))
+    return _sequence(convert) if is_sequence else convert
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Declaration
+
+
+class _Declare(Protocol):
+    """Turns a function that returns descriptors into an `Op` that returns operands; the parameters stay as they are."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Builder, P], Desc], /) -> Op[P, Operand]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Builder, P], tuple[Desc, ...]], /
+    ) -> Op[P, tuple[Operand, ...]]: ...
+
+
+def op(**limits: Limits) -> _Declare:
+    """Declare an operation; `limits` say for each operand what it may be (see `Limits`).
+
+    The result is like the first operand, unless `output=` (or `output0=`, `output1=`, … for several results) says otherwise.
+    """
+
+    def declare(function: Callable[..., Any], /) -> Any:
+        return Op(function, function.__name__, inspect.getdoc(function) or "", limits)
+
+    return declare
+
+
+__all__ = ["ANY", "DataType", "Limits", "Long", "N", "Number", "Op", "call_with", "op", "parameter_names"]

@@ -1,0 +1,3 @@
+"""Activation functions."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Convolutions and resampling."""
+
+from __future__ import annotations

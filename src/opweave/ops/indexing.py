@@ -1,0 +1,3 @@
+"""Gather and scatter."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Matrix products."""
+
+from __future__ import annotations

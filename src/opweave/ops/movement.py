@@ -1,0 +1,3 @@
+"""Operations that move elements."""
+
+from __future__ import annotations

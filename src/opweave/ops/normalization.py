@@ -1,0 +1,3 @@
+"""Normalisations and softmax."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Quantisation."""
+
+from __future__ import annotations

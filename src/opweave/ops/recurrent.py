@@ -1,0 +1,3 @@
+"""Recurrent networks."""
+
+from __future__ import annotations

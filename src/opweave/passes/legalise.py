@@ -1,0 +1,100 @@
+"""Replace what a back end cannot do by its decomposition, recursively.
+
+Requires nothing; ensures that `supports` holds for every node of the result. Nodes that come from a decomposition carry a
+label that begins with that of the node they emulate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..errors import NotSupportedError, OperationError
+from ..graph import Desc, Graph, Node, Operand
+from ..op import Op, call_with
+from ..ops import Operations
+
+
+class _Rewriter(Operations):
+    """A builder that decomposes on the way in; it uses operands of the graph that it rewrites."""
+
+    def __init__(self, supports: Callable[[Node], bool], backend: str) -> None:
+        super().__init__()
+        self.supports, self.backend = supports, backend
+        self.origin: dict[Node, Node] = {}
+        self._source: Node | None = None
+        self._prefix = ""
+
+    def owns(self, operand: Operand) -> bool:
+        return True
+
+    def as_operand(self, value: Any, data_type: Any) -> Operand:
+        return constant(self, value, data_type)
+
+    def add_node(
+        self,
+        op: Op[..., Any],
+        inputs: Mapping[str, Operand | tuple[Operand, ...] | None],
+        attributes: Mapping[str, Any],
+        label: str,
+        descs: tuple[Desc, ...],
+    ) -> tuple[Operand, ...]:
+        if self._prefix:
+            label = f"{self._prefix}/{label or op.name}"
+        candidate = Node(op, inputs, attributes, label, self._serial + 1)
+        candidate.outputs = tuple(Operand(self, desc, node=candidate, index=i) for i, desc in enumerate(descs))
+        if self.supports(candidate):
+            self._serial += 1
+            if self._source is not None:
+                self.origin[candidate] = self._source
+            return candidate.outputs
+        if op.decomposition is None:
+            raise NotSupportedError(
+                f"{candidate.title}: the back end {self.backend} has no rule for "
+                f"{', '.join(str(o.desc) for o in candidate.operands)}, and the operation has no decomposition"
+            )
+        outer, self._prefix = self._prefix, label or op.name
+        try:
+            result = call_with(op.decomposition, candidate.arguments, self)
+        finally:
+            self._prefix = outer
+        outputs: tuple[Operand, ...] = (result,) if isinstance(result, Operand) else tuple(result)
+        got = tuple(output.desc for output in outputs)
+        if got != descs:
+            raise OperationError(f"{candidate.title}: its decomposition yields {got}, it must yield {descs}")
+        return outputs
+
+
+def constant(builder: Operations, value: Any, data_type: Any) -> Operand:
+    """A constant operand for a number or an array, outside of a user's builder."""
+    import numpy as np
+
+    array = np.asarray(value, dtype=data_type)
+    return Operand(builder, Desc(data_type, array.shape), value=array)
+
+
+def legalise(
+    graph: Graph, supports: Callable[[Node], bool], backend: str = "given"
+) -> tuple[Graph, Mapping[Node, Node]]:
+    """The graph in which every node satisfies `supports`, and for each of its nodes the one that it stems from.
+
+    Raises:
+        NotSupportedError: a node has neither a rule nor a decomposition.
+    """
+    rewriter = _Rewriter(supports, backend)
+    replaced: dict[Operand, Operand] = {}
+
+    def follow(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(replaced.get(item, item) for item in value)
+        return replaced.get(value, value)
+
+    for node in graph.nodes:
+        rewriter._source = node
+        inputs = {name: follow(value) for name, value in node.inputs.items()}
+        descs = tuple(output.desc for output in node.outputs)
+        outputs = rewriter.add_node(node.op, inputs, node.attributes, node.label, descs)
+        replaced.update(zip(node.outputs, outputs, strict=True))
+    outputs_by_name = {name: replaced.get(operand, operand) for name, operand in graph.outputs.items()}
+    reached = Graph.reaching(outputs_by_name)
+    return Graph(graph.inputs, outputs_by_name, reached.nodes), rewriter.origin

@@ -1,0 +1,192 @@
+"""Tensors: memory that graphs read and write, owned by a context."""
+
+from __future__ import annotations
+
+from threading import RLock
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakSet
+
+import numpy as np
+
+from . import dtypes, memory
+from .dtypes import DataType
+from .errors import ValidationError, require
+from .graph import Desc
+
+if TYPE_CHECKING:
+    from .context import MLContext
+
+
+class Releasable(Protocol):
+    """Something bound to a tensor's memory, which must let go of it when the tensor goes away."""
+
+    def release(self) -> None: ...
+
+
+class MLTensor:
+    """A tensor in the memory of a context (https://www.w3.org/TR/webnn/#api-mltensor).
+
+    Made by `context.create_tensor`, `create_constant_tensor` and `tensor_from`, never directly. Its memory is shared with
+    NumPy, PyTorch and others without a copy through `numpy()`, `np.asarray` and DLPack.
+    """
+
+    def __init__(
+        self, context: MLContext, desc: Desc, array: np.ndarray, *, readable: bool, writable: bool, constant: bool
+    ) -> None:
+        self._context, self._desc = context, desc
+        self._readable, self._writable, self._constant = readable, writable, constant
+        self._array: np.ndarray | None = array
+        # Held while a graph runs on the tensor, or its contents are read or written: orders what touches it.
+        self._lock = RLock()
+        self._bindings: WeakSet[Any] = WeakSet()
+
+    @property
+    def data_type(self) -> DataType:
+        """Type of the elements."""
+        return self._desc.data_type
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The dimensions; `()` for a scalar."""
+        return self._desc.shape
+
+    @property
+    def readable(self) -> bool:
+        """Whether `context.read_tensor` and the views work."""
+        return self._readable
+
+    @property
+    def writable(self) -> bool:
+        """Whether `context.write_tensor` works, and views can be written to."""
+        return self._writable
+
+    @property
+    def constant(self) -> bool:
+        """Whether it was made by `create_constant_tensor`: for `builder.constant(tensor)`, not for `dispatch`."""
+        return self._constant
+
+    @property
+    def context(self) -> MLContext:
+        """The context that it belongs to."""
+        return self._context
+
+    @property
+    def desc(self) -> Desc:
+        """Data type and shape."""
+        return self._desc
+
+    @property
+    def destroyed(self) -> bool:
+        """Whether `destroy` has been called, here or by the loss of the context."""
+        return self._array is None
+
+    def destroy(self) -> None:
+        """Give the memory back, as soon as no view of it is left. Further calls do nothing."""
+        with self._lock:
+            self._array = None
+            self._release_bindings()
+
+    def __del__(self) -> None:
+        self._release_bindings()
+
+    def _release_bindings(self) -> None:
+        for binding in list(self._bindings):
+            binding.release()
+
+    def memory(self) -> np.ndarray:
+        """The array itself, for back ends; `ValidationError` once the tensor is destroyed."""
+        if self._array is None:
+            raise ValidationError(f"the tensor {self._desc} is destroyed")
+        return self._array
+
+    def numpy(self) -> np.ndarray:
+        """A view of the contents, no copy; it waits for work that is writing them, and stays valid after `destroy`.
+
+        The view can be written to where the tensor is writable.
+
+        Raises:
+            ValidationError: the tensor is destroyed, or not readable.
+        """
+        with self._lock:
+            array = self.memory()
+            require(self._readable, f"the tensor {self._desc} was not created with readable=True")
+            view = array.view()
+            view.flags.writeable = self._writable
+            return view
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.numpy(), dtype=dtype, copy=copy)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.numpy().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        device: tuple[int, int] = self.memory().__dlpack_device__()
+        return device
+
+    def __repr__(self) -> str:
+        flags = [name for name in ("readable", "writable", "constant", "destroyed") if getattr(self, name)]
+        return f"<MLTensor {', '.join([str(self._desc), *flags])}>"
+
+
+def host_array(value: Any, what: str, expected: Desc | None = None) -> np.ndarray:
+    """A contiguous NumPy array that shares the memory of `value` where that is possible, else a counted copy.
+
+    Args:
+        value: an array (NumPy, or anything with DLPack or the array interface), a tensor of another context, or an object
+            with the buffer protocol (`bytes`, `memoryview`, …), which are bytes of any data type, as `ArrayBuffer` is.
+        what: the name of the argument, for messages.
+        expected: the data type and shape that are wanted; raw bytes need it, and arrays are checked against it.
+
+    Raises:
+        ValidationError: a data type that WebNN does not have, foreign byte order, another data type, shape or length than
+            expected, or no array at all.
+    """
+    array = _as_array(value, what)
+    if array.ndim and not array.flags.c_contiguous:
+        contiguous = np.empty(array.shape, array.dtype)
+        memory.copy(contiguous, array, "make contiguous")
+        array = contiguous
+    if expected is None:
+        try:
+            dtypes.of_array(array.dtype)
+        except ValidationError as error:
+            raise ValidationError(f"{what}: {error}") from None
+        return array
+    if _is_bytes(value, array):
+        require(
+            array.nbytes == expected.byte_length,
+            f"{what} must have {expected.byte_length} bytes for {expected}, got {array.nbytes}",
+        )
+        if array.__array_interface__["data"][0] % array.dtype.type(0).nbytes == 0:
+            return array.view(expected.data_type).reshape(expected.shape)
+    require(
+        array.dtype.name == expected.data_type and array.dtype.isnative,
+        f"{what} must hold {expected.data_type} in native byte order, got {array.dtype.str} ({array.dtype.name})",
+    )
+    require(
+        array.nbytes == expected.byte_length and array.shape in (expected.shape, (expected.element_count,)),
+        f"{what} must have shape {list(expected.shape)} (or be flat), got {list(array.shape)}",
+    )
+    return array.reshape(expected.shape)
+
+
+def _is_bytes(value: Any, array: np.ndarray) -> bool:
+    """Whether the data stand for bytes of any type: the specification takes Uint8Array and ArrayBuffer so."""
+    return array.dtype == np.uint8 and array.ndim == 1
+
+
+def _as_array(value: Any, what: str) -> np.ndarray:
+    if isinstance(value, np.ndarray):
+        return value
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return np.frombuffer(value, np.uint8)
+    try:
+        if isinstance(value, np.generic) or hasattr(value, "__array_interface__"):
+            return np.asarray(value)
+        if hasattr(value, "__dlpack__"):
+            return np.from_dlpack(value)
+        view = memoryview(value)  # array.array, mmap, ctypes arrays
+        return np.frombuffer(view, np.uint8) if view.format in ("c", "B", "b") else np.asarray(view)
+    except (TypeError, ValueError, BufferError, RuntimeError) as error:
+        raise ValidationError(f"{what} must be an array or a buffer, got {type(value).__name__} ({error})") from None

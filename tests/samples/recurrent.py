@@ -1,0 +1,3 @@
+"""Calls of the operations in `opweave.ops.recurrent`."""
+
+from __future__ import annotations

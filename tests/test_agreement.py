@@ -1,0 +1,131 @@
+"""Every operation, three ways: ONNX Runtime's rule, the NumPy reference, and the decomposition, on Hypothesis-made calls."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from samples import SAMPLES, Call, Make, Sample, type_choices
+
+import opweave as ow
+from opweave.graph import Graph, MLOperand, Node
+from opweave.op import Op
+from opweave.ops import Operations
+from opweave.passes.legalise import legalise
+
+for file in sorted(Path(__file__).parent.joinpath("samples").glob("[a-z]*.py")):
+    import_module(f"samples.{file.stem}")
+
+ORT = ow.ml.create_context(device="cpu")
+REFERENCE = ow.ml.create_context(device="reference")
+OPS = Operations.listing()
+
+# Cases are few an op and data type, because there are many of both; the seeds are fixed so that a run can be repeated.
+few = settings(
+    max_examples=12, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
+
+
+def record(context: ow.MLContext, op: Op[..., Any], call: Call) -> tuple[ow.MLGraphBuilder, Any, dict[str, np.ndarray]]:
+    """Build a call with its arrays as graph inputs."""
+    builder = ow.MLGraphBuilder(context)
+    arrays: dict[str, np.ndarray] = {}
+
+    def operand(value: Any) -> Any:
+        if isinstance(value, list) and value and isinstance(value[0], np.ndarray):
+            return [operand(item) for item in value]
+        if not isinstance(value, np.ndarray):
+            return value
+        name = f"x{len(arrays)}"
+        arrays[name] = value
+        return builder.input(name, value.dtype.name, value.shape)  # type: ignore[arg-type]
+
+    args = [operand(value) for value in call.args]
+    kwargs = {name: operand(value) for name, value in call.kwargs.items()}
+    return builder, op(builder, *args, **kwargs), arrays
+
+
+def outputs_of(result: Any) -> dict[str, MLOperand]:
+    return {f"y{i}": r for i, r in enumerate(result if isinstance(result, tuple) else [result])}
+
+
+def run(context: ow.MLContext, op: Op[..., Any], call: Call) -> dict[str, np.ndarray]:
+    builder, result, arrays = record(context, op, call)
+    graph = builder.build(outputs_of(result))
+    return context.compute(graph, {name: arrays[name] for name in graph.inputs})
+
+
+def run_decomposed(op: Op[..., Any], call: Call) -> dict[str, np.ndarray]:
+    """Run the call with the op replaced by its decomposition, on the reference back end."""
+    _, result, arrays = record(REFERENCE, op, call)
+    graph = Graph.reaching(outputs_of(result))
+
+    def supports(node: Node) -> bool:
+        return node.op is not op
+
+    decomposed, _ = legalise(graph, supports)
+    backend = REFERENCE.backend
+    executable = backend.compile(decomposed, device="reference", power_preference="default")
+    outputs = {name: np.empty(o.shape, o.data_type) for name, o in decomposed.outputs.items()}
+    executable.bind({name: arrays[name] for name in decomposed.inputs}, outputs)()
+    return outputs
+
+
+def assert_agree(sample: Sample, call: Call, got: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> None:
+    for name, expected in wanted.items():
+        actual = got[name]
+        assert actual.dtype == expected.dtype
+        assert actual.shape == expected.shape
+        if expected.dtype.kind != "f":
+            np.testing.assert_array_equal(actual, expected, err_msg=repr(call))
+            continue
+        factor = sample.half if expected.dtype == np.float16 else 1
+        a, e = actual.astype(np.float64), expected.astype(np.float64)
+        np.testing.assert_allclose(
+            a, e, rtol=sample.rtol * factor, atol=sample.atol * factor, equal_nan=True, err_msg=repr(call)
+        )
+
+
+def rows(decomposable: bool = False) -> list[Any]:
+    return [
+        pytest.param(op, types, id=f"{name}-{'-'.join(dict.fromkeys(types.values()))}")
+        for name, op in OPS.items()
+        if op.decomposition is not None or not decomposable
+        for types in type_choices(op, ORT.backend.limits(op))
+    ]
+
+
+def test_every_operation_has_a_sample() -> None:
+    assert [op for op in OPS.values() if op not in SAMPLES] == []
+
+
+@pytest.mark.parametrize(("op", "types"), rows())
+def test_rule_agrees_with_reference(op: Op[..., Any], types: dict[str, str]) -> None:
+    """Also shows that each operation runs for each data type that `op_support_limits` claims."""
+    sample = SAMPLES[op]
+
+    @few
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        call = sample.make(Make(data.draw, types))
+        assert_agree(sample, call, run(ORT, op, call), run(REFERENCE, op, call))
+
+    check()
+
+
+@pytest.mark.parametrize(("op", "types"), rows(decomposable=True))
+def test_decomposition_agrees_with_reference(op: Op[..., Any], types: dict[str, str]) -> None:
+    sample = SAMPLES[op]
+
+    @few
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        call = sample.make(Make(data.draw, types))
+        assert_agree(sample, call, run_decomposed(op, call), run(REFERENCE, op, call))
+
+    check()
