@@ -7,6 +7,7 @@ from typing import Any
 from ..graph import Builder
 from ..op import Op
 from .elementwise import add, exp
+from .recurrent import gru, gru_cell, lstm, lstm_cell
 
 
 class Operations(Builder):
@@ -14,6 +15,10 @@ class Operations(Builder):
 
     add = add
     exp = exp
+    gru = gru
+    gru_cell = gru_cell
+    lstm = lstm
+    lstm_cell = lstm_cell
 
     @classmethod
     def listing(cls) -> dict[str, Op[..., Any]]:

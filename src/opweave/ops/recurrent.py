@@ -1,3 +1,328 @@
-"""Recurrent networks."""
+"""Recurrent networks: gru and lstm over all time steps, gruCell and lstmCell for one.
+
+A weight or bias holds one block of `hidden_size` rows for each gate, in the order that the letters of `layout` give: update
+(z), reset (r) and new (n) gate of a GRU; input (i), output (o), forget (f) and cell (g) gate of an LSTM.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from ..dtypes import FLOATS
+from ..errors import require
+from ..graph import MAX_DIMENSION, Builder, Desc, Operand
+from ..op import Limits, op
+
+if TYPE_CHECKING:
+    from . import Operations
+
+GruWeightLayout = Literal["zrn", "rzn"]
+LstmWeightLayout = Literal["iofg", "ifgo"]
+Activation = Literal["relu", "sigmoid", "tanh"]
+Direction = Literal["forward", "backward", "both"]
+
+PEEPHOLES = "iof"
+"""The gates that see the cell state, in the order of the peephole weights, whatever the layout."""
+
+
+def direction_count(direction: str) -> int:
+    """How many directions the sequence is processed in: the first dimension of weights, biases and states."""
+    return 2 if direction == "both" else 1
+
+
+def _check_sizes(gates: int, hidden_size: int, activations: Sequence[str], wanted: int) -> None:
+    # Engines may join the two biases of all gates into one vector, so that must be a valid dimension.
+    most = MAX_DIMENSION // (2 * gates)
+    require(0 < hidden_size <= most, f"hidden_size must be in [1, {most}], got {hidden_size}")
+    require(len(activations) == wanted, f"activations must have {wanted} values, got {list(activations)}")
+
+
+def _check_shapes(**shapes: tuple[Operand | None, tuple[int, ...]]) -> None:
+    """Require the given shape of each operand that is there."""
+    for name, (operand, shape) in shapes.items():
+        if operand is not None:
+            require(operand.shape == shape, f"{name} must have shape {list(shape)}, got {operand.desc}")
+
+
+def _check_steps(input: Operand, steps: int) -> None:
+    require(steps > 0, f"steps must be greater than 0, got {steps}")
+    require(input.shape[0] == steps, f"input must have {steps} steps in its first dimension, got {input.desc}")
+
+
+@op(
+    input=Limits(FLOATS, ranks=(3, 3)),
+    weight=Limits("input", ranks=(3, 3)),
+    recurrent_weight=Limits("input", ranks=(3, 3)),
+    bias=Limits("input", ranks=(2, 2)),
+    recurrent_bias=Limits("input", ranks=(2, 2)),
+    initial_hidden_state=Limits("input", ranks=(3, 3)),
+    output0=Limits("input", ranks=(3, 3)),
+    output1=Limits("input", ranks=(4, 4)),
+)
+def gru(
+    self: Builder,
+    input: Operand,
+    weight: Operand,
+    recurrent_weight: Operand,
+    steps: int,
+    hidden_size: int,
+    *,
+    bias: Operand | None = None,
+    recurrent_bias: Operand | None = None,
+    initial_hidden_state: Operand | None = None,
+    reset_after: bool = True,
+    return_sequence: bool = False,
+    direction: Direction = "forward",
+    layout: GruWeightLayout = "zrn",
+    activations: Sequence[Activation] = ("sigmoid", "tanh"),
+    label: str = "",
+) -> tuple[Desc, ...]:
+    """Run a gated recurrent unit over a sequence.
+
+    Args:
+        input: float32 or float16 [steps, batches, input size].
+        weight: of the inputs, [directions, 3 * hidden_size, input size]; directions is 2 for "both", else 1.
+        recurrent_weight: of the hidden state, [directions, 3 * hidden_size, hidden_size].
+        steps: number of time steps, the first dimension of `input`.
+        hidden_size: number of features of the hidden state.
+        bias: added to the weighted inputs, [directions, 3 * hidden_size].
+        recurrent_bias: added to the weighted hidden state, [directions, 3 * hidden_size].
+        initial_hidden_state: [directions, batches, hidden_size]; default: zeros.
+        reset_after: whether the reset gate is applied after the product with `recurrent_weight`, or before.
+        return_sequence: whether to return the hidden state of every step, too.
+        direction: in which order steps are processed: "forward", "backward", or "both" next to each other.
+        layout: the order of the update (z), reset (r) and new (n) gate in weights and biases.
+        activations: two functions: of the update and reset gate, and of the new gate.
+        label: a name for messages and tables.
+
+    Returns:
+        The last hidden state, [directions, batches, hidden_size], and with `return_sequence` that of every step of the
+        input, [steps, directions, batches, hidden_size], in the data type of `input`.
+
+    Raises:
+        ValidationError: sizes that do not fit each other, or not two activations.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-gru
+    """
+    _check_sizes(3, hidden_size, activations, 2)
+    _check_steps(input, steps)
+    _, batches, input_size = input.shape
+    directions = direction_count(direction)
+    _check_shapes(
+        weight=(weight, (directions, 3 * hidden_size, input_size)),
+        recurrent_weight=(recurrent_weight, (directions, 3 * hidden_size, hidden_size)),
+        bias=(bias, (directions, 3 * hidden_size)),
+        recurrent_bias=(recurrent_bias, (directions, 3 * hidden_size)),
+        initial_hidden_state=(initial_hidden_state, (directions, batches, hidden_size)),
+    )
+    state = Desc(input.data_type, (directions, batches, hidden_size))
+    sequence = Desc(input.data_type, (steps, directions, batches, hidden_size))
+    return (state, sequence) if return_sequence else (state,)
+
+
+@op(
+    input=Limits(FLOATS, ranks=(2, 2)),
+    weight=Limits("input", ranks=(2, 2)),
+    recurrent_weight=Limits("input", ranks=(2, 2)),
+    hidden_state=Limits("input", ranks=(2, 2)),
+    bias=Limits("input", ranks=(1, 1)),
+    recurrent_bias=Limits("input", ranks=(1, 1)),
+    output=Limits("input", ranks=(2, 2)),
+)
+def gru_cell(
+    self: Builder,
+    input: Operand,
+    weight: Operand,
+    recurrent_weight: Operand,
+    hidden_state: Operand,
+    hidden_size: int,
+    *,
+    bias: Operand | None = None,
+    recurrent_bias: Operand | None = None,
+    reset_after: bool = True,
+    layout: GruWeightLayout = "zrn",
+    activations: Sequence[Activation] = ("sigmoid", "tanh"),
+    label: str = "",
+) -> Desc:
+    """Run a gated recurrent unit for one time step.
+
+    Args:
+        input: float32 or float16 [batches, input size].
+        weight: of the inputs, [3 * hidden_size, input size].
+        recurrent_weight: of the hidden state, [3 * hidden_size, hidden_size].
+        hidden_state: [batches, hidden_size].
+        hidden_size: number of features of the hidden state.
+        bias: added to the weighted inputs, [3 * hidden_size].
+        recurrent_bias: added to the weighted hidden state, [3 * hidden_size].
+        reset_after: whether the reset gate is applied after the product with `recurrent_weight`, or before.
+        layout: the order of the update (z), reset (r) and new (n) gate in weights and biases.
+        activations: two functions: of the update and reset gate, and of the new gate.
+        label: a name for messages and tables.
+
+    Returns:
+        The next hidden state, [batches, hidden_size], in the data type of `input`.
+
+    Raises:
+        ValidationError: sizes that do not fit each other, or not two activations.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-grucell
+    """
+    _check_sizes(3, hidden_size, activations, 2)
+    batches, input_size = input.shape
+    _check_shapes(
+        weight=(weight, (3 * hidden_size, input_size)),
+        recurrent_weight=(recurrent_weight, (3 * hidden_size, hidden_size)),
+        hidden_state=(hidden_state, (batches, hidden_size)),
+        bias=(bias, (3 * hidden_size,)),
+        recurrent_bias=(recurrent_bias, (3 * hidden_size,)),
+    )
+    return Desc(input.data_type, (batches, hidden_size))
+
+
+@op(
+    input=Limits(FLOATS, ranks=(3, 3)),
+    weight=Limits("input", ranks=(3, 3)),
+    recurrent_weight=Limits("input", ranks=(3, 3)),
+    bias=Limits("input", ranks=(2, 2)),
+    recurrent_bias=Limits("input", ranks=(2, 2)),
+    peephole_weight=Limits("input", ranks=(2, 2)),
+    initial_hidden_state=Limits("input", ranks=(3, 3)),
+    initial_cell_state=Limits("input", ranks=(3, 3)),
+    output0=Limits("input", ranks=(3, 3)),
+    output1=Limits("input", ranks=(3, 3)),
+    output2=Limits("input", ranks=(4, 4)),
+)
+def lstm(
+    self: Builder,
+    input: Operand,
+    weight: Operand,
+    recurrent_weight: Operand,
+    steps: int,
+    hidden_size: int,
+    *,
+    bias: Operand | None = None,
+    recurrent_bias: Operand | None = None,
+    peephole_weight: Operand | None = None,
+    initial_hidden_state: Operand | None = None,
+    initial_cell_state: Operand | None = None,
+    return_sequence: bool = False,
+    direction: Direction = "forward",
+    layout: LstmWeightLayout = "iofg",
+    activations: Sequence[Activation] = ("sigmoid", "tanh", "tanh"),
+    label: str = "",
+) -> tuple[Desc, ...]:
+    """Run a long short-term memory over a sequence.
+
+    Args:
+        input: float32 or float16 [steps, batches, input size].
+        weight: of the inputs, [directions, 4 * hidden_size, input size]; directions is 2 for "both", else 1.
+        recurrent_weight: of the hidden state, [directions, 4 * hidden_size, hidden_size].
+        steps: number of time steps, the first dimension of `input`.
+        hidden_size: number of features of the hidden state and of the cell state.
+        bias: added to the weighted inputs, [directions, 4 * hidden_size].
+        recurrent_bias: added to the weighted hidden state, [directions, 4 * hidden_size].
+        peephole_weight: of the cell state, [directions, 3 * hidden_size]: of the input, output and forget gate, in any layout.
+        initial_hidden_state: [directions, batches, hidden_size]; default: zeros.
+        initial_cell_state: [directions, batches, hidden_size]; default: zeros.
+        return_sequence: whether to return the hidden state of every step, too.
+        direction: in which order steps are processed: "forward", "backward", or "both" next to each other.
+        layout: the order of the input (i), output (o), forget (f) and cell (g) gate in weights and biases.
+        activations: three functions: of the input, forget and output gate, of the cell gate, and of the cell state
+            where it becomes the hidden state.
+        label: a name for messages and tables.
+
+    Returns:
+        The last hidden state and the last cell state, both [directions, batches, hidden_size], and with `return_sequence`
+        the hidden state of every step of the input, [steps, directions, batches, hidden_size], in the data type of `input`.
+
+    Raises:
+        ValidationError: sizes that do not fit each other, or not three activations.
+
+    All three peepholes see the cell state of the step before (that of the output gate in ONNX sees the new one).
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-lstm
+    """
+    _check_sizes(4, hidden_size, activations, 3)
+    _check_steps(input, steps)
+    _, batches, input_size = input.shape
+    directions = direction_count(direction)
+    _check_shapes(
+        weight=(weight, (directions, 4 * hidden_size, input_size)),
+        recurrent_weight=(recurrent_weight, (directions, 4 * hidden_size, hidden_size)),
+        bias=(bias, (directions, 4 * hidden_size)),
+        recurrent_bias=(recurrent_bias, (directions, 4 * hidden_size)),
+        peephole_weight=(peephole_weight, (directions, 3 * hidden_size)),
+        initial_hidden_state=(initial_hidden_state, (directions, batches, hidden_size)),
+        initial_cell_state=(initial_cell_state, (directions, batches, hidden_size)),
+    )
+    state = Desc(input.data_type, (directions, batches, hidden_size))
+    sequence = Desc(input.data_type, (steps, directions, batches, hidden_size))
+    return (state, state, sequence) if return_sequence else (state, state)
+
+
+@op(
+    input=Limits(FLOATS, ranks=(2, 2)),
+    weight=Limits("input", ranks=(2, 2)),
+    recurrent_weight=Limits("input", ranks=(2, 2)),
+    hidden_state=Limits("input", ranks=(2, 2)),
+    cell_state=Limits("input", ranks=(2, 2)),
+    bias=Limits("input", ranks=(1, 1)),
+    recurrent_bias=Limits("input", ranks=(1, 1)),
+    peephole_weight=Limits("input", ranks=(1, 1)),
+    output0=Limits("input", ranks=(2, 2)),
+    output1=Limits("input", ranks=(2, 2)),
+)
+def lstm_cell(
+    self: Builder,
+    input: Operand,
+    weight: Operand,
+    recurrent_weight: Operand,
+    hidden_state: Operand,
+    cell_state: Operand,
+    hidden_size: int,
+    *,
+    bias: Operand | None = None,
+    recurrent_bias: Operand | None = None,
+    peephole_weight: Operand | None = None,
+    layout: LstmWeightLayout = "iofg",
+    activations: Sequence[Activation] = ("sigmoid", "tanh", "tanh"),
+    label: str = "",
+) -> tuple[Desc, ...]:
+    """Run a long short-term memory for one time step.
+
+    Args:
+        input: float32 or float16 [batches, input size].
+        weight: of the inputs, [4 * hidden_size, input size].
+        recurrent_weight: of the hidden state, [4 * hidden_size, hidden_size].
+        hidden_state: [batches, hidden_size].
+        cell_state: [batches, hidden_size].
+        hidden_size: number of features of the hidden state and of the cell state.
+        bias: added to the weighted inputs, [4 * hidden_size].
+        recurrent_bias: added to the weighted hidden state, [4 * hidden_size].
+        peephole_weight: of the cell state, [3 * hidden_size]: of the input, output and forget gate, in any layout.
+        layout: the order of the input (i), output (o), forget (f) and cell (g) gate in weights and biases.
+        activations: three functions: of the input, forget and output gate, of the cell gate, and of the cell state
+            where it becomes the hidden state.
+        label: a name for messages and tables.
+
+    Returns:
+        The next hidden state and the next cell state, both [batches, hidden_size], in the data type of `input`.
+
+    Raises:
+        ValidationError: sizes that do not fit each other, or not three activations.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-lstmcell
+    """
+    _check_sizes(4, hidden_size, activations, 3)
+    batches, input_size = input.shape
+    _check_shapes(
+        weight=(weight, (4 * hidden_size, input_size)),
+        recurrent_weight=(recurrent_weight, (4 * hidden_size, hidden_size)),
+        hidden_state=(hidden_state, (batches, hidden_size)),
+        cell_state=(cell_state, (batches, hidden_size)),
+        bias=(bias, (4 * hidden_size,)),
+        recurrent_bias=(recurrent_bias, (4 * hidden_size,)),
+        peephole_weight=(peephole_weight, (3 * hidden_size,)),
+    )
+    state = Desc(input.data_type, (batches, hidden_size))
+    return state, state
