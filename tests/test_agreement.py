@@ -1,4 +1,4 @@
-"""Every operation, three ways: ONNX Runtime's rule, the NumPy reference, and the decomposition, on Hypothesis-made calls."""
+"""Every operation three ways, on Hypothesis-made calls: ONNX Runtime's rule, the NumPy reference, the decomposition."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from samples import SAMPLES, Call, Make, Sample, type_choices
 
 import opweave as ow
@@ -26,9 +25,7 @@ REFERENCE = ow.ml.create_context(device="reference")
 OPS = Operations.listing()
 
 # Cases are few an op and data type, because there are many of both; the seeds are fixed so that a run can be repeated.
-few = settings(
-    max_examples=12, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-)
+few = settings(max_examples=12, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 
 
 def record(context: ow.MLContext, op: Op[..., Any], call: Call) -> tuple[ow.MLGraphBuilder, Any, dict[str, np.ndarray]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import opweave as ow
 from opweave.names import snake_case
@@ -181,13 +182,11 @@ def run_validation(context: ow.MLContext, case: Case) -> None:
     for step in case["steps"]:
         if "throws" in step:
             error = TypeError if step["throws"] == "TypeError" else ow.InvalidStateError
-            try:
+            with pytest.raises(error) as raised:
                 for inner in step["steps"]:
                     call(inner)
-            except error as raised:
-                assert isinstance(raised, ow.MLError), f"not an error of ours: {raised!r}"
-                continue
-            raise AssertionError(f"nothing raised {step['throws']} in {step['steps']}")
+            assert isinstance(raised.value, ow.MLError), f"not an error of ours: {raised.value!r}"
+            continue
         if "check" in step:
             operand = results[step["check"]]
             assert step.get("dataType", operand.data_type) == operand.data_type

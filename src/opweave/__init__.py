@@ -1,19 +1,18 @@
 """Opweave: the WebNN runtime for Python.
 
-    import numpy as np, opweave as ow
+import numpy as np, opweave as ow
 
-    context = ow.ml.create_context()
-    builder = ow.MLGraphBuilder(context)
-    x = builder.input("x", "float32", [2, 3])
-    graph = builder.build({"y": x.relu()})
-    context.compute(graph, {"x": np.float32([[-1, 0, 1], [2, -3, 4]])})
+context = ow.ml.create_context()
+builder = ow.MLGraphBuilder(context)
+x = builder.input("x", "float32", [2, 3])
+graph = builder.build({"y": x.relu()})
+context.compute(graph, {"x": np.float32([[-1, 0, 1], [2, -3, 4]])})
 """
 
 from __future__ import annotations
 
 from . import memory
-from .backends import Device
-from .backends import all_devices as devices
+from .backends import Device, all_devices as devices
 from .builder import MLGraph, MLGraphBuilder
 from .context import ML, MLContext, MLContextLostInfo, ml
 from .errors import (

@@ -151,7 +151,9 @@ class MLGraphBuilder(Operations):
         require(isinstance(outputs, Mapping), f"build: outputs must map names to operands, got {outputs!r}")
         require(len(outputs) > 0, "build: outputs must not be empty")
         for name, operand in outputs.items():
-            require(isinstance(name, str) and name != "", f"build: output names must be non-empty strings, got {name!r}")
+            require(
+                isinstance(name, str) and name != "", f"build: output names must be non-empty strings, got {name!r}"
+            )
             require(isinstance(operand, Operand), f"build: output {name!r} must be an operand, got {operand!r}")
             require(operand.builder is self, f"build: output {name!r} is an operand of another builder: {operand!r}")
             require(operand.node is not None, f"build: output {name!r} is no result of an operation: {operand!r}")
@@ -217,7 +219,8 @@ class MLGraph:
         rows = [(p.node, p.device, p.how, p.detail) for p in self.placements()]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         table = "\n".join(
-            "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+            "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
         )
         return f"{self._graph}\n\nwhat runs where:\n{table}"
 
@@ -268,7 +271,11 @@ class MLGraph:
         for name, desc in self._inputs.items():
             value = inputs[name]
             if type(value) is not np.ndarray or value.shape != desc.shape or value.dtype != desc.data_type:
-                value = value.numpy() if isinstance(value, MLTensor) else host_array(value, f"compute: input {name!r}", desc)
+                value = (
+                    value.numpy()
+                    if isinstance(value, MLTensor)
+                    else host_array(value, f"compute: input {name!r}", desc)
+                )
                 require(
                     value.shape == desc.shape and value.dtype == desc.data_type,
                     f"compute: input {name!r} must be {desc}, got {value.dtype}{list(value.shape)}",
@@ -316,6 +323,7 @@ class DispatchBinding:
         self._locks = [tensor._lock for tensor in sorted(tensors, key=id)]
 
     def __call__(self) -> None:
+        """Run the graph once."""
         locks = self._locks
         for lock in locks:
             lock.acquire()
@@ -328,6 +336,3 @@ class DispatchBinding:
     def release(self) -> None:
         """Forget the binding, and with it the tensors' memory."""
         self._bindings.pop(self._key, None)
-
-
-

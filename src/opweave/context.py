@@ -14,7 +14,7 @@ import numpy as np
 from . import backends, dtypes, memory
 from .backends import Backend, Device, PowerPreference
 from .dtypes import ANY, DataType
-from .errors import InvalidStateError, MissingExtraError, NotSupportedError, ValidationError, require
+from .errors import InvalidStateError, NotSupportedError, OperationError, ValidationError, require
 from .graph import MAX_RANK, Desc, check_desc
 from .names import camel_case
 from .op import Op
@@ -78,7 +78,9 @@ class ML:
         <MLContext on reference>
         """
         if gpu_device is not None:
-            raise NotSupportedError("no back end here runs on a WebGPU device; use device= with one of opweave.devices()")
+            raise NotSupportedError(
+                "no back end here runs on a WebGPU device; use device= with one of opweave.devices()"
+            )
         require(
             power_preference in get_args(PowerPreference),
             f"power_preference must be one of {', '.join(map(repr, get_args(PowerPreference)))}, got {power_preference!r}",
@@ -490,8 +492,6 @@ def _allocate(desc: Desc) -> np.ndarray:
     try:
         return memory.allocate(desc)
     except MemoryError:
-        from .errors import OperationError
-
         raise OperationError(f"there is no memory for a tensor {desc}: {desc.byte_length} bytes") from None
 
 
@@ -516,6 +516,3 @@ def check_overlap(inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.nda
         # Of inputs that overlap each other (which is fine), the one that reaches furthest counts.
         if stop > end or writes:
             end, before, written = max(stop, end), name, writes or (written and start < end)
-
-
-__all__ = ["ML", "MLContext", "MLContextLostInfo", "MissingExtraError", "in_thread", "ml"]

@@ -67,7 +67,7 @@ def of_array(dtype: Any) -> DataType:
     'float32'
     >>> of_array(np.dtype("float64"))
     Traceback (most recent call last):
-    opweave.errors.ValidationError: float64 is not a data type of WebNN (float32, float16, int32, uint32, int64, uint64, int8, uint8)
+    opweave.errors.ValidationError: float64 is not a data type of WebNN (float32, float16, int32, ..., int8, uint8)
     """
     name: str = dtype.name
     if name not in INFO:

@@ -70,11 +70,18 @@ class MLOperand:
     the operation they stand for: `+ - * / @ ** -x abs(x)`, comparisons by name (`x.greater(y)`), and `x[1:, ..., 0]`.
     """
 
-    __slots__ = ("_builder", "_desc", "_index", "_name", "_node", "_value", "__weakref__")
+    __slots__ = ("__weakref__", "_builder", "_desc", "_index", "_name", "_node", "_value")
     __array_ufunc__ = None  # so that `array + operand` asks the operand instead of mapping over the array
 
     def __init__(
-        self, builder: Builder, desc: Desc, *, node: Node | None = None, index: int = 0, name: str = "", value: Any = None
+        self,
+        builder: Builder,
+        desc: Desc,
+        *,
+        node: Node | None = None,
+        index: int = 0,
+        name: str = "",
+        value: Any = None,
     ) -> None:
         self._builder, self._desc, self._node, self._index = builder, desc, node, index
         self._name, self._value = name, value

@@ -91,7 +91,7 @@ class Op(Generic[P, R]):
         self.positional = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
         self._defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
         self._converters = {p.name: _converter(p.annotation, function) for p in parameters if p.name in self.attributes}
-        self._sequences = {p.name for p in parameters if "Sequence[Operand]" in p.annotation}
+        self.sequences = {p.name for p in parameters if "Sequence[Operand]" in p.annotation}
         self._fillers: dict[str, Callable[..., Any]] = {}
         several = "tuple" in signature.return_annotation
         public = signature.return_annotation.replace("Desc", "MLOperand")
@@ -145,6 +145,7 @@ class Op(Generic[P, R]):
         return self if instance is None else types.MethodType(self, instance)
 
     def __call__(self, builder: Builder, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Validate the arguments, add a node to the builder, and return its result."""
         label = kwargs.get("label", "")
         try:
             builder.check_open()
@@ -187,7 +188,7 @@ class Op(Generic[P, R]):
         inputs: dict[str, Any] = {}
         for name in self.operands:
             value = given[name]
-            if name in self._sequences:
+            if name in self.sequences:
                 if isinstance(value, (str, Operand)) or not isinstance(value, Sequence):
                     raise ValidationError(f"{name} must be a sequence of operands, got {value!r}")
                 inputs[name] = tuple(

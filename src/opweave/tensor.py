@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 class Releasable(Protocol):
     """Something bound to a tensor's memory, which must let go of it when the tensor goes away."""
 
-    def release(self) -> None: ...
+    def release(self) -> None:
+        """Let go of the memory."""
 
 
 class MLTensor:

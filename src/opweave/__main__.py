@@ -1,0 +1,5 @@
+"""`python -m opweave` is `opweave`."""
+
+from .cli import main
+
+main()

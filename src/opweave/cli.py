@@ -1,0 +1,184 @@
+"""The command line: `opweave demo | devices | ops | doctor`."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from . import __version__
+from .errors import MLError
+
+app = typer.Typer(
+    help="WebNN for Python: neural networks on the engines of this machine.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_show_locals=False,
+)
+console = Console()
+errors = Console(stderr=True)
+
+EXTRAS = {
+    "demo": (["PIL", "safetensors"], "photographs and weights for `opweave demo`"),
+    "safetensors": (["safetensors"], "reads and writes weights"),
+}
+"""Extra -> the modules it brings, and what they are for; those that this version makes use of."""
+
+
+def _missing(extra: str) -> list[str]:
+    return [module for module in EXTRAS[extra][0] if find_spec(module) is None]
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        console.print(f"opweave {__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def demo(
+    photo: Annotated[
+        Path | None, typer.Argument(help="An image of any kind. Default: a photograph that comes along.")
+    ] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The picture to write.")] = Path("demo.png"),
+    enlarge: Annotated[
+        bool, typer.Option("--enlarge", help="Write the photograph itself, three times as large, without a comparison.")
+    ] = False,
+) -> None:
+    """Enlarge a photograph by three with a small network, and compare it with bicubic enlargement."""
+    from .demo import run
+
+    run(photo, output, enlarge=enlarge, console=console)
+
+
+@app.command()
+def devices() -> None:
+    """List what can run graphs here, and what an extra would add."""
+    from .backends import all_devices
+
+    table = Table("device", "kind", "back end", "what it is", box=None, header_style="bold")
+    for device in all_devices():
+        what = device.description if device.available else f"[dim]{device.description}: {device.hint}[/dim]"
+        table.add_row(device.name, device.kind, device.backend, what)
+    console.print(table)
+    console.print("\ncreate_context(device=…) takes these names.", highlight=False)
+    unavailable = [device for device in all_devices() if not device.available]
+    if not unavailable:
+        console.print("There is no extra that would add a device on this machine.", highlight=False)
+
+
+@app.command()
+def ops(
+    names: Annotated[list[str] | None, typer.Argument(help="Operations to show. Default: all 95.")] = None,
+    core: Annotated[bool, typer.Option("--core", help="Only the core set, which the others decompose into.")] = False,
+) -> None:
+    """Show how each operation is done on each back end, for each data type."""
+    from .backends import discover
+    from .dtypes import ANY
+    from .ops import Operations
+    from .support import support
+
+    listing = Operations.listing()
+    unknown = [name for name in names or [] if name not in listing]
+    if unknown:
+        from difflib import get_close_matches
+
+        close = get_close_matches(unknown[0], listing)
+        hint = f"; did you mean {' or '.join(close)}?" if close else "; `opweave ops` lists all"
+        raise typer.BadParameter(f"there is no operation {unknown[0]!r}{hint}")
+    backends = discover()
+    signs = {
+        "native": "[green]●[/green]",
+        "composed": "[yellow]◐[/yellow]",
+        "decomposed": "[blue]○[/blue]",
+        None: "[red]✗[/red]",
+    }
+    short = {name: name.replace("float", "f").replace("uint", "u").replace("int", "i") for name in ANY}
+    table = Table("operation", "", box=None, header_style="bold", padding=(0, 1, 0, 0))
+    for name in backends:
+        table.add_column(f"{name}\n{' '.join(short[t].ljust(3) for t in ANY)}", no_wrap=True)
+    for name in names or listing:
+        row = support(listing[name], backends)
+        if core and not row.core:
+            continue
+        cells = []
+        for how in row.how.values():
+            cells.append(" ".join((signs[how[t]] if t in how else "[dim]·[/dim]") + "  " for t in ANY))
+        table.add_row(name, "core" if row.core else "", *cells)
+    console.print(table)
+    console.print(
+        f"\n{signs['native']} one kernel of the engine   {signs['composed']} several kernels   "
+        f"{signs['decomposed']} decomposed into core operations   {signs[None]} not there   "
+        "[dim]·[/dim] not a data type of the operation",
+        highlight=False,
+    )
+
+
+@app.command()
+def doctor() -> None:
+    """Report versions, engines and CPU features, and what is missing and how to get it."""
+    from .backends import all_devices
+
+    table = Table(show_header=False, box=None)
+    table.add_row("opweave", __version__)
+    table.add_row("Python", f"{platform.python_version()} ({sys.executable})")
+    table.add_row("system", f"{platform.system()} {platform.release()}, {platform.machine()}")
+    table.add_row("CPU features", ", ".join(_cpu_features()) or "unknown")
+    for package in ("numpy", "onnxruntime", "onnx", "ml_dtypes"):
+        table.add_row(package, _version(package))
+    for extra, (_, what) in EXTRAS.items():
+        missing = _missing(extra)
+        state = f"[yellow]missing[/yellow]: pip install 'opweave\\[{extra}]'" if missing else "[green]installed[/green]"
+        table.add_row(f"extra {extra}", f"{state} ({what})")
+    available = [device for device in all_devices() if device.available]
+    table.add_row("devices", ", ".join(device.name for device in available) or "[red]none[/red]")
+    console.print(table, highlight=False)
+    if not any(device.backend != "reference" for device in available):
+        errors.print("[red]There is no engine to run graphs on: pip install --force-reinstall onnxruntime[/red]")
+        raise typer.Exit(1)
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return f"[red]missing[/red]: pip install {package}"
+
+
+def _cpu_features() -> list[str]:
+    """Vector extensions that engines care about."""
+    import numpy as np
+
+    known: dict[str, bool] = np._core._multiarray_umath.__cpu_features__  # type: ignore[attr-defined]
+    wanted = ["SSE41", "AVX", "F16C", "FMA3", "AVX2", "AVX512F", "AVX512_SKX", "AVX512_SPR", "NEON", "ASIMD", "SVE"]
+    return [name for name in wanted if known.get(name)]
+
+
+def main() -> None:
+    """Run the command line; errors of ours are one line on standard error."""
+    try:
+        app()
+    except MLError as error:
+        errors.print(f"[red]error:[/red] {error}", highlight=False, soft_wrap=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

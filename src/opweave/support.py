@@ -1,0 +1,120 @@
+"""What each back end does with each operation: one kernel, several, its decomposition, or nothing.
+
+Found out by asking the back ends about the smallest call of each operation, for each data type; nothing is listed by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .backends import Backend, How
+from .dtypes import DataType
+from .errors import NotSupportedError
+from .graph import Desc, Operand
+from .op import Limits, Op
+from .ops import Operations
+
+# Shapes of operands that cannot be [2, 2], and values of attributes that must be given, for the smallest sensible call.
+_IMAGE = (1, 2, 2, 2)
+_SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
+    "batch_normalization": {"input": _IMAGE, "mean": (2,), "variance": (2,)},
+    "conv2d": {"input": _IMAGE, "filter": (1, 2, 2, 2)},
+    "conv_transpose2d": {"input": _IMAGE, "filter": (2, 1, 2, 2)},
+    "gather_nd": {"indices": (1, 2)},
+    "gru": {"input": (1, 1, 2), "weight": (1, 6, 2), "recurrent_weight": (1, 6, 2)},
+    "gru_cell": {"weight": (6, 2), "recurrent_weight": (6, 2)},
+    "instance_normalization": {"input": _IMAGE},
+    "lstm": {"input": (1, 1, 2), "weight": (1, 8, 2), "recurrent_weight": (1, 8, 2)},
+    "lstm_cell": {"weight": (8, 2), "recurrent_weight": (8, 2)},
+    "average_pool2d": {"input": _IMAGE},
+    "l2_pool2d": {"input": _IMAGE},
+    "max_pool2d": {"input": _IMAGE},
+    "resample2d": {"input": _IMAGE},
+    "scatter_nd": {"indices": (1, 1), "updates": (1, 2)},
+}
+_ATTRIBUTES: dict[str, Any] = {
+    "axis": 0,
+    "beginning_padding": (1, 1),
+    "ending_padding": (1, 1),
+    "data_type": "float32",
+    "hidden_size": 2,
+    "new_shape": (2, 2),
+    "repetitions": (2, 1),
+    "sizes": (1, 1),
+    "splits": 2,
+    "starts": (0, 0),
+    "steps": 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """How an operation is done on each back end.
+
+    Attributes:
+        op: the operation.
+        how: for each back end, for each data type that the specification allows its main operand; None: not at all.
+    """
+
+    op: Op[..., Any]
+    how: Mapping[str, Mapping[DataType, How | None]]
+
+    @property
+    def core(self) -> bool:
+        """Whether it is one of those that the others decompose into."""
+        return self.op.decomposition is None
+
+
+def main_operand(op: Op[..., Any]) -> str:
+    """The operand whose data type is the operation's: the one with the widest choice."""
+
+    def choice(operand: str) -> int:
+        data_types = op.limits[operand].data_types
+        return 0 if isinstance(data_types, str) else len(data_types)
+
+    return max((name for name in op.operands if name in op.limits), key=choice)
+
+
+def smallest_call(op: Op[..., Any], data_type: DataType) -> Operand:
+    """A node of `op` on small inputs, its main operand of `data_type`; the (first) result."""
+    builder = Operations()
+    main = main_operand(op)
+    types: dict[str, DataType] = {main: data_type}
+    for name in op.operands:
+        limit = op.limits.get(name, Limits())
+        if name not in types:
+            types[name] = types[limit.data_types] if isinstance(limit.data_types, str) else limit.data_types[0]
+    arguments: dict[str, Any] = {}
+    for name in op.positional:
+        if name in op.operands:
+            desc = Desc(types[name], _SHAPES.get(op.name, {}).get(name, (2, 2)))
+            operand = Operand(builder, desc, name=name)
+            arguments[name] = [operand, operand] if name in op.sequences else operand
+            builder.inputs[name] = operand
+        else:
+            arguments[name] = _ATTRIBUTES[name]
+    result = op(builder, **arguments)
+    return result if isinstance(result, Operand) else result[0]
+
+
+def support(op: Op[..., Any], backends: Mapping[str, Backend]) -> Support:
+    """How each of `backends` does `op`."""
+    data_types = op.limits[main_operand(op)].data_types
+    assert not isinstance(data_types, str), op
+    how: dict[str, dict[DataType, How | None]] = {name: {} for name in backends}
+    for name, backend in backends.items():
+        allowed = backend.limits(op)[main_operand(op)].data_types
+        for data_type in data_types:
+            how[name][data_type] = _how(backend, op, data_type) if data_type in allowed else None
+    return Support(op, how)
+
+
+def _how(backend: Backend, op: Op[..., Any], data_type: DataType) -> How | None:
+    node = smallest_call(op, data_type).node
+    assert node is not None
+    try:
+        return backend.how(node)
+    except NotSupportedError:
+        return None
