@@ -179,12 +179,15 @@ def run_validation(context: ow.MLContext, case: Case) -> None:
         elif isinstance(names, list):
             results.update(zip(names, result, strict=True))
 
+    def call_all(steps: list[Case]) -> None:
+        for step in steps:
+            call(step)
+
     for step in case["steps"]:
         if "throws" in step:
             error = TypeError if step["throws"] == "TypeError" else ow.InvalidStateError
             with pytest.raises(error) as raised:
-                for inner in step["steps"]:
-                    call(inner)
+                call_all(step["steps"])
             assert isinstance(raised.value, ow.MLError), f"not an error of ours: {raised.value!r}"
             continue
         if "check" in step:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 RuleFunction = Callable[..., Any]
 PowerPreference = Literal["default", "high-performance", "low-power"]
+How = Literal["native", "composed", "decomposed"]
+"""How a back end does a node: by one kernel, by several that its rule composes, or by the op's decomposition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class Placement:
 
     node: str
     device: str
-    how: Literal["native", "composed", "decomposed"]
+    how: How
     detail: str
 
 
@@ -138,6 +140,10 @@ class Backend(ABC):
     def supports(self, node: Node) -> bool:
         """Whether there is a rule for `node`."""
         return self.rule(node) is not None
+
+    def how(self, node: Node) -> How | None:
+        """How it would do `node`; None if it cannot."""
+        return "native" if self.supports(node) else None if node.op.decomposition is None else "decomposed"
 
     def data_types(self, op: Op[..., Any], operand: str) -> tuple[DataType, ...] | None:
         """The data types that `operand` of `op` may have here; None for all that the specification allows."""

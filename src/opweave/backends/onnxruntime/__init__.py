@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...graph import Graph, Operand
+from ...graph import Graph, Node, Operand
 from ...op import Op
-from .. import Backend, Device, PowerPreference
+from .. import Backend, Device, How, PowerPreference
 from .emit import Emitter, Value
 
 
@@ -35,13 +35,20 @@ class OnnxRuntime(Backend):
         for op, op_type in names.items():
             self.lower(op)(_renamed(op, op_type, attributes))
 
+    def how(self, node: Node) -> How | None:
+        from .sessions import emit
+
+        done = emit(self, Graph.reaching({"y": node.outputs[0]}))[2][node]
+        return "decomposed" if isinstance(done, list) else done
+
     def compile(self, graph: Graph, *, device: str, power_preference: PowerPreference) -> Any:
         from .sessions import compile
 
         return compile(self, graph, device, power_preference)
 
-    def emit(self, ctx: Emitter, graph: Graph) -> dict[str, Value]:
-        """Emit all nodes of a legal graph; the result holds the value of each output."""
+    def emit(self, ctx: Emitter, graph: Graph) -> tuple[dict[str, Value], dict[Node, How]]:
+        """Emit all nodes of a legal graph; the result holds the value of each output, and how each node is done."""
+        done: dict[Node, How] = {}
         values: dict[Operand, Value] = {o: ctx.add_input(f"i{k}", o.desc) for k, o in enumerate(graph.inputs.values())}
 
         def lookup(value: Any) -> Any:
@@ -54,7 +61,7 @@ class OnnxRuntime(Backend):
             return values[value]
 
         for node in graph.nodes:
-            ctx.node = node
+            ctx.node, ctx.has_kernels, before = node, True, len(ctx.nodes)
             rule = self.rule(node)
             assert rule is not None, node
             inputs = {name: lookup(value) for name, value in node.inputs.items()}
@@ -63,7 +70,8 @@ class OnnxRuntime(Backend):
             for operand, value in zip(node.outputs, results, strict=True):
                 assert value.data_type == operand.data_type, f"{node.title}: emitted {value}, declared {operand.desc}"
                 values[operand] = Value(value.name, operand.data_type, operand.shape)
-        return {name: lookup(operand) for name, operand in graph.outputs.items()}
+            done[node] = "native" if ctx.has_kernels and len(ctx.nodes) - before <= 1 else "composed"
+        return {name: lookup(operand) for name, operand in graph.outputs.items()}, done
 
 
 def _renamed(op: Op[..., Any], op_type: str, attributes: Mapping[str, Any]) -> Any:

@@ -111,6 +111,8 @@ class Emitter:
     """
 
     node: Node
+    has_kernels: bool
+    """Whether the engine has kernels, of the very data types, for all that was emitted for `node`."""
 
     def __init__(self) -> None:
         self.nodes: list[_OnnxNode] = []
@@ -139,7 +141,9 @@ class Emitter:
         """Add an ONNX node and return its output (`outputs=1`), or a list of its outputs.
 
         Args:
-            op_type: the ONNX operator; the engine's own ones need `domain=MICROSOFT`.
+            op_type: the ONNX operator.
+            domain: empty for ONNX's own operators, `MICROSOFT` for the engine's.
+            outputs: how many outputs it has.
             inputs: its inputs; None for an optional input left out.
             data_type: of the outputs; default: that of the first input that is not a bool.
             shape: of the outputs, where a later step of the rule needs it.
@@ -266,6 +270,9 @@ class Emitter:
     def _widened(self, op_type: str, data_type: str, domain: str) -> str:
         """The data type in which the engine can run `op_type` for operands of `data_type`."""
         have = kernels.data_types(op_type, domain)
-        if have is None or data_type in have or data_type not in _WIDER:
+        if have is None or data_type in have:
+            return data_type
+        self.has_kernels = False
+        if data_type not in _WIDER:
             return data_type  # float16 is left to the engine, which widens it itself
         return next((wide for wide in _WIDER[data_type] if wide in have), data_type)

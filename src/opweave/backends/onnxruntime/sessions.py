@@ -10,15 +10,17 @@ import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
 from ...errors import OperationError
-from ...graph import Graph, Node
+from ...graph import Desc, Graph, Node
 from ...passes.legalise import legalise
-from .. import Placement, PowerPreference
-from .emit import Emitter
+from .. import How, Placement, PowerPreference
+from .emit import Emitter, Value
 
 if TYPE_CHECKING:
     from . import OnnxRuntime
 
 _ENGINE_ERRORS = (engine.Fail, engine.InvalidArgument, engine.InvalidGraph, engine.NotImplemented, RuntimeError)
+
+_CPU = engine.OrtDevice(engine.OrtDevice.cpu(), engine.OrtDevice.default_memory(), 0)
 
 
 def compile(backend: OnnxRuntime, graph: Graph, device: str, power_preference: PowerPreference) -> Session:
@@ -27,12 +29,8 @@ def compile(backend: OnnxRuntime, graph: Graph, device: str, power_preference: P
     Raises:
         OperationError: the engine refuses the graph.
     """
-    legal, origin = legalise(graph, backend.supports, backend.name)
-    ctx = Emitter()
-    emitted = backend.emit(ctx, legal)
-    descs = [operand.desc for operand in graph.outputs.values()]
-    named = {f"o{k}": (value, desc) for k, (value, desc) in enumerate(zip(emitted.values(), descs, strict=True))}
-    model, weights = ctx.finish(named)
+    ctx, emitted, how = emit(backend, graph)
+    model, weights = ctx.finish(emitted)
     options = session_options(power_preference)
     values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in weights.items()}
     if values:
@@ -41,8 +39,8 @@ def compile(backend: OnnxRuntime, graph: Graph, device: str, power_preference: P
         session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except _ENGINE_ERRORS as error:
         raise OperationError(f"ONNX Runtime does not take the graph: {error}") from error
-    placements = _placements(backend, graph, legal, origin, device)
-    return Session(session, list(graph.inputs), list(graph.outputs), values, placements)
+    placed = _placements(graph, how, device)
+    return Session(session, list(graph.inputs), list(graph.outputs), values, placed)
 
 
 def session_options(power_preference: PowerPreference) -> onnxruntime.SessionOptions:
@@ -54,22 +52,36 @@ def session_options(power_preference: PowerPreference) -> onnxruntime.SessionOpt
     return options
 
 
-def _placements(
-    backend: OnnxRuntime, graph: Graph, legal: Graph, origin: Mapping[Node, Node], device: str
-) -> list[Placement]:
-    made_of: dict[Node, list[Node]] = {}
+def emit(
+    backend: OnnxRuntime, graph: Graph
+) -> tuple[Emitter, dict[str, tuple[Value, Desc]], dict[Node, How | list[str]]]:
+    """Write a graph as ONNX: the emitter that holds it, its outputs, and how each node of `graph` is done.
+
+    A node that has been decomposed is told by the names of what it has been decomposed into.
+    """
+    legal, origin = legalise(graph, backend.supports, backend.name)
+    ctx = Emitter()
+    values, done = backend.emit(ctx, legal)
+    descs = [operand.desc for operand in graph.outputs.values()]
+    outputs = {f"o{k}": (value, desc) for k, (value, desc) in enumerate(zip(values.values(), descs, strict=True))}
+    parts: dict[Node, list[Node]] = {node: [] for node in graph.nodes}
     for node in legal.nodes:
-        made_of.setdefault(origin[node], []).append(node)
+        parts[origin[node]].append(node)
+    how: dict[Node, How | list[str]] = {}
+    for node, made in parts.items():
+        whole = len(made) == 1 and made[0].op is node.op
+        how[node] = done[made[0]] if whole else [part.op.name for part in made]
+    return ctx, outputs, how
+
+
+def _placements(graph: Graph, how: Mapping[Node, How | list[str]], device: str) -> list[Placement]:
     placements = []
     for node in graph.nodes:
-        parts = made_of.get(node, [])
-        if len(parts) == 1 and parts[0].op is node.op:
-            rule = backend.rule(parts[0])
-            how = "native" if rule is not None and rule.native else "composed"
-            placements.append(Placement(node.title, device, how, "ONNX Runtime"))  # type: ignore[arg-type]
+        done = how[node]
+        if isinstance(done, list):
+            placements.append(Placement(node.title, device, "decomposed", f"ONNX Runtime: {', '.join(done)}"))
         else:
-            detail = "ONNX Runtime: " + ", ".join(part.op.name for part in parts)
-            placements.append(Placement(node.title, device, "decomposed", detail))
+            placements.append(Placement(node.title, device, done, "ONNX Runtime"))
     return placements
 
 
@@ -84,18 +96,25 @@ class Session:
         weights: Mapping[str, Any],
         placements: list[Placement],
     ) -> None:
-        self._session, self._inputs, self._outputs = session, inputs, outputs
+        self._session = session
+        self._inputs = [(f"i{k}", name) for k, name in enumerate(inputs)]
+        self._outputs = [(f"o{k}", name) for k, name in enumerate(outputs)]
         self._weights, self._placements = weights, placements
 
     def bind(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> Call:
         """Tie the session to arrays, which it reads and writes in place."""
-        binding = self._session.io_binding()
-        value_of = onnxruntime.OrtValue.ortvalue_from_numpy
-        for k, name in enumerate(self._inputs):
-            binding.bind_ortvalue_input(f"i{k}", value_of(inputs[name]))
-        for k, name in enumerate(self._outputs):
-            binding.bind_ortvalue_output(f"o{k}", value_of(outputs[name]))
-        return Call(self._session, binding)
+        # The Python wrappers around bindings, values and run() cost several microseconds; the engine's own are called.
+        binding = engine.SessionIOBinding(self._session._sess)
+        arrays = []
+        for slot, name in self._inputs:
+            array = inputs[name]
+            binding.bind_ortvalue_input(slot, engine.OrtValue.ortvalue_from_numpy(array, _CPU))
+            arrays.append(array)
+        for slot, name in self._outputs:
+            array = outputs[name]
+            binding.bind_ortvalue_output(slot, engine.OrtValue.ortvalue_from_numpy(array, _CPU))
+            arrays.append(array)
+        return Call(self._session._sess, binding, arrays)
 
     def explain(self) -> list[Placement]:
         """What runs where, one entry a node of the user's graph."""
@@ -105,11 +124,11 @@ class Session:
 class Call:
     """A session bound to memory; calling it runs the graph. The engine releases the GIL meanwhile."""
 
-    __slots__ = ("_binding", "_run")
+    __slots__ = ("_arrays", "_binding", "_run")
 
-    def __init__(self, session: onnxruntime.InferenceSession, binding: onnxruntime.IOBinding) -> None:
-        # The wrappers' methods cost a microsecond; the engine's own are called directly.
-        self._run, self._binding = session._sess.run_with_iobinding, binding._iobinding
+    def __init__(self, session: Any, binding: Any, arrays: list[np.ndarray]) -> None:
+        self._run, self._binding = session.run_with_iobinding, binding
+        self._arrays = arrays  # the binding holds addresses only
 
     def __call__(self) -> None:
         try:

@@ -1,0 +1,75 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import opweave as ow
+from opweave import support
+from opweave.backends import discover
+from opweave.cli import app
+from opweave.ops import Operations
+
+
+def run(*args: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, list(args), terminal_width=200, env={"COLUMNS": "200"})
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_version() -> None:
+    assert run("--version").strip() == f"opweave {ow.__version__}"
+
+
+def test_help_names_every_command() -> None:
+    text = run("--help")
+    assert all(command in text for command in ("demo", "devices", "ops", "doctor"))
+
+
+def test_devices_are_listed() -> None:
+    text = run("devices")
+    assert "cpu" in text
+    assert "reference" in text
+    assert "ONNX Runtime" in text
+
+
+def test_doctor_reports_versions_and_extras() -> None:
+    text = run("doctor")
+    for word in ("opweave", "Python", "CPU features", "numpy", "onnxruntime", "extra demo", "devices"):
+        assert word in text
+
+
+def test_ops_lists_all_operations() -> None:
+    lines = run("ops").splitlines()
+    assert [name for name in Operations.listing() if not any(line.startswith(f"{name} ") for line in lines)] == []
+
+
+def test_ops_suggests_the_name_that_was_meant() -> None:
+    assert "did you mean" in run("ops", "softmaks", code=2)
+
+
+def test_core_operations_are_those_without_a_decomposition() -> None:
+    text = run("ops", "--core")
+    assert "\nexp " in text
+    assert "\nsoftmax " not in text
+
+
+@pytest.mark.parametrize("name", Operations.listing())
+def test_each_back_end_does_each_operation(name: str) -> None:
+    row = support.support(Operations.listing()[name], discover())
+    for backend, how in row.how.items():
+        assert None not in how.values(), f"{backend} cannot do {name} for some data type: {how}"
+
+
+def test_errors_are_one_line(tmp_path: Path) -> None:
+    missing = tmp_path / "missing.jpg"
+    result = subprocess.run([sys.executable, "-m", "opweave", "demo", missing], capture_output=True, text=True)
+    assert result.returncode == 1
+    assert result.stderr.startswith("error: ")
+    assert "Traceback" not in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1

@@ -1,0 +1,129 @@
+"""Tensors share memory with NumPy, PyTorch and ONNX Runtime, by pointer."""
+
+from __future__ import annotations
+
+import array
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+import opweave as ow
+
+context = ow.ml.create_context()
+
+
+def pointer(a: np.ndarray) -> int:
+    return int(a.__array_interface__["data"][0])
+
+
+def test_numpy_shares_memory_both_ways() -> None:
+    source = np.arange(6, dtype="float32").reshape(2, 3)
+    tensor = context.tensor_from(source)
+    assert pointer(tensor.numpy()) == pointer(source) == pointer(np.from_dlpack(tensor)) == pointer(np.asarray(tensor))
+    tensor.numpy()[0, 0] = 42
+    assert source[0, 0] == 42
+
+
+def test_pytorch_shares_memory_both_ways() -> None:
+    source = torch.arange(6, dtype=torch.float32)
+    tensor = context.tensor_from(source)
+    assert pointer(tensor.numpy()) == source.data_ptr()
+    assert torch.from_dlpack(tensor).data_ptr() == source.data_ptr()
+    own = context.create_tensor("float16", [4], readable=True, writable=True)
+    assert torch.from_dlpack(own).data_ptr() == pointer(own.numpy())
+
+
+def test_onnx_runtime_shares_memory_both_ways() -> None:
+    value = onnxruntime.OrtValue.ortvalue_from_numpy(np.arange(6, dtype="float32"))
+    tensor = context.tensor_from(value)
+    assert pointer(tensor.numpy()) == value.data_ptr()
+    back = onnxruntime.OrtValue.ortvalue_from_numpy(tensor.numpy())
+    assert back.data_ptr() == value.data_ptr()
+
+
+def test_a_graph_writes_straight_into_foreign_memory() -> None:
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", [3])
+    graph = builder.build({"y": builder.add(x, x)})
+    source, target = torch.tensor([1.0, 2.0, 3.0]), torch.zeros(3)
+    a, b = context.tensor_from(source), context.tensor_from(target)
+    ow.memory.copies.reset()
+    context.dispatch(graph, {"x": a}, {"y": b})
+    assert target.tolist() == [2, 4, 6]
+    source += 1
+    context.dispatch(graph, {"x": a}, {"y": b})
+    assert target.tolist() == [4, 6, 8]
+    assert ow.memory.copies.count == 0
+
+
+def test_views_of_tensors_that_are_not_writable_are_read_only() -> None:
+    tensor = context.create_tensor("float32", [2], readable=True)
+    with pytest.raises(ValueError, match="read-only"):
+        tensor.numpy()[0] = 1
+    frozen = np.zeros(2, "float32")
+    frozen.flags.writeable = False
+    adopted = context.tensor_from(frozen)
+    assert adopted.writable is False
+    with pytest.raises(ow.ValidationError, match="cannot make a read-only array writable"):
+        context.tensor_from(frozen, writable=True)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (np.zeros((2, 3), "float32").T, r"needs a C-contiguous array, got shape \[3, 2\] with strides"),
+        (np.zeros(4, "float32")[::-1], "needs a C-contiguous array"),
+        (np.zeros(4, "float64"), "float64 is not a data type of WebNN"),
+        (np.zeros(4, bool), "bool is not a data type of WebNN"),
+        (np.zeros(4, ">i4"), "int32 must be in native byte order, got '>i4'"),
+        (np.zeros(4, object), "object is not a data type of WebNN"),
+        (np.zeros(0, "float32"), "shape must have dimensions in"),
+        ([1, 2], "tensor_from takes an array, got list"),
+        (None, "tensor_from takes an array, got NoneType"),
+        (torch.zeros(2, dtype=torch.bfloat16), "tensor_from cannot share Tensor"),
+        (torch.zeros(2, requires_grad=True), "tensor_from cannot share Tensor"),
+    ],
+)
+def test_what_cannot_be_adopted(value: Any, message: str) -> None:
+    with pytest.raises(ow.ValidationError, match=message):
+        context.tensor_from(value)
+
+
+def test_unaligned_memory_is_not_adopted() -> None:
+    raw = np.zeros(17, np.uint8)[1:].view("float32")
+    with pytest.raises(ow.ValidationError, match="aligned to its float32 elements"):
+        context.tensor_from(raw)
+
+
+def test_attributes() -> None:
+    tensor = context.create_tensor("uint8", [2, 3], readable=True)
+    assert (tensor.data_type, tensor.shape, tensor.readable, tensor.writable, tensor.constant) == (
+        "uint8",
+        (2, 3),
+        True,
+        False,
+        False,
+    )
+    assert repr(tensor) == "<MLTensor uint8[2, 3], readable>"
+    constant = context.create_constant_tensor("float32", [], np.float32(2))
+    assert constant.constant
+    assert constant.shape == ()
+
+
+def test_scalars_and_buffers_of_every_kind() -> None:
+    scalar = context.create_tensor("float32", [], readable=True, writable=True)
+    context.write_tensor(scalar, np.float32(2.5))
+    assert float(scalar.numpy()) == 2.5
+    row = context.create_tensor("float32", [2], readable=True, writable=True)
+    for data in (array.array("f", [1, 2]), memoryview(np.float32([1, 2])), torch.tensor([1.0, 2.0])):
+        context.write_tensor(row, data)
+        assert row.numpy().tolist() == [1, 2]
+
+
+def test_a_tensor_keeps_adopted_memory_alive() -> None:
+    tensor = context.tensor_from(np.full(1000, 7, "float32"))
+    np.zeros(1000, "float32")
+    assert (tensor.numpy() == 7).all()
