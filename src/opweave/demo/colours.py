@@ -1,0 +1,91 @@
+"""Colours and quality: RGB to luma and chroma and back, the bicubic filter, PSNR.
+
+The network sharpens luma only: the eye sees detail in brightness, hardly in colour. So a picture is split into
+luma and two chroma planes (YCbCr of ITU-R BT.601, full range, as in JPEG), luma goes through the network, chroma
+through a bicubic filter, and the three are merged again. Between the two 8-bit ends everything is float32.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+Pixels = NDArray[np.uint8]
+Plane = NDArray[np.float32]
+
+# Rows: luma, blue difference, red difference; columns: red, green, blue.
+TO_YCBCR = np.array(
+    [
+        [0.299, 0.587, 0.114],
+        [-0.299 / 1.772, -0.587 / 1.772, 0.5],
+        [0.5, -0.587 / 1.402, -0.114 / 1.402],
+    ],
+    dtype=np.float32,
+)
+FROM_YCBCR = np.linalg.inv(TO_YCBCR.astype(np.float64)).astype(np.float32)
+
+
+def split(rgb: Pixels) -> tuple[Plane, Plane, Plane]:
+    """Split a picture into luma and chroma.
+
+    Args:
+        rgb: uint8 [height, width, 3].
+
+    Returns:
+        Three float32 planes [height, width]: luma in [0, 1], blue and red difference in [-0.5, 0.5].
+    """
+    red, green, blue = (rgb[..., channel].astype(np.float32) / np.float32(255) for channel in range(3))
+    luma, cb, cr = (row[0] * red + row[1] * green + row[2] * blue for row in TO_YCBCR)
+    return luma, cb, cr
+
+
+def merge(luma: Plane, cb: Plane, cr: Plane) -> Pixels:
+    """Put luma and chroma together again: the inverse of `split`, rounded and clipped to 8 bits.
+
+    Args:
+        luma: float32 [height, width]; values outside [0, 1] are clipped after the conversion.
+        cb: float32 [height, width], blue difference.
+        cr: float32 [height, width], red difference.
+
+    Returns:
+        uint8 [height, width, 3].
+    """
+    rgb = np.empty((*luma.shape, 3), np.uint8)
+    for channel, row in enumerate(FROM_YCBCR):
+        plane = (row[0] * luma + row[1] * cb + row[2] * cr) * np.float32(255)
+        rgb[..., channel] = np.clip(np.rint(plane), 0, 255)
+    return rgb
+
+
+def bicubic(plane: Plane, width: int, height: int) -> Plane:
+    """Resize one plane with Pillow's bicubic filter (which averages, when it makes a picture smaller).
+
+    Args:
+        plane: float32 [h, w].
+        width: the new width, at least 1.
+        height: the new height, at least 1.
+
+    Returns:
+        float32 [height, width].
+    """
+    return np.asarray(Image.fromarray(plane).resize((width, height), Image.Resampling.BICUBIC))
+
+
+def psnr(picture: Pixels, original: Pixels, *, shave: int = 0) -> float:
+    """Peak signal-to-noise ratio of the luma of two pictures.
+
+    Args:
+        picture: uint8 [height, width, 3].
+        original: uint8 [height, width, 3].
+        shave: how many pixels to leave out on each side.
+
+    Returns:
+        Decibels; infinite for equal pictures.
+    """
+    inner = slice(shave, -shave or None)
+    error = (split(picture)[0] - split(original)[0])[inner, inner]
+    mean = float(np.mean(np.square(error, dtype=np.float64)))
+    return math.inf if mean == 0 else -10 * math.log10(mean)

@@ -1,0 +1,166 @@
+"""The job itself: read, split the colours, build the graph, run it, merge, write; and a report about it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from .. import memory
+from ..context import ml
+from ..errors import DataError
+from . import picture, sheet
+from .colours import Pixels, bicubic, merge, psnr, split
+from .network import FACTOR, Enlarger
+from .picture import Picture
+
+PHOTO = Path(__file__).with_name("astronaut.jpg")
+LIMIT = 2**27  # pixels of the large picture; its planes then take some 4 GB
+
+
+@dataclass
+class Report:
+    """What was done.
+
+    Attributes:
+        photo: the photograph that was read.
+        output: the file that was written.
+        small: width and height of what went into the network.
+        large: width and height of what came out.
+        seconds: how long each step took, in the order of the steps.
+        devices: what the graph ran on.
+        runs: how many times the graph ran (once a tile).
+        copies: how many copies of tensors Opweave made meanwhile.
+        psnr_bicubic: PSNR of bicubic enlargement against the original in decibels; None without a comparison.
+        psnr_network: the same of the network's enlargement.
+    """
+
+    photo: Path
+    output: Path
+    small: tuple[int, int] = (0, 0)
+    large: tuple[int, int] = (0, 0)
+    seconds: dict[str, float] = field(default_factory=dict)
+    devices: tuple[str, ...] = ()
+    runs: int = 0
+    copies: int = 0
+    psnr_bicubic: float | None = None
+    psnr_network: float | None = None
+
+    def __rich__(self) -> Table:
+        """The report as a table."""
+        table = Table("", "", show_header=False, title_justify="left")
+        table.title = Text(f"{self.photo.name}: super-resolution {FACTOR}x")
+        table.columns[1].justify = "right"
+        for step, seconds in self.seconds.items():
+            table.add_row(step, f"{1000 * seconds:,.1f} ms")
+        table.add_section()
+        table.add_row("size", f"{_size(self.small)} -> {_size(self.large)}")
+        table.add_row("device", ", ".join(self.devices))
+        table.add_row("runs of the graph", str(self.runs))
+        table.add_row("copies of tensors", str(self.copies))
+        if self.psnr_bicubic is not None and self.psnr_network is not None:
+            table.add_section()
+            table.add_row("PSNR, bicubic", _decibels(self.psnr_bicubic))
+            table.add_row("PSNR, network", _decibels(self.psnr_network))
+            table.add_row("gain", _gain(self.psnr_bicubic, self.psnr_network), style="bold")
+        return table
+
+
+def run(photo: Path | None, output: Path, *, enlarge: bool, console: Console | None) -> Report:
+    """Do the job; see `opweave.demo.run`."""
+    console = console or Console()
+    format = picture.check_output(output, photo)
+    report = Report(photo or PHOTO, output)
+
+    @contextmanager
+    def step(name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        with console.status(name):
+            yield
+        report.seconds[name] = time.perf_counter() - start
+
+    with step("read"):
+        source = picture.read(report.photo, limit=LIMIT // FACTOR**2 if enlarge else LIMIT)
+        if not enlarge:
+            original = _cut(source, report.photo)
+    if enlarge:
+        small = source.rgb
+    else:
+        with step("reduce"):
+            small = _resize(original, original.shape[1] // FACTOR, original.shape[0] // FACTOR)
+    height, width = small.shape[:2]
+    report.small, report.large = (width, height), (FACTOR * width, FACTOR * height)
+
+    with step("split colours"):
+        luma, cb, cr = split(small)
+    with step("build graph"):
+        enlarger = Enlarger(ml.create_context(), height, width)
+    report.devices, report.runs = tuple(enlarger.graph.devices), enlarger.tiles
+    copies = memory.copies.count
+    with step("run"):
+        luma = enlarger(luma)
+    report.copies = memory.copies.count - copies
+    with step("merge colours"):
+        large = merge(luma, *(bicubic(plane, *report.large) for plane in (cb, cr)))
+
+    if enlarge:
+        with step("write"):
+            alpha = source.alpha
+            if alpha is not None:
+                alpha = np.asarray(Image.fromarray(alpha).resize(report.large, Image.Resampling.BICUBIC))
+            result = Picture(large, alpha, source.grey, source.profile)
+            picture.write(result.image(), output, format, result.profile)
+    else:
+        with step("compare"):
+            plain = _resize(small, *report.large)
+            before, after = psnr(plain, original), psnr(large, original)
+            report.psnr_bicubic, report.psnr_network = before, after
+        with step("write"):
+            page = sheet.compose(
+                f"Super-resolution: {_size(report.small)} to {_size(report.large)} pixels",
+                "The photograph was reduced to a third, then enlarged again. PSNR: of luma, against the original.",
+                sheet.Column("Bicubic", _decibels(before), plain),
+                sheet.Column("Opweave", f"{_decibels(after)}   ({_gain(before, after)})", large),
+                sheet.Column("Original", report.photo.name[:40], original),
+            )
+            picture.write(page, output, format)
+    console.print(report)
+    console.print(f"written: {output}", soft_wrap=True, highlight=False, markup=False)
+    return report
+
+
+def _cut(source: Picture, path: Path) -> Pixels:
+    """The picture on white where it is transparent, without the rows and columns that do not make a whole block."""
+    width, height = (side // FACTOR * FACTOR for side in source.size)
+    if not width or not height:
+        raise DataError(
+            f"{path}: {_size(source.size)} pixels cannot be reduced by {FACTOR} for a comparison; "
+            "it can only be enlarged (--enlarge)"
+        )
+    image = source.image()
+    return np.asarray(picture.on_white(image) if source.alpha is not None else image.convert("RGB"))[:height, :width]
+
+
+def _resize(rgb: Pixels, width: int, height: int) -> Pixels:
+    return np.asarray(Image.fromarray(rgb).resize((width, height), Image.Resampling.BICUBIC))
+
+
+def _size(size: tuple[int, int]) -> str:
+    return f"{size[0]} x {size[1]}"
+
+
+def _decibels(value: float) -> str:
+    return f"{value:.2f} dB"
+
+
+def _gain(before: float, after: float) -> str:
+    gain = 0.0 if before == after else round(after - before, 2)  # both may be infinite
+    return f"{gain + 0.0:+.2f} dB"  # not -0.00

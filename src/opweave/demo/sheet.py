@@ -1,0 +1,109 @@
+"""The before/after sheet: bicubic, Opweave and the original side by side, and two details enlarged below."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from .colours import Pixels, split
+
+BACKGROUND, TEXT, FAINT = "#16181d", "#f2f3f5", "#9aa1ad"
+ACCENTS = ("#ffb43a", "#4cc9f0")  # frames of the two details
+MARGIN, GAP, FRAME = 28, 12, 3
+PANEL, NARROWEST = 540, 420  # width of a column, at most and at least; pictures are made smaller or larger to fit
+ZOOM = 5  # screen pixels a pixel of a detail, unless the picture itself is shown larger
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the sheet.
+
+    Attributes:
+        title: what it shows.
+        note: a second, fainter line: its PSNR.
+        picture: uint8 [height, width, 3], of equal size in all columns.
+    """
+
+    title: str
+    note: str
+    picture: Pixels
+
+
+def compose(title: str, subtitle: str, before: Column, after: Column, original: Column) -> Image.Image:
+    """Lay out the sheet.
+
+    Args:
+        title: the headline.
+        subtitle: a fainter line below it.
+        before: the bicubic enlargement.
+        after: the network's.
+        original: what both should be.
+
+    Returns:
+        An RGB image, 1340 to 1700 pixels wide.
+    """
+    columns = (before, after, original)
+    height, width = original.picture.shape[:2]
+    fit = min(PANEL / width, PANEL / height)
+    scale = fit if fit < 1 else int(fit)  # larger only by whole pixels, which stay sharp
+    shown = max(1, round(width * scale)), max(1, round(height * scale))
+    panel = max(shown[0], NARROWEST)
+    # A small picture is already shown large, so its details are larger still.
+    zoom = min(max(ZOOM, round(2 * scale)), NARROWEST // 8)
+    detail = min(width, panel // zoom), min(height, panel * 5 // 8 // zoom)
+    places = best_places(before.picture, after.picture, original.picture, *detail)
+
+    large, medium, small = (ImageFont.load_default(size) for size in (30, 22, 17))
+    top = MARGIN + 84
+    panels = top + 64
+    row = detail[1] * zoom + GAP
+    size = (2 * MARGIN + 3 * panel + 2 * GAP, panels + shown[1] + GAP + len(places) * row - GAP + MARGIN)
+    sheet = Image.new("RGB", size, BACKGROUND)
+    draw = ImageDraw.Draw(sheet)
+    draw.text((MARGIN, MARGIN - 6), title, TEXT, large)
+    draw.text((MARGIN, MARGIN + 38), subtitle, FAINT, small)
+
+    for index, column in enumerate(columns):
+        left = MARGIN + index * (panel + GAP)
+        draw.text((left, top), column.title, TEXT, medium)
+        draw.text((left, top + 30), column.note, FAINT, small)
+        image = Image.fromarray(column.picture)
+        resample = Image.Resampling.LANCZOS if scale < 1 else Image.Resampling.NEAREST
+        x = left + (panel - shown[0]) // 2
+        sheet.paste(image.resize(shown, resample), (x, panels))
+        for place, (column_left, row_top) in enumerate(places):
+            box = (column_left, row_top, column_left + detail[0], row_top + detail[1])
+            frame = [round(edge * scale) + offset for edge, offset in zip(box, (x, panels) * 2, strict=True)]
+            draw.rectangle(frame, outline=ACCENTS[place], width=2)
+            # Whole pixels, not smoothed again: what is seen is what was computed.
+            crop = image.crop(box).resize((detail[0] * zoom, detail[1] * zoom), Image.Resampling.NEAREST)
+            corner = left + (panel - crop.width) // 2, panels + shown[1] + GAP + place * row
+            sheet.paste(crop, corner)
+            edges = (*corner, corner[0] + crop.width - 1, corner[1] + crop.height - 1)
+            draw.rectangle(edges, outline=ACCENTS[place], width=FRAME)
+    return sheet
+
+
+def best_places(before: Pixels, after: Pixels, original: Pixels, width: int, height: int) -> list[tuple[int, int]]:
+    """Where the network gains most over bicubic: left and top of one or two windows that do not overlap.
+
+    Args:
+        before: uint8 [h, w, 3], the bicubic enlargement.
+        after: uint8 [h, w, 3], the network's.
+        original: uint8 [h, w, 3].
+        width: of the windows, at most w.
+        height: of the windows, at most h.
+    """
+    truth = split(original)[0]
+    errors = (np.square(split(picture)[0] - truth, dtype=np.float64) for picture in (before, after))
+    gain = next(errors) - next(errors)
+    sums = np.pad(gain.cumsum(0).cumsum(1), ((1, 0), (1, 0)))
+    windows = sums[height:, width:] - sums[:-height, width:] - sums[height:, :-width] + sums[:-height, :-width]
+    places: list[tuple[int, int]] = []
+    while len(places) < len(ACCENTS) and np.isfinite(windows.max()):
+        top, left = (int(i) for i in np.unravel_index(windows.argmax(), windows.shape))
+        places.append((left, top))
+        windows[max(0, top - height + 1) : top + height, max(0, left - width + 1) : left + width] = -np.inf
+    return places
