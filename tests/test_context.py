@@ -290,7 +290,7 @@ def test_everything_fails_once_the_context_is_lost(context: ow.MLContext) -> Non
         lambda: builder.add(operand, operand),
         lambda: builder.build({"y": operand}),
     ):
-        with pytest.raises((ow.InvalidStateError), match="context is lost|graph is destroyed"):
+        with pytest.raises((ow.InvalidStateError), match=r"context is lost|graph is destroyed"):
             use()
 
 
@@ -383,6 +383,18 @@ def test_bindings_go_with_their_tensors() -> None:
     x.destroy()
     y.destroy()
     assert not graph._bindings
+
+
+def test_bindings_are_bounded() -> None:
+    context = ow.ml.create_context()
+    graph = plus_one(context)
+    pairs = [tensors(context) for _ in range(100)]
+    for _ in range(2):
+        for x, y in pairs:
+            context.write_tensor(x, np.float32([1, 2, 3, 4]))
+            context.dispatch(graph, {"x": x}, {"y": y})
+            assert context.read_tensor(y).tolist() == [2, 4, 6, 8]
+    assert len(graph._bindings) == 64
 
 
 def test_threads_share_a_context_and_a_graph() -> None:

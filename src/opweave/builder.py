@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from .backends import Binding, Executable, Placement
 
+MAX_BINDINGS = 64
+"""How many combinations of tensors a graph stays bound to; beyond that, the oldest must be bound (and validated) again."""
+
 
 class MLGraphBuilder(Operations):
     """Builds one graph for a context; every operation of WebNN is a method.
@@ -251,6 +254,8 @@ class MLGraph:
             {name: tensor.memory() for name, tensor in inputs.items()},
             {name: tensor.memory() for name, tensor in outputs.items()},
         )
+        if len(self._bindings) >= MAX_BINDINGS:
+            next(iter(self._bindings.values())).release()
         tensors = [*inputs.values(), *outputs.values()]
         binding = DispatchBinding(self._bindings, key, call, tensors)
         self._bindings[key] = binding
