@@ -7,18 +7,35 @@ from typing import Any
 from ..graph import Builder
 from ..op import Op
 from .elementwise import add, exp
+from .indexing import gather, gather_elements, gather_nd, scatter_elements, scatter_nd
+from .movement import concat, expand, pad, reshape, reverse, slice, split, tile, transpose, triangular
 from .recurrent import gru, gru_cell, lstm, lstm_cell
 
 
 class Operations(Builder):
     """A builder with every operation as a method, in the specification's order."""
 
+    concat = concat
     add = add
     exp = exp
+    expand = expand
+    gather = gather
+    gather_elements = gather_elements
+    gather_nd = gather_nd
     gru = gru
     gru_cell = gru_cell
     lstm = lstm
     lstm_cell = lstm_cell
+    pad = pad
+    reshape = reshape
+    reverse = reverse
+    scatter_elements = scatter_elements
+    scatter_nd = scatter_nd
+    slice = slice
+    split = split
+    tile = tile
+    transpose = transpose
+    triangular = triangular
 
     @classmethod
     def listing(cls) -> dict[str, Op[..., Any]]:

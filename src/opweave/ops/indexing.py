@@ -1,3 +1,195 @@
-"""Gather and scatter."""
+"""Operations that pick elements by index: gather, gatherElements, gatherND, scatterElements, scatterND.
+
+Indices count from 0; negative ones count from the end of their dimension of N elements. All are clamped to [-N, N - 1]
+first, so that no index leaves the operand: -N - 5 is the first element, N + 5 the last one.
+"""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..dtypes import ANY, INDICES
+from ..errors import require
+from ..graph import Builder, Desc, Operand
+from ..op import Limits, N, op
+
+if TYPE_CHECKING:
+    from . import Operations
+
+
+@op(input=Limits(ANY, ranks=(1, N)), indices=Limits(INDICES), output=Limits("input", ranks=(1, N)))
+def gather(self: Builder, input: Operand, indices: Operand, *, axis: int = 0, label: str = "") -> Desc:
+    """Pick slices of `input` along `axis`, one for each index.
+
+    Args:
+        input: any data type, a rank from 1.
+        indices: int32, uint32 or int64, any rank; negative ones count from the end, others out of range are clamped.
+        axis: in [0, rank of `input`).
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type of `input`; its shape is that of `input` with the axis replaced by the shape of
+        `indices`.
+
+    Raises:
+        ValidationError: `axis` is out of range.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-gather
+    """
+    require(axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
+    return Desc(input.data_type, (*input.shape[:axis], *indices.shape, *input.shape[axis + 1 :]))
+
+
+def _check_aligned(input: Operand, indices: Operand, axis: int) -> None:
+    """Require indices that have the shape of `input`, but along `axis`."""
+    require(axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
+    wanted = (*input.shape[:axis], indices.shape[axis], *input.shape[axis + 1 :])
+    require(
+        indices.shape == wanted, f"indices must have the shape of {input.desc} but for axis {axis}, got {indices.desc}"
+    )
+
+
+def _coordinates(b: Operations, indices: Operand, axis: int) -> Operand:
+    """For each index along `axis` the whole coordinates of the element it names: [number of indices, rank]."""
+    columns = []
+    for dimension, size in enumerate(indices.shape):
+        if dimension == axis:
+            values = indices
+        else:
+            line = b.as_operand(range(size), indices.data_type)
+            sizes = [size if d == dimension else 1 for d in range(indices.rank)]
+            values = b.expand(b.reshape(line, sizes), indices.shape)
+        columns.append(b.reshape(values, [indices.desc.element_count, 1]))
+    return b.concat(columns, 1)
+
+
+@op(input=Limits(ANY, ranks=(1, N)), indices=Limits(INDICES, ranks="input"), output=Limits("input", ranks="input"))
+def gather_elements(self: Builder, input: Operand, indices: Operand, *, axis: int = 0, label: str = "") -> Desc:
+    """Pick single elements of `input`: each index replaces its own coordinate along `axis`.
+
+    Args:
+        input: any data type, a rank from 1.
+        indices: int32, uint32 or int64, of the shape of `input`, but of any size along `axis`; negative ones count from
+            the end, others out of range are clamped.
+        axis: in [0, rank).
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type of `input` and the shape of `indices`: for axis 0 and rank 2,
+        `output[i, j] = input[indices[i, j], j]`.
+
+    Raises:
+        ValidationError: `axis` is out of range, or the shapes do not fit.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-gatherelements
+    """
+    _check_aligned(input, indices, axis)
+    return Desc(input.data_type, indices.shape)
+
+
+@gather_elements.decompose
+def _(b: Operations, input: Operand, indices: Operand, axis: int) -> Operand:
+    return b.reshape(b.gather_nd(input, _coordinates(b, indices, axis)), indices.shape)
+
+
+def _named_shape(input: Operand, indices: Operand) -> tuple[int, ...]:
+    """The shape of what the coordinates in `indices` name, all together."""
+    *counts, coordinates = indices.shape
+    require(
+        coordinates <= input.rank,
+        f"the last dimension of indices must be at most the rank of input, {input.rank}, got {indices.desc}",
+    )
+    return (*counts, *input.shape[coordinates:])
+
+
+@op(input=Limits(ANY, ranks=(1, N)), indices=Limits(INDICES, ranks=(1, N)), output=Limits("input", ranks=(0, N)))
+def gather_nd(self: Builder, input: Operand, indices: Operand, *, label: str = "") -> Desc:
+    """Pick slices of `input` by their coordinates in its leading dimensions.
+
+    Args:
+        input: any data type, a rank from 1.
+        indices: int32, uint32 or int64 [..., coordinates], with at most as many coordinates as `input` has dimensions;
+            negative ones count from the end, others out of range are clamped.
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type of `input` and the shape [..., *input.shape[coordinates:]].
+
+    Raises:
+        ValidationError: more coordinates than dimensions.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-gathernd
+    """
+    return Desc(input.data_type, _named_shape(input, indices))
+
+
+@op(
+    input=Limits(ANY, ranks=(1, N)),
+    indices=Limits(INDICES, ranks="input"),
+    updates=Limits("input", ranks="input"),
+    output=Limits("input", ranks="input"),
+)
+def scatter_elements(
+    self: Builder, input: Operand, indices: Operand, updates: Operand, *, axis: int = 0, label: str = ""
+) -> Desc:
+    """Replace single elements of `input` by `updates`: each index replaces its own coordinate along `axis`.
+
+    Args:
+        input: any data type, a rank from 1.
+        indices: int32, uint32 or int64, of the shape of `input`, but of any size along `axis`; negative ones count from
+            the end, others out of range are clamped. Which update stays where several name one element is not defined.
+        updates: the data type of `input`, the shape of `indices`.
+        axis: in [0, rank).
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type and shape of `input`: a copy of it in which, for axis 0 and rank 2,
+        `output[indices[i, j], j] = updates[i, j]`.
+
+    Raises:
+        ValidationError: `axis` is out of range, or the shapes do not fit.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-scatterelements
+    """
+    _check_aligned(input, indices, axis)
+    require(
+        updates.shape == indices.shape,
+        f"updates must have the shape of indices, {list(indices.shape)}, got {updates.desc}",
+    )
+    return input.desc
+
+
+@scatter_elements.decompose
+def _(b: Operations, input: Operand, indices: Operand, updates: Operand, axis: int) -> Operand:
+    flat = b.reshape(updates, [updates.desc.element_count])
+    return b.scatter_nd(input, _coordinates(b, indices, axis), flat)
+
+
+@op(
+    input=Limits(ANY, ranks=(1, N)),
+    indices=Limits(INDICES, ranks=(1, N)),
+    updates=Limits("input", ranks=(0, N)),
+    output=Limits("input", ranks=(1, N)),
+)
+def scatter_nd(self: Builder, input: Operand, indices: Operand, updates: Operand, *, label: str = "") -> Desc:
+    """Replace slices of `input` by `updates`, at coordinates in its leading dimensions.
+
+    Args:
+        input: any data type, a rank from 1.
+        indices: int32, uint32 or int64 [..., coordinates], with at most as many coordinates as `input` has dimensions;
+            negative ones count from the end, others out of range are clamped. Which update stays where several name one
+            slice is not defined.
+        updates: the data type of `input`, [..., *input.shape[coordinates:]].
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type and shape of `input`.
+
+    Raises:
+        ValidationError: more coordinates than dimensions, or updates of another shape.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-scatternd
+    """
+    wanted = _named_shape(input, indices)
+    require(updates.shape == wanted, f"updates must have shape {list(wanted)}, got {updates.desc}")
+    return input.desc

@@ -1,3 +1,401 @@
-"""Operations that move elements."""
+"""Operations that move elements: concat, expand, pad, reshape, reverse, slice, split, tile, transpose, triangular."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, Literal
+
+from ..dtypes import ANY, cast_number
+from ..errors import require
+from ..graph import Builder, Desc, Operand
+from ..op import Limits, Long, N, Number, op
+from ..shapes import broadcasts_to, check_axes
+
+if TYPE_CHECKING:
+    from . import Operations
+
+PaddingMode = Literal["constant", "edge", "reflection"]
+
+MAX_TENSORS = 8192
+"""The most operands that an operation takes or yields (https://www.w3.org/TR/webnn/#valid-tensor-count)."""
+
+
+def _check_length(name: str, values: Sequence[int], rank: int) -> None:
+    require(len(values) == rank, f"{name} must have a value for each of {rank} dimensions, got {list(values)}")
+
+
+def _along(input: Operand, axis: int, start: int, size: int) -> tuple[list[int], list[int]]:
+    """Starts and sizes of the slice of `input` that has `size` elements from `start` along `axis`, and all of the others."""
+    starts, sizes = [0] * input.rank, list(input.shape)
+    starts[axis], sizes[axis] = start, size
+    return starts, sizes
+
+
+@op(inputs=Limits(ANY, ranks=(1, N)))
+def concat(self: Builder, inputs: Sequence[Operand], axis: int, *, label: str = "") -> Desc:
+    """Join `inputs` along `axis`.
+
+    Args:
+        inputs: 1 to 8192 operands of one data type, any, and of one rank from 1; their shapes differ along `axis` only.
+        axis: in [0, rank).
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the same data type; its size along `axis` is the sum of theirs.
+
+    Raises:
+        ValidationError: no inputs or too many, an axis out of range, or data types or shapes that differ.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-concat
+    """
+    require(0 < len(inputs) <= MAX_TENSORS, f"takes 1 to {MAX_TENSORS} inputs, got {len(inputs)}")
+    first = inputs[0]
+    require(axis < first.rank, f"axis must be in [0, {first.rank}), got {axis}")
+    rest = [size for i, size in enumerate(first.shape) if i != axis]
+    for k, input in enumerate(inputs):
+        fits = input.rank == first.rank and rest == [size for i, size in enumerate(input.shape) if i != axis]
+        require(
+            fits and input.data_type == first.data_type,
+            f"inputs must differ in the size of axis {axis} only, got {first.desc} and inputs[{k}] {input.desc}",
+        )
+    shape = list(first.shape)
+    shape[axis] = sum(input.shape[axis] for input in inputs)
+    return Desc(first.data_type, tuple(shape))
+
+
+@op(input=Limits(ANY), output=Limits("input"))
+def expand(self: Builder, input: Operand, new_shape: Sequence[int], *, label: str = "") -> Desc:
+    """Stretch dimensions of size 1, and add leading ones, by repeating the elements of `input`.
+
+    Args:
+        input: any data type, any rank.
+        new_shape: the shape to broadcast to.
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type of `input` and the shape `new_shape`.
+
+    Raises:
+        ValidationError: `input` cannot be broadcast to `new_shape`.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-expand
+    """
+    require(broadcasts_to(input.shape, new_shape), f"{input.desc} cannot be broadcast to new_shape {list(new_shape)}")
+    return Desc(input.data_type, tuple(new_shape))
+
+
+@op(input=Limits(ANY))
+def pad(
+    self: Builder,
+    input: Operand,
+    beginning_padding: Sequence[int],
+    ending_padding: Sequence[int],
+    *,
+    mode: PaddingMode = "constant",
+    value: Number = 0,
+    label: str = "",
+) -> Desc:
+    """Add elements around `input`.
+
+    Args:
+        input: any data type, any rank.
+        beginning_padding: how many elements to add before those of each dimension.
+        ending_padding: how many elements to add after those of each dimension.
+        mode: what to add: "constant" repeats `value`, "edge" the first and the last element of the dimension,
+            "reflection" mirrors the elements next to these.
+        value: of the added elements in mode "constant"; rounded and clamped to the data type of `input`.
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type of `input`, of size beginning padding + size + ending padding in each dimension.
+
+    Raises:
+        ValidationError: not one padding for each dimension, or a reflection of more elements than there are.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-pad
+    """
+    paddings = {"beginning_padding": beginning_padding, "ending_padding": ending_padding}
+    for name, padding in paddings.items():
+        _check_length(name, padding, input.rank)
+        require(
+            mode != "reflection" or all(count < size for count, size in zip(padding, input.shape, strict=True)),
+            f"{name} of a reflection must be smaller than the dimensions, {list(input.shape)}, got {list(padding)}",
+        )
+    padded = zip(beginning_padding, input.shape, ending_padding, strict=True)
+    return Desc(input.data_type, tuple(before + size + after for before, size, after in padded))
+
+
+@pad.decompose
+def _(
+    b: Operations,
+    input: Operand,
+    beginning_padding: Sequence[int],
+    ending_padding: Sequence[int],
+    mode: PaddingMode,
+    value: Number,
+) -> Operand:
+    def border(part: Operand, axis: int, before: bool, count: int) -> Operand:
+        """`count` elements before, or after, those of `part` along `axis`."""
+        size = part.shape[axis]
+        if mode == "constant":
+            fill = b.as_operand(cast_number(value, part.data_type), part.data_type)
+            return b.expand(fill, _along(part, axis, 0, count)[1])
+        if mode == "edge":
+            edge = b.slice(part, *_along(part, axis, 0 if before else size - 1, 1))
+            return b.expand(edge, _along(part, axis, 0, count)[1])
+        inner = b.slice(part, *_along(part, axis, 1 if before else size - 1 - count, count))
+        return b.reverse(inner, axes=[axis])
+
+    result = input
+    for axis, (before, after) in enumerate(zip(beginning_padding, ending_padding, strict=True)):
+        head = [border(result, axis, True, before)] if before else []
+        tail = [border(result, axis, False, after)] if after else []
+        if head or tail:
+            result = b.concat([*head, result, *tail], axis)
+    return result
+
+
+@op(input=Limits(ANY), output=Limits("input"))
+def reshape(self: Builder, input: Operand, new_shape: Sequence[int], *, label: str = "") -> Desc:
+    """Give the elements of `input`, in the same order, other dimensions.
+
+    Args:
+        input: any data type, any rank.
+        new_shape: as many elements as `input` has; `[]` makes a scalar.
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type of `input` and the shape `new_shape`.
+
+    Raises:
+        ValidationError: `new_shape` has another number of elements.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-reshape-method
+    """
+    wanted, count = input.desc.element_count, prod(new_shape)
+    require(
+        count == wanted, f"new_shape must have the {wanted} elements of {input.desc}, got {list(new_shape)}: {count}"
+    )
+    return Desc(input.data_type, tuple(new_shape))
+
+
+@op(input=Limits(ANY))
+def reverse(self: Builder, input: Operand, *, axes: Sequence[int] | None = None, label: str = "") -> Desc:
+    """Turn the order of the elements around along `axes`.
+
+    Args:
+        input: any data type, any rank.
+        axes: different axes in [0, rank); default: all of them. `[]` changes nothing.
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type and shape of `input`.
+
+    Raises:
+        ValidationError: an axis out of range, or named twice.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-reverse-method
+    """
+    assert axes is not None
+    check_axes(axes, input.rank)
+    return input.desc
+
+
+@reverse.default("axes")
+def _(input: Operand) -> tuple[int, ...]:
+    return tuple(range(input.rank))
+
+
+@reverse.decompose
+def _(b: Operations, input: Operand, axes: Sequence[int]) -> Operand:
+    for axis in axes:
+        backwards = b.as_operand(range(input.shape[axis])[::-1], "int64")
+        input = b.gather(input, backwards, axis=axis)
+    return input
+
+
+@op(input=Limits(ANY))
+def slice(
+    self: Builder,
+    input: Operand,
+    starts: Sequence[int],
+    sizes: Sequence[int],
+    *,
+    strides: Sequence[int] | None = None,
+    label: str = "",
+) -> Desc:
+    """Cut a window out of `input`, and keep every stride-th element of it.
+
+    Args:
+        input: any data type, any rank.
+        starts: the first element of the window in each dimension.
+        sizes: the size of the window in each dimension, before the stride is applied; start + size <= the dimension.
+        strides: the step through the window in each dimension, from 1; default: all 1.
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type of `input`, of ceil(size / stride) elements in each dimension.
+
+    Raises:
+        ValidationError: not one value for each dimension, sizes or strides of 0, or a window that ends outside of `input`.
+
+    `x[2:8:3, ..., 0]` says the same of an operand in Python's words.
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-slice
+    """
+    assert strides is not None
+    for name, values in {"starts": starts, "sizes": sizes, "strides": strides}.items():
+        _check_length(name, values, input.rank)
+    require(0 not in sizes, f"sizes must be greater than 0, got {list(sizes)}")
+    require(0 not in strides, f"strides must be greater than 0, got {list(strides)}")
+    require(
+        all(start + size <= whole for start, size, whole in zip(starts, sizes, input.shape, strict=True)),
+        f"starts {list(starts)} + sizes {list(sizes)} must be within {list(input.shape)}",
+    )
+    return Desc(input.data_type, tuple(-(-size // stride) for size, stride in zip(sizes, strides, strict=True)))
+
+
+@slice.default("strides")
+def _(input: Operand) -> tuple[int, ...]:
+    return (1,) * input.rank
+
+
+@op(input=Limits(ANY, ranks=(1, N)), outputs=Limits("input", ranks="input"))
+def split(
+    self: Builder, input: Operand, splits: int | Sequence[int], *, axis: int = 0, label: str = ""
+) -> tuple[Desc, ...]:
+    """Cut `input` into parts along `axis`.
+
+    Args:
+        input: any data type, a rank from 1.
+        splits: the number of equal parts, which must divide the dimension, or the size of each part, whose sum must be
+            the dimension; at most 8192 parts.
+        axis: in [0, rank).
+        label: a name for messages and tables.
+
+    Returns:
+        The parts in order, in the data type and rank of `input`.
+
+    Raises:
+        ValidationError: an axis out of range, no parts or too many, empty parts, or parts that do not make up `input`.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-split
+    """
+    require(axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
+    whole = input.shape[axis]
+    count = splits if isinstance(splits, int) else len(splits)
+    require(0 < count <= MAX_TENSORS, f"splits must make 1 to {MAX_TENSORS} parts, got {count}")
+    if isinstance(splits, int):
+        require(whole % splits == 0, f"splits must divide the {whole} elements of axis {axis}, got {splits}")
+    else:
+        require(0 not in splits, f"splits must be sizes greater than 0, got {list(splits)}")
+        require(sum(splits) == whole, f"splits must add up to the {whole} elements of axis {axis}, got {list(splits)}")
+    return tuple(Desc(input.data_type, tuple(_along(input, axis, 0, size)[1])) for size in part_sizes(whole, splits))
+
+
+def part_sizes(whole: int, splits: int | Sequence[int]) -> tuple[int, ...]:
+    """The sizes of the parts of a split.
+
+    >>> part_sizes(6, 3), part_sizes(6, [1, 5])
+    ((2, 2, 2), (1, 5))
+    """
+    return (whole // splits,) * splits if isinstance(splits, int) else tuple(splits)
+
+
+@split.decompose
+def _(b: Operations, input: Operand, splits: int | Sequence[int], axis: int) -> tuple[Operand, ...]:
+    parts, start = [], 0
+    for size in part_sizes(input.shape[axis], splits):
+        parts.append(b.slice(input, *_along(input, axis, start, size)))
+        start += size
+    return tuple(parts)
+
+
+@op(input=Limits(ANY))
+def tile(self: Builder, input: Operand, repetitions: Sequence[int], *, label: str = "") -> Desc:
+    """Repeat `input` as a whole along each dimension.
+
+    Args:
+        input: any data type, any rank.
+        repetitions: how often, from 1, for each dimension.
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type of `input`, of size * repetitions elements in each dimension.
+
+    Raises:
+        ValidationError: not one repetition for each dimension, or one that is 0.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-tile
+    """
+    _check_length("repetitions", repetitions, input.rank)
+    require(0 not in repetitions, f"repetitions must be greater than 0, got {list(repetitions)}")
+    return Desc(input.data_type, tuple(size * times for size, times in zip(input.shape, repetitions, strict=True)))
+
+
+@tile.decompose
+def _(b: Operations, input: Operand, repetitions: Sequence[int]) -> Operand:
+    result = input
+    for axis, times in enumerate(repetitions):
+        shape = result.shape
+        outer, inner = prod(shape[:axis]), prod(shape[axis:])
+        stacked = b.expand(b.reshape(result, [outer, 1, inner]), [outer, times, inner])
+        result = b.reshape(stacked, [*shape[:axis], times * shape[axis], *shape[axis + 1 :]])
+    return result
+
+
+@op(input=Limits(ANY))
+def transpose(self: Builder, input: Operand, *, permutation: Sequence[int] | None = None, label: str = "") -> Desc:
+    """Put the dimensions of `input` into another order.
+
+    Args:
+        input: any data type, any rank.
+        permutation: for each dimension of the result, the one of `input` that it is; default: the reverse order.
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type of `input`, with its dimensions permuted.
+
+    Raises:
+        ValidationError: `permutation` does not name each dimension once.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-transpose
+    """
+    assert permutation is not None
+    require(
+        sorted(permutation) == list(range(input.rank)),
+        f"permutation must name each axis in [0, {input.rank}) once, got {list(permutation)}",
+    )
+    return Desc(input.data_type, tuple(input.shape[axis] for axis in permutation))
+
+
+@transpose.default("permutation")
+def _(input: Operand) -> tuple[int, ...]:
+    return tuple(reversed(range(input.rank)))
+
+
+@op(input=Limits(ANY, ranks=(2, N)))
+def triangular(self: Builder, input: Operand, *, upper: bool = True, diagonal: Long = 0, label: str = "") -> Desc:
+    """Keep the upper or the lower triangle of each matrix in `input`, and set the rest to zero.
+
+    Args:
+        input: any data type, [..., rows, columns].
+        upper: whether to keep the elements right of the diagonal (and on it), or those left of it.
+        diagonal: which one: 0 is the main diagonal, positive ones lie right of it, negative ones left of it.
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type and shape of `input`.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-triangular
+    """
+    return input.desc
+
+
+@triangular.decompose
+def _(b: Operations, input: Operand, upper: bool, diagonal: int) -> Operand:
+    *_, rows, columns = input.shape
+    column = b.as_operand([range(columns)], "int64")
+    border = b.as_operand([[row + diagonal] for row in range(rows)], "int64")
+    kept = b.greater_or_equal(column, border) if upper else b.lesser_or_equal(column, border)
+    return b.where(kept, input, b.as_operand(0, input.data_type))
