@@ -1,7 +1,8 @@
 """Calls of the recurrent networks.
 
 Numbers are small, because ReLU does not bound the states, which then grow from step to step. NaN and infinities are left
-out: they reach all later steps, so that such a case shows little.
+out: they reach all later steps, so that such a case shows little, and ONNX Runtime clips infinite sums to the largest
+float, which sigmoid and tanh do not tell apart, but ReLU does.
 """
 
 from __future__ import annotations

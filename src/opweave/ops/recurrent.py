@@ -7,7 +7,7 @@ A weight or bias holds one block of `hidden_size` rows for each gate, in the ord
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..dtypes import FLOATS
 from ..errors import require
@@ -48,6 +48,49 @@ def _check_shapes(**shapes: tuple[Operand | None, tuple[int, ...]]) -> None:
 def _check_steps(input: Operand, steps: int) -> None:
     require(steps > 0, f"steps must be greater than 0, got {steps}")
     require(input.shape[0] == steps, f"input must have {steps} steps in its first dimension, got {input.desc}")
+
+
+def _pick(b: Operations, operand: Operand | None, index: int) -> Any:
+    """The part of an operand, if there is one, at `index` of its first dimension, which goes away."""
+    if operand is None:
+        return None
+    rest = operand.shape[1:]
+    return b.reshape(b.slice(operand, [index, *[0] * len(rest)], [1, *rest]), rest)
+
+
+def _rows(b: Operations, operand: Operand | None, order: str, gate: str, hidden_size: int) -> Any:
+    """The block of one gate in a weight or bias, if there is one, that holds them in this order."""
+    if operand is None:
+        return None
+    rest = operand.shape[1:]
+    return b.slice(operand, [order.index(gate) * hidden_size, *[0] * len(rest)], [hidden_size, *rest])
+
+
+def _unroll(
+    b: Operations, input: Operand, direction: str, states: Sequence[Operand], cell: Callable[..., Sequence[Operand]]
+) -> tuple[list[Operand], Operand]:
+    """The last states, each [directions, batches, hidden size], and the hidden states of all steps.
+
+    `cell(k, x, *states)` makes the next states in direction `k`, the hidden state first.
+    """
+    steps, state = input.shape[0], states[0].shape[1:]
+    last, sequences = [], []
+    for k in range(direction_count(direction)):
+        order = -1 if k == 1 or direction == "backward" else 1
+        current: Sequence[Operand] = [_pick(b, operand, k) for operand in states]
+        made = []
+        for step in range(steps)[::order]:
+            current = cell(k, _pick(b, input, step), *current)
+            made.append(b.reshape(current[0], [1, 1, *state]))
+        last.append([b.reshape(operand, [1, *state]) for operand in current])
+        sequences.append(b.concat(made[::order], 0))
+    return [b.concat(parts, 0) for parts in zip(*last, strict=True)], b.concat(sequences, 1)
+
+
+def _initial(b: Operations, state: Operand | None, input: Operand, direction: str, hidden_size: int) -> Operand:
+    """The state to begin with: zeros where it was left out."""
+    shape = [direction_count(direction), input.shape[1], hidden_size]
+    return b.expand(b.as_operand(0, input.data_type), shape) if state is None else state
 
 
 @op(
@@ -121,6 +164,32 @@ def gru(
     return (state, sequence) if return_sequence else (state,)
 
 
+@gru.decompose
+def _(
+    b: Operations,
+    input: Operand,
+    weight: Operand,
+    recurrent_weight: Operand,
+    hidden_size: int,
+    bias: Operand | None,
+    recurrent_bias: Operand | None,
+    initial_hidden_state: Operand | None,
+    reset_after: bool,
+    return_sequence: bool,
+    direction: Direction,
+    layout: GruWeightLayout,
+    activations: Sequence[Activation],
+) -> tuple[Operand, ...]:
+    def cell(k: int, x: Operand, h: Operand) -> list[Operand]:
+        w, u, v, c = (_pick(b, operand, k) for operand in (weight, recurrent_weight, bias, recurrent_bias))
+        options: dict[str, Any] = {"reset_after": reset_after, "layout": layout, "activations": activations}
+        return [b.gru_cell(x, w, u, h, hidden_size, bias=v, recurrent_bias=c, **options)]
+
+    states = [_initial(b, initial_hidden_state, input, direction, hidden_size)]
+    last, sequence = _unroll(b, input, direction, states, cell)
+    return (*last, sequence) if return_sequence else tuple(last)
+
+
 @op(
     input=Limits(FLOATS, ranks=(2, 2)),
     weight=Limits("input", ranks=(2, 2)),
@@ -178,6 +247,39 @@ def gru_cell(
         recurrent_bias=(recurrent_bias, (3 * hidden_size,)),
     )
     return Desc(input.data_type, (batches, hidden_size))
+
+
+@gru_cell.decompose
+def _(
+    b: Operations,
+    input: Operand,
+    weight: Operand,
+    recurrent_weight: Operand,
+    hidden_state: Operand,
+    hidden_size: int,
+    bias: Operand | None,
+    recurrent_bias: Operand | None,
+    reset_after: bool,
+    layout: GruWeightLayout,
+    activations: Sequence[Activation],
+) -> Operand:
+    f, g = (getattr(b, name) for name in activations)
+    h = hidden_state
+
+    def product(x: Operand, weights: Operand, biases: Operand | None, gate: str) -> Operand:
+        rows = _rows(b, weights, layout, gate, hidden_size)
+        return b.gemm(x, rows, c=_rows(b, biases, layout, gate, hidden_size), b_transpose=True)
+
+    def from_input(gate: str) -> Operand:
+        return product(input, weight, bias, gate)
+
+    def from_state(state: Operand, gate: str) -> Operand:
+        return product(state, recurrent_weight, recurrent_bias, gate)
+
+    z = f(from_input("z") + from_state(h, "z"))
+    r = f(from_input("r") + from_state(h, "r"))
+    n = g(from_input("n") + (r * from_state(h, "n") if reset_after else from_state(r * h, "n")))
+    return z * h + n * (1 - z)
 
 
 @op(
@@ -260,6 +362,34 @@ def lstm(
     return (state, state, sequence) if return_sequence else (state, state)
 
 
+@lstm.decompose
+def _(
+    b: Operations,
+    input: Operand,
+    weight: Operand,
+    recurrent_weight: Operand,
+    hidden_size: int,
+    bias: Operand | None,
+    recurrent_bias: Operand | None,
+    peephole_weight: Operand | None,
+    initial_hidden_state: Operand | None,
+    initial_cell_state: Operand | None,
+    return_sequence: bool,
+    direction: Direction,
+    layout: LstmWeightLayout,
+    activations: Sequence[Activation],
+) -> tuple[Operand, ...]:
+    def cell(k: int, x: Operand, h: Operand, c: Operand) -> tuple[Operand, ...]:
+        parts = (weight, recurrent_weight, bias, recurrent_bias, peephole_weight)
+        w, u, v, d, p = (_pick(b, operand, k) for operand in parts)
+        options: dict[str, Any] = {"peephole_weight": p, "layout": layout, "activations": activations}
+        return b.lstm_cell(x, w, u, h, c, hidden_size, bias=v, recurrent_bias=d, **options)
+
+    states = [_initial(b, s, input, direction, hidden_size) for s in (initial_hidden_state, initial_cell_state)]
+    last, sequence = _unroll(b, input, direction, states, cell)
+    return (*last, sequence) if return_sequence else tuple(last)
+
+
 @op(
     input=Limits(FLOATS, ranks=(2, 2)),
     weight=Limits("input", ranks=(2, 2)),
@@ -326,3 +456,34 @@ def lstm_cell(
     )
     state = Desc(input.data_type, (batches, hidden_size))
     return state, state
+
+
+@lstm_cell.decompose
+def _(
+    b: Operations,
+    input: Operand,
+    weight: Operand,
+    recurrent_weight: Operand,
+    hidden_state: Operand,
+    cell_state: Operand,
+    hidden_size: int,
+    bias: Operand | None,
+    recurrent_bias: Operand | None,
+    peephole_weight: Operand | None,
+    layout: LstmWeightLayout,
+    activations: Sequence[Activation],
+) -> tuple[Operand, ...]:
+    f, g, k = (getattr(b, name) for name in activations)
+
+    def product(x: Operand, weights: Operand, biases: Operand | None, gate: str) -> Operand:
+        rows = _rows(b, weights, layout, gate, hidden_size)
+        return b.gemm(x, rows, c=_rows(b, biases, layout, gate, hidden_size), b_transpose=True)
+
+    def total(gate: str) -> Operand:
+        seen = product(input, weight, bias, gate) + product(hidden_state, recurrent_weight, recurrent_bias, gate)
+        if peephole_weight is None or gate not in PEEPHOLES:
+            return seen
+        return seen + cell_state * _rows(b, peephole_weight, PEEPHOLES, gate, hidden_size)
+
+    new = f(total("f")) * cell_state + f(total("i")) * g(total("g"))
+    return f(total("o")) * k(new), new

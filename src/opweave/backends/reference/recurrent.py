@@ -9,7 +9,6 @@ import numpy as np
 from ...ops import recurrent as ops
 from . import Array, reference
 
-
 _FUNCTIONS: dict[str, Callable[[Array], Array]] = {
     "relu": lambda x: np.maximum(x, 0),
     "sigmoid": lambda x: np.exp(-np.logaddexp(0, -x)),
