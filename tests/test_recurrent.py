@@ -55,7 +55,7 @@ def lstm_arguments(hidden: int = 3) -> tuple[Any, ...]:
 def how(peepholes: np.ndarray | None) -> str:
     builder = ow.MLGraphBuilder(ORT)
     x, *others = lstm_arguments()
-    options = {} if peepholes is None else {"peephole_weight": builder.constant(peepholes)}
+    options: dict[str, Any] = {} if peepholes is None else {"peephole_weight": builder.constant(peepholes)}
     hidden, _ = builder.lstm(builder.input("x", "float32", x.shape), *others, layout="ifgo", **options)
     (placement,) = builder.build({"y": hidden}).placements()
     return placement.how
@@ -73,11 +73,11 @@ def test_lstm_is_one_kernel_unless_its_output_gate_has_peepholes() -> None:
 @pytest.mark.parametrize("output_gate", [0, 1])
 def test_peepholes_of_all_gates_see_the_old_cell_state(output_gate: int) -> None:
     """By hand: one step, one unit, no weights but the peepholes, so that each gate is the sigmoid of old cell x peephole."""
-    zeros, cell = np.zeros((1, 4, 1), "float32"), np.float32([[[0.5]]])
+    zeros = np.zeros((1, 4, 1), "float32")
     options = {
-        "peephole_weight": np.float32([[1, 2 * output_gate, 3]]),
-        "initial_cell_state": cell,
-        "bias": np.float32([[0, 0, 0, 0.25]]),  # of the cell gate, in the order of "iofg"
+        "peephole_weight": np.array([[1, 2 * output_gate, 3]], "float32"),
+        "initial_cell_state": np.array([[[0.5]]], "float32"),
+        "bias": np.array([[0, 0, 0, 0.25]], "float32"),  # of the cell gate, in the order of "iofg"
     }
 
     def sigmoid(x: float) -> float:

@@ -276,9 +276,9 @@ def _(
     def from_state(state: Operand, gate: str) -> Operand:
         return product(state, recurrent_weight, recurrent_bias, gate)
 
-    z = f(from_input("z") + from_state(h, "z"))
-    r = f(from_input("r") + from_state(h, "r"))
-    n = g(from_input("n") + (r * from_state(h, "n") if reset_after else from_state(r * h, "n")))
+    z: Operand = f(from_input("z") + from_state(h, "z"))
+    r: Operand = f(from_input("r") + from_state(h, "r"))
+    n: Operand = g(from_input("n") + (r * from_state(h, "n") if reset_after else from_state(r * h, "n")))
     return z * h + n * (1 - z)
 
 
@@ -480,10 +480,11 @@ def _(
         return b.gemm(x, rows, c=_rows(b, biases, layout, gate, hidden_size), b_transpose=True)
 
     def total(gate: str) -> Operand:
-        seen = product(input, weight, bias, gate) + product(hidden_state, recurrent_weight, recurrent_bias, gate)
+        seen: Operand = product(input, weight, bias, gate) + product(hidden_state, recurrent_weight, recurrent_bias, gate)
         if peephole_weight is None or gate not in PEEPHOLES:
             return seen
-        return seen + cell_state * _rows(b, peephole_weight, PEEPHOLES, gate, hidden_size)
+        peepholes: Operand = _rows(b, peephole_weight, PEEPHOLES, gate, hidden_size)
+        return seen + cell_state * peepholes
 
     new = f(total("f")) * cell_state + f(total("i")) * g(total("g"))
     return f(total("o")) * k(new), new
