@@ -93,6 +93,7 @@ class Op(Generic[P, R]):
         self._converters = {p.name: _converter(p.annotation, function) for p in parameters if p.name in self.attributes}
         self.sequences = {p.name for p in parameters if "Sequence[Operand]" in p.annotation}
         self._fillers: dict[str, Callable[..., Any]] = {}
+        self._casts: dict[str, str] = {}
         several = "tuple" in signature.return_annotation
         public = signature.return_annotation.replace("Desc", "MLOperand")
         self.__signature__ = signature.replace(return_annotation=public)
@@ -111,7 +112,7 @@ class Op(Generic[P, R]):
         """Another member of the family: the same function, its own name, first sentence, and limits where they differ."""
         family = inspect.cleandoc(self.__doc__ or "").partition("\n")[2]
         member: Op[P, R] = Op(self.function, name, f"{doc}\n{family}", {**self.limits, **limits})
-        member._fillers = self._fillers
+        member._fillers, member._casts = self._fillers, self._casts
         return member
 
     def decompose(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -130,6 +131,13 @@ class Op(Generic[P, R]):
             return function
 
         return register
+
+    def cast(self, *attributes: str, like: str) -> None:
+        """Declare numbers that are cast to the data type of the operand `like` before anything sees them.
+
+        https://www.w3.org/TR/webnn/#cast
+        """
+        self._casts.update(dict.fromkeys(attributes, like))
 
     def given(self, arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """The arguments that differ from their defaults, in order, for printing."""
@@ -153,6 +161,9 @@ class Op(Generic[P, R]):
                 raise ValidationError(f"label must be a string, got {label!r}")
             inputs, attributes = self._convert(builder, args, kwargs)
             self._check_limits(builder, inputs)
+            for name, like in self._casts.items():
+                if attributes[name] is not None:
+                    attributes[name] = dtypes.cast_number(attributes[name], inputs[like].data_type)
             for name, fill in self._fillers.items():
                 if attributes[name] is None:
                     attributes[name] = call_with(fill, {**inputs, **attributes})

@@ -51,18 +51,48 @@ def reduced(shape: Sequence[int], axes: Sequence[int], keep_dimensions: bool) ->
     return tuple(size for axis, size in enumerate(shape) if axis not in axes)
 
 
+def check_window(padding: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> None:
+    """Require the options of a sliding window: 4 paddings, and a positive stride and dilation for height and width."""
+    require(len(padding) == 4, f"padding must have 4 values, got {list(padding)}")
+    for name, pair in {"strides": strides, "dilations": dilations}.items():
+        require(len(pair) == 2 and min(pair) > 0, f"{name} must be 2 positive integers, got {list(pair)}")
+
+
 def conv_size(input: int, filter: int, before: int, after: int, stride: int, dilation: int, ceil: bool = False) -> int:
-    """The size of one axis after a convolution or a pooling window (https://www.w3.org/TR/webnn/#api-mlgraphbuilder-conv2d)."""
-    effective = (filter - 1) * dilation + 1
-    padded = input + before + after
-    require(effective <= padded, f"a window of {filter} dilated by {dilation} does not fit into {padded} elements")
-    room = padded - effective
+    """The size of one axis after a convolution or a pooling window (https://www.w3.org/TR/webnn/#api-mlgraphbuilder-conv2d).
+
+    It is 0 or less where the window does not fit; a last window that sticks out counts with `ceil` only.
+
+    >>> conv_size(6, 3, 0, 0, 2, 1), conv_size(6, 3, 0, 0, 2, 1, ceil=True)
+    (2, 3)
+    """
+    room = input + before + after - window_extent(filter, dilation)
     return (-(-room // stride) if ceil else room // stride) + 1
 
 
-def conv_transpose_size(
-    input: int, filter: int, before: int, after: int, stride: int, dilation: int, output_padding: int
-) -> int:
-    """The size of one axis after a transposed convolution (https://www.w3.org/TR/webnn/#api-mlgraphbuilder-convtranspose2d)."""
-    effective = (filter - 1) * dilation + 1
-    return (input - 1) * stride + effective - before - after + output_padding
+def window_extent(filter: int, dilation: int) -> int:
+    """How many elements a dilated window spans."""
+    return (filter - 1) * dilation + 1
+
+
+def conv_transpose_size(input: int, filter: int, before: int, after: int, stride: int, dilation: int) -> int:
+    """The smallest size of one axis after a transposed convolution.
+
+    A convolution of that size, or of up to `stride - 1` more, gives `input` elements
+    (https://www.w3.org/TR/webnn/#mlgraphbuilder-calculate-convtranspose-output-size).
+    """
+    return (input - 1) * stride + window_extent(filter, dilation) - before - after
+
+
+def sample_positions(input: int, output: int) -> tuple[list[int], int]:
+    """Where each of `output` elements lies among `input` elements when an axis is resampled, as exact fractions.
+
+    Returns numerators and their common denominator. Centres of elements are half a step from the borders, and positions
+    beyond the outermost centres are clamped to them (https://www.w3.org/TR/webnn/#dom-mlresample2doptions-mode).
+
+    >>> sample_positions(2, 4)  # 0, 1/4, 3/4, 1
+    ([0, 2, 6, 8], 8)
+    """
+    denominator = 2 * output
+    last = denominator * (input - 1)
+    return [min(max((2 * i + 1) * input - output, 0), last) for i in range(output)], denominator

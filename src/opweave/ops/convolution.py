@@ -1,3 +1,235 @@
 """Convolutions and resampling."""
 
 from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from ..dtypes import FLOATS
+from ..errors import require
+from ..graph import Builder, Desc, Operand
+from ..op import Limits, op
+from ..shapes import check_window, conv_size, conv_transpose_size, sample_positions, window_extent
+
+if TYPE_CHECKING:
+    from . import Operations
+
+InputOperandLayout = Literal["nchw", "nhwc"]
+Conv2dFilterOperandLayout = Literal["oihw", "hwio", "ohwi", "ihwo"]
+ConvTranspose2dFilterOperandLayout = Literal["iohw", "hwoi", "ohwi"]
+InterpolationMode = Literal["nearest-neighbor", "linear"]
+
+
+@op(input=Limits(FLOATS, ranks=(4, 4)), filter=Limits("input", ranks=(4, 4)), bias=Limits("input", ranks=(1, 1)))
+def conv2d(
+    self: Builder,
+    input: Operand,
+    filter: Operand,
+    *,
+    padding: Sequence[int] = (0, 0, 0, 0),
+    strides: Sequence[int] = (1, 1),
+    dilations: Sequence[int] = (1, 1),
+    groups: int = 1,
+    input_layout: InputOperandLayout = "nchw",
+    filter_layout: Conv2dFilterOperandLayout = "oihw",
+    bias: Operand | None = None,
+    label: str = "",
+) -> Desc:
+    """Convolve a batch of images with a bank of filters.
+
+    Args:
+        input: float32 or float16 [batches, input channels, height, width], in the order that `input_layout` says.
+        filter: [output channels, input channels / groups, height, width], in the order that `filter_layout` says.
+        padding: rows and columns of zeros around the input: [top, bottom, left, right].
+        strides: steps of the window, [height, width], each at least 1.
+        dilations: distance between the input elements that neighbours in the filter meet, [height, width], at least 1.
+        groups: how many groups the input and the output channels are divided into; each sees only its own. As many as
+            there are channels makes a depthwise convolution.
+        input_layout: "nchw" or "nhwc", the layout of the input and of the result.
+        filter_layout: "oihw", "hwio", "ohwi" or "ihwo".
+        bias: [output channels], added to the result.
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type of `input`, [batches, output channels, height, width] in `input_layout`, where a size is
+        floor((size + paddings - (filter size - 1) * dilation - 1) / stride) + 1.
+
+    Raises:
+        ValidationError: options out of range, channels that do not fit, or a filter larger than the padded input.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-conv2d
+
+    >>> import numpy as np, opweave as ow
+    >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
+    >>> image = builder.input("image", "float32", [1, 3, 8, 8])
+    >>> builder.conv2d(image, np.ones([4, 3, 3, 3], np.float32), padding=(1, 1, 1, 1)).shape
+    (1, 4, 8, 8)
+    """
+    check_window(padding, strides, dilations)
+    image = dict(zip(input_layout, input.shape, strict=True))
+    taps = dict(zip(filter_layout, filter.shape, strict=True))
+    require(groups > 0, f"groups must be greater than 0, got {groups}")
+    require(
+        image["c"] == taps["i"] * groups,
+        f"{groups} groups of the filter's {taps['i']} input channels must be the {image['c']} channels of the input",
+    )
+    require(taps["o"] % groups == 0, f"groups must divide the {taps['o']} output channels, got {groups}")
+    require(bias is None or bias.shape == (taps["o"],), f"bias must have shape [{taps['o']}], got {bias and bias.desc}")
+    result = {"n": image["n"], "c": taps["o"]}
+    for a, *window in zip("hw", padding[::2], padding[1::2], strides, dilations, strict=True):
+        result[a] = conv_size(image[a], taps[a], *window)
+        require(result[a] > 0, f"the filter must fit into the padded input, got {filter.desc} and {input.desc}")
+    return Desc(input.data_type, tuple(result[a] for a in input_layout))
+
+
+@op(input=Limits(FLOATS, ranks=(4, 4)), filter=Limits("input", ranks=(4, 4)), bias=Limits("input", ranks=(1, 1)))
+def conv_transpose2d(
+    self: Builder,
+    input: Operand,
+    filter: Operand,
+    *,
+    padding: Sequence[int] = (0, 0, 0, 0),
+    strides: Sequence[int] = (1, 1),
+    dilations: Sequence[int] = (1, 1),
+    output_padding: Sequence[int] = (0, 0),
+    output_sizes: Sequence[int] | None = None,
+    groups: int = 1,
+    input_layout: InputOperandLayout = "nchw",
+    filter_layout: ConvTranspose2dFilterOperandLayout = "iohw",
+    bias: Operand | None = None,
+    label: str = "",
+) -> Desc:
+    """Spread each element of a batch of images over a window, weighted by a filter: the gradient of `conv2d`.
+
+    Args:
+        input: float32 or float16 [batches, input channels, height, width], in the order that `input_layout` says.
+        filter: [input channels, output channels / groups, height, width], in the order that `filter_layout` says.
+        padding: rows and columns to take off the result: [top, bottom, left, right].
+        strides: steps of the window in the result, [height, width], each at least 1.
+        dilations: distance in the result between neighbours in the filter, [height, width], each at least 1.
+        output_padding: rows and columns more at the end of the result, [height, width], each less than the stride.
+        output_sizes: [height, width] of the result; then `output_padding` is ignored.
+        groups: how many groups the input and the output channels are divided into; it divides the input channels.
+        input_layout: "nchw" or "nhwc", the layout of the input and of the result.
+        filter_layout: "iohw", "hwoi" or "ohwi".
+        bias: [output channels], added to the result.
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type of `input`, [batches, output channels, height, width] in `input_layout`, where a size is
+        (size - 1) * stride + (filter size - 1) * dilation + 1 - paddings + output padding, if `output_sizes` does not say it.
+
+    Raises:
+        ValidationError: options out of range, channels that do not fit, or sizes of the result that strides cannot reach.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-convtranspose2d
+    """
+    check_window(padding, strides, dilations)
+    require(len(output_padding) == 2, f"output_padding must have 2 values, got {list(output_padding)}")
+    assert output_sizes is not None  # its default is declared below
+    require(len(output_sizes) == 2, f"output_sizes must have 2 values, got {list(output_sizes)}")
+    require(groups > 0, f"groups must be greater than 0, got {groups}")
+    image = dict(zip(input_layout, input.shape, strict=True))
+    taps = dict(zip(filter_layout, filter.shape, strict=True))
+    require(image["c"] == taps["i"], f"the filter must have {image['c']} input channels as the input, got {taps['i']}")
+    # The specification forgets this; one input channel in three groups, say, has no meaning.
+    require(image["c"] % groups == 0, f"groups must divide the {image['c']} input channels, got {groups}")
+    result = {"n": image["n"], "c": taps["o"] * groups, "h": output_sizes[0], "w": output_sizes[1]}
+    wanted = (result["c"],)
+    require(bias is None or bias.shape == wanted, f"bias must have shape {list(wanted)}, got {bias and bias.desc}")
+    for a, *window in zip("hw", padding[::2], padding[1::2], strides, dilations, strict=True):
+        low = conv_transpose_size(image[a], taps[a], *window)
+        high = low + strides["hw".index(a)]
+        require(low <= result[a] < high, f"output_sizes must be in [{low}, {high}) along {a}, got {list(output_sizes)}")
+    return Desc(input.data_type, tuple(result[a] for a in input_layout))
+
+
+@conv_transpose2d.default("output_sizes")
+def _(
+    input: Operand,
+    filter: Operand,
+    padding: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    output_padding: Sequence[int],
+    input_layout: str,
+    filter_layout: str,
+) -> tuple[int, ...]:
+    check_window(padding, strides, dilations)
+    require(len(output_padding) == 2, f"output_padding must have 2 values, got {list(output_padding)}")
+    less = all(p < s for p, s in zip(output_padding, strides, strict=True))
+    require(less, f"output_padding must be less than strides, {list(strides)}, got {list(output_padding)}")
+    sizes = []
+    for a, *window, more in zip("hw", padding[::2], padding[1::2], strides, dilations, output_padding, strict=True):
+        image, taps = input.shape[input_layout.index(a)], filter.shape[filter_layout.index(a)]
+        sizes.append(conv_transpose_size(image, taps, *window) + more)
+    return tuple(sizes)
+
+
+@op(input=Limits((*FLOATS, "uint8", "int8"), ranks=(4, 4)))
+def resample2d(
+    self: Builder,
+    input: Operand,
+    *,
+    mode: InterpolationMode = "nearest-neighbor",
+    scales: Sequence[float] = (1.0, 1.0),
+    sizes: Sequence[int] | None = None,
+    axes: Sequence[int] = (2, 3),
+    label: str = "",
+) -> Desc:
+    """Stretch or shrink two axes to other sizes.
+
+    Args:
+        input: float32, float16, uint8 or int8 of rank 4.
+        mode: "nearest-neighbor" (the element before, at half the way) or "linear" between four neighbours; integers are
+            rounded to nearest, ties to even.
+        scales: a factor greater than 0 for each of `axes`; they give the sizes, and nothing but the sizes.
+        sizes: the new size of each of `axes`; then `scales` is ignored.
+        axes: the two axes, in the order of `scales` or `sizes`.
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type of `input` and its shape but for `axes`, where a size is `sizes` or floor(size * scale).
+
+    Raises:
+        ValidationError: options out of range, an axis named twice, or a size of 0.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-resample2d-method
+    """
+    _check_scales(scales)
+    assert sizes is not None  # its default is declared below
+    require(len(sizes) == 2 and min(sizes) > 0, f"sizes must be 2 positive integers, got {list(sizes)}")
+    _check_pair(axes, input.rank)
+    new = dict(zip(axes, sizes, strict=True))
+    return Desc(input.data_type, tuple(new.get(axis, size) for axis, size in enumerate(input.shape)))
+
+
+def _check_scales(scales: Sequence[float]) -> None:
+    require(len(scales) == 2 and min(scales) > 0, f"scales must be 2 positive numbers, got {list(scales)}")
+
+
+def _check_pair(axes: Sequence[int], rank: int) -> None:
+    distinct = len(axes) == 2 and axes[0] != axes[1] and max(axes) < rank
+    require(distinct, f"axes must be 2 different integers in [0, {rank}), got {list(axes)}")
+
+
+def _single(number: float) -> float:
+    """The float32 closest to a number."""
+    try:
+        rounded: float = struct.unpack("f", struct.pack("f", number))[0]
+    except OverflowError:
+        return math.copysign(math.inf, number)
+    return rounded
+
+
+@resample2d.default("sizes")
+def _(input: Operand, scales: Sequence[float], axes: Sequence[int]) -> tuple[int, ...]:
+    _check_scales(scales)
+    _check_pair(axes, input.rank)
+    # Scales are single precision in the IDL, and so is the product: 0.7 times 10 is 7.
+    products = [_single(input.shape[axis] * _single(scale)) for axis, scale in zip(axes, scales, strict=True)]
+    fits = all(1 <= product < math.inf for product in products)
+    require(fits, f"scales must give sizes of at least 1, got {list(scales)} for {input.desc}")
+    return tuple(math.floor(product) for product in products)

@@ -1,3 +1,104 @@
 """Matrix products."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..dtypes import FLOATS
+from ..errors import require
+from ..graph import Builder, Desc, Operand
+from ..op import Limits, N, op
+from ..shapes import broadcast, broadcasts_to
+
+if TYPE_CHECKING:
+    from . import Operations
+
+
+@op(a=Limits(FLOATS, ranks=(2, N)), b=Limits("a", ranks=(2, N)), output=Limits("a", ranks=(2, N)))
+def matmul(self: Builder, a: Operand, b: Operand, *, label: str = "") -> Desc:
+    """Multiply matrices, or stacks of matrices.
+
+    Args:
+        a: float32 or float16 [..., rows, inner].
+        b: [..., inner, columns]; the leading dimensions of both broadcast to each other.
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type of `a`, [..., rows, columns].
+
+    Raises:
+        ValidationError: the inner dimensions differ, or the leading ones do not broadcast.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-matmul
+
+    >>> import opweave as ow
+    >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
+    >>> a, b = builder.input("a", "float32", [8, 2, 3]), builder.input("b", "float32", [3, 4])
+    >>> builder.matmul(a, b).shape
+    (8, 2, 4)
+    """
+    fits = a.shape[-1] == b.shape[-2]
+    require(fits, f"the last dimension of a must be the last but one of b, got {a.desc} and {b.desc}")
+    batches = broadcast(a.shape[:-2], b.shape[:-2])
+    return Desc(a.data_type, (*batches, a.shape[-2], b.shape[-1]))
+
+
+@op(a=Limits(FLOATS, ranks=(2, 2)), b=Limits("a", ranks=(2, 2)), c=Limits("a", ranks=(0, 2)))
+def gemm(
+    self: Builder,
+    a: Operand,
+    b: Operand,
+    *,
+    c: Operand | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    a_transpose: bool = False,
+    b_transpose: bool = False,
+    label: str = "",
+) -> Desc:
+    """Compute alpha * a @ b + beta * c, for matrices.
+
+    Args:
+        a: float32 or float16 [rows, inner], or [inner, rows] with `a_transpose`.
+        b: [inner, columns], or [columns, inner] with `b_transpose`.
+        c: what to add; its shape broadcasts to [rows, columns].
+        alpha: the factor of the product, rounded to the data type.
+        beta: the factor of `c`, rounded to the data type.
+        a_transpose: whether to exchange the axes of `a` first.
+        b_transpose: whether to exchange the axes of `b` first.
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type of `a`, [rows, columns].
+
+    Raises:
+        ValidationError: the inner dimensions differ, or `c` does not broadcast to the result.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-gemm
+    """
+    rows, inner = reversed(a.shape) if a_transpose else a.shape
+    depth, columns = reversed(b.shape) if b_transpose else b.shape
+    require(inner == depth, f"a and b must have the same inner dimension, got {inner} and {depth}")
+    fits = c is None or broadcasts_to(c.shape, (rows, columns))
+    require(fits, f"c must broadcast to [{rows}, {columns}], got {c and c.desc}")
+    return Desc(a.data_type, (rows, columns))
+
+
+gemm.cast("alpha", "beta", like="a")
+
+
+@gemm.decompose
+def _(
+    builder: Operations,
+    a: Operand,
+    b: Operand,
+    c: Operand | None,
+    alpha: float,
+    beta: float,
+    a_transpose: bool,
+    b_transpose: bool,
+) -> Operand:
+    left = builder.transpose(a) if a_transpose else a
+    right = builder.transpose(b) if b_transpose else b
+    product = builder.matmul(left * alpha, right)
+    return product if c is None else product + c * beta

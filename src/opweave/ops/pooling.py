@@ -1,3 +1,110 @@
-"""Pooling."""
+"""Pooling: one number for each window of an image."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from ..dtypes import ANY, FLOATS
+from ..errors import require
+from ..graph import Builder, Desc, Operand
+from ..op import Limits, op
+from ..shapes import check_window, conv_size
+from .convolution import InputOperandLayout
+
+if TYPE_CHECKING:
+    from . import Operations
+
+RoundingType = Literal["floor", "ceil"]
+
+
+@op(input=Limits(FLOATS, ranks=(4, 4)))
+def _pool2d(
+    self: Builder,
+    input: Operand,
+    *,
+    window_dimensions: Sequence[int] | None = None,
+    padding: Sequence[int] = (0, 0, 0, 0),
+    strides: Sequence[int] = (1, 1),
+    dilations: Sequence[int] = (1, 1),
+    layout: InputOperandLayout = "nchw",
+    output_shape_rounding: RoundingType = "floor",
+    output_sizes: Sequence[int] | None = None,
+    label: str = "",
+) -> Desc:
+    """Reduce each window of each channel to one number.
+
+    Only elements of the input count, padding does not; nor does what a last window covers beyond the padded input.
+
+    Args:
+        input: [batches, channels, height, width], in the order that `layout` says.
+        window_dimensions: [height, width] of the window; default: those of the input, which is global pooling.
+        padding: rows and columns around the input that windows may cover: [top, bottom, left, right].
+        strides: steps of the window, [height, width], each at least 1.
+        dilations: distance between the input elements of a window, [height, width], each at least 1.
+        layout: "nchw" or "nhwc", of the input and of the result.
+        output_shape_rounding: whether windows that do not fit wholly are left out ("floor") or count, too ("ceil").
+        output_sizes: [height, width] of the result, as either rounding gives them; then `output_shape_rounding` is ignored.
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type of `input`, [batches, channels, height, width] in `layout`, where a size is
+        1 + (size + paddings - (window size - 1) * dilation - 1) / stride, rounded.
+
+    Raises:
+        ValidationError: options out of range, or a window larger than the padded input.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-pool2d
+    """
+    # The text sets the padding to 0 where outputSizes is given, and wants outputSizes smaller than strides. Neither can be
+    # meant: the conformance tests, and browsers, use both options together, and sizes are rarely smaller than strides.
+    check_window(padding, strides, dilations)
+    assert window_dimensions is not None and output_sizes is not None  # their defaults are declared below
+    _check_dimensions(window_dimensions)
+    require(len(output_sizes) == 2, f"output_sizes must have 2 values, got {list(output_sizes)}")
+    image = dict(zip(layout, input.shape, strict=True))
+    windows = list(zip("hw", window_dimensions, padding[::2], padding[1::2], strides, dilations, strict=True))
+    whole, partial = ([conv_size(image[a], *w, ceil=ceil) for a, *w in windows] for ceil in (False, True))
+    fits = list(output_sizes) in (whole, partial)
+    require(fits, f"output_sizes must be {whole} or {partial}, got {list(output_sizes)}")
+    image["h"], image["w"] = output_sizes
+    return Desc(input.data_type, tuple(image[a] for a in layout))
+
+
+def _check_dimensions(window_dimensions: Sequence[int]) -> None:
+    valid = len(window_dimensions) == 2 and min(window_dimensions) > 0
+    require(valid, f"window_dimensions must be 2 positive integers, got {list(window_dimensions)}")
+
+
+@_pool2d.default("window_dimensions")
+def _(input: Operand, layout: str) -> tuple[int, int]:
+    return input.shape[layout.index("h")], input.shape[layout.index("w")]
+
+
+@_pool2d.default("output_sizes")
+def _(
+    input: Operand,
+    window_dimensions: Sequence[int],
+    padding: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    layout: str,
+    output_shape_rounding: str,
+) -> tuple[int, ...]:
+    check_window(padding, strides, dilations)
+    _check_dimensions(window_dimensions)
+    sizes = []
+    for a, *window in zip("hw", window_dimensions, padding[::2], padding[1::2], strides, dilations, strict=True):
+        sizes.append(conv_size(input.shape[layout.index(a)], *window, ceil=output_shape_rounding == "ceil"))
+    fits = min(sizes) > 0
+    require(fits, f"a window of {list(window_dimensions)} must fit into the padded input, got {input.desc}")
+    return tuple(sizes)
+
+
+average_pool2d = _pool2d.named("average_pool2d", "Average each window of each channel; of a window without elements: NaN.")
+l2_pool2d = _pool2d.named("l2_pool2d", "Take the square root of the sum of squares of each window of each channel.")
+max_pool2d = _pool2d.named(
+    "max_pool2d",
+    "Take the maximum of each window of each channel; without elements: the lowest value of the data type.",
+    input=Limits(ANY, ranks=(4, 4)),
+)
