@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 GruWeightLayout = Literal["zrn", "rzn"]
 LstmWeightLayout = Literal["iofg", "ifgo"]
-Activation = Literal["relu", "sigmoid", "tanh"]
-Direction = Literal["forward", "backward", "both"]
+RecurrentNetworkActivation = Literal["relu", "sigmoid", "tanh"]
+RecurrentNetworkDirection = Literal["forward", "backward", "both"]
 
 PEEPHOLES = "iof"
 """The gates that see the cell state, in the order of the peephole weights, whatever the layout."""
@@ -116,9 +116,9 @@ def gru(
     initial_hidden_state: Operand | None = None,
     reset_after: bool = True,
     return_sequence: bool = False,
-    direction: Direction = "forward",
+    direction: RecurrentNetworkDirection = "forward",
     layout: GruWeightLayout = "zrn",
-    activations: Sequence[Activation] = ("sigmoid", "tanh"),
+    activations: Sequence[RecurrentNetworkActivation] = ("sigmoid", "tanh"),
     label: str = "",
 ) -> tuple[Desc, ...]:
     """Run a gated recurrent unit over a sequence.
@@ -176,9 +176,9 @@ def _(
     initial_hidden_state: Operand | None,
     reset_after: bool,
     return_sequence: bool,
-    direction: Direction,
+    direction: RecurrentNetworkDirection,
     layout: GruWeightLayout,
-    activations: Sequence[Activation],
+    activations: Sequence[RecurrentNetworkActivation],
 ) -> tuple[Operand, ...]:
     def cell(k: int, x: Operand, h: Operand) -> list[Operand]:
         w, u, v, c = (_pick(b, operand, k) for operand in (weight, recurrent_weight, bias, recurrent_bias))
@@ -211,7 +211,7 @@ def gru_cell(
     recurrent_bias: Operand | None = None,
     reset_after: bool = True,
     layout: GruWeightLayout = "zrn",
-    activations: Sequence[Activation] = ("sigmoid", "tanh"),
+    activations: Sequence[RecurrentNetworkActivation] = ("sigmoid", "tanh"),
     label: str = "",
 ) -> Desc:
     """Run a gated recurrent unit for one time step.
@@ -261,7 +261,7 @@ def _(
     recurrent_bias: Operand | None,
     reset_after: bool,
     layout: GruWeightLayout,
-    activations: Sequence[Activation],
+    activations: Sequence[RecurrentNetworkActivation],
 ) -> Operand:
     f, g = (getattr(b, name) for name in activations)
     h = hidden_state
@@ -309,9 +309,9 @@ def lstm(
     initial_hidden_state: Operand | None = None,
     initial_cell_state: Operand | None = None,
     return_sequence: bool = False,
-    direction: Direction = "forward",
+    direction: RecurrentNetworkDirection = "forward",
     layout: LstmWeightLayout = "iofg",
-    activations: Sequence[Activation] = ("sigmoid", "tanh", "tanh"),
+    activations: Sequence[RecurrentNetworkActivation] = ("sigmoid", "tanh", "tanh"),
     label: str = "",
 ) -> tuple[Desc, ...]:
     """Run a long short-term memory over a sequence.
@@ -375,9 +375,9 @@ def _(
     initial_hidden_state: Operand | None,
     initial_cell_state: Operand | None,
     return_sequence: bool,
-    direction: Direction,
+    direction: RecurrentNetworkDirection,
     layout: LstmWeightLayout,
-    activations: Sequence[Activation],
+    activations: Sequence[RecurrentNetworkActivation],
 ) -> tuple[Operand, ...]:
     def cell(k: int, x: Operand, h: Operand, c: Operand) -> tuple[Operand, ...]:
         parts = (weight, recurrent_weight, bias, recurrent_bias, peephole_weight)
@@ -415,7 +415,7 @@ def lstm_cell(
     recurrent_bias: Operand | None = None,
     peephole_weight: Operand | None = None,
     layout: LstmWeightLayout = "iofg",
-    activations: Sequence[Activation] = ("sigmoid", "tanh", "tanh"),
+    activations: Sequence[RecurrentNetworkActivation] = ("sigmoid", "tanh", "tanh"),
     label: str = "",
 ) -> tuple[Desc, ...]:
     """Run a long short-term memory for one time step.
@@ -471,7 +471,7 @@ def _(
     recurrent_bias: Operand | None,
     peephole_weight: Operand | None,
     layout: LstmWeightLayout,
-    activations: Sequence[Activation],
+    activations: Sequence[RecurrentNetworkActivation],
 ) -> tuple[Operand, ...]:
     f, g, k = (getattr(b, name) for name in activations)
 
@@ -480,7 +480,9 @@ def _(
         return b.gemm(x, rows, c=_rows(b, biases, layout, gate, hidden_size), b_transpose=True)
 
     def total(gate: str) -> Operand:
-        seen: Operand = product(input, weight, bias, gate) + product(hidden_state, recurrent_weight, recurrent_bias, gate)
+        seen: Operand = product(input, weight, bias, gate) + product(
+            hidden_state, recurrent_weight, recurrent_bias, gate
+        )
         if peephole_weight is None or gate not in PEEPHOLES:
             return seen
         peepholes: Operand = _rows(b, peephole_weight, PEEPHOLES, gate, hidden_size)
