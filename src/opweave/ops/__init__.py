@@ -6,9 +6,63 @@ from typing import Any
 
 from ..graph import Builder
 from ..op import Op
+from .activation import (
+    elu,
+    gelu,
+    hard_sigmoid,
+    hard_swish,
+    leaky_relu,
+    linear,
+    prelu,
+    relu,
+    sigmoid,
+    softplus,
+    softsign,
+    tanh,
+)
 from .convolution import conv2d, conv_transpose2d, resample2d
-from .elementwise import add, exp
+from .elementwise import (
+    abs,
+    add,
+    cast,
+    ceil,
+    clamp,
+    cos,
+    div,
+    erf,
+    exp,
+    floor,
+    identity,
+    log,
+    max,
+    min,
+    mul,
+    neg,
+    pow,
+    reciprocal,
+    round_even,
+    sign,
+    sin,
+    sqrt,
+    sub,
+    tan,
+    where,
+)
 from .indexing import gather, gather_elements, gather_nd, scatter_elements, scatter_nd
+from .logical import (
+    equal,
+    greater,
+    greater_or_equal,
+    is_infinite,
+    is_nan,
+    lesser,
+    lesser_or_equal,
+    logical_and,
+    logical_not,
+    logical_or,
+    logical_xor,
+    not_equal,
+)
 from .matrix import gemm, matmul
 from .movement import concat, expand, pad, reshape, reverse, slice, split, tile, transpose, triangular
 from .pooling import average_pool2d, l2_pool2d, max_pool2d
@@ -18,18 +72,58 @@ from .recurrent import gru, gru_cell, lstm, lstm_cell
 class Operations(Builder):
     """A builder with every operation as a method, in the specification's order."""
 
+    cast = cast
+    clamp = clamp
     concat = concat
     conv2d = conv2d
     conv_transpose2d = conv_transpose2d
     add = add
+    sub = sub
+    mul = mul
+    div = div
+    max = max
+    min = min
+    pow = pow
+    equal = equal
+    not_equal = not_equal
+    greater = greater
+    greater_or_equal = greater_or_equal
+    lesser = lesser
+    lesser_or_equal = lesser_or_equal
+    logical_not = logical_not
+    logical_and = logical_and
+    logical_or = logical_or
+    logical_xor = logical_xor
+    is_nan = is_nan
+    is_infinite = is_infinite
+    abs = abs
+    ceil = ceil
+    cos = cos
+    erf = erf
     exp = exp
+    floor = floor
+    identity = identity
+    log = log
+    neg = neg
+    reciprocal = reciprocal
+    round_even = round_even
+    sin = sin
+    sign = sign
+    sqrt = sqrt
+    tan = tan
+    elu = elu
     expand = expand
     gather = gather
     gather_elements = gather_elements
     gather_nd = gather_nd
+    gelu = gelu
     gemm = gemm
     gru = gru
     gru_cell = gru_cell
+    hard_sigmoid = hard_sigmoid
+    hard_swish = hard_swish
+    leaky_relu = leaky_relu
+    linear = linear
     lstm = lstm
     lstm_cell = lstm_cell
     matmul = matmul
@@ -37,16 +131,23 @@ class Operations(Builder):
     average_pool2d = average_pool2d
     l2_pool2d = l2_pool2d
     max_pool2d = max_pool2d
+    prelu = prelu
+    relu = relu
     resample2d = resample2d
     reshape = reshape
     reverse = reverse
     scatter_elements = scatter_elements
     scatter_nd = scatter_nd
+    sigmoid = sigmoid
     slice = slice
+    softplus = softplus
+    softsign = softsign
     split = split
+    tanh = tanh
     tile = tile
     transpose = transpose
     triangular = triangular
+    where = where
 
     @classmethod
     def listing(cls) -> dict[str, Op[..., Any]]:

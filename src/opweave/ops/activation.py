@@ -1,3 +1,297 @@
 """Activation functions."""
 
 from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from ..dtypes import FLOATS, SIGNED
+from ..graph import Builder, Desc, Operand
+from ..op import Limits, op
+from ..shapes import broadcast
+
+if TYPE_CHECKING:
+    from . import Operations
+
+
+@op(input=Limits(FLOATS))
+def elu(self: Builder, input: Operand, *, alpha: float = 1.0, label: str = "") -> Desc:
+    """Exponential linear unit: max(0, x) + alpha * (exp(min(0, x)) - 1).
+
+    Args:
+        input: float32 or float16, any rank.
+        alpha: the negative of the result's limit where x goes to minus infinity.
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type and shape of `input`.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-elu
+    """
+    return input.desc
+
+
+elu.cast("alpha", like="input")
+
+
+@elu.decompose
+def _(b: Operations, input: Operand, alpha: float) -> Operand:
+    return b.max(input, 0) + (b.exp(b.min(input, 0)) - 1) * alpha
+
+
+@op(input=Limits(FLOATS))
+def gelu(self: Builder, input: Operand, *, label: str = "") -> Desc:
+    """Gaussian error linear unit: 0.5 * x * (1 + erf(x / sqrt(2))).
+
+    Args:
+        input: float32 or float16, any rank.
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type and shape of `input`.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-gelu-method
+    """
+    return input.desc
+
+
+@gelu.decompose
+def _(b: Operations, input: Operand) -> Operand:
+    return input * 0.5 * (b.erf(input / math.sqrt(2)) + 1)
+
+
+@op(input=Limits(FLOATS))
+def hard_sigmoid(self: Builder, input: Operand, *, alpha: float = 0.2, beta: float = 0.5, label: str = "") -> Desc:
+    """Sigmoid made of straight lines: max(0, min(1, alpha * x + beta)).
+
+    Args:
+        input: float32 or float16, any rank.
+        alpha: the slope.
+        beta: the value at 0, unless that is outside of [0, 1].
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type and shape of `input`.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-hard-sigmoid
+    """
+    return input.desc
+
+
+hard_sigmoid.cast("alpha", "beta", like="input")
+
+
+@hard_sigmoid.decompose
+def _(b: Operations, input: Operand, alpha: float, beta: float) -> Operand:
+    return b.clamp(input * alpha + beta, min_value=0, max_value=1)
+
+
+@op(input=Limits(FLOATS))
+def hard_swish(self: Builder, input: Operand, *, label: str = "") -> Desc:
+    """Swish made of straight lines and a parabola: x * max(0, min(6, x + 3)) / 6.
+
+    Args:
+        input: float32 or float16, any rank.
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type and shape of `input`.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-hard-swish
+    """
+    return input.desc
+
+
+@hard_swish.decompose
+def _(b: Operations, input: Operand) -> Operand:
+    return input * b.clamp(input + 3, min_value=0, max_value=6) / 6
+
+
+@op(input=Limits(FLOATS))
+def leaky_relu(self: Builder, input: Operand, *, alpha: float = 0.01, label: str = "") -> Desc:
+    """Rectified linear unit that lets a part of the negative values through: max(0, x) + alpha * min(0, x).
+
+    Args:
+        input: float32 or float16, any rank.
+        alpha: the slope where x is negative.
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type and shape of `input`.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-leakyrelu
+    """
+    return input.desc
+
+
+leaky_relu.cast("alpha", like="input")
+
+
+@leaky_relu.decompose
+def _(b: Operations, input: Operand, alpha: float) -> Operand:
+    return b.max(input, 0) + b.min(input, 0) * alpha
+
+
+@op(input=Limits(FLOATS))
+def linear(self: Builder, input: Operand, *, alpha: float = 1.0, beta: float = 0.0, label: str = "") -> Desc:
+    """Linear function of each element: alpha * x + beta.
+
+    Args:
+        input: float32 or float16, any rank.
+        alpha: the slope.
+        beta: the value at 0.
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type and shape of `input`.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-linear
+    """
+    return input.desc
+
+
+linear.cast("alpha", "beta", like="input")
+
+
+@linear.decompose
+def _(b: Operations, input: Operand, alpha: float, beta: float) -> Operand:
+    return input * alpha + beta
+
+
+@op(input=Limits(SIGNED), slope=Limits("input"), output=Limits("input"))
+def prelu(self: Builder, input: Operand, slope: Operand, *, label: str = "") -> Desc:
+    """Rectified linear unit with a learned slope for negative values: max(0, x) + slope * min(0, x).
+
+    Args:
+        input: float32, float16, int64, int32 or int8, any rank.
+        slope: the data type of `input`; its shape and that of `input` broadcast to each other.
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type of `input` and the broadcast shape.
+
+    Raises:
+        ValidationError: the data types differ, or the shapes do not broadcast.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-prelu
+    """
+    return Desc(input.data_type, broadcast(input.shape, slope.shape, names="input and slope"))
+
+
+@prelu.decompose
+def _(b: Operations, input: Operand, slope: Operand) -> Operand:
+    return b.max(input, 0) + slope * b.min(input, 0)
+
+
+@op(input=Limits(SIGNED))
+def relu(self: Builder, input: Operand, *, label: str = "") -> Desc:
+    """Rectified linear unit: max(0, x).
+
+    Args:
+        input: float32, float16, int64, int32 or int8, any rank.
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type and shape of `input`; NaN where that is NaN.
+
+    >>> import opweave as ow
+    >>> context = ow.ml.create_context(device="reference")
+    >>> builder = ow.MLGraphBuilder(context)
+    >>> graph = builder.build({"y": builder.input("x", "int32", [3]).relu()})
+    >>> context.compute(graph, {"x": [-1, 0, 2]})["y"]
+    array([0, 0, 2], dtype=int32)
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-relu-method
+    """
+    return input.desc
+
+
+@relu.decompose
+def _(b: Operations, input: Operand) -> Operand:
+    return b.max(input, 0)
+
+
+@op(input=Limits(FLOATS))
+def sigmoid(self: Builder, input: Operand, *, label: str = "") -> Desc:
+    """Sigmoid: 1 / (1 + exp(-x)).
+
+    Args:
+        input: float32 or float16, any rank.
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type and shape of `input`.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-sigmoid-method
+    """
+    return input.desc
+
+
+@sigmoid.decompose
+def _(b: Operations, input: Operand) -> Operand:
+    return 1 / (b.exp(-input) + 1)
+
+
+@op(input=Limits(FLOATS))
+def softplus(self: Builder, input: Operand, *, label: str = "") -> Desc:
+    """Smooth rectified linear unit: log(1 + exp(x)).
+
+    Args:
+        input: float32 or float16, any rank.
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type and shape of `input`.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-softplus-method
+    """
+    return input.desc
+
+
+@softplus.decompose
+def _(b: Operations, input: Operand) -> Operand:
+    # The specification's log(1 + exp(x)) overflows where x is large; this is the same number.
+    return b.max(input, 0) + b.log(b.exp(-b.abs(input)) + 1)
+
+
+@op(input=Limits(FLOATS))
+def softsign(self: Builder, input: Operand, *, label: str = "") -> Desc:
+    """Softsign: x / (1 + |x|).
+
+    Args:
+        input: float32 or float16, any rank.
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type and shape of `input`.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-softsign-method
+    """
+    return input.desc
+
+
+@softsign.decompose
+def _(b: Operations, input: Operand) -> Operand:
+    return input / (b.abs(input) + 1)
+
+
+@op(input=Limits(FLOATS))
+def tanh(self: Builder, input: Operand, *, label: str = "") -> Desc:
+    """Hyperbolic tangent.
+
+    Args:
+        input: float32 or float16, any rank.
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type and shape of `input`.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-tanh-method
+    """
+    return input.desc
+
+
+@tanh.decompose
+def _(b: Operations, input: Operand) -> Operand:
+    # The specification's (exp(2x) - 1) / (exp(2x) + 1) is infinity / infinity where x is large; this is the same number.
+    return 1 - 2 / (b.exp(input * 2) + 1)

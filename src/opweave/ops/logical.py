@@ -1,0 +1,156 @@
+"""Comparisons and logic. Results are uint8: 1 for true, 0 for false; as an operand any value but 0 is true."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from ..dtypes import ANY, FLOATS, LOGICAL
+from ..graph import Builder, Desc, Operand
+from ..op import Limits, op
+from ..shapes import broadcast
+
+if TYPE_CHECKING:
+    from . import Operations
+
+
+@op(a=Limits(ANY), b=Limits("a"), output=Limits(LOGICAL))
+def _comparison(self: Builder, a: Operand, b: Operand, *, label: str = "") -> Desc:
+    """Compare `a` and `b` element by element.
+
+    Args:
+        a: any data type, any rank.
+        b: the data type of `a`; its shape and that of `a` broadcast to each other.
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of uint8, 1 where it holds and 0 elsewhere, of the broadcast shape.
+
+    Raises:
+        ValidationError: the data types differ, or the shapes do not broadcast.
+
+    NaN is unequal to everything, itself included, and neither greater nor lesser than anything.
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-logical
+    """
+    return Desc("uint8", broadcast(a.shape, b.shape))
+
+
+equal = _comparison.named("equal", "Whether `a` is equal to `b`, element by element.")
+not_equal = _comparison.named("not_equal", "Whether `a` differs from `b`, element by element.")
+greater = _comparison.named("greater", "Whether `a` is greater than `b`, element by element.")
+greater_or_equal = _comparison.named("greater_or_equal", "Whether `a` is greater than `b` or equal to it, by element.")
+lesser = _comparison.named("lesser", "Whether `a` is less than `b`, element by element.")
+lesser_or_equal = _comparison.named(
+    "lesser_or_equal", "Whether `a` is less than `b` or equal to it, element by element."
+)
+
+
+# The operands are called a and b here, so the builder has its full name. Core are equal, greater and logical_and;
+# `greater_or_equal` is not `not lesser`, which is true for NaN.
+
+
+@not_equal.decompose
+def _(builder: Operations, a: Operand, b: Operand) -> Operand:
+    return builder.logical_not(builder.equal(a, b))
+
+
+@greater_or_equal.decompose
+def _(builder: Operations, a: Operand, b: Operand) -> Operand:
+    return builder.logical_or(builder.greater(a, b), builder.equal(a, b))
+
+
+@lesser.decompose
+def _(builder: Operations, a: Operand, b: Operand) -> Operand:
+    return builder.greater(b, a)
+
+
+@lesser_or_equal.decompose
+def _(builder: Operations, a: Operand, b: Operand) -> Operand:
+    return builder.greater_or_equal(b, a)
+
+
+@op(a=Limits(LOGICAL), b=Limits("a"), output=Limits(LOGICAL))
+def _logical(self: Builder, a: Operand, b: Operand, *, label: str = "") -> Desc:
+    """Combine the truth of `a` and `b` element by element.
+
+    Args:
+        a: uint8, any rank; any value but 0 is true.
+        b: uint8; its shape and that of `a` broadcast to each other.
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of uint8, 1 for true and 0 for false, of the broadcast shape.
+
+    Raises:
+        ValidationError: an operand is not uint8, or the shapes do not broadcast.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-logical
+    """
+    return Desc("uint8", broadcast(a.shape, b.shape))
+
+
+logical_and = _logical.named("logical_and", "Whether both `a` and `b` are true, element by element.")
+logical_or = _logical.named("logical_or", "Whether `a` or `b` or both are true, element by element.")
+logical_xor = _logical.named("logical_xor", "Whether just one of `a` and `b` is true, element by element.")
+
+
+@logical_or.decompose
+def _(builder: Operations, a: Operand, b: Operand) -> Operand:
+    return builder.logical_not(builder.logical_and(builder.logical_not(a), builder.logical_not(b)))
+
+
+@logical_xor.decompose
+def _(builder: Operations, a: Operand, b: Operand) -> Operand:
+    return builder.not_equal(builder.logical_not(a), builder.logical_not(b))
+
+
+@op(a=Limits(LOGICAL), output=Limits(LOGICAL))
+def logical_not(self: Builder, a: Operand, *, label: str = "") -> Desc:
+    """Whether each element of `a` is false.
+
+    Args:
+        a: uint8, any rank; any value but 0 is true.
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of uint8, 1 where `a` is 0 and 0 elsewhere, of the shape of `a`.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-logical
+    """
+    return Desc("uint8", a.shape)
+
+
+@logical_not.decompose
+def _(builder: Operations, a: Operand) -> Operand:
+    return builder.equal(a, builder.as_operand(0, "uint8"))
+
+
+@op(a=Limits(FLOATS), output=Limits(LOGICAL))
+def _kind(self: Builder, a: Operand, *, label: str = "") -> Desc:
+    """Tell elements of one kind.
+
+    Args:
+        a: float32 or float16, any rank.
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of uint8, 1 where it holds and 0 elsewhere, of the shape of `a`.
+
+    The specification's table allows any data type, its steps (which come first) floats only.
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-logical
+    """
+    return Desc("uint8", a.shape)
+
+
+is_nan = _kind.named("is_nan", "Whether each element of `a` is NaN.")
+is_infinite = _kind.named("is_infinite", "Whether each element of `a` is infinite, positive or negative.")
+
+
+@is_nan.decompose
+def _(builder: Operations, a: Operand) -> Operand:
+    return builder.not_equal(a, a)
+
+
+@is_infinite.decompose
+def _(builder: Operations, a: Operand) -> Operand:
+    return builder.equal(builder.abs(a), builder.as_operand(math.inf, a.data_type))
