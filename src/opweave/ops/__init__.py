@@ -65,18 +65,39 @@ from .logical import (
 )
 from .matrix import gemm, matmul
 from .movement import concat, expand, pad, reshape, reverse, slice, split, tile, transpose, triangular
+from .normalization import batch_normalization, instance_normalization, layer_normalization, softmax
 from .pooling import average_pool2d, l2_pool2d, max_pool2d
+from .quantization import dequantize_linear, quantize_linear
 from .recurrent import gru, gru_cell, lstm, lstm_cell
+from .reduction import (
+    arg_max,
+    arg_min,
+    cumulative_sum,
+    reduce_l1,
+    reduce_l2,
+    reduce_log_sum,
+    reduce_log_sum_exp,
+    reduce_max,
+    reduce_mean,
+    reduce_min,
+    reduce_product,
+    reduce_sum,
+    reduce_sum_square,
+)
 
 
 class Operations(Builder):
     """A builder with every operation as a method, in the specification's order."""
 
+    arg_min = arg_min
+    arg_max = arg_max
+    batch_normalization = batch_normalization
     cast = cast
     clamp = clamp
     concat = concat
     conv2d = conv2d
     conv_transpose2d = conv_transpose2d
+    cumulative_sum = cumulative_sum
     add = add
     sub = sub
     mul = mul
@@ -111,6 +132,8 @@ class Operations(Builder):
     sign = sign
     sqrt = sqrt
     tan = tan
+    dequantize_linear = dequantize_linear
+    quantize_linear = quantize_linear
     elu = elu
     expand = expand
     gather = gather
@@ -122,6 +145,8 @@ class Operations(Builder):
     gru_cell = gru_cell
     hard_sigmoid = hard_sigmoid
     hard_swish = hard_swish
+    instance_normalization = instance_normalization
+    layer_normalization = layer_normalization
     leaky_relu = leaky_relu
     linear = linear
     lstm = lstm
@@ -132,6 +157,16 @@ class Operations(Builder):
     l2_pool2d = l2_pool2d
     max_pool2d = max_pool2d
     prelu = prelu
+    reduce_l1 = reduce_l1
+    reduce_l2 = reduce_l2
+    reduce_log_sum = reduce_log_sum
+    reduce_log_sum_exp = reduce_log_sum_exp
+    reduce_max = reduce_max
+    reduce_mean = reduce_mean
+    reduce_min = reduce_min
+    reduce_product = reduce_product
+    reduce_sum = reduce_sum
+    reduce_sum_square = reduce_sum_square
     relu = relu
     resample2d = resample2d
     reshape = reshape
@@ -140,6 +175,7 @@ class Operations(Builder):
     scatter_nd = scatter_nd
     sigmoid = sigmoid
     slice = slice
+    softmax = softmax
     softplus = softplus
     softsign = softsign
     split = split

@@ -1,3 +1,243 @@
 """Normalisations and softmax."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..dtypes import FLOATS, cast_number
+from ..errors import require
+from ..graph import Builder, Desc, Operand
+from ..op import Limits, N, op
+from ..shapes import check_axes
+from .convolution import InputOperandLayout
+from .reduction import narrowed, widened
+
+if TYPE_CHECKING:
+    from . import Operations
+
+_VECTOR = Limits("input", ranks=(1, 1))
+
+
+def _check_shapes(wanted: Sequence[int], why: str, **operands: Operand | None) -> None:
+    for name, operand in operands.items():
+        if operand is not None:
+            require(operand.shape == tuple(wanted), f"{name} must have shape {list(wanted)}, {why}, got {operand.desc}")
+
+
+@op(input=Limits(FLOATS, ranks=(1, N)), mean=_VECTOR, variance=_VECTOR, scale=_VECTOR, bias=_VECTOR)
+def batch_normalization(
+    self: Builder,
+    input: Operand,
+    mean: Operand,
+    variance: Operand,
+    *,
+    scale: Operand | None = None,
+    bias: Operand | None = None,
+    axis: int = 1,
+    epsilon: float = 1e-5,
+    label: str = "",
+) -> Desc:
+    """Normalise each channel of `input` with the mean and variance that were found in training.
+
+    Args:
+        input: float32 or float16, rank 1 or more.
+        mean: of each channel, [channels].
+        variance: of each channel, [channels].
+        scale: what each channel is multiplied with afterwards, [channels]; default: ones.
+        bias: what is added to each channel in the end, [channels]; default: zeros.
+        axis: the dimension of the channels, in [0, rank).
+        epsilon: added to the variance, so that nothing is divided by zero.
+        label: a name for messages and tables.
+
+    Returns:
+        `scale * (input - mean) / sqrt(variance + epsilon) + bias`, in the data type and shape of `input`.
+
+    Raises:
+        ValidationError: there is no such axis, or the size of an operand is not the number of channels.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-batchnorm
+    """
+    require(axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
+    why = f"the size of axis {axis} of input"
+    _check_shapes([input.shape[axis]], why, mean=mean, variance=variance, scale=scale, bias=bias)
+    return input.desc
+
+
+@op(input=Limits(FLOATS, ranks=(4, 4)), scale=_VECTOR, bias=_VECTOR)
+def instance_normalization(
+    self: Builder,
+    input: Operand,
+    *,
+    scale: Operand | None = None,
+    bias: Operand | None = None,
+    epsilon: float = 1e-5,
+    layout: InputOperandLayout = "nchw",
+    label: str = "",
+) -> Desc:
+    """Normalise each channel of each image of the batch with its own mean and variance.
+
+    Args:
+        input: float32 or float16, [batches, channels, height, width] or as `layout` says.
+        scale: what each channel is multiplied with afterwards, [channels]; default: ones.
+        bias: what is added to each channel in the end, [channels]; default: zeros.
+        epsilon: added to the variance, so that nothing is divided by zero.
+        layout: the order of the dimensions of `input`.
+        label: a name for messages and tables.
+
+    Returns:
+        `scale * (input - mean) / sqrt(variance + epsilon) + bias`, in the data type and shape of `input`.
+
+    Raises:
+        ValidationError: the size of `scale` or `bias` is not the number of channels.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-instancenorm
+    """
+    _check_shapes([input.shape[layout.index("c")]], "the channels of input", scale=scale, bias=bias)
+    return input.desc
+
+
+@op(input=Limits(FLOATS), scale=Limits("input"), bias=Limits("input"))
+def layer_normalization(
+    self: Builder,
+    input: Operand,
+    *,
+    scale: Operand | None = None,
+    bias: Operand | None = None,
+    axes: Sequence[int] | None = None,
+    epsilon: float = 1e-5,
+    label: str = "",
+) -> Desc:
+    """Normalise `input` with mean and variance along `axes`.
+
+    Args:
+        input: float32 or float16, any rank.
+        scale: what the result is multiplied with, of the sizes of `axes` in their order; default: ones.
+        bias: what is added in the end, of the sizes of `axes` in their order; default: zeros.
+        axes: the dimensions to average over, in any order, each in [0, rank) and named once; default: all but the first,
+            which for rank 1 are none: each value is then its own mean, and only the bias remains.
+        epsilon: added to the variance, so that nothing is divided by zero.
+        label: a name for messages and tables.
+
+    Returns:
+        `scale * (input - mean) / sqrt(variance + epsilon) + bias`, in the data type and shape of `input`.
+
+    Raises:
+        ValidationError: an axis does not exist or is named twice, or `scale` or `bias` do not have the sizes of `axes`.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-layernorm
+    """
+    assert axes is not None  # the default below
+    check_axes(axes, input.rank)
+    why = f"the sizes of the axes {list(axes)} of input"
+    _check_shapes([input.shape[axis] for axis in axes], why, scale=scale, bias=bias)
+    return input.desc
+
+
+@layer_normalization.default("axes")
+def _(input: Operand) -> tuple[int, ...]:
+    return tuple(range(1, input.rank))
+
+
+@op(input=Limits(FLOATS, ranks=(1, N)))
+def softmax(self: Builder, input: Operand, axis: int, *, label: str = "") -> Desc:
+    """Normalise `input` along `axis` so that every slice is positive and sums to one.
+
+    Args:
+        input: float32 or float16, rank 1 or more.
+        axis: in [0, rank).
+        label: a name for messages and tables.
+
+    Returns:
+        `exp(input) / sum of exp(input)`, in the data type and shape of `input`; no exponential overflows.
+
+    Raises:
+        ValidationError: there is no such axis.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-softmax-method
+    """
+    require(axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
+    return input.desc
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Decompositions: in float32, because the square of a float16 beyond 256 is infinite.
+
+
+def _along(b: Operations, vector: Operand | None, axes: Sequence[int], like: Operand) -> Operand | None:
+    """`vector`, whose dimensions are the `axes` of `like` in that order, with ones for all other dimensions."""
+    if vector is None:
+        return None
+    order = sorted(range(len(axes)), key=lambda i: axes[i])
+    shape = [like.shape[axis] if axis in axes else 1 for axis in range(like.rank)]
+    return b.reshape(b.transpose(vector, permutation=order), shape)
+
+
+def _normalize(
+    b: Operations,
+    input: Operand,
+    centred: Operand,
+    variance: Operand,
+    scale: Operand | None,
+    bias: Operand | None,
+    epsilon: float,
+) -> Operand:
+    """scale * centred / sqrt(variance + epsilon) + bias; every operand is in float32 or fits `input`."""
+    y = centred / b.sqrt(variance + cast_number(epsilon, input.data_type))
+    if scale is not None:
+        y = widened(b, scale) * y
+    if bias is not None:
+        y = y + widened(b, bias)
+    return narrowed(b, y, input)
+
+
+def _normalize_along(
+    b: Operations, input: Operand, reduce: Sequence[int], scale: Operand | None, bias: Operand | None, epsilon: float
+) -> Operand:
+    """Normalise with the mean and variance along the axes `reduce`."""
+    x = widened(b, input)
+    centred = x - b.reduce_mean(x, axes=reduce, keep_dimensions=True)
+    variance = b.reduce_mean(centred * centred, axes=reduce, keep_dimensions=True)
+    return _normalize(b, input, centred, variance, scale, bias, epsilon)
+
+
+@batch_normalization.decompose
+def _(
+    b: Operations,
+    input: Operand,
+    mean: Operand,
+    variance: Operand,
+    scale: Operand | None,
+    bias: Operand | None,
+    axis: int,
+    epsilon: float,
+) -> Operand:
+    shape = [size if a == axis else 1 for a, size in enumerate(input.shape)]
+    k, m, v, c = (None if o is None else b.reshape(o, shape) for o in (scale, mean, variance, bias))
+    assert m is not None
+    assert v is not None
+    return _normalize(b, input, widened(b, input) - widened(b, m), widened(b, v), k, c, epsilon)
+
+
+@instance_normalization.decompose
+def _(
+    b: Operations, input: Operand, scale: Operand | None, bias: Operand | None, epsilon: float, layout: str
+) -> Operand:
+    channels = [layout.index("c")]
+    k, c = _along(b, scale, channels, input), _along(b, bias, channels, input)
+    return _normalize_along(b, input, [layout.index("h"), layout.index("w")], k, c, epsilon)
+
+
+@layer_normalization.decompose
+def _(
+    b: Operations, input: Operand, scale: Operand | None, bias: Operand | None, axes: Sequence[int], epsilon: float
+) -> Operand:
+    k, c = _along(b, scale, axes, input), _along(b, bias, axes, input)
+    return _normalize_along(b, input, axes, k, c, epsilon)
+
+
+@softmax.decompose
+def _(b: Operations, input: Operand, axis: int) -> Operand:
+    # The largest exponent becomes 0, so that no exponential overflows, and the sum is at least 1.
+    e = b.exp(input - b.reduce_max(input, axes=[axis], keep_dimensions=True))
+    return e / b.reduce_sum(e, axes=[axis], keep_dimensions=True)

@@ -1,3 +1,187 @@
-"""Reductions."""
+"""Reductions: sums, products, norms, extremes and their positions, cumulative sums."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING
+
+from ..dtypes import ANY, FLOATS, WIDE, DataType
+from ..errors import require
+from ..graph import Builder, Desc, Operand
+from ..op import Limits, N, op
+from ..shapes import reduced
+
+if TYPE_CHECKING:
+    from . import Operations
+
+
+@op(input=Limits(ANY, ranks=(1, N)), output=Limits(("int32", "int64"), ranks=(0, N)))
+def _arg_extreme(
+    self: Builder,
+    input: Operand,
+    axis: int,
+    *,
+    keep_dimensions: bool = False,
+    output_data_type: DataType = "int32",
+    label: str = "",
+) -> Desc:
+    """Find the position of an extreme value along `axis`.
+
+    Args:
+        input: any data type, rank 1 or more.
+        axis: in [0, rank).
+        keep_dimensions: whether `axis` stays, with size 1.
+        output_data_type: int32 or int64.
+        label: a name for messages and tables.
+
+    Returns:
+        Positions in [0, size of the axis), of `output_data_type`. Of equal values the first counts; where there is a NaN,
+        any position may be returned.
+
+    Raises:
+        ValidationError: there is no such axis, or the data type is neither int32 nor int64.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-argminmax
+    """
+    require(axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
+    require(output_data_type in ("int32", "int64"), f"output_data_type must be int32 or int64, got {output_data_type}")
+    # No dimension exceeds what int32 can hold, so that both types can hold every position.
+    return Desc(output_data_type, reduced(input.shape, (axis,), keep_dimensions))
+
+
+arg_min = _arg_extreme.named("arg_min", "Find the position of the smallest value along `axis`.")
+arg_max = _arg_extreme.named("arg_max", "Find the position of the largest value along `axis`.")
+
+
+@op(input=Limits(WIDE, ranks=(1, N)))
+def cumulative_sum(
+    self: Builder, input: Operand, axis: int, *, exclusive: bool = False, reversed: bool = False, label: str = ""
+) -> Desc:
+    """Sum up the values along `axis`, and return every partial sum.
+
+    Args:
+        input: float32, float16, or 32 or 64 bit integers; rank 1 or more.
+        axis: in [0, rank).
+        exclusive: whether the value itself is left out of its sum: [1, 2, 3] gives [0, 1, 3] instead of [1, 3, 6].
+        reversed: whether to start from the end: [1, 2, 3] gives [6, 5, 3].
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type and shape of `input`. Integers wrap around on overflow.
+
+    Raises:
+        ValidationError: there is no such axis.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-cumulativesum
+    """
+    require(axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
+    return input.desc
+
+
+@op(input=Limits(WIDE), output=Limits("input", ranks=(0, N)))
+def _reduce(
+    self: Builder,
+    input: Operand,
+    *,
+    axes: Sequence[int] | None = None,
+    keep_dimensions: bool = False,
+    label: str = "",
+) -> Desc:
+    """Reduce `input` along `axes`.
+
+    Args:
+        input: any rank.
+        axes: the dimensions to reduce, each in [0, rank) and named once; default: all. With none, the function is applied
+            to each value by itself.
+        keep_dimensions: whether the reduced dimensions stay, with size 1.
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type of `input`. Integers wrap around on overflow.
+
+    Raises:
+        ValidationError: an axis does not exist, or is named twice.
+
+    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-reduce
+    """
+    assert axes is not None  # the default below
+    return Desc(input.data_type, reduced(input.shape, axes, keep_dimensions))
+
+
+@_reduce.default("axes")
+def _(input: Operand) -> tuple[int, ...]:
+    return tuple(range(input.rank))
+
+
+_ONLY_FLOATS = Limits(FLOATS)
+
+reduce_l1 = _reduce.named("reduce_l1", "Sum the absolute values along `axes`.")
+reduce_l2 = _reduce.named("reduce_l2", "Take the square root of the sum of squares along `axes`.", input=_ONLY_FLOATS)
+reduce_log_sum = _reduce.named(
+    "reduce_log_sum", "Take the natural logarithm of the sum along `axes`.", input=_ONLY_FLOATS
+)
+reduce_log_sum_exp = _reduce.named(
+    "reduce_log_sum_exp",
+    "Take the natural logarithm of the sum of exponentials along `axes`, without overflow on the way.",
+    input=_ONLY_FLOATS,
+)
+reduce_max = _reduce.named(
+    "reduce_max", "Find the largest value along `axes`; where one is NaN, NaN may be ignored.", input=Limits(ANY)
+)
+reduce_mean = _reduce.named("reduce_mean", "Average the values along `axes`.", input=_ONLY_FLOATS)
+reduce_min = _reduce.named(
+    "reduce_min", "Find the smallest value along `axes`; where one is NaN, NaN may be ignored.", input=Limits(ANY)
+)
+reduce_product = _reduce.named("reduce_product", "Multiply the values along `axes`.")
+reduce_sum = _reduce.named("reduce_sum", "Sum the values along `axes`.")
+reduce_sum_square = _reduce.named("reduce_sum_square", "Sum the squares of the values along `axes`.")
+
+
+def widened(b: Operations, input: Operand) -> Operand:
+    """`input` in float32: sums and squares of float16 values overflow, or lose all digits, long before their mean does."""
+    return b.cast(input, "float32") if input.data_type == "float16" else input
+
+
+def narrowed(b: Operations, result: Operand, input: Operand) -> Operand:
+    """The result of a computation on `widened(b, input)` in the data type of `input`."""
+    return b.cast(result, "float16") if input.data_type == "float16" else result
+
+
+@reduce_l1.decompose
+def _(b: Operations, input: Operand, axes: Sequence[int], keep_dimensions: bool) -> Operand:
+    is_unsigned = input.data_type.startswith("u")
+    return b.reduce_sum(input if is_unsigned else b.abs(input), axes=axes, keep_dimensions=keep_dimensions)
+
+
+@reduce_l2.decompose
+def _(b: Operations, input: Operand, axes: Sequence[int], keep_dimensions: bool) -> Operand:
+    squares = b.reduce_sum_square(widened(b, input), axes=axes, keep_dimensions=keep_dimensions)
+    return narrowed(b, b.sqrt(squares), input)
+
+
+@reduce_log_sum.decompose
+def _(b: Operations, input: Operand, axes: Sequence[int], keep_dimensions: bool) -> Operand:
+    total = b.reduce_sum(widened(b, input), axes=axes, keep_dimensions=keep_dimensions)
+    return narrowed(b, b.log(total), input)
+
+
+@reduce_log_sum_exp.decompose
+def _(b: Operations, input: Operand, axes: Sequence[int], keep_dimensions: bool) -> Operand:
+    # log Σ eˣ = m + log Σ eˣ⁻ᵐ, where no exponential overflows if m is the maximum; an infinite one would give ∞ - ∞.
+    x = widened(b, input)
+    largest = b.reduce_max(x, axes=axes, keep_dimensions=True)
+    m = b.where(b.is_infinite(largest), 0, largest)
+    total = m + b.log(b.reduce_sum(b.exp(x - m), axes=axes, keep_dimensions=True))
+    return narrowed(b, b.reshape(total, reduced(input.shape, axes, keep_dimensions)), input)
+
+
+@reduce_mean.decompose
+def _(b: Operations, input: Operand, axes: Sequence[int], keep_dimensions: bool) -> Operand:
+    count = prod(input.shape[axis] for axis in axes)
+    return narrowed(b, b.reduce_sum(widened(b, input), axes=axes, keep_dimensions=keep_dimensions) / count, input)
+
+
+@reduce_sum_square.decompose
+def _(b: Operations, input: Operand, axes: Sequence[int], keep_dimensions: bool) -> Operand:
+    return b.reduce_sum(input * input, axes=axes, keep_dimensions=keep_dimensions)
