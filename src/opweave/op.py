@@ -23,6 +23,7 @@ from __future__ import annotations
 import inspect
 import math
 import operator
+import re
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -86,7 +87,7 @@ class Op(Generic[P, R]):
         self.__doc__, self.__module__ = doc, function.__module__
         signature = inspect.signature(function)
         parameters = list(signature.parameters.values())[1:]
-        self.operands = tuple(p.name for p in parameters if "Operand" in p.annotation)
+        self.operands = tuple(p.name for p in parameters if re.search(r"\bOperand\b", p.annotation))
         self.attributes = tuple(p.name for p in parameters if p.name not in self.operands and p.name != "label")
         self.positional = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
         self._defaults = {p.name: p.default for p in parameters if p.default is not p.empty}

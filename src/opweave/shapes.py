@@ -58,7 +58,9 @@ def check_window(padding: Sequence[int], strides: Sequence[int], dilations: Sequ
         require(len(pair) == 2 and min(pair) > 0, f"{name} must be 2 positive integers, got {list(pair)}")
 
 
-def conv_size(input: int, filter: int, before: int, after: int, stride: int, dilation: int, ceil: bool = False) -> int:
+def conv_size(
+    input: int, filter: int, before: int, after: int, stride: int, dilation: int, *, ceil: bool = False
+) -> int:
     """The size of one axis after a convolution or a pooling window (https://www.w3.org/TR/webnn/#api-mlgraphbuilder-conv2d).
 
     It is 0 or less where the window does not fit; a last window that sticks out counts with `ceil` only.
@@ -96,3 +98,13 @@ def sample_positions(input: int, output: int) -> tuple[list[int], int]:
     denominator = 2 * output
     last = denominator * (input - 1)
     return [min(max((2 * i + 1) * input - output, 0), last) for i in range(output)], denominator
+
+
+def nearest_positions(input: int, output: int) -> list[int]:
+    """For each of `output` elements the nearest of `input` elements, the lower one at half the way.
+
+    >>> nearest_positions(2, 4), nearest_positions(4, 2)
+    ([0, 0, 1, 1], [0, 2])
+    """
+    numerators, denominator = sample_positions(input, output)
+    return [-((denominator - 2 * numerator) // (2 * denominator)) for numerator in numerators]  # ceil(position - 1/2)

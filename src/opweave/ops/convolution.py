@@ -11,7 +11,7 @@ from ..dtypes import FLOATS
 from ..errors import require
 from ..graph import Builder, Desc, Operand
 from ..op import Limits, op
-from ..shapes import check_window, conv_size, conv_transpose_size, sample_positions, window_extent
+from ..shapes import check_window, conv_size, conv_transpose_size, nearest_positions, sample_positions, window_extent
 
 if TYPE_CHECKING:
     from . import Operations
@@ -20,6 +20,11 @@ InputOperandLayout = Literal["nchw", "nhwc"]
 Conv2dFilterOperandLayout = Literal["oihw", "hwio", "ohwi", "ihwo"]
 ConvTranspose2dFilterOperandLayout = Literal["iohw", "hwoi", "ohwi"]
 InterpolationMode = Literal["nearest-neighbor", "linear"]
+
+
+def _check_bias(bias: Operand | None, channels: int) -> None:
+    if bias is not None:
+        require(bias.shape == (channels,), f"bias must have shape [{channels}], got {bias.desc}")
 
 
 @op(input=Limits(FLOATS, ranks=(4, 4)), filter=Limits("input", ranks=(4, 4)), bias=Limits("input", ranks=(1, 1)))
@@ -76,8 +81,8 @@ def conv2d(
         f"{groups} groups of the filter's {taps['i']} input channels must be the {image['c']} channels of the input",
     )
     require(taps["o"] % groups == 0, f"groups must divide the {taps['o']} output channels, got {groups}")
-    require(bias is None or bias.shape == (taps["o"],), f"bias must have shape [{taps['o']}], got {bias and bias.desc}")
     result = {"n": image["n"], "c": taps["o"]}
+    _check_bias(bias, result["c"])
     for a, *window in zip("hw", padding[::2], padding[1::2], strides, dilations, strict=True):
         result[a] = conv_size(image[a], taps[a], *window)
         require(result[a] > 0, f"the filter must fit into the padded input, got {filter.desc} and {input.desc}")
@@ -137,8 +142,7 @@ def conv_transpose2d(
     # The specification forgets this; one input channel in three groups, say, has no meaning.
     require(image["c"] % groups == 0, f"groups must divide the {image['c']} input channels, got {groups}")
     result = {"n": image["n"], "c": taps["o"] * groups, "h": output_sizes[0], "w": output_sizes[1]}
-    wanted = (result["c"],)
-    require(bias is None or bias.shape == wanted, f"bias must have shape {list(wanted)}, got {bias and bias.desc}")
+    _check_bias(bias, result["c"])
     for a, *window in zip("hw", padding[::2], padding[1::2], strides, dilations, strict=True):
         low = conv_transpose_size(image[a], taps[a], *window)
         high = low + strides["hw".index(a)]
@@ -166,6 +170,48 @@ def _(
         image, taps = input.shape[input_layout.index(a)], filter.shape[filter_layout.index(a)]
         sizes.append(conv_transpose_size(image, taps, *window) + more)
     return tuple(sizes)
+
+
+@conv_transpose2d.decompose
+def _(
+    b: Operations,
+    input: Operand,
+    filter: Operand,
+    padding: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    output_sizes: Sequence[int],
+    groups: int,
+    input_layout: str,
+    filter_layout: str,
+    bias: Operand | None,
+) -> Operand:
+    """A convolution of the input, spread out by the strides with zeros in between, with the filter turned round."""
+    x = b.transpose(input, permutation=[input_layout.index(a) for a in "nchw"])
+    w = b.transpose(filter, permutation=[filter_layout.index(a) for a in "iohw"])
+    (n, c, *image), (_, o, *taps), (down, right) = x.shape, w.shape, strides
+    spread = b.pad(b.reshape(x, [n, c, image[0], 1, image[1], 1]), [0] * 6, [0, 0, 0, down - 1, 0, right - 1])
+    sizes = [image[0] * down, image[1] * right]
+    extents = [window_extent(size, dilation) for size, dilation in zip(taps, dilations, strict=True)]
+    before = [extent - 1 - pad for extent, pad in zip(extents, padding[::2], strict=True)]
+    after = [
+        output + extent - 1 - size - pad
+        for output, extent, size, pad in zip(output_sizes, extents, sizes, before, strict=True)
+    ]
+    # Where the padding is less than nothing, the convolution does not see the outermost elements.
+    starts = [max(-pad, 0) for pad in before]
+    seen = [size - start - max(-pad, 0) for size, start, pad in zip(sizes, starts, after, strict=True)]
+    x = b.slice(b.reshape(spread, [n, c, *sizes]), [0, 0, *starts], [n, c, *seen])
+    w = b.transpose(b.reshape(w, [groups, c // groups, o, *taps]), permutation=[0, 2, 1, 3, 4])
+    y = b.conv2d(
+        x,
+        b.reverse(b.reshape(w, [groups * o, c // groups, *taps]), axes=[2, 3]),
+        padding=[max(pad, 0) for pair in zip(before, after, strict=True) for pad in pair],
+        dilations=dilations,
+        groups=groups,
+        bias=bias,
+    )
+    return b.transpose(y, permutation=["nchw".index(a) for a in input_layout])
 
 
 @op(input=Limits((*FLOATS, "uint8", "int8"), ranks=(4, 4)))
@@ -233,3 +279,26 @@ def _(input: Operand, scales: Sequence[float], axes: Sequence[int]) -> tuple[int
     fits = all(1 <= product < math.inf for product in products)
     require(fits, f"scales must give sizes of at least 1, got {list(scales)} for {input.desc}")
     return tuple(math.floor(product) for product in products)
+
+
+@resample2d.decompose
+def _(b: Operations, input: Operand, mode: str, sizes: Sequence[int], axes: Sequence[int]) -> Operand:
+    if mode == "nearest-neighbor":
+        for axis, size in zip(axes, sizes, strict=True):
+            nearest = nearest_positions(input.shape[axis], size)
+            input = b.gather(input, b.as_operand(nearest, "uint32"), axis=axis)
+        return input
+    # Weights are whole numbers, and the sum is divided at the end, which is exact for integers.
+    total, divisor = b.cast(input, "float32"), 1
+    for axis, size in zip(axes, sizes, strict=True):
+        numerators, denominator = sample_positions(input.shape[axis], size)
+        before = [numerator // denominator for numerator in numerators]
+        after = [-(-numerator // denominator) for numerator in numerators]
+        parts = b.as_operand([numerator % denominator for numerator in numerators], "float32")
+        weight = b.reshape(parts, [size if a == axis else 1 for a in range(4)])
+        low = b.gather(total, b.as_operand(before, "uint32"), axis=axis)
+        high = b.gather(total, b.as_operand(after, "uint32"), axis=axis)
+        total = low * (denominator - weight) + high * weight
+        divisor *= denominator
+    mean = total / divisor
+    return b.cast(mean if input.data_type in FLOATS else b.round_even(mean), input.data_type)

@@ -79,8 +79,9 @@ def gemm(
     rows, inner = reversed(a.shape) if a_transpose else a.shape
     depth, columns = reversed(b.shape) if b_transpose else b.shape
     require(inner == depth, f"a and b must have the same inner dimension, got {inner} and {depth}")
-    fits = c is None or broadcasts_to(c.shape, (rows, columns))
-    require(fits, f"c must broadcast to [{rows}, {columns}], got {c and c.desc}")
+    if c is not None:
+        fits = broadcasts_to(c.shape, (rows, columns))
+        require(fits, f"c must broadcast to [{rows}, {columns}], got {c.desc}")
     return Desc(a.data_type, (rows, columns))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -9,7 +10,7 @@ from ..dtypes import ANY, FLOATS
 from ..errors import require
 from ..graph import Builder, Desc, Operand
 from ..op import Limits, op
-from ..shapes import check_window, conv_size
+from ..shapes import check_window, conv_size, window_extent
 from .convolution import InputOperandLayout
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ def _pool2d(
     # The text sets the padding to 0 where outputSizes is given, and wants outputSizes smaller than strides. Neither can be
     # meant: the conformance tests, and browsers, use both options together, and sizes are rarely smaller than strides.
     check_window(padding, strides, dilations)
-    assert window_dimensions is not None and output_sizes is not None  # their defaults are declared below
+    assert window_dimensions is not None  # the defaults are declared below
+    assert output_sizes is not None
     _check_dimensions(window_dimensions)
     require(len(output_sizes) == 2, f"output_sizes must have 2 values, got {list(output_sizes)}")
     image = dict(zip(layout, input.shape, strict=True))
@@ -101,10 +103,38 @@ def _(
     return tuple(sizes)
 
 
-average_pool2d = _pool2d.named("average_pool2d", "Average each window of each channel; of a window without elements: NaN.")
+average_pool2d = _pool2d.named(
+    "average_pool2d", "Average each window of each channel; of a window without elements: NaN."
+)
 l2_pool2d = _pool2d.named("l2_pool2d", "Take the square root of the sum of squares of each window of each channel.")
 max_pool2d = _pool2d.named(
     "max_pool2d",
     "Take the maximum of each window of each channel; without elements: the lowest value of the data type.",
     input=Limits(ANY, ranks=(4, 4)),
 )
+
+
+@l2_pool2d.decompose
+def _(
+    b: Operations,
+    input: Operand,
+    window_dimensions: Sequence[int],
+    padding: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    layout: InputOperandLayout,
+    output_sizes: Sequence[int],
+) -> Operand:
+    # Zeros around the input add nothing to the sums, and make all windows whole, so that averages times a count are sums.
+    before, after = [0] * 4, [0] * 4
+    for a, taps, pad, stride, dilation, count in zip(
+        "hw", window_dimensions, padding[::2], strides, dilations, output_sizes, strict=True
+    ):
+        axis = layout.index(a)
+        reach = (count - 1) * stride + window_extent(taps, dilation)
+        before[axis], after[axis] = pad, max(reach - pad - input.shape[axis], 0)
+    x = b.pad(b.cast(input, "float32"), before, after)
+    mean = b.average_pool2d(
+        x * x, window_dimensions=window_dimensions, strides=strides, dilations=dilations, layout=layout
+    )
+    return b.cast(b.sqrt(mean * math.prod(window_dimensions)), input.data_type)

@@ -1,3 +1,144 @@
 """ONNX Runtime rules: convolutions and resampling."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ....ops import convolution as ops
+from ....shapes import conv_transpose_size, nearest_positions, sample_positions
+from .. import ort
+from ..emit import Emitter, Value
+
+SINGLE_PRECISION = 2**20
+"""Where input size times output size is below this, float32 tells any two positions of `sample_positions` apart."""
+
+
+@ort.lower(ops.conv2d)
+def _(
+    ctx: Emitter,
+    input: Value,
+    filter: Value,
+    padding: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    groups: int,
+    input_layout: str,
+    filter_layout: str,
+    bias: Value | None,
+) -> Value:
+    x, w = ctx.relayout(input, input_layout, "nchw"), ctx.relayout(filter, filter_layout, "oihw")
+    y = ctx.emit(
+        "Conv",
+        x,
+        w,
+        bias,
+        kernel_shape=w.dims[2:],
+        pads=[padding[i] for i in (0, 2, 1, 3)],
+        strides=strides,
+        dilations=dilations,
+        group=groups,
+    )
+    return ctx.relayout(y, "nchw", input_layout)
+
+
+@ort.lower(ops.conv_transpose2d)
+def _(
+    ctx: Emitter,
+    input: Value,
+    filter: Value,
+    padding: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    output_sizes: Sequence[int],
+    groups: int,
+    input_layout: str,
+    filter_layout: str,
+    bias: Value | None,
+) -> Value:
+    x, w = ctx.relayout(input, input_layout, "nchw"), ctx.relayout(filter, filter_layout, "iohw")
+    windows = zip(x.dims[2:], w.dims[2:], padding[::2], padding[1::2], strides, dilations, strict=True)
+    smallest = [conv_transpose_size(*window) for window in windows]
+    y = ctx.emit(
+        "ConvTranspose",
+        x,
+        w,
+        bias,
+        kernel_shape=w.dims[2:],
+        pads=[padding[i] for i in (0, 2, 1, 3)],
+        strides=strides,
+        dilations=dilations,
+        output_padding=[size - least for size, least in zip(output_sizes, smallest, strict=True)],
+        group=groups,
+    )
+    return ctx.relayout(y, "nchw", input_layout)
+
+
+def _engine_agrees(input: int, output: int) -> bool:
+    """Whether the engine, which computes positions in float32, finds the nearest elements that the specification wants.
+
+    It may err where a position lies half-way between two elements, unless the scale, being a power of two, is exact.
+    """
+    numerators, denominator = sample_positions(input, output)
+    ties = any((2 * numerator - denominator) % (2 * denominator) == 0 for numerator in numerators)
+    ratio = input // output
+    exact = input == ratio * output and ratio & (ratio - 1) == 0
+    return input * output < SINGLE_PRECISION and (exact or not ties)
+
+
+def _resize(ctx: Emitter, x: Value, mode: str, shape: Sequence[int]) -> Value:
+    resized: Value = ctx.emit(
+        "Resize",
+        x,
+        None,
+        None,
+        ctx.constant(list(shape)),
+        shape=shape,
+        mode=mode,
+        coordinate_transformation_mode="half_pixel",
+        nearest_mode="round_prefer_floor",
+    )
+    return resized
+
+
+@ort.lower(ops.resample2d)
+def _(ctx: Emitter, input: Value, mode: str, sizes: Sequence[int], axes: Sequence[int]) -> Value:
+    changed = [(axis, size) for axis, size in zip(axes, sizes, strict=True) if size != input.dims[axis]]
+    if mode == "nearest-neighbor":
+        if all(_engine_agrees(input.dims[axis], size) for axis, size in changed):
+            return _resize(ctx, input, "nearest", ctx.output.shape) if changed else input
+        for axis, size in changed:
+            input = ctx.emit("Gather", input, ctx.constant(nearest_positions(input.dims[axis], size)), axis=axis)
+        return input
+    if input.data_type in ("int8", "uint8"):
+        return _linear_of_integers(ctx, input, changed)
+    # The engine interpolates over the last two axes only.
+    order = [axis for axis in range(4) if axis not in axes] + sorted(axes)
+    shape = [ctx.output.shape[axis] for axis in order]
+    y = _resize(ctx, ctx.transpose(input, order), "linear", shape)
+    return ctx.transpose(y, [order.index(axis) for axis in range(4)])
+
+
+def _linear_of_integers(ctx: Emitter, x: Value, changed: Sequence[tuple[int, int]]) -> Value:
+    """Linear interpolation rounded to nearest, ties to even, while the engine cuts fractions off.
+
+    The weights are whole numbers and the sum is divided at the end; all of that is exact in float64.
+    """
+    total, divisor = ctx.cast(x, "float64"), 1
+    for axis, size in changed:
+        numerators, denominator = sample_positions(x.dims[axis], size)
+        before, part = np.divmod(numerators, denominator)
+        column = [-1 if a == axis else 1 for a in range(4)]
+
+        def share(at: np.ndarray, weight: np.ndarray, total: Value = total, axis: int = axis) -> Value:
+            product: Value = ctx.emit(
+                "Mul",
+                ctx.emit("Gather", total, ctx.constant(at), axis=axis),
+                ctx.constant(weight.reshape(column), "float64"),  # noqa: B023  (called at once)
+            )
+            return product
+
+        total = ctx.emit("Add", share(before, denominator - part), share(before + (part > 0), part))
+        divisor *= denominator
+    return ctx.cast(ctx.emit("Round", ctx.emit("Div", total, ctx.scalar(divisor, total))), x.data_type)
