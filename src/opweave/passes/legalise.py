@@ -16,7 +16,7 @@ from ..ops import Operations
 
 
 class _Rewriter(Operations):
-    """A builder that decomposes on the way in; it uses operands of the graph that it rewrites."""
+    """A builder that decomposes on the way in."""
 
     def __init__(self, supports: Callable[[Node], bool], backend: str) -> None:
         super().__init__()
@@ -24,9 +24,6 @@ class _Rewriter(Operations):
         self.origin: dict[Node, Node] = {}
         self._source: Node | None = None
         self._prefix = ""
-
-    def owns(self, operand: Operand) -> bool:
-        return True
 
     def as_operand(self, value: Any, data_type: Any) -> Operand:
         return constant(self, value, data_type)
@@ -86,15 +83,20 @@ def legalise(
 
     def follow(value: Any) -> Any:
         if isinstance(value, tuple):
-            return tuple(replaced.get(item, item) for item in value)
-        return replaced.get(value, value)
+            return tuple(follow(item) for item in value)
+        if value is not None and value not in replaced:
+            # Inputs and constants get a stand-in of the rewriter, so that operators on them build here: the builder that
+            # they come from is closed by now.
+            replaced[value] = Operand(rewriter, value.desc, name=value.name, value=value.value)
+        return replaced.get(value)
 
+    rewriter.inputs.update((name, follow(operand)) for name, operand in graph.inputs.items())
     for node in graph.nodes:
         rewriter._source = node
         inputs = {name: follow(value) for name, value in node.inputs.items()}
         descs = tuple(output.desc for output in node.outputs)
         outputs = rewriter.add_node(node.op, inputs, node.attributes, node.label, descs)
         replaced.update(zip(node.outputs, outputs, strict=True))
-    outputs_by_name = {name: replaced.get(operand, operand) for name, operand in graph.outputs.items()}
+    outputs_by_name = {name: follow(operand) for name, operand in graph.outputs.items()}
     reached = Graph.reaching(outputs_by_name)
-    return Graph(graph.inputs, outputs_by_name, reached.nodes), rewriter.origin
+    return Graph(rewriter.inputs, outputs_by_name, reached.nodes), rewriter.origin
