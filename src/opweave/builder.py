@@ -60,9 +60,13 @@ class MLGraphBuilder(Operations):
         return self.context.backend.limits(op)
 
     def as_operand(self, value: Any, data_type: DataType) -> Operand:
-        """A constant for an array, or for a number in the given data type."""
+        """A constant for an array, or for a number or nested sequences of numbers in the given data type."""
         if isinstance(value, (int, float)):
             return self.constant(data_type, value)
+        if isinstance(value, Sequence):
+            import numpy as np
+
+            value = np.array(value, data_type)
         return self.constant(value)
 
     def input(self, name: str, data_type: DataType, shape: Sequence[int]) -> MLOperand:

@@ -100,8 +100,12 @@ def cast_number(value: float, data_type: DataType) -> int | float:
     if info.kind == "f":
         import numpy as np
 
+        try:
+            wide = np.float64(value)
+        except OverflowError:  # an integer of more than 308 digits
+            wide = np.float64(math.inf if value > 0 else -math.inf)
         with np.errstate(over="ignore"):
-            return float(np.float64(value).astype(data_type))
+            return float(wide.astype(data_type))
     if isinstance(value, float):
         if math.isnan(value):
             return 0

@@ -378,7 +378,7 @@ class Builder:
         return operand.builder is self
 
     def as_operand(self, value: Any, data_type: DataType) -> Operand:
-        """A constant for an array, or for a number in the data type of the operands around it."""
+        """A constant for an array, or for a number (or nested sequences of numbers) in the given data type."""
         raise ValidationError(f"expected an operand, got {type(value).__name__}")
 
     def add_node(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Literal
 
-from ..dtypes import ANY, cast_number
+from ..dtypes import ANY
 from ..errors import require
 from ..graph import Builder, Desc, Operand
 from ..op import Limits, Long, N, Number, op
@@ -126,6 +126,9 @@ def pad(
     return Desc(input.data_type, tuple(before + size + after for before, size, after in padded))
 
 
+pad.cast("value", like="input")
+
+
 @pad.decompose
 def _(
     b: Operations,
@@ -139,8 +142,7 @@ def _(
         """`count` elements before, or after, those of `part` along `axis`."""
         size = part.shape[axis]
         if mode == "constant":
-            fill = b.as_operand(cast_number(value, part.data_type), part.data_type)
-            return b.expand(fill, _along(part, axis, 0, count)[1])
+            return b.expand(b.as_operand(value, part.data_type), _along(part, axis, 0, count)[1])
         if mode == "edge":
             edge = b.slice(part, *_along(part, axis, 0 if before else size - 1, 1))
             return b.expand(edge, _along(part, axis, 0, count)[1])

@@ -32,6 +32,10 @@ ONNX_TYPES = {name: info.onnx for name, info in INFO.items()} | {"bool": 9, "flo
 # What an integer type is widened to where the engine has no kernel for it; each holds all values of the narrower one.
 _WIDER = {"int8": ("int32", "int64"), "uint8": ("int32", "uint32", "int64"), "int32": ("int64",), "uint32": ("int64",)}
 
+# Kernels that for int64 go astray when two numbers differ in bit 31 but not above it; the cause and its repair:
+# https://github.com/microsoft/onnxruntime/pull/32475. The comparisons and Where are right.
+_COMPARED_WRONGLY = {"Clip", "Max", "Min", "Sign"}
+
 
 def varint(number: int) -> bytes:
     """A protobuf variable-length integer; negative ones take 10 bytes."""
@@ -150,10 +154,13 @@ class Emitter:
             attributes: the ONNX attributes; those that are None are left out. Floats must be Python floats.
 
         Where the engine has no kernel for an integer type, operands are cast to the next wider one that has, and the
-        result is cast back, which wraps around as the narrow type would.
+        result is cast back, which wraps around as the narrow type would. Min, Max, Clip and Sign of int64 are composed,
+        since their kernels are wrong.
         """
         deciding = next((v for v in inputs if v is not None and v.data_type != "bool"), None)
         narrow = deciding.data_type if deciding is not None else "bool"
+        if deciding is not None and narrow == "int64" and op_type in _COMPARED_WRONGLY:
+            return self._compared(op_type, deciding, *inputs[1:])
         result_type = data_type or narrow
         wide = self._widened(op_type, narrow, domain)
         if wide != narrow:
@@ -266,6 +273,21 @@ class Emitter:
     def _fresh(self) -> str:
         self._count += 1
         return f"t{self._count}"
+
+    def _compared(self, op_type: str, first: Value, *others: Value | None) -> Value:
+        """What Clip, Max, Min or Sign of int64 should give."""
+        self.has_kernels = False
+        result = first
+        if op_type == "Sign":
+            zero = self.scalar(0, first)
+            above, below = (self.emit(op, first, zero, data_type="bool") for op in ("Greater", "Less"))
+            return self.emit("Sub", self.cast(above, "int64"), self.cast(below, "int64"))
+        steps = zip(("Max", "Min"), others, strict=False) if op_type == "Clip" else ((op_type, o) for o in others)
+        for step, other in steps:
+            if other is not None:
+                chosen = self.emit("Less" if step == "Max" else "Greater", result, other, data_type="bool")
+                result = self.emit("Where", chosen, other, result)
+        return result
 
     def _widened(self, op_type: str, data_type: str, domain: str) -> str:
         """The data type in which the engine can run `op_type` for operands of `data_type`."""

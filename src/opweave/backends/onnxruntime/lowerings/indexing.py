@@ -1,3 +1,69 @@
-"""ONNX Runtime rules: gather and scatter."""
+"""ONNX Runtime rules: operations that pick elements by index.
+
+The engine counts negative indices from the end, as WebNN does, but raises on those out of range, which WebNN clamps. So
+indices are clamped here: constant ones at build time, and only if they need it.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ....ops import indexing as ops
+from .. import ort
+from ..emit import Emitter, Value
+
+
+def _within(ctx: Emitter, indices: Value, sizes: int | Sequence[int], *types: str) -> Value:
+    """`indices` in one of `types`, clamped to [-size, size - 1]; `sizes` is one for all, or one for each last index."""
+    data_type = indices.data_type if indices.data_type in types else types[0]
+    low, high = np.negative(sizes), np.subtract(sizes, 1)
+    array = ctx.array_of(indices)
+    if array is not None:
+        clamped = np.clip(array.astype(np.int64), low, high)
+        fits = data_type == indices.data_type and np.array_equal(clamped, array)
+        return indices if fits else ctx.constant(clamped, data_type)
+    uniform = low.min() == low.max()
+    # The engine's kernels compare int64 wrongly; float64 holds all sizes, and is quicker than comparing and choosing.
+    exact = "float64" if indices.data_type == "int64" else indices.data_type
+    least = None if exact == "uint32" else ctx.constant(low.max() if uniform else low, exact)
+    most = ctx.constant(high.max() if uniform else high, exact)
+    moved = ctx.cast(indices, exact)
+    if uniform:
+        return ctx.cast(ctx.emit("Clip", moved, least, most), data_type)
+    moved = ctx.emit("Min", moved, most)
+    return ctx.cast(moved if least is None else ctx.emit("Max", moved, least), data_type)
+
+
+def _along(ctx: Emitter, indices: Value, input: Value, axis: int) -> Value:
+    return _within(ctx, indices, input.dims[axis], "int64", "int32")
+
+
+def _coordinates(ctx: Emitter, indices: Value, input: Value) -> Value:
+    return _within(ctx, indices, input.dims[: indices.dims[-1]], "int64")
+
+
+@ort.lower(ops.gather)
+def _(ctx: Emitter, input: Value, indices: Value, axis: int) -> Value:
+    return ctx.emit("Gather", input, _along(ctx, indices, input, axis), axis=axis)
+
+
+@ort.lower(ops.gather_elements)
+def _(ctx: Emitter, input: Value, indices: Value, axis: int) -> Value:
+    return ctx.emit("GatherElements", input, _along(ctx, indices, input, axis), axis=axis)
+
+
+@ort.lower(ops.gather_nd)
+def _(ctx: Emitter, input: Value, indices: Value) -> Value:
+    return ctx.emit("GatherND", input, _coordinates(ctx, indices, input))
+
+
+@ort.lower(ops.scatter_elements)
+def _(ctx: Emitter, input: Value, indices: Value, updates: Value, axis: int) -> Value:
+    return ctx.emit("ScatterElements", input, _along(ctx, indices, input, axis), updates, axis=axis)
+
+
+@ort.lower(ops.scatter_nd)
+def _(ctx: Emitter, input: Value, indices: Value, updates: Value) -> Value:
+    return ctx.emit("ScatterND", input, _coordinates(ctx, indices, input), updates)

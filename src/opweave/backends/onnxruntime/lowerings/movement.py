@@ -1,3 +1,101 @@
-"""ONNX Runtime rules: operations that move elements."""
+"""ONNX Runtime rules: operations that move elements. Where nothing moves, a rule returns its input and emits nothing."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ....ops import movement as ops
+from .. import ort
+from ..emit import Emitter, Value
+
+FIRST = -(2**63)
+"""As the end of a slice that runs backwards: beyond the first element."""
+
+
+@ort.lower(ops.concat)
+def _(ctx: Emitter, inputs: Sequence[Value], axis: int) -> Value:
+    return inputs[0] if len(inputs) == 1 else ctx.emit("Concat", *inputs, axis=axis)
+
+
+@ort.lower(ops.expand)
+def _(ctx: Emitter, input: Value, new_shape: Sequence[int]) -> Value:
+    return input if input.dims == tuple(new_shape) else ctx.emit("Expand", input, ctx.constant(new_shape))
+
+
+@ort.lower(ops.pad)
+def _(
+    ctx: Emitter,
+    input: Value,
+    beginning_padding: Sequence[int],
+    ending_padding: Sequence[int],
+    mode: ops.PaddingMode,
+    value: float,
+) -> Value:
+    if not any(beginning_padding) and not any(ending_padding):
+        return input  # also that of a scalar, which the engine's kernel refuses
+    fill = ctx.scalar(value, input) if mode == "constant" else None
+    pads = ctx.constant([*beginning_padding, *ending_padding])
+    return ctx.emit("Pad", input, pads, fill, mode="reflect" if mode == "reflection" else mode)
+
+
+@ort.lower(ops.reshape)
+def _(ctx: Emitter, input: Value, new_shape: Sequence[int]) -> Value:
+    return ctx.reshape(input, new_shape)
+
+
+@ort.lower(ops.reverse)
+def _(ctx: Emitter, input: Value, axes: Sequence[int]) -> Value:
+    moving = [axis for axis in axes if input.dims[axis] > 1]
+    if not moving:
+        return input
+    back = ctx.constant([-1] * len(moving))
+    return ctx.emit("Slice", input, back, ctx.constant([FIRST] * len(moving)), ctx.constant(moving), back)
+
+
+@ort.lower(ops.slice)
+def _(ctx: Emitter, input: Value, starts: Sequence[int], sizes: Sequence[int], strides: Sequence[int]) -> Value:
+    cut = [axis for axis, whole in enumerate(input.dims) if sizes[axis] < whole or strides[axis] > 1]
+    if not cut:
+        return input
+    ends = [starts[axis] + sizes[axis] for axis in cut]
+    steps = ctx.constant([strides[axis] for axis in cut]) if any(strides[axis] > 1 for axis in cut) else None
+    return ctx.emit(
+        "Slice", input, ctx.constant([starts[a] for a in cut]), ctx.constant(ends), ctx.constant(cut), steps
+    )
+
+
+@ort.lower(ops.split)
+def _(ctx: Emitter, input: Value, splits: int | Sequence[int], axis: int) -> Sequence[Value]:
+    sizes = ops.part_sizes(input.dims[axis], splits)
+    if len(sizes) == 1:
+        return [input]
+    return ctx.emit("Split", input, ctx.constant(sizes), axis=axis, outputs=len(sizes))
+
+
+@ort.lower(ops.tile)
+def _(ctx: Emitter, input: Value, repetitions: Sequence[int]) -> Value:
+    if all(times == 1 for times in repetitions):
+        return input
+    if input.data_type != "float16":
+        return ctx.emit("Tile", input, ctx.constant(repetitions))
+    # There is no float16 kernel; this moves the bits as they are, in one pass, where the engine would go through float32.
+    split, stretched, joined = [], [], []
+    for size, times in zip(input.dims, repetitions, strict=True):
+        split += [size] if times == 1 else [1, size]
+        stretched += [size] if times == 1 else [times, size]
+        joined.append(times * size)
+    return ctx.reshape(ctx.emit("Expand", ctx.reshape(input, split), ctx.constant(stretched)), joined)
+
+
+@ort.lower(ops.transpose)
+def _(ctx: Emitter, input: Value, permutation: Sequence[int]) -> Value:
+    return ctx.transpose(input, permutation)
+
+
+@ort.lower(ops.triangular)
+def _(ctx: Emitter, input: Value, upper: bool, diagonal: int) -> Value:
+    *_, rows, columns = input.dims
+    # Without a kernel for uint64, its bits travel as those of int64.
+    moved = ctx.cast(input, "int64") if input.data_type == "uint64" else input
+    nearest = ctx.constant(min(max(diagonal, -rows), columns))  # all further away leave all, or nothing
+    return ctx.cast(ctx.emit("Trilu", moved, nearest, upper=int(upper)), input.data_type)
