@@ -1,0 +1,247 @@
+"""Where Opweave is not the letter of the specification, and why: the one list of that, as data.
+
+`tests/test_registry.py` compares every object, method, argument, default, enumeration and limit with the specification, and
+fails where a difference is not in this list, or something in this list no longer differs. `docs/deviations.md` is made of
+it: `python -m opweave.deviations docs/deviations.md`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """Something that the specification does not have, or has otherwise.
+
+    Attributes:
+        where: what it concerns, in Python's names, `*` standing for anything: members `MLContext.compute`, arguments
+            `MLContext.read_tensor(out)`, or aspects of them `MLContext.read_tensor: returns ArrayBuffer`.
+        kind: whether it is there only here, or differs from what is there.
+        what: what there is instead.
+        reason: why.
+    """
+
+    where: tuple[str, ...]
+    kind: Literal["addition", "change"]
+    what: str
+    reason: str
+
+
+CHANGES = [
+    Deviation(
+        ("NavigatorML: missing",),
+        "change",
+        "`navigator.ml` is `opweave.ml`.",
+        "There is no navigator outside of a browser.",
+    ),
+    Deviation(
+        ("*: promise",),
+        "change",
+        "Methods that return a promise there return the value itself, and have a twin to await, `…_async`. `lost` is a "
+        "future, which can be awaited as well.",
+        "On a CPU work is done when the method returns; most Python is not asynchronous.",
+    ),
+    Deviation(
+        ("*(options)", "*(descriptor)"),
+        "change",
+        "The members of dictionaries are arguments themselves: `data_type, shape` for descriptors, keywords for options.",
+        "Python has keyword arguments; a misspelt one is an error instead of being ignored.",
+    ),
+    Deviation(
+        ("MLContext.read_tensor(output_data): missing", "MLContext.read_tensor(out)"),
+        "change",
+        "The array to read into is the keyword `out=`.",
+        "That is its name in NumPy.",
+    ),
+    Deviation(
+        ("MLContext.read_tensor: returns ArrayBuffer", "MLContext.read_tensor: returns undefined"),
+        "change",
+        "`read_tensor` returns an array of the tensor's data type and shape, also where it was given the memory.",
+        "Bytes would have to be given data type and shape by hand.",
+    ),
+    Deviation(
+        ("MLContext.accelerated: the truth",),
+        "change",
+        "`accelerated` tells whether the device is a GPU or an NPU; there it repeats the option.",
+        "What was asked for is known; what came of it is not.",
+    ),
+    Deviation(
+        ("MLGraphBuilder.constant: memory",),
+        "change",
+        "Constants are kept by reference, not copied. Do not change an array while its graph is in use.",
+        "Weights are large, and a second copy of them serves nobody.",
+    ),
+    Deviation(
+        ("MLGraphBuilder.constant: uint32",),
+        "change",
+        "Numbers cast to uint32 are clamped to [0, 2³² - 1]; the text casts them to a signed 32-bit integer.",
+        "A mistake in the text: uint32 could not hold its own upper half.",
+    ),
+    Deviation(
+        ("MLGraphBuilder.clamp: bounds left out",),
+        "change",
+        "A bound of `clamp` that is left out does not limit; the text makes the lower one +∞ and the upper one -∞.",
+        "A mistake in the text, which its own emulation contradicts.",
+    ),
+    Deviation(
+        ("MLGraphBuilder.is_nan(a): limits", "MLGraphBuilder.is_infinite(a): limits"),
+        "change",
+        "`is_nan` and `is_infinite` take float32 and float16 only; the table of their limits says any data type.",
+        "The text contradicts itself: the steps of both methods throw for other types.",
+    ),
+]
+
+ADDITIONS = [
+    Deviation(
+        ("ML.*_async", "MLContext.*_async", "MLGraphBuilder.*_async"),
+        "addition",
+        "Twins to await.",
+        "See above: they return what the specification's promises resolve to.",
+    ),
+    Deviation(
+        ("opweave.devices", "opweave.Device", "ML.create_context(device)", "MLContext.device"),
+        "addition",
+        "The devices of this machine can be listed, and one of them asked for by name.",
+        "Preferences are for pages that must not know the machine; a program on a server has to.",
+    ),
+    Deviation(
+        ("MLContext.compute",),
+        "addition",
+        "`compute(graph, {name: array})` runs a graph on arrays, and returns arrays.",
+        "The common case in one line, without tensors.",
+    ),
+    Deviation(
+        ("MLContext.tensor_from",),
+        "addition",
+        "`tensor_from(array)` makes a tensor of memory that exists, also of another library's through DLPack.",
+        "No copy between NumPy, PyTorch and a graph.",
+    ),
+    Deviation(
+        ("MLTensor.numpy", "MLTensor.__array__", "MLTensor.__dlpack__", "MLTensor.__dlpack_device__"),
+        "addition",
+        "Tensors can be looked at in place, as arrays of NumPy and of everything that speaks DLPack.",
+        "No copy on the way out either.",
+    ),
+    Deviation(
+        ("MLGraphBuilder.constant(array)",),
+        "addition",
+        "`constant(array)` takes data type and shape from the array.",
+        "Arrays know both.",
+    ),
+    Deviation(
+        ("MLGraphBuilder: numbers and arrays as operands",),
+        "addition",
+        "Where an operation takes operands, numbers and arrays become constants, in the data type of the first operand.",
+        "`builder.max(x, 0)` says what is meant.",
+    ),
+    Deviation(
+        ("MLOperand.__*__",),
+        "addition",
+        "Python's operators on operands (`a @ b + c`, `x[..., 1:]`), and every operation as a method (`x.relu()`).",
+        "Formulas read like formulas.",
+    ),
+    Deviation(
+        ("MLOperand.rank", "MLOperand.desc", "MLTensor.desc"),
+        "addition",
+        "The number of dimensions; data type and shape in one.",
+        "Both are needed all the time.",
+    ),
+    Deviation(
+        ("MLGraph.inputs", "MLGraph.outputs", "MLGraphBuilder.inputs"),
+        "addition",
+        "Data types and shapes of a graph's inputs and outputs, by name.",
+        "Who gets a graph from elsewhere has to know what to feed it.",
+    ),
+    Deviation(
+        ("MLGraph.devices", "MLGraph.explain", "MLGraph.placements"),
+        "addition",
+        "Where each operation of a graph runs, and whether by one kernel, by several, or by its decomposition.",
+        "Performance that cannot be explained cannot be improved.",
+    ),
+    Deviation(
+        ("*.destroyed", "*.context", "MLContext.power_preference"),
+        "addition",
+        "State that objects have in the specification too, but do not show.",
+        "For messages and tests.",
+    ),
+    Deviation(
+        ("opweave.memory",),
+        "addition",
+        "The counter of copies, `opweave.memory.copies`.",
+        "Proof that there are none.",
+    ),
+    Deviation(
+        ("opweave.*Error",),
+        "addition",
+        "Exceptions: `ValidationError` (also a `TypeError`) where the specification throws `TypeError`, and one for each "
+        "`DOMException`.",
+        "Errors of ours can be told from others.",
+    ),
+    Deviation(
+        (
+            "MLContext.backend",
+            "MLContext.check_*",
+            "MLContext.lose",
+            "MLGraph.check_alive",
+            "MLTensor.memory",
+            "MLGraphBuilder.add_node",
+            "MLGraphBuilder.as_operand",
+            "MLGraphBuilder.check_open",
+            "MLGraphBuilder.limits",
+            "MLGraphBuilder.listing",
+            "MLGraphBuilder.max_byte_length",
+            "MLGraphBuilder.owns",
+            "MLOperand.builder",
+            "MLOperand.is_*",
+            "MLOperand.name",
+            "MLOperand.node",
+            "MLOperand.value",
+        ),
+        "addition",
+        "What operations, back ends and passes are made of.",
+        "They can be written outside of this package, too.",
+    ),
+]
+
+DEVIATIONS = [*CHANGES, *ADDITIONS]
+
+
+def render() -> str:
+    """The list as a page in Markdown."""
+
+    def table(rows: Sequence[Deviation]) -> list[str]:
+        lines = ["| Where | What | Why |", "|---|---|---|"]
+        for row in rows:
+            where = ", ".join(f"`{pattern}`" for pattern in row.where)
+            lines.append(f"| {where} | {row.what} | {row.reason} |")
+        return lines
+
+    lines = [
+        "# Deviations from the specification",
+        "",
+        "Opweave follows the [Web Neural Network API](https://www.w3.org/TR/webnn/), editor's draft of 2026-06-26. Names are",
+        "the specification's in snake_case. This page lists all else that differs; it is made by `make docs` from",
+        "`opweave.deviations`, and a test holds that list to the truth.",
+        "",
+        "## Changes",
+        "",
+        *table(CHANGES),
+        "",
+        "## Additions",
+        "",
+        *table(ADDITIONS),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    page = render()
+    if len(sys.argv) > 1:
+        Path(sys.argv[1]).write_text(page, encoding="utf-8")
+    else:
+        print(page, end="")

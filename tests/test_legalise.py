@@ -1,0 +1,66 @@
+"""The pass that replaces what a back end cannot do by its decomposition."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import opweave as ow
+from opweave.graph import Builder, Desc, Graph, Node, Operand
+from opweave.op import Limits, op
+from opweave.passes.legalise import legalise
+
+CONTEXT = ow.ml.create_context(device="reference")
+
+
+@op(x=Limits(("float32",)))
+def _twice_plus(self: Builder, x: Operand, y: Operand, *, label: str = "") -> Desc:
+    return x.desc
+
+
+@_twice_plus.decompose
+def _(b: ow.MLGraphBuilder, x: Operand, y: Operand) -> Operand:
+    return x * 2 + y
+
+
+def built(label: str = "") -> Graph:
+    """A graph whose builder is closed, as it is when a back end compiles."""
+    builder = ow.MLGraphBuilder(CONTEXT)
+    x, y = builder.input("x", "float32", [2]), builder.constant(np.array([10, 20], "float32"))
+    graph = Graph.reaching({"z": _twice_plus(builder, x, y, label=label)})
+    builder.build({"unused": builder.exp(x)})
+    return graph
+
+
+def supports(node: Node) -> bool:
+    return node.op is not _twice_plus
+
+
+def test_decompositions_may_use_operators_on_inputs_and_constants() -> None:
+    legal, _ = legalise(built(), supports)
+    assert [node.op.name for node in legal.nodes] == ["mul", "add"]
+    executable = CONTEXT.backend.compile(legal, device="reference", power_preference="default")
+    result = np.empty(2, "float32")
+    executable.bind({"x": np.array([1, 2], "float32")}, {"z": result})()
+    np.testing.assert_array_equal(result, [12, 24])
+
+
+def test_nodes_remember_what_they_stem_from() -> None:
+    graph = built("stem")
+    legal, origin = legalise(graph, supports)
+    assert [node.label for node in legal.nodes] == ["stem/mul", "stem/add"]
+    assert {origin[node] for node in legal.nodes} == set(graph.nodes)
+
+
+def test_constants_are_not_copied() -> None:
+    graph = built()
+    legal, _ = legalise(graph, supports)
+    assert legal.constants[-1].value is graph.constants[0].value
+
+
+def test_no_rule_and_no_decomposition_is_an_error() -> None:
+    with pytest.raises(ow.NotSupportedError) as error:
+        legalise(built("stem"), lambda node: False, "sparse")
+    assert str(error.value) == (
+        "mul 'stem/mul': the back end sparse has no rule for float32[2], float32[], and the operation has no decomposition"
+    )

@@ -1,0 +1,362 @@
+"""The API against the specification's own facts: names, order, arguments, types, defaults, enumerations and limits.
+
+What differs must be in `opweave.deviations`, and what is there must differ.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import typing
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import numpy as np
+import pytest
+from specification import (
+    DICTIONARIES,
+    ENUMS,
+    INTERFACES,
+    PROSE_DEFAULTS,
+    TABLES,
+    Argument,
+    arguments_of,
+    flattened_arguments,
+    is_operation,
+    members_of,
+)
+
+import opweave as ow
+from opweave import deviations
+from opweave.deviations import DEVIATIONS, Deviation
+from opweave.names import camel_case, snake_case
+from opweave.op import Limits, Op
+from opweave.ops import Operations
+
+OPS = Operations.listing()
+CONTEXTS = {device: ow.ml.create_context(device=device) for device in ("cpu", "reference")}
+
+TYPES = {
+    "unsigned long": "int",
+    "long": "Long",
+    "double": "float",
+    "float": "float",
+    "boolean": "bool",
+    "undefined": "None",
+    "USVString": "str",
+    "MLNumber": "Number",
+    "MLOpSupportLimits": "dict[str, Any]",
+    "MLNamedTensors": "Mapping[str, MLTensor]",
+    "MLNamedOperands": "Mapping[str, MLOperand]",
+    "FrozenArray<unsigned long>": "tuple[int, ...]",
+    "(unsigned long or sequence<unsigned long>)": "int | Sequence[int]",
+    "AllowSharedBufferSource": "Any",
+    "GPUDevice": "Any",
+}
+"""Types of the specification -> our annotations; sequences, enumerations and interfaces are found by rule."""
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What differs here: keys in the language of `Deviation.where`
+
+Kind = Literal["addition", "change"]
+Difference = tuple[Kind, str]
+
+
+def same_type(specified: str, annotation: str, namespace: dict[str, Any]) -> bool:
+    """Whether an annotation says what a type of the specification says."""
+    if specified in ENUMS:
+        choices = eval(annotation, namespace)
+        return get_origin(choices) is Literal and list(get_args(choices)) == ENUMS[specified]
+    if specified.startswith("sequence<"):
+        return annotation.startswith("Sequence[") and same_type(specified[9:-1], annotation[9:-1], namespace)
+    return annotation.replace("MLOperand", "Operand") == TYPES.get(specified, specified).replace("MLOperand", "Operand")
+
+
+def compare_argument(
+    where: str, wanted: Argument, got: inspect.Parameter, prose: Any, names: Any
+) -> Iterator[Difference]:
+    annotation = got.annotation
+    if wanted.optional and wanted.default is None and got.default is None:
+        annotation = annotation.removesuffix(" | None")
+    if not same_type(wanted.type, annotation, names):
+        yield "change", f"{where}: type"
+    if wanted.keyword != (got.kind is got.KEYWORD_ONLY):
+        yield "change", f"{where}: keyword"
+    default = wanted.default if prose is None else prose
+    if (got.default is got.empty) == wanted.optional:
+        yield "change", f"{where}: optional"
+    elif wanted.optional and (got.default != default or isinstance(got.default, bool) != isinstance(default, bool)):
+        yield "change", f"{where}: default"
+
+
+def compare_arguments(
+    where: str, wanted: list[Argument], function: Any, signature: inspect.Signature
+) -> Iterator[Difference]:
+    got = {name: parameter for name, parameter in signature.parameters.items() if name != "self"}
+    prose = PROSE_DEFAULTS.get(where.removeprefix("MLGraphBuilder."), {})
+    for argument in wanted:
+        key = f"{where}({argument.name})"
+        if argument.name in got:
+            found = got[argument.name]
+            yield from compare_argument(key, argument, found, prose.get(argument.name), function.__globals__)
+        else:
+            yield "change", f"{key}: missing"
+    names = [argument.name for argument in wanted]
+    yield from (("addition", f"{where}({name})") for name in got if name not in names)
+    for keyword in (False, True):
+        wanted_order = [a.name for a in wanted if a.keyword == keyword and a.name in got]
+        if [name for name in got if name in wanted_order] != wanted_order:
+            yield "change", f"{where}: order"
+
+
+def compare_method(where: str, overloads: list[dict[str, Any]], method: Any) -> Iterator[Difference]:
+    yield from (("change", f"{where}({name})") for name in flattened_arguments(overloads))
+    function = method.function if isinstance(method, Op) else method
+    signature = inspect.signature(function)
+    ours = {tuple(inspect.signature(o).parameters)[1:]: o for o in typing.get_overloads(function)}
+    if ours:
+        for overload in overloads:
+            wanted = list(arguments_of(overload))
+            form = ours.pop(tuple(argument.name for argument in wanted), None)
+            if form is None:
+                yield "change", f"{where}({', '.join(argument.name for argument in wanted)}): missing"
+            else:
+                yield from compare_arguments(where, wanted, form, inspect.signature(form))
+        yield from (("addition", f"{where}({', '.join(names)})") for names in ours)
+    else:
+        # An argument that not all overloads have can be left out.
+        lists = [list(arguments_of(overload)) for overload in overloads]
+        merged = {argument.name: argument for arguments in lists for argument in arguments}
+        shared = [all(any(a.name == name for a in arguments) for arguments in lists) for name in merged]
+        wanted = [
+            argument if everywhere else dataclasses.replace(argument, optional=True)
+            for argument, everywhere in zip(merged.values(), shared, strict=True)
+        ]
+        yield from compare_arguments(where, wanted, function, signature)
+    result = signature.return_annotation.replace("Desc", "MLOperand")
+    for overload in overloads:
+        if overload["returns"] is not None:  # constructors
+            yield from compare_result(where, overload["returns"], result, function.__globals__)
+
+
+def compare_result(where: str, specified: str, annotation: str, namespace: dict[str, Any]) -> Iterator[Difference]:
+    if specified.startswith("Promise<"):
+        yield "change", f"{where}: promise"
+        if hasattr(namespace.get(annotation), "__await__"):  # the future itself
+            return
+        specified = specified.removeprefix("Promise<").removesuffix(">")
+    if specified.startswith("sequence<"):
+        same = annotation == f"tuple[{specified[9:-1]}, ...]"
+    else:
+        same = same_type(specified, annotation, namespace)
+    if not same:
+        yield "change", f"{where}: returns {specified}"
+
+
+def resolved(limits: dict[str, Limits], name: str) -> tuple[set[str], tuple[int, int]]:
+    """Data types and ranks of an operand, whatever they are the same as."""
+    types, rank = limits[name].data_types, limits[name].ranks
+    while isinstance(types, str):
+        types = limits[types].data_types
+    while isinstance(rank, str):
+        rank = limits[rank].ranks
+    return set(types), rank
+
+
+def compare_limits(op: Op[..., Any]) -> Iterator[Difference]:
+    table = {name: row.allowed for name, row in TABLES[op.name].items()}
+    if list(op.limits) != list(table):
+        yield "change", f"MLGraphBuilder.{op.name}: operands with limits"
+    for name in table.keys() & op.limits.keys():
+        # For a result it is all the same whether it must be float32, or like something that must be float32.
+        tied = [
+            (isinstance(limit.data_types, str), isinstance(limit.ranks, str))
+            for limit in (op.limits[name], table[name])
+        ]
+        same = resolved(op.limits, name) == resolved(table, name) and (name not in op.operands or tied[0] == tied[1])
+        if not same:
+            yield "change", f"MLGraphBuilder.{op.name}({name}): limits"
+
+
+def instances() -> dict[str, Any]:
+    """One object of each interface."""
+    context = CONTEXTS["reference"]
+    builder = ow.MLGraphBuilder(context)
+    operand = builder.exp(builder.input("x", "float32", [2]))
+    tensor = context.create_tensor("float32", [2])
+    found = [ow.ml, context, builder, operand, builder.build({"y": operand}), tensor]
+    return {type(instance).__name__: instance for instance in found}
+
+
+# What every class may have, or must have for reasons of Python alone.
+ORDINARY = set(dir(type("Plain", (), {}))) | {"__annotations__", "__slots__", "__del__", "__firstlineno__"}
+ORDINARY |= {"__static_attributes__", "__annotate__", "__annotate_func__", "__annotations_cache__"}
+
+
+def public_members(instance: Any) -> list[str]:
+    names = {*dir(type(instance)), *getattr(instance, "__dict__", {})} - ORDINARY
+    return sorted(name for name in names if not name.startswith("_") or name.endswith("__"))
+
+
+@cache
+def differences() -> frozenset[Difference]:
+    """All that is not as the specification has it."""
+    found: set[Difference] = set()
+    objects = instances()
+    for interface, members in INTERFACES.items():
+        if interface not in objects:
+            found.add(("change", f"{interface}: missing"))
+            continue
+        instance, cls = objects[interface], getattr(ow, interface)
+        for member, overloads in members.items():
+            name = "__init__" if member == "constructor" else snake_case(member)
+            where = f"{interface}.{name}"
+            got: Any = OPS.get(name) if is_operation(interface, member) else inspect.getattr_static(cls, name, None)
+            if got is None:
+                found.add(("change", f"{where}: missing"))
+            elif overloads[0]["readonly_attribute"]:
+                getter = got.fget
+                result = inspect.signature(getter).return_annotation
+                found |= set(compare_result(where, overloads[0]["returns"], result, getter.__globals__))
+            else:
+                found |= set(compare_method(where, overloads, got))
+        specified = {snake_case(member) for member in members}
+        found |= {("addition", f"{interface}.{n}") for n in public_members(instance) if n not in specified}
+    found |= {difference for op in OPS.values() for difference in compare_limits(op)}
+    known = {*INTERFACES, *DICTIONARIES, *INTERFACES["NavigatorML"]}
+    return frozenset(found | {("addition", f"opweave.{name}") for name in ow.__all__ if name not in known})
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What cannot be seen in a signature, shown by what happens
+
+DEMONSTRATIONS: dict[Difference, Callable[[], None]] = {}
+
+
+def demonstrates(kind: Kind, where: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    def register(function: Callable[[], None]) -> Callable[[], None]:
+        DEMONSTRATIONS[kind, where] = function
+        return function
+
+    return register
+
+
+def new_builder() -> ow.MLGraphBuilder:
+    return ow.MLGraphBuilder(CONTEXTS["reference"])
+
+
+@demonstrates("change", "MLContext.accelerated: the truth")
+def _() -> None:
+    assert not ow.ml.create_context(device="cpu", accelerated=True).accelerated
+
+
+@demonstrates("change", "MLGraphBuilder.constant: memory")
+def _() -> None:
+    array = np.ones(3, "float32")
+    assert np.shares_memory(new_builder().constant(array).value, array)
+
+
+@demonstrates("change", "MLGraphBuilder.constant: uint32")
+def _() -> None:
+    assert new_builder().constant("uint32", 3_000_000_000).value == 3_000_000_000
+
+
+@demonstrates("change", "MLGraphBuilder.clamp: bounds left out")
+def _() -> None:
+    builder = new_builder()
+    x = np.array([-np.inf, -2, 3, np.inf], "float32")
+    graph = builder.build({"y": builder.clamp(builder.input("x", "float32", [4]))})
+    np.testing.assert_array_equal(builder.context.compute(graph, {"x": x})["y"], x)
+
+
+@demonstrates("addition", "MLGraphBuilder: numbers and arrays as operands")
+def _() -> None:
+    builder = new_builder()
+    x = builder.input("x", "float16", [2])
+    operands: list[Any] = [1, np.ones(2, "float16")]
+    assert [builder.add(x, operand).data_type for operand in operands] == ["float16", "float16"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The tests
+
+
+def covers(row: Deviation, difference: Difference) -> bool:
+    kind, key = difference
+    # What is renamed is missing and added; that is a change, whereas a mere addition takes nothing away.
+    return row.kind in (kind, "change") and any(fnmatchcase(key, pattern) for pattern in row.where)
+
+
+def test_every_difference_is_declared() -> None:
+    undeclared = [d for d in differences() if not any(covers(row, d) for row in DEVIATIONS)]
+    assert sorted(undeclared) == []
+
+
+def test_every_declared_deviation_is_one() -> None:
+    existing = differences() | set(DEMONSTRATIONS)
+    patterns = [dataclasses.replace(row, where=(pattern,)) for row in DEVIATIONS for pattern in row.where]
+    assert [row.where for row in patterns if not any(covers(row, difference) for difference in existing)] == []
+
+
+def test_every_demonstration_belongs_to_a_declared_deviation() -> None:
+    assert [d for d in DEMONSTRATIONS if not any(covers(row, d) for row in DEVIATIONS)] == []
+
+
+@pytest.mark.parametrize("difference", DEMONSTRATIONS, ids=lambda d: d[1])
+def test_demonstration(difference: Difference) -> None:
+    DEMONSTRATIONS[difference]()
+
+
+def test_the_page_is_up_to_date() -> None:
+    page = Path(__file__).parent.parent / "docs" / "deviations.md"
+    assert page.read_text(encoding="utf-8") == deviations.render(), "run `make docs`"
+
+
+def test_operations_are_those_of_the_specification_in_its_order() -> None:
+    wanted = [member for member in INTERFACES["MLGraphBuilder"] if is_operation("MLGraphBuilder", member)]
+    assert len(wanted) == 95
+    assert [camel_case(name) for name in OPS] == wanted
+
+
+def test_promises_have_a_twin_to_await() -> None:
+    for interface, members in INTERFACES.items():
+        for member, overloads in members.items():
+            if overloads[0]["returns"] and overloads[0]["returns"].startswith("Promise<") and member != "lost":
+                cls = getattr(ow, interface)
+                method, twin = getattr(cls, snake_case(member)), getattr(cls, f"{snake_case(member)}_async")
+                assert inspect.iscoroutinefunction(twin)
+                assert inspect.signature(twin) == inspect.signature(method)
+
+
+def test_lost_info_has_the_members_of_its_dictionary() -> None:
+    fields = [field.name for field in dataclasses.fields(ow.MLContextLostInfo)]
+    assert fields == [snake_case(member["name"]) for member in members_of("MLContextLostInfo")]
+
+
+def test_every_operation_has_a_limits_table() -> None:
+    assert set(TABLES) == set(OPS)
+
+
+@pytest.mark.parametrize("device", CONTEXTS)
+def test_support_limits_have_the_members_of_their_dictionaries(device: str) -> None:
+    limits = CONTEXTS[device].op_support_limits()
+    for member in members_of("MLOpSupportLimits"):
+        wanted = members_of(member["type"]) if member["type"] in DICTIONARIES else []
+        given = limits[member["name"]]
+        assert list(given) == [part["name"] for part in wanted] if wanted else given, member["name"]
+    assert list(limits) == [member["name"] for member in members_of("MLOpSupportLimits")]
+
+
+@pytest.mark.parametrize("device", CONTEXTS)
+@pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
+def test_what_is_required_is_supported(op: Op[..., Any], device: str) -> None:
+    supported = CONTEXTS[device].op_support_limits()[camel_case(op.name)]
+    for name, row in TABLES[op.name].items():
+        given = supported[camel_case(name)]
+        assert set(row.required_types) <= set(given["dataTypes"]), name
+        low, high = row.required_ranks
+        assert given["rankRange"]["min"] <= low, name
+        assert high <= given["rankRange"]["max"], name
