@@ -36,7 +36,7 @@ elu.cast("alpha", like="input")
 
 @elu.decompose
 def _(b: Operations, input: Operand, alpha: float) -> Operand:
-    return b.max(input, 0) + (b.exp(b.min(input, 0)) - 1) * alpha
+    return b.relu(input) + (b.exp(b.clamp(input, max_value=0)) - 1) * alpha
 
 
 @op(input=Limits(FLOATS))
@@ -129,7 +129,7 @@ leaky_relu.cast("alpha", like="input")
 
 @leaky_relu.decompose
 def _(b: Operations, input: Operand, alpha: float) -> Operand:
-    return b.max(input, 0) + b.min(input, 0) * alpha
+    return b.relu(input) + b.clamp(input, max_value=0) * alpha
 
 
 @op(input=Limits(FLOATS))
@@ -180,7 +180,7 @@ def prelu(self: Builder, input: Operand, slope: Operand, *, label: str = "") -> 
 
 @prelu.decompose
 def _(b: Operations, input: Operand, slope: Operand) -> Operand:
-    return b.max(input, 0) + slope * b.min(input, 0)
+    return b.relu(input) + slope * b.clamp(input, max_value=0)
 
 
 @op(input=Limits(SIGNED))
@@ -208,7 +208,7 @@ def relu(self: Builder, input: Operand, *, label: str = "") -> Desc:
 
 @relu.decompose
 def _(b: Operations, input: Operand) -> Operand:
-    return b.max(input, 0)
+    return b.clamp(input, min_value=0)
 
 
 @op(input=Limits(FLOATS))
@@ -251,7 +251,7 @@ def softplus(self: Builder, input: Operand, *, label: str = "") -> Desc:
 @softplus.decompose
 def _(b: Operations, input: Operand) -> Operand:
     # The specification's log(1 + exp(x)) overflows where x is large; this is the same number.
-    return b.max(input, 0) + b.log(b.exp(-b.abs(input)) + 1)
+    return b.relu(input) + b.log(b.exp(-b.abs(input)) + 1)
 
 
 @op(input=Limits(FLOATS))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from ..dtypes import ANY, FLOATS, LOGICAL, SIGNED, DataType
 from ..errors import require
@@ -138,8 +138,8 @@ def _(b: Operations, input: Operand) -> Operand:
 
 @sign.decompose
 def _(b: Operations, input: Operand) -> Operand:
-    data_type = input.data_type
-    return b.cast(b.greater(input, 0), data_type) - b.cast(b.lesser(input, 0), data_type)
+    zero = b.as_operand(0, input.data_type)
+    return b.cast(b.greater(input, zero), input.data_type) - b.cast(b.lesser(input, zero), input.data_type)
 
 
 @op(input=Limits(ANY))
@@ -219,7 +219,7 @@ def clamp(
 clamp.cast("min_value", "max_value", like="input")
 
 
-def is_bound(value: Number | None) -> bool:
+def is_bound(value: Number | None) -> TypeGuard[Number]:
     """Whether a `min_value` or `max_value` of clamp limits anything: None does not, nor does NaN."""
     return value is not None and not math.isnan(value)
 
@@ -227,8 +227,8 @@ def is_bound(value: Number | None) -> bool:
 @clamp.decompose
 def _(b: Operations, input: Operand, min_value: Number | None, max_value: Number | None) -> Operand:
     if is_bound(min_value):
-        input = b.max(input, min_value)
-    return b.min(input, max_value) if is_bound(max_value) else input
+        input = b.max(input, b.as_operand(min_value, input.data_type))
+    return b.min(input, b.as_operand(max_value, input.data_type)) if is_bound(max_value) else input
 
 
 @op(
@@ -264,5 +264,5 @@ def _(b: Operations, condition: Operand, true_value: Operand, false_value: Opera
     shape = broadcast(condition.shape, true_value.shape, false_value.shape)
     row = [1, math.prod(shape)]
     choices = b.concat([b.reshape(b.expand(value, shape), row) for value in (false_value, true_value)], 0)
-    is_true = b.cast(b.not_equal(b.expand(condition, shape), 0), "int32")
+    is_true = b.cast(b.not_equal(b.expand(condition, shape), b.as_operand(0, "uint8")), "int32")
     return b.reshape(b.gather_elements(choices, b.reshape(is_true, row), axis=0), shape)

@@ -26,6 +26,8 @@ IR_VERSION = 10
 MICROSOFT = "com.microsoft"
 INLINE_BYTES = 1024
 """Constants up to this size lie inside the model."""
+INLINE_BYTES_OF_RULES = 8192 * 8
+"""The same for constants made by rules: shape inference must see the sizes of a split into as many parts as can be."""
 
 ONNX_TYPES = {name: info.onnx for name, info in INFO.items()} | {"bool": 9, "float64": 11}
 
@@ -121,7 +123,9 @@ class Emitter:
     def __init__(self) -> None:
         self.nodes: list[_OnnxNode] = []
         self.constants: dict[str, np.ndarray] = {}
+        self._inline: set[str] = set()
         self._values: dict[Any, Value] = {}
+        self._bools: dict[str, Value] = {}
         self._inputs: list[bytes] = []
         self._count = 0
 
@@ -182,7 +186,7 @@ class Emitter:
         array = array.reshape(np.shape(value))  # ascontiguousarray makes scalars 1-D
         key = (data_type, array.shape, array.tobytes())
         if key not in self._values:
-            self._values[key] = self.add_constant(array)
+            self._values[key] = self.add_constant(array, INLINE_BYTES_OF_RULES)
         return self._values[key]
 
     def scalar(self, value: float, like: Value) -> Value:
@@ -194,12 +198,16 @@ class Emitter:
         return self.constants.get(value.name)
 
     def cast(self, value: Value, data_type: str) -> Value:
-        """`value` in another data type; itself where it has that already."""
+        """`value` in another data type; itself where it has that already, and the very bool that a truth value is made of."""
         if value.data_type == data_type:
             return value
+        if data_type == "bool" and value.name in self._bools:
+            return self._bools[value.name]
         name = self._fresh()
         encoded = field(5, attribute("to", ONNX_TYPES[data_type]))
         self._append("Cast", [value.name], [name], encoded)
+        if value.data_type == "bool":
+            self._bools[name] = value
         return Value(name, data_type, value.shape)
 
     def reshape(self, value: Value, shape: Sequence[int]) -> Value:
@@ -228,10 +236,12 @@ class Emitter:
         self._inputs.append(value_info(name, desc.data_type, desc.shape))
         return Value(name, desc.data_type, desc.shape)
 
-    def add_constant(self, array: np.ndarray) -> Value:
-        """Declare an initializer; the array is kept by reference."""
+    def add_constant(self, array: np.ndarray, inline_bytes: int = INLINE_BYTES) -> Value:
+        """Declare an initializer; the array is kept by reference if it is larger than `inline_bytes`."""
         name = f"c{len(self.constants)}"
         self.constants[name] = array
+        if array.nbytes <= inline_bytes:
+            self._inline.add(name)
         return Value(name, array.dtype.name, array.shape)
 
     def finish(self, outputs: Mapping[str, tuple[Value, Desc]]) -> tuple[bytes, dict[str, np.ndarray]]:
@@ -244,7 +254,7 @@ class Emitter:
             else:  # an input, a constant, or an output already: the engine needs a node in between
                 self.nodes.append(_OnnxNode("Identity", [value.name], [name], b"", "", name))
         body = bytearray()
-        for node in self.nodes:
+        for node in self._needed({*outputs, *(value.name for value, _ in outputs.values())}):
             proto = b"".join(field(1, renamed.get(name, name)) for name in node.inputs)
             proto += b"".join(field(2, renamed.get(name, name)) for name in node.outputs)
             proto += field(3, node.name) + field(4, node.op_type) + node.attributes
@@ -253,7 +263,7 @@ class Emitter:
         for name, array in self.constants.items():
             proto = b"".join(field(1, size) for size in array.shape)
             proto += field(2, ONNX_TYPES[array.dtype.name]) + field(8, name)
-            if array.nbytes <= INLINE_BYTES:
+            if name in self._inline:
                 proto += field(9, array.tobytes())
             else:
                 by_reference[name] = array
@@ -269,6 +279,15 @@ class Emitter:
         # The engine wants names that differ; they appear in its profiles and errors.
         name = f"{self.node.label or self.node.op.name}#{len(self.nodes)}"
         self.nodes.append(_OnnxNode(op_type, inputs, outputs, attributes, domain, name))
+
+    def _needed(self, names: set[str]) -> list[_OnnxNode]:
+        """The nodes that the values called `names` depend on; the bytes of a bool that only decides are made for nothing."""
+        needed: list[_OnnxNode] = []
+        for node in reversed(self.nodes):
+            if not names.isdisjoint(node.outputs):
+                needed.append(node)
+                names.update(node.inputs)
+        return needed[::-1]
 
     def _fresh(self) -> str:
         self._count += 1

@@ -96,6 +96,7 @@ from . import (  # noqa: E402  (the rules register themselves)
     convolution as convolution,
     elementwise as elementwise,
     indexing as indexing,
+    logical as logical,
     matrix as matrix,
     movement as movement,
     normalization as normalization,

@@ -1,3 +1,59 @@
-"""ONNX Runtime rules: activation functions."""
+"""ONNX Runtime rules of the activation functions."""
 
 from __future__ import annotations
+
+from ....dtypes import FLOATS
+from ....graph import Operand
+from ....ops import activation as ops
+from ....shapes import broadcasts_to
+from .. import ort
+from ..emit import Emitter, Value
+
+ort.rename({ops.gelu: "Gelu", ops.hard_swish: "HardSwish"})
+ort.rename({ops.sigmoid: "Sigmoid", ops.softplus: "Softplus", ops.softsign: "Softsign", ops.tanh: "Tanh"})
+
+
+@ort.lower(ops.elu)
+def _(ctx: Emitter, input: Value, alpha: float) -> Value:
+    return ctx.emit("Elu", input, alpha=alpha)
+
+
+@ort.lower(ops.hard_sigmoid)
+def _(ctx: Emitter, input: Value, alpha: float, beta: float) -> Value:
+    return ctx.emit("HardSigmoid", input, alpha=alpha, beta=beta)
+
+
+@ort.lower(ops.leaky_relu)
+def _(ctx: Emitter, input: Value, alpha: float) -> Value:
+    return ctx.emit("LeakyRelu", input, alpha=alpha)
+
+
+@ort.lower(ops.linear)
+def _(ctx: Emitter, input: Value, alpha: float, beta: float) -> Value:
+    scaled = input if alpha == 1 else ctx.emit("Mul", input, ctx.scalar(alpha, input))
+    return scaled if beta == 0 else ctx.emit("Add", scaled, ctx.scalar(beta, input))
+
+
+def _slope_fits(input: Operand, slope: Operand) -> bool:
+    return input.data_type in FLOATS and broadcasts_to(slope.shape, input.shape)
+
+
+@ort.lower(ops.prelu, when=_slope_fits)
+def _(ctx: Emitter, input: Value, slope: Value) -> Value:
+    return ctx.emit("PRelu", input, slope)
+
+
+@ort.lower(ops.prelu, native=False)
+def _(ctx: Emitter, input: Value, slope: Value) -> Value:
+    zero = ctx.scalar(0, input)
+    return ctx.emit("Add", ctx.emit("Max", input, zero), ctx.emit("Mul", slope, ctx.emit("Min", input, zero)))
+
+
+@ort.lower(ops.relu, when=lambda input: input.data_type != "int64")
+def _(ctx: Emitter, input: Value) -> Value:
+    return ctx.emit("Relu", input)
+
+
+@ort.lower(ops.relu, native=False)
+def _(ctx: Emitter, input: Value) -> Value:
+    return ctx.emit("Max", input, ctx.scalar(0, input))

@@ -2,7 +2,122 @@
 
 from __future__ import annotations
 
+import math
+
+from ....dtypes import FLOATS, INFO, DataType
+from ....graph import Operand
+from ....op import Number
 from ....ops import elementwise as ops
 from .. import ort
+from ..emit import Emitter, Value
 
-ort.rename({ops.add: "Add", ops.exp: "Exp"})
+ort.rename({ops.add: "Add", ops.sub: "Sub", ops.mul: "Mul", ops.max: "Max", ops.min: "Min"})
+ort.rename(
+    {ops.ceil: "Ceil", ops.floor: "Floor", ops.round_even: "Round", ops.sqrt: "Sqrt", ops.reciprocal: "Reciprocal"}
+)
+ort.rename({ops.exp: "Exp", ops.log: "Log", ops.erf: "Erf", ops.sin: "Sin", ops.cos: "Cos", ops.tan: "Tan"})
+ort.rename({ops.abs: "Abs", ops.neg: "Neg"})
+
+
+def is_float(a: Operand) -> bool:
+    return a.data_type in FLOATS
+
+
+@ort.lower(ops.div, when=is_float)
+def _(ctx: Emitter, a: Value, b: Value) -> Value:
+    return ctx.emit("Div", a, b)
+
+
+@ort.lower(ops.div, native=False)
+def _(ctx: Emitter, a: Value, b: Value) -> Value:
+    """Divide integers. The engine dies of a division by 0, and of that of the lowest integer by -1."""
+    divisors = ctx.array_of(b)
+    if divisors is not None and not ((divisors == 0) | (divisors == -1)).any():
+        return ctx.emit("Div", a, b)
+    one = ctx.scalar(1, b)
+    if INFO[ctx.output.data_type].kind == "u":
+        return ctx.emit("Mul", ctx.emit("Div", a, ctx.emit("Max", b, one)), ctx.emit("Min", b, one))
+    # Where the divisor is -1, 0 or 1, multiply by it instead.
+    above, below = (
+        ctx.emit("Greater", b, ctx.scalar(-2, b), data_type="bool"),
+        ctx.emit("Less", b, ctx.scalar(2, b), data_type="bool"),
+    )
+    small = ctx.emit("And", above, below)
+    quotient = ctx.emit("Div", a, ctx.emit("Where", small, one, b))
+    return ctx.emit("Mul", quotient, ctx.emit("Where", small, b, one))
+
+
+@ort.lower(ops.pow, when=is_float)
+def _(ctx: Emitter, a: Value, b: Value) -> Value:
+    return ctx.emit("Pow", a, b)
+
+
+@ort.lower(ops.pow, native=False)
+def _(ctx: Emitter, a: Value, b: Value) -> Value:
+    """Integer powers by squaring. The engine's go through float64, which does not hold all integers of 64 bits."""
+    info = INFO[ctx.output.data_type]
+    bits, has_negatives = info.bits - (info.kind == "i"), info.kind == "i"
+    exponents = ctx.array_of(b)
+    if exponents is not None:
+        bits, has_negatives = max(int(exponents.max()), 1).bit_length(), bool((exponents < 0).any())
+    one, zero = ctx.scalar(1, a), ctx.scalar(0, a)
+    result, square = None, a
+    for bit in range(bits):
+        if bit > 0:
+            square = ctx.emit("Mul", square, square)
+        is_set = ctx.cast(ctx.emit("BitwiseAnd", b, ctx.scalar(1 << bit, b)), "bool")
+        factor = choose(ctx, is_set, square, one)
+        result = factor if result is None else ctx.emit("Mul", result, factor)
+    assert result is not None
+    if not has_negatives:
+        return result
+    # The powers of 1 and -1 are right, for the lowest bit alone matters; all others have no integer inverse.
+    is_unit = ctx.emit("Equal", ctx.emit("Abs", a), one, data_type="bool")
+    is_fraction = ctx.emit("And", ctx.emit("Less", b, zero, data_type="bool"), ctx.emit("Not", is_unit))
+    return choose(ctx, is_fraction, zero, result)
+
+
+@ort.lower(ops.sign, when=lambda input: input.data_type != "float32")
+def _(ctx: Emitter, input: Value) -> Value:
+    return ctx.emit("Sign", input)
+
+
+@ort.lower(ops.sign, native=False)
+def _(ctx: Emitter, input: Value) -> Value:
+    # The sign of NaN is 0; the engine's kernel for float32 makes it NaN (that for float16 does not).
+    return ctx.emit("Where", ctx.emit("IsNaN", input, data_type="bool"), ctx.scalar(0, input), ctx.emit("Sign", input))
+
+
+@ort.lower(ops.identity)
+def _(ctx: Emitter, input: Value) -> Value:
+    return input
+
+
+@ort.lower(ops.cast)
+def _(ctx: Emitter, input: Value, data_type: DataType) -> Value:
+    return ctx.cast(input, data_type)
+
+
+@ort.lower(ops.clamp)
+def _(ctx: Emitter, input: Value, min_value: Number | None, max_value: Number | None) -> Value:
+    if not ops.is_bound(min_value) and not ops.is_bound(max_value):
+        return input
+    info = INFO[ctx.output.data_type]
+    # A bound left out is the largest finite number to the engine, not infinity.
+    lowest, highest = (-math.inf, math.inf) if info.kind == "f" else (info.lowest, info.highest)
+    low = min_value if ops.is_bound(min_value) else lowest
+    high = max_value if ops.is_bound(max_value) else highest
+    return ctx.emit("Clip", input, ctx.scalar(low, input), ctx.scalar(high, input))
+
+
+@ort.lower(ops.where)
+def _(ctx: Emitter, condition: Value, true_value: Value, false_value: Value) -> Value:
+    return choose(ctx, ctx.cast(condition, "bool"), true_value, false_value)
+
+
+def choose(ctx: Emitter, condition: Value, true_value: Value, false_value: Value) -> Value:
+    """Where, for a bool and any data type: the engine has no kernel for uint64, but int64 can carry its bits."""
+    if true_value.data_type == "uint64":
+        carried = (ctx.cast(value, "int64") for value in (true_value, false_value))
+        return ctx.cast(ctx.emit("Where", condition, *carried), "uint64")
+    return ctx.emit("Where", condition, true_value, false_value)
