@@ -159,7 +159,7 @@ def run_validation(context: ow.MLContext, case: Case) -> None:
         if "$buffer" in value:
             if "byteLength" in value:
                 return bytearray(value["byteLength"])
-            return np.array(value.get("data", np.zeros(value["length"])), _BUFFERS[value["$buffer"]])
+            return np.array(value_of(value.get("data", [0] * value["length"])), _BUFFERS[value["$buffer"]])
         return {name: value_of(item) for name, item in value.items() if item != {"$undefined": True}}
 
     def call(step: Case) -> None:
