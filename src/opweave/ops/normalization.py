@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..dtypes import FLOATS, cast_number
+from ..dtypes import FLOATS
 from ..errors import require
 from ..graph import Builder, Desc, Operand
 from ..op import Limits, N, op
@@ -64,6 +64,9 @@ def batch_normalization(
     return input.desc
 
 
+batch_normalization.cast("epsilon", like="input")
+
+
 @op(input=Limits(FLOATS, ranks=(4, 4)), scale=_VECTOR, bias=_VECTOR)
 def instance_normalization(
     self: Builder,
@@ -95,6 +98,9 @@ def instance_normalization(
     """
     _check_shapes([input.shape[layout.index("c")]], "the channels of input", scale=scale, bias=bias)
     return input.desc
+
+
+instance_normalization.cast("epsilon", like="input")
 
 
 @op(input=Limits(FLOATS), scale=Limits("input"), bias=Limits("input"))
@@ -132,6 +138,9 @@ def layer_normalization(
     why = f"the sizes of the axes {list(axes)} of input"
     _check_shapes([input.shape[axis] for axis in axes], why, scale=scale, bias=bias)
     return input.desc
+
+
+layer_normalization.cast("epsilon", like="input")
 
 
 @layer_normalization.default("axes")
@@ -182,8 +191,8 @@ def _normalize(
     bias: Operand | None,
     epsilon: float,
 ) -> Operand:
-    """scale * centred / sqrt(variance + epsilon) + bias; every operand is in float32 or fits `input`."""
-    y = centred / b.sqrt(variance + cast_number(epsilon, input.data_type))
+    """Divide `centred` by the standard deviation, then apply scale and bias; all but these are in float32 already."""
+    y = centred / b.sqrt(variance + epsilon)
     if scale is not None:
         y = widened(b, scale) * y
     if bias is not None:

@@ -171,7 +171,7 @@ def _(b: Operations, input: Operand, axes: Sequence[int], keep_dimensions: bool)
     # log Σ eˣ = m + log Σ eˣ⁻ᵐ, where no exponential overflows if m is the maximum; an infinite one would give ∞ - ∞.
     x = widened(b, input)
     largest = b.reduce_max(x, axes=axes, keep_dimensions=True)
-    m = b.where(b.is_infinite(largest), 0, largest)
+    m = b.where(b.is_infinite(largest), b.as_operand(0, x.data_type), largest)
     total = m + b.log(b.reduce_sum(b.exp(x - m), axes=axes, keep_dimensions=True))
     return narrowed(b, b.reshape(total, reduced(input.shape, axes, keep_dimensions)), input)
 

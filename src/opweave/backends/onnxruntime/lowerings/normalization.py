@@ -1,3 +1,109 @@
 """ONNX Runtime rules: normalisations and softmax."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from ....graph import Operand
+from ....ops import normalization as ops
+from ....ops.convolution import conv2d
+from .. import ort
+from ..emit import Emitter, Value
+
+
+def _ones(ctx: Emitter, shape: Sequence[int], like: Value) -> Value:
+    return ctx.constant(np.ones(shape), like.data_type)
+
+
+def _zeros(ctx: Emitter, shape: Sequence[int], like: Value) -> Value:
+    return ctx.constant(np.zeros(shape), like.data_type)
+
+
+def _joins_convolution(
+    input: Operand, mean: Operand, variance: Operand, scale: Operand | None, bias: Operand | None, axis: int
+) -> bool:
+    """Whether the engine can fold the normalisation into the weights of the convolution before it."""
+    before = input.node
+    constant = all(operand is None or operand.is_constant for operand in (mean, variance, scale, bias))
+    return constant and before is not None and before.op is conv2d and before.attributes["input_layout"][axis] == "c"
+
+
+@ort.lower(ops.batch_normalization, when=_joins_convolution)
+def _(
+    ctx: Emitter,
+    input: Value,
+    mean: Value,
+    variance: Value,
+    scale: Value | None,
+    bias: Value | None,
+    axis: int,
+    epsilon: float,
+) -> Value:
+    layout = "nchw" if axis == 1 else "nhwc"  # the transposition of the convolution's result and this one cancel out
+    x = ctx.relayout(input, layout, "nchw")
+    k = _ones(ctx, mean.dims, input) if scale is None else scale
+    c = _zeros(ctx, mean.dims, input) if bias is None else bias
+    y = ctx.emit("BatchNormalization", x, k, c, mean, variance, epsilon=epsilon, shape=x.dims)
+    return ctx.relayout(y, "nchw", layout)
+
+
+@ort.lower(ops.batch_normalization, native=False)
+def _(
+    ctx: Emitter,
+    input: Value,
+    mean: Value,
+    variance: Value,
+    scale: Value | None,
+    bias: Value | None,
+    axis: int,
+    epsilon: float,
+) -> Value:
+    # The kernel computes x k + (bias - mean k), which cancels digits where the mean is large; so the mean is subtracted
+    # before. Around any axis, the other dimensions can be taken together.
+    channels, zeros = input.dims[axis], _zeros(ctx, mean.dims, input)
+    shape = (prod(input.dims[:axis]), channels, prod(input.dims[axis + 1 :]))
+    centred = ctx.emit("Sub", ctx.reshape(input, shape), ctx.reshape(mean, [channels, 1]), shape=shape)
+    k = _ones(ctx, mean.dims, input) if scale is None else scale
+    c = zeros if bias is None else bias
+    y = ctx.emit("BatchNormalization", centred, k, c, zeros, variance, epsilon=epsilon, shape=shape)
+    return ctx.reshape(y, input.dims)
+
+
+@ort.lower(ops.instance_normalization)
+def _(ctx: Emitter, input: Value, scale: Value | None, bias: Value | None, epsilon: float, layout: str) -> Value:
+    channels = [input.dims[layout.index("c")]]
+    x = ctx.relayout(input, layout, "nchw")
+    k = _ones(ctx, channels, input) if scale is None else scale
+    c = _zeros(ctx, channels, input) if bias is None else bias
+    y = ctx.emit("InstanceNormalization", x, k, c, epsilon=epsilon, shape=x.dims)
+    return ctx.relayout(y, "nchw", layout)
+
+
+@ort.lower(ops.layer_normalization)
+def _(
+    ctx: Emitter, input: Value, scale: Value | None, bias: Value | None, axes: Sequence[int], epsilon: float
+) -> Value:
+    # The engine normalises along the last axes, in their order. Scale and bias, mostly constants, follow that order.
+    order = sorted(range(len(axes)), key=lambda i: axes[i])
+    k, c = (None if o is None else ctx.transpose(o, order) for o in (scale, bias))
+    last = sorted(axes)
+    others = [axis for axis in range(input.rank) if axis not in axes]
+    permutation = [*others, *last]
+    x = ctx.transpose(input, permutation)
+    sizes = [input.dims[axis] for axis in last]
+    if not axes:  # each value is its own mean: one more axis of size 1
+        x, sizes = ctx.reshape(x, [*x.dims, 1]), [1]
+        k, c = (None if o is None else ctx.reshape(o, [1]) for o in (k, c))
+    k = _ones(ctx, sizes, input) if k is None else k
+    y = ctx.emit("LayerNormalization", x, k, c, axis=len(others), epsilon=epsilon, shape=x.dims)
+    y = ctx.reshape(y, [input.dims[axis] for axis in permutation])
+    return ctx.transpose(y, [permutation.index(axis) for axis in range(input.rank)])
+
+
+@ort.lower(ops.softmax)
+def _(ctx: Emitter, input: Value, axis: int) -> Value:
+    y: Value = ctx.emit("Softmax", input, axis=axis)
+    return y

@@ -1,3 +1,101 @@
-"""ONNX Runtime rules: quantisation."""
+"""ONNX Runtime rules: quantisation.
+
+The engine knows one scale for a tensor, one for each index of an axis, and one for each block along one axis. Blocks along
+several axes come down to these where neighbouring dimensions can be taken together; whatever remains is broadcast after
+each dimension was split into blocks and elements of a block, so that no scale is ever repeated in memory.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ....dtypes import INFO
+from ....ops import quantization as ops
+from .. import ort
+from ..emit import Emitter, Value
+
+Shape = Sequence[int]
+Form = tuple[Shape, Shape, dict[str, int]]
+"""The shape of the input, the shape of scale and zero point, and the attributes of the engine's operator."""
+
+
+def _merged(shape: Shape, part: Shape) -> tuple[Shape, Shape]:
+    """`shape` split into blocks and elements of a block, neighbours of a kind merged; and `part`, which broadcasts to it.
+
+    >>> _merged((6, 5, 4), (2, 5, 4))
+    ([2, 3, 20], [2, 1, 20])
+    """
+    runs: list[tuple[int, bool]] = []
+    for whole, count in zip(shape, part, strict=True):
+        for size, varies in ((count, True), (whole // count, False)):
+            if runs and runs[-1][1] == varies:
+                runs[-1] = runs[-1][0] * size, varies
+            elif size > 1:
+                runs.append((size, varies))
+    return [size for size, _ in runs], [size if varies else 1 for size, varies in runs]
+
+
+def _native_form(shape: Shape, part: Shape) -> Form | None:
+    """How the engine's operator takes scales of the shape `part`, if it does."""
+    varying = [axis for axis, size in enumerate(part) if size > 1]
+    if not varying:
+        return shape, (), {}
+    if len(varying) == 1 and part[varying[0]] == shape[varying[0]]:
+        return shape, (part[varying[0]],), {"axis": varying[0]}
+    blocked = [axis for axis in range(len(shape)) if part[axis] < shape[axis]] or [0]
+    if len(blocked) == 1:
+        return shape, part, {"axis": blocked[0], "block_size": shape[blocked[0]] // part[blocked[0]]}
+    return None
+
+
+def _forms(input: Value, scale: Value) -> list[Form]:
+    """All native forms, the one that leaves the input as it is first."""
+    pairs = ((input.dims, scale.dims), _merged(input.dims, scale.dims))
+    return [form for form in (_native_form(*pair) for pair in pairs) if form is not None]
+
+
+def _emit(ctx: Emitter, op_type: str, form: Form, input: Value, scale: Value, zero_point: Value | None) -> Value:
+    shape, part, attributes = form
+    z = None if zero_point is None else ctx.reshape(zero_point, part)
+    operands: list[Any] = [ctx.reshape(input, shape), ctx.reshape(scale, part), z]
+    y = ctx.emit(op_type, *operands, data_type=ctx.output.data_type, shape=shape, **attributes)
+    return ctx.reshape(y, ctx.output.shape)
+
+
+def _widened(ctx: Emitter, data_type: str, input: Value, scale: Value, zero_point: Value) -> tuple[Value, Value, Value]:
+    """The operands as floats that hold every integer and every sum of two, in shapes that broadcast."""
+    wide = "float32" if INFO[data_type].bits == 8 else "float64"
+    shape, part = _merged(input.dims, scale.dims)
+    x, s, z = ctx.reshape(input, shape), ctx.reshape(scale, part), ctx.reshape(zero_point, part)
+    return ctx.cast(x, wide), ctx.cast(s, wide), ctx.cast(z, wide)
+
+
+@ort.lower(ops.dequantize_linear)
+def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
+    forms = _forms(input, scale)
+    if INFO[input.data_type].bits == 8 and forms:
+        return _emit(ctx, "DequantizeLinear", forms[0], input, scale, zero_point)
+    zeros = ctx.array_of(zero_point)
+    if (
+        input.data_type == "int32" and zeros is not None and not zeros.any() and forms
+    ):  # the engine's difference overflows
+        return _emit(ctx, "DequantizeLinear", forms[0], input, scale, None)
+    x, s, z = _widened(ctx, input.data_type, input, scale, zero_point)
+    y = ctx.emit("Mul", ctx.emit("Sub", x, z), s, shape=_merged(input.dims, scale.dims)[0])
+    return ctx.reshape(ctx.cast(y, ctx.output.data_type), ctx.output.shape)
+
+
+@ort.lower(ops.quantize_linear)
+def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
+    info = INFO[zero_point.data_type]
+    # The kernels for blocks and for float16 convert to int32 before they saturate, which turns large values into any.
+    forms = [form for form in _forms(input, scale) if "block_size" not in form[2]]
+    if info.bits == 8 and forms:
+        x, s = ctx.cast(input, "float32"), ctx.cast(scale, "float32")
+        return _emit(ctx, "QuantizeLinear", forms[0], x, s, zero_point)
+    x, s, z = _widened(ctx, zero_point.data_type, input, scale, zero_point)
+    shifted = ctx.emit("Add", ctx.emit("Round", ctx.emit("Div", x, s)), z)
+    lowest, highest = ctx.scalar(info.lowest, shifted), ctx.scalar(info.highest, shifted)
+    y = ctx.emit("Clip", shifted, lowest, highest, shape=_merged(input.dims, scale.dims)[0])
+    return ctx.reshape(ctx.cast(y, ctx.output.data_type), ctx.output.shape)

@@ -1,3 +1,167 @@
-"""ONNX Runtime rules: reductions."""
+"""ONNX Runtime rules: reductions.
+
+The engine adds and multiplies integers in float64, which rounds and saturates where they should wrap around, and finds
+wrong extremes of int64. So its kernels are used for floats, for integers whose sums float64 holds, and for positions.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from ....dtypes import DataType
+from ....graph import Operand
+from ....op import Op
+from ....ops import reduction as ops
+from .. import ort
+from ..emit import Emitter, Value
+
+_FLOAT_KERNELS = {
+    ops.reduce_l1: "ReduceL1",
+    ops.reduce_l2: "ReduceL2",
+    ops.reduce_log_sum: "ReduceLogSum",
+    ops.reduce_log_sum_exp: "ReduceLogSumExp",
+    ops.reduce_mean: "ReduceMean",
+    ops.reduce_product: "ReduceProd",
+    ops.reduce_sum: "ReduceSum",
+    ops.reduce_sum_square: "ReduceSumSquare",
+}
+_ORDER_KERNELS = {ops.reduce_max: "ReduceMax", ops.reduce_min: "ReduceMin"}
+
+EXACT_COUNT = 2**21
+"""So many integers of 32 bits have a sum that float64 holds exactly."""
+
+
+def _reduce(ctx: Emitter, op_type: str, input: Value, axes: Sequence[int], keep_dimensions: bool) -> Value:
+    result: Value = ctx.emit(
+        op_type, input, ctx.constant(list(axes)), keepdims=int(keep_dimensions), noop_with_empty_axes=1
+    )
+    return result
+
+
+def _is_float(input: Operand) -> bool:
+    return input.data_type in ("float32", "float16")
+
+
+def _is_ordered(input: Operand) -> bool:
+    return input.data_type not in ("uint32", "int64", "uint64")
+
+
+def _native(op: Op[..., Operand], op_type: str) -> None:
+    @ort.lower(op, when=_is_ordered if op in _ORDER_KERNELS else _is_float)
+    def _(ctx: Emitter, input: Value, axes: Sequence[int], keep_dimensions: bool) -> Value:
+        return _reduce(ctx, op_type, input, axes, keep_dimensions)
+
+
+for _op, _op_type in {**_FLOAT_KERNELS, **_ORDER_KERNELS}.items():
+    _native(_op, _op_type)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Integers
+
+
+def _as_one_axis(ctx: Emitter, input: Value, axes: Sequence[int]) -> Value:
+    """`input` as [before, reduced, after]; transposed only where the axes are not neighbours."""
+    first, *_ = ordered = sorted(axes) or [input.rank]
+    if axes and ordered != list(range(first, first + len(axes))):
+        others = [axis for axis in range(input.rank) if axis not in axes]
+        input, first = ctx.transpose(input, [*others, *ordered]), len(others)
+    last = first + len(axes)
+    return ctx.reshape(input, [prod(input.dims[:first]), prod(input.dims[first:last]), prod(input.dims[last:])])
+
+
+def _fold(ctx: Emitter, op_type: str, input: Value, axes: Sequence[int]) -> Value:
+    """Combine the integers along `axes` by halves, each step in their own data type, which wraps around."""
+    x = _as_one_axis(ctx, input, axes)
+    before, size, after = x.dims
+    rests: list[Value] = []
+    while size > 1:
+        size, odd = divmod(size, 2)
+        lengths = [size, size, 1][: 2 + odd]
+        low, high, *rest = ctx.emit("Split", x, ctx.constant(lengths), axis=1, outputs=len(lengths))
+        x = ctx.emit(op_type, low, high, shape=(before, size, after))
+        rests += rest
+    for rest in rests:
+        x = ctx.emit(op_type, x, rest, shape=(before, 1, after))
+    return ctx.reshape(x, ctx.output.shape)
+
+
+def _sum(ctx: Emitter, input: Value, axes: Sequence[int], keep_dimensions: bool) -> Value:
+    if input.data_type in ("int32", "uint32") and prod(input.dims[axis] for axis in axes) <= EXACT_COUNT:
+        wide = _reduce(ctx, "ReduceSum", ctx.cast(input, "int64"), axes, keep_dimensions)
+        return ctx.cast(wide, input.data_type)
+    return _fold(ctx, "Add", input, axes)
+
+
+@ort.lower(ops.reduce_sum, native=False)
+def _(ctx: Emitter, input: Value, axes: Sequence[int], keep_dimensions: bool) -> Value:
+    return _sum(ctx, input, axes, keep_dimensions)
+
+
+@ort.lower(ops.reduce_l1, native=False)
+def _(ctx: Emitter, input: Value, axes: Sequence[int], keep_dimensions: bool) -> Value:
+    is_unsigned = input.data_type.startswith("u")
+    x = input if is_unsigned else ctx.emit("Abs", input, shape=input.dims)
+    return _sum(ctx, x, axes, keep_dimensions)
+
+
+@ort.lower(ops.reduce_sum_square, native=False)
+def _(ctx: Emitter, input: Value, axes: Sequence[int], keep_dimensions: bool) -> Value:
+    return _sum(ctx, ctx.emit("Mul", input, input, shape=input.dims), axes, keep_dimensions)
+
+
+@ort.lower(ops.reduce_product, native=False)
+def _(ctx: Emitter, input: Value, axes: Sequence[int]) -> Value:
+    return _fold(ctx, "Mul", input, axes)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Positions, and the extremes that they lead to
+
+
+def _positions(ctx: Emitter, op_type: str, input: Value, axis: int, keep_dimensions: bool) -> Value:
+    """Where the (first) extreme value lies along `axis`, int64."""
+    if input.data_type == "uint64":  # with the top bit flipped, the order is that of int64
+        input = ctx.cast(ctx.emit("BitwiseXor", input, ctx.scalar(2**63, input)), "int64")
+    positions: Value = ctx.emit(op_type, input, data_type="int64", axis=axis, keepdims=int(keep_dimensions))
+    return positions
+
+
+@ort.lower(ops.arg_min)
+def _(ctx: Emitter, input: Value, axis: int, keep_dimensions: bool, output_data_type: DataType) -> Value:
+    return ctx.cast(_positions(ctx, "ArgMin", input, axis, keep_dimensions), output_data_type)
+
+
+@ort.lower(ops.arg_max)
+def _(ctx: Emitter, input: Value, axis: int, keep_dimensions: bool, output_data_type: DataType) -> Value:
+    return ctx.cast(_positions(ctx, "ArgMax", input, axis, keep_dimensions), output_data_type)
+
+
+def _extreme(ctx: Emitter, op_type: str, input: Value, axes: Sequence[int]) -> Value:
+    """The extreme value, fetched from its position: ArgMin and ArgMax of int64 are right, ReduceMin and ReduceMax are not."""
+    x = _as_one_axis(ctx, input, axes)
+    before, _, after = x.dims
+    positions = _positions(ctx, op_type, x, axis=1, keep_dimensions=True)
+    return ctx.reshape(ctx.emit("GatherElements", x, positions, axis=1, shape=(before, 1, after)), ctx.output.shape)
+
+
+@ort.lower(ops.reduce_min, native=False)
+def _(ctx: Emitter, input: Value, axes: Sequence[int]) -> Value:
+    return _extreme(ctx, "ArgMin", input, axes)
+
+
+@ort.lower(ops.reduce_max, native=False)
+def _(ctx: Emitter, input: Value, axes: Sequence[int]) -> Value:
+    return _extreme(ctx, "ArgMax", input, axes)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Cumulative sums, which wrap around as they should
+
+
+@ort.lower(ops.cumulative_sum)
+def _(ctx: Emitter, input: Value, axis: int, exclusive: bool, reversed: bool) -> Value:
+    x = ctx.cast(input, "int64") if input.data_type == "uint64" else input
+    sums = ctx.emit("CumSum", x, ctx.constant(axis), exclusive=int(exclusive), reverse=int(reversed))
+    return ctx.cast(sums, input.data_type)
