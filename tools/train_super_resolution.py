@@ -3,7 +3,7 @@
 The photographs of HELD_OUT are never trained on; at the end the network is compared with bicubic enlargement on
 each of them, as the demo measures it: PSNR of the luma of the finished 8-bit picture.
 
-Needs `pip install torch scikit-image pillow safetensors`.
+Needs the extra `dev`: PyTorch, scikit-image, Pillow, safetensors.
 """
 
 from __future__ import annotations

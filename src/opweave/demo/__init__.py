@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def run(
-    photo: Path | None = None,
-    output: Path = Path("super-resolution.png"),
+    photo: Path | None,
+    output: Path,
     *,
     enlarge: bool = False,
     console: Console | None = None,

@@ -37,9 +37,16 @@ def split(rgb: Pixels) -> tuple[Plane, Plane, Plane]:
     Returns:
         Three float32 planes [height, width]: luma in [0, 1], blue and red difference in [-0.5, 0.5].
     """
-    red, green, blue = (rgb[..., channel].astype(np.float32) / np.float32(255) for channel in range(3))
-    luma, cb, cr = (row[0] * red + row[1] * green + row[2] * blue for row in TO_YCBCR)
+    luma, cb, cr = (_weighted(rgb, row) for row in TO_YCBCR)
     return luma, cb, cr
+
+
+def _weighted(rgb: Pixels, weights: Plane) -> Plane:
+    # One channel after the other: a float copy of all three of a large picture would take much memory.
+    plane = np.zeros(rgb.shape[:2], np.float32)
+    for channel, weight in enumerate(weights / np.float32(255)):
+        plane += rgb[..., channel] * weight
+    return plane
 
 
 def merge(luma: Plane, cb: Plane, cr: Plane) -> Pixels:
@@ -74,18 +81,30 @@ def bicubic(plane: Plane, width: int, height: int) -> Plane:
     return np.asarray(Image.fromarray(plane).resize((width, height), Image.Resampling.BICUBIC))
 
 
-def psnr(picture: Pixels, original: Pixels, *, shave: int = 0) -> float:
+def squared_error(picture: Pixels, original: Pixels) -> Plane:
+    """How far the luma of a picture is off.
+
+    Args:
+        picture: uint8 [height, width, 3].
+        original: uint8 [height, width, 3].
+
+    Returns:
+        float32 [height, width], in [0, 1].
+    """
+    error = _weighted(picture, TO_YCBCR[0])
+    error -= _weighted(original, TO_YCBCR[0])
+    return np.square(error, out=error)
+
+
+def psnr(picture: Pixels, original: Pixels) -> float:
     """Peak signal-to-noise ratio of the luma of two pictures.
 
     Args:
         picture: uint8 [height, width, 3].
         original: uint8 [height, width, 3].
-        shave: how many pixels to leave out on each side.
 
     Returns:
         Decibels; infinite for equal pictures.
     """
-    inner = slice(shave, -shave or None)
-    error = (split(picture)[0] - split(original)[0])[inner, inner]
-    mean = float(np.mean(np.square(error, dtype=np.float64)))
+    mean = float(squared_error(picture, original).mean(dtype=np.float64))
     return math.inf if mean == 0 else -10 * math.log10(mean)

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 from rich.console import Console
+from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
@@ -23,7 +24,7 @@ from .network import FACTOR, Enlarger
 from .picture import Picture
 
 PHOTO = Path(__file__).with_name("astronaut.jpg")
-LIMIT = 2**27  # pixels of the large picture; its planes then take some 4 GB
+LIMIT = 2**27  # pixels of the large picture; the job then takes some 5 GB of memory
 
 
 @dataclass
@@ -81,10 +82,10 @@ def run(photo: Path | None, output: Path, *, enlarge: bool, console: Console | N
     report = Report(photo or PHOTO, output)
 
     @contextmanager
-    def step(name: str) -> Iterator[None]:
+    def step(name: str) -> Iterator[Status]:
         start = time.perf_counter()
-        with console.status(name):
-            yield
+        with console.status(name) as status:
+            yield status
         report.seconds[name] = time.perf_counter() - start
 
     with step("read"):
@@ -105,8 +106,8 @@ def run(photo: Path | None, output: Path, *, enlarge: bool, console: Console | N
         enlarger = Enlarger(ml.create_context(), height, width)
     report.devices, report.runs = tuple(enlarger.graph.devices), enlarger.tiles
     copies = memory.copies.count
-    with step("run"):
-        luma = enlarger(luma)
+    with step("run") as status:
+        luma = enlarger(luma, lambda tiles: status.update(f"run: {tiles} of {enlarger.tiles} tiles"))
     report.copies = memory.copies.count - copies
     with step("merge colours"):
         large = merge(luma, *(bicubic(plane, *report.large) for plane in (cb, cr)))

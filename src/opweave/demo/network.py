@@ -13,6 +13,7 @@ pixels on each side, so that a tile of a large picture gets exactly what the who
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -137,11 +138,12 @@ class Enlarger:
         """How many times the graph runs for one picture."""
         return -(-self.height // self.tile_height) * -(-self.width // self.tile_width)
 
-    def __call__(self, luma: Plane) -> Plane:
+    def __call__(self, luma: Plane, done: Callable[[int], object] = lambda tiles: None) -> Plane:
         """Enlarge one picture.
 
         Args:
             luma: float32 [height, width], in [0, 1].
+            done: called after each tile with the number of those that are finished.
 
         Returns:
             float32 [3 * height, 3 * width].
@@ -150,9 +152,10 @@ class Enlarger:
         # Beyond its edges a picture goes on with the colour of its edge.
         padded = np.pad(luma, self.halo, "edge")
         large = np.empty((FACTOR * self.height, FACTOR * self.width), np.float32)
-        for top, left in product(range(0, self.height, h), range(0, self.width, w)):
+        for tile, (top, left) in enumerate(product(range(0, self.height, h), range(0, self.width, w)), start=1):
             y, x = min(top, self.height - h), min(left, self.width - w)
             self._small[0, 0] = padded[y : y + h + 2 * self.halo, x : x + w + 2 * self.halo]
             self._context.dispatch(self.graph, self._inputs, self._outputs)
             large[FACTOR * y : FACTOR * (y + h), FACTOR * x : FACTOR * (x + w)] = self._large[0, 0]
+            done(tile)
         return large

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from .colours import Pixels, split
+from .colours import Pixels, squared_error
 
 BACKGROUND, TEXT, FAINT = "#16181d", "#f2f3f5", "#9aa1ad"
 ACCENTS = ("#ffb43a", "#4cc9f0")  # frames of the two details
 MARGIN, GAP, FRAME = 28, 12, 3
 PANEL, NARROWEST = 540, 420  # width of a column, at most and at least; pictures are made smaller or larger to fit
-ZOOM = 5  # screen pixels a pixel of a detail, unless the picture itself is shown larger
+ZOOM = 5  # screen pixels a pixel of a detail, unless the picture is very small or very large
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,9 @@ def compose(title: str, subtitle: str, before: Column, after: Column, original: 
     scale = fit if fit < 1 else int(fit)  # larger only by whole pixels, which stay sharp
     shown = max(1, round(width * scale)), max(1, round(height * scale))
     panel = max(shown[0], NARROWEST)
-    # A small picture is already shown large, so its details are larger still.
-    zoom = min(max(ZOOM, round(2 * scale)), NARROWEST // 8)
+    # A small picture is already shown large, so its details are larger still; those of a large one show a part of it
+    # that can be recognised.
+    zoom = min(max(2, min(ZOOM, 10 * PANEL // width), round(2 * scale)), NARROWEST // 8)
     detail = min(width, panel // zoom), min(height, panel * 5 // 8 // zoom)
     places = best_places(before.picture, after.picture, original.picture, *detail)
 
@@ -96,14 +97,20 @@ def best_places(before: Pixels, after: Pixels, original: Pixels, width: int, hei
         width: of the windows, at most w.
         height: of the windows, at most h.
     """
-    truth = split(original)[0]
-    errors = (np.square(split(picture)[0] - truth, dtype=np.float64) for picture in (before, after))
-    gain = next(errors) - next(errors)
-    sums = np.pad(gain.cumsum(0).cumsum(1), ((1, 0), (1, 0)))
-    windows = sums[height:, width:] - sums[:-height, width:] - sums[height:, :-width] + sums[:-height, :-width]
+    gain = squared_error(before, original)
+    gain -= squared_error(after, original)
+    # In a large picture it is enough to know the gain of small blocks.
+    block = max(1, min(width, height) // 16)
+    rows, columns = (side // block for side in gain.shape)
+    high, wide = height // block, width // block
+    gain = gain[: rows * block, : columns * block]
+    sums = np.zeros((rows + 1, columns + 1))
+    sums[1:, 1:] = gain.reshape(rows, block, columns, block).sum((1, 3)).cumsum(0).cumsum(1)
+    windows = sums[high:, wide:] - sums[:-high, wide:] - sums[high:, :-wide] + sums[:-high, :-wide]
     places: list[tuple[int, int]] = []
     while len(places) < len(ACCENTS) and np.isfinite(windows.max()):
         top, left = (int(i) for i in np.unravel_index(windows.argmax(), windows.shape))
-        places.append((left, top))
-        windows[max(0, top - height + 1) : top + height, max(0, left - width + 1) : left + width] = -np.inf
+        # A window may be a little larger than its blocks; it must not reach over the edge.
+        places.append((min(left * block, original.shape[1] - width), min(top * block, original.shape[0] - height)))
+        windows[max(0, top - high) : top + high + 1, max(0, left - wide) : left + wide + 1] = -np.inf
     return places
