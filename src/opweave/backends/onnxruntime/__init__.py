@@ -48,6 +48,7 @@ class OnnxRuntime(Backend):
 
     def emit(self, ctx: Emitter, graph: Graph) -> tuple[dict[str, Value], dict[Node, How]]:
         """Emit all nodes of a legal graph; the result holds the value of each output, and how each node is done."""
+        ctx.graph = graph
         done: dict[Node, How] = {}
         values: dict[Operand, Value] = {o: ctx.add_input(f"i{k}", o.desc) for k, o in enumerate(graph.inputs.values())}
 

@@ -18,7 +18,7 @@ from ...dtypes import INFO
 from . import kernels
 
 if TYPE_CHECKING:
-    from ...graph import Desc, Node
+    from ...graph import Desc, Graph, Node
 
 OPSET = 21
 """The ONNX operator set that models are written in; the engine's optimiser knows its forms best."""
@@ -113,9 +113,11 @@ class _OnnxNode:
 class Emitter:
     """Collects the ONNX nodes that the rules emit.
 
-    A rule gets the emitter, and the op's operands as `Value`s. While it runs, `node` is the node being lowered.
+    A rule gets the emitter, and the op's operands as `Value`s. While it runs, `node` is the node being lowered, and
+    `graph` what it is a part of.
     """
 
+    graph: Graph
     node: Node
     has_kernels: bool
     """Whether the engine has kernels, of the very data types, for all that was emitted for `node`."""

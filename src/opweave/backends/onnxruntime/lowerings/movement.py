@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ....ops import movement as ops
+from ....ops.pooling import max_pool2d
 from .. import ort
 from ..emit import Emitter, Value
 
@@ -35,7 +36,11 @@ def _(
         return input  # also that of a scalar, which the engine's kernel refuses
     fill = ctx.scalar(value, input) if mode == "constant" else None
     pads = ctx.constant([*beginning_padding, *ending_padding])
-    return ctx.emit("Pad", input, pads, fill, mode="reflect" if mode == "reflection" else mode)
+    # The engine's optimiser merges zeros around the input of a MaxPool into its padding, which is -inf. It leaves a Pad that
+    # names its axes alone: https://github.com/microsoft/onnxruntime/blob/v1.23.0/onnxruntime/core/optimizer/pad_fusion.cc
+    pooled = any(node.op is max_pool2d for node in ctx.graph.nodes)
+    axes = ctx.constant(range(input.rank)) if pooled else None
+    return ctx.emit("Pad", input, pads, fill, axes, mode="reflect" if mode == "reflection" else mode)
 
 
 @ort.lower(ops.reshape)
