@@ -284,10 +284,11 @@ def _(input: Operand, scales: Sequence[float], axes: Sequence[int]) -> tuple[int
 @resample2d.decompose
 def _(b: Operations, input: Operand, mode: str, sizes: Sequence[int], axes: Sequence[int]) -> Operand:
     if mode == "nearest-neighbor":
+        sampled = input
         for axis, size in zip(axes, sizes, strict=True):
             nearest = nearest_positions(input.shape[axis], size)
-            input = b.gather(input, b.as_operand(nearest, "uint32"), axis=axis)
-        return input
+            sampled = b.gather(sampled, b.as_operand(nearest, "uint32"), axis=axis)
+        return sampled
     # Weights are whole numbers, and the sum is divided at the end, which is exact for integers.
     total, divisor = b.cast(input, "float32"), 1
     for axis, size in zip(axes, sizes, strict=True):

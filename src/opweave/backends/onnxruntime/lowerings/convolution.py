@@ -108,9 +108,10 @@ def _(ctx: Emitter, input: Value, mode: str, sizes: Sequence[int], axes: Sequenc
     if mode == "nearest-neighbor":
         if all(_engine_agrees(input.dims[axis], size) for axis, size in changed):
             return _resize(ctx, input, "nearest", ctx.output.shape) if changed else input
+        y = input
         for axis, size in changed:
-            input = ctx.emit("Gather", input, ctx.constant(nearest_positions(input.dims[axis], size)), axis=axis)
-        return input
+            y = ctx.emit("Gather", y, ctx.constant(nearest_positions(input.dims[axis], size)), axis=axis)
+        return y
     if input.data_type in ("int8", "uint8"):
         return _linear_of_integers(ctx, input, changed)
     # The engine interpolates over the last two axes only.

@@ -71,15 +71,16 @@ def _axes(
 
 def _pool(ctx: Emitter, op_type: str, x: Value, axes: Sequence[_Axis], fill: float, **attributes: Any) -> Value:
     """One of the engine's poolings, over an input that is padded with `fill` first where the engine would not do it."""
-    pads = [a.before for a in axes] + [a.after for a in axes]
+    before, after = [a.before for a in axes], [a.after for a in axes]
+    place: dict[str, Any] = {"pads": before + after}
     if not all(a.regular for a in axes):
-        x = ctx.emit("Pad", x, ctx.constant([0, 0, *pads[:2], 0, 0, *pads[2:]]), ctx.scalar(fill, x))
-        pads = [0, 0, 0, 0]
+        x = ctx.emit("Pad", x, ctx.constant([0, 0, *before, 0, 0, *after]), ctx.scalar(fill, x))
+        place = {"auto_pad": "VALID"}  # zeros in `pads` would let the engine's optimiser merge the two again
     pooled: Value = ctx.emit(
         op_type,
         x,
         kernel_shape=[a.taps for a in axes],
-        pads=pads,
+        **place,
         strides=[a.stride for a in axes],
         dilations=[a.dilation for a in axes],
         **attributes,
@@ -145,10 +146,21 @@ def _(
         y = _max_of_int64(ctx, x, axes)
     elif x.data_type in ("int32", "uint32"):  # float64 holds them all
         y = _pool(ctx, "MaxPool", ctx.cast(x, "float64"), axes, np.iinfo(x.data_type).min)
+    elif x.data_type in ("int8", "uint8"):
+        y = _pool(ctx, "MaxPool", x, axes, np.iinfo(x.data_type).min)
     else:
-        y = _pool(ctx, "MaxPool", x, axes, -np.inf if x.data_type[0] == "f" else np.iinfo(x.data_type).min)
+        y = _fill(ctx, _pool(ctx, "MaxPool", x, axes, -np.inf), axes, -np.inf)
     y = ctx.cast(y, x.data_type)
     return ctx.relayout(Value(y.name, y.data_type, (*x.dims[:2], *output_sizes)), "nchw", layout)
+
+
+def _fill(ctx: Emitter, y: Value, axes: Sequence[_Axis], lowest: float) -> Value:
+    """The maxima, with `lowest` for windows without elements."""
+    filled = np.logical_and.outer(*(axis.inside.any(1) for axis in axes))
+    if filled.all():
+        return y
+    made: Value = ctx.emit("Where", ctx.constant(filled, "bool"), y, ctx.scalar(lowest, y))
+    return made
 
 
 def _max_of_int64(ctx: Emitter, x: Value, axes: Sequence[_Axis]) -> Value:
@@ -162,7 +174,5 @@ def _max_of_int64(ctx: Emitter, x: Value, axes: Sequence[_Axis]) -> Value:
         substitute = np.where(axis.inside, axis.positions, 0).max(1, keepdims=True)
         elements = ctx.emit("Gather", y, ctx.constant(np.where(axis.inside, axis.positions, substitute)), axis=number)
         y = ctx.emit("ReduceMax", elements, ctx.constant([number + 1]), keepdims=0)
-    filled = np.logical_and.outer(*(axis.inside.any(1) for axis in axes))
-    if not filled.all():
-        y = ctx.emit("Where", ctx.constant(filled, "bool"), y, lowest, data_type="int64")
+    y = _fill(ctx, y, axes, np.iinfo(np.int64).min)
     return ctx.cast(ctx.emit("BitwiseXor", y, lowest), "uint64") if unsigned else y
