@@ -77,11 +77,19 @@ def test_tiles_leave_no_seams(height: int, width: int, tiles: int) -> None:
     np.testing.assert_allclose(tiled(luma), whole(luma), atol=1e-5)
 
 
-def test_enlarging_copies_no_tensor() -> None:
-    enlarger = network.Enlarger(ow.ml.create_context(), 20, 20, tile=10)
-    before = ow.memory.copies.count
+def test_a_picture_of_one_tile_is_not_copied() -> None:
+    enlarger = network.Enlarger(ow.ml.create_context(), 20, 20)
+    ow.memory.copies.reset()
     enlarger(np.zeros((20, 20), np.float32))
-    assert ow.memory.copies.count == before
+    assert ow.memory.copies.count == 0
+
+
+def test_copies_of_tiles_are_counted() -> None:
+    enlarger = network.Enlarger(ow.ml.create_context(), 20, 20, tile=10)
+    ow.memory.copies.reset()
+    enlarger(np.zeros((20, 20), np.float32))
+    assert ow.memory.copies.by_reason["make contiguous"].count == 4
+    assert ow.memory.copies.by_reason["place a tile"].count == 4
 
 
 def test_bicubic_filter_is_pillows() -> None:

@@ -156,10 +156,10 @@ class Op(Generic[P, R]):
     def __call__(self, builder: Builder, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Validate the arguments, add a node to the builder, and return its result."""
         label = kwargs.get("label", "")
+        if not isinstance(label, str):
+            raise ValidationError(f"{self.name}: label must be a string, got {label!r}")
         try:
             builder.check_open()
-            if not isinstance(label, str):
-                raise ValidationError(f"label must be a string, got {label!r}")
             inputs, attributes = self._convert(builder, args, kwargs)
             self._check_limits(builder, inputs)
             for name, like in self._casts.items():
@@ -173,7 +173,7 @@ class Op(Generic[P, R]):
             for desc in descs:
                 check_desc(desc, builder.max_byte_length, "the result")
         except ValidationError as error:
-            raise ValidationError(f"{title(self.name, str(label))}: {error}") from None
+            raise ValidationError(f"{title(self.name, label)}: {error}") from None
         outputs = builder.add_node(self, inputs, attributes, label, descs)
         return outputs[0] if isinstance(result, Desc) else outputs  # type: ignore[return-value]
 
@@ -343,7 +343,7 @@ def _choice(options: tuple[str, ...]) -> Converter:
 
 def _sequence(convert_item: Converter) -> Converter:
     def convert(name: str, value: Any) -> tuple[Any, ...]:
-        if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__") or isinstance(value, Mapping):
+        if isinstance(value, (str, bytes, Mapping, Operand)) or not hasattr(value, "__iter__"):
             raise ValidationError(f"{name} must be a sequence, got {value!r}")
         return tuple(convert_item(f"{name}[{i}]", item) for i, item in enumerate(value))
 
@@ -352,7 +352,7 @@ def _sequence(convert_item: Converter) -> Converter:
 
 def _either(convert_one: Converter, convert_many: Converter) -> Converter:
     def convert(name: str, value: Any) -> Any:
-        many = hasattr(value, "__iter__") and not isinstance(value, (str, bytes))
+        many = hasattr(value, "__iter__") and not isinstance(value, (str, bytes, Operand))
         return convert_many(name, value) if many else convert_one(name, value)
 
     return convert

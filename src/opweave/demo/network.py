@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import safe_open
 
+from .. import memory
 from ..builder import MLGraphBuilder
 from ..context import MLContext
 from ..graph import MLOperand
@@ -127,11 +128,6 @@ class Enlarger:
         builder = MLGraphBuilder(context)
         shape = [1, 1, self.tile_height + 2 * self.halo, self.tile_width + 2 * self.halo]
         self.graph = builder.build({"large": network.build(builder, builder.input("small", "float32", shape))})
-        large = [1, 1, FACTOR * self.tile_height, FACTOR * self.tile_width]
-        self._inputs = {"small": context.create_tensor("float32", shape, readable=True, writable=True)}
-        self._outputs = {"large": context.create_tensor("float32", large, readable=True)}
-        # Views of the tensors' memory: what is written to the first is what the graph reads.
-        self._small, self._large = self._inputs["small"].numpy(), self._outputs["large"].numpy()
 
     @property
     def tiles(self) -> int:
@@ -152,10 +148,13 @@ class Enlarger:
         # Beyond its edges a picture goes on with the colour of its edge.
         padded = np.pad(luma, self.halo, "edge")
         large = np.empty((FACTOR * self.height, FACTOR * self.width), np.float32)
-        for tile, (top, left) in enumerate(product(range(0, self.height, h), range(0, self.width, w)), start=1):
+        corners = product(range(0, self.height, h), range(0, self.width, w))
+        for number, (top, left) in enumerate(corners, start=1):
             y, x = min(top, self.height - h), min(left, self.width - w)
-            self._small[0, 0] = padded[y : y + h + 2 * self.halo, x : x + w + 2 * self.halo]
-            self._context.dispatch(self.graph, self._inputs, self._outputs)
-            large[FACTOR * y : FACTOR * (y + h), FACTOR * x : FACTOR * (x + w)] = self._large[0, 0]
-            done(tile)
+            piece = padded[None, None, y : y + h + 2 * self.halo, x : x + w + 2 * self.halo]
+            result = self._context.compute(self.graph, {"small": piece})["large"][0, 0]
+            done(number)
+            if self.tiles == 1:
+                return result  # the whole picture, and nothing has been copied
+            memory.copy(large[FACTOR * y : FACTOR * (y + h), FACTOR * x : FACTOR * (x + w)], result, "place a tile")
         return large

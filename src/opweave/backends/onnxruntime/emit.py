@@ -1,7 +1,8 @@
 """Write ONNX models, lean: the protocol buffers by hand, weights by reference.
 
 An `Emitter` collects nodes; `finish()` gives the bytes of a ModelProto. Small constants lie inside the model, where the
-engine's shape inference and folding see them; large ones are declared as external and handed to the session by reference.
+engine's shape inference and folding see them. Large ones are declared as external data: those in a memory-mapped file by
+the place in the file, which the engine maps itself (locations are relative to `/`), others are handed to the session.
 Field numbers are those of onnx.proto3.
 """
 
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ... import memory
 from ...dtypes import INFO
 from . import kernels
 
@@ -262,14 +264,23 @@ class Emitter:
             proto += field(3, node.name) + field(4, node.op_type) + node.attributes
             body += field(1, proto + field(7, node.domain) if node.domain else proto)
         by_reference: dict[str, np.ndarray] = {}
+        large = any(array.nbytes > INLINE_BYTES for array in self.constants.values())
+        files = memory.mapped_files() if large else []
         for name, array in self.constants.items():
             proto = b"".join(field(1, size) for size in array.shape)
             proto += field(2, ONNX_TYPES[array.dtype.name]) + field(8, name)
-            if name in self._inline:
+            if array.nbytes <= INLINE_BYTES:
                 proto += field(9, array.tobytes())
             else:
-                by_reference[name] = array
-                proto += field(13, field(1, "location") + field(2, name)) + field(14, 1)
+                found = memory.find_in_files(array, files)
+                if found is None:
+                    by_reference[name] = array
+                    place = {"location": name}
+                else:
+                    place = {"location": found[0][1:], "offset": str(found[1]), "length": str(array.nbytes)}
+                proto += b"".join(field(13, field(1, key) + field(2, text)) for key, text in place.items()) + field(
+                    14, 1
+                )
             body += field(5, proto)
         body += field(2, "opweave") + b"".join(field(11, info) for info in self._inputs)
         body += b"".join(field(12, value_info(name, d.data_type, d.shape)) for name, (_, d) in outputs.items())

@@ -34,7 +34,11 @@ def compile(backend: OnnxRuntime, graph: Graph, device: str, power_preference: P
     options = session_options(power_preference)
     values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in weights.items()}
     if values:
+        # For the engine's optimiser, which reads weights to fold and reorder them ...
         options.add_external_initializers(list(values), list(values.values()))
+        # ... and for its kernels: without this they get a copy; what the optimiser has replaced is not affected.
+        for name, value in values.items():
+            options.add_initializer(name, value)
     try:
         session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except _ENGINE_ERRORS as error:
@@ -46,6 +50,7 @@ def compile(backend: OnnxRuntime, graph: Graph, device: str, power_preference: P
 def session_options(power_preference: PowerPreference) -> onnxruntime.SessionOptions:
     """The options of all our sessions."""
     options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", "/")
     options.log_severity_level = 3  # errors; its warnings speak of graphs that are meant to be so
     if power_preference == "low-power":
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
