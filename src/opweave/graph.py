@@ -6,8 +6,10 @@ afterwards. Nodes remember the order of their making, so the order of the number
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -145,15 +147,23 @@ class MLOperand:
             origin = self._node.title
         return f"<MLOperand {self._desc}, {origin}>"
 
+    def _operation(self, name: str) -> Op[..., Any] | None:
+        """The operation of that name, if an operand can be its first argument."""
+        op = None if name.startswith("_") else getattr(type(self._builder), name, None)
+        if op is None or not hasattr(op, "operands") or op.positional[0] in op.sequences:
+            return None
+        return op  # type: ignore[no-any-return]
+
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        method = None if name.startswith("_") else getattr(type(self._builder), name, None)
-        if method is None or not hasattr(method, "operands"):
-            raise AttributeError(f"an operand has no attribute or operation {name!r}")
-        return lambda *args, **kwargs: method(self._builder, self, *args, **kwargs)
+        op = self._operation(name)
+        if op is None:
+            raise AttributeError(f"an operand has no attribute or operation {name!r}", name=name, obj=self)
+        method = partial(op, self._builder, self)
+        method.__doc__ = op.__doc__
+        return method
 
     def __dir__(self) -> list[str]:
-        ops = [name for name in dir(type(self._builder)) if hasattr(getattr(type(self._builder), name), "operands")]
-        return sorted({*super().__dir__(), *ops})
+        return sorted({*super().__dir__(), *filter(self._operation, dir(type(self._builder)))})
 
     def __hash__(self) -> int:
         return id(self)
@@ -167,10 +177,7 @@ class MLOperand:
     def _binary(self, name: str, other: Any, swap: bool = False) -> MLOperand:
         if not isinstance(other, (MLOperand, int, float)) and not hasattr(other, "__array__"):
             return NotImplemented  # type: ignore[no-any-return]
-        if not isinstance(other, MLOperand):
-            other = self._builder.as_operand(other, self.data_type)
-        a, b = (other, self) if swap else (self, other)
-        result: MLOperand = getattr(self._builder, name)(a, b)
+        result: MLOperand = getattr(self._builder, name)(*((other, self) if swap else (self, other)))
         return result
 
     def __add__(self, other: Any) -> MLOperand:
@@ -216,38 +223,64 @@ class MLOperand:
         return self.abs()  # type: ignore[no-any-return]
 
     def __getitem__(self, key: Any) -> MLOperand:
-        """Cut out a part with integers, slices and `...`, as in NumPy (negative steps reverse)."""
+        """Cut out a part with integers, slices and `...`, as in NumPy; None makes a new axis of size 1."""
         items = list(key) if isinstance(key, tuple) else [key]
         dots = [i for i, item in enumerate(items) if item is Ellipsis]
         require(len(dots) <= 1, f"an index can hold one '...', got {len(dots)}")
-        count = len(items) - len(dots)
-        require(count <= self.rank, f"{count} indices for an operand of shape {list(self.shape)}")
+        count = sum(item is not None and item is not Ellipsis for item in items)
+        require(count <= self.rank, f"an operand of shape {list(self.shape)} takes {self.rank} indices, got {count}")
         at = dots[0] if dots else len(items)
         items[at : at + len(dots)] = [slice(None)] * (self.rank - count)
 
-        starts, sizes, steps, reverse, kept = [], [], [], [], []
-        for axis, (item, size) in enumerate(zip(items, self.shape, strict=True)):
+        starts: list[int] = []
+        sizes: list[int] = []
+        strides: list[int] = []
+        backwards: list[int] = []
+        shape: list[int] = []
+        for item in items:
+            if item is None:
+                shape.append(1)
+                continue
+            axis = len(starts)
+            picked = _picked(item, axis, self.shape[axis])
             if isinstance(item, slice):
-                picked = range(size)[item]
-                require(len(picked) > 0, f"index {item} leaves nothing of axis {axis} with {size} elements")
-                if picked.step < 0:
-                    reverse.append(axis)
-                    picked = picked[::-1]
-                kept.append(len(picked))
-            elif isinstance(item, int) and not isinstance(item, bool):
-                require(-size <= item < size, f"index {item} is out of range for axis {axis} with {size} elements")
-                picked = range(item % size, item % size + 1)
-            else:
-                raise ValidationError(f"an operand is indexed with integers, slices and '...', got {item!r}")
+                shape.append(len(picked))
+            if picked.step < 0:
+                backwards.append(axis)
+                picked = picked[::-1]
             starts.append(picked.start)
             sizes.append(picked[-1] - picked.start + 1)
-            steps.append(picked.step)
+            strides.append(picked.step)
         result = self
-        if tuple(sizes) != self.shape or any(step != 1 for step in steps):
-            result = result.slice(starts, sizes, strides=steps)
-        if reverse:
-            result = result.reverse(axes=reverse)
-        return result if result.shape == tuple(kept) else result.reshape(kept)
+        if tuple(sizes) != self.shape or any(stride != 1 for stride in strides):
+            result = result.slice(starts, sizes, strides=strides)
+        if backwards:
+            result = result.reverse(axes=backwards)
+        return result if result.shape == tuple(shape) else result.reshape(shape)
+
+    def __iter__(self) -> Iterator[MLOperand]:
+        """The parts along the first axis."""
+        require(self.rank > 0, "a scalar operand has no parts to go through")
+        return (self[i] for i in range(self.shape[0]))
+
+
+def _picked(item: Any, axis: int, size: int) -> range:
+    """The positions that an integer or a slice picks from an axis; there is at least one."""
+    if isinstance(item, slice):
+        try:
+            picked = range(size)[item]
+        except (TypeError, ValueError) as error:
+            raise ValidationError(f"index {item} of axis {axis}: {error}") from None
+        require(len(picked) > 0, f"index {item} leaves nothing of axis {axis} with {size} elements")
+        return picked if len(picked) > 1 else range(picked[0], picked[0] + 1)
+    try:
+        position = operator.index(item) if not isinstance(item, bool) else None
+    except TypeError:
+        position = None
+    if position is None:
+        raise ValidationError(f"an operand is indexed with integers, slices, None and '...', got {item!r}")
+    require(-size <= position < size, f"index {position} is out of range for axis {axis} with {size} elements")
+    return range(position % size, position % size + 1)
 
 
 Operand = MLOperand
