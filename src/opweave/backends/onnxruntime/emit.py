@@ -264,12 +264,11 @@ class Emitter:
             proto += field(3, node.name) + field(4, node.op_type) + node.attributes
             body += field(1, proto + field(7, node.domain) if node.domain else proto)
         by_reference: dict[str, np.ndarray] = {}
-        large = any(array.nbytes > INLINE_BYTES for array in self.constants.values())
-        files = memory.mapped_files() if large else []
+        files = memory.mapped_files() if self.constants.keys() - self._inline else []
         for name, array in self.constants.items():
             proto = b"".join(field(1, size) for size in array.shape)
             proto += field(2, ONNX_TYPES[array.dtype.name]) + field(8, name)
-            if array.nbytes <= INLINE_BYTES:
+            if name in self._inline:
                 proto += field(9, array.tobytes())
             else:
                 found = memory.find_in_files(array, files)

@@ -1,0 +1,139 @@
+"""How ONNX Runtime is told to move and pick elements: no more than needed, and not what its optimiser makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opweave as ow
+from opweave.backends.onnxruntime import ort
+from opweave.backends.onnxruntime.sessions import emit
+from opweave.graph import Graph
+
+ORT = ow.ml.create_context(device="cpu")
+REFERENCE = ow.ml.create_context(device="reference")
+
+X = np.arange(-12, 12, dtype="float32").reshape(4, 6)
+
+Build = Callable[[ow.MLGraphBuilder, ow.MLOperand], ow.MLOperand]
+
+
+def run(context: ow.MLContext, build: Build, array: np.ndarray) -> np.ndarray:
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", array.dtype.name, array.shape)  # type: ignore[arg-type]
+    return context.compute(builder.build({"y": builder.identity(build(builder, x))}), {"x": array})["y"]
+
+
+def emitted(build: Build, array: np.ndarray) -> list[str]:
+    """The ONNX operators that a graph of one input becomes."""
+    builder = ow.MLGraphBuilder(ORT)
+    x = builder.input("x", array.dtype.name, array.shape)  # type: ignore[arg-type]
+    ctx, _, _ = emit(ort, Graph.reaching({"y": build(builder, x)}))
+    return [node.op_type for node in ctx.nodes]
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda b, x: b.concat([x], 1),
+        lambda b, x: b.expand(x, [4, 6]),
+        lambda b, x: b.pad(x, [0, 0], [0, 0]),
+        lambda b, x: b.reshape(x, [4, 6]),
+        lambda b, x: b.reverse(x, axes=[]),
+        lambda b, x: b.slice(x, [0, 0], [4, 6]),
+        lambda b, x: b.split(x, 1)[0],
+        lambda b, x: b.tile(x, [1, 1]),
+        lambda b, x: b.transpose(x, permutation=[0, 1]),
+    ],
+)
+def test_nothing_is_emitted_where_nothing_moves(build: Build) -> None:
+    assert emitted(build, X) == []
+    np.testing.assert_array_equal(run(ORT, build, X), X)
+
+
+@pytest.mark.parametrize(
+    ("build", "operators"),
+    [
+        (lambda b, x: b.reverse(x), ["Slice"]),
+        (lambda b, x: b.pad(x, [1, 1], [0, 0], mode="edge"), ["Pad"]),
+        (lambda b, x: b.tile(x, [1, 2]), ["Tile"]),
+        (lambda b, x: b.triangular(x), ["Trilu"]),
+        (lambda b, x: b.gather(x, b.constant(np.array([5, -1], "int32")), axis=1), ["Gather"]),
+        (lambda b, x: b.gather(x, b.constant(np.array([6, -9], "int32")), axis=1), ["Gather"]),
+        (lambda b, x: b.gather(x, b.constant(np.array([2**32 - 1], "uint32")), axis=1), ["Gather"]),
+        (lambda b, x: b.gather_nd(x, b.constant(np.array([[3, 9]], "int32"))), ["GatherND"]),
+        (lambda b, x: b.gather_elements(x, b.constant(np.full((1, 6), -7))), ["GatherElements"]),
+        (lambda b, x: b.scatter_elements(x, b.constant(np.full((1, 6), 9)), x[:1]), ["Slice", "ScatterElements"]),
+        (
+            lambda b, x: b.scatter_nd(x, b.constant(np.array([[2**40, -(2**40)]])), x[0, :1]),
+            ["Slice", "Reshape", "ScatterND"],
+        ),
+    ],
+)
+def test_constant_indices_are_clamped_at_build_time(build: Build, operators: list[str]) -> None:
+    assert emitted(build, X) == operators
+    np.testing.assert_array_equal(run(ORT, build, X), run(REFERENCE, build, X))
+
+
+def test_constant_indices_in_range_are_not_copied() -> None:
+    indices = np.arange(6)
+
+    def build(b: ow.MLGraphBuilder, x: ow.MLOperand) -> ow.MLOperand:
+        return b.gather(x, b.constant(indices), axis=1)
+
+    builder = ow.MLGraphBuilder(ORT)
+    graph = Graph.reaching({"y": build(builder, builder.input("x", "float32", X.shape))})
+    ctx, _, _ = emit(ort, graph)
+    assert [value is indices for value in ctx.constants.values()] == [True]
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge"])
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_zeros_around_a_maximum_stay(mode: Any, layout: Any) -> None:
+    """The engine's optimiser takes them for padding of the maximum, which is -inf."""
+
+    def build(b: ow.MLGraphBuilder, x: ow.MLOperand) -> ow.MLOperand:
+        rim = [0, 1, 1, 0] if layout == "nhwc" else [0, 0, 1, 1]
+        padded = b.pad(x, rim, rim, mode=mode)
+        return b.max_pool2d(padded, window_dimensions=[2, 2], padding=[0, 1, 0, 1], layout=layout)
+
+    negative = -1 - np.arange(16, dtype="float32").reshape((1, 4, 4, 1) if layout == "nhwc" else (1, 1, 4, 4))
+    wanted = run(REFERENCE, build, negative)
+    assert (wanted.max() == 0) == (mode == "constant")
+    np.testing.assert_array_equal(run(ORT, build, negative), wanted)
+
+
+@pytest.mark.parametrize("context", [ORT, REFERENCE], ids=["onnxruntime", "reference"])
+def test_as_many_tensors_as_can_be(context: ow.MLContext) -> None:
+    x = np.arange(8192 + 100, dtype="int32")
+
+    def build(b: ow.MLGraphBuilder, x: ow.MLOperand) -> ow.MLOperand:
+        parts = b.split(x, [101, *[1] * 8191])
+        assert [part.shape for part in parts[:3]] == [(101,), (1,), (1,)]
+        return b.concat(parts[::-1], 0)
+
+    got = run(context, build, x)
+    np.testing.assert_array_equal(got[:8191], x[:100:-1])
+    np.testing.assert_array_equal(got[8191:], x[:101])
+
+
+@pytest.mark.parametrize("data_type", ["float32", "float16", "int8", "uint8", "int32", "uint32", "int64", "uint64"])
+def test_bits_move_as_they_are(data_type: Any) -> None:
+    """All bits of the widest values, and of negative zero, arrive."""
+    kind = np.dtype(data_type)
+    low, high = (
+        (np.finfo(kind).min, np.finfo(kind).max) if kind.kind == "f" else (np.iinfo(kind).min, np.iinfo(kind).max)
+    )
+    x = np.array([low, high, 0, 1, 3, high, low, high], kind).reshape(2, 4)
+    x[1, 1:3] = -x[0, 2] if kind.kind == "f" else high // 2 + 1, high - 1  # -0.0, and the highest bit alone
+
+    def build(b: ow.MLGraphBuilder, x: ow.MLOperand) -> ow.MLOperand:
+        y = b.tile(b.triangular(b.pad(x, [1, 0], [0, 1], mode="edge"), diagonal=-1), [2, 1])
+        z = b.transpose(b.concat([y, b.reverse(y)], 1))
+        return b.expand(b.reshape(z, [1, *z.shape]), [2, *z.shape])
+
+    got, wanted = run(ORT, build, x), run(REFERENCE, build, x)
+    assert got.tobytes() == wanted.tobytes()
