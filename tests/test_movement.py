@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 import opweave as ow
 from opweave.backends.onnxruntime import ort
@@ -137,3 +139,62 @@ def test_bits_move_as_they_are(data_type: Any) -> None:
 
     got, wanted = run(ORT, build, x), run(REFERENCE, build, x)
     assert got.tobytes() == wanted.tobytes()
+
+
+def a_step(b: ow.MLGraphBuilder, x: ow.MLOperand, draw: Callable[[st.SearchStrategy[Any]], Any]) -> ow.MLOperand:
+    """One more operation on `x`, which has at least one dimension."""
+    axis = draw(st.integers(0, x.rank - 1))
+    size = x.shape[axis]
+    some = draw(st.integers(1, size))
+    match draw(st.sampled_from(["turn", "flip", "cut", "rim", "copy", "join", "part", "pick", "flat", "half", "add"])):
+        case "turn":
+            return b.transpose(x, permutation=draw(st.permutations(range(x.rank))))
+        case "flip":
+            return b.reverse(x, axes=[axis])
+        case "cut":
+            return x[(slice(None),) * axis + (slice(size - some, None, draw(st.integers(1, 2))),)]
+        case "rim":
+            rim = [int(d == axis and size > 1) for d in range(x.rank)]
+            return b.pad(x, rim, rim, mode=draw(st.sampled_from(["constant", "edge", "reflection"])))
+        case "copy":
+            return b.tile(x, [1 + (d == axis and size < 20) for d in range(x.rank)])
+        case "join":
+            return b.concat([x, b.reverse(x)], axis) if size < 20 else x
+        case "part":
+            return b.split(x, [some, size - some], axis=axis)[draw(st.integers(0, 1))] if some < size else x
+        case "pick":
+            indices = np.array(draw(st.lists(st.integers(-size - 2, size + 2), min_size=1, max_size=4)))
+            return b.gather(x, b.constant(indices), axis=axis)
+        case "flat":
+            return b.reshape(x, [prod(x.shape[: axis + 1]), prod(x.shape[axis + 1 :])])
+        case "half":
+            return b.triangular(x, upper=draw(st.booleans())) if x.rank > 1 else x
+    return x + 1
+
+
+@settings(max_examples=150, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_chains_agree_with_reference(data: st.DataObject) -> None:
+    """The engine's optimiser merges and moves such operations."""
+    shape = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
+    data_type = data.draw(
+        st.sampled_from(["float32", "float16", "int8", "uint8", "int32", "uint32", "int64", "uint64"])
+    )
+    seed = data.draw(st.integers(0, 2**32 - 1))
+    chain = {context: ow.MLGraphBuilder(context) for context in (ORT, REFERENCE)}
+    ends = {context: b.input("x", data_type, shape) for context, b in chain.items()}
+    for step in range(data.draw(st.integers(1, 8))):
+        drawn: list[Any] = []
+
+        def again(_: Any, drawn: list[Any] = drawn) -> Any:
+            return drawn.pop(0)
+
+        def first(strategy: st.SearchStrategy[Any], drawn: list[Any] = drawn) -> Any:
+            drawn.append(data.draw(strategy, label=f"step {step}"))
+            return drawn[-1]
+
+        ends[ORT] = a_step(chain[ORT], ends[ORT], first)
+        ends[REFERENCE] = a_step(chain[REFERENCE], ends[REFERENCE], again)
+    x = np.random.default_rng(seed).integers(0, 100, shape).astype(data_type)
+    got, wanted = (c.compute(chain[c].build({"y": chain[c].identity(ends[c])}), {"x": x})["y"] for c in chain)
+    np.testing.assert_array_equal(got, wanted)
