@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 import opweave as ow
 from opweave.backends.onnxruntime import ort
 from opweave.backends.onnxruntime.sessions import emit
-from opweave.dtypes import ANY
+from opweave.dtypes import ANY, DataType
 from opweave.graph import Graph
 
 ORT = ow.ml.create_context(device="cpu")
