@@ -91,7 +91,7 @@ def ops(
 ) -> None:
     """Show how each operation is done on each back end, for each data type."""
     from .backends import discover
-    from .dtypes import ANY
+    from .dtypes import ANY, INFO
     from .ops import Operations
     from .support import support
 
@@ -110,25 +110,29 @@ def ops(
         "decomposed": "[blue]○[/blue]",
         None: "[red]✗[/red]",
     }
-    short = {name: name.replace("float", "f").replace("uint", "u").replace("int", "i") for name in ANY}
-    table = Table("operation", "", box=None, header_style="bold", padding=(0, 1, 0, 0))
+    table = Table("operation", "", box=None, header_style="bold", padding=(0, 2, 0, 0))
+    kinds = "  ".join(INFO[t].kind for t in ANY)
+    bits = " ".join(str(INFO[t].bits).ljust(2) for t in ANY)
     for name in backends:
-        table.add_column(f"{name}\n{' '.join(short[t].ljust(3) for t in ANY)}", no_wrap=True)
+        table.add_column(f"{name}\n{kinds}\n{bits}", no_wrap=True)
     for name in names or listing:
         row = support(listing[name], backends)
-        if core and not row.core:
-            continue
-        cells = []
-        for how in row.how.values():
-            cells.append(" ".join((signs[how[t]] if t in how else "[dim]·[/dim]") + "  " for t in ANY))
-        table.add_row(name, "core" if row.core else "", *cells)
+        if row.core or not core:
+            cells = ["  ".join(signs[how[t]] if t in how else "[dim]·[/dim]" for t in ANY) for how in row.how.values()]
+            table.add_row(name, "◆" if row.core else "", *cells)
     console.print(table)
-    console.print(
-        f"\n{signs['native']} one kernel of the engine   {signs['composed']} several kernels   "
-        f"{signs['decomposed']} decomposed into core operations   {signs[None]} not there   "
-        "[dim]·[/dim] not a data type of the operation",
-        highlight=False,
-    )
+    legend = {
+        "◆": "core: the others decompose into these",
+        signs["native"]: "one kernel of the engine",
+        signs["composed"]: "several kernels",
+        signs["decomposed"]: "decomposed",
+        signs[None]: "not there",
+        "[dim]·[/dim]": "not a data type of the operation",
+    }
+    console.print()
+    for sign, meaning in legend.items():
+        console.print(f"{sign} {meaning}", highlight=False)
+    console.print("f: float, i: int, u: uint; below them, their bits", highlight=False)
 
 
 @app.command()

@@ -35,13 +35,11 @@ class Rule:
 
     Attributes:
         function: called with what the back end provides and the op's parameters it names.
-        native: whether one kernel of the engine does the work; otherwise it is composed of several.
         when: which nodes it accepts, by the op's parameters it names; None for all.
         leading: how many parameters of `function` the back end itself provides.
     """
 
     function: RuleFunction
-    native: bool
     when: Callable[..., bool] | None
     leading: int
 
@@ -122,13 +120,13 @@ class Backend(ABC):
         """Make `graph` runnable. Raises `OperationError` when the engine refuses."""
 
     def lower(
-        self, *ops: Op[..., Any], native: bool = True, when: Callable[..., bool] | None = None
+        self, *ops: Op[..., Any], when: Callable[..., bool] | None = None
     ) -> Callable[[RuleFunction], RuleFunction]:
         """Register the decorated function as the rule of `ops`, tried after those registered before."""
 
         def register(function: RuleFunction) -> RuleFunction:
             for op in ops:
-                self.rules.setdefault(op, []).append(Rule(function, native, when, self.leading))
+                self.rules.setdefault(op, []).append(Rule(function, when, self.leading))
             return function
 
         return register

@@ -140,7 +140,7 @@ def _(
     return (hidden, cell, sequence) if return_sequence else (hidden, cell)
 
 
-@ort.lower(ops.gru_cell, native=False)
+@ort.lower(ops.gru_cell)
 def _(
     ctx: Emitter,
     input: Value,
@@ -206,7 +206,7 @@ def _bias_sum(ctx: Emitter, *biases: Value | None) -> Value | None:
     return ctx.emit("Add", *present) if len(present) == 2 else next(iter(present), None)
 
 
-@ort.lower(ops.lstm_cell, native=False)
+@ort.lower(ops.lstm_cell)
 def _(
     ctx: Emitter,
     input: Value,
@@ -228,7 +228,7 @@ def _(
     return _lstm_step(ctx, sums, cell_state, peepholes, layout, activations)
 
 
-@ort.lower(ops.lstm, native=False)
+@ort.lower(ops.lstm)
 def _(
     ctx: Emitter,
     input: Value,
