@@ -39,7 +39,7 @@ def matmul(self: Builder, a: Operand, b: Operand, *, label: str = "") -> Desc:
     """
     fits = a.shape[-1] == b.shape[-2]
     require(fits, f"the last dimension of a must be the last but one of b, got {a.desc} and {b.desc}")
-    batches = broadcast(a.shape[:-2], b.shape[:-2])
+    batches = broadcast(a.shape[:-2], b.shape[:-2], names="the stacks a and b")
     return Desc(a.data_type, (*batches, a.shape[-2], b.shape[-1]))
 
 

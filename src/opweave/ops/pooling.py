@@ -67,8 +67,9 @@ def _pool2d(
     image = dict(zip(layout, input.shape, strict=True))
     windows = list(zip("hw", window_dimensions, padding[::2], padding[1::2], strides, dilations, strict=True))
     whole, partial = ([conv_size(image[a], *w, ceil=ceil) for a, *w in windows] for ceil in (False, True))
-    fits = list(output_sizes) in (whole, partial)
-    require(fits, f"output_sizes must be {whole} or {partial}, got {list(output_sizes)}")
+    allowed = [whole] if whole == partial else [whole, partial]
+    fits = list(output_sizes) in allowed
+    require(fits, f"output_sizes must be {' or '.join(map(str, allowed))}, got {list(output_sizes)}")
     image["h"], image["w"] = output_sizes
     return Desc(input.data_type, tuple(image[a] for a in layout))
 

@@ -11,8 +11,8 @@ from ....shapes import conv_transpose_size, nearest_positions, sample_positions
 from .. import ort
 from ..emit import Emitter, Value
 
-SINGLE_PRECISION = 2**20
-"""Where input size times output size is below this, float32 tells any two positions of `sample_positions` apart."""
+ROUNDING = 2.0**-21
+"""More than the relative error of a position that is computed in float32."""
 
 
 @ort.lower(ops.conv2d)
@@ -75,16 +75,17 @@ def _(
     return ctx.relayout(y, "nchw", input_layout)
 
 
-def _engine_agrees(input: int, output: int) -> bool:
+def engine_agrees(input: int, output: int) -> bool:
     """Whether the engine, which computes positions in float32, finds the nearest elements that the specification wants.
 
-    It may err where a position lies half-way between two elements, unless the scale, being a power of two, is exact.
+    It may err where a position is close to half-way between two elements, unless the scale, a power of two, is exact.
     """
     numerators, denominator = sample_positions(input, output)
-    ties = any((2 * numerator - denominator) % (2 * denominator) == 0 for numerator in numerators)
+    beyond = (2 * np.array(numerators) - denominator) % (2 * denominator)  # the last tie, in halves of the denominator
+    margin = np.minimum(beyond, 2 * denominator - beyond).min() / (2 * denominator)
     ratio = input // output
-    exact = input == ratio * output and ratio & (ratio - 1) == 0
-    return input * output < SINGLE_PRECISION and (exact or not ties)
+    exact = input == ratio * output and ratio & (ratio - 1) == 0 and input < 2**22
+    return exact or bool(margin > input * ROUNDING)
 
 
 def _resize(ctx: Emitter, x: Value, mode: str, shape: Sequence[int]) -> Value:
@@ -106,7 +107,7 @@ def _resize(ctx: Emitter, x: Value, mode: str, shape: Sequence[int]) -> Value:
 def _(ctx: Emitter, input: Value, mode: str, sizes: Sequence[int], axes: Sequence[int]) -> Value:
     changed = [(axis, size) for axis, size in zip(axes, sizes, strict=True) if size != input.dims[axis]]
     if mode == "nearest-neighbor":
-        if all(_engine_agrees(input.dims[axis], size) for axis, size in changed):
+        if all(engine_agrees(input.dims[axis], size) for axis, size in changed):
             return _resize(ctx, input, "nearest", ctx.output.shape) if changed else input
         y = input
         for axis, size in changed:

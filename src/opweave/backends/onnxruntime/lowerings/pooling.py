@@ -110,7 +110,7 @@ def _(
 
 
 # The engine's LpPool takes 50 times as long.
-@ort.lower(ops.l2_pool2d, native=False)
+@ort.lower(ops.l2_pool2d)
 def _(
     ctx: Emitter,
     input: Value,

@@ -1,0 +1,121 @@
+"""What ONNX Runtime gets for convolutions, pooling and resampling, and results that can be told by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+import opweave as ow
+from opweave.backends.onnxruntime.lowerings.convolution import engine_agrees
+from opweave.backends.onnxruntime.sessions import emit
+from opweave.graph import Graph, MLOperand
+
+CPU = ow.ml.create_context(device="cpu")
+CONTEXTS = [CPU, ow.ml.create_context(device="reference")]
+each_context = pytest.mark.parametrize("context", CONTEXTS, ids=["cpu", "reference"])
+
+
+def nodes(result: MLOperand) -> list[str]:
+    """The ONNX operators that a graph becomes, before the engine optimises it."""
+    ctx, outputs, _ = emit(CPU.backend, Graph.reaching({"y": result}))
+    return [node.op_type for node in onnx.load_from_string(ctx.finish(outputs)[0]).graph.node]
+
+
+def image(builder: ow.MLGraphBuilder, data_type: str = "float32", shape: tuple[int, ...] = (1, 4, 9, 9)) -> MLOperand:
+    return builder.input("x", data_type, shape)  # type: ignore[arg-type]
+
+
+def test_convolution_with_bias_is_one_node() -> None:
+    builder = ow.MLGraphBuilder(CPU)
+    w, bias = builder.constant(np.ones([8, 4, 3, 3], np.float32)), builder.constant(np.ones([8], np.float32))
+    y = builder.conv2d(image(builder), w, bias=bias, padding=(1, 1, 1, 1), strides=(2, 2))
+    assert nodes(y) == ["Conv"]
+    assert nodes(builder.relu(y)) == ["Conv", "Relu"]
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"), [("average_pool2d", ["AveragePool"]), ("max_pool2d", ["MaxPool"])], ids=["average", "max"]
+)
+def test_pooling_is_one_node(name: str, wanted: list[str]) -> None:
+    builder = ow.MLGraphBuilder(CPU)
+    x = image(builder)
+    pool = getattr(builder, name)
+    assert nodes(pool(x)) == wanted
+    assert nodes(pool(x, window_dimensions=(3, 3), padding=(1, 1, 1, 1), strides=(2, 2), dilations=(2, 2))) == wanted
+    assert nodes(pool(x, window_dimensions=(2, 2), strides=(2, 2), output_shape_rounding="ceil")) == wanted
+
+
+def test_nearest_neighbours_are_left_to_the_engine_where_it_finds_them() -> None:
+    builder = ow.MLGraphBuilder(CPU)
+    x = image(builder, shape=(1, 4, 12, 12))
+    assert nodes(builder.resample2d(x, scales=(2.0, 3.0))) == ["Resize"]
+    assert nodes(builder.resample2d(x, sizes=(6, 3))) == ["Resize"]
+    assert nodes(builder.resample2d(x, sizes=(2, 12))) == ["Gather"]
+
+
+def test_engine_finds_the_nearest_neighbours_that_it_is_trusted_with() -> None:
+    builder = ow.MLGraphBuilder(CPU)
+    pairs = [(size, output) for size in range(1, 40) for output in range(1, 40) if engine_agrees(size, output)]
+    inputs = {size: builder.input(f"{size}", "float32", [1, 1, size, 1]) for size in range(1, 40)}
+    graph = builder.build({f"{s} {o}": builder.resample2d(inputs[s], sizes=(o, 1)) for s, o in pairs})
+    arrays = {
+        name: np.arange(desc.shape[2], dtype=np.float32).reshape(desc.shape) for name, desc in graph.inputs.items()
+    }
+    results = CPU.compute(graph, arrays)
+    for size, output in pairs:
+        position = (np.arange(output) * 2 + 1) * size / (2 * output) - 0.5
+        nearest = np.ceil(np.clip(np.round(position, 9), 0, size - 1) - 0.5)
+        np.testing.assert_array_equal(results[f"{size} {output}"].ravel(), nearest, f"{size} to {output}")
+
+
+def test_scales_are_single_precision() -> None:
+    """0.7 times 10 is 7, and 0.29 times 100 is 29, though not in double precision; a third of 3 is 1."""
+    builder = ow.MLGraphBuilder(CPU)
+    x = image(builder, shape=(3, 1, 10, 100))
+    assert builder.resample2d(x, scales=(0.7, 0.29)).shape == (3, 1, 7, 29)
+    assert builder.resample2d(x, scales=(1 / 3, 1.0), axes=(0, 1)).shape == (1, 1, 10, 100)
+
+
+@each_context
+def test_integers_are_interpolated_to_the_nearest_even(context: ow.MLContext) -> None:
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "int8", [1, 1, 1, 4])
+    graph = builder.build({"y": builder.resample2d(x, mode="linear", sizes=(1, 2))})
+    pairs = [([0, 1, 1, 2], [0, 2]), ([-1, 0, -2, -1], [0, -2]), ([127, 127, -128, -127], [127, -128])]
+    for values, wanted in pairs:
+        result = context.compute(graph, {"x": np.array(values, np.int8).reshape(1, 1, 1, 4)})["y"]
+        assert result.ravel().tolist() == wanted
+
+
+@each_context
+def test_windows_without_elements(context: ow.MLContext) -> None:
+    """The mean of nothing is NaN, the sum of its squares 0, its maximum the lowest value there is."""
+    builder = ow.MLGraphBuilder(context)
+    x, k = builder.input("x", "float32", [1, 1, 1, 1]), builder.input("k", "uint64", [1, 1, 1, 1])
+    options = {"window_dimensions": (1, 1), "padding": (0, 0, 1, 0)}
+    pools = {name: getattr(builder, name)(x, **options) for name in ("average_pool2d", "l2_pool2d", "max_pool2d")}
+    graph = builder.build({**pools, "integers": builder.max_pool2d(k, **options)})
+    results = context.compute(graph, {"x": np.full([1] * 4, 3, np.float32), "k": np.full([1] * 4, 2**63, np.uint64)})
+    np.testing.assert_array_equal(results["average_pool2d"].ravel(), [np.nan, 3])
+    np.testing.assert_array_equal(results["l2_pool2d"].ravel(), [0, 3])
+    np.testing.assert_array_equal(results["max_pool2d"].ravel(), [-np.inf, 3])
+    np.testing.assert_array_equal(results["integers"].ravel(), np.array([0, 2**63], np.uint64))
+
+
+@each_context
+def test_rounding_up_makes_a_window_that_is_larger_than_the_input(context: ow.MLContext) -> None:
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", [1, 1, 1, 2])
+    y = builder.average_pool2d(x, window_dimensions=(1, 3), strides=(1, 2), output_shape_rounding="ceil")
+    result = context.compute(builder.build({"y": y}), {"x": np.array([[[[1, 2]]]], np.float32)})["y"]
+    assert result.tolist() == [[[[1.5]]]]
+
+
+def test_factors_of_gemm_are_rounded_to_the_data_type() -> None:
+    builder = ow.MLGraphBuilder(CPU)
+    a = builder.input("a", "float16", [2, 2])
+    y = builder.gemm(a, a, alpha=0.1, beta=1e9)
+    assert y._node is not None
+    assert y._node.attributes["alpha"] == float(np.float16(0.1))
+    assert y._node.attributes["beta"] == np.inf
