@@ -104,7 +104,8 @@ def hard_swish(self: Builder, input: Operand, *, label: str = "") -> Desc:
 
 @hard_swish.decompose
 def _(b: Operations, input: Operand) -> Operand:
-    return input * b.clamp(input + 3, min_value=0, max_value=6) / 6
+    # The specification multiplies first, which overflows a factor of 6 too early.
+    return input * (b.clamp(input + 3, min_value=0, max_value=6) / 6)
 
 
 @op(input=Limits(FLOATS))
