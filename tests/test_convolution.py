@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
 
 import opweave as ow
+from opweave.backends.onnxruntime import OnnxRuntime
 from opweave.backends.onnxruntime.lowerings.convolution import engine_agrees
 from opweave.backends.onnxruntime.sessions import emit
 from opweave.graph import Graph, MLOperand
@@ -18,6 +21,7 @@ each_context = pytest.mark.parametrize("context", CONTEXTS, ids=["cpu", "referen
 
 def nodes(result: MLOperand) -> list[str]:
     """The ONNX operators that a graph becomes, before the engine optimises it."""
+    assert isinstance(CPU.backend, OnnxRuntime)
     ctx, outputs, _ = emit(CPU.backend, Graph.reaching({"y": result}))
     return [node.op_type for node in onnx.load_from_string(ctx.finish(outputs)[0]).graph.node]
 
@@ -88,12 +92,41 @@ def test_integers_are_interpolated_to_the_nearest_even(context: ow.MLContext) ->
         assert result.ravel().tolist() == wanted
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("resample2d", {"scales": (2.0, 3.0)}),
+        ("resample2d", {"sizes": (6, 5)}),
+        ("resample2d", {"scales": (2.0, 2.0), "mode": "linear"}),
+        ("max_pool2d", {"window_dimensions": (3, 3), "padding": (1, 1, 1, 1), "strides": (2, 2)}),
+        ("average_pool2d", {"window_dimensions": (3, 2), "padding": (2, 1, 0, 1), "output_shape_rounding": "ceil"}),
+        ("l2_pool2d", {"window_dimensions": (2, 2), "strides": (2, 2)}),
+        ("average_pool2d", {}),
+    ],
+    ids=["repeated", "nearest", "linear", "maximum", "average", "l2", "global"],
+)
+def test_between_convolutions(name: str, options: dict[str, Any]) -> None:
+    """There ONNX Runtime's optimiser takes other kernels, for images in a blocked layout."""
+    random = np.random.default_rng(0)
+    weights = [random.standard_normal([16, 16, 3, 3]).astype(np.float32) for _ in range(2)]
+    x = random.standard_normal([1, 16, 9, 9]).astype(np.float32)
+    results = []
+    for context in CONTEXTS:
+        builder = ow.MLGraphBuilder(context)
+        y: Any = builder.input("x", "float32", x.shape)
+        y = builder.conv2d(y, builder.constant(weights[0]), padding=(1, 1, 1, 1))
+        y = getattr(builder, name)(builder.relu(y), **options)
+        y = builder.conv2d(y, builder.constant(weights[1]), padding=(1, 1, 1, 1))
+        results.append(context.compute(builder.build({"y": y}), {"x": x})["y"])
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-4, atol=1e-3)
+
+
 @each_context
 def test_windows_without_elements(context: ow.MLContext) -> None:
     """The mean of nothing is NaN, the sum of its squares 0, its maximum the lowest value there is."""
     builder = ow.MLGraphBuilder(context)
     x, k = builder.input("x", "float32", [1, 1, 1, 1]), builder.input("k", "uint64", [1, 1, 1, 1])
-    options = {"window_dimensions": (1, 1), "padding": (0, 0, 1, 0)}
+    options: dict[str, Any] = {"window_dimensions": (1, 1), "padding": (0, 0, 1, 0)}
     pools = {name: getattr(builder, name)(x, **options) for name in ("average_pool2d", "l2_pool2d", "max_pool2d")}
     graph = builder.build({**pools, "integers": builder.max_pool2d(k, **options)})
     results = context.compute(graph, {"x": np.full([1] * 4, 3, np.float32), "k": np.full([1] * 4, 2**63, np.uint64)})

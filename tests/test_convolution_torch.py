@@ -28,6 +28,10 @@ def normal(*shape: int) -> np.ndarray:
     return random.standard_normal(shape).astype("float32")
 
 
+def tensors(x: np.ndarray, w: np.ndarray, bias: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return torch.tensor(x), torch.tensor(w), torch.tensor(bias)
+
+
 def both(pair: tuple[int, int]) -> list[int]:
     """PyTorch's padding, the same on either side, as ours."""
     return [pair[0], pair[0], pair[1], pair[1]]
@@ -42,7 +46,7 @@ def test_conv2d(
     device: str, padding: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int], groups: int
 ) -> None:
     x, w, bias = normal(2, 4, 9, 8), normal(8, 4 // groups, 3, 2), normal(8)
-    wanted = functional.conv2d(*map(torch.tensor, (x, w, bias)), stride, padding, dilation, groups)
+    wanted = functional.conv2d(*tensors(x, w, bias), stride, padding, dilation, groups)
     options = {"padding": both(padding), "strides": stride, "dilations": dilation, "groups": groups, "bias": bias}
     np.testing.assert_allclose(run(device, "conv2d", x, w, **options), wanted, rtol=1e-5, atol=1e-5)
 
@@ -61,9 +65,7 @@ def test_conv_transpose2d(
     groups: int,
 ) -> None:
     x, w, bias = normal(2, 4, 5, 4), normal(4, 3, 3, 2), normal(3 * groups)
-    wanted = functional.conv_transpose2d(
-        *map(torch.tensor, (x, w, bias)), stride, padding, more, groups=groups, dilation=dilation
-    )
+    wanted = functional.conv_transpose2d(*tensors(x, w, bias), stride, padding, more, groups, dilation)
     options = {"padding": both(padding), "strides": stride, "dilations": dilation, "groups": groups, "bias": bias}
     for sizes in ({"output_padding": more}, {"output_sizes": wanted.shape[2:]}):
         got = run(device, "conv_transpose2d", x, w, **options, **sizes)

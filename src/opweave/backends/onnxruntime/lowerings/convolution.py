@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -88,18 +89,8 @@ def engine_agrees(input: int, output: int) -> bool:
     return exact or bool(margin > input * ROUNDING)
 
 
-def _resize(ctx: Emitter, x: Value, mode: str, shape: Sequence[int]) -> Value:
-    resized: Value = ctx.emit(
-        "Resize",
-        x,
-        None,
-        None,
-        ctx.constant(list(shape)),
-        shape=shape,
-        mode=mode,
-        coordinate_transformation_mode="half_pixel",
-        nearest_mode="round_prefer_floor",
-    )
+def _resize(ctx: Emitter, x: Value, shape: Sequence[int], **attributes: Any) -> Value:
+    resized: Value = ctx.emit("Resize", x, None, None, ctx.constant(list(shape)), shape=shape, **attributes)
     return resized
 
 
@@ -107,19 +98,31 @@ def _resize(ctx: Emitter, x: Value, mode: str, shape: Sequence[int]) -> Value:
 def _(ctx: Emitter, input: Value, mode: str, sizes: Sequence[int], axes: Sequence[int]) -> Value:
     changed = [(axis, size) for axis, size in zip(axes, sizes, strict=True) if size != input.dims[axis]]
     if mode == "nearest-neighbor":
-        if all(engine_agrees(input.dims[axis], size) for axis, size in changed):
-            return _resize(ctx, input, "nearest", ctx.output.shape) if changed else input
-        y = input
-        for axis, size in changed:
-            y = ctx.emit("Gather", y, ctx.constant(nearest_positions(input.dims[axis], size)), axis=axis)
-        return y
+        return _nearest(ctx, input, changed)
     if input.data_type in ("int8", "uint8"):
         return _linear_of_integers(ctx, input, changed)
     # The engine interpolates over the last two axes only.
     order = [axis for axis in range(4) if axis not in axes] + sorted(axes)
     shape = [ctx.output.shape[axis] for axis in order]
-    y = _resize(ctx, ctx.transpose(input, order), "linear", shape)
+    x = ctx.transpose(input, order)
+    y = _resize(ctx, x, shape, mode="linear", coordinate_transformation_mode="half_pixel")
     return ctx.transpose(y, [order.index(axis) for axis in range(4)])
+
+
+def _nearest(ctx: Emitter, x: Value, changed: Sequence[tuple[int, int]]) -> Value:
+    if not changed:
+        return x
+    shape = ctx.output.shape
+    if all(size % x.dims[axis] == 0 for axis, size in changed):
+        # Elements are repeated. In this form the engine's optimiser keeps its blocked layout between convolutions.
+        return _resize(ctx, x, shape, mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+    if all(engine_agrees(x.dims[axis], size) for axis, size in changed):
+        mode, nearest = "half_pixel", "round_prefer_floor"
+        return _resize(ctx, x, shape, mode="nearest", coordinate_transformation_mode=mode, nearest_mode=nearest)
+    y = x
+    for axis, size in changed:
+        y = ctx.emit("Gather", y, ctx.constant(nearest_positions(x.dims[axis], size)), axis=axis)
+    return y
 
 
 def _linear_of_integers(ctx: Emitter, x: Value, changed: Sequence[tuple[int, int]]) -> Value:
