@@ -50,7 +50,7 @@ def _(
     return ctx.relayout(y, "nchw", layout)
 
 
-@ort.lower(ops.batch_normalization, native=False)
+@ort.lower(ops.batch_normalization)
 def _(
     ctx: Emitter,
     input: Value,

@@ -15,8 +15,10 @@ from ....ops import quantization as ops
 from .. import ort
 from ..emit import Emitter, Value
 
+_BYTES = ("int8", "uint8")
+
 Shape = Sequence[int]
-Form = tuple[Shape, Shape, dict[str, int]]
+Form = tuple[Shape, Shape, dict[str, Any]]
 """The shape of the input, the shape of scale and zero point, and the attributes of the engine's operator."""
 
 
@@ -63,39 +65,39 @@ def _emit(ctx: Emitter, op_type: str, form: Form, input: Value, scale: Value, ze
     return ctx.reshape(y, ctx.output.shape)
 
 
-def _widened(ctx: Emitter, data_type: str, input: Value, scale: Value, zero_point: Value) -> tuple[Value, Value, Value]:
-    """The operands as floats that hold every integer and every sum of two, in shapes that broadcast."""
-    wide = "float32" if INFO[data_type].bits == 8 else "float64"
+def _widened(ctx: Emitter, integer: str, input: Value, scale: Value, zero_point: Value) -> list[Value]:
+    """The operands as floats that hold every sum of two values of the type `integer`, in shapes that broadcast."""
+    wide = "float32" if integer in _BYTES else "float64"
     shape, part = _merged(input.dims, scale.dims)
-    x, s, z = ctx.reshape(input, shape), ctx.reshape(scale, part), ctx.reshape(zero_point, part)
-    return ctx.cast(x, wide), ctx.cast(s, wide), ctx.cast(z, wide)
+    shaped = ctx.reshape(input, shape), ctx.reshape(scale, part), ctx.reshape(zero_point, part)
+    return [ctx.cast(value, wide) for value in shaped]
+
+
+def _finish(ctx: Emitter, result: Value) -> Value:
+    """What was computed on the operands of `_widened`, in data type and shape of the output."""
+    return ctx.reshape(ctx.cast(result, ctx.output.data_type), ctx.output.shape)
 
 
 @ort.lower(ops.dequantize_linear)
 def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
-    forms = _forms(input, scale)
-    if INFO[input.data_type].bits == 8 and forms:
+    forms, zeros = _forms(input, scale), ctx.array_of(zero_point)
+    if forms and input.data_type in _BYTES:
         return _emit(ctx, "DequantizeLinear", forms[0], input, scale, zero_point)
-    zeros = ctx.array_of(zero_point)
-    if (
-        input.data_type == "int32" and zeros is not None and not zeros.any() and forms
-    ):  # the engine's difference overflows
+    if forms and input.data_type == "int32" and zeros is not None and not zeros.any():
+        # The kernel subtracts zero points in int32, where the difference may overflow; so only without any.
         return _emit(ctx, "DequantizeLinear", forms[0], input, scale, None)
     x, s, z = _widened(ctx, input.data_type, input, scale, zero_point)
-    y = ctx.emit("Mul", ctx.emit("Sub", x, z), s, shape=_merged(input.dims, scale.dims)[0])
-    return ctx.reshape(ctx.cast(y, ctx.output.data_type), ctx.output.shape)
+    return _finish(ctx, ctx.emit("Mul", ctx.emit("Sub", x, z), s))
 
 
 @ort.lower(ops.quantize_linear)
 def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
-    info = INFO[zero_point.data_type]
     # The kernels for blocks and for float16 convert to int32 before they saturate, which turns large values into any.
     forms = [form for form in _forms(input, scale) if "block_size" not in form[2]]
-    if info.bits == 8 and forms:
+    if forms and zero_point.data_type in _BYTES:
         x, s = ctx.cast(input, "float32"), ctx.cast(scale, "float32")
         return _emit(ctx, "QuantizeLinear", forms[0], x, s, zero_point)
     x, s, z = _widened(ctx, zero_point.data_type, input, scale, zero_point)
     shifted = ctx.emit("Add", ctx.emit("Round", ctx.emit("Div", x, s)), z)
-    lowest, highest = ctx.scalar(info.lowest, shifted), ctx.scalar(info.highest, shifted)
-    y = ctx.emit("Clip", shifted, lowest, highest, shape=_merged(input.dims, scale.dims)[0])
-    return ctx.reshape(ctx.cast(y, ctx.output.data_type), ctx.output.shape)
+    info = INFO[ctx.output.data_type]
+    return _finish(ctx, ctx.emit("Clip", shifted, ctx.scalar(info.lowest, shifted), ctx.scalar(info.highest, shifted)))

@@ -1,0 +1,82 @@
+"""Which of ONNX Runtime's forms the quantisation operations take, and what they give at the edges."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import opweave as ow
+from opweave.backends.onnxruntime import ort
+from opweave.backends.onnxruntime.sessions import emit
+from opweave.graph import Graph
+
+ORT = ow.ml.create_context(device="cpu")
+REFERENCE = ow.ml.create_context(device="reference")
+CONTEXTS = pytest.mark.parametrize("context", [ORT, REFERENCE], ids=["onnxruntime", "reference"])
+
+KERNEL, COMPOSED = True, False
+# With blocks along the last axes, all blocks in a row count as one axis; the kernel that quantises blocks is not used.
+FORMS = [  # input, scale, dequantisation and quantisation by the kernel
+    pytest.param((), (), KERNEL, KERNEL, id="scalar"),
+    pytest.param((2, 3, 4), (1, 1, 1), KERNEL, KERNEL, id="tensor"),
+    pytest.param((2, 3, 4), (1, 3, 1), KERNEL, KERNEL, id="axis"),
+    pytest.param((2, 3, 4), (2, 3, 1), KERNEL, KERNEL, id="two-axes-as-blocks"),
+    pytest.param((4, 6), (4, 2), KERNEL, KERNEL, id="blocks-along-the-last-axis"),
+    pytest.param((4, 6), (2, 6), KERNEL, COMPOSED, id="blocks-along-the-first-axis"),
+    pytest.param((4, 6), (4, 6), KERNEL, KERNEL, id="elements"),
+    pytest.param((2, 3, 4, 5), (2, 3, 1, 1), KERNEL, KERNEL, id="two-axes-merged"),
+    pytest.param((6, 4), (2, 1), KERNEL, KERNEL, id="blocks-of-rows"),
+    pytest.param((4, 6), (2, 3), COMPOSED, COMPOSED, id="blocks-along-both-axes"),
+]
+
+
+def kernels(name: str, shape: tuple[int, ...], part: tuple[int, ...]) -> set[str]:
+    builder = ow.MLGraphBuilder(ORT)
+    input_type, integer_type = ("int8", "int8") if name == "dequantize_linear" else ("float32", "int8")
+    x = builder.input("x", input_type, shape)  # type: ignore[arg-type]
+    scale, zero_point = builder.input("s", "float32", part), builder.input("z", integer_type, part)  # type: ignore[arg-type]
+    ctx, _, _ = emit(ort, Graph.reaching({"y": getattr(builder, name)(x, scale, zero_point)}))
+    return {node.op_type for node in ctx.nodes} - {"Reshape"}
+
+
+@pytest.mark.parametrize(("shape", "part", "dequantized", "quantized"), FORMS)
+def test_form(shape: tuple[int, ...], part: tuple[int, ...], dequantized: bool, quantized: bool) -> None:
+    assert (kernels("dequantize_linear", shape, part) == {"DequantizeLinear"}) == dequantized
+    assert (kernels("quantize_linear", shape, part) == {"QuantizeLinear"}) == quantized
+
+
+@CONTEXTS
+@pytest.mark.parametrize("zero", [0, 1])
+@pytest.mark.parametrize("part", [(1, 1), (2, 1), (1, 4), (2, 2)])
+def test_constant_zero_points_of_int32(context: ow.MLContext, zero: int, part: tuple[int, ...]) -> None:
+    """Zeros leave the kernel nothing to overflow; with others it would."""
+    x = np.array([[-(2**31), 2**31 - 1, 5, 0]] * 2, "int32")
+    builder = ow.MLGraphBuilder(context)
+    scale = builder.constant(np.full(part, 0.5, "float32"))
+    zero_point = builder.constant(np.full(part, zero, "int32"))
+    y = builder.dequantize_linear(builder.input("x", "int32", x.shape), scale, zero_point)
+    if context is ORT:
+        ctx, _, _ = emit(ort, Graph.reaching({"y": y}))
+        assert ("DequantizeLinear" in {node.op_type for node in ctx.nodes}) == (zero == 0)
+    got = context.compute(builder.build({"y": y}), {"x": x})["y"]
+    np.testing.assert_array_equal(got, ((x.astype("float64") - zero) * 0.5).astype("float32"))
+
+
+@CONTEXTS
+@pytest.mark.parametrize("part", [(1, 1), (1, 8), (2, 8), (4, 8), (2, 4)])
+@pytest.mark.parametrize("float_type", ["float32", "float16"])
+@pytest.mark.parametrize("data_type", ["int8", "uint8", "int32", "uint32"])
+def test_what_is_out_of_range_saturates(
+    context: ow.MLContext, part: tuple[int, ...], float_type: str, data_type: str
+) -> None:
+    x = np.array([[np.inf, -np.inf, 6e4, -6e4, 0.25, -0.25, 0.75, 0]] * 4, float_type)
+    scale = np.full(part, 0.5 if data_type.endswith("8") else 2**-20, float_type)
+    zero_point = np.full(part, 100, data_type)
+    builder = ow.MLGraphBuilder(context)
+    arrays = {"x": x, "s": scale, "z": zero_point}
+    operands = [builder.input(n, a.dtype.name, a.shape) for n, a in arrays.items()]  # type: ignore[arg-type]
+    got = context.compute(builder.build({"y": builder.quantize_linear(*operands)}), arrays)["y"]
+    limits, step = np.iinfo(data_type), float(scale.flat[0])
+    # A quarter by a half lies between two integers, and goes to the even one.
+    wanted = [min(max(round(float(v) / step) + 100, limits.min), limits.max) for v in x[0, 2:]]
+    np.testing.assert_array_equal(got, [[limits.max, limits.min, *wanted]] * 4)
