@@ -101,5 +101,7 @@ def _(
 ) -> Operand:
     left = builder.transpose(a) if a_transpose else a
     right = builder.transpose(b) if b_transpose else b
-    product = builder.matmul(left * alpha, right)
-    return product if c is None else product + c * beta
+    product = builder.matmul(left if alpha == 1 else left * alpha, right)
+    if c is None:
+        return product
+    return product + (c if beta == 1 else c * beta)
