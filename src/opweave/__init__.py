@@ -11,41 +11,61 @@ context.compute(graph, {"x": np.float32([[-1, 0, 1], [2, -3, 4]])})
 
 from __future__ import annotations
 
-from . import memory
-from .backends import Device, all_devices as devices
-from .builder import MLGraph, MLGraphBuilder
-from .context import ML, MLContext, MLContextLostInfo, ml
-from .errors import (
-    DataError,
-    InvalidStateError,
-    MissingExtraError,
-    MLError,
-    NotSupportedError,
-    OperationError,
-    ValidationError,
-)
-from .graph import MLOperand
-from .tensor import MLTensor
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are first used
+    from . import memory as memory
+    from .backends import Device as Device, devices as devices
+    from .builder import MLGraph as MLGraph, MLGraphBuilder as MLGraphBuilder
+    from .context import ML as ML, MLContext as MLContext, MLContextLostInfo as MLContextLostInfo, ml as ml
+    from .errors import (
+        DataError as DataError,
+        InvalidStateError as InvalidStateError,
+        MissingExtraError as MissingExtraError,
+        MLError as MLError,
+        NotSupportedError as NotSupportedError,
+        OperationError as OperationError,
+        ValidationError as ValidationError,
+    )
+    from .graph import MLOperand as MLOperand
+    from .tensor import MLTensor as MLTensor
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "ML",
-    "DataError",
-    "Device",
-    "InvalidStateError",
-    "MLContext",
-    "MLContextLostInfo",
-    "MLError",
-    "MLGraph",
-    "MLGraphBuilder",
-    "MLOperand",
-    "MLTensor",
-    "MissingExtraError",
-    "NotSupportedError",
-    "OperationError",
-    "ValidationError",
-    "devices",
-    "memory",
-    "ml",
-]
+_HOMES = {
+    "DataError": "errors",
+    "Device": "backends",
+    "InvalidStateError": "errors",
+    "ML": "context",
+    "MLContext": "context",
+    "MLContextLostInfo": "context",
+    "MLError": "errors",
+    "MLGraph": "builder",
+    "MLGraphBuilder": "builder",
+    "MLOperand": "graph",
+    "MLTensor": "tensor",
+    "MissingExtraError": "errors",
+    "NotSupportedError": "errors",
+    "OperationError": "errors",
+    "ValidationError": "errors",
+    "devices": "backends",
+    "memory": "",
+    "ml": "context",
+}
+"""Public name -> the module that holds it. A test compares it with the imports above."""
+
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'opweave' has no attribute {name!r}")
+    home = _HOMES[name]
+    value = getattr(import_module(f".{home}", __name__), name) if home else import_module(f".{name}", __name__)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_HOMES]

@@ -71,15 +71,15 @@ def demo(
 @app.command()
 def devices() -> None:
     """List what can run graphs here, and what an extra would add."""
-    from .backends import all_devices
+    from . import backends
 
     table = Table("device", "kind", "back end", "what it is", box=None, header_style="bold")
-    for device in all_devices():
+    for device in backends.devices():
         what = device.description if device.available else f"[dim]{device.description}: {device.hint}[/dim]"
         table.add_row(device.name, device.kind, device.backend, what)
     console.print(table)
     console.print("\ncreate_context(device=…) takes these names.", highlight=False)
-    unavailable = [device for device in all_devices() if not device.available]
+    unavailable = [device for device in backends.devices() if not device.available]
     if not unavailable:
         console.print("There is no extra that would add a device on this machine.", highlight=False)
 
@@ -138,7 +138,7 @@ def ops(
 @app.command()
 def doctor() -> None:
     """Report versions, engines and CPU features, and what is missing and how to get it."""
-    from .backends import all_devices
+    from . import backends
 
     table = Table(show_header=False, box=None)
     table.add_row("opweave", __version__)
@@ -151,7 +151,7 @@ def doctor() -> None:
         missing = _missing(extra)
         state = f"[yellow]missing[/yellow]: pip install 'opweave\\[{extra}]'" if missing else "[green]installed[/green]"
         table.add_row(f"extra {extra}", f"{state} ({what})")
-    available = [device for device in all_devices() if device.available]
+    available = [device for device in backends.devices() if device.available]
     table.add_row("devices", ", ".join(device.name for device in available) or "[red]none[/red]")
     console.print(table, highlight=False)
     if not any(device.backend != "reference" for device in available):

@@ -88,7 +88,7 @@ class ML:
         require(isinstance(accelerated, bool), f"accelerated must be True or False, got {accelerated!r}")
         require(device is None or isinstance(device, str), f"device must be a name, got {device!r}")
         if device is None:
-            device = _choose(backends.all_devices(), power_preference, accelerated)
+            device = _choose(backends.devices(), power_preference, accelerated)
         backend, found = backends.find_device(device)
         return MLContext(backend, found, power_preference)
 

@@ -168,7 +168,7 @@ def discover() -> dict[str, Backend]:
     return {entry.name: entry.load() for entry in found}
 
 
-def all_devices() -> list[Device]:
+def devices() -> list[Device]:
     """The devices of all back ends, the preferred ones first."""
     order = {"onnxruntime": 0, "reference": 9}
     backends = sorted(discover().values(), key=lambda backend: order.get(backend.name, 5))
@@ -177,11 +177,11 @@ def all_devices() -> list[Device]:
 
 def find_device(name: str) -> tuple[Backend, Device]:
     """The available device called `name`, or `NotSupportedError` that lists what there is."""
-    devices = all_devices()
-    for device in devices:
+    known = devices()
+    for device in known:
         if device.name == name:
             if not device.available:
                 raise NotSupportedError(f"device {name!r} is not available here: {device.hint}")
             return discover()[device.backend], device
-    names = ", ".join(repr(device.name) for device in devices if device.available)
+    names = ", ".join(repr(device.name) for device in known if device.available)
     raise NotSupportedError(f"there is no device {name!r}; available: {names}")

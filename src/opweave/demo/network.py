@@ -152,7 +152,7 @@ class Enlarger:
         for number, (top, left) in enumerate(corners, start=1):
             y, x = min(top, self.height - h), min(left, self.width - w)
             piece = padded[None, None, y : y + h + 2 * self.halo, x : x + w + 2 * self.halo]
-            result = self._context.compute(self.graph, {"small": piece})["large"][0, 0]
+            result: Plane = self._context.compute(self.graph, {"small": piece})["large"][0, 0]
             done(number)
             if self.tiles == 1:
                 return result  # the whole picture, and nothing has been copied
