@@ -373,7 +373,7 @@ class Graph:
                 return names.get(value) or f"const {value.desc}"
             if isinstance(value, tuple):
                 return f"[{', '.join(map(show, value))}]"
-            return repr(value)
+            return f"{value:.7g}" if isinstance(value, float) else repr(value)  # 0.1, although float32 has 0.100000001
 
         def listing(operands: Iterable[tuple[str, Operand]]) -> str:
             return ", ".join(f"{name}: {operand.desc}" for name, operand in operands)

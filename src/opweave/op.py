@@ -143,7 +143,10 @@ class Op(Generic[P, R]):
     def given(self, arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """The arguments that differ from their defaults, in order, for printing."""
         for name in self._parameters:
-            if name in arguments and arguments[name] != self._defaults.get(name, self):
+            default = self._defaults.get(name, self)
+            if name in self._casts and isinstance(default, (int, float)):
+                default = dtypes.cast_number(default, arguments[self._casts[name]].data_type)
+            if name in arguments and arguments[name] != default:
                 yield name, arguments[name]
 
     @overload
@@ -196,10 +199,11 @@ class Op(Generic[P, R]):
                     raise ValidationError(f"the argument {name!r} is missing")
                 given[name] = self._defaults[name]
 
-        number_type = next((v.data_type for n in self.operands if isinstance(v := given[n], Operand)), None)
+        types = {n: v.data_type for n in self.operands if isinstance(v := given[n], Operand)}
         inputs: dict[str, Any] = {}
         for name in self.operands:
             value = given[name]
+            number_type = types.get(name) or self._number_type(name, types)
             if name in self.sequences:
                 if isinstance(value, (str, Operand)) or not isinstance(value, Sequence):
                     raise ValidationError(f"{name} must be a sequence of operands, got {value!r}")
@@ -216,6 +220,17 @@ class Op(Generic[P, R]):
             absent = value is None and name in self._defaults and self._defaults[name] is None
             attributes[name] = None if absent else self._converters[name](name, value)
         return inputs, attributes
+
+    def _number_type(self, name: str, types: Mapping[str, DataType]) -> DataType | None:
+        """The data type of a number passed for the operand `name`: that of an operand which must have the same one."""
+
+        def kind(operand: str) -> str:
+            if operand not in self.limits:
+                return ""
+            limit = self.limits[operand].data_types
+            return limit if isinstance(limit, str) else operand
+
+        return next((data_type for operand, data_type in types.items() if kind(operand) == kind(name)), None)
 
     def _check_limits(self, builder: Builder, inputs: Mapping[str, Any]) -> None:
         limits = builder.limits(self)
@@ -252,12 +267,14 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _operand(builder: Builder, name: str, value: Any, number_type: DataType | None) -> Operand:
-    """The operand that was passed; numbers and arrays become constants where the data type is known."""
+    """The operand that was passed; arrays become constants, and numbers where their data type is known."""
     if isinstance(value, Operand):
         if not builder.owns(value):
             raise ValidationError(f"{name} is an operand of another builder: {value!r}")
         return value
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if number_type is None and hasattr(value, "__array__"):
+        number_type = dtypes.of_array(value.__array__().dtype)
     if number_type is None or not (is_number or hasattr(value, "__array__")):
         raise ValidationError(f"{name} must be an operand, got {value!r}")
     return builder.as_operand(value, number_type)
