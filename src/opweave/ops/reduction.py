@@ -91,7 +91,8 @@ def _reduce(
     """Reduce `input` along `axes`.
 
     Args:
-        input: any rank.
+        input: any rank. Extremes are found in all data types; absolute values, squares, products and the values themselves
+            are combined in float32, float16, and 32 or 64 bit integers; roots, logarithms and means need floats.
         axes: the dimensions to reduce, each in [0, rank) and named once; default: all. With none, the function is applied
             to each value by itself.
         keep_dimensions: whether the reduced dimensions stay, with size 1.
