@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from opweave.dtypes import ANY, INFO
+from opweave.dtypes import ANY, INFO, DataType
 from opweave.ops import elementwise as ops
 
 from . import Call, Make, sample
 
 
-def edges(data_type: str) -> np.ndarray:
+def edges(data_type: DataType) -> np.ndarray:
     """Values at which functions, kernels and instruction sets go wrong, those that all of the type can hold."""
     if INFO[data_type].kind == "f":
         top, small = np.finfo(data_type).max, np.finfo(data_type).smallest_subnormal

@@ -28,7 +28,7 @@ def _(ctx: Emitter, a: Value, b: Value) -> Value:
     return ctx.emit("Div", a, b)
 
 
-@ort.lower(ops.div, native=False)
+@ort.lower(ops.div)
 def _(ctx: Emitter, a: Value, b: Value) -> Value:
     """Divide integers. The engine dies of a division by 0, and of that of the lowest integer by -1."""
     divisors = ctx.array_of(b)
@@ -38,11 +38,8 @@ def _(ctx: Emitter, a: Value, b: Value) -> Value:
     if INFO[ctx.output.data_type].kind == "u":
         return ctx.emit("Mul", ctx.emit("Div", a, ctx.emit("Max", b, one)), ctx.emit("Min", b, one))
     # Where the divisor is -1, 0 or 1, multiply by it instead.
-    above, below = (
-        ctx.emit("Greater", b, ctx.scalar(-2, b), data_type="bool"),
-        ctx.emit("Less", b, ctx.scalar(2, b), data_type="bool"),
-    )
-    small = ctx.emit("And", above, below)
+    above = ctx.emit("Greater", b, ctx.scalar(-2, b), data_type="bool")
+    small = ctx.emit("And", above, ctx.emit("Less", b, ctx.scalar(2, b), data_type="bool"))
     quotient = ctx.emit("Div", a, ctx.emit("Where", small, one, b))
     return ctx.emit("Mul", quotient, ctx.emit("Where", small, b, one))
 
@@ -52,21 +49,27 @@ def _(ctx: Emitter, a: Value, b: Value) -> Value:
     return ctx.emit("Pow", a, b)
 
 
-@ort.lower(ops.pow, native=False)
+@ort.lower(ops.pow)
 def _(ctx: Emitter, a: Value, b: Value) -> Value:
     """Integer powers by squaring. The engine's go through float64, which does not hold all integers of 64 bits."""
     info = INFO[ctx.output.data_type]
     bits, has_negatives = info.bits - (info.kind == "i"), info.kind == "i"
     exponents = ctx.array_of(b)
+    power = None  # the exponent of all elements, where that is known
     if exponents is not None:
         bits, has_negatives = max(int(exponents.max()), 1).bit_length(), bool((exponents < 0).any())
+        power = int(exponents) if exponents.ndim == 0 and exponents > 0 else None
     one, zero = ctx.scalar(1, a), ctx.scalar(0, a)
     result, square = None, a
     for bit in range(bits):
-        if bit > 0:
-            square = ctx.emit("Mul", square, square)
-        is_set = ctx.cast(ctx.emit("BitwiseAnd", b, ctx.scalar(1 << bit, b)), "bool")
-        factor = choose(ctx, is_set, square, one)
+        square = ctx.emit("Mul", square, square) if bit > 0 else a
+        if power is None:
+            is_set = ctx.cast(ctx.emit("BitwiseAnd", b, ctx.scalar(1 << bit, b)), "bool")
+            factor = choose(ctx, is_set, square, one)
+        elif power >> bit & 1:
+            factor = square
+        else:
+            continue
         result = factor if result is None else ctx.emit("Mul", result, factor)
     assert result is not None
     if not has_negatives:
@@ -82,7 +85,7 @@ def _(ctx: Emitter, input: Value) -> Value:
     return ctx.emit("Sign", input)
 
 
-@ort.lower(ops.sign, native=False)
+@ort.lower(ops.sign)
 def _(ctx: Emitter, input: Value) -> Value:
     # The sign of NaN is 0; the engine's kernel for float32 makes it NaN (that for float16 does not).
     return ctx.emit("Where", ctx.emit("IsNaN", input, data_type="bool"), ctx.scalar(0, input), ctx.emit("Sign", input))
