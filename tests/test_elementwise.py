@@ -209,6 +209,15 @@ def test_an_output_may_be_an_input_untouched(device: str) -> None:
 
 
 @devices
+def test_sigmoid_is_right_in_its_tails(device: str) -> None:
+    x = float32([-INF, -80, -20, -14, 0, 14, 80, 6e4, INF, NAN])
+    exact = 1 / (1 + np.exp(-x.astype(np.float64)))
+    np.testing.assert_allclose(run(device, "sigmoid", x), exact, rtol=1e-6, atol=1e-38)
+    half = run(device, "sigmoid", x.astype(np.float16)).astype(np.float64)
+    np.testing.assert_allclose(half, exact, rtol=1e-3, atol=1e-7)
+
+
+@devices
 def test_conditions_made_of_comparisons(device: str) -> None:
     builder = ow.MLGraphBuilder(CONTEXTS[device])
     x = builder.input("x", "float32", [4])

@@ -195,11 +195,11 @@ def relu(self: Builder, input: Operand, *, label: str = "") -> Desc:
     Returns:
         An operand of the data type and shape of `input`; NaN where that is NaN.
 
-    >>> import opweave as ow
+    >>> import numpy as np, opweave as ow
     >>> context = ow.ml.create_context(device="reference")
     >>> builder = ow.MLGraphBuilder(context)
     >>> graph = builder.build({"y": builder.input("x", "int32", [3]).relu()})
-    >>> context.compute(graph, {"x": [-1, 0, 2]})["y"]
+    >>> context.compute(graph, {"x": np.array([-1, 0, 2], "int32")})["y"]
     array([0, 0, 2], dtype=int32)
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-relu-method
