@@ -40,7 +40,7 @@ def record(context: ow.MLContext, op: Op[..., Any], call: Call) -> tuple[ow.MLGr
             return value
         name = f"x{len(arrays)}"
         arrays[name] = value
-        return builder.input(name, value.dtype.name, value.shape)  # type: ignore[arg-type]
+        return builder.input(name, value.dtype.name, value.shape)
 
     args = [operand(value) for value in call.args]
     kwargs = {name: operand(value) for name, value in call.kwargs.items()}

@@ -142,7 +142,7 @@ def test_bad_outputs(context: ow.MLContext, builder: ow.MLGraphBuilder) -> None:
         ),
     ]:
         with pytest.raises(ow.ValidationError, match=message):
-            builder.build(outputs)  # type: ignore[arg-type]
+            builder.build(outputs)
     builder.build({"y": y})
 
 
@@ -162,7 +162,7 @@ def test_a_builder_builds_once(builder: ow.MLGraphBuilder) -> None:
 
 def test_builder_takes_a_context() -> None:
     with pytest.raises(ow.ValidationError, match="MLGraphBuilder takes an MLContext, got str"):
-        ow.MLGraphBuilder("context")  # type: ignore[arg-type]
+        ow.MLGraphBuilder("context")
 
 
 def test_unused_inputs_are_left_out(builder: ow.MLGraphBuilder) -> None:
@@ -251,8 +251,8 @@ def test_numbers_and_arrays_become_constants(builder: ow.MLGraphBuilder) -> None
 
 def test_floats_that_are_whole_count_as_integers(builder: ow.MLGraphBuilder) -> None:
     x = builder.input("x", "float32", [2, 2])
-    assert builder.reshape(x, [4.0]).shape == (4,)  # type: ignore[list-item]
-    assert builder.reshape(x, np.array([4])).shape == (4,)  # type: ignore[arg-type]
+    assert builder.reshape(x, [4.0]).shape == (4,)
+    assert builder.reshape(x, np.array([4])).shape == (4,)
 
 
 def test_signatures_are_exact_for_people_and_tools(builder: ow.MLGraphBuilder) -> None:

@@ -210,7 +210,7 @@ def test_dispatch_refuses_a_graph_of_another_context() -> None:
     with pytest.raises(ow.ValidationError, match="the graph belongs to another context"):
         other.compute(graph, {"x": np.zeros(4, "float32")})
     with pytest.raises(ow.ValidationError, match="graph must be an MLGraph, got str"):
-        context.dispatch("graph", {"x": x}, {"y": y})  # type: ignore[arg-type]
+        context.dispatch("graph", {"x": x}, {"y": y})
 
 
 def test_outputs_may_not_overlap_other_memory() -> None:

@@ -27,7 +27,7 @@ def nodes(result: MLOperand) -> list[str]:
 
 
 def image(builder: ow.MLGraphBuilder, data_type: str = "float32", shape: tuple[int, ...] = (1, 4, 9, 9)) -> MLOperand:
-    return builder.input("x", data_type, shape)  # type: ignore[arg-type]
+    return builder.input("x", data_type, shape)
 
 
 def test_convolution_with_bias_is_one_node() -> None:

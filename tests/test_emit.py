@@ -127,7 +127,7 @@ def test_every_operation_decomposes_into_the_core_set() -> None:
 
     for op in Operations.listing().values():
         data_types = op.limits[main_operand(op)].data_types
-        operand = smallest_call(op, data_types[0])  # type: ignore[arg-type]
+        operand = smallest_call(op, data_types[0])
         graph, _ = legalise(Graph.reaching({"y": operand}), lambda node: node.op.decomposition is None)
         assert graph.outputs["y"].desc == operand.desc
 

@@ -19,7 +19,7 @@ ROWS: list[tuple[tuple[int, ...], tuple[int, ...], str]] = [
 def call(name: str, scale: tuple[int, ...], zero_point: tuple[int, ...]) -> None:
     builder = ow.MLGraphBuilder(CONTEXT)
     shapes = {"input": (4, 6), "scale": scale, "zero_point": zero_point}
-    operands = [builder.input(n, t, s) for (n, s), t in zip(shapes.items(), TYPES[name], strict=True)]  # type: ignore[arg-type]
+    operands = [builder.input(n, t, s) for (n, s), t in zip(shapes.items(), TYPES[name], strict=True)]
     getattr(builder, name)(*operands, label="stem")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -14,9 +15,10 @@ from opweave import memory
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells which memory shows a file")
 
 
-def stored(path: Path, mode: str = "r") -> np.ndarray:
+def stored(path: Path, mode: Literal["r", "r+", "c"] = "r") -> np.ndarray:
     np.save(path, np.arange(10000, dtype="float32"))
-    return np.load(path, mmap_mode=mode)  # type: ignore[no-any-return, call-overload]
+    array: np.ndarray = np.load(path, mmap_mode=mode)
+    return array
 
 
 @linux
@@ -45,7 +47,7 @@ def test_memory_that_may_differ_from_its_file_is_not_taken_for_it(tmp_path: Path
 
 
 @pytest.mark.parametrize("mode", ["r", "r+", "c"])
-def test_graphs_use_weights_in_files(tmp_path: Path, mode: str) -> None:
+def test_graphs_use_weights_in_files(tmp_path: Path, mode: Literal["r", "r+", "c"]) -> None:
     weights = stored(tmp_path / "weights.npy", mode)
     if mode == "c":
         weights += 1

@@ -26,14 +26,14 @@ Build = Callable[[ow.MLGraphBuilder, ow.MLOperand], ow.MLOperand]
 
 def run(context: ow.MLContext, build: Build, array: np.ndarray) -> np.ndarray:
     builder = ow.MLGraphBuilder(context)
-    x = builder.input("x", array.dtype.name, array.shape)  # type: ignore[arg-type]
+    x = builder.input("x", array.dtype.name, array.shape)
     return context.compute(builder.build({"y": builder.identity(build(builder, x))}), {"x": array})["y"]
 
 
 def emitted(build: Build, array: np.ndarray) -> list[str]:
     """The ONNX operators that a graph of one input becomes."""
     builder = ow.MLGraphBuilder(ORT)
-    x = builder.input("x", array.dtype.name, array.shape)  # type: ignore[arg-type]
+    x = builder.input("x", array.dtype.name, array.shape)
     ctx, _, _ = emit(ort, Graph.reaching({"y": build(builder, x)}))
     return [node.op_type for node in ctx.nodes]
 

@@ -27,7 +27,7 @@ B = np.array([[2, 2, 3], [1, -2, 3]], "float32")
 
 def given_x(array: np.ndarray = A, context: ow.MLContext = CONTEXT) -> MLOperand:
     """An operand of a new graph."""
-    return ow.MLGraphBuilder(context).input("x", array.dtype.name, array.shape)  # type: ignore[arg-type]
+    return ow.MLGraphBuilder(context).input("x", array.dtype.name, array.shape)
 
 
 def value_of(operand: MLOperand, array: np.ndarray = A) -> np.ndarray:

@@ -33,8 +33,8 @@ FORMS = [  # input, scale, dequantisation and quantisation by the kernel
 def kernels(name: str, shape: tuple[int, ...], part: tuple[int, ...]) -> set[str]:
     builder = ow.MLGraphBuilder(ORT)
     input_type, integer_type = ("int8", "int8") if name == "dequantize_linear" else ("float32", "int8")
-    x = builder.input("x", input_type, shape)  # type: ignore[arg-type]
-    scale, zero_point = builder.input("s", "float32", part), builder.input("z", integer_type, part)  # type: ignore[arg-type]
+    x = builder.input("x", input_type, shape)
+    scale, zero_point = builder.input("s", "float32", part), builder.input("z", integer_type, part)
     ctx, _, _ = emit(ort, Graph.reaching({"y": getattr(builder, name)(x, scale, zero_point)}))
     return {node.op_type for node in ctx.nodes} - {"Reshape"}
 
@@ -74,7 +74,7 @@ def test_what_is_out_of_range_saturates(
     zero_point = np.full(part, 100, data_type)
     builder = ow.MLGraphBuilder(context)
     arrays = {"x": x, "s": scale, "z": zero_point}
-    operands = [builder.input(n, a.dtype.name, a.shape) for n, a in arrays.items()]  # type: ignore[arg-type]
+    operands = [builder.input(n, a.dtype.name, a.shape) for n, a in arrays.items()]
     got = context.compute(builder.build({"y": builder.quantize_linear(*operands)}), arrays)["y"]
     limits, step = np.iinfo(data_type), float(scale.flat[0])
     # A quarter by a half lies between two integers, and goes to the even one.

@@ -19,7 +19,7 @@ REFERENCE = ow.ml.create_context(device="reference")
 
 def run(context: ow.MLContext, name: str, x: np.ndarray, *args: Any, **options: Any) -> np.ndarray:
     builder = ow.MLGraphBuilder(context)
-    input = builder.input("x", x.dtype.name, x.shape)  # type: ignore[arg-type]
+    input = builder.input("x", x.dtype.name, x.shape)
     graph = builder.build({"y": getattr(builder, name)(input, *args, **options)})
     return context.compute(graph, {"x": x})["y"]
 

@@ -9,6 +9,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from torch.utils.dlpack import from_dlpack as torch_from_dlpack
 
 import opweave as ow
 
@@ -31,9 +32,9 @@ def test_pytorch_shares_memory_both_ways() -> None:
     source = torch.arange(6, dtype=torch.float32)
     tensor = context.tensor_from(source)
     assert pointer(tensor.numpy()) == source.data_ptr()
-    assert torch.from_dlpack(tensor).data_ptr() == source.data_ptr()
+    assert torch_from_dlpack(tensor).data_ptr() == source.data_ptr()
     own = context.create_tensor("float16", [4], readable=True, writable=True)
-    assert torch.from_dlpack(own).data_ptr() == pointer(own.numpy())
+    assert torch_from_dlpack(own).data_ptr() == pointer(own.numpy())
 
 
 def test_onnx_runtime_shares_memory_both_ways() -> None:

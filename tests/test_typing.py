@@ -23,7 +23,7 @@ builder.conv2d(x, x, input_layout="chwn")
 def test_mypy_shows_exact_signatures(tmp_path: Path) -> None:
     file = tmp_path / "snippet.py"
     file.write_text(SNIPPET)
-    command = [sys.executable, "-m", "mypy", "--strict", "--no-incremental", file]
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-incremental", str(file)]
     lines = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path).stdout.splitlines()
     shown = [line.replace("opweave.graph.", "").replace("typing.", "") for line in lines]
     conv2d, add, split = (line for line in shown if "Revealed type" in line)

@@ -100,7 +100,7 @@ def check_conformance(case: Case, results: dict[str, np.ndarray]) -> None:
             )
 
 
-def within(got: np.ndarray, expected: np.ndarray, tolerance: Case) -> np.ndarray:
+def within(got: np.ndarray, expected: np.ndarray, tolerance: Case) -> Any:
     """For each element, whether it is within the tolerance."""
     metric = tolerance["metric"]
     if metric == "ULP":
@@ -111,13 +111,13 @@ def within(got: np.ndarray, expected: np.ndarray, tolerance: Case) -> np.ndarray
         return (np.abs(a - e) <= atol) | (a == e) | (np.isnan(a) & np.isnan(e))
 
 
-def ulp_distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def ulp_distance(a: np.ndarray, b: np.ndarray) -> Any:
     """Distance of floats as ordered integers (+0 equals -0, NaN equals NaN); of integers the difference."""
     if a.dtype.kind != "f":
         return np.abs(a.astype(object) - b.astype(object)).astype(np.float64)
-    integer = {2: np.int16, 4: np.int32, 8: np.int64}[a.dtype.itemsize]
+    integer = np.dtype(f"i{a.dtype.itemsize}")
 
-    def ordered(array: np.ndarray) -> np.ndarray:
+    def ordered(array: np.ndarray) -> Any:
         bits = array.view(integer).astype(np.int64)
         return np.where(bits < 0, np.iinfo(integer).min - bits, bits)
 
