@@ -122,7 +122,7 @@ neg = _signed_unary.named(
     "neg", "Negate each element.\n\nThe lowest integer stays as it is: its positive counterpart does not exist."
 )
 sign = _signed_unary.named(
-    "sign", "Sign of each element: 1 if it is greater than 0, -1 if it is less, 0 otherwise (NaN)."
+    "sign", "Sign of each element: 1 if it is greater than 0, -1 if it is less, 0 if neither (0 and NaN)."
 )
 
 
