@@ -18,9 +18,9 @@ from .emit import Emitter, Value
 if TYPE_CHECKING:
     from . import OnnxRuntime
 
-_ENGINE_ERRORS = (engine.Fail, engine.InvalidArgument, engine.InvalidGraph, engine.NotImplemented, RuntimeError)
+ENGINE_ERRORS = (engine.Fail, engine.InvalidArgument, engine.InvalidGraph, engine.NotImplemented, RuntimeError)
 
-_CPU = engine.OrtDevice(engine.OrtDevice.cpu(), engine.OrtDevice.default_memory(), 0)
+CPU = engine.OrtDevice(engine.OrtDevice.cpu(), engine.OrtDevice.default_memory(), 0)
 
 
 def compile(backend: OnnxRuntime, graph: Graph, device: str, power_preference: PowerPreference) -> Session:
@@ -41,7 +41,7 @@ def compile(backend: OnnxRuntime, graph: Graph, device: str, power_preference: P
             options.add_initializer(name, value)
     try:
         session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except _ENGINE_ERRORS as error:
+    except ENGINE_ERRORS as error:
         raise OperationError(f"ONNX Runtime does not take the graph: {error}") from error
     placed = _placements(graph, how, device)
     return Session(session, list(graph.inputs), list(graph.outputs), values, placed)
@@ -113,11 +113,11 @@ class Session:
         arrays = []
         for slot, name in self._inputs:
             array = inputs[name]
-            binding.bind_ortvalue_input(slot, engine.OrtValue.ortvalue_from_numpy(array, _CPU))
+            binding.bind_ortvalue_input(slot, engine.OrtValue.ortvalue_from_numpy(array, CPU))
             arrays.append(array)
         for slot, name in self._outputs:
             array = outputs[name]
-            binding.bind_ortvalue_output(slot, engine.OrtValue.ortvalue_from_numpy(array, _CPU))
+            binding.bind_ortvalue_output(slot, engine.OrtValue.ortvalue_from_numpy(array, CPU))
             arrays.append(array)
         return Call(self._session._sess, binding, arrays)
 
@@ -138,5 +138,5 @@ class Call:
     def __call__(self) -> None:
         try:
             self._run(self._binding, None)
-        except _ENGINE_ERRORS as error:
+        except ENGINE_ERRORS as error:
             raise OperationError(f"ONNX Runtime failed: {error}") from error

@@ -1,0 +1,8 @@
+"""ONNX models: `InferenceSession` runs them on WebNN graphs, and lets ONNX Runtime do what WebNN cannot express.
+
+import opweave as ow
+
+session = ow.InferenceSession("model.onnx")
+(logits,) = session.run(None, {"image": pixels})
+print(session.explain())
+"""

@@ -1,0 +1,3 @@
+"""Converters of the ONNX operators; one file a family."""
+
+from . import math as math

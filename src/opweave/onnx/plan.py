@@ -1,0 +1,208 @@
+"""A model compiled for given input shapes: segments over shared memory, run one after the other.
+
+Tensors between segments lie in memory that all of them are bound to; nothing is copied between WebNN and fallback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from .. import memory
+from ..context import MLContext
+from ..errors import NotSupportedError
+from ..graph import Desc, MLOperand
+from ..passes.extract import extract
+from .model import Model
+from .partition import Segment, partition
+from .trace import Constant, Dynamic, Tensor, Trace, Tracer
+
+Fallback = str
+"""What nodes that WebNN cannot express do: "auto" runs them in ONNX Runtime, "error" refuses the model."""
+
+
+@dataclass
+class _WebnnPart:
+    """A segment that is a WebNN graph; it reads and writes slots by name."""
+
+    executable: Any
+    inputs: list[str]
+    outputs: list[str]
+
+    def run(self, slots: dict[str, Any]) -> None:
+        self.executable.bind({n: slots[n] for n in self.inputs}, {n: slots[n] for n in self.outputs})()
+
+
+@dataclass
+class _FallbackPart:
+    """A segment that ONNX Runtime runs; outputs of unknown shape get their slot from it."""
+
+    session: Any
+    inputs: list[str]
+    outputs: list[str]
+    booleans: frozenset[str]
+
+    def run(self, slots: dict[str, Any]) -> None:
+        def view(name: str) -> Any:
+            return slots[name].view(bool) if name in self.booleans else slots[name]
+
+        known = {name: view(name) for name in self.outputs if name in slots}
+        found = self.session.run({name: view(name) for name in self.inputs}, known)
+        for name, value in found.items():
+            is_bool = isinstance(value, np.ndarray) and value.dtype == bool
+            slots[name] = value.view(np.uint8) if is_bool else value
+
+
+class Plan:
+    """A model for given input shapes."""
+
+    def __init__(
+        self,
+        model: Model,
+        context: MLContext,
+        shapes: Mapping[str, tuple[int, ...] | None],
+        outputs: Sequence[str],
+        fallback: Fallback,
+    ) -> None:
+        self.context, self.outputs = context, list(outputs)
+        self.trace: Trace = Tracer(model, context, shapes).run()
+        self.segments: list[Segment] = partition(self.trace, outputs)
+        if fallback == "error":
+            for segment in self.segments:
+                if segment.kind == "fallback":
+                    step = segment.steps[0]
+                    raise NotSupportedError(f"{_title(step.node)} cannot run on WebNN: {step.reason}")
+        # What each name's memory is called: names of the same operand share it.
+        self._slot: dict[str, str] = {}
+        for name, value in self.trace.values.items():
+            self._slot[name] = self.trace.operands[value.operand] if isinstance(value, Tensor) else name
+        self._parts = [self._compile(model, segment) for segment in self.segments]
+        self._lock = Lock()
+        self._intermediates: dict[str, np.ndarray] = {}
+        final = {self._slot[name] for name in self.outputs}
+        for segment in self.segments:
+            for name in segment.outputs:
+                value, slot = self.trace.values[name], self._slot[name]
+                if isinstance(value, Tensor) and slot not in final:
+                    self._intermediates[slot] = memory.allocate(value.operand.desc)
+
+    def desc(self, name: str) -> Desc | None:
+        """Data type and shape of a value, where they are known before it is computed."""
+        value = self.trace.values[name]
+        return value.operand.desc if isinstance(value, Tensor) else None
+
+    def run(self, feed: Mapping[str, Any], names: Sequence[str], out: Mapping[str, np.ndarray]) -> list[Any]:
+        """Run on arrays that have been checked, and return the outputs `names`; those in `out` are written in place."""
+        with self._lock:
+            slots: dict[str, Any] = dict(self._intermediates)
+            for name, array in feed.items():
+                slots[self._slot[name]] = array.view(np.uint8) if _is_bool(array) else array
+            for name in self.outputs:
+                slot = self._slot[name]
+                desc = self.desc(name)
+                if desc is not None and slot not in slots:
+                    target = out.get(name)
+                    slots[slot] = np.empty(desc.shape, desc.data_type) if target is None else _as_stored(target)
+            for part in self._parts:
+                part.run(slots)
+            return [self._result(name, slots, feed, out) for name in names]
+
+    def _result(self, name: str, slots: dict[str, Any], feed: Mapping[str, Any], out: Mapping[str, np.ndarray]) -> Any:
+        value, slot = self.trace.values[name], self._slot[name]
+        array = value.array if isinstance(value, Constant) else slots[slot]
+        target = out.get(name)
+        if isinstance(value, Tensor) and value.element_type == TensorProto.BOOL:
+            array = array.view(bool)
+        if target is not None:
+            if not np.shares_memory(target, array):
+                memory.copy(target, array, "InferenceSession.run(out=)")
+            return target
+        # Constants and inputs handed through must not be changed by whoever gets them.
+        if isinstance(value, Constant) or any(
+            array is given or np.may_share_memory(array, given) for given in _arrays(feed)
+        ):
+            fresh = np.empty_like(array)
+            memory.copy(fresh, array, "an output that is a constant or an input")
+            return fresh
+        return array
+
+    def _compile(self, model: Model, segment: Segment) -> _WebnnPart | _FallbackPart:
+        if segment.kind == "fallback":
+            return self._compile_fallback(model, segment)
+        operands: dict[str, MLOperand] = {}
+        for name in segment.outputs:
+            value = self.trace.values[name]
+            assert isinstance(value, Tensor), name
+            operands.setdefault(self._slot[name], value.operand)
+        boundary: dict[MLOperand, str] = {}
+        for name in segment.inputs:
+            value = self.trace.values[name]
+            assert isinstance(value, Tensor), name
+            boundary[value.operand] = self._slot[name]
+        inner = {name: operand for name, operand in operands.items() if operand not in boundary}
+        graph = extract(inner, boundary)
+        context = self.context
+        executable = context.backend.compile(
+            graph, device=context.device.name, power_preference=context.power_preference
+        )
+        return _WebnnPart(executable, list(graph.inputs), list(graph.outputs))
+
+    def _compile_fallback(self, model: Model, segment: Segment) -> _FallbackPart:
+        from ..backends.onnxruntime.fallback import FallbackSession
+
+        values = self.trace.values
+        names = {name: self._slot[name] for name in [*segment.inputs, *segment.outputs]}
+        constants = {name: values[name] for name in segment.constants}
+        graph = onnx.GraphProto(name="fallback")
+        graph.node.extend(step.node for step in segment.steps)
+        for name in segment.inputs:
+            graph.input.append(_value_info(name, values[name]))
+        for name in segment.outputs:
+            graph.output.append(_value_info(name, values[name]))
+        arrays = {}
+        for name, value in constants.items():
+            assert isinstance(value, Constant)
+            arrays[name] = value.array
+        proto = helper.make_model(
+            graph,
+            opset_imports=model.proto.opset_import,
+            ir_version=model.proto.ir_version,
+            functions=model.proto.functions,
+        )
+        session = FallbackSession(proto, arrays, names)
+        booleans = frozenset(
+            names[n] for n in names if isinstance(v := values[n], Tensor) and v.element_type == TensorProto.BOOL
+        )
+        inputs, outputs = [names[n] for n in segment.inputs], [names[n] for n in segment.outputs]
+        return _FallbackPart(session, list(dict.fromkeys(inputs)), list(dict.fromkeys(outputs)), booleans)
+
+
+def _value_info(name: str, value: Any) -> onnx.ValueInfoProto:
+    if isinstance(value, Tensor):
+        return helper.make_tensor_value_info(name, value.element_type, value.operand.shape)
+    info = onnx.ValueInfoProto(name=name)
+    if isinstance(value, Dynamic) and value.type is not None:
+        info.type.CopyFrom(value.type)
+    return info
+
+
+def _title(node: onnx.NodeProto) -> str:
+    return f"{node.op_type} {node.name!r}" if node.name else node.op_type
+
+
+def _is_bool(array: Any) -> bool:
+    return isinstance(array, np.ndarray) and array.dtype == bool
+
+
+def _as_stored(array: np.ndarray) -> np.ndarray:
+    return array.view(np.uint8) if _is_bool(array) else array
+
+
+def _arrays(feed: Mapping[str, Any]) -> list[np.ndarray]:
+    return [value for value in feed.values() if isinstance(value, np.ndarray)]

@@ -1,0 +1,105 @@
+"""Converters: one function for each ONNX operator, ONNX attributes are its keyword arguments.
+
+    @converts("Softmax")
+    def _(b: MLGraphBuilder, input: Tensor, *, axis: int | None = None, opset: int) -> Tensor: ...
+
+A converter gets the builder, and the node's inputs in order: operands, or arrays where the value is a constant that is
+known already (None where an optional input is absent). It returns the output, or a tuple of them. Besides attributes it may
+name `opset` (the version of the operator's domain), `outputs` (how many outputs are wanted), and `types` (the ONNX element
+types of the inputs, by position). It raises `Unsupported` where WebNN cannot express the node; so does whatever a builder
+refuses.
+
+Tensors of bool are uint8 operands that hold 0 and 1.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ..graph import MLOperand
+
+Tensor: TypeAlias = "MLOperand | np.ndarray"
+
+MICROSOFT = "com.microsoft"
+
+
+class Unsupported(Exception):  # noqa: N818  (it says what a node is, and is never seen by users)
+    """A node that WebNN cannot express; the message is the reason that `explain()` shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Converter:
+    """How an ONNX operator becomes WebNN operations.
+
+    Attributes:
+        function: called with the builder, the inputs, and the attributes it names.
+        attributes: the keyword arguments that it takes.
+        inputs: how many inputs it takes at the most; None for any number.
+        required: how many of them it must be given.
+    """
+
+    function: Callable[..., Any]
+    attributes: frozenset[str]
+    inputs: int | None
+    required: int
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> Converter:
+        """Read what a function takes from its signature."""
+        parameters = list(inspect.signature(function).parameters.values())[1:]
+        positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        return cls(
+            function,
+            frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY),
+            None if any(p.kind is p.VAR_POSITIONAL for p in parameters) else len(positional),
+            sum(p.default is p.empty for p in positional),
+        )
+
+
+CONVERTERS: dict[tuple[str, str], Converter] = {}
+"""(domain, operator) -> its converter."""
+
+
+def converts(*op_types: str, domain: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register the decorated function as the converter of ONNX operators."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        for op_type in op_types:
+            CONVERTERS[domain, op_type] = Converter.of(function)
+        return function
+
+    return register
+
+
+def known(value: Tensor | None, what: str) -> np.ndarray:
+    """The value of an input that must be a constant (a shape, axes), else `Unsupported`."""
+    if isinstance(value, MLOperand):
+        if value.is_constant:
+            array: np.ndarray = value.value
+            return array
+        raise Unsupported(f"{what} is not constant")
+    if value is None:
+        raise Unsupported(f"{what} is missing")
+    return value
+
+
+def integers(value: Tensor | None, what: str) -> list[int]:
+    """The value of an input that must be a constant list of integers."""
+    return [int(item) for item in known(value, what).reshape(-1)]
+
+
+def shape_of(value: Tensor) -> tuple[int, ...]:
+    """The shape of an operand or array."""
+    return tuple(value.shape)
+
+
+def normalized(axis: int, rank: int) -> int:
+    """An axis in [0, rank); ONNX counts negative ones from the end."""
+    if not -rank <= axis < max(rank, 1):
+        raise Unsupported(f"axis {axis} is out of range for rank {rank}")
+    return axis % rank if rank else 0
