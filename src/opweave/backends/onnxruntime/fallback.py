@@ -9,10 +9,11 @@ import numpy as np
 import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
 from ...errors import OperationError
 from .emit import INLINE_BYTES
-from .sessions import CPU, ENGINE_ERRORS, engine, session_options
+from .sessions import CPU, ENGINE_ERRORS, session_options
 
 
 class FallbackSession:
