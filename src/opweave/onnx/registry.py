@@ -20,12 +20,28 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+from onnx import TensorProto
 
+from ..builder import MLGraphBuilder
+from ..dtypes import DataType
 from ..graph import MLOperand
 
 Tensor: TypeAlias = "MLOperand | np.ndarray"
 
 MICROSOFT = "com.microsoft"
+
+DATA_TYPES: dict[int, DataType] = {
+    TensorProto.FLOAT: "float32",
+    TensorProto.FLOAT16: "float16",
+    TensorProto.INT32: "int32",
+    TensorProto.UINT32: "uint32",
+    TensorProto.INT64: "int64",
+    TensorProto.UINT64: "uint64",
+    TensorProto.INT8: "int8",
+    TensorProto.UINT8: "uint8",
+    TensorProto.BOOL: "uint8",
+}
+"""ONNX element type -> the WebNN data type that carries it."""
 
 
 class Unsupported(Exception):  # noqa: N818  (it says what a node is, and is never seen by users)
@@ -91,6 +107,11 @@ def known(value: Tensor | None, what: str) -> np.ndarray:
 def integers(value: Tensor | None, what: str) -> list[int]:
     """The value of an input that must be a constant list of integers."""
     return [int(item) for item in known(value, what).reshape(-1)]
+
+
+def operand(b: MLGraphBuilder, value: Tensor) -> MLOperand:
+    """`value`, as a constant if it is an array."""
+    return value if isinstance(value, MLOperand) else b.constant(value)
 
 
 def shape_of(value: Tensor) -> tuple[int, ...]:

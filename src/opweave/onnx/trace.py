@@ -16,25 +16,11 @@ from onnx import NodeProto, TensorProto, TypeProto, helper, numpy_helper, shape_
 
 from ..builder import MLGraphBuilder
 from ..context import MLContext
-from ..dtypes import DataType
 from ..errors import MLError, ValidationError
 from ..graph import MLOperand
 from . import operators as operators  # registers the converters
 from .model import Model
-from .registry import CONVERTERS, Converter, Unsupported
-
-DATA_TYPES: dict[int, DataType] = {
-    TensorProto.FLOAT: "float32",
-    TensorProto.FLOAT16: "float16",
-    TensorProto.INT32: "int32",
-    TensorProto.UINT32: "uint32",
-    TensorProto.INT64: "int64",
-    TensorProto.UINT64: "uint64",
-    TensorProto.INT8: "int8",
-    TensorProto.UINT8: "uint8",
-    TensorProto.BOOL: "uint8",
-}
-"""ONNX element type -> the WebNN data type that carries it."""
+from .registry import CONVERTERS, DATA_TYPES, Converter, Unsupported
 
 FOLD_BYTES = 65536
 """Nodes on constants up to this size are computed at once: shape arithmetic, not weights."""
