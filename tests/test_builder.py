@@ -105,11 +105,11 @@ def test_bad_constant_tensors(context: ow.MLContext, builder: ow.MLGraphBuilder)
     with pytest.raises(ow.ValidationError, match="was not made by create_constant_tensor"):
         builder.constant(context.create_tensor("float32", [1]))
     other = ow.ml.create_context().create_constant_tensor("float32", [1], bytes(4))
-    with pytest.raises(ow.ValidationError, match="the tensor belongs to another context"):
+    with pytest.raises(ow.ValidationError, match="tensor is a tensor of another context"):
         builder.constant(other)
     gone = context.create_constant_tensor("float32", [1], bytes(4))
     gone.destroy()
-    with pytest.raises(ow.ValidationError, match=r"the tensor float32\[1\] is destroyed"):
+    with pytest.raises(ow.ValidationError, match=r"constant: tensor: the tensor float32\[1\] is destroyed"):
         builder.constant(gone)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -85,9 +86,13 @@ def test_an_array_on_the_left_does_not_map_over_the_operand() -> None:
 
 def test_numbers_take_the_data_type_of_the_operand() -> None:
     x = given_x(np.array([100], "uint8"))
-    y = x + 300
-    assert y.data_type == "uint8"
-    assert value_of(y, np.array([0], "uint8")).tolist() == [255]  # clamped, as the specification casts numbers
+    assert value_of(x + 5, np.array([100], "uint8")).tolist() == [105]
+
+
+@pytest.mark.parametrize(("data_type", "number"), [("uint8", 300), ("uint8", -1), ("int32", 1.5), ("int64", math.inf)])
+def test_numbers_that_the_data_type_cannot_hold(data_type: str, number: float) -> None:
+    with pytest.raises(ow.ValidationError, match=f"{number!r} is not a value of {data_type}"):
+        given_x(np.array([1], data_type)) + number
 
 
 @pytest.mark.parametrize("other", ["text", None, [1, 2, 3], object()], ids=["str", "None", "list", "object"])

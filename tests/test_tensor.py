@@ -84,8 +84,8 @@ def test_views_of_tensors_that_are_not_writable_are_read_only() -> None:
         (np.zeros(0, "float32"), "shape must have dimensions in"),
         ([1, 2], "tensor_from takes an array, got list"),
         (None, "tensor_from takes an array, got NoneType"),
-        (torch.zeros(2, dtype=torch.bfloat16), "tensor_from cannot share Tensor"),
-        (torch.zeros(2, requires_grad=True), "tensor_from cannot share Tensor"),
+        (torch.zeros(2, dtype=torch.bfloat16), "tensor_from: array must be an array or a buffer, got Tensor"),
+        (torch.zeros(2, requires_grad=True), "tensor_from: array must be an array or a buffer, got Tensor"),
     ],
 )
 def test_what_cannot_be_adopted(value: Any, message: str) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are first used
     from . import memory as memory
     from .backends import Device as Device, devices as devices
-    from .builder import MLGraph as MLGraph, MLGraphBuilder as MLGraphBuilder
+    from .builder import MLGraphBuilder as MLGraphBuilder
     from .context import ML as ML, MLContext as MLContext, MLContextLostInfo as MLContextLostInfo, ml as ml
     from .errors import (
         DataError as DataError,
@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are 
         ValidationError as ValidationError,
     )
     from .graph import MLOperand as MLOperand
+    from .runtime.executable import MLGraph as MLGraph
     from .tensor import MLTensor as MLTensor
 
 __version__ = "0.1.0"
@@ -41,7 +42,7 @@ _HOMES = {
     "MLContext": "context",
     "MLContextLostInfo": "context",
     "MLError": "errors",
-    "MLGraph": "builder",
+    "MLGraph": "runtime.executable",
     "MLGraphBuilder": "builder",
     "MLOperand": "graph",
     "MLTensor": "tensor",

@@ -1,26 +1,22 @@
-"""Builders and compiled graphs (https://www.w3.org/TR/webnn/#api-mlgraphbuilder)."""
+"""The graph builder (https://www.w3.org/TR/webnn/#api-mlgraphbuilder)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
+
+import numpy as np
 
 from . import dtypes
-from .context import MLContext, check_names, check_overlap, in_thread
+from .arrays import as_array, contiguous, describe, fit
+from .context import MLContext, in_thread
 from .dtypes import DataType
 from .errors import InvalidStateError, ValidationError, require
 from .graph import Desc, Graph, MLOperand, Operand
 from .op import Limits, Number, Op
 from .ops import Operations
-from .tensor import MLTensor, host_array
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from .backends import Binding, Executable, Placement
-
-MAX_BINDINGS = 64
-"""How many combinations of tensors a graph stays bound to; beyond that, the oldest must be bound (and validated) again."""
+from .runtime.executable import MLGraph
+from .tensor import MLTensor
 
 
 class MLGraphBuilder(Operations):
@@ -60,12 +56,18 @@ class MLGraphBuilder(Operations):
         return self.context.backend.limits(op)
 
     def as_operand(self, value: Any, data_type: DataType) -> Operand:
-        """A constant for an array, or for a number or nested sequences of numbers in the given data type."""
+        """A constant for an array, or for a number or nested sequences of numbers in the given data type.
+
+        Raises:
+            ValidationError: a number that an integer type cannot hold. (`constant(data_type, number)` rounds and clamps it,
+                as the specification says; in `x + 1.5` that would be a surprise.)
+        """
         if isinstance(value, (int, float)):
+            if dtypes.INFO[data_type].kind != "f":
+                exact = dtypes.cast_number(value, data_type) == value
+                require(exact, f"{value!r} is not a value of {data_type}")
             return self.constant(data_type, value)
         if isinstance(value, Sequence):
-            import numpy as np
-
             value = np.array(value, data_type)
         return self.constant(value)
 
@@ -108,7 +110,8 @@ class MLGraphBuilder(Operations):
         - `constant(tensor)`: a tensor of `context.create_constant_tensor`;
         - `constant(array)`: a NumPy array, or anything with DLPack, of its own data type and shape.
 
-        Arrays are kept by reference, never copied, if they are C-contiguous: do not change them while the graph is used.
+        Arrays are kept by reference, never copied, if they are C-contiguous: do not change them while the graph is used. Nor
+        the file of a memory-mapped one: the engine maps it, too, and goes on doing so when the array is gone.
 
         Raises:
             InvalidStateError: the graph is built, or the context lost.
@@ -118,23 +121,20 @@ class MLGraphBuilder(Operations):
         try:
             match args:
                 case (MLTensor() as tensor,):
-                    require(tensor.context is self.context, "the tensor belongs to another context")
-                    require(not tensor.destroyed, f"the tensor {tensor.desc} is destroyed")
                     require(tensor.constant, f"the tensor {tensor.desc} was not made by create_constant_tensor")
-                    return Operand(self, tensor.desc, value=tensor.memory())
-                case (str() as data_type, [*_] | () as shape, buffer):
+                    return Operand(self, tensor.desc, value=self.context._own(tensor, "tensor"))
+                case (str() as data_type, shape, buffer) if not isinstance(shape, (str, int)):
                     desc = self.context.check_desc(data_type, shape)
-                    return Operand(self, desc, value=host_array(buffer, "buffer", desc))
-                case (str() as data_type, (int() | float()) as value) if not isinstance(value, bool):
-                    import numpy as np
-
+                    return Operand(self, desc, value=contiguous(fit(as_array(buffer, "buffer"), "buffer", desc)))
+                case (str() as data_type, (int() | float() | np.number()) as number) if not isinstance(number, bool):
                     checked = dtypes.check(data_type)
-                    number = dtypes.cast_number(value, checked)
-                    return Operand(self, Desc(checked, ()), value=np.array(number, checked))
-                case (array,) if not isinstance(array, (str, bytes, int, float)):
-                    found = host_array(array, "array")
-                    desc = self.context.check_desc(found.dtype.name, found.shape)
-                    return Operand(self, desc, value=found)
+                    plain = number.item() if isinstance(number, np.number) else number
+                    value = dtypes.cast_number(plain, checked)
+                    return Operand(self, Desc(checked, ()), value=np.array(value, checked))
+                case (array,) if not isinstance(array, (str, bytes, bytearray, int, float)):
+                    found = as_array(array, "array")
+                    desc = describe(found, "array")
+                    return Operand(self, self.context.check_desc(desc.data_type, desc.shape), value=contiguous(found))
             raise ValidationError(
                 "takes (data_type, shape, buffer), (data_type, number), (tensor) or (array), "
                 f"got ({', '.join(type(arg).__name__ for arg in args)})"
@@ -175,173 +175,3 @@ class MLGraphBuilder(Operations):
     async def build_async(self, outputs: Mapping[str, MLOperand]) -> MLGraph:
         """`build`, to await."""
         return await in_thread(self.build, outputs)
-
-
-class MLGraph:
-    """A compiled graph (https://www.w3.org/TR/webnn/#api-mlgraph). Run it with `context.dispatch` or `context.compute`."""
-
-    def __init__(self, context: MLContext, graph: Graph, executable: Executable) -> None:
-        self._context, self._graph = context, graph
-        self._executable: Executable | None = executable
-        self._inputs = {name: operand.desc for name, operand in graph.inputs.items()}
-        self._outputs = {name: operand.desc for name, operand in graph.outputs.items()}
-        # What `dispatch` was called with -> the binding. An entry lives until one of its tensors goes away, so a key made
-        # of identities is never mistaken for another.
-        self._bindings: dict[tuple[Any, ...], DispatchBinding] = {}
-        with context._lock:
-            context.check_alive()
-            context._graphs.add(self)
-
-    @property
-    def inputs(self) -> Mapping[str, Desc]:
-        """Data type and shape of each input, by name; inputs that no output depends on are left out."""
-        return self._inputs
-
-    @property
-    def outputs(self) -> Mapping[str, Desc]:
-        """Data type and shape of each output, by name."""
-        return self._outputs
-
-    @property
-    def context(self) -> MLContext:
-        """The context that it was built for."""
-        return self._context
-
-    @property
-    def destroyed(self) -> bool:
-        """Whether `destroy` has been called, here or by the loss of the context."""
-        return self._executable is None
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """The names of the devices that its operations run on."""
-        return tuple(dict.fromkeys(placement.device for placement in self.placements()))
-
-    def placements(self) -> list[Placement]:
-        """Where each operation runs, and how."""
-        return self.check_alive().explain()
-
-    def explain(self) -> str:
-        """The graph as text, followed by what runs where: native, composed of several kernels, or decomposed."""
-        rows = [(p.node, p.device, p.how, p.detail) for p in self.placements()]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        table = "\n".join(
-            "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in rows
-        )
-        return f"{self._graph}\n\nwhat runs where:\n{table}"
-
-    def check_alive(self) -> Executable:
-        """The executable; `InvalidStateError` once the graph is destroyed or its context lost."""
-        self._context.check_alive()
-        if self._executable is None:
-            raise InvalidStateError("the graph is destroyed")
-        return self._executable
-
-    def destroy(self) -> None:
-        """Release the compiled graph; it cannot be dispatched any more. Further calls do nothing."""
-        self._executable = None
-        for binding in list(self._bindings.values()):
-            binding.release()
-
-    def __repr__(self) -> str:
-        def listing(descs: Mapping[str, Desc]) -> str:
-            return ", ".join(f"{name}: {desc}" for name, desc in descs.items())
-
-        state = "destroyed" if self.destroyed else f"{len(self._graph.nodes)} operations on {self._context.device.name}"
-        return f"<MLGraph ({listing(self._inputs)}) -> ({listing(self._outputs)}), {state}>"
-
-    def _bind(self, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> DispatchBinding:
-        """Bind to the memory of tensors that `dispatch` has validated, and remember it for the next time."""
-        key = (*inputs, *map(id, inputs.values()), *outputs, *map(id, outputs.values()))
-        call = self.check_alive().bind(
-            {name: tensor.memory() for name, tensor in inputs.items()},
-            {name: tensor.memory() for name, tensor in outputs.items()},
-        )
-        if len(self._bindings) >= MAX_BINDINGS:
-            next(iter(self._bindings.values())).release()
-        tensors = [*inputs.values(), *outputs.values()]
-        binding = DispatchBinding(self._bindings, key, call, tensors)
-        self._bindings[key] = binding
-        for tensor in tensors:
-            tensor._bindings.add(binding)
-        return binding
-
-    def _compute(
-        self, context: MLContext, inputs: Mapping[str, Any], outputs: Mapping[str, np.ndarray]
-    ) -> dict[str, np.ndarray]:
-        """What `MLContext.compute` does."""
-        import numpy as np
-
-        executable = self.check_alive()
-        require(context is self._context, "compute: the graph belongs to another context")
-        check_names("compute: inputs", inputs, self._inputs)
-        sources, targets = {}, {}
-        for name, desc in self._inputs.items():
-            value = inputs[name]
-            if type(value) is not np.ndarray or value.shape != desc.shape or value.dtype != desc.data_type:
-                value = (
-                    value.numpy()
-                    if isinstance(value, MLTensor)
-                    else host_array(value, f"compute: input {name!r}", desc)
-                )
-                require(
-                    value.shape == desc.shape and value.dtype == desc.data_type,
-                    f"compute: input {name!r} must be {desc}, got {value.dtype}{list(value.shape)}",
-                )
-            elif not value.flags.c_contiguous:
-                value = host_array(value, f"compute: input {name!r}", desc)
-            sources[name] = value
-        for name, desc in self._outputs.items():
-            target = outputs.get(name)
-            if target is None:
-                targets[name] = np.empty(desc.shape, desc.data_type)
-            else:
-                fits = isinstance(target, np.ndarray) and target.shape == desc.shape and target.dtype == desc.data_type
-                require(fits, f"compute: output {name!r} must be an array {desc}, got {_described(target)}")
-                usable = target.flags.c_contiguous and target.flags.writeable and target.flags.aligned
-                require(bool(usable), f"compute: output {name!r} must be C-contiguous, aligned and writable")
-                targets[name] = target
-        if outputs:
-            unknown = [name for name in outputs if name not in self._outputs]
-            require(not unknown, f"compute: outputs must be among {list(self._outputs)}; unknown: {unknown}")
-            check_overlap(sources, targets)
-        executable.bind(sources, targets)()
-        return targets
-
-
-def _described(value: Any) -> str:
-    """An array's data type and shape, or the type of what is none, for messages."""
-    return f"{value.dtype}{list(value.shape)}" if hasattr(value, "dtype") else type(value).__name__
-
-
-class DispatchBinding:
-    """A graph bound to tensors: runs while it holds their locks, until one of them is destroyed."""
-
-    __slots__ = ("__weakref__", "_bindings", "_call", "_key", "_locks")
-
-    def __init__(
-        self,
-        bindings: dict[tuple[Any, ...], DispatchBinding],
-        key: tuple[Any, ...],
-        call: Binding,
-        tensors: Sequence[MLTensor],
-    ) -> None:
-        self._bindings, self._key, self._call = bindings, key, call
-        # Always taken in the same order, so two dispatches cannot wait for each other.
-        self._locks = [tensor._lock for tensor in sorted(tensors, key=id)]
-
-    def __call__(self) -> None:
-        """Run the graph once."""
-        locks = self._locks
-        for lock in locks:
-            lock.acquire()
-        try:
-            self._call()
-        finally:
-            for lock in locks:
-                lock.release()
-
-    def release(self) -> None:
-        """Forget the binding, and with it the tensors' memory."""
-        self._bindings.pop(self._key, None)

@@ -180,7 +180,8 @@ def main() -> None:
     try:
         app()
     except MLError as error:
-        errors.print(f"[red]error:[/red] {error}", highlight=False, soft_wrap=True)
+        errors.print("error:", style="red", end=" ")
+        errors.print(str(error), markup=False, highlight=False, soft_wrap=True)
         sys.exit(1)
 
 

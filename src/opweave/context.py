@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from threading import RLock
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, get_args
+from typing import Any, ParamSpec, TypeVar, cast, get_args
 from weakref import WeakSet
 
 import numpy as np
 
 from . import backends, dtypes, memory
+from .arrays import as_array, describe, fit
 from .backends import Backend, Device, PowerPreference
 from .dtypes import ANY, DataType
-from .errors import InvalidStateError, NotSupportedError, OperationError, ValidationError, require
+from .errors import InvalidStateError, NotSupportedError, ValidationError, require
 from .graph import MAX_RANK, Desc, check_desc
 from .names import camel_case
 from .op import Op
-from .tensor import MLTensor, host_array
-
-if TYPE_CHECKING:
-    from .builder import MLGraph
+from .runtime.executable import MLGraph
+from .tensor import MLTensor
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,10 +44,14 @@ class MLContextLostInfo:
 class Lost(Future[MLContextLostInfo]):
     """Resolves when the context is lost: `done()`, `result()`, `add_done_callback()`, or `await` it."""
 
+    def cancel(self) -> bool:
+        """Do nothing: one who stops waiting (a timeout, say) must not end it for the others."""
+        return False
+
     def __await__(self) -> Generator[Any, None, MLContextLostInfo]:
         import asyncio
 
-        return asyncio.wrap_future(self).__await__()
+        return asyncio.shield(asyncio.wrap_future(self)).__await__()
 
 
 class ML:
@@ -135,6 +139,7 @@ class MLContext:
     def __init__(self, backend: Backend, device: Device, power_preference: PowerPreference) -> None:
         self._backend, self._device, self._power_preference = backend, device, power_preference
         self._lost = Lost()
+        self._lost_info: MLContextLostInfo | None = None
         self._lock = RLock()
         self._tensors: WeakSet[MLTensor] = WeakSet()
         self._graphs: WeakSet[MLGraph] = WeakSet()
@@ -168,11 +173,11 @@ class MLContext:
 
     def check_alive(self) -> None:
         """Raise `InvalidStateError` once the context is lost."""
-        if self._lost.done():
-            raise InvalidStateError(f"the context is lost: {self._lost.result().message}")
+        if self._lost_info is not None:
+            raise InvalidStateError(f"the context is lost: {self._lost_info.message}")
 
     def __repr__(self) -> str:
-        return f"<MLContext on {self._device.name}{', lost' if self._lost.done() else ''}>"
+        return f"<MLContext on {self._device.name}{', lost' if self._lost_info else ''}>"
 
     # Tensors ---------------------------------------------------------------------------------------------------------
 
@@ -195,7 +200,7 @@ class MLContext:
         desc = self.check_desc(data_type, shape)
         for name, flag in {"readable": readable, "writable": writable}.items():
             require(isinstance(flag, bool), f"{name} must be True or False, got {flag!r}")
-        return self._adopt(desc, _allocate(desc), readable=readable, writable=writable)
+        return self._adopt(desc, memory.allocate(desc), readable=readable, writable=writable)
 
     async def create_tensor_async(
         self, data_type: DataType, shape: Sequence[int], *, readable: bool = False, writable: bool = False
@@ -217,8 +222,8 @@ class MLContext:
         """
         self.check_alive()
         desc = self.check_desc(data_type, shape)
-        data = host_array(input_data, "input_data", desc)
-        array = _allocate(desc)
+        data = fit(as_array(input_data, "input_data"), "input_data", desc)
+        array = memory.allocate(desc)
         memory.copy(array, data, "create_constant_tensor")
         return self._adopt(desc, array, constant=True)
 
@@ -244,18 +249,16 @@ class MLContext:
             ValidationError: not contiguous, not in native byte order, or of a data type that WebNN does not have.
         """
         self.check_alive()
-        if not isinstance(array, np.ndarray):
-            require(hasattr(array, "__dlpack__"), f"tensor_from takes an array, got {type(array).__name__}")
-            try:
-                array = np.from_dlpack(array)
-            except (BufferError, TypeError, ValueError, RuntimeError) as error:
-                raise ValidationError(f"tensor_from cannot share {type(array).__name__}: {error}") from None
+        known = isinstance(array, np.ndarray) or hasattr(array, "__dlpack__")
+        require(known, f"tensor_from takes an array, got {type(array).__name__}")
+        array = as_array(array, "tensor_from: array")
         require(
             bool(array.flags.c_contiguous),
-            f"tensor_from needs a C-contiguous array, got shape {list(array.shape)} with strides {list(array.strides)}; "
-            "np.ascontiguousarray(array) makes one",
+            f"tensor_from needs a C-contiguous array, got shape {list(array.shape)} with strides "
+            f"{list(array.strides)}; np.ascontiguousarray(array) makes one",
         )
-        desc = self.check_desc(dtypes.of_array(array.dtype), array.shape)
+        found = describe(array, "tensor_from")
+        desc = self.check_desc(found.data_type, found.shape)
         require(bool(array.flags.aligned), f"tensor_from needs an array aligned to its {desc.data_type} elements")
         if writable is None:
             writable = bool(array.flags.writeable)
@@ -273,8 +276,9 @@ class MLContext:
             ValidationError: a tensor of another context, destroyed or not writable; data that do not fit.
         """
         array = self._own(tensor, "tensor")
-        require(tensor.writable, f"the tensor {tensor.desc} was not created with writable=True")
-        data = host_array(input_data, "input_data", tensor.desc)
+        if not tensor.writable:
+            raise ValidationError(f"the tensor {tensor.desc} was not created with writable=True")
+        data = fit(as_array(input_data, "input_data"), "input_data", tensor.desc)
         with tensor._lock:
             memory.copy(array, data, "write_tensor")
 
@@ -295,13 +299,15 @@ class MLContext:
             ValidationError: a tensor of another context, destroyed or not readable; an `out` that does not fit.
         """
         array = self._own(tensor, "tensor")
-        require(tensor.readable, f"the tensor {tensor.desc} was not created with readable=True")
+        if not tensor.readable:
+            raise ValidationError(f"the tensor {tensor.desc} was not created with readable=True")
         if out is None:
-            target = np.empty(tensor.shape, tensor.data_type)
+            target = memory.empty(tensor.desc)
         else:
-            if isinstance(out, np.ndarray):
-                require(bool(out.flags.c_contiguous), "out must be C-contiguous")
-            target = host_array(out, "out", tensor.desc)
+            require(not isinstance(out, np.generic), f"out must be an array, got the scalar {out!r}")
+            whole = as_array(out, "out")
+            require(bool(whole.flags.c_contiguous), "out must be C-contiguous")
+            target = fit(whole, "out", tensor.desc)
             require(bool(target.flags.writeable), "out must be writable")
         with tensor._lock:
             memory.copy(target, array, "read_tensor")
@@ -329,12 +335,13 @@ class MLContext:
             ValidationError: missing or unknown names; tensors that do not fit, are destroyed or belong to another context.
         """
         try:
-            binding = graph._bindings[(*inputs, *map(id, inputs.values()), *outputs, *map(id, outputs.values()))]
+            binding = graph._bindings[
+                (len(inputs), *inputs, *map(id, inputs.values()), *outputs, *map(id, outputs.values()))
+            ]
         except (KeyError, AttributeError, TypeError):
-            binding = self._bind(graph, inputs, outputs)
-        else:
-            if graph._context is not self:
-                binding = self._bind(graph, inputs, outputs)
+            binding = None
+        if binding is None or graph.context is not self:
+            binding = self._check(graph, "dispatch")._bind(inputs, outputs)
         binding()
 
     async def dispatch_async(
@@ -360,7 +367,9 @@ class MLContext:
             InvalidStateError: the graph is destroyed, or the context lost.
             ValidationError: missing or unknown names; arrays that do not fit.
         """
-        return graph._compute(self, inputs, outputs or {})
+        if type(graph) is not MLGraph or graph.context is not self:
+            self._check(graph, "compute")
+        return graph._compute(inputs, outputs)
 
     async def compute_async(
         self, graph: MLGraph, inputs: Mapping[str, Any], outputs: Mapping[str, np.ndarray] | None = None
@@ -368,35 +377,11 @@ class MLContext:
         """`compute` in a worker thread, to await."""
         return await in_thread(self.compute, graph, inputs, outputs)
 
-    def _bind(self, graph: MLGraph, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> Any:
-        """Validate a dispatch as the specification does, and bind the graph to the tensors' memory."""
-        from .builder import MLGraph
-
-        require(isinstance(graph, MLGraph), f"dispatch: graph must be an MLGraph, got {type(graph).__name__}")
-        require(graph._context is self, "dispatch: the graph belongs to another context")
-        graph.check_alive()
-        for what, tensors in {"inputs": inputs, "outputs": outputs}.items():
-            require(isinstance(tensors, Mapping), f"dispatch: {what} must map names to tensors, got {tensors!r}")
-        everything = [*inputs.items(), *outputs.items()]
-        for name, tensor in everything:
-            self._own(tensor, f"dispatch: {name!r}")
-        require(
-            len({id(tensor) for _, tensor in everything}) == len(everything),
-            "dispatch: each input and output needs a tensor of its own, got one of them twice",
-        )
-        for what, tensors, descs in (("input", inputs, graph.inputs), ("output", outputs, graph.outputs)):
-            check_names(f"dispatch: {what}s", tensors, descs)
-            for name, tensor in tensors.items():
-                require(not tensor.constant, f"dispatch: {what} {name!r} is a constant tensor")
-                require(
-                    tensor.desc == descs[name],
-                    f"dispatch: {what} {name!r} must be {descs[name]}, got a tensor {tensor.desc}",
-                )
-        check_overlap(
-            {name: tensor.memory() for name, tensor in inputs.items()},
-            {name: tensor.memory() for name, tensor in outputs.items()},
-        )
-        return graph._bind(inputs, outputs)
+    def _check(self, graph: MLGraph, what: str) -> MLGraph:
+        """The graph, if it is one and belongs to this context."""
+        require(isinstance(graph, MLGraph), f"{what}: graph must be an MLGraph, got {type(graph).__name__}")
+        require(graph.context is self, f"{what}: the graph belongs to another context")
+        return graph
 
     # Limits ----------------------------------------------------------------------------------------------------------
 
@@ -445,31 +430,33 @@ class MLContext:
 
     def lose(self, message: str) -> None:
         """Mark the context lost, destroy what belongs to it, and resolve `lost` (for back ends whose device is gone)."""
+        info = MLContextLostInfo(message)
         with self._lock:
-            if self._lost.done():
+            if self._lost_info is not None:
                 return
-            self._lost.set_result(MLContextLostInfo(message))
-            for graph in list(self._graphs):
-                graph.destroy()
-            for tensor in list(self._tensors):
-                tensor.destroy()
+            self._lost_info = info
+            graphs, tensors = list(self._graphs), list(self._tensors)
+        for graph in graphs:
+            graph.destroy()
+        for tensor in tensors:
+            tensor.destroy()
+        # Last, and without the lock: callbacks find everything destroyed, and may wait for other threads.
+        self._lost.set_result(info)
 
     # Helpers ---------------------------------------------------------------------------------------------------------
 
     def check_desc(self, data_type: object, shape: object) -> Desc:
         """A descriptor that is valid in this context, or `ValidationError`."""
         checked = dtypes.check(data_type)
-        require(
-            hasattr(shape, "__iter__") and not isinstance(shape, (str, bytes)),
-            f"shape must be a sequence of integers, got {shape!r}",
-        )
-        sizes = tuple(cast("Sequence[int]", shape))
-        for size in sizes:
-            require(
-                not isinstance(size, bool) and hasattr(size, "__index__"),
-                f"shape must be a sequence of integers, got {list(sizes)!r}",
-            )
-        desc = Desc(checked, tuple(size.__index__() for size in sizes))
+        try:
+            if isinstance(shape, (str, bytes)):
+                raise TypeError
+            sizes = tuple(cast("Sequence[int]", shape))
+            if any(isinstance(size, bool) for size in sizes):
+                raise TypeError
+            desc = Desc(checked, tuple(map(operator.index, sizes)))
+        except TypeError:
+            raise ValidationError(f"shape must be a sequence of integers, got {shape!r}") from None
         return check_desc(desc, self._backend.max_byte_length)
 
     def _adopt(
@@ -482,37 +469,17 @@ class MLContext:
         return tensor
 
     def _own(self, tensor: MLTensor, what: str) -> np.ndarray:
-        """The memory of a living tensor of this context."""
-        require(isinstance(tensor, MLTensor), f"{what} must be an MLTensor, got {type(tensor).__name__}")
-        require(tensor._context is self, f"{what} is a tensor of another context")
-        return tensor.memory()
+        """The memory of a living tensor of this context, or `ValidationError` that says `what` it is."""
+        if not isinstance(tensor, MLTensor):
+            raise ValidationError(f"{what} must be an MLTensor, got {type(tensor).__name__}")
+        if tensor._context is not self:
+            raise ValidationError(f"{what} is a tensor of another context")
+        if tensor._array is None:
+            raise ValidationError(f"{what}: the tensor {tensor.desc} is destroyed")
+        return tensor._array
 
-
-def _allocate(desc: Desc) -> np.ndarray:
-    try:
-        return memory.allocate(desc)
-    except MemoryError:
-        raise OperationError(f"there is no memory for a tensor {desc}: {desc.byte_length} bytes") from None
-
-
-def check_names(what: str, given: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Require the names that a graph has, no more and no fewer."""
-    missing = [name for name in wanted if name not in given]
-    unknown = [name for name in given if name not in wanted]
-    require(not missing, f"{what} must hold {list(wanted)}; missing: {missing}")
-    require(not unknown, f"{what} must hold {list(wanted)}; unknown: {unknown}")
-
-
-def check_overlap(inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> None:
-    """Require that no output shares memory with an input or another output."""
-    ranges = [(*memory.address_range(array), name, False) for name, array in inputs.items()]
-    ranges += [(*memory.address_range(array), name, True) for name, array in outputs.items()]
-    end, before, written = -1, "", False
-    for start, stop, name, writes in sorted(ranges):
-        require(
-            start >= end or not (writes or written),
-            f"the memory of {name!r} overlaps that of {before!r}; outputs need memory of their own",
-        )
-        # Of inputs that overlap each other (which is fine), the one that reaches furthest counts.
-        if stop > end or writes:
-            end, before, written = max(stop, end), name, writes or (written and start < end)
+    def _add_graph(self, graph: MLGraph) -> None:
+        """Remember a graph, to destroy it when the context is lost."""
+        with self._lock:
+            self.check_alive()
+            self._graphs.add(graph)

@@ -68,7 +68,7 @@ class MLOperand:
     """A value in the graph that a builder is making: an input, a constant, or the result of an operation.
 
     Builders make operands; nobody else does. Every operation of the builder is a method here too, with the operand as
-    its first argument (`x.relu()`, `x.reshape([2, -1])` is `builder.reshape(x, ...)`), and Python's operators build
+    its first argument (`x.relu()`, `x.reshape([2, 3])` is `builder.reshape(x, [2, 3])`), and Python's operators build
     the operation they stand for: `+ - * / @ ** -x abs(x)`, comparisons by name (`x.greater(y)`), and `x[1:, ..., 0]`.
     """
 
@@ -263,6 +263,9 @@ class MLOperand:
         require(self.rank > 0, "a scalar operand has no parts to go through")
         return (self[i] for i in range(self.shape[0]))
 
+    def __contains__(self, item: object) -> bool:
+        raise ValidationError("an operand has no values to look into while the graph is being built")
+
 
 def _picked(item: Any, axis: int, size: int) -> range:
     """The positions that an integer or a slice picks from an axis; there is at least one."""
@@ -322,6 +325,11 @@ class Node:
         return title(self.op.name, self.label)
 
 
+def printable(name: str) -> str:
+    """A name as it is, or quoted with escapes where it holds more than a word (control characters, say)."""
+    return name if name.isidentifier() else repr(name)
+
+
 def title(name: str, label: str) -> str:
     """`conv2d 'stem'`, or `conv2d` without a label; `repr` escapes control and direction characters."""
     return f"{name} {label!r}" if label else name
@@ -366,17 +374,17 @@ class Graph:
         return list(dict.fromkeys(used))
 
     def __str__(self) -> str:
-        names: dict[Operand, str] = {operand: name for name, operand in self.inputs.items()}
+        names: dict[Operand, str] = {operand: printable(name) for name, operand in self.inputs.items()}
 
         def show(value: Any) -> str:
             if isinstance(value, Operand):
                 return names.get(value) or f"const {value.desc}"
             if isinstance(value, tuple):
-                return f"[{', '.join(map(show, value))}]"
+                return f"[{', '.join(map(show, value[:8]))}{', …' if len(value) > 8 else ''}]"
             return f"{value:.7g}" if isinstance(value, float) else repr(value)  # 0.1, although float32 has 0.100000001
 
         def listing(operands: Iterable[tuple[str, Operand]]) -> str:
-            return ", ".join(f"{name}: {operand.desc}" for name, operand in operands)
+            return ", ".join(f"{printable(name)}: {operand.desc}" for name, operand in operands)
 
         lines = [f"graph({listing(self.inputs.items())}) -> ({listing(self.outputs.items())}):"]
         for node in self.nodes:
@@ -385,7 +393,7 @@ class Graph:
             shown = [show(v) if n in node.op.positional else f"{n}={show(v)}" for n, v in node.op.given(node.arguments)]
             line = f"  {', '.join(names[o] for o in node.outputs)} = {node.op.name}({', '.join(shown)})"
             lines.append(line + (f"  # {node.label!r}" if node.label else ""))
-        lines += [f"  {name} = {names[operand]}" for name, operand in self.outputs.items()]
+        lines += [f"  {printable(name)} = {names[operand]}" for name, operand in self.outputs.items()]
         return "\n".join(lines)
 
 

@@ -320,20 +320,37 @@ def _integer(low: int, high: int) -> Converter:
     return convert
 
 
-def _is_number(value: Any) -> bool:
-    return not isinstance(value, bool) and (isinstance(value, (int, float)) or hasattr(value, "__float__"))
+def _real(value: Any) -> Number | None:
+    """The Python number of a number of any kind (also of NumPy's), None for what is none."""
+    if isinstance(value, (bool, complex, str, bytes)) or type(value).__name__ in ("bool", "bool_"):
+        return None
+    if getattr(value, "ndim", 0) != 0 or getattr(getattr(value, "dtype", None), "kind", "f") not in "fiu":
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        pass
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def _double(name: str, value: Any) -> float:
-    if not _is_number(value) or not math.isfinite(number := float(value)):
-        raise ValidationError(f"{name} must be a finite number, got {value!r}")
-    return number
+    number = _real(value)
+    try:
+        if number is not None and math.isfinite(number):
+            return float(number)
+    except OverflowError:
+        pass
+    raise ValidationError(f"{name} must be a finite number, got {value!r}")
 
 
 def _number(name: str, value: Any) -> Number:
-    if not _is_number(value):
+    number = _real(value)
+    if number is None:
         raise ValidationError(f"{name} must be a number, got {value!r}")
-    return operator.index(value) if hasattr(value, "__index__") else float(value)
+    return number
 
 
 def _boolean(name: str, value: Any) -> bool:
@@ -358,9 +375,18 @@ def _choice(options: tuple[str, ...]) -> Converter:
     return convert
 
 
+def _is_sequence(value: Any) -> bool:
+    """Whether it can be gone through (not so arrays of rank 0), and is meant to."""
+    return (
+        hasattr(value, "__iter__")
+        and getattr(value, "ndim", 1) > 0
+        and not isinstance(value, (str, bytes, Mapping, Operand))
+    )
+
+
 def _sequence(convert_item: Converter) -> Converter:
     def convert(name: str, value: Any) -> tuple[Any, ...]:
-        if isinstance(value, (str, bytes, Mapping, Operand)) or not hasattr(value, "__iter__"):
+        if not _is_sequence(value):
             raise ValidationError(f"{name} must be a sequence, got {value!r}")
         return tuple(convert_item(f"{name}[{i}]", item) for i, item in enumerate(value))
 
@@ -369,8 +395,7 @@ def _sequence(convert_item: Converter) -> Converter:
 
 def _either(convert_one: Converter, convert_many: Converter) -> Converter:
     def convert(name: str, value: Any) -> Any:
-        many = hasattr(value, "__iter__") and not isinstance(value, (str, bytes, Operand))
-        return convert_many(name, value) if many else convert_one(name, value)
+        return convert_many(name, value) if _is_sequence(value) else convert_one(name, value)
 
     return convert
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 from weakref import WeakSet
 
 import numpy as np
 
-from . import dtypes, memory
 from .dtypes import DataType
 from .errors import ValidationError, require
 from .graph import Desc
@@ -88,11 +87,16 @@ class MLTensor:
             self._release_bindings()
 
     def __del__(self) -> None:
-        self._release_bindings()
+        # Without it, graphs would stay bound to the memory of a tensor that nobody has any more.
+        if hasattr(self, "_bindings"):
+            self._release_bindings()
 
     def _release_bindings(self) -> None:
         for binding in list(self._bindings):
             binding.release()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a tensor belongs to its context and cannot be copied or pickled; tensor.numpy() can")
 
     def memory(self) -> np.ndarray:
         """The array itself, for back ends; `ValidationError` once the tensor is destroyed."""
@@ -103,7 +107,8 @@ class MLTensor:
     def numpy(self) -> np.ndarray:
         """A view of the contents, no copy; it waits for work that is writing them, and stays valid after `destroy`.
 
-        The view can be written to where the tensor is writable.
+        The view can be written to where the tensor is writable. (PyTorch does not know read-only memory: what
+        `torch.from_dlpack` makes of a tensor that is not writable must not be written to.)
 
         Raises:
             ValidationError: the tensor is destroyed, or not readable.
@@ -128,66 +133,3 @@ class MLTensor:
     def __repr__(self) -> str:
         flags = [name for name in ("readable", "writable", "constant", "destroyed") if getattr(self, name)]
         return f"<MLTensor {', '.join([str(self._desc), *flags])}>"
-
-
-def host_array(value: Any, what: str, expected: Desc | None = None) -> np.ndarray:
-    """A contiguous NumPy array that shares the memory of `value` where that is possible, else a counted copy.
-
-    Args:
-        value: an array (NumPy, or anything with DLPack or the array interface), a tensor of another context, or an object
-            with the buffer protocol (`bytes`, `memoryview`, …), which are bytes of any data type, as `ArrayBuffer` is.
-        what: the name of the argument, for messages.
-        expected: the data type and shape that are wanted; raw bytes need it, and arrays are checked against it.
-
-    Raises:
-        ValidationError: a data type that WebNN does not have, foreign byte order, another data type, shape or length than
-            expected, or no array at all.
-    """
-    array = _as_array(value, what)
-    if array.ndim and not array.flags.c_contiguous:
-        contiguous = np.empty(array.shape, array.dtype)
-        memory.copy(contiguous, array, "make contiguous")
-        array = contiguous
-    if expected is None:
-        try:
-            dtypes.of_array(array.dtype)
-        except ValidationError as error:
-            raise ValidationError(f"{what}: {error}") from None
-        return array
-    if _is_bytes(value, array):
-        require(
-            array.nbytes == expected.byte_length,
-            f"{what} must have {expected.byte_length} bytes for {expected}, got {array.nbytes}",
-        )
-        if array.__array_interface__["data"][0] % array.dtype.type(0).nbytes == 0:
-            return array.view(expected.data_type).reshape(expected.shape)
-    require(
-        array.dtype.name == expected.data_type and array.dtype.isnative,
-        f"{what} must hold {expected.data_type} in native byte order, got {array.dtype.str} ({array.dtype.name})",
-    )
-    require(
-        array.nbytes == expected.byte_length and array.shape in (expected.shape, (expected.element_count,)),
-        f"{what} must have shape {list(expected.shape)} (or be flat), got {list(array.shape)}",
-    )
-    return array.reshape(expected.shape)
-
-
-def _is_bytes(value: Any, array: np.ndarray) -> bool:
-    """Whether the data stand for bytes of any type: the specification takes Uint8Array and ArrayBuffer so."""
-    return array.dtype == np.uint8 and array.ndim == 1
-
-
-def _as_array(value: Any, what: str) -> np.ndarray:
-    if isinstance(value, np.ndarray):
-        return value
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return np.frombuffer(value, np.uint8)
-    try:
-        if isinstance(value, np.generic) or hasattr(value, "__array_interface__"):
-            return np.asarray(value)
-        if hasattr(value, "__dlpack__"):
-            return np.from_dlpack(value)
-        view = memoryview(value)  # array.array, mmap, ctypes arrays
-        return np.frombuffer(view, np.uint8) if view.format in ("c", "B", "b") else np.asarray(view)
-    except (TypeError, ValueError, BufferError, RuntimeError) as error:
-        raise ValidationError(f"{what} must be an array or a buffer, got {type(value).__name__} ({error})") from None

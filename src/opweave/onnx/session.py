@@ -12,9 +12,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from ..context import MLContext, check_names, in_thread, ml
+from ..arrays import as_array
+from ..context import MLContext, in_thread, ml
 from ..errors import ValidationError, require
-from ..tensor import MLTensor, host_array
+from ..runtime.executable import check_names
+from ..tensor import MLTensor
 from .model import Model
 from .plan import Plan
 
@@ -215,7 +217,7 @@ class InferenceSession:
             require(array.dtype == wanted, f"input {argument.name!r} must be {argument.type}, got {array.dtype}")
             array = array.reshape(np.shape(value))
         else:
-            array = host_array(value, f"input {argument.name!r}")
+            array = as_array(value, f"input {argument.name!r}")
             require(array.dtype == wanted, f"input {argument.name!r} must be {argument.type}, got {array.dtype}")
         self._check_shape(argument, array.shape)
         return array

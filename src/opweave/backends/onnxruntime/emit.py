@@ -289,7 +289,8 @@ class Emitter:
 
     def _append(self, op_type: str, inputs: list[str], outputs: list[str], attributes: bytes, domain: str = "") -> None:
         # The engine wants names that differ; they appear in its profiles and errors.
-        name = f"{self.node.label or self.node.op.name}#{len(self.nodes)}"
+        label = (self.node.label or self.node.op.name).encode("ascii", "backslashreplace").decode()
+        name = f"{label}#{len(self.nodes)}"
         self.nodes.append(_OnnxNode(op_type, inputs, outputs, attributes, domain, name))
 
     def _needed(self, names: set[str]) -> list[_OnnxNode]:

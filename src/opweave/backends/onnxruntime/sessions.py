@@ -18,7 +18,11 @@ from .emit import Emitter, Value
 if TYPE_CHECKING:
     from . import OnnxRuntime
 
-ENGINE_ERRORS = (engine.Fail, engine.InvalidArgument, engine.InvalidGraph, engine.NotImplemented, RuntimeError)
+# Whatever the engine raises; its classes have no base of their own.
+ENGINE_ERRORS: tuple[type[Exception], ...] = (
+    *(value for value in vars(engine).values() if isinstance(value, type) and issubclass(value, Exception)),
+    RuntimeError,
+)
 
 CPU = engine.OrtDevice(engine.OrtDevice.cpu(), engine.OrtDevice.default_memory(), 0)
 
@@ -33,13 +37,13 @@ def compile(backend: OnnxRuntime, graph: Graph, device: str, power_preference: P
     model, weights = ctx.finish(emitted)
     options = session_options(power_preference)
     values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in weights.items()}
-    if values:
-        # For the engine's optimiser, which reads weights to fold and reorder them ...
-        options.add_external_initializers(list(values), list(values.values()))
-        # ... and for its kernels: without this they get a copy; what the optimiser has replaced is not affected.
-        for name, value in values.items():
-            options.add_initializer(name, value)
     try:
+        if values:
+            # For the engine's optimiser, which reads weights to fold and reorder them ...
+            options.add_external_initializers(list(values), list(values.values()))
+            # ... and for its kernels: without this they get a copy; what the optimiser has replaced is not affected.
+            for name, value in values.items():
+                options.add_initializer(name, value)
         session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except ENGINE_ERRORS as error:
         raise OperationError(f"ONNX Runtime does not take the graph: {error}") from error
@@ -51,7 +55,7 @@ def session_options(power_preference: PowerPreference) -> onnxruntime.SessionOpt
     """The options of all our sessions."""
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", "/")
-    options.log_severity_level = 3  # errors; its warnings speak of graphs that are meant to be so
+    options.log_severity_level = 4  # its errors are raised; its warnings speak of graphs that are meant to be so
     if power_preference == "low-power":
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return options

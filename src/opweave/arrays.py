@@ -1,0 +1,96 @@
+"""What users pass as data, as plain NumPy arrays.
+
+`as_array` finds the array and never copies; `fit` checks it against a descriptor; `contiguous` copies, counted, where the
+memory cannot be used as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import dtypes, memory
+from .errors import ValidationError
+from .graph import Desc
+
+
+def as_array(value: Any, what: str) -> np.ndarray:
+    """A plain array over the memory of `value`; never a copy.
+
+    Args:
+        value: a NumPy array or scalar, an object with DLPack or the array interface, or one with the buffer protocol (`bytes`,
+            `memoryview`, …), whose items are taken as bytes where they are of one byte.
+        what: the name of the argument, for messages.
+
+    Raises:
+        ValidationError: it is none of these, or a masked array, whose mask would be lost.
+    """
+    if type(value) is np.ndarray:
+        # A view, because an owner can still change the data type and the shape of their array object.
+        return value.view()
+    if isinstance(value, np.ma.MaskedArray):
+        raise ValidationError(f"{what} must not be masked; array.filled(...) gives an array without a mask")
+    try:
+        if isinstance(value, np.ndarray):
+            return value.view(np.ndarray)
+        if isinstance(value, np.generic) or hasattr(value, "__array_interface__"):
+            return np.asarray(value)
+        if hasattr(value, "__dlpack__"):
+            return np.from_dlpack(value)
+        buffer = memoryview(value)
+        if buffer.itemsize > 1:
+            return np.asarray(buffer)
+        return np.frombuffer(buffer, np.uint8)
+    except (TypeError, ValueError, BufferError, RuntimeError) as error:
+        raise ValidationError(f"{what} must be an array or a buffer, got {type(value).__name__} ({error})") from None
+
+
+def fit(array: np.ndarray, what: str, desc: Desc) -> np.ndarray:
+    """The array in the shape of `desc`; never a copy.
+
+    It must hold the data type, in the shape of `desc` or flat. One-dimensional uint8 stand for the bytes of any data type, as
+    Uint8Array and ArrayBuffer do in the specification.
+
+    Raises:
+        ValidationError: another data type, byte order, shape or length.
+    """
+    # Messages are made only when something is wrong: this is on the way of every write, read and compute.
+    if array.dtype == desc.data_type and array.shape == desc.shape:
+        return array
+    if array.dtype == np.uint8 and array.ndim == 1 and desc.data_type != "uint8":
+        if array.nbytes != desc.byte_length:
+            raise ValidationError(f"{what} must have {desc.byte_length} bytes for {desc}, got {array.nbytes}")
+        if not array.flags.c_contiguous:
+            raise ValidationError(f"{what} must be contiguous to be taken as the bytes of {desc}")
+        return array.view(desc.data_type).reshape(desc.shape)
+    if array.dtype != desc.data_type:
+        raise ValidationError(
+            f"{what} must hold {desc.data_type} in native byte order, got {array.dtype.str} ({array.dtype.name})"
+        )
+    if array.shape != (desc.element_count,):
+        raise ValidationError(f"{what} must have shape {list(desc.shape)} (or be flat), got {list(array.shape)}")
+    if not array.flags.c_contiguous:
+        raise ValidationError(f"{what} must be contiguous to be taken for {desc}")
+    return array.reshape(desc.shape)
+
+
+def contiguous(array: np.ndarray) -> np.ndarray:
+    """The array itself if engines can use its memory (C-contiguous and aligned), else a counted copy."""
+    if array.flags.c_contiguous and array.flags.aligned:
+        return array
+    usable = np.empty(array.shape, array.dtype)
+    memory.copy(usable, array, "make contiguous")
+    return usable
+
+
+def describe(array: np.ndarray, what: str) -> Desc:
+    """The descriptor of an array.
+
+    Raises:
+        ValidationError: its data type is none of WebNN's, or in foreign byte order.
+    """
+    try:
+        return Desc(dtypes.of_array(array.dtype), array.shape)
+    except ValidationError as error:
+        raise ValidationError(f"{what}: {error}") from None

@@ -1,0 +1,1 @@
+"""Compiled graphs and how they run."""

@@ -1,0 +1,260 @@
+"""Compiled graphs, and what they are bound to.
+
+A dispatch binds a graph to the memory of tensors once; the same tensors again find the binding. Locks are taken in one
+order, the tensors' by identity, then the graph's, so that nobody waits for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from threading import RLock
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+import numpy as np
+
+from .. import memory
+from ..arrays import as_array, contiguous, fit
+from ..errors import InvalidStateError, ValidationError, require
+from ..graph import Desc, Graph, printable
+from ..tensor import MLTensor
+
+if TYPE_CHECKING:
+    from ..backends import Binding, Executable, Placement
+    from ..context import MLContext
+
+MAX_BINDINGS = 64
+"""How many combinations of tensors a graph stays bound to; beyond that, the oldest must be bound (and validated) again."""
+
+
+class MLGraph:
+    """A compiled graph (https://www.w3.org/TR/webnn/#api-mlgraph). Run it with `context.dispatch` or `context.compute`."""
+
+    def __init__(self, context: MLContext, graph: Graph, executable: Executable) -> None:
+        self._context = context
+        self._graph: Graph | None = graph
+        self._executable: Executable | None = executable
+        self._size = len(graph.nodes)
+        self._inputs = {name: operand.desc for name, operand in graph.inputs.items()}
+        self._outputs = {name: operand.desc for name, operand in graph.outputs.items()}
+        self._constants = memory.merged_ranges(operand.value for operand in graph.constants)
+        self._lock = RLock()
+        # What `dispatch` was called with -> the binding. An entry lives until one of its tensors goes away, so a key made
+        # of identities is never mistaken for another.
+        self._bindings: dict[tuple[Any, ...], DispatchBinding] = {}
+        context._add_graph(self)
+
+    @property
+    def inputs(self) -> Mapping[str, Desc]:
+        """Data type and shape of each input, by name; inputs that no output depends on are left out."""
+        return MappingProxyType(self._inputs)
+
+    @property
+    def outputs(self) -> Mapping[str, Desc]:
+        """Data type and shape of each output, by name."""
+        return MappingProxyType(self._outputs)
+
+    @property
+    def context(self) -> MLContext:
+        """The context that it was built for."""
+        return self._context
+
+    @property
+    def destroyed(self) -> bool:
+        """Whether `destroy` has been called, here or by the loss of the context."""
+        return self._executable is None
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The names of the devices that its operations run on."""
+        return tuple(dict.fromkeys(placement.device for placement in self.placements()))
+
+    def placements(self) -> list[Placement]:
+        """Where each operation runs, and how."""
+        return self.check_alive().explain()
+
+    def explain(self) -> str:
+        """The graph as text, followed by what runs where: native, composed of several kernels, or decomposed."""
+        rows = [(p.node, p.device, p.how, p.detail) for p in self.placements()]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        table = "\n".join(
+            "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        )
+        return f"{self._graph}\n\nwhat runs where:\n{table}"
+
+    def check_alive(self) -> Executable:
+        """The executable; `InvalidStateError` once the graph is destroyed or its context lost."""
+        self._context.check_alive()
+        executable = self._executable
+        if executable is None:
+            raise InvalidStateError("the graph is destroyed")
+        return executable
+
+    def destroy(self) -> None:
+        """Release the compiled graph and its weights; it cannot be dispatched any more. Further calls do nothing."""
+        with self._lock:
+            self._executable = None
+            self._graph = None
+            self._bindings.clear()
+
+    def __repr__(self) -> str:
+        def listing(descs: Mapping[str, Desc]) -> str:
+            return ", ".join(f"{printable(name)}: {desc}" for name, desc in descs.items())
+
+        state = "destroyed" if self.destroyed else f"{self._size} operations on {self._context.device.name}"
+        return f"<MLGraph ({listing(self._inputs)}) -> ({listing(self._outputs)}), {state}>"
+
+    def _bind(self, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> DispatchBinding:
+        """Validate what `dispatch` got as the specification does, bind to the tensors' memory, and remember the binding."""
+        self.check_alive()
+        for what, tensors in {"inputs": inputs, "outputs": outputs}.items():
+            require(isinstance(tensors, Mapping), f"dispatch: {what} must map names to tensors, got {tensors!r}")
+        everything = [*inputs.items(), *outputs.items()]
+        for name, tensor in everything:
+            self._context._own(tensor, f"dispatch: {name!r}")
+        require(
+            len({id(tensor) for _, tensor in everything}) == len(everything),
+            "dispatch: each input and output needs a tensor of its own, got one of them twice",
+        )
+        for what, tensors, descs in (("input", inputs, self._inputs), ("output", outputs, self._outputs)):
+            check_names(f"dispatch: {what}s", tensors, descs)
+            for name, tensor in tensors.items():
+                require(not tensor.constant, f"dispatch: {what} {name!r} is a constant tensor")
+                require(
+                    tensor.desc == descs[name],
+                    f"dispatch: {what} {name!r} must be {descs[name]}, got a tensor {tensor.desc}",
+                )
+        all_tensors = [tensor for _, tensor in everything]
+        with Locks(all_tensors), self._lock:
+            # Another thread may have destroyed something meanwhile; from here on it has to wait.
+            executable = self.check_alive()
+            sources = {name: self._context._own(inputs[name], f"dispatch: {name!r}") for name in self._inputs}
+            targets = {name: self._context._own(outputs[name], f"dispatch: {name!r}") for name in self._outputs}
+            for name, array in targets.items():
+                require(bool(array.flags.writeable), f"dispatch: output {name!r} is read-only memory")
+            memory.check_overlap(sources, targets, self._constants)
+            key = (len(inputs), *inputs, *map(id, inputs.values()), *outputs, *map(id, outputs.values()))
+            binding = DispatchBinding(self, key, executable.bind(sources, targets), all_tensors)
+            while len(self._bindings) >= MAX_BINDINGS:
+                del self._bindings[next(iter(self._bindings))]
+            self._bindings[key] = binding
+            for tensor in all_tensors:
+                tensor._bindings.add(binding)
+        return binding
+
+    def _compute(self, inputs: Mapping[str, Any], outputs: Mapping[str, np.ndarray] | None) -> dict[str, np.ndarray]:
+        """What `MLContext.compute` does."""
+        executable = self.check_alive()
+        if not isinstance(inputs, Mapping):
+            raise ValidationError(f"compute: inputs must map names to arrays, got {inputs!r}")
+        if inputs.keys() != self._inputs.keys():
+            check_names("compute: inputs", inputs, self._inputs)
+        tensors: list[MLTensor] = []
+        sources, targets = {}, {}
+        for name, desc in self._inputs.items():
+            value = inputs[name]
+            if isinstance(value, MLTensor):
+                self._context._own(value, f"compute: input {name!r}")
+                tensors.append(value)
+            elif type(value) is np.ndarray and value.shape == desc.shape and value.dtype == desc.data_type:
+                sources[name] = contiguous(value)
+            else:
+                what = f"compute: input {name!r}"
+                sources[name] = contiguous(fit(as_array(value, what), what, desc))
+        if outputs:
+            self._check_outputs(outputs)
+        for name, desc in self._outputs.items():
+            target = outputs.get(name) if outputs else None
+            targets[name] = memory.empty(desc) if target is None else target
+        with Locks(tensors):
+            for name, value in inputs.items():
+                if isinstance(value, MLTensor):
+                    array = self._context._own(value, f"compute: input {name!r}")
+                    sources[name] = fit(array, f"compute: input {name!r}", self._inputs[name])
+            if outputs:
+                memory.check_overlap(sources, targets, self._constants)
+            executable.bind(sources, targets)()
+        return targets
+
+    def _check_outputs(self, outputs: Mapping[str, np.ndarray]) -> None:
+        """Require arrays that results can be written into."""
+        require(isinstance(outputs, Mapping), f"compute: outputs must map names to arrays, got {outputs!r}")
+        unknown = [name for name in outputs if name not in self._outputs]
+        require(not unknown, f"compute: outputs must be among {list(self._outputs)}; unknown: {unknown}")
+        for name, target in outputs.items():
+            desc = self._outputs[name]
+            fits = (
+                type(target) in (np.ndarray, np.memmap)
+                and target.shape == desc.shape
+                and target.dtype == desc.data_type
+            )
+            if not fits:
+                got = f"{target.dtype}{list(target.shape)}" if isinstance(target, np.ndarray) else type(target).__name__
+                raise ValidationError(f"compute: output {name!r} must be an array {desc}, got {got}")
+            flags = target.flags
+            if not (flags.c_contiguous and flags.writeable and flags.aligned):
+                raise ValidationError(f"compute: output {name!r} must be C-contiguous, aligned and writable")
+
+
+class Locks:
+    """Holds the locks of tensors, always taken in the same order, so that two threads cannot wait for each other."""
+
+    __slots__ = ("_locks", "_taken")
+
+    def __init__(self, tensors: Sequence[MLTensor]) -> None:
+        self._locks = [tensor._lock for tensor in sorted(tensors, key=id)]
+        self._taken = 0
+
+    def __enter__(self) -> None:
+        try:
+            for lock in self._locks:
+                lock.acquire()
+                self._taken += 1
+        except BaseException:  # Ctrl-C while waiting
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        for lock in self._locks[: self._taken]:
+            lock.release()
+        self._taken = 0
+
+
+class DispatchBinding:
+    """A graph bound to tensors: runs while it holds their locks, until one of them is destroyed."""
+
+    __slots__ = ("__weakref__", "_call", "_graph", "_key", "_locks")
+
+    def __init__(self, graph: MLGraph, key: tuple[Any, ...], call: Binding, tensors: Sequence[MLTensor]) -> None:
+        self._graph, self._key, self._call = ref(graph), key, call
+        self._locks = [tensor._lock for tensor in sorted(tensors, key=id)]
+
+    def __call__(self) -> None:
+        """Run the graph once."""
+        # As `Locks` does, but without an object for each call: this is the hot path.
+        taken = 0
+        try:
+            for lock in self._locks:
+                lock.acquire()
+                taken += 1
+            self._call()
+        finally:
+            for lock in self._locks[:taken]:
+                lock.release()
+
+    def release(self) -> None:
+        """Forget the binding, and with it the tensors' memory."""
+        graph = self._graph()
+        if graph is not None:
+            with graph._lock:
+                graph._bindings.pop(self._key, None)
+
+
+def check_names(what: str, given: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Require the names that a graph has, no more and no fewer."""
+    missing = [name for name in wanted if name not in given]
+    unknown = [name for name in given if name not in wanted]
+    require(not missing, f"{what} must hold {list(wanted)}; missing: {missing}")
+    require(not unknown, f"{what} must hold {list(wanted)}; unknown: {unknown}")
