@@ -1,0 +1,241 @@
+"""ONNX normalisations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from ...builder import MLGraphBuilder
+from ...graph import MLOperand
+from ...ops.composite import local_response_normalization, rms_normalization
+from ...shapes import broadcasts_to
+from ..registry import MICROSOFT, Tensor, Unsupported, converts, normalized, operand, shape_of
+from .windows import reshaped
+
+FLOAT = 1
+"""ONNX's number for float32."""
+
+
+@converts("BatchNormalization")
+def _(
+    b: MLGraphBuilder,
+    X: Tensor,
+    scale: Tensor,
+    B: Tensor,
+    input_mean: Tensor,
+    input_var: Tensor,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.9,  # for training
+    spatial: int = 1,
+    training_mode: int = 0,
+    outputs: int,
+) -> MLOperand:
+    if training_mode or outputs > 1:
+        raise Unsupported("it is in training mode")
+    if not spatial:
+        raise Unsupported("it does not share statistics between positions (spatial=0)")
+    x = operand(b, X)
+    parts = [_typed(b, value, x) for value in (input_mean, input_var, scale, B)]
+    return b.batch_normalization(x, parts[0], parts[1], scale=parts[2], bias=parts[3], axis=1, epsilon=epsilon)
+
+
+def _typed(b: MLGraphBuilder, value: Tensor, like: MLOperand) -> Tensor:
+    """A value in the data type of an operand."""
+    if isinstance(value, MLOperand):
+        return value if value.data_type == like.data_type else b.cast(value, like.data_type)
+    return value.astype(like.data_type, copy=False)
+
+
+@converts("InstanceNormalization")
+def _(b: MLGraphBuilder, input: Tensor, scale: Tensor, B: Tensor, *, epsilon: float = 1e-5) -> MLOperand:
+    x = operand(b, input)
+    if x.rank < 3:
+        raise Unsupported(f"it has no spatial axes, for its input has rank {x.rank}")
+    if x.rank == 4:
+        return b.instance_normalization(x, scale=scale, bias=B, epsilon=epsilon)
+    flat = b.reshape(x, [*x.shape[:2], prod(x.shape[2:]), 1])
+    return b.reshape(b.instance_normalization(flat, scale=scale, bias=B, epsilon=epsilon), x.shape)
+
+
+@converts("GroupNormalization")
+def _(
+    b: MLGraphBuilder,
+    X: Tensor,
+    scale: Tensor,
+    bias: Tensor,
+    *,
+    epsilon: float = 1e-5,
+    num_groups: int,
+    stash_type: int = FLOAT,
+    opset: int,
+) -> MLOperand:
+    _check_stash(stash_type)
+    x = operand(b, X)
+    batches, channels = x.shape[:2]
+    if num_groups < 1 or channels % num_groups:
+        raise Unsupported(f"{num_groups} groups do not divide {channels} channels")
+    grouped = b.reshape(x, [batches, num_groups, prod(x.shape) // batches // num_groups, 1])
+    if opset < 21:  # one scale and bias for each group
+        return b.reshape(b.instance_normalization(grouped, scale=scale, bias=bias, epsilon=epsilon), x.shape)
+    y = b.reshape(b.instance_normalization(grouped, epsilon=epsilon), x.shape)
+    column = (channels, *[1] * (x.rank - 2))
+    k, c = (reshaped(b, value, column) for value in (scale, bias))
+    return b.add(b.mul(y, k), c)
+
+
+@converts("LayerNormalization")
+def _(
+    b: MLGraphBuilder,
+    X: Tensor,
+    Scale: Tensor,
+    B: Tensor | None = None,
+    *,
+    axis: int = -1,
+    epsilon: float = 1e-5,
+    stash_type: int = FLOAT,
+    outputs: int,
+) -> MLOperand | tuple[MLOperand, ...]:
+    _check_stash(stash_type)
+    return _layer_normalization(b, operand(b, X), Scale, B, axis, epsilon, statistics=outputs > 1)
+
+
+def _check_stash(stash_type: int) -> None:
+    if stash_type != FLOAT:
+        raise Unsupported("its statistics are not float32")
+
+
+def _layer_normalization(
+    b: MLGraphBuilder,
+    x: MLOperand,
+    scale: Tensor,
+    bias: Tensor | None,
+    axis: int,
+    epsilon: float,
+    *,
+    statistics: bool,
+) -> MLOperand | tuple[MLOperand, ...]:
+    """The normalised input; with `statistics` the mean and the inverse standard deviation, both float32, too."""
+    axes = list(range(normalized(axis, x.rank), x.rank))
+    k = _stretched(b, scale, [x.shape[a] for a in axes])
+    c = None if bias is None else _stretched(b, bias, [x.shape[a] for a in axes])
+    y = b.layer_normalization(x, scale=k, bias=c, axes=axes, epsilon=epsilon)
+    if not statistics:
+        return y
+    wide = x if x.data_type == "float32" else b.cast(x, "float32")
+    mean = b.reduce_mean(wide, axes=axes, keep_dimensions=True)
+    centred = b.sub(wide, mean)
+    variance = b.reduce_mean(b.mul(centred, centred), axes=axes, keep_dimensions=True)
+    return y, mean, b.reciprocal(b.sqrt(b.add(variance, epsilon)))
+
+
+def _stretched(b: MLGraphBuilder, value: Tensor, shape: Sequence[int]) -> Tensor:
+    """A scale or bias, which may be broadcast, in its full shape."""
+    given = shape_of(value)
+    if given == tuple(shape):
+        return value
+    short = given[len(given) - len(shape) :] if prod(given[: max(len(given) - len(shape), 0)]) == 1 else given
+    if not broadcasts_to(short, shape):
+        raise Unsupported(f"its scale or bias has the shape {list(given)}, which varies beyond the normalised axes")
+    value = reshaped(b, value, short)
+    if isinstance(value, np.ndarray):
+        return np.ascontiguousarray(np.broadcast_to(value, shape))
+    return value if value.shape == tuple(shape) else b.expand(value, shape)
+
+
+@converts("RMSNormalization")
+def _(
+    b: MLGraphBuilder,
+    X: Tensor,
+    scale: Tensor,
+    *,
+    axis: int = -1,
+    epsilon: float = 1e-5,
+    stash_type: int = FLOAT,
+) -> MLOperand:
+    _check_stash(stash_type)
+    return _rms_normalization(b, operand(b, X), scale, axis, epsilon)
+
+
+@converts("SimplifiedLayerNormalization")
+@converts("SimplifiedLayerNormalization", domain=MICROSOFT)
+def _(
+    b: MLGraphBuilder,
+    X: Tensor,
+    scale: Tensor,
+    *,
+    axis: int = -1,
+    epsilon: float = 1e-5,
+    stash_type: int = FLOAT,
+    outputs: int,
+) -> MLOperand | tuple[MLOperand, MLOperand]:
+    _check_stash(stash_type)
+    x = operand(b, X)
+    y = _rms_normalization(b, x, scale, axis, epsilon)
+    return y if outputs == 1 else (y, _inverse_rms(b, x, axis, epsilon))
+
+
+def _rms_normalization(b: MLGraphBuilder, x: MLOperand, scale: Tensor, axis: int, epsilon: float) -> MLOperand:
+    first = normalized(axis, x.rank)
+    k = _stretched(b, scale, x.shape[first:])
+    return rms_normalization(b, x, operand(b, k), first, epsilon=epsilon)
+
+
+def _inverse_rms(b: MLGraphBuilder, x: MLOperand, axis: int, epsilon: float) -> MLOperand:
+    axes = list(range(normalized(axis, x.rank), x.rank))
+    wide = x if x.data_type == "float32" else b.cast(x, "float32")
+    mean = b.reduce_mean(b.mul(wide, wide), axes=axes, keep_dimensions=True)
+    return b.reciprocal(b.sqrt(b.add(mean, epsilon)))
+
+
+@converts("SkipLayerNormalization", domain=MICROSOFT)
+def _(
+    b: MLGraphBuilder,
+    input: Tensor,
+    skip: Tensor,
+    gamma: Tensor,
+    beta: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    epsilon: float = 1e-12,
+    outputs: int,
+) -> MLOperand | tuple[MLOperand, ...]:
+    total = _sum(b, input, skip, bias)
+    made = _layer_normalization(b, total, gamma, beta, -1, epsilon, statistics=outputs > 1)
+    return (*made, total) if isinstance(made, tuple) else made
+
+
+@converts("SkipSimplifiedLayerNormalization", domain=MICROSOFT)
+def _(
+    b: MLGraphBuilder,
+    input: Tensor,
+    skip: Tensor,
+    gamma: Tensor,
+    bias: Tensor | None = None,
+    *,
+    epsilon: float = 1e-12,
+    outputs: int,
+) -> MLOperand | tuple[MLOperand | None, ...]:
+    total = _sum(b, input, skip, bias)
+    y = _rms_normalization(b, total, gamma, -1, epsilon)
+    # The mean, which is asked for by no one, would be the second output.
+    return y if outputs == 1 else (y, None, _inverse_rms(b, total, -1, epsilon), total)
+
+
+def _sum(b: MLGraphBuilder, input: Tensor, skip: Tensor, bias: Tensor | None) -> MLOperand:
+    total = b.add(input, skip)
+    return total if bias is None else b.add(total, bias)
+
+
+@converts("LRN")
+def _(
+    b: MLGraphBuilder, X: Tensor, *, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0, size: int
+) -> MLOperand:
+    x = operand(b, X)
+    if x.rank < 3:
+        raise Unsupported(f"it has no spatial axes, for its input has rank {x.rank}")
+    flat = x if x.rank == 4 else b.reshape(x, [*x.shape[:2], prod(x.shape[2:]), 1])
+    y = local_response_normalization(b, flat, size, alpha=alpha, beta=beta, bias=bias)
+    return y if x.rank == 4 else b.reshape(y, x.shape)

@@ -1,0 +1,287 @@
+"""ONNX's quantisation, and operators on quantised tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from ...builder import MLGraphBuilder
+from ...dtypes import DataType
+from ...graph import MLOperand
+from ...ops.composite import EXACT_TERMS, integer_matmul
+from ..registry import MICROSOFT, Tensor, Unsupported, converts, known, normalized, operand, shape_of
+from .convolution import convolution
+from .windows import reshaped
+
+UINT8, INT8 = 2, 3
+"""ONNX's numbers of element types."""
+
+
+def operand_type(value: Tensor) -> DataType:
+    """The data type of an operand or array."""
+    name: DataType = value.data_type if isinstance(value, MLOperand) else value.dtype.name  # type: ignore[assignment]
+    return name
+
+
+def _aligned(b: MLGraphBuilder, part: Tensor, whole: Sequence[int], axis: int) -> Tensor:
+    """A scale or zero point in the rank of what it belongs to: one for all, one for each index of an axis, or blocks."""
+    shape, rank = shape_of(part), len(whole)
+    if len(shape) == rank and rank != 1:
+        return part
+    if not shape or shape == (1,):
+        return reshaped(b, part, [1] * rank)
+    if len(shape) != 1:
+        raise Unsupported(f"its scale has the shape {list(shape)}")
+    return reshaped(b, part, [shape[0] if a == normalized(axis, rank) else 1 for a in range(rank)])
+
+
+def _checked_blocks(scale: Tensor, whole: Sequence[int], block_size: int) -> None:
+    for part, size in zip(shape_of(scale), whole, strict=True):
+        if part not in (1, size) and (not block_size or part * block_size != size):
+            raise Unsupported(f"blocks of {block_size} do not divide an axis of {size} into {part}")
+
+
+def _zeros(scale: Tensor, data_type: str) -> np.ndarray:
+    return np.zeros(shape_of(scale), data_type)
+
+
+@converts("QuantizeLinear")
+def _(
+    b: MLGraphBuilder,
+    x: Tensor,
+    y_scale: Tensor,
+    y_zero_point: Tensor | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+    precision: int = 0,
+    saturate: int = 1,  # for 8-bit floats
+) -> MLOperand:
+    if y_zero_point is None and output_dtype not in (0, UINT8, INT8):
+        raise Unsupported("it quantises to a type other than int8 and uint8")
+    if precision not in (0, 1):
+        raise Unsupported("it divides in another precision than float32")
+    wanted = "int8" if output_dtype == INT8 else "uint8"
+    return quantized(b, operand(b, x), y_scale, y_zero_point, axis=axis, block_size=block_size, data_type=wanted)
+
+
+def quantized(
+    b: MLGraphBuilder,
+    x: MLOperand,
+    scale: Tensor,
+    zero_point: Tensor | None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    data_type: str = "uint8",
+) -> MLOperand:
+    s = _aligned(b, scale, x.shape, axis)
+    _checked_blocks(s, x.shape, block_size)
+    z = _zeros(s, data_type) if zero_point is None else _aligned(b, zero_point, x.shape, axis)
+    return b.quantize_linear(x, s, operand(b, z))
+
+
+@converts("DequantizeLinear")
+def _(
+    b: MLGraphBuilder,
+    x: Tensor,
+    x_scale: Tensor,
+    x_zero_point: Tensor | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+) -> MLOperand:
+    return dequantized(b, x, x_scale, x_zero_point, axis=axis, block_size=block_size)
+
+
+def dequantized(
+    b: MLGraphBuilder,
+    x: Tensor,
+    scale: Tensor,
+    zero_point: Tensor | None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+) -> MLOperand:
+    whole = shape_of(x)
+    s = _aligned(b, scale, whole, axis)
+    _checked_blocks(s, whole, block_size)
+    z = _zeros(s, operand_type(x)) if zero_point is None else _aligned(b, zero_point, whole, axis)
+    return b.dequantize_linear(operand(b, x), s, z)
+
+
+@converts("QLinearConv")
+def _(
+    b: MLGraphBuilder,
+    x: Tensor,
+    x_scale: Tensor,
+    x_zero_point: Tensor,
+    w: Tensor,
+    w_scale: Tensor,
+    w_zero_point: Tensor,
+    y_scale: Tensor,
+    y_zero_point: Tensor,
+    B: Tensor | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> MLOperand:
+    image, filters = dequantized(b, x, x_scale, x_zero_point), dequantized(b, w, w_scale, w_zero_point, axis=0)
+    bias = None
+    if B is not None:
+        s = known(x_scale, "the scale of its input").reshape(()) * known(w_scale, "the scale of its filter")
+        bias = dequantized(b, B, np.asarray(s, np.float32), None, axis=0)
+    options = {"auto_pad": auto_pad, "group": group}
+    y = convolution(
+        b, image, filters, bias, dilations=dilations, kernel_shape=kernel_shape, pads=pads, strides=strides, **options
+    )
+    return quantized(b, y, y_scale, y_zero_point)
+
+
+@converts("QLinearMatMul")
+def _(
+    b: MLGraphBuilder,
+    a: Tensor,
+    a_scale: Tensor,
+    a_zero_point: Tensor,
+    other: Tensor,
+    b_scale: Tensor,
+    b_zero_point: Tensor,
+    y_scale: Tensor,
+    y_zero_point: Tensor,
+) -> MLOperand:
+    if len(shape_of(a)) < 2 or len(shape_of(other)) < 2:
+        raise Unsupported("one of its operands is a vector")
+    left = dequantized(b, a, a_scale, a_zero_point, axis=-2)
+    right = dequantized(b, other, b_scale, b_zero_point, axis=-1)
+    return quantized(b, b.matmul(left, right), y_scale, y_zero_point, axis=-2)
+
+
+@converts("MatMulInteger")
+def _(
+    b: MLGraphBuilder,
+    A: Tensor,
+    B: Tensor,
+    a_zero_point: Tensor | None = None,
+    b_zero_point: Tensor | None = None,
+) -> MLOperand:
+    if len(shape_of(A)) < 2 or len(shape_of(B)) < 2:
+        raise Unsupported("one of its operands is a vector")
+    x, y = operand(b, A), operand(b, B)
+    zeros = []
+    for value, zero_point, axis in ((x, a_zero_point, -2), (y, b_zero_point, -1)):
+        zero = np.zeros((), value.data_type) if zero_point is None else zero_point
+        if len(shape_of(zero)) == 1 and shape_of(zero) != (1,):
+            zero = _aligned(b, zero, value.shape, axis)
+        elif shape_of(zero) == (1,):
+            zero = reshaped(b, zero, ())
+        zeros.append(operand(b, zero))
+    return integer_matmul(b, x, y, *zeros)
+
+
+@converts("ConvInteger")
+def _(
+    b: MLGraphBuilder,
+    x: Tensor,
+    w: Tensor,
+    x_zero_point: Tensor | None = None,
+    w_zero_point: Tensor | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> MLOperand:
+    terms = prod(shape_of(w)[1:])
+    if terms > EXACT_TERMS:
+        raise Unsupported(
+            f"sums of {terms} products of bytes are not exact in float32, the type of WebNN's convolution"
+        )
+    image, filters = _difference(b, x, x_zero_point), _difference(b, w, w_zero_point)
+    y = convolution(
+        *(b, image, filters),
+        auto_pad=auto_pad,
+        dilations=dilations,
+        group=group,
+        kernel_shape=kernel_shape,
+        pads=pads,
+        strides=strides,
+    )
+    return b.cast(y, "int32")
+
+
+def _difference(b: MLGraphBuilder, value: Tensor, zero_point: Tensor | None) -> MLOperand:
+    """A value without its zero point, which belongs to the first axis if there are several, as float32."""
+    wide = b.cast(operand(b, value), "float32")
+    if zero_point is None:
+        return wide
+    shape = shape_of(zero_point)
+    column = (*shape, *[1] * (wide.rank - 1)) if shape not in ((), (1,)) else ()
+    return b.sub(wide, b.cast(operand(b, reshaped(b, zero_point, column)), "float32"))
+
+
+@converts("DynamicQuantizeLinear")
+def _(b: MLGraphBuilder, x: Tensor) -> tuple[MLOperand, MLOperand, MLOperand]:
+    value = operand(b, x)
+    low = b.min(b.reduce_min(value), 0.0)
+    high = b.max(b.reduce_max(value), 0.0)
+    scale = b.div(b.sub(high, low), 255.0)
+    scale = b.where(b.equal(high, low), b.constant("float32", 1.0), scale)  # of zeros only
+    zero_point = b.cast(b.clamp(b.round_even(b.div(b.neg(low), scale)), min_value=0, max_value=255), "uint8")
+    return quantized(b, value, scale, zero_point), scale, zero_point
+
+
+@converts("MatMulNBits", domain=MICROSOFT)
+def _(
+    b: MLGraphBuilder,
+    A: Tensor,
+    B: Tensor,
+    scales: Tensor,
+    zero_points: Tensor | None = None,
+    g_idx: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    K: int,
+    N: int,
+    accuracy_level: int = 0,  # how exact the product must be at least
+    bits: int = 4,
+    block_size: int,
+    weight_prepacked: int = 0,
+) -> MLOperand:
+    if bits not in (4, 8):
+        raise Unsupported(f"its weights have {bits} bits")
+    if g_idx is not None or weight_prepacked:
+        raise Unsupported("its weights are in another order")
+    x = operand(b, A)
+    blocks = -(-K // block_size)
+    packed = known(B, "its weight").reshape(N, -1)
+    weights = _unpacked(packed, bits).reshape(N, blocks * block_size)
+    if zero_points is None:
+        zeros = np.full([N, blocks], 1 << (bits - 1), np.uint8)
+    elif operand_type(zero_points) == "uint8":
+        zeros = _unpacked(known(zero_points, "its zero point").reshape(N, -1), bits)[:, :blocks]
+    else:
+        raise Unsupported("its zero points are floats")
+    scale = reshaped(b, scales, [N, blocks])
+    w = b.dequantize_linear(b.constant(weights), operand(b, scale), np.ascontiguousarray(zeros))
+    if blocks * block_size != K:
+        w = b.slice(w, [0, 0], [N, K])
+    y = b.matmul(x, b.transpose(w))
+    return y if bias is None else b.add(y, bias)
+
+
+def _unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
+    """Rows of numbers of 4 bits, the lower half of a byte first, or of 8."""
+    if bits == 8:
+        return packed
+    return np.stack([packed & 15, packed >> 4], axis=-1).reshape(len(packed), -1)

@@ -1,0 +1,330 @@
+"""ONNX's recurrent networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from ...builder import MLGraphBuilder
+from ...graph import MLOperand
+from ..registry import Tensor, Unsupported, converts, operand, shape_of
+from .windows import reshaped
+
+UNROLLED = 64
+"""How many steps, in all directions together, are written out where WebNN has no operation for the network."""
+
+Direction = Literal["forward", "backward", "both"]
+_DIRECTIONS: dict[str, Direction] = {"forward": "forward", "reverse": "backward", "bidirectional": "both"}
+_ACTIVATIONS = ("relu", "sigmoid", "tanh")
+
+
+@dataclass
+class Network:
+    """What LSTM, GRU and RNN have in common, checked and in WebNN's terms.
+
+    Attributes:
+        input: [steps, batches, input size].
+        directions: how many there are.
+        functions: the names of the activations of one direction, which those of the other equal.
+        batch_first: whether the batch comes first in the node's inputs and outputs (`layout=1`).
+    """
+
+    b: MLGraphBuilder
+    input: MLOperand
+    directions: int
+    direction: Direction
+    hidden_size: int
+    functions: list[str]
+    batch_first: bool
+
+    @classmethod
+    def of(
+        cls,
+        b: MLGraphBuilder,
+        x: Tensor,
+        recurrent: Tensor,
+        *,
+        direction: str,
+        defaults: Sequence[str],
+        activations: Sequence[str] | None,
+        alphas: Sequence[float] | None,
+        betas: Sequence[float] | None,
+        clip: float | None,
+        lengths: Tensor | None,
+        layout: int,
+    ) -> Network:
+        """The network of a node; `Unsupported` for what WebNN has no words for."""
+        if direction not in _DIRECTIONS:
+            raise Unsupported(f"its direction is {direction!r}")
+        if clip:
+            raise Unsupported("it clips the sums before the activations")
+        count = 2 if direction == "bidirectional" else 1
+        names = [name.lower() for name in activations or list(defaults) * count]
+        functions = names[: len(defaults)]
+        if names != functions * count:
+            raise Unsupported(f"its activations differ between the directions: {names}")
+        if any(name not in _ACTIVATIONS for name in functions):
+            raise Unsupported(f"its activations are {functions}, and WebNN knows {', '.join(_ACTIVATIONS)}")
+        if alphas or betas:
+            raise Unsupported("its activations have parameters")
+        input = operand(b, x)
+        if layout:
+            input = b.transpose(input, permutation=[1, 0, 2])
+        if lengths is not None:
+            known = lengths.value if isinstance(lengths, MLOperand) and lengths.is_constant else lengths
+            if not isinstance(known, np.ndarray) or (known != input.shape[0]).any():
+                raise Unsupported("sequence_lens cuts sequences short, or is not constant")
+        return cls(b, input, count, _DIRECTIONS[direction], shape_of(recurrent)[-1], functions, bool(layout))
+
+    def state(self, value: Tensor | None) -> Tensor | None:
+        """An initial state as WebNN takes it."""
+        if value is None or not self.batch_first:
+            return value
+        return self.b.transpose(operand(self.b, value), permutation=[1, 0, 2])
+
+    def halves(self, bias: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        """The bias of the inputs and that of the hidden state, which ONNX joins along axis 1."""
+        if bias is None:
+            return None, None
+        rows, columns = shape_of(bias)
+        half = columns // 2
+        if isinstance(bias, MLOperand) and bias.is_constant:
+            bias = bias.value
+        if isinstance(bias, np.ndarray):
+            return np.ascontiguousarray(bias[:, :half]), np.ascontiguousarray(bias[:, half:])
+        return self.b.slice(bias, [0, 0], [rows, half]), self.b.slice(bias, [0, half], [rows, half])
+
+    def outputs(self, sequence: MLOperand, *last: MLOperand) -> tuple[MLOperand, ...]:
+        """The outputs as the node wants them."""
+        if not self.batch_first:
+            return (sequence, *last)
+        swapped = [self.b.transpose(state, permutation=[1, 0, 2]) for state in last]
+        return (self.b.transpose(sequence, permutation=[2, 0, 1, 3]), *swapped)
+
+    def unrolled(
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        states: Sequence[Tensor | None],
+        cell: Callable[..., Sequence[MLOperand]],
+    ) -> tuple[MLOperand, ...]:
+        """The sequence and the last states, step by step.
+
+        `cell(direction, sums, *states)` makes the next states, the hidden one first, from the weighted inputs of a step.
+        """
+        b, hidden = self.b, self.hidden_size
+        steps, batches, size = self.input.shape
+        if steps * self.directions > UNROLLED:
+            raise Unsupported(f"WebNN has no operation for it, and {steps} steps are too many to write out")
+        initial = [self.state(state) for state in states]
+        columns = shape_of(weight)[1]
+        rows = b.reshape(self.input, [steps * batches, size])
+        ends: list[list[MLOperand]] = []
+        sequences = []
+        zeros = b.constant(np.zeros([batches, hidden], self.input.data_type))
+        for k in range(self.directions):
+            w = part(b, weight, k, [columns, size])
+            c = None if bias is None else part(b, bias, k, [columns])
+            sums = b.reshape(b.gemm(rows, w, c=c, b_transpose=True), [steps, batches, columns])
+            current = [zeros if s is None else operand(b, part(b, s, k, [batches, hidden])) for s in initial]
+            order = -1 if k == 1 or self.direction == "backward" else 1
+            made = []
+            for step in range(steps)[::order]:
+                x = b.reshape(b.slice(sums, [step, 0, 0], [1, batches, columns]), [batches, columns])
+                current = list(cell(k, x, *current))
+                made.append(b.reshape(current[0], [1, 1, batches, hidden]))
+            sequences.append(b.concat(made[::order], 0))
+            ends.append([b.reshape(state, [1, batches, hidden]) for state in current])
+        last = [b.concat(parts, 0) for parts in zip(*ends, strict=True)]
+        return self.outputs(b.concat(sequences, 1), *last)
+
+
+def part(b: MLGraphBuilder, value: Tensor, index: int, shape: Sequence[int]) -> Tensor:
+    """What lies at `index` of the first axis, in a given shape."""
+    if isinstance(value, MLOperand) and value.is_constant:
+        value = value.value
+    if isinstance(value, np.ndarray):
+        return reshaped(b, value[index], shape)
+    if value.shape[0] > 1:
+        value = b.slice(value, [index, *[0] * (value.rank - 1)], [1, *value.shape[1:]])
+    return b.reshape(value, shape)
+
+
+@converts("GRU")
+def _(
+    b: MLGraphBuilder,
+    X: Tensor,
+    W: Tensor,
+    R: Tensor,
+    B: Tensor | None = None,
+    sequence_lens: Tensor | None = None,
+    initial_h: Tensor | None = None,
+    *,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    activations: Sequence[str] | None = None,
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,  # the weights tell
+    layout: int = 0,
+    linear_before_reset: int = 0,
+) -> tuple[MLOperand, ...]:
+    net = Network.of(
+        *(b, X, R),
+        direction=direction,
+        defaults=("Sigmoid", "Tanh"),
+        activations=activations,
+        alphas=activation_alpha,
+        betas=activation_beta,
+        clip=clip,
+        lengths=sequence_lens,
+        layout=layout,
+    )
+    bias, recurrent_bias = net.halves(B)
+    last, sequence = b.gru(
+        *(net.input, W, R, net.input.shape[0], net.hidden_size),
+        bias=bias,
+        recurrent_bias=recurrent_bias,
+        initial_hidden_state=net.state(initial_h),
+        reset_after=bool(linear_before_reset),
+        return_sequence=True,
+        direction=net.direction,
+        layout="zrn",
+        activations=_known(net),
+    )
+    return net.outputs(sequence, last)
+
+
+def _known(net: Network) -> Any:
+    return tuple(net.functions)
+
+
+@converts("LSTM")
+def _(
+    b: MLGraphBuilder,
+    X: Tensor,
+    W: Tensor,
+    R: Tensor,
+    B: Tensor | None = None,
+    sequence_lens: Tensor | None = None,
+    initial_h: Tensor | None = None,
+    initial_c: Tensor | None = None,
+    P: Tensor | None = None,
+    *,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    activations: Sequence[str] | None = None,
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,  # the weights tell
+    input_forget: int = 0,
+    layout: int = 0,
+) -> tuple[MLOperand, ...]:
+    net = Network.of(
+        *(b, X, R),
+        direction=direction,
+        defaults=("Sigmoid", "Tanh", "Tanh"),
+        activations=activations,
+        alphas=activation_alpha,
+        betas=activation_beta,
+        clip=clip,
+        lengths=sequence_lens,
+        layout=layout,
+    )
+    if input_forget:
+        raise Unsupported("it couples the input and the forget gate")
+    bias, recurrent_bias = net.halves(B)
+    if P is not None and not _looks_away(P, net.hidden_size):
+        return _with_peepholes(net, W, R, bias, recurrent_bias, initial_h, initial_c, P)
+    hidden, cell, sequence = b.lstm(
+        *(net.input, W, R, net.input.shape[0], net.hidden_size),
+        bias=bias,
+        recurrent_bias=recurrent_bias,
+        peephole_weight=P,
+        initial_hidden_state=net.state(initial_h),
+        initial_cell_state=net.state(initial_c),
+        return_sequence=True,
+        direction=net.direction,
+        layout="iofg",
+        activations=_known(net),
+    )
+    return net.outputs(sequence, hidden, cell)
+
+
+def _looks_away(peepholes: Tensor, hidden_size: int) -> bool:
+    """Whether the output gate is known not to look at the cell state.
+
+    In ONNX it sees the new one, in WebNN the one of the step before.
+    """
+    known = peepholes.value if isinstance(peepholes, MLOperand) and peepholes.is_constant else peepholes
+    return isinstance(known, np.ndarray) and not known[:, hidden_size : 2 * hidden_size].any()
+
+
+def _with_peepholes(
+    net: Network,
+    W: Tensor,
+    R: Tensor,
+    bias: Tensor | None,
+    recurrent_bias: Tensor | None,
+    initial_h: Tensor | None,
+    initial_c: Tensor | None,
+    P: Tensor,
+) -> tuple[MLOperand, ...]:
+    """An LSTM whose output gate sees the new cell state, written out."""
+    b, size = net.b, net.hidden_size
+    f, g, k = (getattr(b, name) for name in net.functions)
+    total = None if bias is None or recurrent_bias is None else b.add(operand(b, bias), recurrent_bias)
+
+    def step(number: int, sums: MLOperand, h: MLOperand, c: MLOperand) -> Sequence[MLOperand]:
+        r = part(b, R, number, [4 * size, size])
+        i, o, forget, new = b.split(b.add(sums, b.gemm(h, r, b_transpose=True)), 4, axis=1)
+        p = operand(b, part(b, P, number, [3 * size]))
+        p_i, p_o, p_f = b.split(p, 3, axis=0)
+        i, forget = f(b.add(i, b.mul(p_i, c))), f(b.add(forget, b.mul(p_f, c)))
+        c = b.add(b.mul(forget, c), b.mul(i, g(new)))
+        return b.mul(f(b.add(o, b.mul(p_o, c))), k(c)), c
+
+    return net.unrolled(W, total, [initial_h, initial_c], step)
+
+
+@converts("RNN")
+def _(
+    b: MLGraphBuilder,
+    X: Tensor,
+    W: Tensor,
+    R: Tensor,
+    B: Tensor | None = None,
+    sequence_lens: Tensor | None = None,
+    initial_h: Tensor | None = None,
+    *,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    activations: Sequence[str] | None = None,
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,  # the weights tell
+    layout: int = 0,
+) -> tuple[MLOperand, ...]:
+    net = Network.of(
+        *(b, X, R),
+        direction=direction,
+        defaults=("Tanh",),
+        activations=activations,
+        alphas=activation_alpha,
+        betas=activation_beta,
+        clip=clip,
+        lengths=sequence_lens,
+        layout=layout,
+    )
+    bias, recurrent_bias = net.halves(B)
+    total = None if bias is None or recurrent_bias is None else b.add(operand(b, bias), recurrent_bias)
+    f = getattr(b, net.functions[0])
+
+    def step(number: int, sums: MLOperand, h: MLOperand) -> Sequence[MLOperand]:
+        r = part(b, R, number, [net.hidden_size, net.hidden_size])
+        return (f(b.gemm(h, r, c=sums, b_transpose=True)),)
+
+    return net.unrolled(W, total, [initial_h], step)
