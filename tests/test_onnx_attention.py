@@ -1,0 +1,187 @@
+"""Attention and its kin: ONNX Runtime's own operators against its kernels, and the edges of ONNX's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import ModelProto, helper, numpy_helper
+
+from opweave.onnx.plan import _WebnnPart
+from opweave.onnx.session import InferenceSession
+
+rng = np.random.default_rng(7)
+
+
+def randn(*shape: int) -> np.ndarray:
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def model(op_type: str, inputs: list[np.ndarray | None], outputs: int, domain: str, **attributes: Any) -> ModelProto:
+    """A model of one node, all of whose inputs are the model's."""
+    names = [f"i{k}" if array is not None else "" for k, array in enumerate(inputs)]
+    made = [f"o{k}" for k in range(outputs)]
+    node = helper.make_node(op_type, names, made, domain=domain, **attributes)
+    declared = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in zip(names, inputs, strict=True)
+        if array is not None
+    ]
+    results = [helper.make_empty_tensor_value_info(name) for name in made]
+    graph = helper.make_graph([node], "g", declared, results)
+    opsets = [helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def check(
+    op_type: str,
+    inputs: list[np.ndarray | None],
+    outputs: int = 1,
+    domain: str = "com.microsoft",
+    constants: tuple[int, ...] = (),
+    **attributes: Any,
+) -> list[np.ndarray]:
+    """Compare with the engine's kernel; `constants` are the inputs that become initializers for us."""
+    proto = model(op_type, inputs, outputs, domain, **attributes)
+    feed = {f"i{k}": array for k, array in enumerate(inputs) if array is not None}
+    engine = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    wanted = engine.run(None, feed)
+    for k in constants:
+        proto.graph.initializer.append(numpy_helper.from_array(np.asarray(feed.pop(f"i{k}")), f"i{k}"))
+    for info in list(proto.graph.input):
+        if info.name not in feed:
+            proto.graph.input.remove(info)
+    session = InferenceSession(proto, fallback="error")
+    got = session.run(None, feed)
+    for mine, other in zip(got, wanted, strict=True):
+        assert mine.dtype == other.dtype
+        np.testing.assert_allclose(mine, other, rtol=1e-4, atol=2e-5)
+    return got
+
+
+@pytest.mark.parametrize("length", [1, 5])
+@pytest.mark.parametrize("options", [{}, {"unidirectional": 1}, {"scale": 0.3}])
+def test_multi_head_attention(length: int, options: dict[str, Any]) -> None:
+    q, k, v = randn(2, length, 24), randn(2, length, 24), randn(2, length, 24)
+    check("MultiHeadAttention", [q, k, v], num_heads=3, **options)
+
+
+def test_multi_head_attention_with_bias_padding_and_scores() -> None:
+    q, k, v, bias = randn(2, 4, 24), randn(2, 6, 24), randn(2, 6, 24), randn(72)
+    mask = np.array([[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1]], np.int32)
+    check("MultiHeadAttention", [q, k, v, bias, mask, randn(2, 3, 4, 6)], num_heads=3)
+    check("MultiHeadAttention", [q, k, v, None, np.array([4, 6], np.int32)], num_heads=3)
+
+
+def test_multi_head_attention_keeps_the_cache() -> None:
+    q, k, v, past = randn(2, 1, 24), randn(2, 1, 24), randn(2, 1, 24), randn(2, 3, 5, 8)
+    results = check("MultiHeadAttention", [q, k, v, None, None, None, past, past[..., ::-1].copy()], 3, num_heads=3)
+    assert results[1].shape == (2, 3, 6, 8)
+
+
+def sequence(batch: int, length: int, past: int, total: int, capacity: int | None = None) -> list[np.ndarray | None]:
+    cache: list[np.ndarray | None] = [None, None]
+    if capacity or past:
+        cache = [randn(batch, 2, capacity or past, 16) for _ in range(2)]
+    lengths = np.full((batch,), total - 1, np.int32)
+    return [
+        randn(batch, length, 64),
+        randn(batch, length, 32),
+        randn(batch, length, 32),
+        *cache,
+        lengths,
+        np.array(total, np.int32),
+    ]
+
+
+GROUPED = {"num_heads": 4, "kv_num_heads": 2}
+
+
+@pytest.mark.parametrize(("length", "past"), [(5, 0), (1, 6)])
+@pytest.mark.parametrize("options", [{}, {"local_window_size": 3}, {"softcap": 2.0}, {"scale": 0.2}])
+def test_group_query_attention(length: int, past: int, options: dict[str, Any]) -> None:
+    inputs = sequence(1, length, past, length + past)
+    check("GroupQueryAttention", inputs, 3, constants=(6,), **GROUPED, **options)
+
+
+def test_group_query_attention_of_several_sequences() -> None:
+    check("GroupQueryAttention", sequence(3, 1, 4, 5), 3, constants=(5, 6), **GROUPED)
+
+
+@pytest.mark.parametrize(("length", "past"), [(1, 6), (3, 4)])
+def test_group_query_attention_writes_into_a_longer_cache(length: int, past: int) -> None:
+    check("GroupQueryAttention", sequence(1, length, past, length + past, 12), 3, constants=(6,), **GROUPED)
+
+
+@pytest.mark.parametrize("interleaved", [0, 1])
+def test_group_query_attention_turns_queries_and_keys(interleaved: int) -> None:
+    tables = [randn(16, 8), randn(16, 8)]
+    inputs = [*sequence(1, 1, 6, 7), *tables]
+    check("GroupQueryAttention", inputs, 3, constants=(6,), do_rotary=1, rotary_interleaved=interleaved, **GROUPED)
+
+
+def test_group_query_attention_packed() -> None:
+    q, k, v, *rest = sequence(1, 3, 0, 3)
+    packed = np.concatenate([q, k, v], axis=2)
+    check("GroupQueryAttention", [packed, None, None, *rest], 3, constants=(6,), **GROUPED)
+
+
+def test_group_query_attention_says_what_it_cannot() -> None:
+    inputs = sequence(2, 1, 4, 5)
+    session = InferenceSession(model("GroupQueryAttention", inputs, 3, "com.microsoft", **GROUPED))
+    assert "the number of keys of each sequence is not constant" in session.explain()
+    feed = {f"i{k}": array for k, array in enumerate(inputs) if array is not None}
+    assert session.run(["o0"], feed)[0].shape == (2, 1, 64)
+
+
+@pytest.mark.parametrize("interleaved", [0, 1])
+@pytest.mark.parametrize("constant", [(), (2, 3)])
+@pytest.mark.parametrize("start", [True, False])
+def test_rotary_embedding(interleaved: int, constant: tuple[int, ...], start: bool) -> None:
+    positions = np.array([3]) if start else rng.integers(0, 16, (2, 5))
+    tables = [randn(16, 4), randn(16, 4)]
+    check("RotaryEmbedding", [randn(2, 5, 24), positions, *tables], constants=constant, interleaved=interleaved)
+    check("RotaryEmbedding", [randn(2, 3, 5, 8), positions, *tables], constants=constant, interleaved=interleaved)
+
+
+def test_rotary_embedding_of_a_part() -> None:
+    inputs = [randn(2, 5, 24), rng.integers(0, 16, (2, 5)), randn(16, 2), randn(16, 2)]
+    check("RotaryEmbedding", inputs, num_heads=3, rotary_embedding_dim=4)
+
+
+@pytest.mark.parametrize("segments", [True, False])
+def test_embed_layer_normalization(segments: bool) -> None:
+    ids = rng.integers(0, 20, (2, 5)).astype(np.int32)
+    kinds = rng.integers(0, 2, (2, 5)).astype(np.int32)
+    inputs = [ids, kinds if segments else None, randn(20, 8), randn(9, 8), randn(2, 8) if segments else None]
+    check("EmbedLayerNormalization", [*inputs, randn(8), randn(8)], 2, epsilon=1e-5)
+
+
+def test_embed_layer_normalization_with_positions_and_sum() -> None:
+    ids, places = (rng.integers(0, 9, (2, 5)).astype(np.int32) for _ in range(2))
+    inputs = [ids, None, randn(20, 8), randn(9, 8), None, randn(8), randn(8), None, places]
+    check("EmbedLayerNormalization", inputs, 3, epsilon=1e-5)
+
+
+def test_attention_of_a_query_that_sees_nothing_is_zero() -> None:
+    q, mask = randn(1, 2, 3, 4), np.array([[True, False], [False, False], [True, True]])
+    proto = model("Attention", [q, randn(1, 2, 2, 4), randn(1, 2, 2, 4), mask], 1, "")
+    k, v = randn(1, 2, 2, 4), randn(1, 2, 2, 4)
+    (y,) = InferenceSession(proto, fallback="error").run(None, {"i0": q, "i1": k, "i2": v, "i3": mask})
+    np.testing.assert_array_equal(y[0, :, 1], 0)
+    np.testing.assert_allclose(y[0, :, 0], v[0, :, 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("length", [1, 4])
+def test_grouped_attention_repeats_no_key(length: int) -> None:
+    inputs = [randn(2, 6, length, 8), randn(2, 2, 5, 8), randn(2, 2, 5, 8)]
+    check("Attention", [*inputs], domain="")
+    session = InferenceSession(model("Attention", [*inputs], 1, ""), fallback="error")
+    (plan,) = session._plans.values()
+    (part,) = plan._parts
+    assert isinstance(part, _WebnnPart)
+    operations = [placement.node.split()[0] for placement in part.executable.explain()]
+    assert operations.count("matmul") == 2
+    assert not {"expand", "tile", "concat"} & set(operations)
