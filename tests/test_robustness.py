@@ -102,7 +102,7 @@ def test_owners_may_change_their_array_objects(context: ow.MLContext) -> None:
     builder = ow.MLGraphBuilder(context)
     y = builder.add(builder.input("x", "float32", [4]), builder.constant(array))
     tensor = context.tensor_from(array)
-    array.dtype = "int32"
+    array.dtype = "int32"  # type: ignore[misc,assignment]
     array.shape = (2, 2)
     assert context.compute(builder.build({"y": y}), {"x": tensor})["y"].tolist() == [0, 2, 4, 6]
 
@@ -154,7 +154,11 @@ def test_what_is_destroyed_while_it_is_bound_stays_destroyed(context: ow.MLConte
     executable: Any = graph._executable
     bind, started = executable.bind, threading.Event()
 
-    destroyer = threading.Thread(target=lambda: (started.set(), (x if what == "tensor" else graph).destroy()))
+    def destroy() -> None:
+        started.set()
+        (x if what == "tensor" else graph).destroy()
+
+    destroyer = threading.Thread(target=destroy)
 
     def slow_bind(inputs: Any, outputs: Any) -> Any:
         destroyer.start()

@@ -431,7 +431,19 @@ class Builder:
         descs: tuple[Desc, ...],
     ) -> tuple[Operand, ...]:
         """Record that `op` yields operands of `descs`; called by `Op`, which has validated everything."""
-        self._serial += 1
-        node = Node(op, inputs, attributes, label, self._serial)
-        node.outputs = tuple(Operand(self, desc, node=node, index=i) for i, desc in enumerate(descs))
+        node = self.make_node(op, inputs, attributes, label, descs)
+        self._serial = node.serial
         return node.outputs
+
+    def make_node(
+        self,
+        op: Op[..., Any],
+        inputs: Mapping[str, Operand | tuple[Operand, ...] | None],
+        attributes: Mapping[str, Any],
+        label: str,
+        descs: tuple[Desc, ...],
+    ) -> Node:
+        """The node that would come next, with its outputs."""
+        node = Node(op, inputs, attributes, label, self._serial + 1)
+        node.outputs = tuple(Operand(self, desc, node=node, index=i) for i, desc in enumerate(descs))
+        return node

@@ -1,6 +1,6 @@
 """What each back end does with each operation: one kernel, several, its decomposition, or nothing.
 
-Found out by asking the back ends about the smallest call of each operation, for each data type; nothing is listed by hand.
+Found out by asking the back ends about a small call of each operation, for each data type.
 """
 
 from __future__ import annotations

@@ -38,10 +38,9 @@ class _Rewriter(Operations):
     ) -> tuple[Operand, ...]:
         if self._prefix:
             label = f"{self._prefix}/{label or op.name}"
-        candidate = Node(op, inputs, attributes, label, self._serial + 1)
-        candidate.outputs = tuple(Operand(self, desc, node=candidate, index=i) for i, desc in enumerate(descs))
+        candidate = self.make_node(op, inputs, attributes, label, descs)
         if self.supports(candidate):
-            self._serial += 1
+            self._serial = candidate.serial
             if self._source is not None:
                 self.origin[candidate] = self._source
             return candidate.outputs
