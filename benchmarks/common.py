@@ -77,3 +77,10 @@ def in_process(module: str, *args: str) -> dict[str, Any]:
     result = subprocess.run([sys.executable, "-m", module, *args], capture_output=True, text=True, check=True)
     last: dict[str, Any] = json.loads(result.stdout.strip().splitlines()[-1])
     return last
+
+
+def peak_mib() -> float:
+    """The most memory that this process has had resident, in MiB."""
+    with open("/proc/self/status") as file:  # getrusage would tell the parent's, where that was larger at the fork
+        (line,) = (line for line in file if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024

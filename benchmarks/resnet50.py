@@ -7,7 +7,6 @@ and peak memory as JSON; likewise with `onnxruntime`. FOLDER holds weights and m
 from __future__ import annotations
 
 import json
-import resource
 import statistics
 import sys
 import tempfile
@@ -18,7 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .common import Row, alternate, in_process
+from .common import Row, alternate, in_process, peak_mib
 
 
 class Layers(Protocol):
@@ -235,8 +234,7 @@ def main(command: str, engine: str, folder: str) -> None:
     make = {"opweave": with_opweave, "onnxruntime": with_onnxruntime}[engine]
     took, run, _ = make(Path(folder), photograph())
     run()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"build_ms": took * 1e3, "peak_mib": peak}))
+    print(json.dumps({"build_ms": took * 1e3, "peak_mib": peak_mib()}))
 
 
 if __name__ == "__main__":
