@@ -1,16 +1,346 @@
-"""Element-wise ONNX operators."""
+"""Element-wise ONNX operators: arithmetic, functions of one input, casts, clipping, cumulative sums and products."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto
+
 from ...builder import MLGraphBuilder
-from ..registry import Tensor, converts
+from ...dtypes import FLOATS, INFO, DataType
+from ...graph import MLOperand
+from ...op import Op
+from ..registry import DATA_TYPES, Tensor, Unsupported, converts, integers, known, normalized, operand
 
 
-@converts("Relu")
+def is_float(value: Tensor) -> bool:
+    """Whether the elements are floats."""
+    return str(value.dtype if isinstance(value, np.ndarray) else value.data_type) in FLOATS
+
+
+def is_unsigned(value: MLOperand) -> bool:
+    """Whether the elements are unsigned integers."""
+    return INFO[value.data_type].kind == "u"
+
+
+# One to one ----------------------------------------------------------------------------------------------------------
+
+
+def register_unary(operators: dict[str, Op[..., Any]]) -> None:
+    """Register ONNX operators of one input that are WebNN operations by another name."""
+
+    def converter(op: Op[..., Any]) -> Callable[[MLGraphBuilder, Tensor], Any]:
+        return lambda b, X: op(b, X)
+
+    for op_type, op in operators.items():
+        converts(op_type)(converter(op))
+
+
+def register_binary(operators: dict[str, Op[..., Any]]) -> None:
+    """Register ONNX operators of two inputs that are WebNN operations by another name."""
+
+    def converter(op: Op[..., Any]) -> Callable[[MLGraphBuilder, Tensor, Tensor], Any]:
+        return lambda b, A, B: op(b, A, B)
+
+    for op_type, op in operators.items():
+        converts(op_type)(converter(op))
+
+
+register_unary(
+    {
+        "Ceil": MLGraphBuilder.ceil,
+        "Floor": MLGraphBuilder.floor,
+        "Round": MLGraphBuilder.round_even,
+        "Neg": MLGraphBuilder.neg,
+        "Sqrt": MLGraphBuilder.sqrt,
+        "Reciprocal": MLGraphBuilder.reciprocal,
+        "Exp": MLGraphBuilder.exp,
+        "Log": MLGraphBuilder.log,
+        "Erf": MLGraphBuilder.erf,
+        "Sin": MLGraphBuilder.sin,
+        "Cos": MLGraphBuilder.cos,
+        "Tan": MLGraphBuilder.tan,
+    }
+)
+register_binary(
+    {"Add": MLGraphBuilder.add, "Sub": MLGraphBuilder.sub, "Mul": MLGraphBuilder.mul, "Div": MLGraphBuilder.div}
+)
+
+
+def _variadic(op: Op[..., Any]) -> Callable[..., Any]:
+    return lambda b, *values: reduce(lambda x, y: op(b, x, y), values)
+
+
+for _op_type, _op in {"Max": MLGraphBuilder.max, "Min": MLGraphBuilder.min, "Sum": MLGraphBuilder.add}.items():
+    converts(_op_type)(_variadic(_op))
+
+
+@converts("Mean")
+def _(b: MLGraphBuilder, *data_0: Tensor) -> Tensor:
+    total = reduce(lambda x, y: b.add(x, y), data_0)
+    return total if len(data_0) == 1 else b.div(total, len(data_0))
+
+
+# Functions of one input ----------------------------------------------------------------------------------------------
+
+
+@converts("Abs")
 def _(b: MLGraphBuilder, X: Tensor) -> Tensor:
-    return b.relu(X)
+    x = operand(b, X)
+    return x if is_unsigned(x) else b.abs(x)
 
 
-@converts("Add")
-def _(b: MLGraphBuilder, A: Tensor, B: Tensor) -> Tensor:
-    return b.add(A, B)
+@converts("Sign")
+def _(b: MLGraphBuilder, input: Tensor) -> Tensor:
+    x = operand(b, input)
+    return b.min(x, 1) if is_unsigned(x) else b.sign(x)
+
+
+def _cosh(b: MLGraphBuilder, input: Tensor) -> MLOperand:
+    # (eˣ + e⁻ˣ) / 2 with the exponentials as squares: they overflow for an x whose cosh and sinh are finite.
+    half = b.mul(operand(b, input), 0.5)
+    up, down = b.exp(half), b.exp(b.neg(half))
+    return b.add(b.mul(b.mul(up, 0.5), up), b.mul(b.mul(down, 0.5), down))
+
+
+@converts("Cosh")
+def _(b: MLGraphBuilder, input: Tensor) -> Tensor:
+    return _cosh(b, input)
+
+
+@converts("Sinh")
+def _(b: MLGraphBuilder, input: Tensor) -> Tensor:
+    # Not (eˣ - e⁻ˣ) / 2, which loses all digits near 0.
+    return b.mul(b.tanh(input), _cosh(b, input))
+
+
+# Functions of two inputs ---------------------------------------------------------------------------------------------
+
+
+@converts("Mod")
+def _(b: MLGraphBuilder, A: Tensor, B: Tensor, *, fmod: int = 0) -> Tensor:
+    a = operand(b, A)
+    if is_float(a):
+        if fmod:
+            raise Unsupported("the remainder of floats is exact, and WebNN can only compose it from a rounded quotient")
+        return _float_modulo(b, a, B)
+    remainder = b.sub(a, b.mul(b.div(a, B), B))  # of the dividend's sign
+    return remainder if fmod or is_unsigned(a) else _with_sign(b, remainder, B)
+
+
+def _with_sign(b: MLGraphBuilder, remainder: MLOperand, divisor: Tensor) -> MLOperand:
+    """The remainder with the sign of the divisor: where it has another, one divisor more gives it that."""
+    if isinstance(divisor, np.ndarray) and (divisor > 0).all():
+        differs = b.lesser(remainder, 0)
+    elif isinstance(divisor, np.ndarray) and (divisor < 0).all():
+        differs = b.greater(remainder, 0)
+    else:
+        signs = b.logical_xor(b.lesser(remainder, 0), b.lesser(operand(b, divisor), 0))
+        differs = b.logical_and(signs, b.not_equal(remainder, 0))
+    return b.where(differs, b.add(remainder, divisor), remainder)
+
+
+def _float_modulo(b: MLGraphBuilder, a: MLOperand, divisor: Tensor) -> MLOperand:
+    """The number a - floor(a / divisor) * divisor, as ONNX defines it; a quotient that is rounded up leaves the wrong sign."""
+    result = _with_sign(b, b.sub(a, b.mul(b.floor(b.div(a, divisor)), divisor)), divisor)
+    if isinstance(divisor, np.ndarray) and np.isfinite(divisor).all():
+        return result
+    # A number by infinity leaves itself, or the infinity if they differ in sign; an infinite number leaves NaN, as a - a.
+    other = b.where(b.lesser(b.mul(a, divisor), 0), operand(b, divisor), a)
+    return b.where(b.is_infinite(operand(b, divisor)), b.add(other, b.sub(a, a)), result)
+
+
+@converts("Pow")
+def _(b: MLGraphBuilder, X: Tensor, Y: Tensor) -> Tensor:
+    x, exponent = operand(b, X), Y
+    if isinstance(exponent, np.ndarray) and is_float(exponent) and (exponent == np.trunc(exponent)).all():
+        exponent = exponent.astype(x.data_type if is_float(x) else np.int64)
+    y = operand(b, exponent)
+    if x.data_type == y.data_type:
+        return b.pow(x, y)
+    if is_float(x):
+        return b.pow(x, _converted(b, exponent, x.data_type))
+    if is_float(y):
+        raise Unsupported("the power of an integer to a float needs more digits than float32 has")
+    # In as many bits as both need, and with the exponent's sign: the bits of a product do not depend on the base's.
+    bits = max(32, INFO[x.data_type].bits, INFO[y.data_type].bits)
+    wide: Any = f"uint{bits}" if is_unsigned(y) else f"int{bits}"
+    return b.cast(b.pow(b.cast(x, wide), _converted(b, exponent, wide)), x.data_type)
+
+
+def _converted(b: MLGraphBuilder, value: Tensor, data_type: DataType) -> Tensor:
+    """The value in another data type; what is constant stays constant."""
+    return value.astype(data_type) if isinstance(value, np.ndarray) else b.cast(value, data_type)
+
+
+@converts("BitShift")
+def _(b: MLGraphBuilder, X: Tensor, Y: Tensor, *, direction: str) -> Tensor:
+    # Shifting is multiplying with, or dividing by, a power of 2. Shifted by all its bits, or by a negative number, x leaves
+    # nothing; that is a factor of 0 (as a divisor, too: what is divided by 0 is 0).
+    x = operand(b, X)
+    bits = INFO[x.data_type].bits
+    powers = np.array([*(1 << bit for bit in range(bits)), 0], f"uint{bits}").astype(x.data_type)
+    if isinstance(Y, np.ndarray):
+        factor: Tensor = powers[np.where(np.isin(Y, np.arange(bits)), Y, bits).astype(np.int64)]
+    else:
+        distance = b.clamp(Y, min_value=-1, max_value=bits) if not is_unsigned(Y) else b.clamp(Y, max_value=bits)
+        index = b.cast(distance, "int32")
+        factor = b.gather(operand(b, powers), index if is_unsigned(Y) else b.where(b.lesser(index, 0), bits, index))
+    if direction == "LEFT":
+        return b.mul(x, factor)
+    if is_unsigned(x):
+        return b.div(x, factor)
+    # The bits of a negative number are those of its complement, inverted; -2**63 as a divisor leaves 0, too.
+    is_negative = b.lesser(x, 0)
+    quotient = b.div(b.where(is_negative, _complement(b, x), x), factor)
+    return b.where(is_negative, _complement(b, quotient), quotient)
+
+
+def _complement(b: MLGraphBuilder, x: MLOperand) -> MLOperand:
+    """All bits inverted."""
+    info = INFO[x.data_type]
+    return b.sub(np.array(info.highest if info.kind == "u" else -1, x.data_type), x)
+
+
+@converts("BitwiseNot")
+def _(b: MLGraphBuilder, X: Tensor) -> Tensor:
+    return _complement(b, operand(b, X))
+
+
+# Casts ---------------------------------------------------------------------------------------------------------------
+
+
+def _cast(b: MLGraphBuilder, input: Tensor, source: int, target: int) -> Tensor:
+    x, data_type = operand(b, input), DATA_TYPES.get(target)
+    if data_type is None:
+        raise Unsupported(f"WebNN has no {TensorProto.DataType.Name(target).lower()}")
+    if source == target:
+        return x
+    if target == TensorProto.BOOL:
+        return b.not_equal(x, 0)
+    # A bool and its number are the same bytes, but not the same tensor to who reads it.
+    return b.identity(x) if x.data_type == data_type else b.cast(x, data_type)
+
+
+@converts("Cast")
+def _(
+    b: MLGraphBuilder,
+    input: Tensor,
+    *,
+    to: int,
+    saturate: int = 1,
+    round_mode: str = "up",
+    types: list[int],
+) -> Tensor:
+    # `saturate` and `round_mode` are about float8, which WebNN does not have.
+    return _cast(b, input, types[0], to)
+
+
+@converts("CastLike")
+def _(
+    b: MLGraphBuilder,
+    input: Tensor,
+    target_type: Tensor,
+    *,
+    saturate: int = 1,
+    round_mode: str = "up",
+    types: list[int],
+) -> Tensor:
+    return _cast(b, input, types[0], types[1])
+
+
+@converts("BitCast")
+def _(b: MLGraphBuilder, input: Tensor, *, to: int) -> Tensor:
+    x, data_type = operand(b, input), DATA_TYPES.get(to)
+    if data_type is None or (x.data_type != data_type and (data_type in FLOATS or is_float(x))):
+        raise Unsupported("WebNN does not take a float's bits for those of something else")
+    # Integers of the same size keep their bits.
+    return b.identity(x) if x.data_type == data_type else b.cast(x, data_type)
+
+
+# Clip ----------------------------------------------------------------------------------------------------------------
+
+
+def _number(bound: Tensor | None) -> int | float | None:
+    """A bound whose value is known."""
+    value = bound.value if isinstance(bound, MLOperand) else bound
+    number: int | float | None = None if value is None else np.asarray(value).reshape(()).item()
+    return number
+
+
+@converts("Clip")
+def _(
+    b: MLGraphBuilder,
+    input: Tensor,
+    min_input: Tensor | None = None,
+    max_input: Tensor | None = None,
+    *,
+    min: float | None = None,
+    max: float | None = None,
+) -> Tensor:
+    # Up to opset 10 the bounds were attributes.
+    x = operand(b, input)
+    low = min if min_input is None else _number(min_input)
+    high = max if max_input is None else _number(max_input)
+    is_computed = (min_input is not None and low is None) or (max_input is not None and high is None)
+    if not is_computed and (low is None or high is None or not low > high):
+        return b.clamp(x, min_value=low, max_value=high)
+    # Where the bounds cross, the upper one counts.
+    if min_input is not None or low is not None:
+        x = b.max(x, low if min_input is None else min_input)
+    if max_input is not None or high is not None:
+        x = b.min(x, high if max_input is None else max_input)
+    return x
+
+
+# Cumulative sums and products ----------------------------------------------------------------------------------------
+
+
+@converts("CumSum")
+def _(b: MLGraphBuilder, x: Tensor, axis: Tensor, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
+    (number,) = integers(axis, "the axis")
+    along = normalized(number, len(x.shape))
+    return b.cumulative_sum(operand(b, x), along, exclusive=bool(exclusive), reversed=bool(reverse))
+
+
+@converts("CumProd")
+def _(b: MLGraphBuilder, x: Tensor, axis: Tensor, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
+    (number,) = integers(axis, "the axis")
+    result = operand(b, x)
+    along = normalized(number, result.rank)
+    size = result.shape[along]
+
+    def shifted(value: MLOperand, distance: int) -> MLOperand:
+        """`value` moved by `distance` along the axis, after (or before, in reverse) ones."""
+        starts, sizes = [0] * value.rank, list(value.shape)
+        sizes[along] -= distance
+        starts[along] = distance if reverse else 0
+        ones = [distance if i == along else 0 for i in range(value.rank)]
+        none = [0] * value.rank
+        before, after = (none, ones) if reverse else (ones, none)
+        return b.pad(b.slice(value, starts, sizes), before, after, value=1)
+
+    if exclusive and size == 1:
+        return np.ones(result.shape, result.data_type)
+    if exclusive:
+        result = shifted(result, 1)
+    # Each step doubles the number of values that are multiplied.
+    distance = 1
+    while distance < size:
+        result = b.mul(result, shifted(result, distance))
+        distance *= 2
+    return result
+
+
+@converts("Range")
+def _(b: MLGraphBuilder, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
+    first, last, step = (
+        known(v, what) for v, what in ((start, "the start"), (limit, "the limit"), (delta, "the step"))
+    )
+    count = max(math.ceil((last.item() - first.item()) / step.item()), 0)
+    values: np.ndarray = (first.reshape(()) + np.arange(count) * step.reshape(())).astype(first.dtype)
+    return values

@@ -1,0 +1,165 @@
+"""ONNX activation functions; softmax and its relatives."""
+
+from __future__ import annotations
+
+from math import pi, prod, sqrt
+
+import numpy as np
+
+from ...builder import MLGraphBuilder
+from ...graph import MLOperand
+from ..registry import MICROSOFT, Tensor, Unsupported, converts, normalized, operand
+from .math import is_float, register_unary
+
+register_unary(
+    {
+        "Relu": MLGraphBuilder.relu,
+        "Sigmoid": MLGraphBuilder.sigmoid,
+        "Tanh": MLGraphBuilder.tanh,
+        "HardSwish": MLGraphBuilder.hard_swish,
+        "Softplus": MLGraphBuilder.softplus,
+        "Softsign": MLGraphBuilder.softsign,
+    }
+)
+
+
+@converts("Elu")
+def _(b: MLGraphBuilder, X: Tensor, *, alpha: float = 1.0) -> Tensor:
+    return b.elu(operand(b, X), alpha=alpha)
+
+
+@converts("Celu")
+def _(b: MLGraphBuilder, X: Tensor, *, alpha: float = 1.0) -> Tensor:
+    x = operand(b, X)
+    return b.elu(x) if alpha == 1 else b.mul(b.elu(b.div(x, alpha)), alpha)
+
+
+@converts("Selu")
+def _(b: MLGraphBuilder, X: Tensor, *, alpha: float = 1.6732631921768188, gamma: float = 1.0507010221481323) -> Tensor:
+    return b.mul(b.elu(operand(b, X), alpha=alpha), gamma)
+
+
+@converts("HardSigmoid")
+def _(b: MLGraphBuilder, X: Tensor, *, alpha: float = 0.2, beta: float = 0.5) -> Tensor:
+    return b.hard_sigmoid(operand(b, X), alpha=alpha, beta=beta)
+
+
+@converts("LeakyRelu")
+def _(b: MLGraphBuilder, X: Tensor, *, alpha: float = 0.01) -> Tensor:
+    return b.leaky_relu(operand(b, X), alpha=alpha)
+
+
+@converts("PRelu")
+def _(b: MLGraphBuilder, X: Tensor, slope: Tensor) -> Tensor:
+    return b.prelu(operand(b, X), operand(b, slope))
+
+
+@converts("ThresholdedRelu")
+def _(b: MLGraphBuilder, X: Tensor, *, alpha: float = 1.0) -> Tensor:
+    x = operand(b, X)
+    return b.where(b.greater(x, alpha), x, 0)
+
+
+@converts("Shrink")
+def _(b: MLGraphBuilder, input: Tensor, *, lambd: float = 0.5, bias: float = 0.0) -> Tensor:
+    if not is_float(input):
+        raise Unsupported("integers are compared with a float")
+    x = operand(b, input)
+    below, above = (x, x) if bias == 0 else (b.add(x, bias), b.sub(x, bias))
+    return b.where(b.lesser(x, -lambd), below, b.where(b.greater(x, lambd), above, 0))
+
+
+@converts("Mish")
+def _(b: MLGraphBuilder, X: Tensor) -> Tensor:
+    return b.mul(operand(b, X), b.tanh(b.softplus(operand(b, X))))
+
+
+@converts("Swish")
+def _(b: MLGraphBuilder, X: Tensor, *, alpha: float = 1.0) -> Tensor:
+    x = operand(b, X)
+    return b.mul(x, b.sigmoid(x if alpha == 1 else b.mul(x, alpha)))
+
+
+@converts("QuickGelu", domain=MICROSOFT)
+def _(b: MLGraphBuilder, X: Tensor, *, alpha: float = 1.702) -> Tensor:
+    x = operand(b, X)
+    return b.mul(x, b.sigmoid(b.mul(x, alpha)))
+
+
+# Gelu ----------------------------------------------------------------------------------------------------------------
+
+
+def gelu_by_tanh(b: MLGraphBuilder, x: MLOperand) -> MLOperand:
+    """The approximation of gelu, in the form that ONNX Runtime knows and has a kernel for."""
+    slope = sqrt(2 / pi)
+    inner = b.mul(b.mul(x, slope), b.add(b.mul(b.mul(x, 0.044715), x), 1))
+    return b.mul(b.mul(x, 0.5), b.add(b.tanh(inner), 1))
+
+
+@converts("Gelu")
+def _(b: MLGraphBuilder, X: Tensor, *, approximate: str = "none") -> Tensor:
+    x = operand(b, X)
+    if approximate == "none":
+        return b.gelu(x)
+    if approximate == "tanh":
+        return gelu_by_tanh(b, x)
+    raise Unsupported(f"the approximation {approximate!r} is not known")
+
+
+@converts("Gelu", domain=MICROSOFT)
+def _(b: MLGraphBuilder, X: Tensor) -> Tensor:
+    return b.gelu(operand(b, X))
+
+
+@converts("FastGelu", domain=MICROSOFT)
+def _(b: MLGraphBuilder, X: Tensor, bias: Tensor | None = None) -> Tensor:
+    return gelu_by_tanh(b, operand(b, X) if bias is None else b.add(X, bias))
+
+
+@converts("BiasGelu", domain=MICROSOFT)
+def _(b: MLGraphBuilder, A: Tensor, B: Tensor) -> Tensor:
+    return b.gelu(b.add(A, B))
+
+
+# Softmax -------------------------------------------------------------------------------------------------------------
+
+
+def _matrix(b: MLGraphBuilder, input: Tensor, axis: int | None, opset: int) -> tuple[MLOperand, int]:
+    """What a softmax works on, and along which axis: up to opset 12 the dimensions from the axis on are one."""
+    x = operand(b, input)
+    if opset >= 13:
+        return x, normalized(-1 if axis is None else axis, x.rank)
+    first = normalized(1 if axis is None else axis, x.rank)
+    if first == x.rank - 1:
+        return x, first
+    return b.reshape(x, [prod(x.shape[:first]), prod(x.shape[first:])]), 1
+
+
+def log_softmax(b: MLGraphBuilder, x: MLOperand, axis: int) -> MLOperand:
+    """The logarithm of a softmax; without the maximum, the logarithm would eat up the digits of large numbers."""
+    centred = b.sub(x, b.reduce_max(x, axes=[axis], keep_dimensions=True))
+    return b.sub(centred, b.reduce_log_sum_exp(centred, axes=[axis], keep_dimensions=True))
+
+
+@converts("Softmax")
+def _(b: MLGraphBuilder, input: Tensor, *, axis: int | None = None, opset: int) -> Tensor:
+    x, along = _matrix(b, input, axis, opset)
+    return _shaped(b, b.softmax(x, along), input)
+
+
+@converts("LogSoftmax")
+def _(b: MLGraphBuilder, input: Tensor, *, axis: int | None = None, opset: int) -> Tensor:
+    x, along = _matrix(b, input, axis, opset)
+    return _shaped(b, log_softmax(b, x, along), input)
+
+
+@converts("Hardmax")
+def _(b: MLGraphBuilder, input: Tensor, *, axis: int | None = None, opset: int) -> Tensor:
+    x, along = _matrix(b, input, axis, opset)
+    first = b.arg_max(x, along, keep_dimensions=True, output_data_type="int64")
+    positions = np.arange(x.shape[along]).reshape([-1 if i == along else 1 for i in range(x.rank)])
+    return _shaped(b, b.cast(b.equal(first, positions), x.data_type), input)
+
+
+def _shaped(b: MLGraphBuilder, result: MLOperand, like: Tensor) -> MLOperand:
+    return result if result.shape == tuple(like.shape) else b.reshape(result, like.shape)

@@ -1,0 +1,124 @@
+"""ONNX matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...builder import MLGraphBuilder
+from ...graph import MLOperand
+from ..registry import MICROSOFT, Tensor, Unsupported, converts, operand
+
+
+@converts("MatMul")
+def _(b: MLGraphBuilder, A: Tensor, B: Tensor) -> Tensor:
+    return _product(b, operand(b, A), operand(b, B))
+
+
+def _product(b: MLGraphBuilder, left: MLOperand, right: MLOperand) -> MLOperand:
+    """A matrix product; a vector is one row on the left, one column on the right, and the result lacks that axis."""
+    if not left.rank or not right.rank:
+        raise Unsupported("a scalar is no matrix")
+    row = b.reshape(left, [1, *left.shape]) if left.rank == 1 else left
+    column = b.reshape(right, [*right.shape, 1]) if right.rank == 1 else right
+    product = b.matmul(row, column)
+    shape = list(product.shape)
+    if right.rank == 1:
+        del shape[-1]
+    if left.rank == 1:
+        del shape[-1 if right.rank == 1 else -2]
+    return product if len(shape) == product.rank else b.reshape(product, shape)
+
+
+@converts("FusedMatMul", domain=MICROSOFT)
+def _(
+    b: MLGraphBuilder,
+    A: Tensor,
+    B: Tensor,
+    *,
+    alpha: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+    transBatchA: int = 0,
+    transBatchB: int = 0,
+) -> Tensor:
+    if transBatchA or transBatchB:
+        raise Unsupported("the batches are transposed")
+    left, right = operand(b, A), operand(b, B)
+    if left.rank == right.rank == 2:
+        return b.gemm(left, right, alpha=alpha, a_transpose=bool(transA), b_transpose=bool(transB))
+    # Vectors have no axes to exchange.
+    left = _turned(b, left) if transA and left.rank > 1 else left
+    right = _turned(b, right) if transB and right.rank > 1 else right
+    product = _product(b, left, right)
+    return product if alpha == 1 else b.mul(product, alpha)
+
+
+def _turned(b: MLGraphBuilder, x: MLOperand) -> MLOperand:
+    *batch, rows, columns = range(x.rank)
+    return b.transpose(x, permutation=[*batch, columns, rows])
+
+
+@converts("Gemm")
+def _(
+    b: MLGraphBuilder,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+) -> Tensor:
+    return _gemm(b, A, B, C, alpha, beta, transA, transB)
+
+
+def _gemm(
+    b: MLGraphBuilder, A: Tensor, B: Tensor, C: Tensor | None, alpha: float, beta: float, transA: int, transB: int
+) -> MLOperand:
+    return b.gemm(
+        operand(b, A),
+        operand(b, B),
+        c=None if C is None else operand(b, C),
+        alpha=alpha,
+        beta=beta,
+        a_transpose=bool(transA),
+        b_transpose=bool(transB),
+    )
+
+
+# What each is called in the attribute, and what it makes of `activation_alpha` and `activation_beta`.
+_ACTIVATIONS: dict[str, Callable[[MLGraphBuilder, MLOperand, float, float], MLOperand]] = {
+    "": lambda b, x, alpha, beta: x,
+    "Elu": lambda b, x, alpha, beta: b.elu(x, alpha=alpha),
+    "HardSigmoid": lambda b, x, alpha, beta: b.hard_sigmoid(x, alpha=alpha, beta=beta),
+    "LeakyRelu": lambda b, x, alpha, beta: b.leaky_relu(x, alpha=alpha),
+    "Relu": lambda b, x, alpha, beta: b.relu(x),
+    "Sigmoid": lambda b, x, alpha, beta: b.sigmoid(x),
+    "Softplus": lambda b, x, alpha, beta: b.softplus(x),
+    "Softsign": lambda b, x, alpha, beta: b.softsign(x),
+    "Tanh": lambda b, x, alpha, beta: b.tanh(x),
+}
+
+
+@converts("FusedGemm", domain=MICROSOFT)
+def _(
+    b: MLGraphBuilder,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+    activation: str = "",
+    activation_alpha: float = 0.0,
+    activation_beta: float = 0.0,
+    activation_gamma: float = 0.0,
+) -> Tensor:
+    # `activation_gamma` is Selu's, which is not among those that are fused.
+    if activation not in _ACTIVATIONS:
+        raise Unsupported(f"the activation {activation!r} is not known")
+    product = _gemm(b, A, B, C, alpha, beta, transA, transB)
+    return _ACTIVATIONS[activation](b, product, activation_alpha, activation_beta)

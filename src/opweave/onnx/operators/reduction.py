@@ -1,0 +1,92 @@
+"""ONNX reductions, positions of extremes, and normalisations that are made of reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod, sqrt
+from typing import Any
+
+import numpy as np
+
+from ...builder import MLGraphBuilder
+from ...op import Op
+from ..registry import Tensor, Unsupported, converts, integers, normalized, operand
+
+# What an operator does with no axes to reduce is left to WebNN: the function is applied to each element.
+
+
+def _reduction(op: Op[..., Any]) -> Callable[..., Any]:
+    def convert(
+        b: MLGraphBuilder,
+        data: Tensor,
+        axes_input: Tensor | None = None,
+        *,
+        axes: Sequence[int] | None = None,
+        keepdims: int = 1,
+        noop_with_empty_axes: int = 0,
+    ) -> Tensor:
+        # The axes were an attribute up to opset 17 (12 for ReduceSum).
+        x = operand(b, data)
+        given = (axes or []) if axes_input is None else integers(axes_input, "the list of axes")
+        reduced = sorted({normalized(axis, x.rank) for axis in given})
+        if not given and not noop_with_empty_axes:
+            reduced = list(range(x.rank))
+        result: Tensor = op(b, x, axes=reduced, keep_dimensions=bool(keepdims))
+        return result
+
+    return convert
+
+
+for _op_type, _op in {
+    "ReduceL1": MLGraphBuilder.reduce_l1,
+    "ReduceL2": MLGraphBuilder.reduce_l2,
+    "ReduceLogSum": MLGraphBuilder.reduce_log_sum,
+    "ReduceLogSumExp": MLGraphBuilder.reduce_log_sum_exp,
+    "ReduceMax": MLGraphBuilder.reduce_max,
+    "ReduceMean": MLGraphBuilder.reduce_mean,
+    "ReduceMin": MLGraphBuilder.reduce_min,
+    "ReduceProd": MLGraphBuilder.reduce_product,
+    "ReduceSum": MLGraphBuilder.reduce_sum,
+    "ReduceSumSquare": MLGraphBuilder.reduce_sum_square,
+}.items():
+    converts(_op_type)(_reduction(_op))
+
+
+def _position(op: Op[..., Any]) -> Callable[..., Any]:
+    def convert(
+        b: MLGraphBuilder, data: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0
+    ) -> Tensor:
+        x = operand(b, data)
+        along = normalized(axis, x.rank)
+        options: dict[str, Any] = {"keep_dimensions": bool(keepdims), "output_data_type": "int64"}
+        if not select_last_index:
+            return op(b, x, along, **options)  # type: ignore[no-any-return]
+        from_end = op(b, b.reverse(x, axes=[along]), along, **options)
+        return b.sub(np.array(x.shape[along] - 1), from_end)
+
+    return convert
+
+
+converts("ArgMax")(_position(MLGraphBuilder.arg_max))
+converts("ArgMin")(_position(MLGraphBuilder.arg_min))
+
+
+@converts("LpNormalization")
+def _(b: MLGraphBuilder, input: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
+    x = operand(b, input)
+    if p not in (1, 2):
+        raise Unsupported(f"p is {p}, not 1 or 2")
+    reduce = b.reduce_l1 if p == 1 else b.reduce_l2
+    norm = reduce(x, axes=[normalized(axis, x.rank)], keep_dimensions=True)
+    # Where all elements are 0, the result is 0, not 0 / 0.
+    return b.div(x, b.clamp(norm, min_value=float(np.finfo(x.data_type).tiny)))
+
+
+@converts("MeanVarianceNormalization")
+def _(b: MLGraphBuilder, X: Tensor, *, axes: Sequence[int] = (0, 2, 3)) -> Tensor:
+    x = operand(b, X)
+    reduced = [normalized(axis, x.rank) for axis in axes]
+    centred = b.sub(x, b.reduce_mean(x, axes=reduced, keep_dimensions=True))
+    length = b.reduce_l2(centred, axes=reduced, keep_dimensions=True)
+    count = prod(x.shape[axis] for axis in reduced)
+    return b.div(centred, b.linear(length, alpha=1 / sqrt(count), beta=1e-9))
