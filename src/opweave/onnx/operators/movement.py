@@ -1,0 +1,211 @@
+"""ONNX operators that move elements: join, cut, repeat, pad, permute, choose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...builder import MLGraphBuilder
+from ...graph import MLOperand
+from ..registry import Tensor, Unsupported, converts, integers, known, normalized, shape_of
+
+
+@converts("Transpose")
+def _(b: MLGraphBuilder, data: Tensor, *, perm: Sequence[int] | None = None) -> Tensor:
+    order = list(perm) if perm is not None else list(range(len(shape_of(data))))[::-1]
+    return (
+        data if order == sorted(order) and len(order) == len(shape_of(data)) else b.transpose(data, permutation=order)
+    )
+
+
+@converts("Concat")
+def _(b: MLGraphBuilder, *inputs: Tensor, axis: int) -> Tensor:
+    axis = normalized(axis, len(shape_of(inputs[0])))
+    parts = [part for part in inputs if shape_of(part)[axis]]  # empty ones, as caches are at first, add nothing
+    return parts[0] if len(parts) == 1 else b.concat(parts, axis)
+
+
+@converts("Split")
+def _(
+    b: MLGraphBuilder,
+    input: Tensor,
+    split_input: Tensor | None = None,
+    *,
+    axis: int = 0,
+    split: Sequence[int] | None = None,
+    num_outputs: int = 0,
+    outputs: int,
+) -> tuple[Tensor, ...]:
+    axis = normalized(axis, len(shape_of(input)))
+    whole = shape_of(input)[axis]
+    if split_input is not None:
+        sizes = integers(split_input, "the list of sizes")
+    elif split is not None:
+        sizes = list(split)
+    else:
+        # All are equal, but the last one, which may be smaller.
+        count = num_outputs or outputs
+        size = -(-whole // count)
+        sizes = [size] * (count - 1) + [whole - size * (count - 1)]
+    if min(sizes) <= 0 or sum(sizes) != whole:
+        raise Unsupported(f"{whole} elements cannot be split into {sizes}")
+    return (input,) if len(sizes) == 1 else b.split(input, sizes, axis=axis)
+
+
+@converts("Slice")
+def _(
+    b: MLGraphBuilder,
+    data: Tensor,
+    starts_input: Tensor | None = None,
+    ends_input: Tensor | None = None,
+    axes_input: Tensor | None = None,
+    steps: Tensor | None = None,
+    *,
+    starts: Sequence[int] | None = None,
+    ends: Sequence[int] | None = None,
+    axes: Sequence[int] | None = None,
+) -> Tensor:
+    first = list(starts) if starts is not None else integers(starts_input, "the list of starts")
+    last = list(ends) if ends is not None else integers(ends_input, "the list of ends")
+    if axes_input is not None:
+        axes = integers(axes_input, "the list of axes")
+    along = [normalized(axis, len(shape_of(data))) for axis in (axes if axes is not None else range(len(first)))]
+    by = [1] * len(first) if steps is None else integers(steps, "the list of steps")
+    if not len(first) == len(last) == len(along) == len(by) or 0 in by:
+        raise Unsupported(f"starts {first}, ends {last}, axes {along} and steps {by} do not fit")
+    picked = {axis: positions(shape_of(data)[axis], *cut) for axis, *cut in zip(along, first, last, by, strict=True)}
+    return window(b, data, picked)
+
+
+def positions(size: int, start: int, end: int, step: int) -> range:
+    """What ONNX's Slice picks of `size` elements; Python's slices clamp likewise.
+
+    >>> positions(5, -1, -(2**63), -2), positions(5, 1, 2**63 - 1, 1)
+    (range(4, -1, -2), range(1, 5))
+    """
+    return range(*slice(start, end, step).indices(size))
+
+
+def window(b: MLGraphBuilder, data: Tensor, picked: dict[int, range]) -> Tensor:
+    """The elements at the positions that are picked of some axes."""
+    shape = shape_of(data)
+    starts, sizes, strides = [0] * len(shape), list(shape), [1] * len(shape)
+    backwards = []
+    for axis, chosen in picked.items():
+        if not chosen:
+            raise Unsupported(f"nothing of axis {axis} is left")
+        if chosen.step < 0:
+            backwards += [axis] if len(chosen) > 1 else []
+            chosen = chosen[::-1]
+        starts[axis], sizes[axis] = chosen[0], chosen[-1] - chosen[0] + 1
+        strides[axis] = chosen.step if len(chosen) > 1 else 1
+    if sizes != list(shape) or any(stride != 1 for stride in strides):
+        data = b.slice(data, starts, sizes, strides=strides)
+    return b.reverse(data, axes=backwards) if backwards else data
+
+
+@converts("Pad")
+def _(
+    b: MLGraphBuilder,
+    data: Tensor,
+    pads_input: Tensor | None = None,
+    constant_value: Tensor | None = None,
+    axes: Tensor | None = None,
+    *,
+    pads: Sequence[int] | None = None,
+    mode: str = "constant",
+    value: float = 0.0,
+) -> Tensor:
+    rank = len(shape_of(data))
+    given = list(pads) if pads is not None else integers(pads_input, "the padding")
+    along = list(range(rank)) if axes is None else [normalized(a, rank) for a in integers(axes, "the list of axes")]
+    if len(given) != 2 * len(along):
+        raise Unsupported(f"the padding {given} does not fit the axes {along}")
+    before, after = [0] * rank, [0] * rank
+    for axis, begin, end in zip(along, given[: len(along)], given[len(along) :], strict=True):
+        before[axis], after[axis] = begin, end
+    fill = value if constant_value is None else known(constant_value, "the padding value").item()
+    return padded(b, data, before, after, mode, fill)
+
+
+def padded(
+    b: MLGraphBuilder, data: Tensor, before: Sequence[int], after: Sequence[int], mode: str, fill: float = 0
+) -> Tensor:
+    """`data` with elements added at both ends of each axis, or removed, where their number is negative."""
+    shape = shape_of(data)
+    cut = {
+        axis: range(max(-begin, 0), size - max(-end, 0))
+        for axis, (size, begin, end) in enumerate(zip(shape, before, after, strict=True))
+        if begin < 0 or end < 0
+    }
+    data = window(b, data, cut)
+    begins, ends = [max(n, 0) for n in before], [max(n, 0) for n in after]
+    if not any(begins) and not any(ends):
+        return data
+    if mode == "wrap":
+        for axis, (size, begin, end) in enumerate(zip(shape_of(data), begins, ends, strict=True)):
+            if begin or end:
+                data = b.gather(data, np.arange(-begin, size + end) % size, axis=axis)
+        return data
+    modes = {"constant": "constant", "edge": "edge", "reflect": "reflection"}
+    if mode not in modes:
+        raise Unsupported(f"the mode {mode!r} is unknown")
+    return b.pad(data, begins, ends, mode=modes[mode], value=fill)
+
+
+@converts("CenterCropPad")
+def _(b: MLGraphBuilder, input_data: Tensor, shape: Tensor, *, axes: Sequence[int] | None = None) -> Tensor:
+    old = shape_of(input_data)
+    along = [normalized(axis, len(old)) for axis in (axes if axes is not None else range(len(old)))]
+    before, after = [0] * len(old), [0] * len(old)
+    for axis, size in zip(along, integers(shape, "the shape"), strict=True):
+        # The odd element is added, and cut off, at the end.
+        extra = abs(size - old[axis])
+        sign = 1 if size > old[axis] else -1
+        before[axis], after[axis] = sign * (extra // 2), sign * (extra - extra // 2)
+    return padded(b, input_data, before, after, "constant")
+
+
+@converts("Tile")
+def _(b: MLGraphBuilder, input: Tensor, repeats: Tensor) -> Tensor:
+    times = integers(repeats, "the number of repetitions")
+    return input if set(times) <= {1} and len(times) == len(shape_of(input)) else b.tile(input, times)
+
+
+@converts("Where")
+def _(b: MLGraphBuilder, condition: Tensor, X: Tensor, Y: Tensor) -> Tensor:
+    return b.where(condition, X, Y)
+
+
+@converts("Trilu")
+def _(b: MLGraphBuilder, input: Tensor, k: Tensor | None = None, *, upper: int = 1) -> Tensor:
+    diagonal = 0 if k is None else int(known(k, "k").item())
+    *_, rows, columns = (1, 1, *shape_of(input))
+    # All diagonals beyond the corners leave everything, or nothing.
+    return b.triangular(input, upper=bool(upper), diagonal=min(max(diagonal, -rows), columns))
+
+
+@converts("ReverseSequence")
+def _(b: MLGraphBuilder, input: Tensor, sequence_lens: Tensor, *, batch_axis: int = 1, time_axis: int = 0) -> Tensor:
+    shape = shape_of(input)
+    if {batch_axis, time_axis} != {0, 1} or len(shape) < 2:
+        raise Unsupported(f"its axes must be 0 and 1, got {batch_axis} and {time_axis}")
+    steps, batches = shape[time_axis], shape[batch_axis]
+    time, batch = np.arange(steps), np.arange(batches)
+    if time_axis == 0:
+        time, batch = time[:, None], batch[None, :]
+    else:
+        time, batch = time[None, :], batch[:, None]
+    # Each element's place in the flattened first two axes.
+    lengths = sequence_lens.reshape(batch.shape) if isinstance(sequence_lens, np.ndarray) else sequence_lens
+    if isinstance(lengths, MLOperand):
+        lengths = b.reshape(lengths, batch.shape)
+        mirrored = b.sub(b.sub(lengths, np.int64(1)), time)
+        turned = b.where(b.lesser(np.asarray(time), lengths), mirrored, time)
+        places = b.add(turned, batch * steps) if time_axis == 1 else b.add(b.mul(turned, np.int64(batches)), batch)
+    else:
+        turned = np.where(time < lengths, lengths - 1 - time, time)
+        places = turned + batch * steps if time_axis == 1 else turned * batches + batch
+    flat = b.reshape(input, [steps * batches, *shape[2:]])
+    return b.gather(flat, places, axis=0)

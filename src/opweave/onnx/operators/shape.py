@@ -1,0 +1,154 @@
+"""ONNX operators that give the same elements another shape, or make tensors of a shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+from ...builder import MLGraphBuilder
+from ...shapes import broadcast
+from ..registry import Tensor, Unsupported, converts, integers, known, normalized, shape_of
+
+
+@converts("Reshape")
+def _(b: MLGraphBuilder, data: Tensor, shape: Tensor, *, allowzero: int = 0) -> Tensor:
+    old, wanted = shape_of(data), integers(shape, "the shape")
+    if not allowzero:
+        if any(size == 0 and axis >= len(old) for axis, size in enumerate(wanted)):
+            raise Unsupported(f"the shape {wanted} copies dimensions that {list(old)} does not have")
+        wanted = [old[axis] if size == 0 else size for axis, size in enumerate(wanted)]
+    if -1 in wanted:
+        others = prod(size for size in wanted if size != -1)
+        if not others or prod(old) % others:
+            raise Unsupported(f"{list(old)} does not fit the shape {wanted}")
+        wanted[wanted.index(-1)] = prod(old) // others
+    return reshaped(b, data, wanted)
+
+
+def reshaped(b: MLGraphBuilder, data: Tensor, shape: Sequence[int]) -> Tensor:
+    """`data` in another shape, itself where it has that already."""
+    return data if shape_of(data) == tuple(shape) else b.reshape(data, shape)
+
+
+@converts("Flatten")
+def _(b: MLGraphBuilder, input: Tensor, *, axis: int = 1) -> Tensor:
+    shape = shape_of(input)
+    if not -len(shape) <= axis <= len(shape):
+        raise Unsupported(f"axis {axis} is out of range for rank {len(shape)}")
+    axis = axis + len(shape) if axis < 0 else axis
+    return reshaped(b, input, [prod(shape[:axis]), prod(shape[axis:])])
+
+
+@converts("Squeeze")
+def _(
+    b: MLGraphBuilder, data: Tensor, axes_input: Tensor | None = None, *, axes: Sequence[int] | None = None
+) -> Tensor:
+    shape = shape_of(data)
+    given = integers(axes_input, "the list of axes") if axes_input is not None else axes
+    if given is None:
+        given = [axis for axis, size in enumerate(shape) if size == 1]
+    removed = {normalized(axis, len(shape)) for axis in given}
+    if any(shape[axis] != 1 for axis in removed):
+        raise Unsupported(f"the axes {sorted(removed)} of {list(shape)} are not all 1")
+    return reshaped(b, data, [size for axis, size in enumerate(shape) if axis not in removed])
+
+
+@converts("Unsqueeze")
+def _(
+    b: MLGraphBuilder, data: Tensor, axes_input: Tensor | None = None, *, axes: Sequence[int] | None = None
+) -> Tensor:
+    given = integers(axes_input, "the list of axes") if axes_input is not None else axes
+    if given is None:
+        raise Unsupported("the list of axes is missing")
+    rest = iter(shape_of(data))
+    rank = len(shape_of(data)) + len(given)
+    added = {normalized(axis, rank) for axis in given}
+    if len(added) < len(given):
+        raise Unsupported(f"the axes {list(given)} name one twice")
+    return reshaped(b, data, [1 if axis in added else next(rest) for axis in range(rank)])
+
+
+@converts("Identity")
+def _(b: MLGraphBuilder, input: Tensor) -> Tensor:
+    return input
+
+
+@converts("Dropout")
+def _(
+    b: MLGraphBuilder,
+    data: Tensor,
+    ratio_input: Tensor | None = None,
+    training_mode: Tensor | None = None,
+    *,
+    ratio: float = 0.5,
+    seed: int = 0,
+    opset: int,
+    outputs: int,
+    types: list[int],
+) -> tuple[Tensor, ...]:
+    if training_mode is not None and known(training_mode, "training_mode").any():
+        raise Unsupported("it is in training mode")
+    if outputs < 2:
+        return (data,)
+    # Nothing is dropped. The mask was of the type of the data before operator set 10.
+    dtype = np.dtype(bool) if opset >= 10 else helper.tensor_dtype_to_np_dtype(types[0])
+    return data, np.ones(shape_of(data), dtype)
+
+
+@converts("Expand")
+def _(b: MLGraphBuilder, input: Tensor, shape: Tensor) -> Tensor:
+    old = shape_of(input)
+    wanted = broadcast(old, tuple(integers(shape, "the shape")))
+    return input if wanted == old else b.expand(input, wanted)
+
+
+@converts("ConstantOfShape")
+def _(b: MLGraphBuilder, input: Tensor, *, value: TensorProto | None = None) -> Tensor:
+    # Small ones are folded; the memory of a large one is needed only while the graph runs.
+    single = np.zeros((), np.float32) if value is None else numpy_helper.to_array(value).reshape(())
+    single = single.view(np.uint8) if single.dtype == bool else single
+    return b.expand(b.constant(single), integers(input, "the shape"))
+
+
+@converts("EyeLike")
+def _(b: MLGraphBuilder, input: Tensor, *, dtype: int = 0, k: int = 0, types: list[int]) -> Tensor:
+    shape = shape_of(input)
+    if len(shape) != 2:
+        raise Unsupported(f"its input must have rank 2, got {list(shape)}")
+    return np.eye(*shape, k=k, dtype=helper.tensor_dtype_to_np_dtype(dtype or types[0]))
+
+
+@converts("DepthToSpace")
+def _(b: MLGraphBuilder, input: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
+    n, c, h, w = _image(input)
+    depth = c // (blocksize * blocksize)
+    if mode == "DCR":
+        split, order = [n, blocksize, blocksize, depth, h, w], [0, 3, 4, 1, 5, 2]
+    elif mode == "CRD":
+        split, order = [n, depth, blocksize, blocksize, h, w], [0, 1, 4, 2, 5, 3]
+    else:
+        raise Unsupported(f"the mode {mode!r} is unknown")
+    moved = b.transpose(b.reshape(input, split), permutation=order)
+    return b.reshape(moved, [n, depth, h * blocksize, w * blocksize])
+
+
+@converts("SpaceToDepth")
+def _(b: MLGraphBuilder, input: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
+    n, c, h, w = _image(input)
+    high, wide = h // blocksize, w // blocksize
+    if mode not in ("DCR", "CRD"):
+        raise Unsupported(f"the mode {mode!r} is unknown")
+    order = [0, 3, 5, 1, 2, 4] if mode == "DCR" else [0, 1, 3, 5, 2, 4]
+    split = b.reshape(input, [n, c, high, blocksize, wide, blocksize])
+    return b.reshape(b.transpose(split, permutation=order), [n, c * blocksize * blocksize, high, wide])
+
+
+def _image(input: Tensor) -> tuple[int, int, int, int]:
+    shape = shape_of(input)
+    if len(shape) != 4:
+        raise Unsupported(f"its input must have rank 4, got {list(shape)}")
+    n, c, h, w = shape
+    return n, c, h, w
