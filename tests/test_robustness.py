@@ -97,6 +97,7 @@ def test_masks_are_not_lost(context: ow.MLContext) -> None:
             use()
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # NumPy discourages what this test is about
 def test_owners_may_change_their_array_objects(context: ow.MLContext) -> None:
     array = np.arange(4, dtype="float32")
     builder = ow.MLGraphBuilder(context)

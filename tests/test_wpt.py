@@ -32,6 +32,12 @@ def strictly(expectations: str, case: wpt.Case, run: Callable[[], None]) -> None
     pytest.xfail(reason)
 
 
+def test_all_cases_are_here() -> None:
+    counts = {name: len(wpt.cases(name)) for name in ("conformance", "validation")}
+    where = f"in {wpt.SHARED / 'wpt'}; the environment variable OPWEAVE_SHARED says where else to look"
+    assert counts == {"conformance": 1306, "validation": 574}, where
+
+
 @pytest.mark.parametrize("backend", DEVICES)
 @pytest.mark.parametrize("case", wpt.cases("conformance"), ids=lambda case: case["id"])
 def test_conformance(backend: str, case: wpt.Case) -> None:

@@ -24,9 +24,9 @@ SPECIAL = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf, "-0": -0.0}
 
 @cache
 def cases(name: str) -> list[Case]:
-    """All cases of `wpt/<name>.jsonl`."""
-    with open(SHARED / "wpt" / f"{name}.jsonl") as file:
-        return [json.loads(line) for line in file]
+    """All cases of `wpt/<name>.jsonl`; none where the file is missing, which `test_all_cases_are_here` reports."""
+    path = SHARED / "wpt" / f"{name}.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 @cache
