@@ -5,9 +5,11 @@ Indices out of range are errors in ONNX; WebNN clamps them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
+from onnx import TensorProto
 
 from ...builder import MLGraphBuilder
 from ...graph import MLOperand
@@ -37,50 +39,80 @@ def _(b: MLGraphBuilder, data: Tensor, indices: Tensor, *, batch_dims: int = 0) 
         return b.gather_nd(data, indices)
     # The position in each batch dimension comes before the other coordinates.
     batches = np.indices(counts, np.int64)[:batch_dims]
-    return b.gather_nd(data, _columns(b, [*batches, indices], counts))
+    return b.gather_nd(data, _columns(b, list(batches), indices))
 
 
-def _columns(b: MLGraphBuilder, columns: list[Tensor], counts: tuple[int, ...]) -> Tensor:
-    """Coordinates side by side; arrays have the shape `counts`, what is computed has coordinates already."""
-    *leading, last = columns
+def _columns(b: MLGraphBuilder, leading: Sequence[np.ndarray], last: Tensor) -> Tensor:
+    """Coordinates side by side: arrays of known ones, then those that the last dimension of `last` holds."""
     if isinstance(last, np.ndarray):
-        return np.concatenate([np.stack(leading, -1), last.astype(np.int64)], -1)
-    wide = b.cast(last, "int64") if last.data_type != "int64" else last
-    return b.concat([np.stack(leading, -1), wide], len(counts))
+        return np.concatenate([np.stack(leading, -1), last], -1)
+    parts: list[Tensor] = [np.stack(leading, -1), _int64(b, last)]
+    return b.concat(parts, last.rank - 1)
+
+
+def _int64(b: MLGraphBuilder, value: MLOperand) -> MLOperand:
+    return value if value.data_type == "int64" else b.cast(value, "int64")
 
 
 @converts("Scatter", "ScatterElements")
 def _(
-    b: MLGraphBuilder, data: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none"
+    b: MLGraphBuilder,
+    data: Tensor,
+    indices: Tensor,
+    updates: Tensor,
+    *,
+    axis: int = 0,
+    reduction: str = "none",
+    types: list[int],
 ) -> Tensor:
-    _check_reduction(reduction)
     shape, counts = shape_of(data), shape_of(indices)
     axis = normalized(axis, len(shape))
-    if all(a == axis or size == whole for a, (size, whole) in enumerate(zip(counts, shape, strict=True))):
+    aligned = all(a == axis or size == whole for a, (size, whole) in enumerate(zip(counts, shape, strict=True)))
+    if aligned and reduction == "none":
         return b.scatter_elements(data, indices, updates, axis=axis)
     # Indices that are shorter along the other axes leave the ends there as they are: all coordinates are written out.
     count = prod(counts)
-    coordinates = np.indices(counts, np.int64).reshape(len(counts), count, 1)
-    if isinstance(indices, np.ndarray):
-        coordinates[axis, :, 0] = indices.reshape(-1)
-        whole = coordinates[..., 0].T
+    columns: list[Tensor] = list(np.indices(counts, np.int64).reshape(len(counts), count, 1))
+    if isinstance(indices, MLOperand):
+        columns[axis] = b.reshape(_int64(b, indices), [count, 1])
+        coordinates: Tensor = b.concat(columns, 1)
     else:
-        wide = indices if indices.data_type == "int64" else b.cast(indices, "int64")
-        columns: list[Tensor] = list(coordinates)
-        columns[axis] = b.reshape(wide, [count, 1])
-        whole = b.concat(columns, 1)
-    return b.scatter_nd(data, whole, b.reshape(updates, [count]))
+        columns[axis] = indices.reshape(count, 1)
+        coordinates = np.concatenate(columns, 1)
+    return _scattered(b, data, coordinates, b.reshape(updates, [count]), reduction, types[0])
 
 
 @converts("ScatterND")
-def _(b: MLGraphBuilder, data: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none") -> Tensor:
-    _check_reduction(reduction)
+def _(
+    b: MLGraphBuilder, data: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none", types: list[int]
+) -> Tensor:
+    return _scattered(b, data, indices, updates, reduction, types[0])
+
+
+def _scattered(
+    b: MLGraphBuilder, data: Tensor, indices: Tensor, updates: Tensor, reduction: str, element_type: int
+) -> Tensor:
+    """`data` with updates at coordinates, reduced with what is there where no two of them are the same."""
+    if reduction != "none":
+        updates = _reduced(b, data, indices, updates, reduction, element_type)
     return b.scatter_nd(data, indices, updates)
 
 
-def _check_reduction(reduction: str) -> None:
-    if reduction != "none":
-        raise Unsupported(f"WebNN scatters without a reduction, this has {reduction!r}")
+def _reduced(
+    b: MLGraphBuilder, data: Tensor, indices: Tensor, updates: Tensor, reduction: str, element_type: int
+) -> Tensor:
+    combine = {"add": b.add, "mul": b.mul, "max": b.max, "min": b.min}.get(reduction)
+    if combine is None or element_type == TensorProto.BOOL:
+        raise Unsupported(f"the reduction {reduction!r} is not WebNN's")
+    if not isinstance(indices, np.ndarray):
+        raise Unsupported(f"it has the reduction {reduction!r}, and its indices, which may repeat, are not constant")
+    *_, depth = indices.shape
+    places = np.ravel_multi_index(
+        tuple((indices % np.array(shape_of(data)[:depth])).reshape(-1, depth).T), shape_of(data)[:depth]
+    )
+    if len(np.unique(places)) < len(places):
+        raise Unsupported(f"it has the reduction {reduction!r}, and its indices repeat")
+    return combine(b.gather_nd(data, indices), updates)
 
 
 @converts("OneHot")
@@ -91,15 +123,14 @@ def _(b: MLGraphBuilder, indices: Tensor, depth: Tensor, values: Tensor, *, axis
     classes = np.arange(count).reshape([-1 if a == axis else 1 for a in range(len(shape) + 1)])
     column = [*shape[:axis], 1, *shape[axis:]]
     if isinstance(indices, MLOperand):
-        wide = indices if indices.data_type == "int64" else b.cast(indices, "int64")
-        wide = b.reshape(wide, column)
-        is_hot = b.equal(wide, classes)
+        place = b.reshape(_int64(b, indices), column)
+        is_hot = b.equal(place, classes)
         if indices.data_type not in ("uint8", "uint32", "uint64"):  # negative ones count from the end
-            is_hot = b.logical_or(is_hot, b.equal(wide, classes - count))
+            is_hot = b.logical_or(is_hot, b.equal(place, classes - count))
     else:
-        wide = indices.astype(np.int64).reshape(column)
-        is_hot = ((wide == classes) | (wide == classes - count)).view(np.uint8)
+        places = indices.astype(np.int64).reshape(column)
+        is_hot = b.constant(((places == classes) | (places == classes - count)).view(np.uint8))
     if isinstance(values, np.ndarray):
-        return b.where(b.constant(is_hot) if isinstance(is_hot, np.ndarray) else is_hot, values[1], values[0])
+        return b.where(is_hot, values[1], values[0])
     off, on = b.split(values, 2)
     return b.where(is_hot, on, off)

@@ -197,15 +197,13 @@ def _(b: MLGraphBuilder, input: Tensor, sequence_lens: Tensor, *, batch_axis: in
         time, batch = time[:, None], batch[None, :]
     else:
         time, batch = time[None, :], batch[:, None]
-    # Each element's place in the flattened first two axes.
-    lengths = sequence_lens.reshape(batch.shape) if isinstance(sequence_lens, np.ndarray) else sequence_lens
-    if isinstance(lengths, MLOperand):
-        lengths = b.reshape(lengths, batch.shape)
-        mirrored = b.sub(b.sub(lengths, np.int64(1)), time)
-        turned = b.where(b.lesser(np.asarray(time), lengths), mirrored, time)
-        places = b.add(turned, batch * steps) if time_axis == 1 else b.add(b.mul(turned, np.int64(batches)), batch)
+    # Each element's place in the flattened first two axes: time * step + batch * stride.
+    step, stride = (batches, 1) if time_axis == 0 else (1, steps)
+    if isinstance(sequence_lens, MLOperand):
+        lengths = b.reshape(sequence_lens, batch.shape)
+        turned = b.where(b.lesser(time, lengths), b.sub(b.sub(lengths, np.int64(1)), time), time)
+        places: Tensor = b.add(turned if step == 1 else b.mul(turned, np.int64(step)), batch * stride)
     else:
-        turned = np.where(time < lengths, lengths - 1 - time, time)
-        places = turned + batch * steps if time_axis == 1 else turned * batches + batch
-    flat = b.reshape(input, [steps * batches, *shape[2:]])
-    return b.gather(flat, places, axis=0)
+        known_lengths = sequence_lens.reshape(batch.shape)
+        places = np.where(time < known_lengths, known_lengths - 1 - time, time) * step + batch * stride
+    return b.reshape(b.gather(b.reshape(input, [steps * batches, *shape[2:]]), places), shape)

@@ -30,7 +30,7 @@ class _Axis:
     @property
     def even(self) -> bool:
         """Whether the factor is just the ratio of the sizes, so that the whole axis is sampled evenly."""
-        return self.scale == np.float32(self.new) / np.float32(self.old)
+        return bool(self.scale == np.float32(self.new) / np.float32(self.old))
 
 
 _ONE, _HALF = np.float32(1), np.float32(0.5)
