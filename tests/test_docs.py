@@ -19,7 +19,7 @@ def test_snippets_run(page: Path) -> None:
     code = "\n".join(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE))
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        exec(compile(code, str(page), "exec"), {})
+        exec(compile(code, str(page), "exec", dont_inherit=True), {})
     expected = re.findall(r"^\s*print\(.*\)  # (.*)$", code, re.MULTILINE)
     assert [line for line in expected if line not in printed.getvalue()] == []
 
