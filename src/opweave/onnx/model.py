@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import mmap
-from collections.abc import Mapping
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto
+import onnx.inliner
+from onnx import AttributeProto, SparseTensorProto, TensorProto, numpy_helper
 
-from ..errors import DataError
+from .. import memory
+from ..errors import DataError, NotSupportedError, OperationError
 
 _RAW: dict[int, str] = {
     TensorProto.FLOAT: "float32",
@@ -53,27 +58,34 @@ class Model:
         Raises:
             DataError: the file cannot be read, or holds no valid ONNX model.
         """
-        folder = None
+        folder, what = None, "the model"
         if isinstance(source, onnx.ModelProto):
             proto = source
         else:
-            if isinstance(source, (str, Path)):
-                folder = Path(source).resolve().parent
+            if isinstance(source, (str, os.PathLike)):
+                path = Path(source)
+                folder, what = path.resolve().parent, str(path)
                 try:
-                    data = Path(source).read_bytes()
-                except OSError as error:
-                    raise DataError(f"{source}: {error.strerror or error}") from None
+                    data = path.read_bytes()
+                except (OSError, ValueError) as error:
+                    raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
             elif isinstance(source, (bytes, bytearray, memoryview)):
                 data = bytes(source)
             else:
                 raise DataError(f"a model is a path or bytes, got {type(source).__name__}")
+            if not data:
+                raise DataError(f"{what}: it is empty")
             try:
                 proto = onnx.ModelProto.FromString(data)
             except Exception as error:
-                name = source if isinstance(source, (str, Path)) else "the model"
-                raise DataError(f"{name}: not an ONNX model ({error})") from None
+                raise DataError(f"{what}: not an ONNX model ({error})") from None
         if not proto.graph.node and not proto.graph.output:
-            raise DataError("the model holds no graph")
+            raise DataError(f"{what}: not an ONNX model (there is no graph in it)")
+        if proto.functions:
+            try:
+                proto = onnx.inliner.inline_local_functions(proto, convert_version=True)
+            except Exception as error:  # it is written in C++, and raises what it likes
+                raise DataError(f"{what}: its functions cannot be put in place ({_first_line(error)})") from None
         opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
         model = cls(proto, folder, opsets)
         model._check()
@@ -81,20 +93,63 @@ class Model:
 
     def _check(self) -> None:
         """What must hold before a walk over the nodes: named values, each made once, before it is used."""
+        if not self.opsets:
+            raise DataError("the model does not say which operator sets it uses (opset_import)")
+        newest = onnx.defs.onnx_opset_version()
+        if not 1 <= self.opsets.get("", 1) <= newest:
+            raise NotSupportedError(f"operator sets 1 to {newest} are known, and the model uses {self.opsets['']}")
         graph = self.proto.graph
-        made = {i.name for i in graph.input} | {i.name for i in graph.initializer}
-        made |= {i.values.name for i in graph.sparse_initializer}
+        for what, values in (("inputs", graph.input), ("outputs", graph.output)):
+            for value in values:
+                self._check_value(value, what[:-1])
+            names = [value.name for value in values]
+            if what == "inputs" and len(set(names)) < len(names):
+                raise DataError(f"two inputs have the same name: {sorted(names)}")
+        if not graph.output:
+            raise DataError("the model has no outputs")
+        self._check_nodes(graph, set(), "")
+
+    def _check_value(self, value: onnx.ValueInfoProto, what: str) -> None:
+        if not value.name:
+            raise DataError(f"an {what} of the model has no name")
+        tensor = value.type.tensor_type
+        if what == "output" or value.type.WhichOneof("value") not in (None, "tensor_type"):
+            return
+        if not value.type.HasField("tensor_type") or tensor.elem_type not in TensorProto.DataType.values():
+            raise DataError(f"the input {value.name!r} has no data type")
+        sizes = [dim.dim_value for dim in tensor.shape.dim if dim.HasField("dim_value")]
+        if any(size < 0 for size in sizes):
+            raise DataError(f"the input {value.name!r} has the dimensions {sizes}")
+
+    def _check_nodes(self, graph: onnx.GraphProto, outer: set[str], where: str) -> None:
+        initialised = [i.name for i in graph.initializer] + [i.values.name for i in graph.sparse_initializer]
+        if "" in initialised or len(set(initialised)) < len(initialised):
+            names = sorted({name for name, count in Counter(initialised).items() if count > 1 or not name})
+            raise DataError(f"initializers{where} need names of their own; without or used twice: {names}")
+        made = outer | {i.name for i in graph.input} | set(initialised)
+        own = made - outer
+        later = {name for node in graph.node for name in node.output}
         for node in graph.node:
+            title = f"{node.op_type} {node.name!r}{where}" if node.name else f"{node.op_type}{where}"
+            if not node.op_type:
+                raise DataError(f"a node{where} says no operator: {node.name!r}")
             for name in node.input:
                 if name and name not in made:
-                    raise DataError(f"{node.op_type} {node.name!r} uses {name!r}, which nothing before it makes")
+                    why = "which is made only after it (the graph has a cycle, or is out of order)"
+                    raise DataError(f"{title} uses {name!r}, {why if name in later else 'which nothing makes'}")
+            for attribute in node.attribute:
+                graphs = [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs
+                for inner in graphs:
+                    self._check_nodes(inner, made, f" inside of {title}")
             for name in node.output:
-                if name and name in made:
-                    raise DataError(f"{node.op_type} {node.name!r} makes {name!r}, which exists already")
-                made.add(name)
+                if name and name in own:
+                    raise DataError(f"{title} makes {name!r}, which exists already")
+                if name:
+                    made.add(name)
+                    own.add(name)
         for value in graph.output:
             if value.name not in made:
-                raise DataError(f"nothing makes the output {value.name!r}")
+                raise DataError(f"nothing makes the output {value.name!r}{where}")
 
     def array(self, tensor: TensorProto) -> np.ndarray:
         """The array of an initializer, without a copy where its bytes are raw.
@@ -103,42 +158,94 @@ class Model:
             DataError: the data are missing, too short, or in a file outside of the model's folder.
         """
         shape, name = tuple(tensor.dims), _RAW.get(tensor.data_type)
-        if any(size < 0 for size in shape):
-            raise DataError(f"the tensor {tensor.name!r} has the shape {list(shape)}")
+        what = f"the tensor {tensor.name!r}"
+        if tensor.data_type not in TensorProto.DataType.values() or tensor.data_type == TensorProto.UNDEFINED:
+            raise DataError(f"{what} has no data type that is known: {tensor.data_type}")
+        elements = _element_count(shape, what)
         external = tensor.data_location == TensorProto.EXTERNAL
         if name is None or not (external or tensor.HasField("raw_data")):
-            try:
-                return onnx.numpy_helper.to_array(tensor, str(self.folder or ""))
-            except Exception as error:
-                raise DataError(f"the tensor {tensor.name!r} cannot be read: {error}") from None
+            return self._unpacked(tensor, elements, what)
         dtype = np.dtype(name)
-        size = int(np.prod(shape, dtype=object)) * dtype.itemsize
+        size = elements * dtype.itemsize
         data: Any = self._external(tensor, size) if external else tensor.raw_data
         if len(data) != size:
-            raise DataError(
-                f"the tensor {tensor.name!r} must have {size} bytes for {name}{list(shape)}, got {len(data)}"
-            )
-        return np.frombuffer(data, dtype).reshape(shape)
+            raise DataError(f"{what} must have {size} bytes for {name}{list(shape)}, got {len(data)}")
+        array = np.frombuffer(data, dtype).reshape(shape)
+        if name == "bool" and (array.view(np.uint8) > 1).any():
+            raise DataError(f"{what} must hold 0 and 1 for bool, got {array.view(np.uint8).max()}")
+        return array
 
-    def _external(self, tensor: TensorProto, size: int) -> memoryview:
+    def _unpacked(self, tensor: TensorProto, elements: int, what: str) -> np.ndarray:
+        """The array of a tensor whose data are in fields of Python objects, or of a type that NumPy does not have."""
+        if tensor.data_location == TensorProto.EXTERNAL:
+            data = self._external(tensor, None)
+            raw = TensorProto(dims=tensor.dims, data_type=tensor.data_type, name=tensor.name, raw_data=bytes(data))
+            tensor = raw
+        try:
+            array: np.ndarray = numpy_helper.to_array(tensor)
+        except Exception as error:  # there are many ways in which data and shape do not fit
+            raise DataError(f"{what} cannot be read: {_first_line(error)}") from None
+        if array.size != elements or array.shape != tuple(tensor.dims):
+            raise DataError(f"{what} must have {elements} elements for {list(tensor.dims)}, got {array.size}")
+        return array
+
+    def dense(self, sparse: SparseTensorProto) -> np.ndarray:
+        """The array of a sparse initializer.
+
+        Raises:
+            DataError: values, indices and dimensions do not fit.
+        """
+        what = f"the sparse tensor {sparse.values.name!r}"
+        shape = tuple(sparse.dims)
+        values, indices = self.array(sparse.values), self.array(sparse.indices)
+        elements = _element_count(shape, what)
+        fits = values.ndim == 1 and indices.shape in ((values.size,), (values.size, len(shape)))
+        if not fits or indices.dtype != np.int64:
+            raise DataError(f"{what}: {values.shape} values and {indices.shape} indices do not fit {list(shape)}")
+        if elements * values.itemsize > memory.physical():
+            raise OperationError(f"{what} has the shape {list(shape)}; there is no memory for it")
+        try:
+            flat = indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), shape)
+            array = np.zeros(elements, values.dtype)
+            array[flat] = values
+        except (IndexError, ValueError) as error:
+            raise DataError(f"{what}: {error}") from None
+        return array.reshape(shape)
+
+    def _external(self, tensor: TensorProto, size: int | None) -> memoryview:
         entries: Mapping[str, str] = {entry.key: entry.value for entry in tensor.external_data}
         where = f"the data of {tensor.name!r}"
         if self.folder is None:
             raise DataError(f"{where} are in a file, and a model of bytes has no folder to look in")
-        path = (self.folder / entries.get("location", "")).resolve()
+        try:
+            path = (self.folder / entries.get("location", "")).resolve()
+        except (OSError, ValueError, RuntimeError) as error:
+            raise DataError(f"{where}: {error}") from None
         if not path.is_relative_to(self.folder):
             raise DataError(f"{where} are outside of the model's folder: {entries.get('location')!r}")
         try:
-            offset, length = int(entries.get("offset", 0)), int(entries.get("length", size))
+            offset = int(entries.get("offset", 0))
+            length = int(entries["length"]) if "length" in entries else size
         except ValueError:
             raise DataError(f"{where} have a bad place: {dict(entries)}") from None
         if path not in self._files:
             try:
                 with path.open("rb") as file:
                     self._files[path] = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-            except (OSError, ValueError) as error:
-                raise DataError(f"{where}: {error}") from None
+            except (OSError, ValueError) as error:  # an empty file cannot be mapped
+                raise DataError(f"{where}: {path.name}: {getattr(error, 'strerror', None) or error}") from None
         whole: memoryview = self._files[path]
+        length = len(whole) - offset if length is None else length
         if offset < 0 or length < 0 or offset + length > len(whole):
             raise DataError(f"{where} end beyond the file {path.name}: {offset} + {length} of {len(whole)} bytes")
         return whole[offset : offset + length]
+
+
+def _element_count(shape: Sequence[int], what: str) -> int:
+    if any(size < 0 for size in shape):
+        raise DataError(f"{what} has the shape {list(shape)}")
+    return math.prod(shape)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -5,7 +5,7 @@ Tensors between segments lie in memory that all of them are bound to; nothing is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 
 from .. import memory
 from ..context import MLContext
-from ..errors import NotSupportedError
+from ..errors import DataError, NotSupportedError, ValidationError
 from ..graph import Desc, MLOperand
 from ..passes.extract import extract
 from .model import Model
@@ -55,8 +55,7 @@ class _FallbackPart:
         known = {name: view(name) for name in self.outputs if name in slots}
         found = self.session.run({name: view(name) for name in self.inputs}, known)
         for name, value in found.items():
-            is_bool = isinstance(value, np.ndarray) and value.dtype == bool
-            slots[name] = value.view(np.uint8) if is_bool else value
+            slots[name] = value.view(np.uint8) if name in self.booleans else value
 
 
 class Plan:
@@ -72,6 +71,7 @@ class Plan:
     ) -> None:
         self.context, self.outputs = context, list(outputs)
         self.trace: Trace = Tracer(model, context, shapes).run()
+        self._check_types(model)
         self.segments: list[Segment] = partition(self.trace, outputs)
         if fallback == "error":
             for segment in self.segments:
@@ -82,7 +82,8 @@ class Plan:
         self._slot: dict[str, str] = {}
         for name, value in self.trace.values.items():
             self._slot[name] = self.trace.operands[value.operand] if isinstance(value, Tensor) else name
-        self._parts = [self._compile(model, segment) for segment in self.segments]
+        parts = [self._compile(model, segment) for segment in self.segments]
+        self._parts = [part for part in parts if part is not None]
         self._lock = Lock()
         self._intermediates: dict[str, np.ndarray] = {}
         final = {self._slot[name] for name in self.outputs}
@@ -91,6 +92,14 @@ class Plan:
                 value, slot = self.trace.values[name], self._slot[name]
                 if isinstance(value, Tensor) and slot not in final:
                     self._intermediates[slot] = memory.allocate(value.operand.desc)
+
+    def _check_types(self, model: Model) -> None:
+        """Require outputs of the element types that the model declares."""
+        for info in model.proto.graph.output:
+            value, declared = self.trace.values[info.name], info.type.tensor_type.elem_type
+            if declared and not isinstance(value, Dynamic) and value.element_type != declared:
+                names = [TensorProto.DataType.Name(type).lower() for type in (declared, value.element_type)]
+                raise DataError(f"the output {info.name!r} is declared as {names[0]}, and is {names[1]}")
 
     def desc(self, name: str) -> Desc | None:
         """Data type and shape of a value, where they are known before it is computed."""
@@ -102,37 +111,46 @@ class Plan:
         with self._lock:
             slots: dict[str, Any] = dict(self._intermediates)
             for name, array in feed.items():
-                slots[self._slot[name]] = array.view(np.uint8) if _is_bool(array) else array
+                stored = isinstance(self.trace.values[name], Tensor)
+                slots[self._slot[name]] = _as_stored(array) if stored else array
             for name in self.outputs:
                 slot = self._slot[name]
                 desc = self.desc(name)
+                if desc is not None and (given := out.get(name)) is not None and given.shape != desc.shape:
+                    raise ValidationError(f"out[{name!r}] must have shape {list(desc.shape)}, got {list(given.shape)}")
                 if desc is not None and slot not in slots:
                     target = out.get(name)
-                    slots[slot] = np.empty(desc.shape, desc.data_type) if target is None else _as_stored(target)
+                    slots[slot] = memory.empty(desc) if target is None else _as_stored(target)
             for part in self._parts:
                 part.run(slots)
-            return [self._result(name, slots, feed, out) for name in names]
+            results: list[Any] = []
+            for name in names:
+                # Nobody may change a constant, an input, or another result through what is handed out.
+                others = [*_arrays(feed.values()), *out.values(), *_arrays(results)]
+                results.append(self._result(name, slots, out.get(name), others))
+            return results
 
-    def _result(self, name: str, slots: dict[str, Any], feed: Mapping[str, Any], out: Mapping[str, np.ndarray]) -> Any:
-        value, slot = self.trace.values[name], self._slot[name]
-        array = value.array if isinstance(value, Constant) else slots[slot]
-        target = out.get(name)
+    def _result(self, name: str, slots: dict[str, Any], target: np.ndarray | None, others: list[np.ndarray]) -> Any:
+        value = self.trace.values[name]
+        array = value.array if isinstance(value, Constant) else slots[self._slot[name]]
+        if not isinstance(array, np.ndarray):
+            return array  # a sequence, or nothing
         if isinstance(value, Tensor) and value.element_type == TensorProto.BOOL:
             array = array.view(bool)
         if target is not None:
-            if not np.shares_memory(target, array):
+            if target.shape != array.shape:
+                raise ValidationError(f"out[{name!r}] must have shape {list(array.shape)}, got {list(target.shape)}")
+            if target.ctypes.data != array.ctypes.data:
                 memory.copy(target, array, "InferenceSession.run(out=)")
             return target
-        # Constants and inputs handed through must not be changed by whoever gets them.
-        if isinstance(value, Constant) or any(
-            array is given or np.may_share_memory(array, given) for given in _arrays(feed)
-        ):
+        if isinstance(value, Constant) or any(array is other or np.may_share_memory(array, other) for other in others):
             fresh = np.empty_like(array)
-            memory.copy(fresh, array, "an output that is a constant or an input")
+            memory.copy(fresh, array, "an output that is a constant, an input, or another output")
             return fresh
         return array
 
-    def _compile(self, model: Model, segment: Segment) -> _WebnnPart | _FallbackPart:
+    def _compile(self, model: Model, segment: Segment) -> _WebnnPart | _FallbackPart | None:
+        """What runs a segment; None for one that only hands its inputs on."""
         if segment.kind == "fallback":
             return self._compile_fallback(model, segment)
         operands: dict[str, MLOperand] = {}
@@ -146,6 +164,8 @@ class Plan:
             assert isinstance(value, Tensor), name
             boundary[value.operand] = self._slot[name]
         inner = {name: operand for name, operand in operands.items() if operand not in boundary}
+        if not inner:
+            return None
         graph = extract(inner, boundary)
         context = self.context
         executable = context.backend.compile(
@@ -176,6 +196,10 @@ class Plan:
             functions=model.proto.functions,
         )
         session = FallbackSession(proto, arrays, names)
+        for name in segment.outputs:
+            value = values[name]
+            if isinstance(value, Dynamic) and (value.type is None or not value.type.WhichOneof("value")):
+                values[name] = Dynamic(session.types[names[name]])  # the engine's inference knows more than ONNX's
         booleans = frozenset(
             names[n] for n in names if isinstance(v := values[n], Tensor) and v.element_type == TensorProto.BOOL
         )
@@ -196,13 +220,9 @@ def _title(node: onnx.NodeProto) -> str:
     return f"{node.op_type} {node.name!r}" if node.name else node.op_type
 
 
-def _is_bool(array: Any) -> bool:
-    return isinstance(array, np.ndarray) and array.dtype == bool
-
-
 def _as_stored(array: np.ndarray) -> np.ndarray:
-    return array.view(np.uint8) if _is_bool(array) else array
+    return array.view(np.uint8) if array.dtype == bool else array
 
 
-def _arrays(feed: Mapping[str, Any]) -> list[np.ndarray]:
-    return [value for value in feed.values() if isinstance(value, np.ndarray)]
+def _arrays(values: Iterable[Any]) -> list[np.ndarray]:
+    return [value for value in values if isinstance(value, np.ndarray)]

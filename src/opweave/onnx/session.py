@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Literal, get_args
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
-from ..arrays import as_array
+from .. import memory
 from ..context import MLContext, in_thread, ml
 from ..errors import ValidationError, require
-from ..runtime.executable import check_names
+from ..runtime.executable import Locks, check_names
 from ..tensor import MLTensor
+from .arguments import Argument, NodeArg, check_named_dimensions
 from .model import Model
 from .plan import Plan
 
@@ -25,21 +25,6 @@ Fallback = Literal["auto", "error"]
 
 PLANS = 8
 """How many sets of input shapes a session keeps compiled; beyond that, the one not used for longest is dropped."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeArg:
-    """An input or output of a model.
-
-    Attributes:
-        name: its name.
-        type: its type as ONNX Runtime writes it, "tensor(float)".
-        shape: its dimensions: integers, names of those that vary, or None for those without one.
-    """
-
-    name: str
-    type: str
-    shape: list[int | str | None]
 
 
 class InferenceSession:
@@ -81,17 +66,16 @@ class InferenceSession:
         self._fixed = dict(fix_shapes or {})
         graph = self._model.proto.graph
         initialised = {initializer.name for initializer in graph.initializer}
-        self._inputs = [self._argument(i) for i in graph.input if i.name not in initialised]
-        self._outputs = [self._argument(o) for o in graph.output]
-        names = {size for i in self._inputs for size in i.shape if isinstance(size, str)}
-        for name, size in self._fixed.items():
-            is_size = isinstance(size, int) and not isinstance(size, bool) and size > 0
-            require(is_size, f"fix_shapes: {name!r} must be a positive integer, got {size!r}")
+        declared = [i for i in graph.input if i.name not in initialised]
+        self._check_fixed(declared)
+        self._inputs = [Argument.of(info, self._fixed) for info in declared]
+        self._outputs = [Argument.of(info, self._fixed) for info in graph.output]
         self._locations = self._locate(preferred_output_location)
         self._plans: OrderedDict[Any, Plan] = OrderedDict()
         self._lock = Lock()
-        if all(isinstance(size, int) for i in self._inputs for size in i.shape) and not names:
-            self._plan({i.name: tuple(s for s in i.shape if isinstance(s, int)) for i in self._inputs})
+        shapes = {i.name: i.static_shape() for i in self._inputs}
+        if all(shapes[i.name] is not None or not i.element_type for i in self._inputs):
+            self._plan(shapes)
 
     @property
     def context(self) -> MLContext:
@@ -100,26 +84,26 @@ class InferenceSession:
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs of the model, in order."""
-        return list(self._inputs)
+        return [argument.public() for argument in self._inputs]
 
     def get_outputs(self) -> list[NodeArg]:
         """The outputs of the model, in order."""
-        return list(self._outputs)
+        return [argument.public() for argument in self._outputs]
 
     def run(
         self,
         output_names: Sequence[str] | None,
         input_feed: Mapping[str, Any],
         *,
-        out: Mapping[str, np.ndarray] | None = None,
+        out: Mapping[str, np.ndarray | MLTensor] | None = None,
     ) -> list[Any]:
         """Run the model.
 
         Args:
             output_names: which outputs to return; None for all.
-            input_feed: an array, an MLTensor, or an object with DLPack for each input, by name. C-contiguous arrays are read
-                in place.
-            out: arrays to write outputs into, by name.
+            input_feed: an array, an MLTensor, or an object with DLPack for each input, by name; a list of them for a
+                sequence. C-contiguous arrays are read in place.
+            out: arrays, or tensors, to write outputs into, by name; they must not overlap inputs.
 
         Returns:
             The outputs in the order of `output_names`: arrays, or tensors where `preferred_output_location` says so.
@@ -128,24 +112,48 @@ class InferenceSession:
             ValidationError: names, types or shapes that do not fit.
             OperationError: the engine failed.
         """
-        known = [output.name for output in self._outputs]
-        names = list(output_names) if output_names else known
-        unknown = [name for name in names if name not in known]
-        require(not unknown, f"outputs must be among {known}; unknown: {unknown}")
+        self._context.check_alive()
+        known = {output.name: output for output in self._outputs}
+        is_list = output_names is None or not isinstance(output_names, (str, bytes))
+        require(is_list, f"output_names must be a list of names, got {output_names!r}")
+        names = list(output_names or known)
+        require(isinstance(input_feed, Mapping), f"inputs must map names to arrays, got {type(input_feed).__name__}")
         check_names("inputs", input_feed, {i.name: i for i in self._inputs})
-        feed = {i.name: self._checked(i, input_feed[i.name]) for i in self._inputs}
-        shapes = {name: value.shape if isinstance(value, np.ndarray) else None for name, value in feed.items()}
-        plan = self._plan(shapes)
-        results = plan.run(feed, names, out or {})
-        located = zip(names, results, strict=True)
-        return [self._context.tensor_from(r) if self._locations[n] == "ml-tensor" else r for n, r in located]
+        require(out is None or isinstance(out, Mapping), f"out must map names to arrays, got {type(out).__name__}")
+        for what, given in (("output_names", names), ("out", list(out or {}))):
+            unknown = [name for name in given if name not in known]
+            require(not unknown, f"{what} must be among {list(known)}; unknown: {unknown}")
+        passed = [*input_feed.values(), *(out or {}).values()]
+        with Locks([value for value in passed if isinstance(value, MLTensor)]):
+            feed = {i.name: i.array(input_feed[i.name]) for i in self._inputs}
+            targets = {name: known[name].target(value) for name, value in (out or {}).items()}
+            check_named_dimensions(self._inputs, feed)
+            arrays = {
+                f"input {n}": a for n, a in feed.items() if isinstance(a, np.ndarray) and a.dtype.kind not in "OUS"
+            }
+            memory.check_overlap(arrays, {f"output {n}": a for n, a in targets.items()})
+            shapes = {name: value.shape if isinstance(value, np.ndarray) else None for name, value in feed.items()}
+            results = self._plan(shapes).run(feed, names, targets)
+        return [self._located(known[name], r, (out or {}).get(name)) for name, r in zip(names, results, strict=True)]
+
+    def _located(self, output: Argument, result: Any, target: Any) -> Any:
+        """A result where the user wants to have it."""
+        if isinstance(target, MLTensor):
+            return target
+        if target is not None or self._locations[output.name] == "cpu":
+            return result
+        array = result.view(np.uint8) if output.element_type == TensorProto.BOOL else result
+        try:
+            return self._context.tensor_from(array)
+        except ValidationError as error:
+            raise ValidationError(f"output {output.name!r} cannot be a tensor: {error}") from None
 
     async def run_async(
         self,
         output_names: Sequence[str] | None,
         input_feed: Mapping[str, Any],
         *,
-        out: Mapping[str, np.ndarray] | None = None,
+        out: Mapping[str, np.ndarray | MLTensor] | None = None,
     ) -> list[Any]:
         """`run` in a worker thread, to await."""
         return await in_thread(self.run, output_names, input_feed, out=out)
@@ -157,7 +165,7 @@ class InferenceSession:
             input_shapes: for models with dimensions that vary, the shapes to explain for; default: the last ones used.
         """
         if input_shapes is not None:
-            plan = self._plan({name: tuple(shape) for name, shape in input_shapes.items()})
+            plan = self._plan(self._checked_shapes(input_shapes))
         else:
             require(bool(self._plans), "the model has dimensions that vary; run it first, or pass input_shapes")
             plan = next(reversed(self._plans.values()))
@@ -172,18 +180,27 @@ class InferenceSession:
         lines.append(f"{folded} nodes were computed at build time")
         return "\n".join(lines)
 
-    def _argument(self, info: onnx.ValueInfoProto) -> NodeArg:
-        tensor = info.type.tensor_type
-        shape: list[int | str | None] = []
-        for dim in tensor.shape.dim:
-            if dim.HasField("dim_value"):
-                shape.append(dim.dim_value)
-            else:
-                shape.append(self._fixed.get(dim.dim_param, dim.dim_param) if dim.dim_param else None)
-        if not info.type.HasField("tensor_type"):
-            return NodeArg(info.name, info.type.WhichOneof("value") or "unknown", shape)
-        name = TensorProto.DataType.Name(tensor.elem_type).lower()
-        return NodeArg(info.name, f"tensor({name})", shape)
+    def _check_fixed(self, inputs: Sequence[onnx.ValueInfoProto]) -> None:
+        """Require sizes for dimensions that the inputs have."""
+        dims = [dim for info in inputs for dim in info.type.tensor_type.shape.dim]
+        names = sorted({dim.dim_param for dim in dims if dim.dim_param})
+        unknown = [name for name in self._fixed if name not in names]
+        require(not unknown, f"fix_shapes: the inputs have the named dimensions {names}; unknown: {unknown}")
+        for name, size in self._fixed.items():
+            is_size = isinstance(size, (int, np.integer)) and not isinstance(size, bool) and size > 0
+            require(is_size, f"fix_shapes: {name!r} must be a positive integer, got {size!r}")
+
+    def _checked_shapes(self, given: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...] | None]:
+        """Input shapes in the order of the inputs, those that the model declares in full filled in."""
+        tensors = {i.name: i for i in self._inputs if i.element_type}
+        shapes: dict[str, tuple[int, ...] | None] = {i.name: i.static_shape() for i in self._inputs}
+        check_names(
+            "input_shapes", {**{n: s for n, s in shapes.items() if s is not None and n in tensors}, **given}, tensors
+        )
+        for name, shape in given.items():
+            tensors[name].check(np.broadcast_to(np.empty((), tensors[name].dtype), tuple(shape)), f"input {name!r}")
+            shapes[name] = tuple(int(size) for size in shape)
+        return shapes
 
     def _locate(self, preferred: Location | Mapping[str, Location]) -> dict[str, Location]:
         names = [output.name for output in self._outputs]
@@ -196,39 +213,10 @@ class InferenceSession:
                 location in allowed,
                 f"preferred_output_location of {name!r} must be 'cpu' or 'ml-tensor', got {location!r}",
             )
+            output = next(output for output in self._outputs if output.name == name)
+            fits = location == "cpu" or output.fits_tensor
+            require(fits, f"preferred_output_location: {name!r} is {output.type}, which a tensor cannot hold")
         return {name: chosen.get(name, "cpu") for name in names}
-
-    def _checked(self, argument: NodeArg, value: Any) -> Any:
-        """The array of an input, of the type and shape that the model declares."""
-        if not argument.type.startswith("tensor("):
-            return value
-        if isinstance(value, MLTensor):
-            value = value.numpy()
-        name = argument.type[7:-1].upper()
-        wanted = helper.tensor_dtype_to_np_dtype(TensorProto.DataType.Value(name))
-        if wanted.kind == "O":
-            array = np.asarray(value)
-        elif isinstance(value, np.ndarray) and value.dtype == wanted and value.flags.c_contiguous:
-            array = value
-        elif isinstance(value, np.ndarray) and value.dtype != wanted:
-            raise ValidationError(f"input {argument.name!r} must be {argument.type}, got an array of {value.dtype}")
-        elif wanted.name in ("bool", "float64", "int16", "uint16") or not hasattr(value, "__dlpack__"):
-            array = np.ascontiguousarray(value)
-            require(array.dtype == wanted, f"input {argument.name!r} must be {argument.type}, got {array.dtype}")
-            array = array.reshape(np.shape(value))
-        else:
-            array = as_array(value, f"input {argument.name!r}")
-            require(array.dtype == wanted, f"input {argument.name!r} must be {argument.type}, got {array.dtype}")
-        self._check_shape(argument, array.shape)
-        return array
-
-    def _check_shape(self, argument: NodeArg, shape: tuple[int, ...]) -> None:
-        if argument.shape or not shape:
-            fits = len(shape) == len(argument.shape) and all(
-                not isinstance(wanted, int) or wanted == size
-                for wanted, size in zip(argument.shape, shape, strict=True)
-            )
-            require(fits, f"input {argument.name!r} must have shape {argument.shape}, got {list(shape)}")
 
     def _plan(self, shapes: Mapping[str, tuple[int, ...] | None]) -> Plan:
         """The plan for given input shapes, from the cache or new."""

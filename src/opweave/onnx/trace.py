@@ -6,6 +6,7 @@ All values get a place in one environment: `Constant` (known now), `Tensor` (an 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -14,16 +15,22 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto, TypeProto, helper, numpy_helper, shape_inference
 
+from .. import memory
 from ..builder import MLGraphBuilder
 from ..context import MLContext
-from ..errors import MLError, ValidationError
+from ..errors import DataError, MLError, OperationError, ValidationError
 from ..graph import MLOperand
-from . import operators as operators  # registers the converters
+from . import fold, operators as operators  # the latter registers the converters
+from .control import CONTROL
+from .functions import expand
 from .model import Model
 from .registry import CONVERTERS, DATA_TYPES, Converter, Unsupported
 
 FOLD_BYTES = 65536
 """Nodes on constants up to this size are computed at once: shape arithmetic, not weights."""
+
+FOLDED_BYTES = memory.physical() // 8
+"""What they may grow to (ConstantOfShape, Expand, Tile …): masks, generated weights; not all that a broken model asks for."""
 
 Kind = Literal["webnn", "fallback", "folded"]
 
@@ -100,30 +107,79 @@ class Tracer:
         self.builder = MLGraphBuilder(context)
         self.trace = Trace()
         self._shapes = shapes
+        self._expanded = 0  # nodes that have been replaced by others: the names of these are told by it
 
     def run(self) -> Trace:
         """Walk over the whole graph."""
         graph = self.model.proto.graph
-        for initializer in graph.initializer:
-            self.trace.values[initializer.name] = Constant(self.model.array(initializer))
+        for name, array in self.initializers(graph):
+            self.add_constant(name, array)
         for info in graph.input:
             if info.name not in self.trace.values:
                 self._bind(info.name, self._input(info))
-        self._walk(graph.node)
-        return self.trace
-
-    def _walk(self, nodes: Iterable[NodeProto]) -> None:
-        for node in nodes:
-            step = self._step(node)
+        for step in self.steps(graph.node):
             self.trace.steps.append(step)
-            for name in node.output:
+            for name in step.node.output:
                 if name:
                     self.trace.maker[name] = step
+        return self.trace
+
+    # What control flow needs -----------------------------------------------------------------------------------------
+
+    @property
+    def opset(self) -> int:
+        """The version of ONNX's own operators."""
+        return self.model.opsets.get("", 1)
+
+    def constant(self, name: str) -> np.ndarray | None:
+        """The array of a value that is known now, else None."""
+        value = self.trace.values[name]
+        return value.array if isinstance(value, Constant) else None
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a value; `Unsupported` where it will be known only when the graph runs."""
+        match self.trace.values[name]:
+            case Constant(array):
+                return array.shape
+            case Tensor(operand):
+                return operand.shape
+        raise Unsupported(f"the shape of {name!r} is not known")
+
+    def add_constant(self, name: str, array: np.ndarray) -> str:
+        """Name an array; the name."""
+        self._bind(name, Constant(array))
+        return name
+
+    def initializers(self, graph: onnx.GraphProto) -> list[tuple[str, np.ndarray]]:
+        """The names and arrays of a graph's initializers."""
+        dense = [(initializer.name, self.model.array(initializer)) for initializer in graph.initializer]
+        return dense + [(sparse.values.name, self.model.dense(sparse)) for sparse in graph.sparse_initializer]
+
+    def fresh(self, node: NodeProto) -> str:
+        """What the names of values begin with that are made in place of a node."""
+        self._expanded += 1
+        return f"{next(name for name in node.output if name)}/{self._expanded}/"
+
+    def steps(self, nodes: Iterable[NodeProto], *, whole: bool = False) -> list[Step]:
+        """What becomes of nodes, in order; `Unsupported` where all of them should be WebNN's, the `whole`, and one is not."""
+        found: list[Step] = []
+        for node in nodes:
+            steps = self._steps(node)
+            for step in steps:
+                if whole and step.kind == "fallback":
+                    raise Unsupported(f"{step.node.op_type} inside: {step.reason}")
+            found += steps
+        return found
+
+    # Nodes -----------------------------------------------------------------------------------------------------------
 
     def _input(self, info: onnx.ValueInfoProto) -> Value:
         shape = self._shapes[info.name]
         element_type = info.type.tensor_type.elem_type if info.type.HasField("tensor_type") else 0
-        return self._placeholder(info.name, info.type, element_type, shape)
+        type = info.type
+        if shape is not None and element_type:  # what is known of it now is more than the model says
+            type = helper.make_tensor_type_proto(element_type, shape)
+        return self._placeholder(info.name, type, element_type, shape)
 
     def _placeholder(self, name: str, type: TypeProto, element_type: int, shape: Sequence[int] | None) -> Value:
         """A value that arrives from outside of WebNN."""
@@ -140,22 +196,46 @@ class Tracer:
         if isinstance(value, Tensor):
             self.trace.operands.setdefault(value.operand, name)
 
-    def _step(self, node: NodeProto) -> Step:
+    def _steps(self, node: NodeProto) -> list[Step]:
+        """What becomes of a node: one step, or several where others take its place."""
         values = [self.trace.values[name] if name else None for name in node.input]
         if folded := self._fold(node, values):
             for name, array in zip(node.output, folded, strict=False):
                 if name:
                     self._bind(name, Constant(array))
-            return Step(node, "folded")
+            return [Step(node, "folded")]
         try:
+            if node.op_type in CONTROL and node.domain in ("", "ai.onnx"):
+                return CONTROL[node.op_type](self, node)
             self._convert(node, values)
-        except Unsupported as reason:
-            self._fall_back(node, values)
-            return Step(node, "fallback", str(reason))
+        except Unsupported as error:
+            reason = str(error)
         except MLError as error:
-            self._fall_back(node, values)
-            return Step(node, "fallback", f"the builder refuses it: {error}")
-        return Step(node, "webnn")
+            reason = f"the builder refuses it: {error}"
+        except Exception as error:  # it breaks its operator's rules: let the engine say what is wrong, if anything
+            reason = f"it is not what its converter expects ({type(error).__name__}: {error})"
+        else:
+            return [Step(node, "webnn")]
+        if steps := self._expand(node, values):
+            return steps
+        self._fall_back(node, values)
+        return [Step(node, "fallback", reason)]
+
+    def _expand(self, node: NodeProto, values: Sequence[Value | None]) -> list[Step]:
+        """The steps of an operator's definition, where WebNN expresses them all or ONNX Runtime lacks the operator."""
+        from ..backends.onnxruntime.opsets import engine_operators
+
+        schema = self._schema(node)
+        if schema is None or not (schema.has_function or schema.has_context_dependent_function):
+            return []
+        types = [_type_proto(value) for value in values]
+        if not all(type.WhichOneof("value") for type, value in zip(types, values, strict=True) if value is not None):
+            return []
+        nodes = expand(node, schema, types, self.model.opsets, self.fresh(node))
+        try:
+            return self.steps(nodes or [], whole=(schema.domain, node.op_type) in engine_operators())
+        except Unsupported:
+            return []
 
     # Folding ---------------------------------------------------------------------------------------------------------
 
@@ -164,18 +244,49 @@ class Tracer:
         domain = "" if node.domain == "ai.onnx" else node.domain
         if domain:
             return None
-        if node.op_type in ("Shape", "Size") and isinstance(values[0], Tensor):
-            return [_shape_of(node, values[0].operand.shape)]
+        if node.op_type in ("Shape", "Size") and not isinstance(values[0], Dynamic):
+            return [fold.shape_of_node(node, self.shape(node.input[0]))]
         if node.op_type == "Constant" and not values:
-            return _constant_node(node)
-        if node.op_type in _NEVER_FOLDED or any(a.type in _GRAPHS for a in node.attribute):
+            return self._constant_node(node)
+        if node.op_type in fold.NEVER or any(a.type in _GRAPHS for a in node.attribute):
             return None
         arrays = [v.array if isinstance(v, Constant) else None for v in values]
         if any(v is not None and a is None for v, a in zip(values, arrays, strict=True)) or not arrays:
             return None
-        if node.op_type != "ConstantOfShape" and sum(a.nbytes for a in arrays if a is not None) > FOLD_BYTES:
+        if sum(a.nbytes for a in arrays if a is not None) > FOLD_BYTES:
             return None
-        return _evaluate(node, arrays, self.model.proto)
+        try:
+            return fold.with_numpy(node, arrays)
+        except fold.TooLarge:
+            return None
+        except fold.Declined:
+            large = self._result_bytes(node, values) > FOLDED_BYTES
+            return None if large else fold.with_engine(node, arrays, self.model.proto)
+
+    def _constant_node(self, node: NodeProto) -> list[np.ndarray] | None:
+        if len(node.attribute) != 1:
+            raise DataError(f"Constant {node.name!r} must have one attribute, got {len(node.attribute)}")
+        (attribute,) = node.attribute
+        match attribute.name:
+            case "value":
+                return [self.model.array(attribute.t)]
+            case "value_float" | "value_floats":
+                return [np.array(helper.get_attribute_value(attribute), np.float32)]
+            case "value_int" | "value_ints":
+                return [np.array(helper.get_attribute_value(attribute), np.int64)]
+        return None  # strings and sparse tensors
+
+    def _result_bytes(self, node: NodeProto, values: Sequence[Value | None]) -> float:
+        """How large the results of a node will be; infinite where that is not known and could be anything."""
+        inferred = self._infer(node, values)
+        total: float = 0
+        for name in node.output:
+            tensor = inferred.get(name, TypeProto()).tensor_type
+            if name and (tensor.elem_type == 0 or not _is_static(tensor)):
+                return 0 if node.op_type in _NEVER_LARGER else math.inf
+            sizes = [dim.dim_value for dim in tensor.shape.dim]
+            total += 8 * math.prod(sizes) if min(sizes, default=0) >= 0 else math.inf
+        return total
 
     # Conversion ------------------------------------------------------------------------------------------------------
 
@@ -245,62 +356,79 @@ class Tracer:
             if name:
                 type = inferred.get(name, TypeProto())
                 tensor = type.tensor_type
-                dims = [d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim]
-                static = type.HasField("tensor_type") and tensor.HasField("shape") and None not in dims
-                shape = [d for d in dims if d is not None] if static else None
+                shape = [dim.dim_value for dim in tensor.shape.dim] if _is_static(tensor) else None
+                if shape is not None and not 0 <= math.prod(shape) <= memory.physical():
+                    title = f"{node.op_type} {node.name!r}" if node.name else node.op_type
+                    raise OperationError(f"{title}: there is no memory for its output {name!r} of shape {shape}")
                 self._bind(name, self._placeholder(name, type, tensor.elem_type, shape))
+
+    def _schema(self, node: NodeProto) -> Any:
+        """The operator of a node, None where ONNX does not have it."""
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        try:
+            return onnx.defs.get_schema(node.op_type, self.model.opsets.get(domain, 1), domain)
+        except onnx.defs.SchemaError:
+            return None
 
     def _infer(self, node: NodeProto, values: Sequence[Value | None]) -> dict[str, TypeProto]:
         """The types of a node's outputs, as far as ONNX's shape inference can tell."""
-        domain = "" if node.domain == "ai.onnx" else node.domain
-        try:
-            schema = onnx.defs.get_schema(node.op_type, self.model.opsets.get(domain, 1), domain)
-        except onnx.defs.SchemaError:
+        schema = self._schema(node)
+        if schema is None:
             return {}
         types, data = {}, {}
-        for name, value in zip(node.input, values, strict=True):
-            match value:
-                case Constant(array):
-                    types[name] = helper.make_tensor_type_proto(value.element_type, array.shape)
-                    if array.nbytes <= FOLD_BYTES:
-                        data[name] = numpy_helper.from_array(array, name)
-                case Tensor(operand, element_type):
-                    types[name] = helper.make_tensor_type_proto(element_type, operand.shape)
-                case Dynamic(type) if type is not None:
-                    types[name] = type
-        outer = {name for attribute in node.attribute if attribute.type in _GRAPHS for name in free_names(attribute.g)}
-        if outer or len(types) < len({name for name in node.input if name}):
+        named = dict(zip(node.input, values, strict=True))
+        for attribute in node.attribute:
+            if attribute.type in _GRAPHS:  # sub-graphs see what is around them
+                named |= {name: self.trace.values[name] for name in sorted(free_names(attribute.g))}
+        for name, value in named.items():
+            if value is not None and (type := _type_proto(value)).WhichOneof("value"):
+                types[name] = type
+            if isinstance(value, Constant) and value.array.nbytes <= FOLD_BYTES:
+                data[name] = numpy_helper.from_array(value.array, name)
+        if len(types) < len([name for name in named if name]):
             return {}
+        proto = self.model.proto
         try:
+            if len(named) > len(node.input):
+                return _infer_in_model(node, types, data, proto)
             return shape_inference.infer_node_outputs(
-                schema,
-                node,
-                types,
-                data,
-                opset_imports=list(self.model.proto.opset_import),
-                ir_version=self.model.proto.ir_version,
+                schema, node, types, data, opset_imports=list(proto.opset_import), ir_version=proto.ir_version
             )
         except Exception:  # inference of a broken node fails in many ways; the engine will say what is wrong with it
             return {}
 
 
+def _infer_in_model(
+    node: NodeProto, types: Mapping[str, TypeProto], data: Mapping[str, TensorProto], proto: onnx.ModelProto
+) -> dict[str, TypeProto]:
+    """Inference for a node with sub-graphs that use names from around them."""
+    inputs = [onnx.ValueInfoProto(name=name, type=type) for name, type in types.items() if name not in data]
+    outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
+    graph = helper.make_graph([node], "inference", inputs, outputs, initializer=list(data.values()))
+    model = helper.make_model(graph, opset_imports=proto.opset_import, ir_version=proto.ir_version)
+    found = shape_inference.infer_shapes(model, data_prop=True)
+    return {value.name: value.type for value in found.graph.output if value.type.WhichOneof("value")}
+
+
+def _type_proto(value: Value | None) -> TypeProto:
+    """The type of a value, empty where it is not known."""
+    match value:
+        case Constant(array):
+            return helper.make_tensor_type_proto(value.element_type, array.shape)
+        case Tensor(operand, element_type):
+            return helper.make_tensor_type_proto(element_type, operand.shape)
+        case Dynamic(type) if type is not None:
+            return type
+    return TypeProto()
+
+
+def _is_static(tensor: TypeProto.Tensor) -> bool:
+    return tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
+
+
 _GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
-_NEVER_FOLDED = frozenset(
-    {
-        # Random, or with state.
-        *(
-            "RandomNormal",
-            "RandomUniform",
-            "RandomNormalLike",
-            "RandomUniformLike",
-            "Bernoulli",
-            "Multinomial",
-            "Dropout",
-        ),
-        # Weights stay quantised: the engine fuses these with what uses them.
-        *("DequantizeLinear", "QuantizeLinear"),
-    }
-)
+_NEVER_LARGER = frozenset({"NonZero", "Unique", "Compress"})
+"""Operators whose results have sizes that depend on values, but are no larger than a few times the inputs."""
 
 
 def free_names(graph: onnx.GraphProto) -> set[str]:
@@ -340,44 +468,3 @@ def _keywords(
     if (converter.inputs is not None and given > converter.inputs) or given < converter.required:
         raise Unsupported(f"it has {given} inputs")
     return keywords
-
-
-def _shape_of(node: NodeProto, shape: tuple[int, ...]) -> np.ndarray:
-    if node.op_type == "Size":
-        return np.array(int(np.prod(shape)), np.int64)
-    attributes = {a.name: a.i for a in node.attribute}
-    return np.array(shape[attributes.get("start", 0) : attributes.get("end", len(shape))], np.int64)
-
-
-def _constant_node(node: NodeProto) -> list[np.ndarray] | None:
-    (attribute,) = node.attribute
-    value = helper.get_attribute_value(attribute)
-    match attribute.name:
-        case "value":
-            return [numpy_helper.to_array(value)]
-        case "value_float" | "value_floats":
-            return [np.array(value, np.float32)]
-        case "value_int" | "value_ints":
-            return [np.array(value, np.int64)]
-    return None  # strings and sparse tensors
-
-
-def _evaluate(node: NodeProto, arrays: Sequence[np.ndarray | None], proto: onnx.ModelProto) -> list[np.ndarray] | None:
-    """Run one node on arrays in ONNX Runtime, or None where that fails (the node then stays in the graph)."""
-    from ..backends.onnxruntime.fallback import evaluate
-
-    names = [name for name in node.input if name]
-    feed = {name: array for name, array in zip(node.input, arrays, strict=True) if array is not None}
-    inputs = [helper.make_value_info(n, _type_of(feed[n])) for n in dict.fromkeys(names)]
-    outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
-    graph = helper.make_graph([node], "fold", inputs, outputs)
-    model = helper.make_model(graph, opset_imports=proto.opset_import, ir_version=min(proto.ir_version, 10))
-    found = evaluate(model.SerializeToString(), feed)
-    if found is None or not all(isinstance(array, np.ndarray) for array in found):
-        return None
-    results = iter(found)
-    return [next(results) if name else np.empty(0) for name in node.output]
-
-
-def _type_of(array: np.ndarray) -> TypeProto:
-    return helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)

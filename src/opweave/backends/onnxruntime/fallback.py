@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
@@ -11,9 +12,15 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
-from ...errors import OperationError
+from ... import memory
+from ...errors import MLError, OperationError
+from . import opsets
 from .emit import INLINE_BYTES
 from .sessions import CPU, ENGINE_ERRORS, session_options
+
+T = TypeVar("T")
+
+_FAILURES: tuple[type[Exception], ...] = (MLError, *ENGINE_ERRORS)
 
 
 class FallbackSession:
@@ -24,6 +31,9 @@ class FallbackSession:
         constants: these, by name; large ones are handed over by reference.
         names: what the caller calls the inputs and outputs of `proto`.
 
+    Attributes:
+        types: the type of each output, by the caller's name.
+
     Raises:
         OperationError: the engine refuses the nodes.
     """
@@ -32,7 +42,7 @@ class FallbackSession:
         options = session_options("default")
         self._constants: dict[str, Any] = {}
         for name, array in constants.items():
-            if array.nbytes <= INLINE_BYTES or array.dtype.kind not in "fiub":
+            if array.nbytes <= INLINE_BYTES or not _is_plain(array):
                 proto.graph.initializer.append(numpy_helper.from_array(array, name))
                 continue
             tensor = TensorProto(name=name, dims=array.shape, data_location=TensorProto.EXTERNAL)
@@ -42,58 +52,120 @@ class FallbackSession:
             self._constants[name] = onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
         if self._constants:
             options.add_external_initializers(list(self._constants), list(self._constants.values()))
+        what = ", ".join(dict.fromkeys(node.op_type for node in proto.graph.node))
         try:
+            opsets.lower(proto)
             self._session = onnxruntime.InferenceSession(
                 proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
             )
         except ENGINE_ERRORS as error:
-            what = ", ".join(dict.fromkeys(node.op_type for node in proto.graph.node))
             raise OperationError(f"ONNX Runtime does not take {what}: {error}") from error
+        self._what = what
         self._inputs = {value.name: names[value.name] for value in proto.graph.input}
         self._outputs = {value.name: names[value.name] for value in proto.graph.output}
+        arguments = {value.name: value.type for value in [*self._session.get_inputs(), *self._session.get_outputs()]}
+        self.types: dict[str, onnx.TypeProto] = {slot: type_of(arguments[n]) for n, slot in self._outputs.items()}
+        # Strings, sequences and optionals cannot be bound to memory.
+        self._bound = all(type.startswith("tensor(") and type != "tensor(string)" for type in arguments.values())
 
     def run(self, inputs: Mapping[str, Any], known: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Run on arrays; outputs in `known` are written in place, the result holds the others."""
-        if all(isinstance(value, np.ndarray) and value.dtype.kind in "fiub" for value in inputs.values()):
-            return self._run_bound(inputs, known)
-        # Strings, sequences and optionals cannot be bound to memory.
+        if self._bound:
+            return self._call(lambda: self._run_bound(inputs, known))
         feed = {name: inputs[slot] for name, slot in self._inputs.items()}
         found = self._call(lambda: self._session.run(list(self._outputs), feed))
         results = dict(zip(self._outputs.values(), found, strict=True))
         for slot, target in known.items():
-            np.copyto(target, results.pop(slot), casting="no")
+            memory.copy(target, results.pop(slot), "an output beside strings or sequences")
         return results
 
     def _run_bound(self, inputs: Mapping[str, np.ndarray], known: Mapping[str, np.ndarray]) -> dict[str, Any]:
         binding = engine.SessionIOBinding(self._session._sess)
+        held = {slot: _to_engine(inputs[slot]) for slot in self._inputs.values()}  # the binding holds addresses only
         for name, slot in self._inputs.items():
-            binding.bind_ortvalue_input(name, engine.OrtValue.ortvalue_from_numpy(inputs[slot], CPU))
+            binding.bind_ortvalue_input(name, held[slot])
         for name, slot in self._outputs.items():
             if slot in known:
                 binding.bind_ortvalue_output(name, engine.OrtValue.ortvalue_from_numpy(known[slot], CPU))
             else:
                 binding.bind_output(name, CPU)
-        self._call(lambda: self._session._sess.run_with_iobinding(binding, None))
-        results = {}
-        for (_, slot), value in zip(self._outputs.items(), binding.get_outputs(), strict=True):
-            if slot not in known:
-                # A view of the engine's tensor, which the wrapper keeps alive.
-                results[slot] = onnxruntime.OrtValue(value).numpy() if value.is_tensor() else value.to_python()
-        return results
+        self._session._sess.run_with_iobinding(binding, None)
+        found = zip(self._outputs.values(), binding.get_outputs(), strict=True)
+        return {slot: _from_engine(value) for slot, value in found if slot not in known}
 
-    @staticmethod
-    def _call(function: Any) -> Any:
+    def _call(self, function: Callable[[], T]) -> T:
         try:
             return function()
         except ENGINE_ERRORS as error:
-            raise OperationError(f"ONNX Runtime failed: {error}") from error
+            raise OperationError(f"ONNX Runtime failed to run {self._what}: {error}") from error
 
 
-def evaluate(model: bytes, feed: Mapping[str, np.ndarray]) -> Sequence[Any] | None:
+def _is_plain(array: np.ndarray) -> bool:
+    """Whether NumPy itself knows the data type: bfloat16, float8, int4 and the like come from ml_dtypes."""
+    return array.dtype.isbuiltin == 1 and array.dtype.kind in "fiub"
+
+
+def _to_engine(array: np.ndarray) -> Any:
+    """The engine's tensor for an array; it shares the memory of plain types, which are all that models are made of."""
+    if _is_plain(array):
+        return engine.OrtValue.ortvalue_from_numpy(array, CPU)
+    tensor = numpy_helper.from_array(array)
+    value = engine.OrtValue.ortvalue_from_shape_and_onnx_type(array.shape, tensor.data_type, CPU)
+    ctypes.memmove(value.data_ptr(), tensor.raw_data, len(tensor.raw_data))
+    memory.copies.add(len(tensor.raw_data), "data types that NumPy does not have")
+    return value
+
+
+def _from_engine(value: Any) -> np.ndarray:
+    """A view of the engine's tensor, which the wrapper keeps alive; a copy of types that NumPy does not have."""
+    wrapper = onnxruntime.OrtValue(value)
+    plain = wrapper.data_type() in _PLAIN
+    if plain:
+        array: np.ndarray = wrapper.numpy()
+        return array
+    data = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
+    memory.copies.add(len(data), "data types that NumPy does not have")
+    tensor = TensorProto(dims=value.shape(), data_type=value.element_type(), raw_data=data)
+    return numpy_helper.to_array(tensor)
+
+
+_PLAIN = frozenset(
+    f"tensor({name})"
+    for name in (
+        "float",
+        "double",
+        "float16",
+        "bool",
+        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+    )
+)
+
+
+def type_of(name: str) -> onnx.TypeProto:
+    """The type that the engine writes as `name`, without a shape.
+
+    >>> type_of("seq(tensor(int64))").sequence_type.elem_type.tensor_type.elem_type == TensorProto.INT64
+    True
+    """
+    outer, _, rest = name.partition("(")
+    inner = rest[:-1]
+    match outer:
+        case "seq":
+            return helper.make_sequence_type_proto(type_of(inner))
+        case "optional":
+            return helper.make_optional_type_proto(type_of(inner))
+        case "tensor":
+            return helper.make_tensor_type_proto(TensorProto.DataType.Value(inner.upper()), None)
+    return onnx.TypeProto()
+
+
+def evaluate(proto: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> Sequence[Any] | None:
     """Run a model once; None where the engine cannot."""
+    options = session_options("default")
     try:
-        session = onnxruntime.InferenceSession(model, session_options("default"), providers=["CPUExecutionProvider"])
+        opsets.lower(proto)
+        session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
         found: list[Any] = session.run(None, dict(feed))
-    except ENGINE_ERRORS:
+    except _FAILURES:
         return None
     return found

@@ -1,0 +1,320 @@
+"""Compute nodes on constants while the graph is built.
+
+What is frequent in the shape arithmetic of exported models is computed with NumPy, in microseconds; a session of ONNX
+Runtime takes about a millisecond for each node, and does the rest. An evaluator takes the node's inputs as arrays and its
+attributes as keywords. It declines, by `Declined`, where NumPy and ONNX Runtime might differ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+LARGE_BYTES = 2**24
+"""Results of evaluators up to this size are computed at once; larger ones are left to the graph, as are generated weights."""
+
+GENERATED_BYTES = 65536
+"""ConstantOfShape up to this size is computed at once. The engine fills larger ones, and gives the memory back when it has
+brought them into an order of its own, as it does with weights."""
+
+NEVER = frozenset(
+    {
+        # Random, or with state.
+        *(
+            "RandomNormal",
+            "RandomUniform",
+            "RandomNormalLike",
+            "RandomUniformLike",
+            "Bernoulli",
+            "Multinomial",
+            "Dropout",
+        ),
+        # Weights stay quantised: the engine fuses these with what uses them.
+        *("DequantizeLinear", "QuantizeLinear"),
+    }
+)
+"""Operators that are not computed while the graph is built."""
+
+
+class Declined(Exception):  # noqa: N818  (not an error: another way is taken)
+    """NumPy is not the one to compute this node."""
+
+
+class TooLarge(Exception):  # noqa: N818
+    """The result is not one to compute while the graph is built."""
+
+
+def shape_of_node(node: onnx.NodeProto, shape: Sequence[int]) -> np.ndarray:
+    """What Shape or Size give for an input of some shape."""
+    if node.op_type == "Size":
+        return np.array(math.prod(shape), np.int64)
+    bounds = {attribute.name: attribute.i for attribute in node.attribute}
+    return np.array(shape[bounds.get("start", 0) : bounds.get("end", len(shape))], np.int64)
+
+
+def with_numpy(node: onnx.NodeProto, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+    """The outputs of a node on arrays; None for inputs that are absent.
+
+    Raises:
+        Declined: NumPy is not the one to compute it.
+        TooLarge: they would take more than `LARGE_BYTES`.
+    """
+    function = EVALUATORS.get(node.op_type)
+    if function is None or any(a is not None and a.dtype.kind not in "biuf" for a in arrays):
+        raise Declined
+    attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    if function is _split:
+        attributes["outputs"] = len(node.output)
+    try:
+        with np.errstate(all="ignore"):
+            found = function(*arrays, **attributes)
+    except (TypeError, ValueError, IndexError) as error:  # a node that breaks the rules: the engine may judge it
+        raise Declined from error
+    results = found if isinstance(found, list) else [found]
+    if len(results) != len(node.output):
+        raise Declined
+    return [np.asarray(result, order="C") for result in results]
+
+
+def with_engine(
+    node: onnx.NodeProto, arrays: Sequence[np.ndarray | None], proto: onnx.ModelProto
+) -> list[np.ndarray] | None:
+    """The outputs of a node of a model on arrays; None where ONNX Runtime fails (the node then stays in the graph)."""
+    from ..backends.onnxruntime.fallback import evaluate
+
+    feed = {name: array for name, array in zip(node.input, arrays, strict=True) if array is not None}
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in feed.items()
+    ]
+    outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
+    graph = helper.make_graph([node], "fold", inputs, outputs)
+    model = helper.make_model(graph, opset_imports=proto.opset_import, ir_version=proto.ir_version)
+    found = evaluate(model, feed)
+    if found is None or not all(isinstance(array, np.ndarray) for array in found):
+        return None
+    results = iter(found)
+    return [next(results) if name else np.empty(0) for name in node.output]
+
+
+# Evaluators ----------------------------------------------------------------------------------------------------------
+
+
+def _check_size(shape: Sequence[int], dtype: np.dtype[Any]) -> tuple[int, ...]:
+    if math.prod(int(size) for size in shape) * dtype.itemsize > LARGE_BYTES:
+        raise TooLarge
+    return tuple(int(size) for size in shape)
+
+
+def _same_types(*arrays: np.ndarray) -> None:
+    """ONNX converts nothing; NumPy would."""
+    if len({array.dtype for array in arrays}) > 1:
+        raise Declined
+
+
+def _cast(x: np.ndarray, *, to: int, saturate: int = 1, round_mode: bytes = b"") -> Any:
+    dtype = helper.tensor_dtype_to_np_dtype(to)
+    if dtype.kind not in "biuf":
+        raise Declined
+    if x.dtype.kind == "f" and dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        if not (np.isfinite(x).all() and (x > info.min - 1.0).all() and (x < info.max + 1.0).all()):
+            raise Declined  # not defined
+    return x.astype(dtype)
+
+
+def _add(a: np.ndarray, b: np.ndarray) -> Any:
+    _same_types(a, b)
+    return a + b
+
+
+def _sub(a: np.ndarray, b: np.ndarray) -> Any:
+    _same_types(a, b)
+    return a - b
+
+
+def _mul(a: np.ndarray, b: np.ndarray) -> Any:
+    _same_types(a, b)
+    return a * b
+
+
+def _div(a: np.ndarray, b: np.ndarray) -> Any:
+    _same_types(a, b)
+    if a.dtype.kind == "f":
+        return a / b
+    if not b.all() or (b == -1).any():  # -1: the smallest integer has no counterpart
+        raise Declined
+    quotient = a // b
+    return quotient + ((quotient < 0) & (quotient * b != a)).astype(a.dtype)  # toward zero, not down
+
+
+def _mod(a: np.ndarray, b: np.ndarray, *, fmod: int = 0) -> Any:
+    _same_types(a, b)
+    if fmod or a.dtype.kind == "f" or not b.all() or (b == -1).any():
+        raise Declined
+    return a % b
+
+
+def _compare(function: Callable[..., Any]) -> Callable[..., Any]:
+    def compare(a: np.ndarray, b: np.ndarray) -> Any:
+        _same_types(a, b)
+        return function(a, b)
+
+    return compare
+
+
+def _concat(*arrays: np.ndarray, axis: int) -> Any:
+    _same_types(*arrays)
+    return np.concatenate(arrays, axis)
+
+
+def _gather(data: np.ndarray, indices: np.ndarray, *, axis: int = 0) -> Any:
+    kept = [size for at, size in enumerate(data.shape) if at != axis % data.ndim]
+    _check_size([*kept, *indices.shape], data.dtype)
+    return np.take(data, indices, axis)
+
+
+def _axes(array: np.ndarray | None, attribute: Sequence[int] | None) -> list[int] | None:
+    if array is not None:
+        return [int(axis) for axis in array.reshape(-1)]
+    return None if attribute is None else list(attribute)
+
+
+def _squeeze(data: np.ndarray, array: np.ndarray | None = None, *, axes: Sequence[int] | None = None) -> Any:
+    chosen = _axes(array, axes)
+    return np.squeeze(data, None if chosen is None else tuple(chosen))
+
+
+def _unsqueeze(data: np.ndarray, array: np.ndarray | None = None, *, axes: Sequence[int] | None = None) -> Any:
+    chosen = _axes(array, axes)
+    if chosen is None:
+        raise Declined
+    return np.expand_dims(data, tuple(chosen))
+
+
+def _slice(
+    data: np.ndarray,
+    first: np.ndarray | None = None,
+    last: np.ndarray | None = None,
+    along: np.ndarray | None = None,
+    steps: np.ndarray | None = None,
+    *,
+    starts: Sequence[int] | None = None,
+    ends: Sequence[int] | None = None,
+    axes: Sequence[int] | None = None,
+) -> Any:
+    begin, end = _axes(first, starts), _axes(last, ends)
+    if begin is None or end is None:
+        raise Declined
+    chosen = _axes(along, axes)
+    chosen = list(range(len(begin))) if chosen is None else chosen
+    by = _axes(steps, [1] * len(begin)) or []
+    cut = [slice(None)] * data.ndim
+    for axis, *bounds in zip(chosen, begin, end, by, strict=True):
+        cut[axis] = slice(*bounds)
+    return data[tuple(cut)]
+
+
+def _reshape(data: np.ndarray, shape: np.ndarray, *, allowzero: int = 0) -> Any:
+    sizes = [int(size) for size in shape]
+    if not allowzero:
+        sizes = [data.shape[axis] if size == 0 else size for axis, size in enumerate(sizes)]
+    return data.reshape(sizes)
+
+
+def _range(start: np.ndarray, limit: np.ndarray, delta: np.ndarray) -> Any:
+    _same_types(start, limit, delta)
+    first, last, step = (array.reshape(()).item() for array in (start, limit, delta))
+    if not step:
+        raise Declined
+    count = math.ceil((last - first) / step) if start.dtype.kind == "f" else len(range(first, last, step))
+    _check_size([max(count, 0)], start.dtype)
+    if start.dtype.kind == "f":
+        raise Declined  # the engine adds step by step, and rounds each time
+    return np.arange(first, last, step, start.dtype)
+
+
+def _constant_of_shape(shape: np.ndarray, *, value: TensorProto | None = None) -> Any:
+    fill = np.zeros((), np.float32) if value is None else numpy_helper.to_array(value).reshape(())
+    sizes = _check_size(shape.tolist(), fill.dtype)
+    if math.prod(sizes) * fill.itemsize > GENERATED_BYTES:
+        raise TooLarge
+    return np.full(sizes, fill)
+
+
+def _expand(data: np.ndarray, shape: np.ndarray) -> Any:
+    wanted = np.broadcast_shapes(data.shape, tuple(shape.tolist()))
+    return np.broadcast_to(data, _check_size(wanted, data.dtype))
+
+
+def _tile(data: np.ndarray, repeats: np.ndarray) -> Any:
+    if repeats.shape != (data.ndim,) or (repeats < 0).any():
+        raise Declined
+    _check_size([size * times for size, times in zip(data.shape, repeats.tolist(), strict=True)], data.dtype)
+    return np.tile(data, repeats.tolist())
+
+
+def _where(condition: np.ndarray, x: np.ndarray, y: np.ndarray) -> Any:
+    _same_types(x, y)
+    _check_size(np.broadcast_shapes(condition.shape, x.shape, y.shape), x.dtype)
+    return np.where(condition, x, y)
+
+
+def _transpose(data: np.ndarray, *, perm: Sequence[int] | None = None) -> Any:
+    return np.transpose(data, perm)
+
+
+def _split(
+    data: np.ndarray,
+    array: np.ndarray | None = None,
+    *,
+    axis: int = 0,
+    split: Sequence[int] | None = None,
+    outputs: int,
+) -> Any:
+    sizes = _axes(array, split)
+    if sizes is None:
+        if data.shape[axis] % outputs:
+            raise Declined
+        sizes = [data.shape[axis] // outputs] * outputs
+    if sum(sizes) != data.shape[axis]:
+        raise Declined
+    return np.split(data, np.cumsum(sizes)[:-1].tolist(), axis)
+
+
+EVALUATORS: Mapping[str, Callable[..., Any]] = {
+    "Add": _add,
+    "And": np.logical_and,
+    "Cast": _cast,
+    "Concat": _concat,
+    "ConstantOfShape": _constant_of_shape,
+    "Div": _div,
+    "Equal": _compare(np.equal),
+    "Expand": _expand,
+    "Gather": _gather,
+    "Greater": _compare(np.greater),
+    "GreaterOrEqual": _compare(np.greater_equal),
+    "Identity": lambda x: x,
+    "Less": _compare(np.less),
+    "LessOrEqual": _compare(np.less_equal),
+    "Mod": _mod,
+    "Mul": _mul,
+    "Neg": lambda x: -x,
+    "Not": np.logical_not,
+    "Or": np.logical_or,
+    "Range": _range,
+    "Reshape": _reshape,
+    "Slice": _slice,
+    "Split": _split,
+    "Squeeze": _squeeze,
+    "Sub": _sub,
+    "Tile": _tile,
+    "Transpose": _transpose,
+    "Unsqueeze": _unsqueeze,
+    "Where": _where,
+}

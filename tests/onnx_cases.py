@@ -1,0 +1,150 @@
+"""ONNX's own backend tests as cases that `InferenceSession` runs: used by the tests, and by `tools/onnx_expectations.py`."""
+
+from __future__ import annotations
+
+import tomllib
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.backend.test.loader as loader
+from onnx import TensorProto, numpy_helper
+
+import opweave as ow
+from opweave.onnx.session import InferenceSession
+from opweave.onnx.trace import Step
+
+EXPECT = Path(__file__).parent / "expect"
+
+KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
+"""The kinds of cases that come with the `onnx` package, but for its networks."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One backend test.
+
+    Attributes:
+        name: its name in ONNX, with the kind in front unless that is "node".
+        rtol: the tolerance, relative to what is expected.
+        atol: the tolerance, absolute.
+        source: the case as ONNX's loader gives it.
+    """
+
+    name: str
+    rtol: float
+    atol: float
+    source: Any
+
+    def load(self) -> tuple[onnx.ModelProto, list[tuple[list[Any], list[Any]]]]:
+        """The model, and its inputs and outputs."""
+        if self.source.model is not None:
+            sets = [([_value(i) for i in ins], [_value(o) for o in outs]) for ins, outs in self.source.data_sets]
+            return self.source.model, sets
+        folder = Path(self.source.model_dir)
+        model = onnx.load(folder / "model.onnx")
+        sets = []
+        for data in sorted(folder.glob("test_data_set*")):
+            inputs = [
+                _stored(data / f"input_{k}.pb", v) for k, v in enumerate(_files(data, "input", model.graph.input))
+            ]
+            outputs = [
+                _stored(data / f"output_{k}.pb", v) for k, v in enumerate(_files(data, "output", model.graph.output))
+            ]
+            sets.append((inputs, outputs))
+        assert sets, f"{folder} has no data"
+        return model, sets
+
+
+@cache
+def cases() -> dict[str, Case]:
+    """All cases by name."""
+    found = {}
+    with warnings.catch_warnings():  # NumPy's, of the overflows that the cases are about
+        warnings.simplefilter("ignore")
+        for kind in KINDS:
+            for source in sorted(loader.load_model_tests(kind=kind), key=lambda source: source.name):
+                name = source.name if kind == "node" else f"{kind}/{source.name}"
+                found[name] = Case(name, source.rtol, source.atol, source)
+    return found
+
+
+@cache
+def expected(name: str) -> dict[str, str]:
+    """A list of `expect/`, by the names of the cases."""
+    entries: dict[str, str] = tomllib.loads((EXPECT / f"{name}.toml").read_text())
+    return entries
+
+
+@cache
+def context() -> ow.MLContext:
+    """The context that cases run in."""
+    return ow.ml.create_context(device="cpu")
+
+
+def run(case: Case) -> list[Step]:
+    """Run a case, and return the nodes that fell back; `AssertionError` where something else comes out than ONNX says."""
+    model, sets = case.load()
+    session = InferenceSession(model, context())
+    assert sets
+    steps: dict[int, Step] = {}
+    for inputs, outputs in sets:
+        names = [argument.name for argument in session.get_inputs()]
+        assert len(inputs) == len(names), f"the case has {len(inputs)} values for the inputs {names}"
+        got = session.run(None, dict(zip(names, inputs, strict=True)))
+        check(got, outputs, case.rtol, case.atol)
+        for plan in session._plans.values():
+            for segment in plan.segments:
+                if segment.kind == "fallback":
+                    steps |= {id(step): step for step in segment.steps}
+    return list(steps.values())
+
+
+def check(got: Any, wanted: Any, rtol: float, atol: float, where: str = "outputs") -> None:
+    """Assert that two values are of one kind, type and shape, and equal within the tolerance."""
+    if wanted is None:
+        assert got is None, f"{where}: {got!r} instead of nothing"
+    elif isinstance(wanted, (list, tuple)):
+        assert isinstance(got, (list, tuple)), f"{where}: {type(got).__name__} instead of a sequence"
+        assert len(got) == len(wanted), f"{where}: {len(got)} values instead of {len(wanted)}"
+        for k, (a, b) in enumerate(zip(got, wanted, strict=True)):
+            check(a, b, rtol, atol, f"{where}[{k}]")
+    else:
+        assert isinstance(got, np.ndarray), f"{where}: {type(got).__name__} instead of an array"
+        assert got.shape == np.shape(wanted), f"{where}: {got.shape} instead of {np.shape(wanted)}"
+        if wanted.dtype.kind in "OUS":
+            assert got.dtype.kind in "OUS", f"{where}: {got.dtype} instead of strings"
+            assert got.tolist() == wanted.tolist(), where
+            return
+        assert got.dtype == wanted.dtype, f"{where}: {got.dtype} instead of {wanted.dtype}"
+        if wanted.dtype.kind == "c" or wanted.dtype.name in ("float64", "int64", "uint64"):
+            np.testing.assert_allclose(got, wanted, rtol=rtol, atol=atol, err_msg=where)
+            return
+        if wanted.dtype.name == "bfloat16":
+            rtol = max(rtol, 2**-6)  # two units in the last place, as in ONNX's own runner
+        exact = [array.astype(np.float64) for array in (got, wanted)]
+        np.testing.assert_allclose(*exact, rtol=rtol, atol=atol, err_msg=where)
+
+
+def _value(value: Any) -> Any:
+    return numpy_helper.to_array(value) if isinstance(value, TensorProto) else value
+
+
+def _files(folder: Path, kind: str, values: Sequence[onnx.ValueInfoProto]) -> Sequence[onnx.ValueInfoProto]:
+    """The inputs or outputs of which a data set has values: initializers have none."""
+    return values[: len(list(folder.glob(f"{kind}_*.pb")))]
+
+
+def _stored(path: Path, info: onnx.ValueInfoProto) -> Any:
+    data = path.read_bytes()
+    match info.type.WhichOneof("value"):
+        case "sequence_type":
+            return numpy_helper.to_list(onnx.SequenceProto.FromString(data))
+        case "optional_type":
+            return numpy_helper.to_optional(onnx.OptionalProto.FromString(data))
+    return numpy_helper.to_array(TensorProto.FromString(data))

@@ -1,0 +1,43 @@
+"""ONNX's own backend tests (`onnx.backend.test`) through `InferenceSession`.
+
+Two lists in `expect/`, both strict, made by `tools/onnx_expectations.py`: `onnx.toml` has the cases that cannot pass, and
+`onnx_fallback.toml` those that need ONNX Runtime for operators that WebNN cannot express, with the reasons. All others pass on
+WebNN graphs alone.
+"""
+
+from __future__ import annotations
+
+import onnx_cases
+import pytest
+
+import opweave as ow
+
+
+@pytest.mark.parametrize("name", onnx_cases.cases())
+def test_case(name: str) -> None:
+    case = onnx_cases.cases()[name]
+    reason = onnx_cases.expected("onnx").get(name)
+    if reason is not None:
+        with pytest.raises((AssertionError, ow.MLError)):
+            onnx_cases.run(case)
+        pytest.xfail(reason)
+    fallen = {step.node.op_type for step in onnx_cases.run(case)}
+    listed = onnx_cases.expected("onnx_fallback").get(name, "")
+    operators = {entry.partition(":")[0] for entry in listed.split("; ")} - {""}
+    assert fallen == operators, "what falls back is not what the list says"
+
+
+def test_lists_name_cases_that_exist_and_no_case_twice() -> None:
+    failing, falling = onnx_cases.expected("onnx"), onnx_cases.expected("onnx_fallback")
+    assert set(failing) <= set(onnx_cases.cases())
+    assert set(falling) <= set(onnx_cases.cases())
+    assert not set(failing) & set(falling)
+
+
+def test_most_cases_pass_on_webnn_alone(record_property: pytest.RecordProperty) -> None:
+    total = len(onnx_cases.cases())
+    failing, falling = len(onnx_cases.expected("onnx")), len(onnx_cases.expected("onnx_fallback"))
+    counts = {"webnn": total - failing - falling, "with fallback": falling, "cannot pass": failing}
+    for name, count in counts.items():
+        record_property(name, count)
+    assert counts["webnn"] > total / 2, counts

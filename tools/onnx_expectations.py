@@ -1,0 +1,137 @@
+"""Run ONNX's own backend tests, print how many pass, and with `--write` renew the lists of those that do not.
+
+python tools/onnx_expectations.py            the counts, and how the lists would change
+python tools/onnx_expectations.py --write    tests/expect/onnx.toml and onnx_fallback.toml
+
+What cannot pass is tried in ONNX Runtime alone as well: where that succeeds, the fault is Opweave's, and the list says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import onnxruntime
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+import onnx_cases  # noqa: E402
+
+import opweave as ow  # noqa: E402
+
+REASONS = {
+    r"Could not find an implementation for (\w+)\(": r"ONNX Runtime has no kernel for \1 with these types",
+    r"Failed to construct locale": "ONNX Runtime needs a locale that the machine does not have",
+    r"layout_ == 0 was false": "ONNX Runtime has recurrent networks with layout 0 only",
+    r"Batchwise recurrent operations": "ONNX Runtime has recurrent networks with layout 0 only",
+    r"Non per-tensor quantization is not supported": "ONNX Runtime takes one zero point for all channels only",
+    r"type '(tensor\(\w+\))' of input parameter \(.*?\) of operator \((\w+)\)": r"ONNX Runtime's \2 does not take \1",
+    r"Type '(tensor\(\w+\))' of input parameter \(.*?\) of operator \((\w+)\)": r"ONNX Runtime's \2 does not take \1",
+}
+"""What the engine says -> the reason in the list."""
+
+
+def reason_for(error: BaseException) -> str:
+    """One line about why a case fails."""
+    text = " ".join(str(error).split())
+    for pattern, reason in REASONS.items():
+        if found := re.search(pattern, text):
+            return found.expand(reason)
+    text = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
+    text = re.sub(r"/\S+:\d+ ", "", text)
+    return f"{type(error).__name__}: {text}"[:160]
+
+
+def engine_passes(case: onnx_cases.Case) -> bool:
+    """Whether ONNX Runtime alone passes a case."""
+    model, sets = case.load()
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        for inputs, outputs in sets:
+            names = [argument.name for argument in session.get_inputs()]
+            got = session.run(None, dict(zip(names, inputs, strict=True)))
+            onnx_cases.check(got, outputs, case.rtol, case.atol)
+    except Exception:  # whatever it is, the engine does not pass
+        return False
+    return True
+
+
+def examine() -> tuple[dict[str, str], dict[str, str]]:
+    """The cases that fail, and those that need fallback, with reasons."""
+    failing: dict[str, str] = {}
+    falling: dict[str, str] = {}
+    for name, case in onnx_cases.cases().items():
+        try:
+            steps = onnx_cases.run(case)
+        except (AssertionError, ow.MLError) as error:
+            reason = reason_for(error)
+            failing[name] = f"OUR FAULT: {reason}" if engine_passes(case) else reason
+            continue
+        except Exception as error:
+            failing[name] = f"NOT AN ERROR OF OURS: {reason_for(error)}"
+            continue
+        reasons: dict[str, list[str]] = defaultdict(list)
+        for step in steps:
+            if step.reason not in reasons[step.node.op_type]:
+                reasons[step.node.op_type].append(step.reason)
+        if reasons:
+            falling[name] = "; ".join(
+                f"{op}: {', '.join(why).replace(';', ',')}" for op, why in sorted(reasons.items())
+            )
+    return failing, falling
+
+
+def write(path: Path, head: str, entries: dict[str, str]) -> None:
+    """A list, grouped by reason, most frequent ones first."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for name, reason in entries.items():
+        groups[reason].append(name)
+    lines = [f"# {line}" for line in head.splitlines()]
+    for reason, names in sorted(groups.items(), key=lambda group: (-len(group[1]), group[0])):
+        text = reason.replace("\\", "\\\\").replace('"', '\\"')
+        lines += ["", *(f'"{name}" = "{text}"' for name in sorted(names))]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    """Print the counts and the differences; write the lists where asked to."""
+    parser = argparse.ArgumentParser(description="ONNX's backend tests through InferenceSession")
+    parser.add_argument("--write", action="store_true", help="renew the lists in tests/expect")
+    arguments = parser.parse_args()
+    failing, falling = examine()
+    old: dict[str, dict[str, str]] = {}
+    for name in ("onnx", "onnx_fallback"):
+        old[name] = onnx_cases.expected(name) if (onnx_cases.EXPECT / f"{name}.toml").exists() else {}
+    total = len(onnx_cases.cases())
+    print(
+        f"{total} cases: {total - len(failing) - len(falling)} pass on WebNN graphs alone, {len(falling)} with ", end=""
+    )
+    print(f"fallback, {len(failing)} cannot pass")
+    for name, new in (("onnx", failing), ("onnx_fallback", falling)):
+        for case in sorted(set(new) - set(old[name])):
+            print(f"{name}.toml: new: {case}: {new[case]}")
+        for case in sorted(set(old[name]) - set(new)):
+            print(f"{name}.toml: gone: {case}")
+    if arguments.write:
+        write(
+            onnx_cases.EXPECT / "onnx.toml",
+            "Backend tests of ONNX that cannot pass, with the reason; strict: one that passes fails the run.\n"
+            "Made by tools/onnx_expectations.py.",
+            failing,
+        )
+        write(
+            onnx_cases.EXPECT / "onnx_fallback.toml",
+            "Backend tests of ONNX that need fallback: the operators that ONNX Runtime runs, and why. Strict in both ways:\n"
+            "what falls back must be listed, what is listed must fall back. Made by tools/onnx_expectations.py.",
+            falling,
+        )
+
+
+if __name__ == "__main__":
+    main()
