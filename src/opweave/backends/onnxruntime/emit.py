@@ -323,6 +323,8 @@ class Emitter:
 
     def _widened(self, op_type: str, data_type: str, domain: str) -> str:
         """The data type in which the engine can run `op_type` for operands of `data_type`."""
+        if data_type == "float32":
+            return data_type  # there is a kernel for every operator; the registry, which takes megabytes, is not asked
         have = kernels.data_types(op_type, domain)
         if have is None or data_type in have:
             return data_type

@@ -53,6 +53,11 @@ class _Axis:
         return (self.positions >= 0) & (self.positions < self.size)
 
     @property
+    def is_whole(self) -> bool:
+        """Whether there is one window, and it is the input."""
+        return self.taps == self.size and self.dilation == 1 and not (self.before or self.after)
+
+    @property
     def regular(self) -> bool:
         """Whether the engine's kernels can do it."""
         return max(self.before, self.after) < self.taps and bool(self.inside.any(1).all())
@@ -71,6 +76,9 @@ def _axes(
 
 def _pool(ctx: Emitter, op_type: str, x: Value, axes: Sequence[_Axis], fill: float, **attributes: Any) -> Value:
     """One of the engine's poolings, over an input that is padded with `fill` first where the engine would not do it."""
+    if x.data_type == "float32" and all(a.is_whole for a in axes):
+        whole: Value = ctx.emit(f"Global{op_type}", x)
+        return whole
     before, after = [a.before for a in axes], [a.after for a in axes]
     place: dict[str, Any] = {"pads": before + after}
     if not all(a.regular for a in axes):
