@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are first used
-    from . import memory as memory
+    from . import memory as memory, onnx as onnx
     from .backends import Device as Device, devices as devices
     from .builder import MLGraphBuilder as MLGraphBuilder
     from .context import ML as ML, MLContext as MLContext, MLContextLostInfo as MLContextLostInfo, ml as ml
@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are 
         ValidationError as ValidationError,
     )
     from .graph import MLOperand as MLOperand
+    from .onnx.session import InferenceSession as InferenceSession
     from .runtime.executable import MLGraph as MLGraph
     from .tensor import MLTensor as MLTensor
 
@@ -37,6 +38,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "DataError": "errors",
     "Device": "backends",
+    "InferenceSession": "onnx.session",
     "InvalidStateError": "errors",
     "ML": "context",
     "MLContext": "context",
@@ -53,6 +55,7 @@ _HOMES = {
     "devices": "backends",
     "memory": "",
     "ml": "context",
+    "onnx": "",
 }
 """Public name -> the module that holds it. A test compares it with the imports above."""
 

@@ -1,0 +1,127 @@
+"""Write WebNN graphs as ONNX models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from .. import __version__
+from ..backends.onnxruntime import ort
+from ..backends.onnxruntime.emit import Emitter
+from ..errors import InvalidStateError, ValidationError, require
+from ..files import written
+from ..graph import Graph, Node
+from ..ops.composite import rms_normalization
+from ..passes.legalise import legalise
+from ..runtime.executable import MLGraph
+
+INSIDE_BYTES = 1_500_000_000
+"""Weights up to this size are written into the model itself; a protocol buffer can hold 2 GB at the most."""
+
+_ALIGNMENT = 4096  # so that every tensor of a data file can be mapped into memory on its own
+
+_NOT_IN_ONNX = {rms_normalization}  # the engine's rule emits an operator that ONNX does not have
+
+
+def save(graph: MLGraph, path: str | Path) -> None:
+    """Write a graph as an ONNX model, for any engine that reads ONNX.
+
+    Inputs and outputs have their names of the graph. Weights are written into the file; beyond 1.5 GB they go into a second
+    file beside it, called like the first with `.data` at the end. A file of this name is replaced once the new one is
+    complete.
+
+    Args:
+        graph: what `MLGraphBuilder.build` gave.
+        path: the file to write.
+
+    Raises:
+        ValidationError: an input and an output have the same name, which ONNX cannot express.
+        InvalidStateError: the graph is destroyed.
+        DataError: the file cannot be written.
+    """
+    require(isinstance(graph, MLGraph), f"save takes an MLGraph, got {type(graph).__name__}")
+    graph.check_alive()
+    if graph._graph is None:
+        raise InvalidStateError("the graph is destroyed")
+    model, weights = to_onnx(graph._graph)
+    path = Path(path)
+    with ExitStack() as stack:
+        # Left in the reverse order: the data file is in its place before the model that names it.
+        file = stack.enter_context(written(path))
+        if sum(array.nbytes for array in weights.values()) > INSIDE_BYTES:
+            location = f"{path.name}.data"
+            data, end = stack.enter_context(written(path.with_name(location))), 0
+            for tensor in model.graph.initializer:
+                array = weights.get(tensor.name)
+                if array is not None:
+                    start = -(-end // _ALIGNMENT) * _ALIGNMENT
+                    data.write(bytes(start - end))
+                    data.write(_bytes(array))
+                    end = start + array.nbytes
+                    _refer(tensor, {"location": location, "offset": start, "length": array.nbytes})
+        else:
+            for tensor in model.graph.initializer:
+                if tensor.name in weights:
+                    tensor.ClearField("external_data")
+                    tensor.ClearField("data_location")
+                    tensor.raw_data = bytes(_bytes(weights[tensor.name]))
+        file.write(model.SerializeToString())
+
+
+def to_onnx(graph: Graph) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """A graph as a model, and the arrays of those of its initializers that it holds no data of."""
+
+    def supports(node: Node) -> bool:
+        return node.op not in _NOT_IN_ONNX and ort.supports(node)
+
+    ctx = Emitter()
+    values, _ = ort.emit(ctx, legalise(graph, supports, "ONNX")[0])
+    descs = [operand.desc for operand in graph.outputs.values()]
+    places = {f"o{k}": pair for k, pair in enumerate(zip(values.values(), descs, strict=True))}
+    model = onnx.ModelProto.FromString(ctx.finish(places)[0])
+    both = graph.inputs.keys() & graph.outputs.keys()
+    if both:
+        raise ValidationError(f"ONNX needs different names for inputs and outputs, got {min(both)!r} for one of each")
+    model.producer_name, model.producer_version = "opweave", __version__
+    outside = [(t, ctx.constants[t.name]) for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL]
+    inputs = {f"i{k}": name for k, name in enumerate(graph.inputs)}
+    _rename(model.graph, inputs | {f"o{k}": name for k, name in enumerate(graph.outputs)})
+    used = {node.domain for node in model.graph.node} | {""}
+    kept = [entry for entry in model.opset_import if entry.domain in used]
+    del model.opset_import[:]
+    model.opset_import.extend(kept)
+    return model, {tensor.name: array for tensor, array in outside}
+
+
+def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    """Give inputs and outputs their names; others step aside where they are called the same."""
+    inner = {name for node in graph.node for name in node.output} | {tensor.name for tensor in graph.initializer}
+    taken, table = set(names.values()), dict(names)
+    for name in inner - names.keys():
+        fresh = name
+        while fresh in taken:
+            fresh += "_"  # no name of ours ends so
+        table[name] = fresh
+    for node in graph.node:
+        node.input[:] = [table.get(name, name) for name in node.input]
+        node.output[:] = [table.get(name, name) for name in node.output]
+    for named in [*graph.initializer, *graph.input, *graph.output]:
+        named.name = table.get(named.name, named.name)
+
+
+def _refer(tensor: TensorProto, place: Mapping[str, object]) -> None:
+    """Say where the data of a tensor are."""
+    del tensor.external_data[:]
+    for key, value in place.items():
+        tensor.external_data.add(key=key, value=str(value))
+
+
+def _bytes(array: np.ndarray) -> Any:
+    """The bytes of an array, little-endian as in memory here, without a copy."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

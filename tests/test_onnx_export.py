@@ -1,0 +1,168 @@
+"""Graphs written as ONNX: valid, and the same to ONNX Runtime, to ONNX's reference and to us."""
+
+from __future__ import annotations
+
+import warnings
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.reference
+import onnxruntime
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+from samples import SAMPLES, Make, type_choices
+from test_agreement import record
+
+import opweave as ow
+from opweave.op import Op
+from opweave.ops import Operations, composite
+
+for file in sorted(Path(__file__).parent.joinpath("samples").glob("[a-z]*.py")):
+    import_module(f"samples.{file.stem}")
+
+CONTEXT = ow.ml.create_context(device="cpu")
+
+
+def network() -> tuple[ow.MLGraph, dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """A small network, what goes in and what comes out; its names are those that the writer would choose."""
+    rng = np.random.default_rng(0)
+    b = ow.MLGraphBuilder(CONTEXT)
+    x, shift = b.input("t1", "float32", [1, 3, 8, 8]), b.input("o0", "float32", [])
+    w = b.constant(rng.standard_normal((16, 3, 3, 3)).astype("float32"))
+    y = b.conv2d(x, w, padding=[1, 1, 1, 1], label="stem").relu() + shift
+    graph = b.build({"c0": y, "i1": b.reduce_mean(y, axes=[2, 3]), "x": b.identity(x)})
+    feed = {"t1": rng.standard_normal((1, 3, 8, 8)).astype("float32"), "o0": np.array(0.5, np.float32)}
+    return graph, feed, dict(CONTEXT.compute(graph, feed))
+
+
+def runtime(path: Path, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What ONNX Runtime makes of a file."""
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, feed), strict=True))
+
+
+def test_names_and_values_survive(tmp_path: Path) -> None:
+    graph, feed, wanted = network()
+    path = tmp_path / "model.onnx"
+    ow.onnx.save(graph, path)
+    model = onnx.load(path)
+    onnx.checker.check_model(model, full_check=True)
+    assert [i.name for i in model.graph.input] == ["t1", "o0"]
+    assert [o.name for o in model.graph.output] == ["c0", "i1", "x"]
+    assert model.graph.node[0].name.startswith("stem")
+    assert model.producer_name == "opweave"
+    for found in (runtime(path, feed), ow.InferenceSession(path, fallback="error")):
+        if isinstance(found, ow.InferenceSession):
+            found = dict(zip(wanted, found.run(list(wanted), feed), strict=True))
+        for name, array in wanted.items():
+            np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-6)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+few = settings(max_examples=4, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+
+EVERYTHING: dict[str, Op[..., Any]] = Operations.listing() | {
+    name: op for name, op in vars(composite).items() if isinstance(op, Op) and op in SAMPLES
+}
+
+NOT_IN_REFERENCE = {
+    "average_pool2d": "windows on nothing but padding",
+    "conv_transpose2d": "several groups",
+    "gru": "other activations than the usual",
+    "quantize_linear": "numbers beyond the type",
+    "reduce_log_sum_exp": "special numbers",
+    "reduce_min": "special numbers",
+    "resample2d": "sizes that are given",
+    "sigmoid": "scalars",
+    "softsign": "scalars",
+}
+"""Operations that ONNX's reference does not do as ONNX Runtime and the Web Platform Tests do, and where they differ."""
+
+
+def exported(name: str, folder: Path, data: st.DataObject) -> tuple[Path, dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """A call of an operation as a file, what goes in and what comes out."""
+    op = EVERYTHING[name]
+    sample = SAMPLES[op]
+    types = data.draw(st.sampled_from(type_choices(op, CONTEXT.backend.limits(op))))
+    builder, result, arrays = record(CONTEXT, op, sample.make(Make(data.draw, types)))
+    results = result if isinstance(result, tuple) else [result]
+    graph = builder.build({f"y{k}": r for k, r in enumerate(results)})
+    path = folder / "model.onnx"
+    ow.onnx.save(graph, path)
+    feed = {name: arrays[name] for name in graph.inputs}
+    return path, feed, dict(CONTEXT.compute(graph, feed))
+
+
+@pytest.mark.parametrize("name", [name for name, op in EVERYTHING.items() if op in SAMPLES])
+@given(data=st.data())
+@few
+def test_each_operation_is_valid_and_means_the_same(
+    name: str, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    path, feed, wanted = exported(name, tmp_path_factory.mktemp("op"), data)
+    model = onnx.load(path)
+    onnx.checker.check_model(model)
+    assert {entry.domain for entry in model.opset_import} == {""}
+    for output, array in runtime(path, feed).items():
+        np.testing.assert_array_equal(array, wanted[output])
+    if name not in NOT_IN_REFERENCE:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            found = onnx.reference.ReferenceEvaluator(str(path)).run(None, feed)
+        for array, other in zip(found, wanted.values(), strict=True):
+            assert array.dtype == other.dtype
+            tolerance = 5e-3 if array.dtype == np.float16 else 1e-4
+            np.testing.assert_allclose(array, other, rtol=tolerance, atol=tolerance)
+
+
+def test_the_reference_agrees(tmp_path: Path) -> None:
+    graph, feed, wanted = network()
+    path = tmp_path / "model.onnx"
+    ow.onnx.save(graph, path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = onnx.reference.ReferenceEvaluator(str(path)).run(None, feed)
+    for array, other in zip(found, wanted.values(), strict=True):
+        np.testing.assert_allclose(array, other, rtol=1e-5, atol=1e-5)
+
+
+def test_large_weights_lie_beside_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("opweave.onnx.export.INSIDE_BYTES", 1000)
+    graph, feed, wanted = network()
+    path = tmp_path / "model.onnx"
+    ow.onnx.save(graph, path)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["model.onnx", "model.onnx.data"]
+    onnx.checker.check_model(str(path))
+    np.testing.assert_array_equal(runtime(path, feed)["c0"], wanted["c0"])
+    (mine,) = ow.InferenceSession(path).run(["c0"], feed)
+    np.testing.assert_allclose(mine, wanted["c0"], rtol=1e-6)
+
+
+def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, _, _ = network()
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"before")
+    monkeypatch.setattr("opweave.onnx.export._bytes", lambda array: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        ow.onnx.save(graph, path)
+    assert path.read_bytes() == b"before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_errors_say_what_is_wrong(tmp_path: Path) -> None:
+    b = ow.MLGraphBuilder(CONTEXT)
+    twice = b.build({"x": b.input("x", "float32", [2]).relu()})
+    with pytest.raises(ow.ValidationError, match="different names for inputs and outputs, got 'x'"):
+        ow.onnx.save(twice, tmp_path / "x.onnx")
+    with pytest.raises(ow.DataError, match=r"nowhere/x\.onnx: No such file or directory"):
+        ow.onnx.save(network()[0], tmp_path / "nowhere" / "x.onnx")
+    with pytest.raises(ow.ValidationError, match="save takes an MLGraph, got str"):
+        ow.onnx.save("graph", tmp_path / "x.onnx")
+    twice.destroy()
+    with pytest.raises(ow.InvalidStateError, match="destroyed"):
+        ow.onnx.save(twice, tmp_path / "x.onnx")
+    assert not list(tmp_path.iterdir())
