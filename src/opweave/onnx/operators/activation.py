@@ -138,7 +138,9 @@ def _matrix(b: MLGraphBuilder, input: Tensor, axis: int | None, opset: int) -> t
 def log_softmax(b: MLGraphBuilder, x: MLOperand, axis: int) -> MLOperand:
     """The logarithm of a softmax; without the maximum, the logarithm would eat up the digits of large numbers."""
     centred = b.sub(x, b.reduce_max(x, axes=[axis], keep_dimensions=True))
-    return b.sub(centred, b.reduce_log_sum_exp(centred, axes=[axis], keep_dimensions=True))
+    # In three steps: engines have slow kernels for the logarithm of a sum of exponentials, which look for a maximum again.
+    total = b.reduce_sum(b.exp(centred), axes=[axis], keep_dimensions=True)
+    return b.sub(centred, b.log(total))
 
 
 @converts("Softmax")
