@@ -18,6 +18,7 @@ from onnx import NodeProto, TensorProto, TypeProto, helper, numpy_helper, shape_
 from .. import memory
 from ..builder import MLGraphBuilder
 from ..context import MLContext
+from ..dtypes import FLOATS
 from ..errors import DataError, MLError, OperationError, ValidationError
 from ..graph import MLOperand
 from . import fold, operators as operators  # the latter registers the converters
@@ -304,7 +305,12 @@ class Tracer:
             self.builder, *inputs, **_keywords(converter, node, types, self.model.opsets, inputs)
         )
         results = result if isinstance(result, tuple) else (result,)
-        inferred = self._infer(node, values)
+        # Where one type of floats comes in and goes out there is no need to ask for the operator's definition, which takes
+        # time, and megabytes for all operators together.
+        floats = {DATA_TYPES[t] for t in types if t} & set(FLOATS)
+        made_types = {result.data_type for result in results if isinstance(result, MLOperand)}
+        plain = made_types <= set(FLOATS) and len(made_types | floats) <= 1
+        inferred = {} if plain else self._infer(node, values)
         wanted = [name for name in node.output if name]
         if len(results) < len(node.output):
             raise Unsupported(f"only {len(results)} of the outputs {wanted} can be made")
