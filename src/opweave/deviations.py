@@ -170,6 +170,12 @@ ADDITIONS = [
         "For messages and tests.",
     ),
     Deviation(
+        ("opweave.InferenceSession", "opweave.onnx"),
+        "addition",
+        "ONNX models run on WebNN graphs, and what WebNN cannot express in ONNX Runtime; graphs can be written as ONNX.",
+        "Networks come as `.onnx` files; on the Web a framework does this on top of WebNN.",
+    ),
+    Deviation(
         ("opweave.memory",),
         "addition",
         "The counter of copies, `opweave.memory.copies`.",
@@ -194,6 +200,7 @@ ADDITIONS = [
             "MLGraphBuilder.check_open",
             "MLGraphBuilder.limits",
             "MLGraphBuilder.listing",
+            "MLGraphBuilder.make_node",
             "MLGraphBuilder.max_byte_length",
             "MLGraphBuilder.owns",
             "MLOperand.builder",

@@ -50,7 +50,8 @@ class Argument:
     @classmethod
     def of(cls, info: onnx.ValueInfoProto, fixed: Mapping[str, int]) -> Argument:
         """What `info` says, with the sizes of named dimensions in `fixed`."""
-        tensor = info.type.tensor_type
+        type = info.type.optional_type.elem_type if info.type.HasField("optional_type") else info.type
+        tensor = type.tensor_type
         dims: list[int | str | None] = []
         for dim in tensor.shape.dim:
             if dim.HasField("dim_value"):

@@ -189,6 +189,7 @@ class InferenceSession:
         for name, size in self._fixed.items():
             is_size = isinstance(size, (int, np.integer)) and not isinstance(size, bool) and size > 0
             require(is_size, f"fix_shapes: {name!r} must be a positive integer, got {size!r}")
+            self._fixed[name] = int(size)
 
     def _checked_shapes(self, given: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...] | None]:
         """Input shapes in the order of the inputs, those that the model declares in full filled in."""

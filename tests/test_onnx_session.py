@@ -1,0 +1,585 @@
+"""What `InferenceSession` promises: names, types and shapes, plans, tensors, memory, threads, and messages."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+
+import opweave as ow
+from opweave import memory
+from opweave.onnx.session import PLANS
+
+CONTEXT = ow.ml.create_context(device="cpu")
+FLOAT, BOOL, STRING, DOUBLE = TensorProto.FLOAT, TensorProto.BOOL, TensorProto.STRING, TensorProto.DOUBLE
+
+Value = tuple[str, int, Sequence[Any] | None]
+
+
+def model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[Value | onnx.ValueInfoProto],
+    outputs: Sequence[Value | onnx.ValueInfoProto],
+    **initializers: np.ndarray,
+) -> onnx.ModelProto:
+    def info(value: Value | onnx.ValueInfoProto) -> onnx.ValueInfoProto:
+        return value if isinstance(value, onnx.ValueInfoProto) else helper.make_tensor_value_info(*value)
+
+    graph = helper.make_graph(
+        nodes,
+        "test",
+        [info(value) for value in inputs],
+        [info(value) for value in outputs],
+        [numpy_helper.from_array(array, name) for name, array in initializers.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+def session(proto: onnx.ModelProto, **options: Any) -> ow.InferenceSession:
+    return ow.InferenceSession(proto, CONTEXT, **options)
+
+
+def node(op_type: str, inputs: str, outputs: str, **attributes: Any) -> onnx.NodeProto:
+    return helper.make_node(op_type, inputs.split(), outputs.split(), **attributes)
+
+
+def sum_model(shape: Sequence[Any] = ("batch", 3)) -> onnx.ModelProto:
+    """One output, z = relu(x + y)."""
+    nodes = [node("Add", "x y", "s"), node("Relu", "s", "z")]
+    return model(nodes, [("x", FLOAT, shape), ("y", FLOAT, shape)], [("z", FLOAT, shape)])
+
+
+def mixed_model(shape: Sequence[Any] = (4, 64)) -> onnx.ModelProto:
+    """WebNN, then fallback (WebNN has no float64), and that twice."""
+    nodes = [node("Relu", "x", "a"), node("Cast", "a", "d", to=DOUBLE), node("Cast", "d", "b", to=FLOAT)]
+    nodes += [node("Add", "b x", "c"), node("Cast", "c", "e", to=DOUBLE), node("Cast", "e", "f", to=FLOAT)]
+    nodes += [node("Neg", "f", "z")]
+    return model(nodes, [("x", FLOAT, shape)], [("z", FLOAT, shape)])
+
+
+X = np.float32([[1, -2, 3], [4, 5, -6]])
+Y = np.float32([[-1, 1, 1], [1, -9, 1]])
+
+
+def message(run: Any, error: type[ow.MLError] = ow.ValidationError) -> str:
+    with pytest.raises(error) as raised:
+        run()
+    return str(raised.value)
+
+
+# Inputs and outputs --------------------------------------------------------------------------------------------------
+
+
+def test_inputs_and_outputs_are_described_as_onnxruntime_does() -> None:
+    sequence = helper.make_tensor_sequence_value_info("s", FLOAT, None)
+    optional = helper.make_value_info("o", helper.make_optional_type_proto(helper.make_tensor_type_proto(FLOAT, [2])))
+    nodes = [node("SequenceAt", "s i", "z"), node("Identity", "t", "u"), node("Identity", "d", "e")]
+    nodes += [node("OptionalHasElement", "o", "h")]
+    inputs = [sequence, ("i", TensorProto.INT64, []), ("t", STRING, ["n", None]), ("d", DOUBLE, [2]), optional]
+    proto = model(nodes, inputs, [("z", FLOAT, None), ("u", STRING, ["n", None]), ("e", DOUBLE, [2]), ("h", BOOL, [])])
+    ours, theirs = session(proto), onnxruntime.InferenceSession(proto.SerializeToString())
+    for got, wanted in ((ours.get_inputs(), theirs.get_inputs()), (ours.get_outputs(), theirs.get_outputs())):
+        assert [(a.name, a.type, a.shape) for a in got] == [(a.name, a.type, a.shape) for a in wanted]
+    assert [a.type for a in ours.get_inputs()][:2] == ["seq(tensor(float))", "tensor(int64)"]
+
+
+def test_initializers_among_the_inputs_are_no_inputs() -> None:
+    proto = model([node("Add", "x w", "z")], [("x", FLOAT, [3]), ("w", FLOAT, [3])], [("z", FLOAT, [3])], w=X[0])
+    s = session(proto)
+    assert [a.name for a in s.get_inputs()] == ["x"]
+    assert s.run(None, {"x": Y[0]})[0].tolist() == (X[0] + Y[0]).tolist()
+
+
+def test_outputs_come_in_the_order_they_are_asked_for() -> None:
+    nodes = [node("Relu", "x", "a"), node("Neg", "x", "b"), node("Abs", "x", "c")]
+    proto = model(nodes, [("x", FLOAT, [2, 3])], [(name, FLOAT, [2, 3]) for name in "abc"])
+    s = session(proto)
+    everything = s.run(None, {"x": X})
+    assert [array.tolist() for array in everything] == [np.maximum(X, 0).tolist(), (-X).tolist(), np.abs(X).tolist()]
+    assert [array.tolist() for array in s.run([], {"x": X})] == [array.tolist() for array in everything]
+    c, a, again = s.run(["c", "a", "c"], {"x": X})
+    assert (c.tolist(), a.tolist(), again.tolist()) == (np.abs(X).tolist(), np.maximum(X, 0).tolist(), c.tolist())
+    assert not np.shares_memory(c, again)
+
+
+@pytest.mark.parametrize(
+    ("names", "feed", "text"),
+    [
+        (["q"], {"x": X, "y": Y}, "output_names must be among ['z']; unknown: ['q']"),
+        ("z", {"x": X, "y": Y}, "output_names must be a list of names, got 'z'"),
+        (None, {"x": X}, "inputs must hold ['x', 'y']; missing: ['y']"),
+        (None, {"x": X, "y": Y, "w": X}, "inputs must hold ['x', 'y']; unknown: ['w']"),
+        (None, [X, Y], "inputs must map names to arrays, got list"),
+        (None, {"x": X, "y": Y.astype("float64")}, "input 'y' must be tensor(float), got an array of float64"),
+        (None, {"x": X, "y": Y.astype(">f4")}, "input 'y' must be tensor(float), got an array of >f4"),
+        (None, {"x": X, "y": [1, 2]}, "input 'y' must be tensor(float), got an array of int64"),
+        (None, {"x": X, "y": [[1], [2, 3]]}, "input 'y' must be an array, got list"),
+        (None, {"x": X, "y": None}, "input 'y' must be tensor(float), got an array of object"),
+        (None, {"x": X, "y": "text"}, "input 'y' must be tensor(float), got an array of <U4"),
+        (None, {"x": X, "y": Y[:, :2]}, "input 'y' must have shape ['batch', 3], got [2, 2]"),
+        (None, {"x": X, "y": Y[0]}, "input 'y' must have shape ['batch', 3], got [3]"),
+        (None, {"x": X, "y": Y[:1]}, "the dimension 'batch' is 2 in input 'x', and 1 in input 'y'"),
+        (
+            None,
+            {"x": X, "y": torch.zeros(2, 3, dtype=torch.bfloat16)},
+            "input 'y' must be an array or a buffer, got Tensor",
+        ),
+        (None, {"x": X, "y": np.ma.masked_array(Y, Y > 0)}, "input 'y' must not be masked"),
+    ],
+)
+def test_wrong_arguments_are_named_with_what_came(names: Any, feed: Any, text: str) -> None:
+    assert message(lambda: session(sum_model()).run(names, feed)).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"fallback": "never"}, "fallback must be 'auto' or 'error', got 'never'"),
+        ({"fix_shapes": {"batch": 0}}, "fix_shapes: 'batch' must be a positive integer, got 0"),
+        ({"fix_shapes": {"batch": "2"}}, "fix_shapes: 'batch' must be a positive integer, got '2'"),
+        ({"fix_shapes": {"time": 2}}, "fix_shapes: the inputs have the named dimensions ['batch']; unknown: ['time']"),
+        (
+            {"preferred_output_location": "gpu"},
+            "preferred_output_location of 'z' must be 'cpu' or 'ml-tensor', got 'gpu'",
+        ),
+        (
+            {"preferred_output_location": {"q": "cpu"}},
+            "preferred_output_location: outputs must be among ['z']; unknown: ['q']",
+        ),
+    ],
+)
+def test_wrong_options_are_named(options: Any, text: str) -> None:
+    assert message(lambda: session(sum_model(), **options)) == text
+
+
+def test_a_context_is_checked() -> None:
+    assert message(lambda: ow.InferenceSession(sum_model(), "cpu")) == "context must be an MLContext, got str"
+    context = ow.ml.create_context(device="cpu")
+    s = ow.InferenceSession(sum_model(), context)
+    assert s.context is context
+    context.destroy()
+    assert "the context is lost" in message(lambda: s.run(None, {"x": X, "y": Y}), ow.InvalidStateError)
+
+
+def test_a_model_comes_from_a_path_bytes_or_a_proto(tmp_path: Path) -> None:
+    proto = sum_model()
+    path = tmp_path / "model.onnx"
+    path.write_bytes(proto.SerializeToString())
+    wanted = np.maximum(X + Y, 0).tolist()
+    for source in (path, str(path), path.read_bytes(), bytearray(path.read_bytes()), proto):
+        assert ow.InferenceSession(source, CONTEXT).run(None, {"x": X, "y": Y})[0].tolist() == wanted
+    assert ow.InferenceSession(path).run(None, {"x": X, "y": Y})[0].tolist() == wanted
+
+
+# Shapes and plans ----------------------------------------------------------------------------------------------------
+
+
+def test_dynamic_dimensions_are_specialised_and_kept() -> None:
+    s = session(sum_model())
+    assert len(s._plans) == 0
+    for size in range(1, PLANS + 1):
+        x = np.full((size, 3), 2, np.float32)
+        assert s.run(None, {"x": x, "y": x})[0].tolist() == [[4, 4, 4]] * size
+    assert len(s._plans) == PLANS
+    first = s._plans[next(iter(s._plans))]
+    s.run(None, {"x": X[:1], "y": Y[:1]})  # the first one is used again, so the second is now the oldest
+    x = np.zeros((PLANS + 1, 3), np.float32)
+    s.run(None, {"x": x, "y": x})
+    kept = [key[0][1][0] for key in s._plans]
+    assert sorted(kept) == [1, *range(3, PLANS + 2)]
+    assert first in s._plans.values()
+
+
+def test_fixed_shapes_are_compiled_at_once_and_hold() -> None:
+    s = session(sum_model(), fix_shapes={"batch": np.int64(2)})
+    assert len(s._plans) == 1
+    assert s.get_inputs()[0].shape == [2, 3]
+    assert s.run(None, {"x": X, "y": Y})[0].tolist() == np.maximum(X + Y, 0).tolist()
+    assert message(lambda: s.run(None, {"x": X[:1], "y": Y[:1]})) == "input 'x' must have shape [2, 3], got [1, 3]"
+    assert len(s._plans) == 1
+
+
+def test_inputs_without_declared_rank_take_any() -> None:
+    s = session(model([node("Abs", "x", "z")], [("x", FLOAT, None)], [("z", FLOAT, None)]))
+    for shape in ((), (2,), (1, 2, 3)):
+        x = np.full(shape, -1, np.float32)
+        got = s.run(None, {"x": x})[0]
+        assert (got.shape, got.min()) == (shape, 1)
+
+
+def test_scalars() -> None:
+    s = session(model([node("Add", "x y", "z")], [("x", FLOAT, []), ("y", FLOAT, [])], [("z", FLOAT, [])]))
+    got = s.run(None, {"x": np.float32(1), "y": np.array(2, np.float32)})[0]
+    assert (got.shape, got.item()) == ((), 3)
+    text = message(lambda: s.run(None, {"x": np.float32([1]), "y": np.float32(2)}))
+    assert text == "input 'x' must have shape [], got [1]"
+
+
+def test_empty_tensors_run_through_the_fallback() -> None:
+    s = session(sum_model())
+    empty = np.zeros((0, 3), np.float32)
+    assert s.run(None, {"x": empty, "y": empty})[0].shape == (0, 3)
+    assert s.run(None, {"x": X, "y": Y})[0].shape == (2, 3)
+
+
+# Memory --------------------------------------------------------------------------------------------------------------
+
+
+def copies_of(run: Any) -> tuple[Any, dict[str, int]]:
+    before = {reason: tally.count for reason, tally in memory.copies.by_reason.items()}
+    result = run()
+    after = {reason: tally.count - before.get(reason, 0) for reason, tally in memory.copies.by_reason.items()}
+    return result, {reason: count for reason, count in after.items() if count}
+
+
+def test_nothing_is_copied_on_the_way_through_webnn_and_fallback() -> None:
+    x = np.random.default_rng(0).standard_normal((4, 64), np.float32)
+    s = session(mixed_model())
+    assert [segment.kind for segment in next(iter(s._plans.values())).segments].count("fallback") >= 1
+    (z,), copies = copies_of(lambda: s.run(None, {"x": x}))
+    np.testing.assert_array_equal(z, -(np.maximum(x, 0) + x))
+    assert copies == {}
+
+
+def test_segments_read_what_others_have_written_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    s = session(mixed_model())
+    (plan,) = s._plans.values()
+    seen: list[tuple[list[str], list[str], dict[str, int]]] = []
+    for part in plan._parts:
+
+        def run(slots: dict[str, Any], part: Any = part, original: Any = part.run) -> None:
+            original(slots)
+            places = {name: slots[name].ctypes.data for name in [*part.inputs, *part.outputs]}
+            seen.append((part.inputs, part.outputs, places))
+
+        monkeypatch.setattr(part, "run", run)
+    x, out = np.ones((4, 64), np.float32), np.empty((4, 64), np.float32)
+    s.run(None, {"x": x}, out={"z": out})
+    assert len(seen) >= 3
+    assert all(places["x"] == x.ctypes.data for _, _, places in seen if "x" in places)
+    written = {name: places[name] for _, outputs, places in seen for name in outputs}
+    read = {name: places[name] for inputs, _, places in seen for name in inputs if name != "x"}
+    assert read
+    assert read.items() <= written.items()
+    assert written["z"] == out.ctypes.data
+
+
+def test_results_are_written_into_the_arrays_given() -> None:
+    s = session(sum_model())
+    out = np.full((2, 3), 9, np.float32)
+    (got,), copies = copies_of(lambda: s.run(None, {"x": X, "y": Y}, out={"z": out}))
+    assert got is out
+    assert out.tolist() == np.maximum(X + Y, 0).tolist()
+    assert copies == {}
+
+
+def test_memory_of_a_result_is_its_own() -> None:
+    s = session(sum_model())
+    first = s.run(None, {"x": X, "y": Y})[0]
+    kept = first.copy()
+    second = s.run(None, {"x": X, "y": X})[0]
+    assert first.tolist() == kept.tolist()
+    assert not np.shares_memory(first, second)
+
+
+@pytest.mark.parametrize(
+    ("out", "text"),
+    [
+        ({"q": np.zeros((2, 3), np.float32)}, "out must be among ['z']; unknown: ['q']"),
+        ({"z": np.zeros((2, 3), np.float64)}, "out['z'] must be tensor(float), got an array of float64"),
+        ({"z": np.zeros((2, 4), np.float32)}, "out['z'] must have shape ['batch', 3], got [2, 4]"),
+        ({"z": np.zeros((4, 3), np.float32)}, "out['z'] must have shape [2, 3], got [4, 3]"),
+        ({"z": np.zeros((3, 2), np.float32).T}, "out['z'] must be C-contiguous, aligned and writable"),
+        ({"z": [0]}, "out['z'] must be an array, got list"),
+        ({"z": X}, "the memory of 'output z' overlaps that of 'input x'; outputs need memory of their own"),
+        ([X], "out must map names to arrays, got list"),
+    ],
+)
+def test_arrays_for_results_must_fit(out: Any, text: str) -> None:
+    assert message(lambda: session(sum_model()).run(None, {"x": X, "y": Y}, out=out)) == text
+
+
+def test_read_only_arrays_are_fed_but_not_written() -> None:
+    x, z = X.copy(), np.zeros((2, 3), np.float32)
+    x.flags.writeable = z.flags.writeable = False
+    s = session(sum_model())
+    assert s.run(None, {"x": x, "y": Y})[0].tolist() == np.maximum(X + Y, 0).tolist()
+    assert "writable" in message(lambda: s.run(None, {"x": x, "y": Y}, out={"z": z}))
+
+
+def test_strided_and_unaligned_inputs_cost_one_counted_copy() -> None:
+    s = session(sum_model())
+    unaligned = np.zeros(25, np.uint8)[1:].view(np.float32).reshape(2, 3)
+    unaligned[:] = Y
+    (z,), copies = copies_of(lambda: s.run(None, {"x": X.T.copy().T, "y": unaligned}))
+    assert z.tolist() == np.maximum(X + Y, 0).tolist()
+    assert sum(copies.values()) == 2
+
+
+def test_outputs_that_are_inputs_constants_or_each_other_are_copies() -> None:
+    w = np.float32([5, 6, 7])
+    big = np.zeros(100_000, np.float32)
+    nodes = [node("Identity", "x", "a"), node("Identity", "w", "b"), node("Relu", "x", "c"), node("Identity", "c", "d")]
+    nodes += [node("Identity", "big", "e")]
+    outputs = [("a", FLOAT, [3]), ("b", FLOAT, [3]), ("c", FLOAT, [3]), ("d", FLOAT, [3]), ("e", FLOAT, [100_000])]
+    s = session(model(nodes, [("x", FLOAT, [3])], [*outputs, ("w", FLOAT, [3]), ("x", FLOAT, [3])], w=w, big=big))
+    x = np.float32([-1, 0, 1])
+    results = s.run(None, {"x": x})
+    for array in results:
+        array += 1
+    assert x.tolist() == [-1, 0, 1]
+    wanted = [x, w, np.maximum(x, 0), np.maximum(x, 0), big, w, x]
+    assert [array.tolist() for array in results] == [(array + 1).tolist() for array in wanted]
+    assert [array.tolist() for array in s.run(None, {"x": x})] == [array.tolist() for array in wanted]
+    out = {name: np.empty(3, np.float32) for name in "abcdwx"}
+    s.run(None, {"x": x}, out=out)
+    assert [array.tolist() for array in out.values()] == [array.tolist() for array in [*wanted[:4], w, x]]
+
+
+def test_one_of_two_names_for_a_result_may_be_given_memory() -> None:
+    nodes = [node("Relu", "x", "c"), node("Identity", "c", "d")]
+    s = session(model(nodes, [("x", FLOAT, [3])], [("c", FLOAT, [3]), ("d", FLOAT, [3])]))
+    for name, other in (("c", "d"), ("d", "c")):
+        out = np.empty(3, np.float32)
+        first, second = s.run([other, name], {"x": np.float32([-1, 2, 3])}, out={name: out})
+        assert second is out
+        out[:] = 0
+        assert first.tolist() == [0, 2, 3]
+
+
+# Kinds of values -----------------------------------------------------------------------------------------------------
+
+
+def test_bool_in_and_out() -> None:
+    nodes = [node("Not", "x", "a"), node("Where", "a p q", "z")]
+    inputs: list[Value] = [("x", BOOL, [3]), ("p", FLOAT, [3]), ("q", FLOAT, [3])]
+    s = session(model(nodes, inputs, [("a", BOOL, [3]), ("z", FLOAT, [3])]), fallback="error")
+    x, p, q = np.array([True, False, True]), np.float32([1, 2, 3]), np.float32([4, 5, 6])
+    out = np.empty(3, bool)
+    a, z = s.run(None, {"x": x, "p": p, "q": q}, out={"a": out})
+    assert a is out
+    assert (a.dtype, a.tolist(), z.tolist()) == (np.dtype(bool), [False, True, False], [4, 2, 6])
+    text = message(lambda: s.run(None, {"x": x.view(np.uint8), "p": p, "q": q}))
+    assert text == "input 'x' must be tensor(bool), got an array of uint8"
+    assert s.run(["a"], {"x": torch.tensor(x), "p": p, "q": q})[0].tolist() == [False, True, False]
+
+
+def test_bool_travels_in_uint8_tensors() -> None:
+    s = session(
+        model([node("Not", "x", "a")], [("x", BOOL, [3])], [("a", BOOL, [3])]), preferred_output_location="ml-tensor"
+    )
+    (a,) = s.run(None, {"x": np.array([True, False, True])})
+    assert (a.data_type, a.numpy().tolist()) == ("uint8", [0, 1, 0])
+    assert s.run(None, {"x": a})[0].numpy().tolist() == [1, 0, 1]
+    wrong = CONTEXT.tensor_from(np.uint8([0, 1, 2]))
+    assert message(lambda: s.run(None, {"x": wrong})) == "input 'x' must hold 0 and 1 for bool, got 2"
+
+
+def test_strings_pass_through_the_fallback() -> None:
+    nodes = [node("StringConcat", "x y", "z"), node("Relu", "f", "g")]
+    inputs: list[Value] = [("x", STRING, ["n"]), ("y", STRING, ["n"]), ("f", FLOAT, [2])]
+    s = session(model(nodes, inputs, [("z", STRING, ["n"]), ("g", FLOAT, [2])]))
+    f = np.float32([-1, 1])
+    z, g = s.run(None, {"x": np.array(["a", "b"]), "y": np.array(["ä", ""], object), "f": f})
+    assert (z.tolist(), g.tolist()) == (["aä", "b"], [0, 1])
+    text = message(lambda: s.run(None, {"x": np.float32([1, 2]), "y": np.array(["a", "b"]), "f": f}))
+    assert text == "input 'x' must hold strings, got an array of float32"
+    assert "cannot be written into" in message(
+        lambda: s.run(None, {"x": ["a"], "y": ["b"], "f": f}, out={"z": np.array(["", ""])})
+    )
+
+
+def test_types_that_webnn_lacks() -> None:
+    nodes = [node("Add", "x x", "d"), node("Cast", "d", "f", to=FLOAT), node("Relu", "f", "z")]
+    s = session(model(nodes, [("x", DOUBLE, ["n"])], [("z", FLOAT, ["n"]), ("d", DOUBLE, ["n"])]))
+    z, d = s.run(None, {"x": np.array([-1.0, 2.0])})
+    assert (z.tolist(), d.tolist(), d.dtype) == ([0, 4], [-2, 4], np.dtype("float64"))
+
+
+def test_sequences_in_and_out() -> None:
+    sequence = helper.make_tensor_sequence_value_info("s", FLOAT, None)
+    result = helper.make_tensor_sequence_value_info("t", FLOAT, None)
+    s = session(model([node("SequenceInsert", "s x", "t")], [sequence, ("x", FLOAT, [2])], [result]))
+    (t,) = s.run(None, {"s": [np.float32([1]), np.float32([2, 3])], "x": np.float32([4, 5])})
+    assert [array.tolist() for array in t] == [[1], [2, 3], [4, 5]]
+    assert message(lambda: s.run(None, {"s": X, "x": X[0, :2]})) == "input 's' must be a list, got ndarray"
+
+
+def test_values_of_unknown_shape_pass_between_segments() -> None:
+    nodes = [
+        node("Relu", "x", "a"),
+        node("NonZero", "a", "n"),
+        node("Neg", "y", "b"),
+        node("Cast", "b", "c", to=DOUBLE),
+    ]
+    nodes += [node("Cast", "n", "m", to=DOUBLE), node("ReduceMax", "c", "top", keepdims=0), node("Mul", "m top", "k")]
+    nodes += [node("Cast", "k", "z", to=FLOAT), node("Exp", "y", "e"), node("Size", "n", "s")]
+    outputs: list[Value] = [("z", FLOAT, None), ("e", FLOAT, [2]), ("n", TensorProto.INT64, None)]
+    proto = model(nodes, [("x", FLOAT, [2, 3]), ("y", FLOAT, [2])], [*outputs, ("s", TensorProto.INT64, [])])
+    s = session(proto)
+    (plan,) = s._plans.values()
+    assert {segment.kind for segment in plan.segments} == {"webnn", "fallback"}
+    y = np.float32([-2, 1])
+    z, e, n, size = s.run(None, {"x": X, "y": y})
+    wanted = np.array(np.nonzero(np.maximum(X, 0)))
+    np.testing.assert_array_equal(z, (wanted * 2).astype(np.float32))
+    np.testing.assert_array_equal(n, wanted)
+    np.testing.assert_allclose(e, np.exp(y), rtol=1e-6)
+    assert size == wanted.size
+    assert s.run(["n"], {"x": np.zeros((2, 3), np.float32), "y": y})[0].shape == (2, 0)
+    text = message(lambda: s.run(None, {"x": X, "y": y}, out={"n": np.empty((2, 9), np.int64)}))
+    assert text == "out['n'] must have shape [2, 4], got [2, 9]"
+
+
+# Tensors and other libraries -----------------------------------------------------------------------------------------
+
+
+def test_torch_tensors_are_read_in_place_and_results_can_be_torch() -> None:
+    s = session(sum_model())
+    x, y = torch.tensor(X), torch.tensor(Y)
+    (z,), copies = copies_of(lambda: s.run(None, {"x": x, "y": y}))
+    assert torch.equal(torch.from_dlpack(z), torch.relu(x + y))
+    assert copies == {}
+    z = torch.empty(2, 3)
+    s.run(None, {"x": x, "y": y}, out={"z": z.numpy()})
+    assert torch.equal(z, torch.relu(x + y))
+
+
+def test_tensors_in_and_out_without_a_copy() -> None:
+    s = session(sum_model(), preferred_output_location="ml-tensor")
+    x = CONTEXT.create_tensor("float32", [2, 3], writable=True)  # not readable, as a graph's input need not be
+    CONTEXT.write_tensor(x, X)
+    (z,), copies = copies_of(lambda: s.run(None, {"x": x, "y": Y}))
+    assert isinstance(z, ow.MLTensor)
+    assert (z.context, z.data_type, z.shape, copies) == (CONTEXT, "float32", (2, 3), {})
+    assert z.numpy().tolist() == np.maximum(X + Y, 0).tolist()
+    (again,), copies = copies_of(lambda: s.run(None, {"x": z, "y": z}))
+    assert again.numpy().tolist() == (2 * np.maximum(X + Y, 0)).tolist()
+    assert copies == {}
+
+
+def test_a_tensor_is_written_into_where_it_is_given() -> None:
+    s = session(sum_model())
+    cache = CONTEXT.create_tensor("float32", [2, 3], readable=True)
+    (z,), copies = copies_of(lambda: s.run(None, {"x": X, "y": Y}, out={"z": cache}))
+    assert z is cache
+    assert cache.numpy().tolist() == np.maximum(X + Y, 0).tolist()
+    assert copies == {}
+
+
+def test_the_same_tensor_may_be_two_inputs_but_not_input_and_output() -> None:
+    s = session(sum_model())
+    x = CONTEXT.tensor_from(X.copy())
+    assert s.run(None, {"x": x, "y": x})[0].tolist() == np.maximum(2 * X, 0).tolist()
+    assert "overlaps" in message(lambda: s.run(None, {"x": x, "y": Y}, out={"z": x}))
+
+
+def test_a_destroyed_tensor_is_refused() -> None:
+    x = CONTEXT.tensor_from(X.copy())
+    x.destroy()
+    assert "is destroyed" in message(lambda: session(sum_model()).run(None, {"x": x, "y": Y}))
+
+
+def test_each_output_has_a_location() -> None:
+    nodes = [node("Relu", "x", "a"), node("Neg", "x", "b"), node("Cast", "x", "d", to=DOUBLE)]
+    proto = model(nodes, [("x", FLOAT, [3])], [("a", FLOAT, [3]), ("b", FLOAT, [3]), ("d", DOUBLE, [3])])
+    s = session(proto, preferred_output_location={"a": "ml-tensor", "b": "cpu"})
+    a, b, d = s.run(None, {"x": X[0]})
+    assert (type(a), type(b), type(d)) == (ow.MLTensor, np.ndarray, np.ndarray)
+    text = "preferred_output_location: 'd' is tensor(double), which a tensor cannot hold"
+    assert message(lambda: session(proto, preferred_output_location="ml-tensor")) == text
+
+
+# Running -------------------------------------------------------------------------------------------------------------
+
+
+def test_run_async() -> None:
+    s = session(sum_model())
+
+    async def both() -> list[list[Any]]:
+        return await asyncio.gather(*(s.run_async(None, {"x": X, "y": k * Y}) for k in range(4)))
+
+    for k, (z,) in enumerate(asyncio.run(both())):
+        assert z.tolist() == np.maximum(X + k * Y, 0).tolist()
+
+
+@pytest.mark.parametrize("proto", [sum_model(), mixed_model(["n", 64])], ids=["webnn", "mixed"])
+def test_many_threads_with_different_shapes(proto: onnx.ModelProto) -> None:
+    s = session(proto)
+    names = [argument.name for argument in s.get_inputs()]
+    width = s.get_inputs()[0].shape[1]
+    reference = onnxruntime.InferenceSession(proto.SerializeToString())
+    rng = np.random.default_rng(0)
+    feeds = [
+        {name: rng.standard_normal((1 + k % 3, width)).astype(np.float32) for name in names}  # type: ignore[arg-type]
+        for k in range(60)
+    ]
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda feed: s.run(None, feed)[0], feeds))
+    for feed, got in zip(feeds, results, strict=True):
+        np.testing.assert_allclose(got, reference.run(None, feed)[0], rtol=1e-6)
+
+
+# Fallback and explanations -------------------------------------------------------------------------------------------
+
+
+def test_fallback_can_be_refused() -> None:
+    nodes = [node("Relu", "x", "a"), helper.make_node("NonZero", ["a"], ["z"], name="where")]
+    proto = model(nodes, [("x", FLOAT, [2, 3])], [("z", TensorProto.INT64, None)])
+    text = message(lambda: session(proto, fallback="error"), ow.NotSupportedError)
+    assert text.startswith("NonZero 'where' cannot run on WebNN: ")
+    dynamic = model(nodes, [("x", FLOAT, ["n", 3])], [("z", TensorProto.INT64, None)])
+    s = session(dynamic, fallback="error")
+    assert "NonZero 'where'" in message(lambda: s.run(None, {"x": X}), ow.NotSupportedError)
+    assert session(sum_model(), fallback="error").run(None, {"x": X, "y": Y})[0].shape == (2, 3)
+
+
+def test_explain_says_which_node_runs_where_and_why() -> None:
+    text = session(mixed_model()).explain()
+    assert re.search(r"segment 0: 1 nodes, WebNN on cpu\n  Relu\n", text)
+    assert re.search(r"ONNX Runtime \(fallback\)\n  Cast: .+\n  Cast: .+\n", text)
+    assert text.endswith("0 nodes were computed at build time")
+
+
+def test_explain_needs_shapes() -> None:
+    s = session(sum_model())
+    assert "pass input_shapes" in message(s.explain)
+    assert "segment 0: 2 nodes" in s.explain({"y": [2, 3], "x": (2, 3)})
+    assert message(lambda: s.explain({"x": [2, 3]})) == "input_shapes must hold ['x', 'y']; missing: ['y']"
+    assert message(lambda: s.explain({"x": [2, 3], "y": [2]})) == "input 'y' must have shape ['batch', 3], got [2]"
+    s.run(None, {"x": X, "y": Y})
+    assert "segment 0: 2 nodes" in s.explain()
+
+
+def test_operators_of_the_user_and_unknown_ones_are_named() -> None:
+    proto = model([helper.make_node("Frob", ["x"], ["z"], domain="my.ops")], [("x", FLOAT, [2])], [("z", FLOAT, [2])])
+    proto.opset_import.append(helper.make_opsetid("my.ops", 1))
+    assert message(lambda: session(proto), ow.OperationError).startswith("ONNX Runtime does not take Frob: ")
+    assert "Frob cannot run on WebNN" in message(lambda: session(proto, fallback="error"), ow.NotSupportedError)
+
+
+def test_functions_of_the_model_are_put_in_place() -> None:
+    nodes = [node("Mul", "a a", "b"), helper.make_node("Add", ["b", "a"], ["c"])]
+    function = helper.make_function("my.ops", "Twice", ["a"], ["c"], nodes, [helper.make_opsetid("", 21)])
+    proto = model([helper.make_node("Twice", ["x"], ["z"], domain="my.ops")], [("x", FLOAT, [2])], [("z", FLOAT, [2])])
+    proto.opset_import.append(helper.make_opsetid("my.ops", 1))
+    proto.functions.append(function)
+    got = session(proto, fallback="error").run(None, {"x": np.float32([2, 3])})[0]
+    assert got.tolist() == [6, 12]
+
+
+def test_newer_operator_sets_than_the_engine_knows_run_in_the_fallback() -> None:
+    graph = model([node("NonZero", "x", "z")], [("x", FLOAT, [3])], [("z", TensorProto.INT64, None)]).graph
+    newest = onnx.defs.onnx_opset_version()
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", newest)], ir_version=onnx.IR_VERSION)
+    assert session(proto).run(None, {"x": X[0]})[0].tolist() == [[0, 1, 2]]
