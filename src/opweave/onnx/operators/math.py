@@ -337,10 +337,13 @@ def _(b: MLGraphBuilder, x: Tensor, axis: Tensor, *, exclusive: int = 0, reverse
 
 
 @converts("Range")
-def _(b: MLGraphBuilder, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
+def _(b: MLGraphBuilder, start: Tensor, limit: Tensor, delta: Tensor, *, stash_type: int = TensorProto.FLOAT) -> Tensor:
+    # Computed in float64, which holds what `stash_type`, float32 or float16, can hold.
     first, last, step = (
         known(v, what) for v, what in ((start, "the start"), (limit, "the limit"), (delta, "the step"))
     )
+    if not step.all():
+        raise Unsupported("the step is 0")
     count = max(math.ceil((last.item() - first.item()) / step.item()), 0)
     values: np.ndarray = (first.reshape(()) + np.arange(count) * step.reshape(())).astype(first.dtype)
     return values
