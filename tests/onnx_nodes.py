@@ -19,7 +19,7 @@ CONTEXT = ow.ml.create_context()
 def model_of(
     nodes: Sequence[onnx.NodeProto],
     feed: Mapping[str, np.ndarray],
-    constants: Mapping[str, np.ndarray],
+    constants: Mapping[str, Any],
     outputs: Sequence[str],
     *,
     opset: int = 21,
@@ -34,7 +34,7 @@ def model_of(
         "test",
         inputs,
         [onnx.ValueInfoProto(name=name) for name in outputs],
-        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
     )
     imports = [helper.make_opsetid("", opset)]
     model = onnx.shape_inference.infer_shapes(helper.make_model(graph, opset_imports=imports, ir_version=10))
