@@ -334,6 +334,14 @@ FOLDS: list[tuple[str, list[Any], dict[str, Any], int]] = [
     *((op, [numbers("bool", 4), numbers("bool", 4)], {}, 7) for op in ("And", "Or")),
     ("Not", [numbers("bool", 4)], {}, 7),
     ("Neg", [numbers("int64", 4)], {}, 13),
+    ("Abs", [numbers("int64", 4)], {}, 13),
+    *(
+        (op, [numbers(t, 4), numbers(t, 3, 1), numbers(t, 1)], {}, 13)
+        for op in ("Min", "Max")
+        for t in ("int64", "int32")
+    ),
+    *((op, [np.array([-0.5, 0.5, 2.5, -1e30], np.float32)], {}, 13) for op in ("Floor", "Ceil")),
+    ("Sqrt", [np.array([0.0, 2, 3, 1e30], np.float32)], {}, 13),
     ("Expand", [numbers("float32", 3, 1), ints(2, 1, 4)], {}, 13),
     ("Tile", [numbers("float32", 3, 1), ints(2, 3)], {}, 13),
     ("Transpose", [numbers("float32", 2, 3, 4)], {"perm": [2, 0, 1]}, 13),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -229,14 +230,14 @@ def _reshape(data: np.ndarray, shape: np.ndarray, *, allowzero: int = 0) -> Any:
 
 def _range(start: np.ndarray, limit: np.ndarray, delta: np.ndarray) -> Any:
     _same_types(start, limit, delta)
-    first, last, step = (array.reshape(()).item() for array in (start, limit, delta))
+    first, last, step = bounds = [array.reshape(()).item() for array in (start, limit, delta)]
     if not step:
         raise Declined
     count = math.ceil((last - first) / step) if start.dtype.kind == "f" else len(range(first, last, step))
     _check_size([max(count, 0)], start.dtype)
     if start.dtype.kind == "f":
         raise Declined  # the engine adds step by step, and rounds each time
-    return np.arange(first, last, step, start.dtype)
+    return np.array(range(*bounds), start.dtype)
 
 
 def _constant_of_shape(shape: np.ndarray, *, value: TensorProto | None = None) -> Any:
@@ -287,21 +288,36 @@ def _split(
     return np.split(data, np.cumsum(sizes)[:-1].tolist(), axis)
 
 
+def _extreme(function: Callable[..., Any]) -> Callable[..., Any]:
+    def extreme(*arrays: np.ndarray) -> Any:
+        _same_types(*arrays)
+        if arrays[0].dtype.kind not in "iu":
+            raise Declined  # zeros have signs, and NaN its own rules
+        return reduce(function, arrays)
+
+    return extreme
+
+
 EVALUATORS: Mapping[str, Callable[..., Any]] = {
+    "Abs": np.abs,
     "Add": _add,
     "And": np.logical_and,
     "Cast": _cast,
+    "Ceil": np.ceil,
     "Concat": _concat,
     "ConstantOfShape": _constant_of_shape,
     "Div": _div,
     "Equal": _compare(np.equal),
     "Expand": _expand,
+    "Floor": np.floor,
     "Gather": _gather,
     "Greater": _compare(np.greater),
     "GreaterOrEqual": _compare(np.greater_equal),
     "Identity": lambda x: x,
     "Less": _compare(np.less),
     "LessOrEqual": _compare(np.less_equal),
+    "Max": _extreme(np.maximum),
+    "Min": _extreme(np.minimum),
     "Mod": _mod,
     "Mul": _mul,
     "Neg": lambda x: -x,
@@ -311,6 +327,7 @@ EVALUATORS: Mapping[str, Callable[..., Any]] = {
     "Reshape": _reshape,
     "Slice": _slice,
     "Split": _split,
+    "Sqrt": np.sqrt,
     "Squeeze": _squeeze,
     "Sub": _sub,
     "Tile": _tile,
