@@ -6,10 +6,12 @@ session = ow.InferenceSession("model.onnx")
 (logits,) = session.run(None, {"image": pixels})
 print(session.explain())
 
-`save` writes a graph of `MLGraphBuilder` as an ONNX model:
+`save` writes a graph of `MLGraphBuilder` as an ONNX model, and `load` makes a graph of a model:
 
 ow.onnx.save(graph, "model.onnx")
+graph = ow.onnx.load("model.onnx")
 """
 
+from .convert import load as load
 from .export import save as save
 from .session import InferenceSession as InferenceSession

@@ -1,4 +1,4 @@
-"""The command line: `opweave demo | devices | ops | doctor`."""
+"""Commands about this machine and about operations: demo, devices, ops, doctor."""
 
 from __future__ import annotations
 
@@ -10,21 +10,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from . import __version__
-from .errors import MLError
-
-app = typer.Typer(
-    help="WebNN for Python: neural networks on the engines of this machine.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="rich",
-    pretty_exceptions_show_locals=False,
-)
-console = Console()
-errors = Console(stderr=True)
+from .. import __version__
+from .common import Verbose, app, console, errors
 
 EXTRAS = {
     "demo": (["PIL", "safetensors"], "photographs and weights for `opweave demo`"),
@@ -48,6 +37,7 @@ def _main(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
     ] = False,
+    verbose: Verbose = False,
 ) -> None:
     pass
 
@@ -63,7 +53,7 @@ def demo(
     ] = False,
 ) -> None:
     """Enlarge a photograph by three with a small network, and compare it with bicubic enlargement."""
-    from .demo import run
+    from ..demo import run
 
     run(photo, output, enlarge=enlarge, console=console)
 
@@ -71,7 +61,7 @@ def demo(
 @app.command()
 def devices() -> None:
     """List what can run graphs here, and what an extra would add."""
-    from . import backends
+    from .. import backends
 
     table = Table("device", "kind", "back end", "what it is", box=None, header_style="bold")
     for device in backends.devices():
@@ -90,10 +80,10 @@ def ops(
     core: Annotated[bool, typer.Option("--core", help="Only the core set, which the others decompose into.")] = False,
 ) -> None:
     """Show how each operation is done on each back end, for each data type."""
-    from .backends import discover
-    from .dtypes import ANY, INFO
-    from .ops import Operations
-    from .support import support
+    from ..backends import discover
+    from ..dtypes import ANY, INFO
+    from ..ops import Operations
+    from ..support import support
 
     listing = Operations.listing()
     unknown = [name for name in names or [] if name not in listing]
@@ -138,7 +128,7 @@ def ops(
 @app.command()
 def doctor() -> None:
     """Report versions, engines and CPU features, and what is missing and how to get it."""
-    from . import backends
+    from .. import backends
 
     table = Table(show_header=False, box=None)
     table.add_row("opweave", __version__)
@@ -173,17 +163,3 @@ def _cpu_features() -> list[str]:
     known: dict[str, bool] = np._core._multiarray_umath.__cpu_features__  # type: ignore[attr-defined]
     wanted = ["SSE41", "AVX", "F16C", "FMA3", "AVX2", "AVX512F", "AVX512_SKX", "AVX512_SPR", "NEON", "ASIMD", "SVE"]
     return [name for name in wanted if known.get(name)]
-
-
-def main() -> None:
-    """Run the command line; errors of ours are one line on standard error."""
-    try:
-        app()
-    except MLError as error:
-        errors.print("error:", style="red", end=" ")
-        errors.print(str(error), markup=False, highlight=False, soft_wrap=True)
-        sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,27 @@
+"""The command line: `opweave demo | run | info | bench | convert | devices | ops | doctor`."""
+
+from __future__ import annotations
+
+import sys
+
+from ..errors import MLError
+from . import models as models, system as system  # the commands register themselves
+from .common import Settings, app as app, errors
+
+
+def main() -> None:
+    """Run the command line; errors of ours are one line on standard error."""
+    try:
+        app()
+    except MLError as error:
+        if Settings.verbose:
+            errors.print_exception()
+        text = " ".join(str(error).split())
+        errors.print(f"[red]error:[/red] {_plain(text)}", highlight=False, soft_wrap=True)
+        sys.exit(1)
+
+
+def _plain(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)

@@ -1,0 +1,194 @@
+"""What goes into a model on the command line: files, images, random numbers; and what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import DataError, ValidationError, import_extra, require
+from ..files import written
+from ..onnx.arguments import Argument
+
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+
+
+def sizes(given: Sequence[str]) -> dict[str, int]:
+    """Sizes of dimensions from "name=size"."""
+    found = {}
+    for text in given:
+        name, equals, size = text.rpartition("=")
+        require(
+            bool(equals and name) and size.isdigit() and int(size) > 0, f"{text!r} must be NAME=SIZE, as in batch=1"
+        )
+        found[name] = int(size)
+    return found
+
+
+def numbers(text: str, option: str) -> list[float]:
+    """Numbers from "0.5,0.25"."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ValidationError(f"{option} must be numbers separated by commas, got {text!r}") from None
+
+
+def random(argument: Argument, generator: np.random.Generator) -> np.ndarray:
+    """Random values for an input: normal ones, or integers 0 and 1, which are valid as indices and as masks."""
+    require(
+        bool(argument.element_type) and argument.dtype.kind in "fiub",
+        f"input {argument.name!r} is {argument.type}, which cannot be random",
+    )
+    shape = assumed_shape(argument)
+    if argument.dtype.kind == "f":
+        return np.asarray(generator.standard_normal(shape)).astype(argument.dtype)
+    return np.asarray(generator.integers(0, 2, shape)).astype(argument.dtype)
+
+
+def assumed_shape(argument: Argument) -> tuple[int, ...]:
+    """The shape of an input, whose dimensions that vary count as 1."""
+    return tuple(size if isinstance(size, int) else 1 for size in argument.dims or ())
+
+
+def gather(
+    arguments: Sequence[Argument], given: Sequence[str], seed: int, mean: Sequence[float], std: Sequence[float]
+) -> dict[str, Any]:
+    """The arrays of a model's inputs from what the user named: "name=source" or "source"."""
+    known = {argument.name: argument for argument in arguments}
+    feed: dict[str, Any] = {}
+    anonymous = []
+    for text in given:
+        name, equals, source = text.partition("=")
+        if not equals or name not in known:
+            require(not equals or Path(text).exists(), f"there is no input {name!r}; the model has {list(known)}")
+            anonymous.append(text)
+        else:
+            require(name not in feed, f"the input {name!r} is given twice")
+            feed[name] = _read(known[name], source, seed, mean, std)
+    fill = False
+    for source in anonymous:
+        if source == "random":
+            fill = True
+        elif source.endswith(".npz"):
+            for name, array in _archive(source).items():
+                require(name in known, f"{source}: there is no input {name!r}; the model has {list(known)}")
+                feed[name] = array
+        else:
+            rest = [name for name in known if name not in feed]
+            require(len(rest) == 1, f"which input is {source}? write NAME={source}; those without a value are {rest}")
+            feed[rest[0]] = _read(known[rest[0]], source, seed, mean, std)
+    missing = [argument for argument in arguments if argument.name not in feed]
+    if missing and not fill:
+        first = missing[0]
+        raise ValidationError(f"input {first.name!r} has no value; pass --input {first.name}=FILE, or --input random")
+    generator = np.random.default_rng(seed)
+    for argument in missing:
+        feed[argument.name] = random(argument, generator)
+    return {name: feed[name] for name in known}
+
+
+def _read(argument: Argument, source: str, seed: int, mean: Sequence[float], std: Sequence[float]) -> Any:
+    """The array that a source holds."""
+    if source == "random":
+        return random(argument, np.random.default_rng(seed))
+    suffix = Path(source).suffix.lower()
+    if suffix in IMAGES:
+        return image(argument, source, mean, std)
+    if suffix == ".npz":
+        archive = _archive(source)
+        require(argument.name in archive, f"{source} has no array {argument.name!r}, only {list(archive)}")
+        return archive[argument.name]
+    require(suffix == ".npy", f"{source}: an input is a .npy or .npz file, an image, or 'random'")
+    array = _load(source)
+    if not isinstance(array, np.ndarray):
+        raise DataError(f"{source}: not an array")
+    return array
+
+
+def _load(source: str) -> Any:
+    try:
+        return np.load(source, allow_pickle=False)
+    except OSError as error:
+        raise DataError(f"{source}: {error.strerror or error}") from None
+    except Exception as error:  # a damaged file shows in many ways
+        raise DataError(f"{source}: not an array ({error})") from None
+
+
+def _archive(source: str) -> dict[str, np.ndarray]:
+    loaded = _load(source)
+    require(not isinstance(loaded, np.ndarray), f"{source}: not an .npz file")
+    try:
+        return dict(loaded)
+    except Exception as error:
+        raise DataError(f"{source}: cannot be read ({error})") from None
+
+
+def image(argument: Argument, source: str, mean: Sequence[float], std: Sequence[float]) -> np.ndarray:
+    """An image, scaled to the height and width of an input [batch, channels, height, width], or with channels last.
+
+    Floats are in [0, 1] before `mean` is subtracted and `std` divided by; integers are bytes.
+    """
+    dims = list(argument.dims or ())
+    while len(dims) < 4:
+        dims.insert(0, 1)
+    channels_first = dims[1] in (1, 3)
+    fits = (
+        len(dims) == 4
+        and (channels_first or dims[3] in (1, 3))
+        and argument.dtype.name in ("float32", "float16", "uint8")
+    )
+    require(
+        fits and len(argument.dims or ()) >= 3,
+        f"input {argument.name!r} takes no image: it is {argument.type} of shape {list(argument.dims or ())}",
+    )
+    channels = dims[1] if channels_first else dims[3]
+    height, width = dims[2:4] if channels_first else dims[1:3]
+    pillow = import_extra("PIL.Image", "demo", "reading images")
+    try:
+        with pillow.open(source) as opened:
+            picture = opened.convert("RGB" if channels == 3 else "L")
+    except OSError as error:
+        raise DataError(f"{source}: {error.strerror or 'not an image'}") from None
+    wanted = tuple(
+        size if isinstance(size, int) else own for size, own in zip((width, height), picture.size, strict=True)
+    )
+    if picture.size != wanted:
+        picture = picture.resize(wanted, pillow.Resampling.BILINEAR)
+    pixels = np.asarray(picture).reshape(wanted[1], wanted[0], -1)
+    if argument.dtype.kind == "f":
+        for option, values in {"--mean": mean, "--std": std}.items():
+            require(len(values) in (1, pixels.shape[2]), f"{option} must have 1 or {pixels.shape[2]} numbers")
+        pixels = ((pixels / 255 - np.array(mean)) / np.array(std)).astype(argument.dtype)
+    if channels_first:
+        pixels = pixels.transpose(2, 0, 1)
+    batch = dims[0] if isinstance(dims[0], int) else 1
+    stacked = np.repeat(pixels[None], batch, axis=0)
+    return np.ascontiguousarray(stacked.reshape(stacked.shape[4 - len(argument.dims or ()) :]))
+
+
+def save_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Write arrays as an .npz file."""
+    require(path.suffix == ".npz", f"outputs are written as .npz, got {path}")
+    odd = [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]
+    require(not odd, f"an .npz file holds arrays; {odd} are sequences or maps")
+    with written(path) as file:
+        np.savez(file, allow_pickle=False, **dict(arrays))
+
+
+def best(scores: np.ndarray, labels: Path, count: int) -> list[tuple[str, float]]:
+    """The labels with the highest scores, as probabilities."""
+    try:
+        names = labels.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{labels}: {getattr(error, 'strerror', None) or 'not a text file'}") from None
+    flat = np.asarray(scores, np.float64).reshape(-1, scores.shape[-1] if scores.ndim else 1)
+    if scores.ndim > 2:  # [batch, classes, 1, 1]
+        flat = np.asarray(scores, np.float64).reshape(scores.shape[0], -1)
+    require(flat.shape[1] == len(names), f"{labels} has {len(names)} labels for {flat.shape[1]} scores")
+    row = flat[0]
+    if row.min() < 0 or abs(row.sum() - 1) > 1e-2:  # not probabilities yet
+        row = np.exp(row - row.max())
+        row /= row.sum()
+    return [(names[k], float(row[k])) for k in np.argsort(-row, kind="stable")[:count]]

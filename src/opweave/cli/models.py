@@ -1,0 +1,230 @@
+"""Commands for ONNX models: run, info, bench, convert."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import prod
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from ..errors import OperationError
+from .common import Verbose, app, console
+
+if TYPE_CHECKING:
+    from ..context import MLContext
+    from ..onnx.session import InferenceSession
+
+ModelFile = Annotated[Path, typer.Argument(help="An .onnx file.")]
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-i",
+        "--input",
+        metavar="[NAME=]SOURCE",
+        help="A .npy or .npz file, an image, or `random`; without a name for the one that is left, or all in an .npz. "
+        "`random` alone fills what is left.",
+    ),
+]
+Sizes = Annotated[
+    list[str] | None,
+    typer.Option("--fix-shapes", metavar="NAME=SIZE", help="The size of a dimension that varies, as in batch=1."),
+]
+DeviceName = Annotated[str | None, typer.Option("--device", help="Where to run; `opweave devices` lists them.")]
+Seed = Annotated[int, typer.Option("--seed", help="What random inputs depend on.")]
+Mean = Annotated[
+    str, typer.Option("--mean", help="Subtracted from images in [0, 1]: one number or three, 0.5,0.4,0.3.")
+]
+Std = Annotated[str, typer.Option("--std", help="What images are divided by after that.")]
+
+
+def _context(device: str | None) -> MLContext:
+    from ..context import ml
+
+    return ml.create_context(device=device) if device else ml.create_context()
+
+
+def _session(model: Path, fixed: list[str] | None, device: str | None) -> InferenceSession:
+    from ..onnx.session import InferenceSession
+    from .inputs import sizes
+
+    return InferenceSession(model, _context(device), fix_shapes=sizes(fixed or []))
+
+
+def _feed(session: InferenceSession, given: list[str] | None, seed: int, mean: str, std: str) -> dict[str, Any]:
+    from .inputs import gather, numbers
+
+    return gather(session._inputs, given or [], seed, numbers(mean, "--mean"), numbers(std, "--std"))
+
+
+@app.command()
+def run(
+    model: ModelFile,
+    inputs: Inputs = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the outputs to this .npz file.")] = None,
+    labels: Annotated[
+        Path | None, typer.Option("--labels", help="A text file, one class a line: show the best classes.")
+    ] = None,
+    top: Annotated[int, typer.Option("--top", min=1, help="How many classes to show.")] = 5,
+    mean: Mean = "0",
+    std: Std = "1",
+    seed: Seed = 0,
+    fix_shapes: Sizes = None,
+    device: DeviceName = None,
+    verbose: Verbose = False,
+) -> None:
+    """Run an ONNX model once, and show what comes out."""
+    import numpy as np
+
+    from .inputs import best, save_arrays
+
+    session = _session(model, fix_shapes, device)
+    feed = _feed(session, inputs, seed, mean, std)
+    names = [argument.name for argument in session.get_outputs()]
+    start = perf_counter()
+    results = dict(zip(names, session.run(None, feed), strict=True))
+    seconds = perf_counter() - start
+    table = Table("output", "type", "shape", "min", "mean", "max", box=None, header_style="bold")
+    for name, array in results.items():
+        if isinstance(array, np.ndarray) and array.dtype.kind in "fiub" and array.size:
+            wide = array.astype(np.float64)
+            numbers = [f"{value:.4g}" for value in (wide.min(), wide.mean(), wide.max())]
+            table.add_row(name, str(array.dtype), str(list(array.shape)), *numbers)
+        else:
+            table.add_row(name, type(array).__name__, str(list(np.shape(array))) if hasattr(array, "shape") else "")
+    console.print(table, highlight=False)
+    if labels is not None:
+        first = results[names[0]]
+        for label, probability in best(first, labels, top):
+            console.print(f"{probability:7.2%}  {label}", highlight=False, markup=False, soft_wrap=True)
+    if output is not None:
+        save_arrays(output, results)
+        console.print(f"wrote {output}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"{seconds * 1e3:.1f} ms on {session.context.device.name}", highlight=False)
+
+
+@app.command()
+def info(
+    model: ModelFile,
+    fix_shapes: Sizes = None,
+    device: DeviceName = None,
+    verbose: Verbose = False,
+) -> None:
+    """Show what a model takes and gives, what it is made of, and which of it runs where and why.
+
+    Dimensions that vary count as 1, unless --fix-shapes says otherwise.
+    """
+    from .inputs import assumed_shape
+
+    session = _session(model, fix_shapes, device)
+    proto = session._model.proto
+    producer = " ".join(part for part in (proto.producer_name, proto.producer_version) if part) or "unknown"
+    opsets = ", ".join(f"{entry.domain or 'ai.onnx'} {entry.version}" for entry in proto.opset_import)
+    weights = [tuple(tensor.dims) for tensor in proto.graph.initializer]
+    count = sum(prod(dims) for dims in weights)
+    summary = Table(show_header=False, box=None)
+    summary.add_row("made by", producer)
+    summary.add_row("operator sets", opsets)
+    summary.add_row("parameters", f"{count:,} in {len(weights)} tensors")
+    console.print(summary, highlight=False)
+    table = Table("", "name", "type", "shape", box=None, header_style="bold")
+    for what, arguments in (("input", session.get_inputs()), ("output", session.get_outputs())):
+        for argument in arguments:
+            shape = ", ".join("?" if size is None else str(size) for size in argument.shape)
+            table.add_row(what, argument.name, argument.type, f"\\[{shape}]")
+    console.print(table, highlight=False)
+
+    plan = session._plan({a.name: assumed_shape(a) if a.element_type else None for a in session._inputs})
+    where = {"webnn": f"WebNN on {session.context.device.name}", "fallback": "ONNX Runtime (fallback)"}
+    operators = Counter(step.node.op_type for step in plan.trace.steps if step.kind != "folded")
+    folded = sum(step.kind == "folded" for step in plan.trace.steps)
+    console.print("\n[bold]operators[/bold]")
+    console.print("  " + ", ".join(f"{name} {number}" for name, number in operators.most_common()), highlight=False)
+    console.print(f"  {folded} more are computed when the model is loaded", highlight=False)
+    console.print("\n[bold]what runs where[/bold]")
+    for number, segment in enumerate(plan.segments):
+        console.print(f"  segment {number}: {len(segment.steps)} nodes, {where[segment.kind]}", highlight=False)
+        if segment.kind == "fallback":
+            reasons = Counter((step.node.op_type, step.reason) for step in segment.steps)
+            for (name, reason), times in reasons.items():
+                console.print(f"    {times} x {name}: {reason}", highlight=False, markup=False, soft_wrap=True)
+    if all(segment.kind == "webnn" for segment in plan.segments):
+        console.print("  nothing falls back", highlight=False)
+
+
+@app.command()
+def bench(
+    model: ModelFile,
+    inputs: Inputs = None,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.01, help="How long to measure.")] = 5.0,
+    mean: Mean = "0",
+    std: Std = "1",
+    seed: Seed = 0,
+    fix_shapes: Sizes = None,
+    device: DeviceName = None,
+    verbose: Verbose = False,
+) -> None:
+    """Measure a model against ONNX Runtime itself, alternately in one process. Inputs are random unless given."""
+    import numpy as np
+    import onnxruntime
+    from rich.progress import Progress
+
+    from ..backends.onnxruntime.sessions import ENGINE_ERRORS
+
+    session = _session(model, fix_shapes, device)
+    feed = _feed(session, [*(inputs or []), "random"], seed, mean, std)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    runs: dict[str, Any] = {"Opweave": lambda: session.run(None, feed)}
+    try:
+        engine = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+        runs["ONNX Runtime"] = lambda: engine.run(None, feed)
+        mine, other = (function() for function in runs.values())
+    except ENGINE_ERRORS as error:
+        if "ONNX Runtime" in runs:
+            raise OperationError(f"ONNX Runtime failed: {error}") from error
+        console.print(f"ONNX Runtime does not take the model: {error}", highlight=False, markup=False, soft_wrap=True)
+        mine = other = runs["Opweave"]()
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("measuring", total=seconds)
+        start, turn = perf_counter(), 0
+        while (elapsed := perf_counter() - start) < seconds or turn < 3:
+            # Who begins alternates as well: the first finds colder caches.
+            for name in [*runs][:: 1 if turn % 2 else -1]:
+                before = perf_counter()
+                runs[name]()
+                times[name].append(perf_counter() - before)
+            turn += 1
+            progress.update(task, completed=min(elapsed, seconds))
+    table = Table("", *("median", "p90", "p99", "min"), "runs a second", box=None, header_style="bold")
+    for name, measured in times.items():
+        cells = [f"{value * 1e3:.3f} ms" for value in (*np.percentile(measured, [50, 90, 99]), min(measured))]
+        table.add_row(name, *cells, f"{1 / np.mean(measured):.1f}")
+    console.print(table, highlight=False)
+    if "ONNX Runtime" in times:
+        ratio = np.median(times["Opweave"]) / np.median(times["ONNX Runtime"])
+        console.print(f"Opweave takes {ratio:.2f} times as long as ONNX Runtime", highlight=False)
+        pairs = [(a, b) for a, b in zip(mine, other, strict=True) if isinstance(a, np.ndarray) and a.dtype.kind == "f"]
+        if pairs:
+            largest = max(float(np.abs(a.astype(np.float64) - b).max(initial=0)) for a, b in pairs)
+            console.print(f"largest difference between their outputs: {largest:.2g}", highlight=False)
+
+
+@app.command()
+def convert(
+    model: ModelFile,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The .onnx file to write.")],
+    fix_shapes: Sizes = None,
+    verbose: Verbose = False,
+) -> None:
+    """Turn an ONNX model into a WebNN graph, and write that as ONNX: static shapes, and WebNN's operations only."""
+    from ..onnx import load, save
+    from .inputs import sizes
+
+    graph = load(model, fix_shapes=sizes(fix_shapes or []))
+    save(graph, output)
+    console.print(f"wrote {output}: {graph!r}", highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,66 @@
+"""Turn an ONNX model into a WebNN graph as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..context import MLContext, ml
+from ..errors import NotSupportedError, require
+from ..graph import MLOperand
+from ..runtime.executable import MLGraph
+from .arguments import Argument
+from .model import Model
+from .partition import partition
+from .registry import DATA_TYPES
+from .trace import Constant, Tensor, Tracer
+
+
+def load(model: Any, context: MLContext | None = None, *, fix_shapes: Mapping[str, int] | None = None) -> MLGraph:
+    """Read an ONNX model as a WebNN graph, to dispatch it, or to `save` it as WebNN's operations.
+
+    Inputs and outputs keep their names; those of bool are uint8 that hold 0 and 1. Inputs that no output depends on are left
+    out.
+
+    Args:
+        model: the path of an `.onnx` file, the bytes of one, or an `onnx.ModelProto`.
+        context: where it will run; default: a new one on the best device.
+        fix_shapes: sizes of named dimensions, {"batch": 1}; a graph has no dimensions that vary.
+
+    Raises:
+        DataError: the model cannot be read.
+        ValidationError: a dimension varies.
+        NotSupportedError: WebNN cannot express the model.
+    """
+    read = Model.load(model)
+    context = context or ml.create_context()
+    fixed = dict(fix_shapes or {})
+    initialised = {initializer.name for initializer in read.proto.graph.initializer}
+    shapes: dict[str, tuple[int, ...] | None] = {}
+    for info in read.proto.graph.input:
+        if info.name not in initialised:
+            argument = Argument.of(info, fixed)
+            shapes[info.name] = argument.static_shape()
+            varying = [str(size or "?") for size in argument.dims or () if not isinstance(size, int)]
+            require(not varying, f"input {info.name!r} has dimensions that vary, {', '.join(varying)}; fix their sizes")
+    tracer = Tracer(read, context, shapes)
+    trace = tracer.run()
+    outputs = [info.name for info in read.proto.graph.output]
+    for segment in partition(trace, outputs):
+        if segment.kind == "fallback":
+            step = segment.steps[0]
+            name = f" {step.node.name!r}" if step.node.name else ""
+            raise NotSupportedError(f"{step.node.op_type}{name} cannot be expressed in WebNN: {step.reason}")
+    operands: dict[str, MLOperand] = {}
+    for name in outputs:
+        match trace.values[name]:
+            case Tensor(operand):
+                operands[name] = operand if operand.node is not None else tracer.builder.identity(operand)
+            case Constant(array) if trace.values[name].element_type in DATA_TYPES:  # type: ignore[union-attr]
+                stored = array.view(np.uint8) if array.dtype == bool else array
+                operands[name] = tracer.builder.identity(tracer.builder.constant(stored))
+            case _:
+                raise NotSupportedError(f"the output {name!r} has a type or shape that WebNN does not have")
+    return tracer.builder.build(operands)

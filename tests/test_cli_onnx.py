@@ -1,0 +1,207 @@
+"""The commands for ONNX models."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from PIL import Image
+
+import opweave as ow
+from opweave import cli
+from opweave.cli.common import Settings
+
+
+def write(
+    path: Path,
+    nodes: list[onnx.NodeProto],
+    inputs: dict[str, tuple[int, list[int | str]]],
+    outputs: list[str],
+    **constants: np.ndarray,
+) -> Path:
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(name, *declared) for name, declared in inputs.items()],
+        [helper.make_empty_tensor_value_info(name) for name in outputs],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    return path
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Path:
+    """Y = relu(x) + n with a batch that varies; n is an integer input that is cast."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Cast", ["n"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("Add", ["r", "f"], ["y"]),
+    ]
+    inputs: dict[str, tuple[int, list[int | str]]] = {
+        "x": (TensorProto.FLOAT, ["batch", 3]),
+        "n": (TensorProto.INT64, [3]),
+    }
+    return write(tmp_path / "pair.onnx", nodes, inputs, ["y"])
+
+
+@pytest.fixture(params=["nchw", "nhwc"])
+def picture(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """The mean of each channel of an image."""
+    first = request.param == "nchw"
+    shape: list[int | str] = ["batch", 3, 4, 6] if first else ["batch", 4, 6, 3]
+    node = helper.make_node("ReduceMean", ["image", "axes"], ["means"], keepdims=0)
+    axes = np.array([2, 3] if first else [1, 2])
+    return write(tmp_path / "picture.onnx", [node], {"image": (TensorProto.FLOAT, shape)}, ["means"], axes=axes)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
+    """Run the command line in this process; what it prints."""
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setattr(Settings, "verbose", False)
+
+    def call(*args: object, code: int = 0) -> str:
+        monkeypatch.setattr(sys, "argv", ["opweave", *map(str, args)])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        out, err = capfd.readouterr()
+        assert (left.value.code or 0) == code, out + err
+        return err if code else out
+
+    return call
+
+
+def test_run_takes_arrays_and_writes_outputs(run, pair: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    np.save(tmp_path / "x.npy", np.float32([[-1, 0, 2], [3, -4, 5]]))
+    np.savez(tmp_path / "all.npz", x=np.float32([[-1, 0, 2]]), n=np.array([10, 20, 30]))
+    out = tmp_path / "out.npz"
+    text = run("run", pair, "-i", f"x={tmp_path / 'x.npy'}", "-i", f"n={tmp_path / 'all.npz'}", "-o", out)
+    np.testing.assert_array_equal(np.load(out)["y"], [[10, 20, 32], [13, 20, 35]])
+    assert "[2, 3]" in text
+    run("run", pair, "-i", tmp_path / "all.npz", "-o", out)
+    np.testing.assert_array_equal(np.load(out)["y"], [[10, 20, 32]])
+
+
+def test_random_inputs_depend_on_the_seed(run, pair: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    results = []
+    for seed in (1, 1, 2):
+        run("run", pair, "-i", "random", "--seed", seed, "--fix-shapes", "batch=4", "-o", tmp_path / "y.npz")
+        results.append(np.load(tmp_path / "y.npz")["y"])
+    assert results[0].shape == (4, 3)
+    np.testing.assert_array_equal(results[0], results[1])
+    assert (results[0] != results[2]).any()
+
+
+def test_images_are_scaled_to_the_input(run, picture: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    Image.new("RGB", (13, 9), (255, 51, 0)).save(tmp_path / "image.png")
+    out = tmp_path / "y.npz"
+    run("run", picture, "-i", tmp_path / "image.png", "-o", out)
+    np.testing.assert_allclose(np.load(out)["means"], [[1, 0.2, 0]], atol=1e-6)
+    run("run", picture, "-i", tmp_path / "image.png", "--mean", "0.5,0.1,0", "--std", "0.5", "-o", out)
+    np.testing.assert_allclose(np.load(out)["means"], [[1, 0.2, 0]], atol=1e-6)
+
+
+def test_labels_name_the_best_classes(run, pair: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    np.savez(tmp_path / "in.npz", x=np.float32([[0, 0, 0]]), n=np.array([1, 5, 3]))
+    (tmp_path / "labels.txt").write_text("cat\ndog\nfish\n")
+    text = run("run", pair, "-i", tmp_path / "in.npz", "--labels", tmp_path / "labels.txt", "--top", "2")
+    lines = [line.split() for line in text.splitlines() if "%" in line]
+    scores = np.exp([5, 3]) / np.exp([1, 5, 3]).sum()
+    assert lines == [[f"{scores[0]:.2%}", "dog"], [f"{scores[1]:.2%}", "fish"]]
+    (tmp_path / "labels.txt").write_text("cat\n")
+    text = run("run", pair, "-i", tmp_path / "in.npz", "--labels", tmp_path / "labels.txt", code=1)
+    assert "has 1 labels for 3 scores" in text
+
+
+def test_info_tells_what_falls_back_and_why(run, pair: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    text = run("info", pair)
+    for words in ("[batch, 3]", "tensor(int64)", "ai.onnx 21", "Relu 1", "3 nodes, WebNN on cpu", "nothing falls back"):
+        assert words in text
+    nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Det", ["r"], ["y"])]
+    weights = np.ones((5, 7), np.float32)
+    path = write(tmp_path / "d.onnx", nodes, {"x": (TensorProto.FLOAT, [3, 3])}, ["y"], weights=weights)
+    text = run("info", path)
+    for words in ("35 in 1 tensors", "1 nodes, ONNX Runtime (fallback)", "1 x Det: "):
+        assert words in text
+    assert "nothing falls back" not in text
+
+
+def test_bench_measures_both(run, pair: Path) -> None:  # type: ignore[no-untyped-def]
+    text = run("bench", pair, "--seconds", "0.05")
+    for words in ("Opweave ", "ONNX Runtime", "p99", "times as long", "difference between their outputs: 0"):
+        assert words in text
+
+
+def test_convert_writes_what_another_engine_takes(run, pair: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    out = tmp_path / "out.onnx"
+    assert "fix their sizes" in run("convert", pair, "-o", out, code=1)
+    assert not out.exists()
+    run("convert", pair, "-o", out, "--fix-shapes", "batch=2")
+    onnx.checker.check_model(onnx.load(out))
+    feed = {"x": np.float32([[-1, 0, 2], [3, -4, 5]]), "n": np.array([1, 2, 3])}
+    session = onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
+    np.testing.assert_array_equal(session.run(None, feed)[0], [[1, 2, 5], [4, 2, 8]])
+
+
+def test_errors_are_one_line_and_verbose_shows_more(run, pair: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "bad.onnx").write_bytes(b"\xff\xff")
+    (tmp_path / "bad.npy").write_bytes(b"\x93NUMPY")
+    (tmp_path / "bad.png").write_bytes(b"")
+    for args, words in [
+        (["run", tmp_path / "no.onnx"], "no.onnx: No such file"),
+        (["info", tmp_path / "bad.onnx"], "bad.onnx: not an ONNX model"),
+        (["run", pair], "input 'x' has no value"),
+        (["run", pair, "-i", f"x={tmp_path / 'bad.npy'}"], "bad.npy: not an array"),
+        (["run", pair, "-i", f"x={tmp_path / 'no.npy'}"], "no.npy: No such file"),
+        (["run", pair, "-i", f"z={tmp_path / 'no.npy'}"], "there is no input 'z'; the model has ['x', 'n']"),
+        (["run", pair, "-i", "a.npy"], "which input is a.npy?"),
+        (["run", pair, "-i", f"x={tmp_path / 'bad.png'}"], "input 'x' takes no image"),
+        (["run", pair, "-i", "random", "-o", tmp_path / "y.txt"], "outputs are written as .npz"),
+        (["run", pair, "-i", "random", "--fix-shapes", "batch"], "'batch' must be NAME=SIZE"),
+        (["run", pair, "-i", "random", "--mean", "x"], "--mean must be numbers"),
+        (["run", pair, "-i", "random", "-o", tmp_path / "no" / "y.npz"], "y.npz: No such file or directory"),
+    ]:
+        text = run(*args, code=1)
+        assert text.startswith("error: ")
+        assert words in text
+        assert len(text.strip().splitlines()) == 1
+    text = run("run", tmp_path / "no.onnx", "--verbose", code=1)
+    assert "Traceback" in text
+    assert "no.onnx: No such file" in text
+
+
+def test_graphs_of_models_keep_their_names(pair: Path) -> None:
+    graph = ow.onnx.load(pair, fix_shapes={"batch": 2})
+    assert list(graph.inputs) == ["x", "n"]
+    feed = {"x": np.float32([[-1, 0, 2], [3, -4, 5]]), "n": np.array([1, 2, 3])}
+    np.testing.assert_array_equal(graph.context.compute(graph, feed)["y"], [[1, 2, 5], [4, 2, 8]])
+    with pytest.raises(ow.ValidationError, match="input 'x' has dimensions that vary, batch; fix their sizes"):
+        ow.onnx.load(pair)
+
+
+def test_graphs_of_models_need_webnn_only(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "m.onnx", [helper.make_node("Det", ["x"], ["y"])], {"x": (TensorProto.FLOAT, [3, 3])}, ["y"]
+    )
+    with pytest.raises(ow.NotSupportedError, match="Det cannot be expressed in WebNN"):
+        ow.onnx.load(path)
+
+
+def test_graphs_of_models_hand_through_inputs_and_constants(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "m.onnx",
+        [helper.make_node("Identity", ["x"], ["y"]), helper.make_node("Identity", ["c"], ["z"])],
+        {"x": (TensorProto.FLOAT, [3])},
+        ["y", "z"],
+        c=np.array([True, False]),
+    )
+    graph = ow.onnx.load(path)
+    found = graph.context.compute(graph, {"x": np.float32([1, 2, 3])})
+    assert found["y"].tolist() == [1, 2, 3]
+    assert found["z"].tolist() == [1, 0]
