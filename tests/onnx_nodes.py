@@ -13,7 +13,19 @@ from onnx import helper, numpy_helper
 import opweave as ow
 from opweave.onnx.session import InferenceSession
 
+MICROSOFT = "com.microsoft"
 CONTEXT = ow.ml.create_context()
+RNG = np.random.default_rng(3)
+
+
+def randn(*shape: int) -> np.ndarray:
+    """Normally distributed float32 numbers."""
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def integers(low: int, high: int, *shape: int, dtype: str = "int32") -> np.ndarray:
+    """Integers in [low, high), in any data type."""
+    return RNG.integers(low, high, shape).astype(dtype)
 
 
 def model_of(
@@ -36,12 +48,9 @@ def model_of(
         [onnx.ValueInfoProto(name=name) for name in outputs],
         [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
     )
-    imports = [helper.make_opsetid("", opset)]
-    model = onnx.shape_inference.infer_shapes(helper.make_model(graph, opset_imports=imports, ir_version=10))
-    inferred = {value.name: value for value in model.graph.output}
-    for value in model.graph.output:
-        assert inferred[value.name].type.WhichOneof("value"), f"the type of {value.name} is not known"
-    return model
+    imports = [helper.make_opsetid("", opset), helper.make_opsetid(MICROSOFT, 1)]
+    # What inference does not know (ONNX Runtime's own operators), the engine finds out itself.
+    return onnx.shape_inference.infer_shapes(helper.make_model(graph, opset_imports=imports, ir_version=10))
 
 
 def node_model(
@@ -52,6 +61,7 @@ def node_model(
     opset: int = 21,
     outputs: int = 1,
     dynamic: Sequence[int] = (0,),
+    domain: str = "",
 ) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     """A model of one node, and what to feed it: the inputs at the positions `dynamic`; the others are constants."""
     arrays = {f"x{k}": np.asarray(value) for k, value in enumerate(inputs) if value is not None}
@@ -59,7 +69,7 @@ def node_model(
     feed = {f"x{k}": arrays[f"x{k}"] for k in dynamic}
     constants = {name: array for name, array in arrays.items() if name not in feed}
     results = [f"y{k}" for k in range(outputs)]
-    node = helper.make_node(op_type, names, results, **(attributes or {}))
+    node = helper.make_node(op_type, names, results, domain=domain, **(attributes or {}))
     return model_of([node], feed, constants, results, opset=opset), feed
 
 
@@ -86,6 +96,36 @@ def check_agreement(
         else:
             np.testing.assert_array_equal(ours, theirs)
     return session
+
+
+def check_node(
+    op_type: str,
+    *inputs: np.ndarray | None,
+    wanted: Any = None,
+    constants: Sequence[int] = (),
+    opset: int = 21,
+    outputs: int = 1,
+    domain: str = "",
+    rtol: float = 1e-5,
+    atol: float = 1e-6,
+    **attributes: Any,
+) -> None:
+    """Require that WebNN computes a node, and finds `wanted`, or else the engine's results."""
+    dynamic = [k for k, value in enumerate(inputs) if value is not None and k not in constants]
+    model, feed = node_model(op_type, inputs, attributes, opset=opset, outputs=outputs, dynamic=dynamic, domain=domain)
+    expected = run_engine(model, feed) if wanted is None else [wanted]
+    found = InferenceSession(model, CONTEXT, fallback="error").run(None, feed)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.dtype == theirs.dtype
+        assert ours.shape == theirs.shape
+        np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=atol)
+
+
+def check_fallback(reason: str, op_type: str, *inputs: np.ndarray, **attributes: Any) -> None:
+    """Require that a node falls back for a reason that holds these words, with the engine's results."""
+    model, feed = node_model(op_type, inputs, attributes, dynamic=range(len(inputs)))
+    (line,) = reasons(check_agreement(model, feed, fallback=True))
+    assert reason in line
 
 
 def reasons(session: InferenceSession) -> list[str]:

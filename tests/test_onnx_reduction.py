@@ -1,0 +1,82 @@
+"""ONNX's reductions: versions, options and types."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx_nodes import check_node, integers, randn
+
+X = randn(2, 3, 4)
+
+
+REDUCTIONS = ["L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare"]
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+@pytest.mark.parametrize("axes", [None, [1], [0, -1], [2, 0]])
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_reductions(name: str, axes: list[int] | None, keepdims: int) -> None:
+    x = np.abs(X) + 0.1
+    check_node(f"Reduce{name}", x, opset=11, keepdims=keepdims, **({} if axes is None else {"axes": axes}))
+    inputs = (x,) if axes is None else (x, np.array(axes))
+    check_node(f"Reduce{name}", *inputs, opset=18, constants=() if axes is None else (1,), keepdims=keepdims)
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_reductions_over_no_axes(name: str) -> None:
+    # The engine hands its input on; ONNX reduces each element by itself.
+    x = np.float32([[1, 2], [3, 4]])
+    by_element = {"LogSum": np.log(x), "SumSquare": x * x}.get(name, x)
+    check_node(f"Reduce{name}", x, opset=18, noop_with_empty_axes=1, wanted=by_element)
+    check_node(f"Reduce{name}", x, np.zeros(0, "int64"), opset=18, constants=(1,), noop_with_empty_axes=0)
+
+
+@pytest.mark.parametrize("name", ["Max", "Min", "Sum", "Prod", "L1", "SumSquare"])
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_reductions_of_integers(name: str, dtype: str) -> None:
+    check_node(f"Reduce{name}", integers(-5, 6, 3, 4, dtype=dtype), opset=13)
+
+
+def test_sum_with_axes_as_input_since_13() -> None:
+    check_node("ReduceSum", X, np.array([1]), opset=13, constants=(1,), keepdims=0)
+    check_node("ReduceSum", X, opset=12, axes=[1], keepdims=0)
+
+
+def test_extremes_of_bools() -> None:
+    x = np.array([[True, False], [True, True]])
+    check_node("ReduceMax", x, np.array([1]), opset=20, constants=(1,), keepdims=0, wanted=x.any(1))
+    check_node("ReduceMin", x, np.array([1]), opset=20, constants=(1,), keepdims=0, wanted=x.all(1))
+
+
+@pytest.mark.parametrize("op_type", ["ArgMax", "ArgMin"])
+@pytest.mark.parametrize("last", [0, 1])
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_positions(op_type: str, last: int, keepdims: int, axis: int) -> None:
+    x = integers(0, 3, 4, 5, 6, dtype="float32")
+    check_node(op_type, x, opset=12, axis=axis, keepdims=keepdims, select_last_index=last)
+    check_node(op_type, x.astype("int32"), opset=13, axis=axis, keepdims=keepdims, select_last_index=last)
+
+
+@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("axis", [0, -1])
+def test_lp_normalization(p: int, axis: int) -> None:
+    x = randn(3, 4)
+    x[1] = 0
+    x[:, 2] = 0
+    norm = np.linalg.norm(x.astype("float64"), p, axis, keepdims=True)
+    wanted = np.divide(x, norm, out=np.zeros_like(x), where=norm != 0)
+    check_node("LpNormalization", x, opset=22, p=p, axis=axis, wanted=wanted)
+
+
+@pytest.mark.parametrize(("opset", "axes"), [(9, None), (13, [1]), (13, [0, 1, 2, 3]), (13, [2, -1])])
+def test_mean_variance_normalization(opset: int, axes: list[int] | None) -> None:
+    x = 3 + 2 * randn(2, 3, 4, 5)
+    over = tuple(axes or (0, 2, 3))
+    wanted = (x - x.mean(over, keepdims=True)) / x.std(over, keepdims=True)
+    check_node("MeanVarianceNormalization", x, opset=opset, wanted=wanted, **({} if axes is None else {"axes": axes}))
+
+
+def test_a_constant_row_has_no_variance() -> None:
+    x = np.full((1, 1, 2, 2), 5, "float32")
+    check_node("MeanVarianceNormalization", x, wanted=np.zeros_like(x))
