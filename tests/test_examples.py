@@ -1,0 +1,80 @@
+"""Every example runs, in a process of its own; and what it computes is right."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.nn import functional as F  # noqa: N812  (PyTorch's word)
+
+import opweave as ow
+
+EXAMPLES = sorted(Path(__file__).parent.parent.joinpath("examples").glob("*.py"))
+
+
+def loaded(name: str) -> ModuleType:
+    (path,) = (path for path in EXAMPLES if path.stem == name)
+    spec = spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_it_runs(path: Path, tmp_path: Path) -> None:
+    result = subprocess.run([sys.executable, path], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout
+    assert not result.stderr
+
+
+def test_similar_sentences_find_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    example = loaded("sentence_embeddings")
+    example.main(example.SENTENCES)
+    *lines, last = capsys.readouterr().out.strip().splitlines()
+    nearest = [line[4:].strip().split("  ~  ") for line in lines]
+    assert [pair[1] for pair in nearest[:4]] == [example.SENTENCES[k] for k in (1, 0, 3, 2)]
+    assert float(lines[2][:4]) > 0.5 > float(lines[4][:4])
+    assert float(last.split()[-1]) < 1e-5
+
+
+def test_sentence_vectors_are_those_of_pytorch() -> None:
+    example = loaded("sentence_embeddings")
+    folder = example.package()
+    feed = example.tokens(folder, ["A short one.", "A sentence that has a few more words than the other one."])
+    context = ow.ml.create_context()
+    vectors = context.compute(example.network(context, folder, *feed["ids"].shape), feed)["vectors"]
+
+    weights = load_file(folder / "model.safetensors")
+
+    def linear(x: torch.Tensor, name: str) -> torch.Tensor:
+        return F.linear(x, weights[f"{name}.weight"], weights[f"{name}.bias"])
+
+    def normalised(x: torch.Tensor, name: str) -> torch.Tensor:
+        return F.layer_norm(x, x.shape[-1:], weights[f"{name}.weight"], weights[f"{name}.bias"], 1e-12)
+
+    tables = {name: weights[f"embeddings.{name}_embeddings.weight"] for name in ("word", "position", "token_type")}
+    ids, mask = torch.from_numpy(feed["ids"]), torch.from_numpy(feed["mask"])
+    x = tables["word"][ids] + tables["position"][: ids.shape[1]] + tables["token_type"][0]
+    x = normalised(x, "embeddings.LayerNorm")
+    for layer in range(6):
+        name = f"encoder.layer.{layer}"
+        q, k, v = (
+            linear(x, f"{name}.attention.self.{part}").reshape(*ids.shape, 12, 32).transpose(1, 2)
+            for part in ("query", "key", "value")
+        )
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None, None].bool()).transpose(1, 2).flatten(2)
+        x = normalised(x + linear(y, f"{name}.attention.output.dense"), f"{name}.attention.output.LayerNorm")
+        y = linear(F.gelu(linear(x, f"{name}.intermediate.dense")), f"{name}.output.dense")
+        x = normalised(x + y, f"{name}.output.LayerNorm")
+    mean = (x * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+    np.testing.assert_allclose(vectors, F.normalize(mean).numpy(), atol=1e-5)
