@@ -70,6 +70,11 @@ def test_log_softmax_keeps_the_digits_of_large_numbers() -> None:
     check_node("LogSoftmax", x, wanted=np.float32([[-3.4401897, -2.4401897, -1.4401897, -0.4401897]]), rtol=1e-6)
 
 
+def test_log_softmax_of_more_classes_than_float16_can_count() -> None:
+    x = np.zeros((1, 70000), "float16")
+    check_node("LogSoftmax", x, wanted=np.full_like(x, -np.log(70000)), rtol=1e-3)
+
+
 def test_hardmax_takes_the_first_of_equals() -> None:
     check_node("Hardmax", np.float32([[1, 3, 3], [2, 2, 0]]), wanted=np.float32([[0, 1, 0], [1, 0, 0]]))
 

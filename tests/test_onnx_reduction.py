@@ -80,3 +80,11 @@ def test_mean_variance_normalization(opset: int, axes: list[int] | None) -> None
 def test_a_constant_row_has_no_variance() -> None:
     x = np.full((1, 1, 2, 2), 5, "float32")
     check_node("MeanVarianceNormalization", x, wanted=np.zeros_like(x))
+
+
+def test_float16_numbers_whose_norm_is_none() -> None:
+    x = np.full((1, 1, 1000, 2), 60000, "float16")
+    x[..., 0] = -60000
+    check_node("MeanVarianceNormalization", x, wanted=np.sign(x))
+    wanted = (np.sign(x) / np.sqrt(2000)).astype("float16")
+    check_node("LpNormalization", x.reshape(1, 2000), opset=22, wanted=wanted.reshape(1, 2000), rtol=1e-3)

@@ -8,6 +8,7 @@ import numpy as np
 
 from ...builder import MLGraphBuilder
 from ...graph import MLOperand
+from ...ops.reduction import narrowed, widened
 from ..registry import MICROSOFT, Tensor, Unsupported, converts, normalized, operand
 from .math import is_float, register_unary
 
@@ -137,10 +138,10 @@ def _matrix(b: MLGraphBuilder, input: Tensor, axis: int | None, opset: int) -> t
 
 def log_softmax(b: MLGraphBuilder, x: MLOperand, axis: int) -> MLOperand:
     """The logarithm of a softmax; without the maximum, the logarithm would eat up the digits of large numbers."""
-    centred = b.sub(x, b.reduce_max(x, axes=[axis], keep_dimensions=True))
+    centred = widened(b, b.sub(x, b.reduce_max(x, axes=[axis], keep_dimensions=True)))
     # In three steps: engines have slow kernels for the logarithm of a sum of exponentials, which look for a maximum again.
     total = b.reduce_sum(b.exp(centred), axes=[axis], keep_dimensions=True)
-    return b.sub(centred, b.log(total))
+    return narrowed(b, b.sub(centred, b.log(total)), x)
 
 
 @converts("Softmax")

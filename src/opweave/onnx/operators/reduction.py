@@ -10,6 +10,7 @@ import numpy as np
 
 from ...builder import MLGraphBuilder
 from ...op import Op
+from ...ops.reduction import narrowed, widened
 from ..registry import Tensor, Unsupported, converts, integers, normalized, operand
 
 # What an operator does with no axes to reduce is left to WebNN: the function is applied to each element.
@@ -71,22 +72,27 @@ converts("ArgMax")(_position(MLGraphBuilder.arg_max))
 converts("ArgMin")(_position(MLGraphBuilder.arg_min))
 
 
+# The norm of many float16 numbers need not be one: it is computed in float32.
+
+
 @converts("LpNormalization")
 def _(b: MLGraphBuilder, input: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
-    x = operand(b, input)
+    x = widened(b, operand(b, input))
     if p not in (1, 2):
         raise Unsupported(f"p is {p}, not 1 or 2")
     reduce = b.reduce_l1 if p == 1 else b.reduce_l2
     norm = reduce(x, axes=[normalized(axis, x.rank)], keep_dimensions=True)
     # Where all elements are 0, the result is 0, not 0 / 0.
-    return b.div(x, b.clamp(norm, min_value=float(np.finfo(x.data_type).tiny)))
+    result = b.div(x, b.clamp(norm, min_value=float(np.finfo("float32").tiny)))
+    return narrowed(b, result, operand(b, input))
 
 
 @converts("MeanVarianceNormalization")
 def _(b: MLGraphBuilder, X: Tensor, *, axes: Sequence[int] = (0, 2, 3)) -> Tensor:
-    x = operand(b, X)
+    x = widened(b, operand(b, X))
     reduced = [normalized(axis, x.rank) for axis in axes]
     centred = b.sub(x, b.reduce_mean(x, axes=reduced, keep_dimensions=True))
     length = b.reduce_l2(centred, axes=reduced, keep_dimensions=True)
     count = prod(x.shape[axis] for axis in reduced)
-    return b.div(centred, b.linear(length, alpha=1 / sqrt(count), beta=1e-9))
+    result = b.div(centred, b.linear(length, alpha=1 / sqrt(count), beta=1e-9))
+    return narrowed(b, result, operand(b, X))
