@@ -1,0 +1,47 @@
+"""The image classifiers of the `onnx` package run wholly on WebNN graphs, and compute what ONNX Runtime computes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx_architectures import NAMES, light, randomise
+
+from opweave import memory
+from opweave.onnx.session import InferenceSession
+
+
+def _in_onnxruntime(path: Path, name: str, image: np.ndarray) -> list[np.ndarray]:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    found: list[np.ndarray] = session.run(None, {name: image})
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_random_weights(name: str, tmp_path: Path) -> None:
+    path = randomise(name, tmp_path)
+    session = InferenceSession(path, fallback="error")
+    (input,) = session.get_inputs()
+    image = np.random.default_rng(1).standard_normal(input.shape, np.float32)
+    before = memory.copies.bytes
+    got = session.run(None, {input.name: image})
+    assert memory.copies.bytes == before
+    wanted = _in_onnxruntime(path, input.name, image)
+    assert len(np.unique(wanted[-1])) > 500  # the weights tell classes apart
+    for ours, theirs in zip(got, wanted, strict=True):
+        assert np.isfinite(theirs).all()
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("name", ["densenet121", "shufflenet"])
+def test_generated_weights(name: str) -> None:
+    session = InferenceSession(light(name), fallback="error")
+    (input,) = session.get_inputs()
+    image = np.random.default_rng(2).standard_normal(input.shape, np.float32)
+    (got,) = session.run(None, {input.name: image})
+    (wanted,) = _in_onnxruntime(light(name), input.name, image)
+    np.testing.assert_allclose(got, wanted, rtol=1e-4)
