@@ -63,7 +63,8 @@ def network(context: ow.MLContext, folder: Path, sentences: int, words: int) -> 
     mask = b.input("mask", "float32", [sentences, words])
 
     def linear(x: ow.MLOperand, name: str) -> ow.MLOperand:
-        return b.matmul(x, weights[f"{name}.weight"].T.copy(), label=name) + weights[f"{name}.bias"]
+        matrix = b.constant(weights[f"{name}.weight"].T.copy())
+        return b.matmul(x, matrix, label=name) + weights[f"{name}.bias"]
 
     def normalised(x: ow.MLOperand, name: str) -> ow.MLOperand:
         scale, bias = b.constant(weights[f"{name}.weight"]), b.constant(weights[f"{name}.bias"])

@@ -14,10 +14,11 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if "```python" in p.read_text()], ids=lambda page: page.name)
-def test_snippets_run(page: Path) -> None:
+def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All snippets of a page run in order, in one namespace; `print(…)  # text` must print that text."""
     code = "\n".join(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE))
     printed = io.StringIO()
+    monkeypatch.chdir(tmp_path)  # for the files that they write
     with contextlib.redirect_stdout(printed):
         exec(compile(code, str(page), "exec", dont_inherit=True), {})
     expected = re.findall(r"^\s*print\(.*\)  # (.*)$", code, re.MULTILINE)
