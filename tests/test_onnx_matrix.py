@@ -37,6 +37,15 @@ def test_fused_matmul_of_stacks(trans_a: int, trans_b: int) -> None:
     check_node("FusedMatMul", a, b, domain=MICROSOFT, transA=trans_a, transB=trans_b, alpha=0.25)
 
 
+@pytest.mark.parametrize(("trans_a", "trans_b"), [(0, 0), (1, 0), (0, 1), (1, 1)])
+def test_fused_matmul_of_rows_before_batches(trans_a: int, trans_b: int) -> None:
+    a = randn(*((4, 2, 6, 3) if trans_a else (3, 2, 6, 4)))
+    b = randn(*((5, 2, 6, 4) if trans_b else (4, 2, 6, 5)))
+    check_node(
+        "FusedMatMul", a, b, domain=MICROSOFT, transA=trans_a, transB=trans_b, transBatchA=1, transBatchB=1, rtol=1e-4
+    )
+
+
 @pytest.mark.parametrize(
     ("activation", "options"),
     [

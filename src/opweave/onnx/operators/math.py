@@ -101,7 +101,7 @@ def _(b: MLGraphBuilder, input: Tensor) -> Tensor:
 
 
 def _cosh(b: MLGraphBuilder, input: Tensor) -> MLOperand:
-    # (eˣ + e⁻ˣ) / 2 with the exponentials as squares: they overflow for an x whose cosh and sinh are finite.
+    # (eˣ + e⁻ˣ) / 2, with the square of the root for eˣ, which overflows where half of it does not yet.
     half = b.mul(operand(b, input), 0.5)
     up, down = b.exp(half), b.exp(b.neg(half))
     return b.add(b.mul(b.mul(up, 0.5), up), b.mul(b.mul(down, 0.5), down))

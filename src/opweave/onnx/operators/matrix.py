@@ -41,21 +41,20 @@ def _(
     transBatchA: int = 0,
     transBatchB: int = 0,
 ) -> Tensor:
-    if transBatchA or transBatchB:
-        raise Unsupported("the batches are transposed")
     left, right = operand(b, A), operand(b, B)
     if left.rank == right.rank == 2:
         return b.gemm(left, right, alpha=alpha, a_transpose=bool(transA), b_transpose=bool(transB))
-    # Vectors have no axes to exchange.
-    left = _turned(b, left) if transA and left.rank > 1 else left
-    right = _turned(b, right) if transB and right.rank > 1 else right
-    product = _product(b, left, right)
+    product = _product(b, _turned(b, left, transA, transBatchA), _turned(b, right, transB, transBatchB))
     return product if alpha == 1 else b.mul(product, alpha)
 
 
-def _turned(b: MLGraphBuilder, x: MLOperand) -> MLOperand:
-    *batch, rows, columns = range(x.rank)
-    return b.transpose(x, permutation=[*batch, columns, rows])
+def _turned(b: MLGraphBuilder, x: MLOperand, trans: int, trans_batch: int) -> MLOperand:
+    """A factor with its axes in order: the rows may come first, before the batches, and be exchanged with the columns."""
+    if x.rank < 2 or not (trans or trans_batch):
+        return x
+    *rest, columns = range(x.rank)
+    *batch, rows = [*rest[1:], rest[0]] if trans_batch else rest
+    return b.transpose(x, permutation=[*batch, columns, rows] if trans else [*batch, rows, columns])
 
 
 @converts("Gemm")
