@@ -53,6 +53,7 @@ def test_prelu_of_versions() -> None:
         check_node("PRelu", X, randn(3, 1), opset=opset)
     x = integers(-4, 5, 3, 4)
     check_node("PRelu", x, np.array([2], "int32"), constants=(1,), wanted=np.where(x < 0, 2 * x, x))
+    check_node("PRelu", x.astype("uint32"), np.array([2], "uint32"), wanted=x.astype("uint32"))
 
 
 def test_shrinking_integers_falls_back() -> None:

@@ -31,7 +31,7 @@ def test_reductions_over_no_axes(name: str) -> None:
     check_node(f"Reduce{name}", x, np.zeros(0, "int64"), opset=18, constants=(1,), noop_with_empty_axes=0)
 
 
-@pytest.mark.parametrize("name", ["Max", "Min", "Sum", "Prod", "L1", "SumSquare"])
+@pytest.mark.parametrize("name", ["Max", "Mean", "Min", "Sum", "Prod", "L1", "SumSquare"])
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_reductions_of_integers(name: str, dtype: str) -> None:
     check_node(f"Reduce{name}", integers(-5, 6, 3, 4, dtype=dtype), opset=13)

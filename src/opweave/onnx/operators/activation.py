@@ -10,7 +10,7 @@ from ...builder import MLGraphBuilder
 from ...graph import MLOperand
 from ...ops.reduction import narrowed, widened
 from ..registry import MICROSOFT, Tensor, Unsupported, converts, normalized, operand
-from .math import is_float, register_unary
+from .math import is_float, is_unsigned, register_unary
 
 register_unary(
     {
@@ -52,7 +52,8 @@ def _(b: MLGraphBuilder, X: Tensor, *, alpha: float = 0.01) -> Tensor:
 
 @converts("PRelu")
 def _(b: MLGraphBuilder, X: Tensor, slope: Tensor) -> Tensor:
-    return b.prelu(operand(b, X), operand(b, slope))
+    x = operand(b, X)
+    return x if is_unsigned(x) else b.prelu(x, operand(b, slope))
 
 
 @converts("ThresholdedRelu")

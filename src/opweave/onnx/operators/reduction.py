@@ -9,14 +9,24 @@ from typing import Any
 import numpy as np
 
 from ...builder import MLGraphBuilder
+from ...graph import MLOperand
 from ...op import Op
 from ...ops.reduction import narrowed, widened
 from ..registry import Tensor, Unsupported, converts, integers, normalized, operand
+from .math import is_float
 
 # What an operator does with no axes to reduce is left to WebNN: the function is applied to each element.
 
 
-def _reduction(op: Op[..., Any]) -> Callable[..., Any]:
+def _mean(b: MLGraphBuilder, x: MLOperand, axes: Sequence[int], keep_dimensions: bool) -> MLOperand:
+    if is_float(x):
+        return b.reduce_mean(x, axes=axes, keep_dimensions=keep_dimensions)
+    total = b.reduce_sum(x, axes=axes, keep_dimensions=keep_dimensions)
+    count = prod(x.shape[axis] for axis in axes)
+    return b.div(total, count)
+
+
+def _reduction(op: Callable[..., Any]) -> Callable[..., Any]:
     def convert(
         b: MLGraphBuilder,
         data: Tensor,
@@ -44,7 +54,7 @@ for _op_type, _op in {
     "ReduceLogSum": MLGraphBuilder.reduce_log_sum,
     "ReduceLogSumExp": MLGraphBuilder.reduce_log_sum_exp,
     "ReduceMax": MLGraphBuilder.reduce_max,
-    "ReduceMean": MLGraphBuilder.reduce_mean,
+    "ReduceMean": _mean,
     "ReduceMin": MLGraphBuilder.reduce_min,
     "ReduceProd": MLGraphBuilder.reduce_product,
     "ReduceSum": MLGraphBuilder.reduce_sum,
