@@ -48,9 +48,11 @@ def _(
         count = num_outputs or outputs
         size = -(-whole // count)
         sizes = [size] * (count - 1) + [whole - size * (count - 1)]
-    if min(sizes) <= 0 or sum(sizes) != whole:
+    if min(sizes) < 0 or sum(sizes) != whole:
         raise Unsupported(f"{whole} elements cannot be split into {sizes}")
-    return (input,) if len(sizes) == 1 else b.split(input, sizes, axis=axis)
+    kept = [size for size in sizes if size]
+    parts = iter(b.split(input, kept, axis=axis) if len(kept) > 1 else [input])
+    return tuple(next(parts) if size else empty(input, {axis: 0}) for size in sizes)
 
 
 @converts("Slice")
@@ -87,14 +89,20 @@ def positions(size: int, start: int, end: int, step: int) -> range:
     return range(*slice(start, end, step).indices(size))
 
 
+def empty(like: Tensor, sizes: dict[int, int]) -> np.ndarray:
+    """A part of `like` without elements, of other sizes along some axes; WebNN has no such operands."""
+    dtype = like.data_type if isinstance(like, MLOperand) else like.dtype
+    return np.empty([sizes.get(axis, size) for axis, size in enumerate(shape_of(like))], dtype)
+
+
 def window(b: MLGraphBuilder, data: Tensor, picked: dict[int, range]) -> Tensor:
     """The elements at the positions that are picked of some axes."""
     shape = shape_of(data)
     starts, sizes, strides = [0] * len(shape), list(shape), [1] * len(shape)
     backwards = []
+    if not all(picked.values()):
+        return empty(data, {axis: len(chosen) for axis, chosen in picked.items()})
     for axis, chosen in picked.items():
-        if not chosen:
-            raise Unsupported(f"nothing of axis {axis} is left")
         if chosen.step < 0:
             backwards += [axis] if len(chosen) > 1 else []
             chosen = chosen[::-1]
