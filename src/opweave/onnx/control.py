@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, NodeProto, helper
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper
 
+from ..errors import OperationError
 from .registry import Unsupported, normalized
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ _ENDLESS = 2**31
 
 def inline_if(tracer: Tracer, node: NodeProto) -> list[Step]:
     """The steps of the branch that a constant condition chooses."""
-    condition = _known(tracer, node.input[0], "its condition")
+    condition = _condition(tracer, node.input[0])
     graph = _graph(node, "then_branch" if condition else "else_branch")
     return _inline(tracer, graph, {}, node.output, tracer.fresh(node), whole=False)
 
@@ -33,9 +34,9 @@ def unroll_loop(tracer: Tracer, node: NodeProto) -> list[Step]:
     """The steps of all turns of a Loop, if neither their number nor the condition depends on data."""
     body = _graph(node, "body")
     trips, condition, *state = [*node.input, "", ""][: max(len(node.input), 2)]
-    limit = _known(tracer, trips, "its number of turns")
+    limit = _known(tracer, trips, "its number of turns", TensorProto.INT64)
     limit = None if limit is not None and limit >= _ENDLESS else limit
-    go_on = _known(tracer, condition, "its condition")
+    go_on = _condition(tracer, condition)
     if limit is not None and limit > MAX_TURNS:
         raise Unsupported(f"it turns {limit} times, and at most {MAX_TURNS} turns are unrolled")
     turns = _Turns(tracer, body, 1, len(state), tracer.fresh(node))
@@ -43,8 +44,31 @@ def unroll_loop(tracer: Tracer, node: NodeProto) -> list[Step]:
         number = tracer.add_constant(f"{turns.prefix}number", np.array(turns.count, np.int64))
         true = tracer.add_constant(f"{turns.prefix}condition", np.array(True))
         go_on_name, *state = turns.turn([number, true, *state])
-        go_on = _known(tracer, go_on_name, "its condition")
+        go_on = _condition(tracer, go_on_name)
     return turns.finish(state, node.output, [0] * len(turns.gathered))
+
+
+def check_ends(tracer: Tracer, node: NodeProto) -> None:
+    """Refuse a Loop that the engine would never come back from: no limit worth the name, and a condition that stays.
+
+    Raises:
+        OperationError: its body hands its condition on unchanged.
+    """
+    body = _graph(node, "body")
+    limit = _ENDLESS
+    if node.input and node.input[0]:
+        try:
+            limit = _known(tracer, node.input[0], "its number of turns", TensorProto.INT64) or 0
+        except Unsupported:  # it comes when the graph runs
+            return
+    if limit < _ENDLESS or len(body.input) < 2 or not body.output:
+        return
+    source = {node.output[0]: node.input[0] for node in body.node if node.op_type == "Identity" and node.input}
+    name = body.output[0].name
+    for _ in body.node:
+        name = source.get(name, name)
+    if name == body.input[1].name:
+        raise OperationError(f"Loop {node.name!r} would never end: its body hands its condition on as it came")
 
 
 def unroll_scan(tracer: Tracer, node: NodeProto) -> list[Step]:
@@ -161,13 +185,18 @@ def _graph(node: NodeProto, name: str) -> GraphProto:
     return graph
 
 
-def _known(tracer: Tracer, name: str, what: str) -> int | None:
+def _condition(tracer: Tracer, name: str) -> int | None:
+    return _known(tracer, name, "its condition", TensorProto.BOOL)
+
+
+def _known(tracer: Tracer, name: str, what: str, element_type: int) -> int | None:
     """The value of a scalar, None where it is absent; `Unsupported` where it is not constant."""
     if not name:
         return None
-    value = tracer.constant(name)
-    if value is None:
-        raise Unsupported(f"{what} is not constant")
+    found = tracer.element_type(name)
+    if found != element_type:
+        raise Unsupported(f"{what} has the type {TensorProto.DataType.Name(found)}")
+    value = tracer.known(name, what)
     if value.size != 1:
         raise Unsupported(f"{what} has the shape {list(value.shape)}")
     return int(value.item())

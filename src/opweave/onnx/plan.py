@@ -21,7 +21,7 @@ from ..graph import Desc, MLOperand
 from ..passes.extract import extract
 from .model import Model
 from .partition import Segment, partition
-from .trace import Constant, Dynamic, Tensor, Trace, Tracer
+from .trace import Constant, Dynamic, Tensor, Trace
 
 Fallback = str
 """What nodes that WebNN cannot express do: "auto" runs them in ONNX Runtime, "error" refuses the model."""
@@ -59,18 +59,17 @@ class _FallbackPart:
 
 
 class Plan:
-    """A model for given input shapes."""
+    """A model for given input shapes, which has been traced."""
 
     def __init__(
         self,
         model: Model,
         context: MLContext,
-        shapes: Mapping[str, tuple[int, ...] | None],
+        trace: Trace,
         outputs: Sequence[str],
         fallback: Fallback,
     ) -> None:
-        self.context, self.outputs = context, list(outputs)
-        self.trace: Trace = Tracer(model, context, shapes).run()
+        self.context, self.outputs, self.trace = context, list(outputs), trace
         self._check_types(model)
         self.segments: list[Segment] = partition(self.trace, outputs)
         if fallback == "error":

@@ -48,6 +48,18 @@ class Unsupported(Exception):  # noqa: N818  (it says what a node is, and is nev
     """A node that WebNN cannot express; the message is the reason that `explain()` shows."""
 
 
+class NotConstant(Unsupported):
+    """A node with an input that must be known, and is computed when the graph runs.
+
+    Attributes:
+        operand: that input.
+    """
+
+    def __init__(self, what: str, operand: MLOperand) -> None:
+        super().__init__(f"{what} is not constant")
+        self.operand = operand
+
+
 @dataclass(frozen=True, slots=True)
 class Converter:
     """How an ONNX operator becomes WebNN operations.
@@ -98,7 +110,7 @@ def known(value: Tensor | None, what: str) -> np.ndarray:
         if value.is_constant:
             array: np.ndarray = value.value
             return array
-        raise Unsupported(f"{what} is not constant")
+        raise NotConstant(what, value)
     if value is None:
         raise Unsupported(f"{what} is missing")
     return value

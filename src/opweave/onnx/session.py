@@ -19,12 +19,16 @@ from ..tensor import MLTensor
 from .arguments import Argument, NodeArg, check_named_dimensions
 from .model import Model
 from .plan import Plan
+from .trace import Trace, Tracer
 
 Location = Literal["cpu", "ml-tensor"]
 Fallback = Literal["auto", "error"]
 
 PLANS = 8
 """How many sets of input shapes a session keeps compiled; beyond that, the one not used for longest is dropped."""
+
+VALUES = 4
+"""For how many values of small inputs that decide about shapes a session compiles; with more, these nodes fall back."""
 
 
 class InferenceSession:
@@ -74,8 +78,12 @@ class InferenceSession:
         self._plans: OrderedDict[Any, Plan] = OrderedDict()
         self._lock = Lock()
         shapes = {i.name: i.static_shape() for i in self._inputs}
+        self._deciding: set[str] = set()  # inputs whose values decide about shapes
+        self._varied = False  # whether these have had too many values
         if all(shapes[i.name] is not None or not i.element_type for i in self._inputs):
-            self._plan(shapes)
+            trace = self._trace(shapes, {})
+            if not trace.deciding:
+                self._compile(tuple(shapes.items()), trace)
 
     @property
     def context(self) -> MLContext:
@@ -133,7 +141,7 @@ class InferenceSession:
             }
             memory.check_overlap(arrays, {f"output {n}": a for n, a in targets.items()})
             shapes = {name: value.shape if isinstance(value, np.ndarray) else None for name, value in feed.items()}
-            results = self._plan(shapes).run(feed, names, targets)
+            results = self._plan(shapes, feed).run(feed, names, targets)
         return [self._located(known[name], r, (out or {}).get(name)) for name, r in zip(names, results, strict=True)]
 
     def _located(self, output: Argument, result: Any, target: Any) -> Any:
@@ -164,8 +172,9 @@ class InferenceSession:
         Args:
             input_shapes: for models with dimensions that vary, the shapes to explain for; default: the last ones used.
         """
-        if input_shapes is not None:
-            plan = self._plan(self._checked_shapes(input_shapes))
+        static = all(i.static_shape() is not None or not i.element_type for i in self._inputs)
+        if input_shapes is not None or (static and not self._plans):
+            plan = self._plan(self._checked_shapes(input_shapes or {}))
         else:
             require(bool(self._plans), "the model has dimensions that vary; run it first, or pass input_shapes")
             plan = next(reversed(self._plans.values()))
@@ -219,16 +228,38 @@ class InferenceSession:
             require(fits, f"preferred_output_location: {name!r} is {output.type}, which a tensor cannot hold")
         return {name: chosen.get(name, "cpu") for name in names}
 
-    def _plan(self, shapes: Mapping[str, tuple[int, ...] | None]) -> Plan:
-        """The plan for given input shapes, from the cache or new."""
-        key = tuple(shapes.items())
+    def _plan(self, shapes: Mapping[str, tuple[int, ...] | None], feed: Mapping[str, Any] | None = None) -> Plan:
+        """The plan for given input shapes, and for the values of a feed that decide about others; cached, or new."""
+        sizes = tuple(shapes.items())
         with self._lock:
-            plan = self._plans.get(key)
-            if plan is None:
-                outputs = [output.name for output in self._outputs]
-                plan = Plan(self._model, self._context, shapes, outputs, self._fallback)
-                self._plans[key] = plan
-                if len(self._plans) > PLANS:
-                    self._plans.popitem(last=False)
-            self._plans.move_to_end(key)
+            given = {} if feed is None or self._varied else feed
+            values = {name: given[name] for name in self._deciding & given.keys()}
+            key = (*sizes, *_contents(values))
+            if key in self._plans:
+                self._plans.move_to_end(key)
+                return self._plans[key]
+            trace = self._trace(shapes, values)
+            while more := (trace.deciding & given.keys()) - values.keys():
+                values |= {name: given[name] for name in more}
+                trace = self._trace(shapes, values)
+            if values and sum(other[: len(sizes)] == sizes for other in self._plans) >= VALUES:
+                self._varied, values = True, {}
+                trace = self._trace(shapes, values)
+            self._deciding |= values.keys()
+            return self._compile((*sizes, *_contents(values)), trace)
+
+    def _trace(self, shapes: Mapping[str, tuple[int, ...] | None], values: Mapping[str, np.ndarray]) -> Trace:
+        copies = {name: np.array(value) for name, value in values.items()}
+        return Tracer(self._model, self._context, shapes, copies).run()
+
+    def _compile(self, key: Any, trace: Trace) -> Plan:
+        outputs = [output.name for output in self._outputs]
+        plan = self._plans[key] = Plan(self._model, self._context, trace, outputs, self._fallback)
+        if len(self._plans) > PLANS:
+            self._plans.popitem(last=False)
         return plan
+
+
+def _contents(values: Mapping[str, np.ndarray]) -> list[tuple[str, bytes]]:
+    """What tells values apart."""
+    return [(name, values[name].tobytes()) for name in sorted(values)]

@@ -22,16 +22,19 @@ from ..dtypes import FLOATS
 from ..errors import DataError, MLError, OperationError, ValidationError
 from ..graph import MLOperand
 from . import fold, operators as operators  # the latter registers the converters
-from .control import CONTROL
+from .control import CONTROL, check_ends
 from .functions import expand
 from .model import Model
-from .registry import CONVERTERS, DATA_TYPES, Converter, Unsupported
+from .registry import CONVERTERS, DATA_TYPES, Converter, NotConstant, Unsupported
 
 FOLD_BYTES = 65536
 """Nodes on constants up to this size are computed at once: shape arithmetic, not weights."""
 
 FOLDED_BYTES = memory.physical() // 8
 """What they may grow to (ConstantOfShape, Expand, Tile …): masks, generated weights; not all that a broken model asks for."""
+
+DECIDING_ELEMENTS = 16
+"""Inputs with more elements, or more than one dimension, are data; they are not asked what they decide."""
 
 Kind = Literal["webnn", "fallback", "folded"]
 
@@ -92,22 +95,30 @@ class Trace:
         values: the value of each name.
         maker: for each name made by a node, the step.
         operands: for each operand that stands for a name, the first such name.
+        deciding: small inputs of the model (shapes, axes, conditions) that would spare fallback if their values were known.
     """
 
     steps: list[Step] = field(default_factory=list)
     values: dict[str, Value] = field(default_factory=dict)
     maker: dict[str, Step] = field(default_factory=dict)
     operands: dict[MLOperand, str] = field(default_factory=dict)
+    deciding: set[str] = field(default_factory=set)
 
 
 class Tracer:
-    """Walks over the graph of a model for given input shapes."""
+    """Walks over the graph of a model for given input shapes, and for given values of some inputs."""
 
-    def __init__(self, model: Model, context: MLContext, shapes: Mapping[str, tuple[int, ...] | None]) -> None:
+    def __init__(
+        self,
+        model: Model,
+        context: MLContext,
+        shapes: Mapping[str, tuple[int, ...] | None],
+        values: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
         self.model, self.context = model, context
         self.builder = MLGraphBuilder(context)
         self.trace = Trace()
-        self._shapes = shapes
+        self._shapes, self._values = shapes, values or {}
         self._expanded = 0  # nodes that have been replaced by others: the names of these are told by it
 
     def run(self) -> Trace:
@@ -116,7 +127,9 @@ class Tracer:
         for name, array in self.initializers(graph):
             self.add_constant(name, array)
         for info in graph.input:
-            if info.name not in self.trace.values:
+            if info.name in self._values:
+                self.add_constant(info.name, self._values[info.name])
+            elif info.name not in self.trace.values:
                 self._bind(info.name, self._input(info))
         for step in self.steps(graph.node):
             self.trace.steps.append(step)
@@ -136,6 +149,22 @@ class Tracer:
         """The array of a value that is known now, else None."""
         value = self.trace.values[name]
         return value.array if isinstance(value, Constant) else None
+
+    def known(self, name: str, what: str) -> np.ndarray:
+        """The array of a value that must be known now, else `Unsupported`."""
+        match self.trace.values[name]:
+            case Constant(array):
+                return array
+            case Tensor(operand):
+                raise NotConstant(what, operand)
+        raise Unsupported(f"{what} is not constant")
+
+    def element_type(self, name: str) -> int:
+        """The ONNX element type of a value; `Unsupported` where it will be known only when the graph runs."""
+        value = self.trace.values[name]
+        if isinstance(value, Dynamic):
+            raise Unsupported(f"the type of {name!r} is not known")
+        return value.element_type
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of a value; `Unsupported` where it will be known only when the graph runs."""
@@ -180,6 +209,9 @@ class Tracer:
         type = info.type
         if shape is not None and element_type:  # what is known of it now is more than the model says
             type = helper.make_tensor_type_proto(element_type, shape)
+            dtype = helper.tensor_dtype_to_np_dtype(element_type)
+            if 0 in shape and dtype.kind in "biuf":
+                return Constant(np.zeros(shape, dtype))  # there is nothing about it that is not known
         return self._placeholder(info.name, type, element_type, shape)
 
     def _placeholder(self, name: str, type: TypeProto, element_type: int, shape: Sequence[int] | None) -> Value:
@@ -198,7 +230,19 @@ class Tracer:
             self.trace.operands.setdefault(value.operand, name)
 
     def _steps(self, node: NodeProto) -> list[Step]:
-        """What becomes of a node: one step, or several where others take its place."""
+        """What becomes of a node: one step, or several where others take its place.
+
+        Raises:
+            DataError: it is broken beyond what the engine could judge.
+        """
+        try:
+            return self._steps_of_sound(node)
+        except (MLError, Unsupported):
+            raise
+        except Exception as error:  # inputs that are missing, attributes of another type: there is no end of it
+            raise DataError(f"{node.op_type} {node.name!r} is broken ({type(error).__name__}: {error})") from error
+
+    def _steps_of_sound(self, node: NodeProto) -> list[Step]:
         values = [self.trace.values[name] if name else None for name in node.input]
         if folded := self._fold(node, values):
             for name, array in zip(node.output, folded, strict=False):
@@ -211,6 +255,8 @@ class Tracer:
             self._convert(node, values)
         except Unsupported as error:
             reason = str(error)
+            if isinstance(error, NotConstant):
+                self.trace.deciding |= self._inputs_behind(error.operand)
         except MLError as error:
             reason = f"the builder refuses it: {error}"
         except Exception as error:  # it breaks its operator's rules: let the engine say what is wrong, if anything
@@ -237,6 +283,22 @@ class Tracer:
             return self.steps(nodes or [], whole=(schema.domain, node.op_type) in engine_operators())
         except Unsupported:
             return []
+
+    def _inputs_behind(self, operand: MLOperand) -> set[str]:
+        """The inputs of the model that an operand is computed from; none of them if some are data."""
+        names: set[str] = set()
+        pending, seen = [operand], {operand}
+        while pending:
+            found = pending.pop()
+            if found.node is not None:
+                fresh = [other for other in found.node.operands if other not in seen]
+                seen.update(fresh)
+                pending += fresh
+            elif found.is_input:
+                if found.name not in self._shapes or found.rank > 1 or found.desc.element_count > DECIDING_ELEMENTS:
+                    return set()
+                names.add(found.name)
+        return names
 
     # Folding ---------------------------------------------------------------------------------------------------------
 
@@ -322,7 +384,8 @@ class Tracer:
                 raise Unsupported(f"the output {name!r} cannot be made")
             element_type = inferred[name].tensor_type.elem_type if name in inferred else 0
             if isinstance(item, np.ndarray):
-                made[name] = Constant(item)
+                is_bool = element_type == TensorProto.BOOL and item.dtype == np.uint8
+                made[name] = Constant(item.view(bool) if is_bool else item)
             elif element_type and DATA_TYPES.get(element_type) != item.data_type:
                 raise Unsupported(f"the output {name!r} has type {TensorProto.DataType.Name(element_type)}")
             else:
@@ -357,6 +420,8 @@ class Tracer:
 
     def _fall_back(self, node: NodeProto, values: Sequence[Value | None]) -> None:
         """Outputs of a node that ONNX Runtime will run."""
+        if node.op_type == "Loop" and node.domain in ("", "ai.onnx"):
+            check_ends(self, node)
         inferred = self._infer(node, values)
         for name in node.output:
             if name:

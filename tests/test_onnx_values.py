@@ -1,0 +1,125 @@
+"""Models whose small inputs decide about shapes, or about branches, are compiled for the values of these."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from onnx_nodes import CONTEXT, check_agreement, model_of, node_model, reasons, run_engine
+
+from opweave.errors import NotSupportedError
+from opweave.onnx.session import VALUES, InferenceSession
+
+X = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+def reshaping() -> onnx.ModelProto:
+    return node_model("Reshape", [X, ints(4, 3)], dynamic=(0, 1))[0]
+
+
+def test_a_shape_may_be_an_input() -> None:
+    model, feed = node_model("Reshape", [X, ints(4, 3)], dynamic=(0, 1))
+    session = check_agreement(model, feed)
+    assert reasons(session) == []
+
+
+def test_values_are_told_apart_and_plans_used_again() -> None:
+    session = InferenceSession(reshaping(), CONTEXT, fallback="error")
+    shape = ints(4, 3)
+    for sizes in ((4, 3), (2, 6), (4, 3), (12, 1)):
+        shape[:] = sizes  # in place: the plan must not look at the caller's array
+        (y,) = session.run(None, {"x0": X, "x1": shape})
+        assert y.shape == sizes
+        np.testing.assert_array_equal(y, X.reshape(sizes))
+    assert len(session._plans) == 3
+
+
+def test_too_many_values_fall_back() -> None:
+    """A value that is new in each call must not have the model compiled each time."""
+    session = InferenceSession(reshaping(), CONTEXT)
+    shapes = [(4, 3), (2, 6), (12, 1), (1, 12), (6, 2), (3, 4), (4, 3)]
+    assert len(set(shapes)) > VALUES
+    for sizes in shapes:
+        (y,) = session.run(None, {"x0": X, "x1": ints(*sizes)})
+        np.testing.assert_array_equal(y, X.reshape(sizes))
+    assert len(session._plans) == VALUES + 1
+    assert reasons(session) == ["Reshape: the shape is not constant"]
+
+
+def test_shape_arithmetic_on_an_input_is_followed() -> None:
+    nodes = [
+        helper.make_node("Mul", ["n", "two"], ["m"]),
+        helper.make_node("Concat", ["m", "minus"], ["shape"], axis=0),
+        helper.make_node("Reshape", ["x", "shape"], ["y"]),
+    ]
+    feed = {"x": X, "n": ints(3)}
+    check_agreement(model_of(nodes, feed, {"two": ints(2), "minus": ints(-1)}, ["y"]), feed)
+
+
+@pytest.mark.parametrize("condition", [True, False])
+def test_a_branch_may_be_chosen_by_an_input(condition: bool) -> None:
+    branch = {
+        name: helper.make_graph(
+            [helper.make_node(op, ["x"], ["r"])],
+            "b",
+            [],
+            [helper.make_tensor_value_info("r", TensorProto.FLOAT, (3, 4))],
+        )
+        for name, op in (("then_branch", "Neg"), ("else_branch", "Exp"))
+    }
+    feed = {"x": X, "c": np.array(condition)}
+    model = model_of([helper.make_node("If", ["c"], ["y"], **branch)], feed, {}, ["y"])
+    session = check_agreement(model, feed, rtol=1e-6)
+    assert "If" not in session.explain()
+
+
+def test_turns_may_be_counted_by_an_input() -> None:
+    info = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [helper.make_node("Add", ["s", "x"], ["t"]), helper.make_node("Identity", ["go"], ["on"])],
+        "b",
+        [info("k", TensorProto.INT64, ()), info("go", TensorProto.BOOL, ()), info("s", TensorProto.FLOAT, (3, 4))],
+        [info("on", TensorProto.BOOL, ()), info("t", TensorProto.FLOAT, (3, 4))],
+    )
+    feed = {"x": X, "n": np.array(3)}
+    check_agreement(model_of([helper.make_node("Loop", ["n", "", "x"], ["y"], body=body)], feed, {}, ["y"]), feed)
+
+
+def test_data_are_not_taken_for_decisions() -> None:
+    """A model is not compiled for what has more than one dimension, or many elements, or was computed by fallback."""
+    matrix = np.array([[3, 4]], np.int64)
+    nodes = [helper.make_node("Squeeze", ["n", "axis"], ["s"]), helper.make_node("Reshape", ["x", "s"], ["y"])]
+    feed = {"x": X, "n": matrix}
+    session = check_agreement(model_of(nodes, feed, {"axis": ints(0)}, ["y"]), feed, fallback=True)
+    assert reasons(session) == ["Reshape: the shape is not constant"]
+    many = np.arange(20)
+    nodes = [
+        helper.make_node("Slice", ["n", "three", "five"], ["s"]),
+        helper.make_node("Reshape", ["x", "s"], ["y"]),
+    ]
+    feed = {"x": X, "n": many}
+    session = check_agreement(model_of(nodes, feed, {"three": ints(3), "five": ints(5)}, ["y"]), feed, fallback=True)
+    assert reasons(session) == ["Reshape: the shape is not constant"]
+
+
+def test_refusing_fallback_waits_for_the_values() -> None:
+    session = InferenceSession(reshaping(), CONTEXT, fallback="error")
+    with pytest.raises(NotSupportedError, match="the shape is not constant"):
+        session.explain()  # without values
+    (y,) = session.run(None, {"x0": X, "x1": ints(2, 6)})
+    assert y.shape == (2, 6)
+    assert reasons(session) == []
+
+
+def test_an_empty_input_is_known() -> None:
+    empty = np.zeros((0, 4), np.float32)
+    model, feed = node_model("Concat", [X, empty], {"axis": 0}, dynamic=(0, 1))
+    session = InferenceSession(model, CONTEXT, fallback="error")
+    np.testing.assert_array_equal(session.run(None, feed)[0], run_engine(model, feed)[0])
+    model, feed = node_model("ReduceSum", [empty, ints(0)], dynamic=(0,))
+    check_agreement(model, feed)
