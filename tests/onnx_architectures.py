@@ -74,12 +74,15 @@ def randomise(name: str, folder: Path) -> Path:
 
 def _weight(name: str, shape: list[int], uses: dict[str, tuple[onnx.NodeProto, int]], noise: np.ndarray) -> np.ndarray:
     node, at = uses[name]
-    random = np.resize(np.roll(noise, sum(shape)), shape)
+    random: np.ndarray = np.resize(np.roll(noise, sum(shape)), shape)
+    scale, offset = 0.1, 0.0
     match node.op_type:
-        case "Conv" | "Gemm" if at == 1:  # variance of the activations stays as it is
-            return random * np.float32(np.sqrt(2 / np.prod(shape[1:])))
+        case "Conv" | "Gemm" if at == 1:  # the variance of the activations stays as it is
+            scale = float(np.sqrt(2 / np.prod(shape[1:])))
         case "BatchNormalization" if at in (1, 4):
-            return 1 + np.abs(random) / 2
+            random, scale, offset = np.abs(random), 0.5, 1.0
         case "Unsqueeze" if uses[node.output[0]][0].op_type == "Mul":
-            return 1 + random / 10
-    return random / 10
+            offset = 1.0
+    random *= np.float32(scale)
+    random += np.float32(offset)
+    return random

@@ -26,7 +26,8 @@ def check(op_type: str, inputs: Sequence[Any], attributes: Mapping[str, Any] | N
 
 
 def _scale(*shape: int) -> np.ndarray:
-    return np.abs(randn(*shape)) * 0.02 + 0.01
+    scale: np.ndarray = np.abs(randn(*shape)) * np.float32(0.02) + np.float32(0.01)
+    return scale
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
