@@ -9,6 +9,7 @@ import onnxruntime
 import pytest
 from onnx import ModelProto, helper, numpy_helper
 
+from opweave.errors import NotSupportedError
 from opweave.onnx.plan import _WebnnPart
 from opweave.onnx.session import InferenceSession
 
@@ -165,13 +166,30 @@ def test_embed_layer_normalization_with_positions_and_sum() -> None:
     check("EmbedLayerNormalization", inputs, 3, epsilon=1e-5)
 
 
-def test_attention_of_a_query_that_sees_nothing_is_zero() -> None:
-    q, mask = randn(1, 2, 3, 4), np.array([[True, False], [False, False], [True, True]])
-    proto = model("Attention", [q, randn(1, 2, 2, 4), randn(1, 2, 2, 4), mask], 1, "")
-    k, v = randn(1, 2, 2, 4), randn(1, 2, 2, 4)
-    (y,) = InferenceSession(proto, fallback="error").run(None, {"i0": q, "i1": k, "i2": v, "i3": mask})
+@pytest.mark.parametrize("constant", [True, False])
+def test_attention_of_a_query_that_sees_nothing_is_zero(constant: bool) -> None:
+    q, k, v = randn(1, 2, 3, 4), randn(1, 2, 2, 4), randn(1, 2, 2, 4)
+    mask = np.array([[True, False], [False, False], [True, True]])
+    proto = model("Attention", [q, k, v, mask], 1, "")
+    feed = {"i0": q, "i1": k, "i2": v, "i3": mask}
+    if constant:
+        proto.graph.initializer.append(numpy_helper.from_array(feed.pop("i3"), "i3"))
+        del proto.graph.input[3]
+    (y,) = InferenceSession(proto, fallback="error").run(None, feed)
     np.testing.assert_array_equal(y[0, :, 1], 0)
     np.testing.assert_allclose(y[0, :, 0], v[0, :, 0], rtol=1e-6)
+
+
+def test_flex_attention_with_sub_graphs_says_so() -> None:
+    inner = helper.make_graph(
+        [helper.make_node("Identity", ["s"], ["t"])],
+        "modify",
+        [helper.make_tensor_value_info("s", 1, None)],
+        [helper.make_tensor_value_info("t", 1, None)],
+    )
+    inputs: list[np.ndarray | None] = [randn(1, 2, 3, 4) for _ in range(3)]
+    with pytest.raises(NotSupportedError, match="it has sub-graphs"):
+        InferenceSession(model("FlexAttention", inputs, 1, "ai.onnx.preview", score_mod=inner), fallback="error")
 
 
 @pytest.mark.parametrize("length", [1, 4])

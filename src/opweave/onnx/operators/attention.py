@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import inf, sqrt
+from math import copysign, inf, sqrt
 from typing import Any
 
 import numpy as np
@@ -23,23 +23,27 @@ class Mask:
         constant: what is added and known already: 0, or -inf for a key that is hidden.
         allowed: uint8 operands, 1 where a key is seen; all of them must say so.
         added: operands that are added.
+        may_hide_all: whether operands may hide all keys from a query, or add -inf to all its scores.
     """
 
     constant: np.ndarray | None = None
     allowed: list[MLOperand] = field(default_factory=list)
     added: list[MLOperand] = field(default_factory=list)
+    may_hide_all: bool = False
 
     def hide(self, seen: Tensor) -> None:
         """Keys are seen only where `seen` is true (not zero)."""
         if isinstance(seen, MLOperand):
             self.allowed.append(seen)
+            self.may_hide_all = True
         elif not seen.all():
             self.add(np.where(seen, 0.0, -inf))
 
-    def add(self, bias: Tensor) -> None:
+    def add(self, bias: Tensor, finite: bool = False) -> None:
         """Add `bias` to the scores."""
         if isinstance(bias, MLOperand):
             self.added.append(bias)
+            self.may_hide_all = self.may_hide_all or not finite
         else:
             self.constant = bias if self.constant is None else self.constant + bias
 
@@ -51,16 +55,18 @@ class Mask:
             for other in self.allowed[1:]:
                 both = b.logical_and(both, other)
             self.added.append(b.where(both, np.zeros((), dtype), np.full((), -inf, dtype)))
-        if not self.added:
-            if self.constant is None:
-                return None, None
-            seen = np.asarray(self.constant > -inf).max(axis=-1, keepdims=True).astype(np.uint8)
-            return b.constant(self.constant.astype(dtype)), None if seen.all() else seen
-        total = self.added[0]
-        for term in self.added[1:]:
-            total = b.add(total, term)
+        terms, seen = self.added, None
         if self.constant is not None:
-            total = b.add(total, self.constant.astype(dtype))
+            terms = [*terms, b.constant(self.constant.astype(dtype))]
+            some = np.asarray(self.constant > -inf).max(axis=-1, keepdims=True).astype(np.uint8)
+            seen = None if some.all() else some
+        if not terms:
+            return None, None
+        total = terms[0]
+        for term in terms[1:]:
+            total = b.add(total, term)
+        if not self.may_hide_all:
+            return total, seen
         largest = b.reduce_max(total, axes=[total.rank - 1], keep_dimensions=True)
         return total, b.greater(largest, np.full((), -inf, dtype))
 
@@ -92,7 +98,8 @@ def attend(
     scale = 1 / sqrt(size) if scale is None else scale
     kt = b.transpose(k, permutation=[0, 1, 3, 2])
     if q.data_type == "float16":  # half of the scale for each, so that the product does not overflow
-        q, kt = b.mul(q, sqrt(scale)), b.mul(kt, sqrt(scale))
+        root = sqrt(abs(scale))
+        q, kt = b.mul(q, copysign(root, scale)), b.mul(kt, root)
     else:
         q = b.mul(q, scale)
     # Heads that share keys are taken together as more queries, so that no key is repeated.
@@ -201,6 +208,20 @@ def _(
     return heads_joined(b, y) if joined else y, k, v, shown
 
 
+@converts("FlexAttention", domain="ai.onnx.preview")  # where it has no sub-graphs that modify it
+def _(
+    b: MLGraphBuilder,
+    Q: Tensor,
+    K: Tensor,
+    V: Tensor,
+    *,
+    scale: float | None = None,
+    softmax_precision: int = TensorProto.FLOAT,
+) -> MLOperand:
+    q, k, v = operand(b, Q), operand(b, K), operand(b, V)
+    return attend(b, q, k, v, Mask(), scale=scale, precision=softmax_precision)[0]
+
+
 def _extended(b: MLGraphBuilder, mask: Tensor, missing: int, value: float) -> Tensor:
     """`mask` with `missing` more keys."""
     before, after = [0] * len(shape_of(mask)), [0] * (len(shape_of(mask)) - 1) + [missing]
@@ -261,9 +282,9 @@ def _(
     if unidirectional:
         mask.hide(np.arange(keys) <= np.arange(queries)[:, None] + past)
     if key_padding_mask is not None:
-        mask.add(_padding(b, key_padding_mask, (q.shape[0], queries, keys), mask_filter_value, q))
+        mask.add(_padding(b, key_padding_mask, (q.shape[0], queries, keys), mask_filter_value, q), finite=True)
     if attention_bias is not None:
-        mask.add(attention_bias)
+        mask.add(attention_bias, finite=True)  # the engine does not look after queries that see nothing, either
     y, shown = attend(b, q, k, v, mask, scale=scale or None)
     return heads_joined(b, y), k, v, shown
 
@@ -340,7 +361,7 @@ def _(
     if local_window_size >= 0:
         mask.hide(relative > -local_window_size)
     if attention_bias is not None:
-        mask.add(attention_bias)
+        mask.add(attention_bias, finite=True)  # the engine does not look after queries that see nothing, either
     y, shown = attend(b, q, k, v, mask, scale=scale or None, softcap=softcap)
     return heads_joined(b, y), kept_k, kept_v, shown
 
