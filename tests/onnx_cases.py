@@ -127,8 +127,8 @@ def check(got: Any, wanted: Any, rtol: float, atol: float, where: str = "outputs
             return
         if wanted.dtype.name == "bfloat16":
             rtol = max(rtol, 2**-6)  # two units in the last place, as in ONNX's own runner
-        exact = [array.astype(np.float64) for array in (got, wanted)]
-        np.testing.assert_allclose(*exact, rtol=rtol, atol=atol, err_msg=where)
+        exact, reference = got.astype(np.float64), wanted.astype(np.float64)
+        np.testing.assert_allclose(exact, reference, rtol=rtol, atol=atol, err_msg=where)
 
 
 def _value(value: Any) -> Any:

@@ -7,6 +7,8 @@ WebNN graphs alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import onnx_cases
 import pytest
 
@@ -34,7 +36,7 @@ def test_lists_name_cases_that_exist_and_no_case_twice() -> None:
     assert not set(failing) & set(falling)
 
 
-def test_most_cases_pass_on_webnn_alone(record_property: pytest.RecordProperty) -> None:
+def test_most_cases_pass_on_webnn_alone(record_property: Callable[[str, object], None]) -> None:
     total = len(onnx_cases.cases())
     failing, falling = len(onnx_cases.expected("onnx")), len(onnx_cases.expected("onnx_fallback"))
     counts = {"webnn": total - failing - falling, "with fallback": falling, "cannot pass": failing}

@@ -64,8 +64,9 @@ class Model:
         else:
             if isinstance(source, (str, os.PathLike)):
                 path = Path(source)
-                folder, what = path.resolve().parent, str(path)
+                what = str(path)
                 try:
+                    folder = path.resolve().parent
                     data = path.read_bytes()
                 except (OSError, ValueError) as error:
                     raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
@@ -110,9 +111,11 @@ class Model:
         self._check_nodes(graph, set(), "")
 
     def _check_value(self, value: onnx.ValueInfoProto, what: str) -> None:
-        if not value.name:
-            raise DataError(f"an {what} of the model has no name")
+        if not value.name or not isinstance(value.name, str):
+            raise DataError(f"an {what} of the model has no name, or one that is no text: {value.name!r}")
         tensor = value.type.tensor_type
+        if value.type.HasField("tensor_type") and tensor.elem_type not in TensorProto.DataType.values():
+            raise DataError(f"the {what} {value.name!r} has no data type")
         if what == "output" or value.type.WhichOneof("value") not in (None, "tensor_type"):
             return
         if not value.type.HasField("tensor_type") or tensor.elem_type not in TensorProto.DataType.values():
@@ -131,6 +134,9 @@ class Model:
         later = {name for node in graph.node for name in node.output}
         for node in graph.node:
             title = f"{node.op_type} {node.name!r}{where}" if node.name else f"{node.op_type}{where}"
+            texts = [node.op_type, node.domain, *node.input, *node.output, *(a.name for a in node.attribute)]
+            if not all(isinstance(text, str) for text in texts):  # bytes, where they are not UTF-8
+                raise DataError(f"{title} has names that are no text: {[t for t in texts if isinstance(t, bytes)]}")
             if not node.op_type:
                 raise DataError(f"a node{where} says no operator: {node.name!r}")
             for name in node.input:

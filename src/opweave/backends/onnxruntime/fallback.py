@@ -52,6 +52,11 @@ class FallbackSession:
             self._constants[name] = onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
         if self._constants:
             options.add_external_initializers(list(self._constants), list(self._constants.values()))
+            for (
+                name,
+                value,
+            ) in self._constants.items():  # for the kernels, which would get copies; see `sessions.compile`
+                options.add_initializer(name, value)
         what = ", ".join(dict.fromkeys(node.op_type for node in proto.graph.node))
         try:
             opsets.lower(proto)
