@@ -50,6 +50,15 @@ def test_zero_points_left_out() -> None:
     check("DequantizeLinear", [integers(-(2**20), 2**20, 3, 6), scale])
 
 
+def test_type_of_the_result() -> None:
+    """The engine wants the type of the scale."""
+    x = integers(-128, 127, 3, 6, dtype="int8")
+    model, feed = node_model("DequantizeLinear", [x, _scale()], {"output_dtype": onnx.TensorProto.FLOAT16}, opset=23)
+    (got,) = InferenceSession(model, CONTEXT, fallback="error").run(None, feed)
+    (scale,) = (onnx.numpy_helper.to_array(i) for i in model.graph.initializer)
+    np.testing.assert_array_equal(got, (x * scale).astype("float16"))
+
+
 def test_other_types_fall_back() -> None:
     x, scale = randn(3, 6), _scale()
     for zero_point in (np.array(3, "int16"), np.array(3, "uint16")):

@@ -8,10 +8,10 @@ from math import prod
 import numpy as np
 
 from ...builder import MLGraphBuilder
-from ...dtypes import DataType
+from ...dtypes import FLOATS, DataType
 from ...graph import MLOperand
 from ...ops.composite import EXACT_TERMS, integer_matmul
-from ..registry import MICROSOFT, Tensor, Unsupported, converts, known, normalized, operand, shape_of
+from ..registry import DATA_TYPES, MICROSOFT, Tensor, Unsupported, converts, known, normalized, operand, shape_of
 from .convolution import convolution
 from .windows import reshaped
 
@@ -95,7 +95,11 @@ def _(
     block_size: int = 0,
     output_dtype: int = 0,
 ) -> MLOperand:
-    return dequantized(b, x, x_scale, x_zero_point, axis=axis, block_size=block_size)
+    y = dequantized(b, x, x_scale, x_zero_point, axis=axis, block_size=block_size)
+    wanted = DATA_TYPES.get(output_dtype) if output_dtype else y.data_type
+    if wanted not in FLOATS:
+        raise Unsupported("its result is neither float32 nor float16")
+    return y if wanted == y.data_type else b.cast(y, wanted)
 
 
 def dequantized(
