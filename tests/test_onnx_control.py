@@ -324,6 +324,7 @@ FOLDS: list[tuple[str, list[Any], dict[str, Any], int]] = [
     ("Squeeze", [numbers("int64", 1, 2, 1)], {"axes": [0]}, 11),
     ("Slice", [ints(1, 2, 3, 4, 5), ints(-1), ints(-(2**63)), ints(0), ints(-2)], {}, 13),
     ("Slice", [ints(1, 2, 3, 4, 5), ints(3), ints(1)], {}, 13),
+    ("Slice", [ints(1, 2, 3), ints(-9), ints(-(2**63)), ints(0), ints(-1)], {}, 13),
     ("Slice", [numbers("float32", 4, 5), ints(1, -100), ints(100, 2)], {}, 13),
     ("Slice", [numbers("float32", 4, 5)], {"starts": [1], "ends": [-1], "axes": [1]}, 9),
     ("Reshape", [numbers("int32", 2, 3), ints(0, -1, 1)], {}, 13),
@@ -390,6 +391,7 @@ def test_split_is_folded() -> None:
         ("Cast", [np.float32([3e9])], {"to": TensorProto.INT32}),
         ("Cast", [np.float32([1])], {"to": TensorProto.BFLOAT16}),
         ("Reshape", [ints(1, 2), ints(3)], {}),
+        ("Slice", [ints(1, 2), ints(1), ints(2**63 - 1), ints(0), ints(-1)], {}),
         ("Tile", [ints(1, 2), ints(1, 1)], {}),
     ],
 )

@@ -16,6 +16,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from .registry import Unsupported, sliced
+
 LARGE_BYTES = 2**24
 """Results of evaluators up to this size are computed at once; larger ones are left to the graph, as are generated weights."""
 
@@ -215,10 +217,13 @@ def _slice(
     chosen = _axes(along, axes)
     chosen = list(range(len(begin))) if chosen is None else chosen
     by = _axes(steps, [1] * len(begin)) or []
-    cut = [slice(None)] * data.ndim
     for axis, *bounds in zip(chosen, begin, end, by, strict=True):
-        cut[axis] = slice(*bounds)
-    return data[tuple(cut)]
+        axis %= data.ndim
+        try:
+            data = np.take(data, sliced(data.shape[axis], *bounds), axis)
+        except Unsupported:
+            raise Declined from None
+    return data
 
 
 def _reshape(data: np.ndarray, shape: np.ndarray, *, allowzero: int = 0) -> Any:

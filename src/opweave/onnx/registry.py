@@ -136,3 +136,18 @@ def normalized(axis: int, rank: int) -> int:
     if not -rank <= axis < max(rank, 1):
         raise Unsupported(f"axis {axis} is out of range for rank {rank}")
     return axis % rank if rank else 0
+
+
+def sliced(size: int, start: int, end: int, step: int) -> range:
+    """What ONNX's Slice picks of `size` elements; a start beyond the border is moved to it, in both directions.
+
+    >>> sliced(5, -1, -(2**63), -2), sliced(5, 1, 2**63 - 1, 1), sliced(5, -9, -10, -1)
+    (range(4, -1, -2), range(1, 5), range(0, -1, -1))
+    """
+    if step < 0 and end in (2**31 - 1, 2**63 - 1):
+        # Nothing by the text of the operator; ONNX Runtime goes to the first element.
+        raise Unsupported(f"it goes backward from {start} to {end}, which is read in different ways")
+    start, end = (bound + size if bound < 0 else bound for bound in (start, end))
+    if step < 0:
+        return range(min(max(start, 0), size - 1), min(max(end, -1), size - 1), step)
+    return range(min(max(start, 0), size), min(max(end, 0), size), step)

@@ -370,7 +370,7 @@ class Tracer:
         # Where one type of floats comes in and goes out there is no need to ask for the operator's definition, which takes
         # time, and megabytes for all operators together.
         floats = {DATA_TYPES[t] for t in types if t} & set(FLOATS)
-        made_types = {result.data_type for result in results if isinstance(result, MLOperand)}
+        made_types = {result.data_type if isinstance(result, MLOperand) else None for result in results}
         plain = made_types <= set(FLOATS) and len(made_types | floats) <= 1
         inferred = {} if plain else self._infer(node, values)
         wanted = [name for name in node.output if name]

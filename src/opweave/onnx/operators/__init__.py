@@ -1,21 +1,23 @@
 """Converters of the ONNX operators; one file a family."""
 
-from . import activation as activation
-from . import attention as attention
-from . import convolution as convolution
-from . import einsum as einsum
-from . import indexing as indexing
-from . import logic as logic
-from . import loss as loss
-from . import math as math
-from . import matrix as matrix
-from . import movement as movement
-from . import normalization as normalization
-from . import pooling as pooling
-from . import quantization as quantization
-from . import recurrent as recurrent
-from . import reduction as reduction
-from . import resize as resize
-from . import rotary as rotary
-from . import shape as shape
-from . import transformer as transformer
+from . import (
+    activation as activation,
+    attention as attention,
+    convolution as convolution,
+    einsum as einsum,
+    indexing as indexing,
+    logic as logic,
+    loss as loss,
+    math as math,
+    matrix as matrix,
+    movement as movement,
+    normalization as normalization,
+    pooling as pooling,
+    quantization as quantization,
+    recurrent as recurrent,
+    reduction as reduction,
+    resize as resize,
+    rotary as rotary,
+    shape as shape,
+    transformer as transformer,
+)

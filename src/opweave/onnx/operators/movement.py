@@ -8,7 +8,7 @@ import numpy as np
 
 from ...builder import MLGraphBuilder
 from ...graph import MLOperand
-from ..registry import Tensor, Unsupported, converts, integers, known, normalized, shape_of
+from ..registry import Tensor, Unsupported, converts, integers, known, normalized, shape_of, sliced
 
 
 @converts("Transpose")
@@ -76,17 +76,8 @@ def _(
     by = [1] * len(first) if steps is None else integers(steps, "the list of steps")
     if not len(first) == len(last) == len(along) == len(by) or 0 in by:
         raise Unsupported(f"starts {first}, ends {last}, axes {along} and steps {by} do not fit")
-    picked = {axis: positions(shape_of(data)[axis], *cut) for axis, *cut in zip(along, first, last, by, strict=True)}
+    picked = {axis: sliced(shape_of(data)[axis], *cut) for axis, *cut in zip(along, first, last, by, strict=True)}
     return window(b, data, picked)
-
-
-def positions(size: int, start: int, end: int, step: int) -> range:
-    """What ONNX's Slice picks of `size` elements; Python's slices clamp likewise.
-
-    >>> positions(5, -1, -(2**63), -2), positions(5, 1, 2**63 - 1, 1)
-    (range(4, -1, -2), range(1, 5))
-    """
-    return range(*slice(start, end, step).indices(size))
 
 
 def empty(like: Tensor, sizes: dict[int, int]) -> np.ndarray:
@@ -153,6 +144,8 @@ def padded(
         return data
     if mode == "wrap":
         for axis, (size, begin, end) in enumerate(zip(shape_of(data), begins, ends, strict=True)):
+            if size == 0 and (begin or end):
+                raise Unsupported(f"nothing is left of axis {axis} to be repeated")
             if begin or end:
                 data = b.gather(data, np.arange(-begin, size + end) % size, axis=axis)
         return data

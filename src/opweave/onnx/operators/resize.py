@@ -168,8 +168,16 @@ def _nearest(axis: _Axis, coordinates: str, nearest_mode: str) -> list[int]:
         nearest_mode = "ceil" if axis.scale < 1 else "floor"
     if nearest_mode not in _ROUNDINGS:
         raise Unsupported(f"the rounding {nearest_mode!r} is unknown")
-    exact = _COORDINATES[coordinates](np.arange(axis.new, dtype=np.float32), axis)
-    return [int(place) for place in np.clip(_ROUNDINGS[nearest_mode](exact), 0, axis.old - 1)]
+    places = _COORDINATES[coordinates](np.arange(axis.new, dtype=np.float32), axis)
+    rounding, last = _ROUNDINGS[nearest_mode], axis.old - 1
+    nearest = np.clip(rounding(places), 0, last)
+    if coordinates == "half_pixel_symmetric" and math.frexp(axis.scale)[0] != 0.5:
+        # The engine's compiler contracts this formula, so that the last bits are its own.
+        margin = np.float32(4 * axis.old) * np.finfo(np.float32).eps
+        for moved in (places - margin, places + margin):
+            if not np.array_equal(np.clip(rounding(moved), 0, last), nearest):
+                raise Unsupported("elements lie so close to the border between two that the engine's last bits decide")
+    return [int(place) for place in nearest]
 
 
 def _linear(b: MLGraphBuilder, X: Tensor, axes: Sequence[_Axis], mode: str, coordinates: str) -> Tensor:
