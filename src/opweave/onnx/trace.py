@@ -370,7 +370,7 @@ class Tracer:
         # Where one type of floats comes in and goes out there is no need to ask for the operator's definition, which takes
         # time, and megabytes for all operators together.
         floats = {DATA_TYPES[t] for t in types if t} & set(FLOATS)
-        made_types = {result.data_type if isinstance(result, MLOperand) else None for result in results}
+        made_types = {_type_name(result) for result in results} - {"bool"}
         plain = made_types <= set(FLOATS) and len(made_types | floats) <= 1
         inferred = {} if plain else self._infer(node, values)
         wanted = [name for name in node.output if name]
@@ -539,3 +539,8 @@ def _keywords(
     if (converter.inputs is not None and given > converter.inputs) or given < converter.required:
         raise Unsupported(f"it has {given} inputs")
     return keywords
+
+
+def _type_name(result: Any) -> str | None:
+    """The data type of an operand, or of an array."""
+    return result.data_type if isinstance(result, MLOperand) else getattr(getattr(result, "dtype", None), "name", None)
