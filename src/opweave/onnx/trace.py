@@ -270,7 +270,7 @@ class Tracer:
 
     def _expand(self, node: NodeProto, values: Sequence[Value | None]) -> list[Step]:
         """The steps of an operator's definition, where WebNN expresses them all or ONNX Runtime lacks the operator."""
-        from ..backends.onnxruntime.opsets import engine_operators
+        from ..backends.onnxruntime.opsets import knows
 
         schema = self._schema(node)
         if schema is None or not (schema.has_function or schema.has_context_dependent_function):
@@ -280,7 +280,7 @@ class Tracer:
             return []
         nodes = expand(node, schema, types, self.model.opsets, self.fresh(node))
         try:
-            return self.steps(nodes or [], whole=(schema.domain, node.op_type) in engine_operators())
+            return self.steps(nodes or [], whole=knows(node, schema.domain))
         except Unsupported:
             return []
 
@@ -398,8 +398,11 @@ class Tracer:
         match value:
             case None:
                 return 0
-            case Dynamic():
-                raise Unsupported(f"its input {name!r} has a shape or type that only fallback knows")
+            case Dynamic(type):
+                element = type.tensor_type.elem_type if type is not None else 0
+                if element and element not in DATA_TYPES:
+                    raise Unsupported(f"its input {name!r} is {TensorProto.DataType.Name(element).lower()}")
+                raise Unsupported(f"its input {name!r} has a shape that is known only when the graph runs")
             case _ if value.element_type not in DATA_TYPES:
                 raise Unsupported(f"its input {name!r} is {TensorProto.DataType.Name(value.element_type).lower()}")
         return value.element_type

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 
 import onnx
@@ -49,14 +49,19 @@ def _takes(opset: int, ir: int = 8) -> bool:
 
 
 @cache
-def engine_operators() -> frozenset[tuple[str, str]]:
-    """(domain, operator) of all operators that the engine knows in the operator sets that it takes."""
-    newest = newest_opset()
-    return frozenset(
-        (schema.domain, schema.name)
-        for schema in engine.get_all_operator_schema()
-        if schema.domain or schema.since_version <= newest
-    )
+def engine_operators() -> Mapping[tuple[str, str], frozenset[str]]:
+    """(domain, operator) of all operators in the operator sets that the engine takes -> the attributes of the newest."""
+    newest, found = newest_opset(), {}
+    for schema in sorted(engine.get_all_operator_schema(), key=lambda schema: schema.since_version):
+        if schema.domain or schema.since_version <= newest:
+            found[schema.domain, schema.name] = frozenset(schema.attributes)
+    return found
+
+
+def knows(node: NodeProto, domain: str) -> bool:
+    """Whether the engine has the operator of a node, with the attributes that it has there."""
+    known = engine_operators().get((domain, node.op_type))
+    return known is not None and all(attribute.name in known for attribute in node.attribute)
 
 
 def lower(proto: onnx.ModelProto) -> None:
