@@ -54,7 +54,9 @@ LARGE_MEAN = 16.0
 """From so many standard deviations on a mean is subtracted before it is divided by them, and not after."""
 
 
-def _has_small_means(mean: Operand, variance: Operand, scale: Operand | None, bias: Operand | None, epsilon: float) -> bool:
+def _has_small_means(
+    mean: Operand, variance: Operand, scale: Operand | None, bias: Operand | None, epsilon: float
+) -> bool:
     """Whether the kernel loses no digits to speak of."""
     if not all(operand is None or operand.is_constant for operand in (mean, variance, scale, bias)):
         return False
