@@ -581,3 +581,63 @@ def test_newer_operator_sets_than_the_engine_knows_run_in_the_fallback() -> None
     newest = onnx.defs.onnx_opset_version()
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", newest)], ir_version=onnx.IR_VERSION)
     assert session(proto).run(None, {"x": X[0]})[0].tolist() == [[0, 1, 2]]
+
+
+def test_names_made_in_place_of_a_node_never_meet_the_models_own() -> None:
+    branch = helper.make_graph(
+        [
+            helper.make_node("Neg", ["x"], ["q"]),
+            helper.make_node("Neg", ["q"], ["q2"]),
+            helper.make_node("Add", ["q2", "x"], ["t"]),
+        ],
+        "branch",
+        [],
+        [helper.make_tensor_value_info("t", TensorProto.FLOAT, [3])],
+    )
+    nodes = [
+        helper.make_node("Abs", ["x"], ["y/1/q"]),  # what PyTorch's exporters call things
+        helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch),
+        helper.make_node("Add", ["y", "y/1/q"], ["z"]),
+    ]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3]) for name in "xyz"]
+    condition = numpy_helper.from_array(np.array(True), "c")
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], [condition])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    y, z = ow.InferenceSession(model, fallback="error").run(None, {"x": np.float32([1, -2, 3])})
+    assert y.tolist() == [2, -4, 6]
+    assert z.tolist() == [3, -2, 9]
+
+
+@pytest.mark.parametrize("fallback", ["auto", "error"])
+def test_many_values_that_decide_about_shapes(fallback: Any) -> None:
+    values = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [64]),
+        helper.make_tensor_value_info("shape", TensorProto.INT64, [2]),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, ["a", "b"]),
+    ]
+    graph = helper.make_graph([helper.make_node("Reshape", ["x", "shape"], ["y"])], "g", values[:2], values[2:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    session = ow.InferenceSession(model, fallback=fallback)
+    x = np.arange(64, dtype="float32")
+    for shape in [[8, 8], [4, 16], [2, 32], [1, 64], [64, 1], [32, 2], [16, 4], [8, 8]]:
+        (y,) = session.run(None, {"x": x, "shape": np.array(shape)})
+        assert y.shape == tuple(shape)
+    assert "WebNN" in session.explain(), "the first values keep their plan"
+
+
+def test_out_is_filled_for_outputs_that_are_not_asked_for() -> None:
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xyz"]
+    nodes = [helper.make_node("Relu", ["x"], ["z"]), helper.make_node("Identity", ["x"], ["y"])]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    y = np.full(2, 9, "float32")
+    ow.InferenceSession(model).run(["z"], {"x": np.float32([-1, 1])}, out={"y": y})
+    assert y.tolist() == [-1, 1]
+
+
+def test_bool_arrays_hold_0_and_1() -> None:
+    values = [helper.make_tensor_value_info("x", TensorProto.BOOL, [2]), helper.make_tensor_value_info("y", 1, [2])]
+    graph = helper.make_graph([helper.make_node("Cast", ["x"], ["y"], to=1)], "g", values[:1], values[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    with pytest.raises(ow.ValidationError, match="input 'x' must hold 0 and 1 for bool, got 255"):
+        ow.InferenceSession(model).run(None, {"x": np.uint8([0, 255]).view(bool)})

@@ -103,7 +103,6 @@ class Argument:
         if isinstance(value, MLTensor):
             array = value.memory()
             if self.element_type == TensorProto.BOOL and array.dtype == np.uint8:
-                require(not (array > 1).any(), f"{what} must hold 0 and 1 for bool, got {array.max()}")
                 array = array.view(bool)
         elif self.element_type == TensorProto.STRING:
             array = np.asarray(value)
@@ -117,7 +116,13 @@ class Argument:
             except (TypeError, ValueError) as error:
                 raise ValidationError(f"{what} must be an array, got {type(value).__name__} ({error})") from None
         self.check(array, what)
-        return array if self.element_type == TensorProto.STRING else contiguous(array)
+        if self.element_type == TensorProto.STRING:
+            return array
+        array = contiguous(array)
+        if self.element_type == TensorProto.BOOL:  # a view of other bytes, which engines take for anything
+            largest = array.view(np.uint8).max(initial=0)
+            require(bool(largest <= 1), f"{what} must hold 0 and 1 for bool, got {largest}")
+        return array
 
     def target(self, value: Any) -> np.ndarray:
         """The array that this output is to be written into.

@@ -44,11 +44,13 @@ class Model:
         proto: the model; initializers with external data hold no data.
         folder: where external data are looked for.
         opsets: the version of each operator set, by domain ("" for ONNX's own).
+        names: all names of values, those of sub-graphs included.
     """
 
     proto: onnx.ModelProto
     folder: Path | None = None
     opsets: dict[str, int] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set, repr=False)
     _files: dict[Path, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -130,6 +132,7 @@ class Model:
             names = sorted({name for name, count in Counter(initialised).items() if count > 1 or not name})
             raise DataError(f"initializers{where} need names of their own; without or used twice: {names}")
         made = outer | {i.name for i in graph.input} | set(initialised)
+        self.names |= made
         own = made - outer
         later = {name for node in graph.node for name in node.output}
         for node in graph.node:
@@ -153,6 +156,7 @@ class Model:
                 if name:
                     made.add(name)
                     own.add(name)
+                    self.names.add(name)
         for value in graph.output:
             if value.name not in made:
                 raise DataError(f"nothing makes the output {value.name!r}{where}")

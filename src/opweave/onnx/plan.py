@@ -123,11 +123,11 @@ class Plan:
             for part in self._parts:
                 part.run(slots)
             results: list[Any] = []
-            for name in names:
+            for name in [*names, *(name for name in out if name not in names)]:
                 # Nobody may change a constant, an input, or another result through what is handed out.
                 others = [*_arrays(feed.values()), *out.values(), *_arrays(results)]
                 results.append(self._result(name, slots, out.get(name), others))
-            return results
+            return results[: len(names)]
 
     def _result(self, name: str, slots: dict[str, Any], target: np.ndarray | None, others: list[np.ndarray]) -> Any:
         value = self.trace.values[name]

@@ -79,7 +79,6 @@ class InferenceSession:
         self._lock = Lock()
         shapes = {i.name: i.static_shape() for i in self._inputs}
         self._deciding: set[str] = set()  # inputs whose values decide about shapes
-        self._varied = False  # whether these have had too many values
         if all(shapes[i.name] is not None or not i.element_type for i in self._inputs):
             trace = self._trace(shapes, {})
             if not trace.deciding:
@@ -230,23 +229,27 @@ class InferenceSession:
 
     def _plan(self, shapes: Mapping[str, tuple[int, ...] | None], feed: Mapping[str, Any] | None = None) -> Plan:
         """The plan for given input shapes, and for the values of a feed that decide about others; cached, or new."""
-        sizes = tuple(shapes.items())
+        sizes, given = tuple(shapes.items()), feed or {}
         with self._lock:
-            given = {} if feed is None or self._varied else feed
             values = {name: given[name] for name in self._deciding & given.keys()}
-            key = (*sizes, *_contents(values))
-            if key in self._plans:
-                self._plans.move_to_end(key)
-                return self._plans[key]
+            if plan := self._cached((*sizes, *_contents(values))):
+                return plan
+            valued = sum(len(key) > len(sizes) and key[: len(sizes)] == sizes for key in self._plans)
+            if values and valued >= VALUES and self._fallback == "auto":
+                # Values that never end (lengths, positions) would mean a compilation for each call.
+                return self._cached(sizes) or self._compile(sizes, self._trace(shapes, {}))
             trace = self._trace(shapes, values)
             while more := (trace.deciding & given.keys()) - values.keys():
                 values |= {name: given[name] for name in more}
                 trace = self._trace(shapes, values)
-            if values and sum(other[: len(sizes)] == sizes for other in self._plans) >= VALUES:
-                self._varied, values = True, {}
-                trace = self._trace(shapes, values)
             self._deciding |= values.keys()
             return self._compile((*sizes, *_contents(values)), trace)
+
+    def _cached(self, key: Any) -> Plan | None:
+        """The plan of that key, which is the one used last then."""
+        if key in self._plans:
+            self._plans.move_to_end(key)
+        return self._plans.get(key)
 
     def _trace(self, shapes: Mapping[str, tuple[int, ...] | None], values: Mapping[str, np.ndarray]) -> Trace:
         copies = {name: np.array(value) for name, value in values.items()}

@@ -119,7 +119,11 @@ class Tracer:
         self.builder = MLGraphBuilder(context)
         self.trace = Trace()
         self._shapes, self._values = shapes, values or {}
-        self._expanded = 0  # nodes that have been replaced by others: the names of these are told by it
+        # Nodes that have been replaced by others: these are named by its number, and a mark that no other name holds.
+        self._expanded = 0
+        self._mark = "/"
+        while any(self._mark in name for name in model.names):
+            self._mark += "/"
 
     def run(self) -> Trace:
         """Walk over the whole graph."""
@@ -188,7 +192,7 @@ class Tracer:
     def fresh(self, node: NodeProto) -> str:
         """What the names of values begin with that are made in place of a node."""
         self._expanded += 1
-        return f"{next(name for name in node.output if name)}/{self._expanded}/"
+        return f"{next(name for name in node.output if name)}{self._mark}{self._expanded}{self._mark}"
 
     def steps(self, nodes: Iterable[NodeProto], *, whole: bool = False) -> list[Step]:
         """What becomes of nodes, in order; `Unsupported` where all of them should be WebNN's, the `whole`, and one is not."""
@@ -244,6 +248,7 @@ class Tracer:
 
     def _steps_of_sound(self, node: NodeProto) -> list[Step]:
         values = [self.trace.values[name] if name else None for name in node.input]
+        _check_divisors(node, values)
         if folded := self._fold(node, values):
             for name, array in zip(node.output, folded, strict=False):
                 if name:
@@ -501,8 +506,23 @@ def _is_static(tensor: TypeProto.Tensor) -> bool:
 
 
 _GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+_DIVISORS = frozenset({"strides", "dilations", "group", "blocksize", "num_outputs", "num_groups"})
+"""Attributes that sizes are divided by."""
+
 _NEVER_LARGER = frozenset({"NonZero", "Unique", "Compress"})
 """Operators whose results have sizes that depend on values, but are no larger than a few times the inputs."""
+
+
+def _check_divisors(node: NodeProto, values: Sequence[Value | None]) -> None:
+    """Refuse zeros that the engine divides by while it infers shapes: they end the process."""
+    for attribute in node.attribute:
+        if attribute.name in _DIVISORS:
+            given = list(attribute.ints) if attribute.type == onnx.AttributeProto.INTS else [attribute.i]
+            if min(given, default=1) < 1:
+                raise DataError(f"{node.op_type} {node.name!r}: {attribute.name} must be positive, got {given}")
+    split = values[1] if node.op_type == "SplitToSequence" and len(values) > 1 else None
+    if isinstance(split, Constant) and split.array.ndim == 0 and split.array.item() < 1:
+        raise DataError(f"SplitToSequence {node.name!r}: split must be positive, got {split.array.item()}")
 
 
 def free_names(graph: onnx.GraphProto) -> set[str]:
