@@ -247,6 +247,29 @@ def test_broken_graphs(change: Change, error: type[ow.MLError], text: str) -> No
     assert fails(proto.SerializeToString(), error).startswith(text)
 
 
+@pytest.mark.parametrize(
+    ("divided", "text"),
+    [
+        (
+            node("MaxPool", "x", "z", kernel_shape=[1, 1], strides=[0, 1]),
+            "MaxPool '': strides must be positive, got [0, 1]",
+        ),
+        (node("Conv", "x x", "z", group=0), "Conv '': group must be positive, got [0]"),
+        (node("DepthToSpace", "x", "z", blocksize=0), "DepthToSpace '': blocksize must be positive, got [0]"),
+        (node("Split", "x", "z", num_outputs=0), "Split '': num_outputs must be positive, got [0]"),
+    ],
+)
+def test_zeros_to_divide_by(divided: onnx.NodeProto, text: str) -> None:
+    proto = model([divided], [("x", FLOAT, [1, 1, 2, 2])], [("z", FLOAT, None)])
+    assert message(lambda: session(proto), ow.DataError) == text
+
+
+def test_sequences_of_parts_without_elements() -> None:
+    nodes = [node("SplitToSequence", "x zero", "s", axis=0), node("ConcatFromSequence", "s", "z", axis=0)]
+    proto = model(nodes, [("x", FLOAT, [2, 3])], [("z", FLOAT, None)], zero=np.array(0))
+    assert message(lambda: session(proto), ow.DataError) == "SplitToSequence '': split must be positive, got 0"
+
+
 def test_initializers_that_take_the_name_of_another_type() -> None:
     tensor = TensorProto(name="w", data_type=BOOL, dims=[3], raw_data=b"\x00\x01\x07")
     proto = model([node("Not", "w", "z")], [], [("z", BOOL, [3])])
