@@ -45,7 +45,7 @@ def test_pooling_is_one_node(name: str, wanted: list[str]) -> None:
     builder = ow.MLGraphBuilder(CPU)
     x = image(builder)
     pool = getattr(builder, name)
-    assert nodes(pool(x)) == wanted
+    assert nodes(pool(x)) == [f"Global{wanted[0]}"], "one window over the whole input"
     assert nodes(pool(x, window_dimensions=(3, 3), padding=(1, 1, 1, 1), strides=(2, 2), dilations=(2, 2))) == wanted
     assert nodes(pool(x, window_dimensions=(2, 2), strides=(2, 2), output_shape_rounding="ceil")) == wanted
 
