@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from .common import Row, alternate, in_process, peak_mib
+from .common import Row, alternate, at_most, in_process, peak_mib
 
 NAMES = {
     "bvlc_alexnet": "AlexNet",
@@ -92,9 +92,9 @@ def rows() -> list[Row]:
         took = times["opweave"] * 1e3, times["onnxruntime"] * 1e3
         peak = peaks["opweave"], peaks["onnxruntime"]
         against = "ONNX Runtime, bound"
-        found.append(Row(f"{title}, ONNX, run", "ms", *took, against, "<= 1.02x", took[0] <= 1.02 * took[1]))
+        found.append(Row(f"{title}, ONNX, run", "ms", *took, against, "<= 1.02x", at_most(*took, 1.02)))
         what = f"{title}, ONNX, peak memory beyond imports"
-        found.append(Row(what, "MiB", *peak, "ONNX Runtime", "<= 1.15x", peak[0] <= 1.15 * peak[1]))
+        found.append(Row(what, "MiB", *peak, "ONNX Runtime", "<= 1.15x", at_most(*peak, 1.15)))
     ow, ort = (statistics.median(imports[engine]) for engine in ENGINES)
     found.append(Row("imports for ONNX", "MiB", ow, ort, "ONNX Runtime", "<= 20 MiB more", ow <= ort + 20))
     return found

@@ -40,6 +40,11 @@ class Row:
         return None if self.theirs is None else self.ours / self.theirs
 
 
+def at_most(ours: float, theirs: float, factor: float) -> bool:
+    """Whether a ratio is within its budget, to the two digits that tables show."""
+    return round(ours / theirs, 2) <= factor
+
+
 def per_call(function: Callable[[], object], seconds: float) -> float:
     """Seconds a call, over a stretch of about `seconds`."""
     count, took = 1, 0.0
