@@ -80,13 +80,16 @@ class Argument:
         """Require the declared data type and shape of an array."""
         expected = self.dtype
         fits = array.dtype.kind in "OUS" if expected.kind == "O" else array.dtype == expected
-        require(fits, f"{what} must be {self.type}, got an array of {array.dtype}")
+        # Messages are made only when something is wrong: this is on the way of every run.
+        if not fits:
+            raise ValidationError(f"{what} must be {self.type}, got an array of {array.dtype}")
         if self.dims is not None:
             fits = len(array.shape) == len(self.dims) and all(
                 not isinstance(wanted, int) or wanted == size
                 for wanted, size in zip(self.dims, array.shape, strict=True)
             )
-            require(fits, f"{what} must have shape {list(self.dims)}, got {list(array.shape)}")
+            if not fits:
+                raise ValidationError(f"{what} must have shape {list(self.dims)}, got {list(array.shape)}")
 
     def array(self, value: Any) -> Any:
         """What the user passed for this input, as the engines take it; they hold the tensor's lock.
