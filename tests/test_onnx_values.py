@@ -48,6 +48,8 @@ def test_too_many_values_fall_back() -> None:
         (y,) = session.run(None, {"x0": X, "x1": ints(*sizes)})
         np.testing.assert_array_equal(y, X.reshape(sizes))
     assert len(session._plans) == VALUES + 1
+    assert reasons(session) == [], "the first values keep what was compiled for them"
+    session.run(None, {"x0": X, "x1": ints(3, 4)})
     assert reasons(session) == ["Reshape: the shape is not constant"]
 
 

@@ -51,6 +51,8 @@ class Model:
     folder: Path | None = None
     opsets: dict[str, int] = field(default_factory=dict)
     names: set[str] = field(default_factory=set, repr=False)
+    _owned: bool = field(default=False, repr=False)  # whether nobody else has the proto
+    _weights: list[tuple[str, np.ndarray]] | None = field(default=None, repr=False)
     _files: dict[Path, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -90,9 +92,22 @@ class Model:
             except Exception as error:  # it is written in C++, and raises what it likes
                 raise DataError(f"{what}: its functions cannot be put in place ({_first_line(error)})") from None
         opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
-        model = cls(proto, folder, opsets)
+        model = cls(proto, folder, opsets, _owned=proto is not source)
         model._check()
         return model
+
+    @property
+    def weights(self) -> list[tuple[str, np.ndarray]]:
+        """The initializers of the main graph by name, read once: all that is compiled from the model shares them."""
+        if self._weights is None:
+            graph = self.proto.graph
+            self._weights = []
+            for tensor in graph.initializer:
+                self._weights.append((tensor.name, self.array(tensor)))
+                if self._owned:
+                    tensor.ClearField("raw_data")  # the array has a copy of its own
+            self._weights += [(sparse.values.name, self.dense(sparse)) for sparse in graph.sparse_initializer]
+        return self._weights
 
     def _check(self) -> None:
         """What must hold before a walk over the nodes: named values, each made once, before it is used."""

@@ -128,7 +128,7 @@ class Tracer:
     def run(self) -> Trace:
         """Walk over the whole graph."""
         graph = self.model.proto.graph
-        for name, array in self.initializers(graph):
+        for name, array in self.model.weights:
             self.add_constant(name, array)
         for info in graph.input:
             if info.name in self._values:
@@ -185,7 +185,7 @@ class Tracer:
         return name
 
     def initializers(self, graph: onnx.GraphProto) -> list[tuple[str, np.ndarray]]:
-        """The names and arrays of a graph's initializers."""
+        """The names and arrays of a sub-graph's initializers."""
         dense = [(initializer.name, self.model.array(initializer)) for initializer in graph.initializer]
         return dense + [(sparse.values.name, self.model.dense(sparse)) for sparse in graph.sparse_initializer]
 
