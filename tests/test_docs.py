@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from opweave.demo.network import Network
+from opweave.onnx.session import PLANS, VALUES
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -29,3 +32,11 @@ def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_links_to_files_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text())
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_numbers_in_the_pages_are_those_of_the_code() -> None:
+    weights = sum(weight.size + bias.size for weight, bias in Network.load().layers)
+    assert f"network of {weights:,} weights" in (ROOT / "README.md").read_text()
+    onnx = (ROOT / "docs" / "onnx.md").read_text()
+    assert f"the last **{PLANS}** combinations" in onnx
+    assert f"The first **{VALUES}** values" in onnx

@@ -72,7 +72,7 @@ class MLOperand:
     the operation they stand for: `+ - * / @ ** -x abs(x)`, comparisons by name (`x.greater(y)`), and `x[1:, ..., 0]`.
     """
 
-    __slots__ = ("__weakref__", "_builder", "_desc", "_index", "_name", "_node", "_value")
+    __slots__ = ("__weakref__", "_builder", "_desc", "_name", "_node", "_value")
     __array_ufunc__ = None  # so that `array + operand` asks the operand instead of mapping over the array
 
     def __init__(
@@ -81,11 +81,10 @@ class MLOperand:
         desc: Desc,
         *,
         node: Node | None = None,
-        index: int = 0,
         name: str = "",
         value: Any = None,
     ) -> None:
-        self._builder, self._desc, self._node, self._index = builder, desc, node, index
+        self._builder, self._desc, self._node = builder, desc, node
         self._name, self._value = name, value
 
     @property
@@ -445,5 +444,5 @@ class Builder:
     ) -> Node:
         """The node that would come next, with its outputs."""
         node = Node(op, inputs, attributes, label, self._serial + 1)
-        node.outputs = tuple(Operand(self, desc, node=node, index=i) for i, desc in enumerate(descs))
+        node.outputs = tuple(Operand(self, desc, node=node) for desc in descs)
         return node

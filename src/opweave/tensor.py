@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from threading import RLock
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakSet
 
 import numpy as np
@@ -14,13 +14,6 @@ from .graph import Desc
 
 if TYPE_CHECKING:
     from .context import MLContext
-
-
-class Releasable(Protocol):
-    """Something bound to a tensor's memory, which must let go of it when the tensor goes away."""
-
-    def release(self) -> None:
-        """Let go of the memory."""
 
 
 class MLTensor:

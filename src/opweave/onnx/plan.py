@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
@@ -23,7 +23,7 @@ from .model import Model
 from .partition import Segment, partition
 from .trace import Constant, Dynamic, Tensor, Trace
 
-Fallback = str
+Fallback = Literal["auto", "error"]
 """What nodes that WebNN cannot express do: "auto" runs them in ONNX Runtime, "error" refuses the model."""
 
 

@@ -18,11 +18,10 @@ from ..runtime.executable import Locks, check_names
 from ..tensor import MLTensor
 from .arguments import Argument, NodeArg, check_named_dimensions
 from .model import Model
-from .plan import Plan
+from .plan import Fallback, Plan
 from .trace import Trace, Tracer
 
 Location = Literal["cpu", "ml-tensor"]
-Fallback = Literal["auto", "error"]
 
 PLANS = 8
 """How many sets of input shapes a session keeps compiled; beyond that, the one not used for longest is dropped."""

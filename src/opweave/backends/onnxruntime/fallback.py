@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
 from ... import memory
+from ...arrays import contiguous
 from ...errors import MLError, OperationError
 from . import opsets
 from .emit import INLINE_BYTES
@@ -49,7 +50,7 @@ class FallbackSession:
             tensor.data_type = helper.np_dtype_to_tensor_dtype(array.dtype)
             tensor.external_data.add(key="location", value=name)
             proto.graph.initializer.append(tensor)
-            self._constants[name] = onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
+            self._constants[name] = onnxruntime.OrtValue.ortvalue_from_numpy(contiguous(array))
         if self._constants:
             options.add_external_initializers(list(self._constants), list(self._constants.values()))
             for (
