@@ -44,6 +44,10 @@ DATA_TYPES: dict[int, DataType] = {
 """ONNX element type -> the WebNN data type that carries it."""
 
 
+MADE_ELEMENTS = 2**24
+"""Converters make no arrays of more elements than these."""
+
+
 class Unsupported(Exception):  # noqa: N818  (it says what a node is, and is never seen by users)
     """A node that WebNN cannot express; the message is the reason that `explain()` shows."""
 
@@ -119,6 +123,21 @@ def known(value: Tensor | None, what: str) -> np.ndarray:
 def integers(value: Tensor | None, what: str) -> list[int]:
     """The value of an input that must be a constant list of integers."""
     return [int(item) for item in known(value, what).reshape(-1)]
+
+
+def integer(value: Tensor | None, what: str) -> int:
+    """The value of an input that must be a constant integer, as a scalar or as a list of one."""
+    given = integers(value, what)
+    if len(given) != 1:
+        raise Unsupported(f"{what} has {len(given)} values")
+    return given[0]
+
+
+def check_count(count: int) -> int:
+    """A number of elements that a converter may make an array of: `count`, else `Unsupported`."""
+    if count > MADE_ELEMENTS:
+        raise Unsupported(f"{count} elements are too many to make while the graph is built")
+    return count
 
 
 def operand(b: MLGraphBuilder, value: Tensor) -> MLOperand:

@@ -7,19 +7,20 @@ All values get a place in one environment: `Constant` (known now), `Tensor` (an 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 import onnx
-from onnx import NodeProto, TensorProto, TypeProto, helper, numpy_helper, shape_inference
+from onnx import NodeProto, TensorProto, TypeProto, checker, helper, numpy_helper, shape_inference
 
 from .. import memory
 from ..builder import MLGraphBuilder
 from ..context import MLContext
 from ..dtypes import FLOATS
-from ..errors import DataError, MLError, OperationError, ValidationError
+from ..errors import DataError, MLError, NotSupportedError, OperationError, ValidationError
 from ..graph import MLOperand
 from . import fold, operators as operators  # the latter registers the converters
 from .control import CONTROL, check_ends
@@ -32,6 +33,9 @@ FOLD_BYTES = 65536
 
 FOLDED_BYTES = memory.physical() // 8
 """What they may grow to (ConstantOfShape, Expand, Tile …): masks, generated weights; not all that a broken model asks for."""
+
+STRICT = "OPWEAVE_STRICT"
+"""The environment variable under which faults of ours are raised, and not only told: the tests set it."""
 
 DECIDING_ELEMENTS = 16
 """Inputs with more elements, or more than one dimension, are data; they are not asked what they decide."""
@@ -244,6 +248,7 @@ class Tracer:
         except (MLError, Unsupported):
             raise
         except Exception as error:  # inputs that are missing, attributes of another type: there is no end of it
+            self._blame(node, error)
             raise DataError(f"{node.op_type} {node.name!r} is broken ({type(error).__name__}: {error})") from error
 
     def _steps_of_sound(self, node: NodeProto) -> list[Step]:
@@ -262,16 +267,44 @@ class Tracer:
             reason = str(error)
             if isinstance(error, NotConstant):
                 self.trace.deciding |= self._inputs_behind(error.operand)
-        except MLError as error:
+        except (ValidationError, NotSupportedError) as error:
             reason = f"the builder refuses it: {error}"
-        except Exception as error:  # it breaks its operator's rules: let the engine say what is wrong, if anything
-            reason = f"it is not what its converter expects ({type(error).__name__}: {error})"
+        except MLError:
+            raise
+        except Exception as error:  # where the node is broken, the engine says what is wrong with it
+            reason = f"{self._blame(node, error)} ({type(error).__name__}: {error})"
         else:
             return [Step(node, "webnn")]
         if steps := self._expand(node, values):
             return steps
         self._fall_back(node, values)
         return [Step(node, "fallback", reason)]
+
+    def _blame(self, node: NodeProto, error: Exception) -> str:
+        """Whose fault an unexpected error is: the node's, where ONNX's checks find one, else ours, which tests must see."""
+        if not self._is_sound(node):
+            return "it breaks the rules of its operator"
+        if STRICT in os.environ:
+            raise error
+        return "its converter fails, though ONNX finds nothing wrong with the node"
+
+    def _is_sound(self, node: NodeProto) -> bool:
+        """Whether ONNX's own checks find nothing wrong with a node."""
+        proto, schema = self.model.proto, self._schema(node)
+        imports = {entry.domain: entry.version for entry in proto.opset_import}
+        context = checker.C.CheckerContext()
+        context.ir_version, context.opset_imports = proto.ir_version, imports
+        values = {name: self.trace.values[name] for name in node.input if name}
+        try:
+            checker.check_node(node, context)
+            if schema is not None:
+                types, data = _known(values)
+                shape_inference.infer_node_outputs(
+                    schema, node, types, data, opset_imports=list(proto.opset_import), ir_version=proto.ir_version
+                )
+        except Exception:  # ONNX's checks raise errors of many types
+            return False
+        return True
 
     def _expand(self, node: NodeProto, values: Sequence[Value | None]) -> list[Step]:
         """The steps of an operator's definition, where WebNN expresses them all or ONNX Runtime lacks the operator."""
@@ -454,16 +487,11 @@ class Tracer:
         schema = self._schema(node)
         if schema is None:
             return {}
-        types, data = {}, {}
         named = dict(zip(node.input, values, strict=True))
         for attribute in node.attribute:
             if attribute.type in _GRAPHS:  # sub-graphs see what is around them
                 named |= {name: self.trace.values[name] for name in sorted(free_names(attribute.g))}
-        for name, value in named.items():
-            if value is not None and (type := _type_proto(value)).WhichOneof("value"):
-                types[name] = type
-            if isinstance(value, Constant) and value.array.nbytes <= FOLD_BYTES:
-                data[name] = numpy_helper.from_array(value.array, name)
+        types, data = _known(named)
         if len(types) < len([name for name in named if name]):
             return {}
         proto = self.model.proto
@@ -475,6 +503,17 @@ class Tracer:
             )
         except Exception:  # inference of a broken node fails in many ways; the engine will say what is wrong with it
             return {}
+
+
+def _known(values: Mapping[str, Value | None]) -> tuple[dict[str, TypeProto], dict[str, TensorProto]]:
+    """The types of values, as far as they are known, and the data of small constants: what inference works on."""
+    types, data = {}, {}
+    for name, value in values.items():
+        if value is not None and (type := _type_proto(value)).WhichOneof("value"):
+            types[name] = type
+        if isinstance(value, Constant) and value.array.nbytes <= FOLD_BYTES:
+            data[name] = numpy_helper.from_array(value.array, name)
+    return types, data
 
 
 def _infer_in_model(

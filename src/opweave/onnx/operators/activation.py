@@ -10,7 +10,7 @@ from ...builder import MLGraphBuilder
 from ...graph import MLOperand
 from ...ops.reduction import narrowed, widened
 from ..registry import MICROSOFT, Tensor, Unsupported, converts, normalized, operand
-from .math import is_float, is_unsigned, register_unary
+from .elementwise import is_float, is_unsigned, register_unary
 
 register_unary(
     {

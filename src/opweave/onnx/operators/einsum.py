@@ -14,7 +14,7 @@ from math import prod
 from ...builder import MLGraphBuilder
 from ...graph import MLOperand
 from ..registry import Tensor, Unsupported, converts, operand
-from .math import is_float
+from .elementwise import is_float
 
 
 @dataclass(frozen=True)

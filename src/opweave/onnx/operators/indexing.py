@@ -13,7 +13,7 @@ from onnx import TensorProto
 
 from ...builder import MLGraphBuilder
 from ...graph import MLOperand
-from ..registry import Tensor, Unsupported, converts, known, normalized, shape_of
+from ..registry import Tensor, Unsupported, check_count, converts, integer, normalized, shape_of
 
 
 @converts("Gather")
@@ -117,7 +117,7 @@ def _reduced(
 
 @converts("OneHot")
 def _(b: MLGraphBuilder, indices: Tensor, depth: Tensor, values: Tensor, *, axis: int = -1) -> Tensor:
-    count = int(known(depth, "the depth").item())
+    count = check_count(integer(depth, "the depth"))
     shape = shape_of(indices)
     axis = normalized(axis, len(shape) + 1)
     classes = np.arange(count).reshape([-1 if a == axis else 1 for a in range(len(shape) + 1)])

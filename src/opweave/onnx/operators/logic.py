@@ -8,7 +8,7 @@ import numpy as np
 
 from ...builder import MLGraphBuilder
 from ..registry import Tensor, converts, operand, shape_of
-from .math import register_binary, register_unary
+from .elementwise import register_binary, register_unary
 
 register_binary(
     {

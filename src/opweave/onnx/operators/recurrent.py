@@ -89,6 +89,8 @@ class Network:
         """The bias of the inputs and that of the hidden state, which ONNX joins along axis 1."""
         if bias is None:
             return None, None
+        if len(shape_of(bias)) != 2:
+            raise Unsupported(f"the bias has shape {list(shape_of(bias))}")
         rows, columns = shape_of(bias)
         half = columns // 2
         if isinstance(bias, MLOperand) and bias.is_constant:

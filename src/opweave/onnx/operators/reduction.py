@@ -13,7 +13,7 @@ from ...graph import MLOperand
 from ...op import Op
 from ...ops.reduction import narrowed, widened
 from ..registry import Tensor, Unsupported, converts, integers, normalized, operand
-from .math import is_float
+from .elementwise import is_float
 
 # What an operator does with no axes to reduce is left to WebNN: the function is applied to each element.
 

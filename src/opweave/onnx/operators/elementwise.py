@@ -14,7 +14,7 @@ from ...builder import MLGraphBuilder
 from ...dtypes import FLOATS, INFO, DataType
 from ...graph import MLOperand
 from ...op import Op
-from ..registry import DATA_TYPES, Tensor, Unsupported, converts, integers, known, normalized, operand
+from ..registry import DATA_TYPES, Tensor, Unsupported, check_count, converts, integer, known, normalized, operand
 
 
 def is_float(value: Tensor) -> bool:
@@ -302,16 +302,14 @@ def _(
 
 @converts("CumSum")
 def _(b: MLGraphBuilder, x: Tensor, axis: Tensor, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
-    (number,) = integers(axis, "the axis")
-    along = normalized(number, len(x.shape))
+    along = normalized(integer(axis, "the axis"), len(x.shape))
     return b.cumulative_sum(operand(b, x), along, exclusive=bool(exclusive), reversed=bool(reverse))
 
 
 @converts("CumProd")
 def _(b: MLGraphBuilder, x: Tensor, axis: Tensor, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
-    (number,) = integers(axis, "the axis")
     result = operand(b, x)
-    along = normalized(number, result.rank)
+    along = normalized(integer(axis, "the axis"), result.rank)
     size = result.shape[along]
 
     def shifted(value: MLOperand, distance: int) -> MLOperand:
@@ -344,6 +342,6 @@ def _(b: MLGraphBuilder, start: Tensor, limit: Tensor, delta: Tensor, *, stash_t
     )
     if not step.all():
         raise Unsupported("the step is 0")
-    count = max(math.ceil((last.item() - first.item()) / step.item()), 0)
+    count = check_count(max(math.ceil((last.item() - first.item()) / step.item()), 0))
     values: np.ndarray = (first.reshape(()) + np.arange(count) * step.reshape(())).astype(first.dtype)
     return values

@@ -1,0 +1,76 @@
+"""Faults of converters are seen: they raise under the tests, and are told where they cannot."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx_nodes import CONTEXT, node_model, reasons
+
+import opweave as ow
+from opweave.errors import NotSupportedError, OperationError
+from opweave.onnx import operators
+from opweave.onnx.registry import CONVERTERS, Converter
+from opweave.onnx.trace import STRICT
+
+X = np.float32([[-1, 2]])
+
+
+def broken_converter(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Let the converter of Relu fail."""
+
+    def fail(b: object, x: object) -> None:
+        raise error
+
+    monkeypatch.setitem(CONVERTERS, ("", "Relu"), Converter.of(fail))
+
+
+def test_the_fault_of_a_converter_is_raised_under_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken_converter(monkeypatch, IndexError("list index out of range"))
+    model, _ = node_model("Relu", [X])
+    with pytest.raises(IndexError, match="list index out of range"):
+        ow.InferenceSession(model, CONTEXT)
+
+
+def test_elsewhere_it_falls_back_and_the_explanation_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(STRICT)
+    broken_converter(monkeypatch, IndexError("list index out of range"))
+    model, feed = node_model("Relu", [X])
+    session = ow.InferenceSession(model, CONTEXT)
+    assert session.run(None, feed)[0].tolist() == [[0, 2]]
+    why = "its converter fails, though ONNX finds nothing wrong with the node (IndexError: list index out of range)"
+    assert reasons(session) == [f"Relu: {why}"]
+
+
+def test_what_cannot_be_converted_falls_back_and_what_fails_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, feed = node_model("Relu", [X])
+    broken_converter(monkeypatch, NotSupportedError("no such thing here"))
+    session = ow.InferenceSession(model, CONTEXT)
+    assert session.run(None, feed)[0].tolist() == [[0, 2]]
+    assert reasons(session) == ["Relu: the builder refuses it: no such thing here"]
+    broken_converter(monkeypatch, OperationError("no memory"))
+    with pytest.raises(OperationError, match="no memory"):
+        ow.InferenceSession(model, CONTEXT)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "constants", "reason"),
+    [
+        ("CumSum", [np.int64([0, 1])], "the axis has 2 values"),
+        ("OneHot", [np.int64(2**25), np.float32([0, 1])], f"{2**25} elements are too many to make"),
+    ],
+)
+def test_constants_that_no_converter_can_use_are_no_fault(op_type: str, constants: list[object], reason: str) -> None:
+    inputs = [X.astype(np.int64) if op_type == "OneHot" else X, *constants]
+    model, _ = node_model(op_type, inputs)
+    with pytest.raises(ow.NotSupportedError, match=reason):
+        ow.InferenceSession(model, CONTEXT, fallback="error")
+
+
+def test_no_converters_file_hides_a_module_of_python() -> None:
+    """A script that runs inside of the folder would import it instead."""
+    files = {path.stem for path in Path(str(operators.__file__)).parent.glob("*.py")} - {"__init__"}
+    assert files
+    assert not files & sys.stdlib_module_names
