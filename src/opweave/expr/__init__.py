@@ -1,0 +1,75 @@
+"""Expressions: operations given by what one element of their result is.
+
+    import opweave as ow
+
+    @ow.expression                                  # point-wise; shapes, types and broadcasting follow from it
+    def swiglu(x, gate):
+        return x * gate * ow.expr.sigmoid(gate)
+
+    @ow.expression                                  # index form
+    def box3(x):
+        n, c, h, w = x.shape
+        return ow.expr.compute((n, c, h - 2, w - 2), lambda i, j, y, k:
+            sum(x[i, j, y + dy, k + dx] for dy in range(3) for dx in range(3)) / 9)
+
+A function is traced once for each combination of shapes, data types and attributes, and compiled: by Halide where the
+extra `halide` is installed, else it is evaluated with NumPy.
+"""
+
+from .array import Array as Array, cast as cast, compute as compute, store as store, trace as trace
+from .functions import (
+    abs as abs,
+    add as add,
+    arg_max as arg_max,
+    arg_max_over as arg_max_over,
+    arg_min as arg_min,
+    arg_min_over as arg_min_over,
+    ceil as ceil,
+    clamp as clamp,
+    cos as cos,
+    div as div,
+    equal as equal,
+    erf as erf,
+    exp as exp,
+    floor as floor,
+    gelu as gelu,
+    greater as greater,
+    greater_or_equal as greater_or_equal,
+    is_infinite as is_infinite,
+    is_nan as is_nan,
+    lesser as lesser,
+    lesser_or_equal as lesser_or_equal,
+    log as log,
+    logical_and as logical_and,
+    logical_not as logical_not,
+    logical_or as logical_or,
+    logical_xor as logical_xor,
+    max as max,
+    max_over as max_over,
+    min as min,
+    min_over as min_over,
+    mul as mul,
+    neg as neg,
+    not_equal as not_equal,
+    pow as pow,
+    product_over as product_over,
+    reciprocal as reciprocal,
+    reduce_max as reduce_max,
+    reduce_mean as reduce_mean,
+    reduce_min as reduce_min,
+    reduce_product as reduce_product,
+    reduce_sum as reduce_sum,
+    relu as relu,
+    round_even as round_even,
+    sigmoid as sigmoid,
+    sign as sign,
+    silu as silu,
+    sin as sin,
+    softplus as softplus,
+    sqrt as sqrt,
+    sub as sub,
+    sum_over as sum_over,
+    tan as tan,
+    tanh as tanh,
+    where as where,
+)

@@ -1,0 +1,164 @@
+"""The functions of expressions, named as the operations of WebNN, which mean the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from .array import Array, Operand, apply, as_array, over, reduce
+
+
+def _unary(name: str, doc: str) -> Callable[[Operand], Array]:
+    function = partial(apply, name)
+    function.__doc__ = doc
+    return function
+
+
+def _binary(name: str, doc: str) -> Callable[[Operand, Operand], Array]:
+    function = partial(apply, name)
+    function.__doc__ = doc
+    return function
+
+
+ceil = _unary("ceil", "Each element rounded up to an integer.")
+cos = _unary("cos", "Cosine of each element, in radians.")
+erf = _unary("erf", "Error function of each element.")
+exp = _unary("exp", "e to the power of each element.")
+floor = _unary("floor", "Each element rounded down to an integer.")
+is_infinite = _unary("is_infinite", "Whether each element is an infinity.")
+is_nan = _unary("is_nan", "Whether each element is NaN.")
+log = _unary("log", "Natural logarithm of each element.")
+logical_not = _unary("logical_not", "Whether each element is false.")
+neg = _unary("neg", "Each element negated.")
+reciprocal = _unary("reciprocal", "1 divided by each element.")
+round_even = _unary("round_even", "Each element rounded to the nearest integer, halves to the even one.")
+sigmoid = _unary("sigmoid", "1 / (1 + exp(-x)) of each element.")
+sign = _unary("sign", "1 for elements greater than 0, -1 for lesser ones, else 0 (0 and NaN).")
+sin = _unary("sin", "Sine of each element, in radians.")
+sqrt = _unary("sqrt", "Square root of each element; NaN for negative ones.")
+tan = _unary("tan", "Tangent of each element, in radians.")
+tanh = _unary("tanh", "Hyperbolic tangent of each element.")
+abs = _unary("abs", "Absolute value of each element.")
+
+add = _binary("add", "Sum of elements.")
+div = _binary("div", "Quotient of elements; integers are truncated toward zero, and an integer divided by 0 is 0.")
+equal = _binary("equal", "Whether elements are equal.")
+greater = _binary("greater", "Whether elements of the first are greater.")
+greater_or_equal = _binary("greater_or_equal", "Whether elements of the first are greater or equal.")
+lesser = _binary("lesser", "Whether elements of the first are less.")
+lesser_or_equal = _binary("lesser_or_equal", "Whether elements of the first are less or equal.")
+logical_and = _binary("logical_and", "Whether both elements are true.")
+logical_or = _binary("logical_or", "Whether one of the elements is true.")
+logical_xor = _binary("logical_xor", "Whether exactly one of the elements is true.")
+max = _binary("max", "The greater of elements; NaN where one is NaN.")
+min = _binary("min", "The lesser of elements; NaN where one is NaN.")
+mul = _binary("mul", "Product of elements.")
+not_equal = _binary("not_equal", "Whether elements differ.")
+pow = _binary("pow", "Elements of the first to the power of those of the second.")
+sub = _binary("sub", "Difference of elements.")
+
+
+def where(condition: Operand, true_value: Operand, false_value: Operand) -> Array:
+    """`true_value` where `condition` is true (not 0), else `false_value`."""
+    return apply("where", condition, true_value, false_value)
+
+
+def clamp(x: Operand, min_value: float | None = None, max_value: float | None = None) -> Array:
+    """Each element limited to a range; None leaves a side open."""
+    array = as_array(x)
+    if min_value is not None:
+        array = apply("max", array, min_value)
+    return array if max_value is None else apply("min", array, max_value)
+
+
+def relu(x: Operand) -> Array:
+    """`max(x, 0)`."""
+    return apply("max", x, 0)
+
+
+def softplus(x: Operand) -> Array:
+    """`log(1 + exp(x))`, without overflow."""
+    array = as_array(x)
+    return apply("max", array, 0) + log(1 + exp(-abs(array)))
+
+
+def gelu(x: Operand) -> Array:
+    """`x / 2 * (1 + erf(x / sqrt(2)))`."""
+    array = as_array(x)
+    return array * 0.5 * (1 + erf(array * math.sqrt(0.5)))
+
+
+def silu(x: Operand) -> Array:
+    """`x * sigmoid(x)`, also called swish."""
+    array = as_array(x)
+    return array * sigmoid(array)
+
+
+def reduce_sum(x: Array, axes: Sequence[int] | None = None, *, keep_dimensions: bool = False) -> Array:
+    """The sum over `axes`; None for all."""
+    return reduce("sum", x, axes, keep_dimensions)
+
+
+def reduce_product(x: Array, axes: Sequence[int] | None = None, *, keep_dimensions: bool = False) -> Array:
+    """The product over `axes`; None for all."""
+    return reduce("product", x, axes, keep_dimensions)
+
+
+def reduce_max(x: Array, axes: Sequence[int] | None = None, *, keep_dimensions: bool = False) -> Array:
+    """The greatest element over `axes`; None for all."""
+    return reduce("max", x, axes, keep_dimensions)
+
+
+def reduce_min(x: Array, axes: Sequence[int] | None = None, *, keep_dimensions: bool = False) -> Array:
+    """The least element over `axes`; None for all."""
+    return reduce("min", x, axes, keep_dimensions)
+
+
+def reduce_mean(x: Array, axes: Sequence[int] | None = None, *, keep_dimensions: bool = False) -> Array:
+    """The mean over `axes`; None for all."""
+    array = as_array(x)
+    total = reduce("sum", array, axes, keep_dimensions)
+    count = math.prod(array.shape) // math.prod(total.shape)
+    return total / count
+
+
+def arg_max(x: Array, axis: int, *, keep_dimensions: bool = False) -> Array:
+    """The position of the (first) greatest element along `axis`, int32."""
+    return reduce("arg_max", x, [axis], keep_dimensions)
+
+
+def arg_min(x: Array, axis: int, *, keep_dimensions: bool = False) -> Array:
+    """The position of the (first) least element along `axis`, int32."""
+    return reduce("arg_min", x, [axis], keep_dimensions)
+
+
+def sum_over(extents: int | Sequence[int], function: Callable[..., Any]) -> Array:
+    """The sum of `function(r, …)` for all positions in `extents`: one size, or several."""
+    return over("sum", extents, function)
+
+
+def product_over(extents: int | Sequence[int], function: Callable[..., Any]) -> Array:
+    """The product of `function(r, …)` for all positions in `extents`."""
+    return over("product", extents, function)
+
+
+def max_over(extents: int | Sequence[int], function: Callable[..., Any]) -> Array:
+    """The greatest `function(r, …)` of all positions in `extents`."""
+    return over("max", extents, function)
+
+
+def min_over(extents: int | Sequence[int], function: Callable[..., Any]) -> Array:
+    """The least `function(r, …)` of all positions in `extents`."""
+    return over("min", extents, function)
+
+
+def arg_max_over(extent: int, function: Callable[[Array], Any]) -> Array:
+    """The (first) position in `extent` at which `function(r)` is greatest, int32."""
+    return over("arg_max", extent, function)
+
+
+def arg_min_over(extent: int, function: Callable[[Array], Any]) -> Array:
+    """The (first) position in `extent` at which `function(r)` is least, int32."""
+    return over("arg_min", extent, function)

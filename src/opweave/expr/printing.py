@@ -1,0 +1,130 @@
+"""Expressions as text: readable, and the same for the same program, so that it can be told from others by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from .ir import FUNCTIONS, Call, Cast, Const, Expr, Index, Input, Load, Program, Reduce, Source, Stored, walk
+
+_AXES = "ijklmnop"
+LONGEST = 120
+"""Messages show so many characters of a node."""
+
+
+def show(program: Program) -> str:
+    """A program as text.
+
+    Parts that are used several times get a name, in the scope of the array or the reduction that they depend on.
+
+    >>> from opweave.expr import trace, sigmoid
+    >>> from opweave.graph import Desc
+    >>> print(trace(lambda x, gate: x * gate * sigmoid(gate), "swiglu", [Desc("float32", (4, 8))] * 2))
+    swiglu(x0: float32[4, 8], x1: float32[4, 8]) -> (y0: float32[4, 8]):
+      y0[i, j] =
+        t0 = x1[i, j]
+        (x0[i, j] * t0) * sigmoid(t0)
+    """
+    names: dict[Source, str] = {source: f"x{source.number}" for source in program.inputs}
+    inputs = ", ".join(f"{names[source]}: {source.desc}" for source in program.inputs)
+    outputs = ", ".join(f"y{k}: {output.desc}" for k, output in enumerate(program.outputs))
+    lines = [f"{program.name}({inputs}) -> ({outputs}):"]
+    for number, stored in enumerate(program.stored):
+        names[stored] = f"s{number}"
+        lines += _definition(names[stored], stored.axes, stored.body, names)
+    for check in program.checks:
+        variables = sorted(check.condition.free, key=lambda v: v.serial)
+        lines += _definition("check", tuple(variables), check.condition, names, note=f"  # {check.message}")
+    for number, output in enumerate(program.outputs):
+        lines += _definition(f"y{number}", output.axes, output.body, names)
+    return "\n".join(lines)
+
+
+def inline(root: Expr) -> str:
+    """A node in one line, cut where it is long."""
+    free = sorted(root.free, key=lambda v: (v.axis == 0, v.axis, v.serial))
+    scope = _Scope({}, {v: _AXES[k] if k < len(_AXES) else f"i{k}" for k, v in enumerate(free)}, limit=12)
+    line = scope.value(root)
+    return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
+
+
+def _definition(
+    name: str, axes: tuple[Index, ...], body: Expr, names: Mapping[Source, str], note: str = ""
+) -> Iterator[str]:
+    letters = [f"{_AXES[k]}" if k < len(_AXES) else f"i{k}" for k in range(len(axes))]
+    scope = _Scope(names, dict(zip(axes, letters, strict=True)))
+    extents = [f"{letter} < {axis.extent}" for letter, axis in zip(letters, axes, strict=True)]
+    if name == "check":
+        yield f"  check {', '.join(extents)}{note}"
+    else:
+        yield f"  {name}[{', '.join(letters)}] =".replace("[]", "")
+    yield from ("    " + line for line in scope.block(body))
+
+
+class _Scope:
+    """Names for the nodes of one array."""
+
+    def __init__(self, names: Mapping[Source, str], variables: dict[Expr, str], limit: int = 0) -> None:
+        self.names, self.limit = names, limit
+        self.known: dict[Expr, str] = dict(variables)
+        self.reductions = 0
+        self.lines: list[str] = []
+
+    def block(self, body: Expr) -> list[str]:
+        """The definitions of shared parts, then the value itself."""
+        uses: dict[Expr, int] = {}
+        nodes = walk(body)
+        for node in nodes:
+            for part in node.parts:
+                uses[part] = uses.get(part, 0) + 1
+        count = 0
+        for node in nodes:
+            if isinstance(node, Reduce):
+                for variable in node.variables:
+                    if variable not in self.known:
+                        self.known[variable] = f"r{self.reductions}"
+                        self.reductions += 1
+        for node in nodes:
+            plain = isinstance(node, (Const, Index)) or (node.type == "index" and not isinstance(node, Cast))
+            if uses.get(node, 0) > 1 and not plain:
+                self.lines.append(f"t{count} = {self.value(node)}")
+                self.known[node] = f"t{count}"
+                count += 1
+        return [*self.lines, self.value(body)]
+
+    def value(self, root: Expr) -> str:
+        """A node as text, with brackets around operators within operators."""
+        made: dict[Expr, str] = {}
+        order = walk(root, enter=lambda node: () if node in self.known else node.parts)
+        if self.limit and len(order) > 40 * self.limit:
+            return f"an expression of {len(order)} nodes"
+        for node in order:
+            made[node] = self.known.get(node) or self._one(node, made)
+        return made[root]
+
+    def _one(self, node: Expr, made: Mapping[Expr, str]) -> str:
+        parts = [made[part] for part in node.parts]
+        if isinstance(node, Const):
+            return repr(node.value)
+        if isinstance(node, Index):
+            return f"r{node.serial}"
+        if isinstance(node, Load):
+            default = f"x{node.source.number}" if isinstance(node.source, Input) else "stored"
+            name = self.names.get(node.source, default)
+            return f"{name}[{', '.join(parts)}]" if parts else name
+        if isinstance(node, Cast):
+            return f"{node.type}({parts[0]})"
+        if isinstance(node, Reduce):
+            over = ", ".join(f"{self.known.get(v, 'r')} < {v.extent}" for v in node.variables)
+            return f"{node.reduction}({over}: {parts[0]})"
+        assert isinstance(node, Call)
+        symbol = FUNCTIONS[node.name].symbol
+        if not symbol:
+            return f"{node.name}({', '.join(parts)})"
+        operands = (
+            f"({text})" if isinstance(part, Call) and FUNCTIONS[part.name].symbol and part not in self.known else text
+            for part, text in zip(node.parts, parts, strict=True)
+        )
+        return f" {symbol} ".join(operands)
+
+
+__all__ = ["Stored", "inline", "show"]
