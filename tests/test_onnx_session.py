@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -138,7 +139,10 @@ def test_outputs_come_in_the_order_they_are_asked_for() -> None:
     ],
 )
 def test_wrong_arguments_are_named_with_what_came(names: Any, feed: Any, text: str) -> None:
-    assert message(lambda: session(sum_model()).run(names, feed)).startswith(text)
+    s = session(sum_model())
+    assert message(lambda: s.run(names, feed)).startswith(text)
+    s.run(None, {"x": X, "y": Y})  # the call after one that went well is checked in another way
+    assert message(lambda: s.run(names, feed)).startswith(text)
 
 
 @pytest.mark.parametrize(
@@ -233,6 +237,76 @@ def test_empty_tensors_run_through_the_fallback() -> None:
     assert s.run(None, {"x": X, "y": Y})[0].shape == (2, 3)
 
 
+def test_a_call_like_the_last_one_takes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    s = session(sum_model())
+    s.run(None, {"x": X, "y": Y})
+    monkeypatch.setattr(s, "_plan", lambda *_: pytest.fail("the long way"))
+    first = s.run(None, {"x": X, "y": Y})[0]
+    kept, out = first.copy(), np.empty((2, 3), np.float32)
+    x = X.copy()
+    x.flags.writeable = False
+    second = s.run(None, {"y": X, "x": x})[0]
+    assert (first.tolist(), second.tolist()) == (kept.tolist(), np.maximum(X + X, 0).tolist())
+    assert not np.shares_memory(first, second)
+    assert s.run(None, {"x": Y, "y": Y}, out={"z": out})[0] is out
+    assert out.tolist() == np.maximum(Y + Y, 0).tolist()
+
+
+def test_a_call_unlike_the_last_one_takes_the_long_way() -> None:
+    nodes = [node("Relu", "x", "a"), node("Neg", "x", "b"), node("Identity", "x", "c")]
+    proto = model(nodes, [("x", FLOAT, ["n", 3])], [(name, FLOAT, ["n", 3]) for name in "abc"])
+    s = session(proto)
+    for _ in range(2):
+        assert [array.tolist() for array in s.run(None, {"x": X})] == [
+            np.maximum(X, 0).tolist(),
+            (-X).tolist(),
+            X.tolist(),
+        ]
+        assert [array.tolist() for array in s.run(["b", "a"], {"x": X})] == [(-X).tolist(), np.maximum(X, 0).tolist()]
+        assert s.run(("b",), {"x": X[:1]})[0].tolist() == (-X[:1]).tolist()
+        assert s.run(["b"], {"x": X.T.copy().T})[0].tolist() == (-X).tolist()
+        c = s.run(["c"], {"x": X})[0]
+        assert c.tolist() == X.tolist()
+        assert not np.shares_memory(c, X)
+
+
+def test_a_lost_context_is_told_to_the_call_like_the_last_one() -> None:
+    context = ow.ml.create_context(device="cpu")
+    s = ow.InferenceSession(sum_model(), context)
+    s.run(None, {"x": X, "y": Y})
+    context.destroy()
+    assert "the context is lost" in message(lambda: s.run(None, {"x": X, "y": Y}), ow.InvalidStateError)
+
+
+def test_compiling_for_new_shapes_stops_no_one_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    s = session(sum_model())
+    s.run(None, {"x": X, "y": Y})
+    started, go = Event(), Event()
+    trace, compiled = s._trace, []
+
+    def slow(shapes: Any, values: Any) -> Any:
+        compiled.append(shapes)
+        started.set()
+        assert go.wait(20)
+        return trace(shapes, values)
+
+    monkeypatch.setattr(s, "_trace", slow)
+    one = {"x": X[:1], "y": Y[:1]}
+    with ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(s.run, None, one) for _ in range(2)]
+        try:
+            assert started.wait(20)
+            s._repeat = None  # the long way, which looks for the plan
+            got = pool.submit(s.run, None, {"x": X, "y": Y}).result(20)
+            assert not any(future.done() for future in waiting)
+        finally:
+            go.set()
+        results = [future.result(20)[0].tolist() for future in waiting]
+    assert got[0].tolist() == np.maximum(X + Y, 0).tolist()
+    assert results == [np.maximum(X[:1] + Y[:1], 0).tolist()] * 2
+    assert (len(compiled), len(s._plans), s._turns) == (1, 2, {})
+
+
 # Memory --------------------------------------------------------------------------------------------------------------
 
 
@@ -307,7 +381,10 @@ def test_memory_of_a_result_is_its_own() -> None:
     ],
 )
 def test_arrays_for_results_must_fit(out: Any, text: str) -> None:
-    assert message(lambda: session(sum_model()).run(None, {"x": X, "y": Y}, out=out)) == text
+    s = session(sum_model())
+    assert message(lambda: s.run(None, {"x": X, "y": Y}, out=out)) == text
+    s.run(None, {"x": X, "y": Y})
+    assert message(lambda: s.run(None, {"x": X, "y": Y}, out=out)) == text
 
 
 def test_read_only_arrays_are_fed_but_not_written() -> None:

@@ -5,6 +5,7 @@ Tensors between segments lie in memory that all of them are bound to; nothing is
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
@@ -91,6 +92,25 @@ class Plan:
                 value, slot = self.trace.values[name], self._slot[name]
                 if isinstance(value, Tensor) and slot not in final:
                     self._intermediates[slot] = memory.allocate(value.operand.desc)
+        # What `run` needs of all this, looked up once.
+        self._tensors = {name for name, value in self.trace.values.items() if isinstance(value, Tensor)}
+        described = [(name, self._slot[name], self.desc(name)) for name in self.outputs]
+        self._allocated = [(name, slot, desc) for name, slot, desc in described if desc is not None]
+        self._fresh = self._find_fresh()
+
+    @property
+    def booleans(self) -> list[str]:
+        """The outputs of bool, which are carried as uint8."""
+        known = {name: self.trace.values[name] for name in self.outputs}
+        return [n for n, v in known.items() if isinstance(v, Tensor) and v.element_type == TensorProto.BOOL]
+
+    def _find_fresh(self) -> set[str]:
+        """The outputs whose memory is theirs alone, not that of a constant, an input or another output, in their own type."""
+        made = {slot for part in self._parts for slot in part.outputs}
+        count = Counter(slot for _, slot, _ in self._allocated)
+        taken = {self._slot[name] for name in self._tensors if name not in self.trace.maker}
+        fresh = {name for name, slot, _ in self._allocated if slot in made and slot not in taken and count[slot] == 1}
+        return fresh - set(self.booleans)
 
     def _check_types(self, model: Model) -> None:
         """Require outputs of the element types that the model declares."""
@@ -110,18 +130,17 @@ class Plan:
         with self._lock:
             slots: dict[str, Any] = dict(self._intermediates)
             for name, array in feed.items():
-                stored = isinstance(self.trace.values[name], Tensor)
-                slots[self._slot[name]] = _as_stored(array) if stored else array
-            for name in self.outputs:
-                slot = self._slot[name]
-                desc = self.desc(name)
-                if desc is not None and (given := out.get(name)) is not None and given.shape != desc.shape:
-                    raise ValidationError(f"out[{name!r}] must have shape {list(desc.shape)}, got {list(given.shape)}")
-                if desc is not None and slot not in slots:
-                    target = out.get(name)
+                slots[self._slot[name]] = _as_stored(array) if name in self._tensors else array
+            for name, slot, desc in self._allocated:
+                target = out.get(name)
+                if target is not None and target.shape != desc.shape:
+                    raise ValidationError(f"out[{name!r}] must have shape {list(desc.shape)}, got {list(target.shape)}")
+                if slot not in slots:
                     slots[slot] = memory.empty(desc) if target is None else _as_stored(target)
             for part in self._parts:
                 part.run(slots)
+            if self._fresh.issuperset(names) and self._fresh.issuperset(out) and len(set(names)) == len(names):
+                return [out[name] if name in out else slots[self._slot[name]] for name in names]
             results: list[Any] = []
             for name in [*names, *(name for name in out if name not in names)]:
                 # Nobody may change a constant, an input, or another result through what is handed out.
@@ -194,7 +213,7 @@ class Plan:
             ir_version=model.proto.ir_version,
             functions=model.proto.functions,
         )
-        session = FallbackSession(proto, arrays, names)
+        session = FallbackSession(proto, arrays, names, self.context.power_preference)
         for name in segment.outputs:
             value = values[name]
             if isinstance(value, Dynamic) and (value.type is None or not value.type.WhichOneof("value")):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Literal, get_args
 
@@ -19,6 +21,7 @@ from ..tensor import MLTensor
 from .arguments import Argument, NodeArg, check_named_dimensions
 from .model import Model
 from .plan import Fallback, Plan
+from .repeat import Repeat
 from .trace import Trace, Tracer
 
 Location = Literal["cpu", "ml-tensor"]
@@ -28,6 +31,18 @@ PLANS = 8
 
 VALUES = 4
 """For how many values of small inputs that decide about shapes a session compiles; with more, these nodes fall back."""
+
+
+Shapes = tuple[tuple[str, tuple[int, ...] | None], ...]
+"""The name and the shape of each input; None for those whose shape does not matter."""
+
+
+@dataclass
+class _Turn:
+    """A lock that goes when nobody uses it any more."""
+
+    lock: Lock = field(default_factory=Lock)
+    users: int = 0
 
 
 class InferenceSession:
@@ -74,8 +89,11 @@ class InferenceSession:
         self._inputs = [Argument.of(info, self._fixed) for info in declared]
         self._outputs = [Argument.of(info, self._fixed) for info in graph.output]
         self._locations = self._locate(preferred_output_location)
+        self._repeatable = Repeat.fits(self._inputs) and set(self._locations.values()) == {"cpu"}
+        self._repeat: Repeat | None = None
         self._plans: OrderedDict[Any, Plan] = OrderedDict()
-        self._lock = Lock()
+        self._lock = Lock()  # of the plans and what is deciding; held for moments only
+        self._turns: dict[Any, _Turn] = {}
         shapes = {i.name: i.static_shape() for i in self._inputs}
         self._deciding: set[str] = set()  # inputs whose values decide about shapes
         if all(shapes[i.name] is not None or not i.element_type for i in self._inputs):
@@ -119,6 +137,9 @@ class InferenceSession:
             OperationError: the engine failed.
         """
         self._context.check_alive()
+        repeat = self._repeat
+        if repeat is not None and (results := repeat.run(output_names, input_feed, out)) is not None:
+            return results
         known = {output.name: output for output in self._outputs}
         is_list = output_names is None or not isinstance(output_names, (str, bytes))
         require(is_list, f"output_names must be a list of names, got {output_names!r}")
@@ -139,8 +160,16 @@ class InferenceSession:
             }
             memory.check_overlap(arrays, {f"output {n}": a for n, a in targets.items()})
             shapes = {name: value.shape if isinstance(value, np.ndarray) else None for name, value in feed.items()}
-            results = self._plan(shapes, feed).run(feed, names, targets)
+            plan = self._plan(shapes, feed)
+            results = plan.run(feed, names, targets)
+            self._remember(plan, feed, output_names, names)
         return [self._located(known[name], r, (out or {}).get(name)) for name, r in zip(names, results, strict=True)]
+
+    def _remember(self, plan: Plan, feed: Mapping[str, Any], asked: Sequence[str] | None, names: list[str]) -> None:
+        """Let the next call be a repetition of this one, where it can."""
+        self._repeat = None
+        if self._repeatable and not self._deciding:
+            self._repeat = Repeat(plan, feed, None if asked is None else list(asked), names)
 
     def _located(self, output: Argument, result: Any, target: Any) -> Any:
         """A result where the user wants to have it."""
@@ -229,20 +258,50 @@ class InferenceSession:
     def _plan(self, shapes: Mapping[str, tuple[int, ...] | None], feed: Mapping[str, Any] | None = None) -> Plan:
         """The plan for given input shapes, and for the values of a feed that decide about others; cached, or new."""
         sizes, given = tuple(shapes.items()), feed or {}
+        if plan := self._known(sizes, given):
+            return plan
+        with self._turn(sizes):  # others with these shapes wait for the plan, those with other shapes do not
+            return self._known(sizes, given) or self._new(sizes, given)
+
+    def _known(self, sizes: Shapes, given: Mapping[str, Any]) -> Plan | None:
+        """The plan that is there already."""
         with self._lock:
             values = {name: given[name] for name in self._deciding & given.keys()}
-            if plan := self._cached((*sizes, *_contents(values))):
-                return plan
+            return self._cached((*sizes, *_contents(values)))
+
+    def _new(self, sizes: Shapes, given: Mapping[str, Any]) -> Plan:
+        """A new plan; whoever calls has its turn for these shapes."""
+        shapes = dict(sizes)
+        with self._lock:
+            values = {name: given[name] for name in self._deciding & given.keys()}
             valued = sum(len(key) > len(sizes) and key[: len(sizes)] == sizes for key in self._plans)
-            if values and valued >= VALUES and self._fallback == "auto":
-                # Values that never end (lengths, positions) would mean a compilation for each call.
-                return self._cached(sizes) or self._compile(sizes, self._trace(shapes, {}))
+            endless = bool(values) and valued >= VALUES and self._fallback == "auto"
+            if endless and (plan := self._cached(sizes)):
+                return plan
+        if endless:  # values that never end (lengths, positions) would mean a compilation for each call
+            return self._compile(sizes, self._trace(shapes, {}))
+        trace = self._trace(shapes, values)
+        while more := (trace.deciding & given.keys()) - values.keys():
+            values |= {name: given[name] for name in more}
             trace = self._trace(shapes, values)
-            while more := (trace.deciding & given.keys()) - values.keys():
-                values |= {name: given[name] for name in more}
-                trace = self._trace(shapes, values)
+        with self._lock:
             self._deciding |= values.keys()
-            return self._compile((*sizes, *_contents(values)), trace)
+        return self._compile((*sizes, *_contents(values)), trace)
+
+    @contextmanager
+    def _turn(self, sizes: Shapes) -> Iterator[None]:
+        """One thread at a time for the same shapes."""
+        with self._lock:
+            turn = self._turns.setdefault(sizes, _Turn())
+            turn.users += 1
+        try:
+            with turn.lock:
+                yield
+        finally:
+            with self._lock:
+                turn.users -= 1
+                if not turn.users:
+                    del self._turns[sizes]
 
     def _cached(self, key: Any) -> Plan | None:
         """The plan of that key, which is the one used last then."""
@@ -256,9 +315,11 @@ class InferenceSession:
 
     def _compile(self, key: Any, trace: Trace) -> Plan:
         outputs = [output.name for output in self._outputs]
-        plan = self._plans[key] = Plan(self._model, self._context, trace, outputs, self._fallback)
-        if len(self._plans) > PLANS:
-            self._plans.popitem(last=False)
+        plan = Plan(self._model, self._context, trace, outputs, self._fallback)
+        with self._lock:
+            self._plans[key] = plan
+            if len(self._plans) > PLANS:
+                self._plans.popitem(last=False)
         return plan
 
 

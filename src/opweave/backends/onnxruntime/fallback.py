@@ -15,6 +15,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as engine
 from ... import memory
 from ...arrays import contiguous
 from ...errors import MLError, OperationError
+from .. import PowerPreference
 from . import opsets
 from .emit import INLINE_BYTES
 from .sessions import CPU, ENGINE_ERRORS, session_options
@@ -31,6 +32,7 @@ class FallbackSession:
         proto: the part, without the constants it uses.
         constants: these, by name; large ones are handed over by reference.
         names: what the caller calls the inputs and outputs of `proto`.
+        power_preference: that of the context.
 
     Attributes:
         types: the type of each output, by the caller's name.
@@ -39,8 +41,14 @@ class FallbackSession:
         OperationError: the engine refuses the nodes.
     """
 
-    def __init__(self, proto: onnx.ModelProto, constants: Mapping[str, np.ndarray], names: Mapping[str, str]) -> None:
-        options = session_options("default")
+    def __init__(
+        self,
+        proto: onnx.ModelProto,
+        constants: Mapping[str, np.ndarray],
+        names: Mapping[str, str],
+        power_preference: PowerPreference,
+    ) -> None:
+        options = session_options(power_preference)
         self._constants: dict[str, Any] = {}
         for name, array in constants.items():
             if array.nbytes <= INLINE_BYTES or not _is_plain(array):

@@ -26,6 +26,10 @@ ENGINE_ERRORS: tuple[type[Exception], ...] = (
 
 CPU = engine.OrtDevice(engine.OrtDevice.cpu(), engine.OrtDevice.default_memory(), 0)
 
+SPIN_MICROSECONDS = 50
+"""Long enough for the gaps inside of a graph and between two runs of it. The engine's own default is so long that the
+threads of one session take the cores from the next: two convolutions of two sessions in turns took 1.37 ms instead of 1.0."""
+
 
 def compile(backend: OnnxRuntime, graph: Graph, device: str, power_preference: PowerPreference) -> Session:
     """Make a session of `graph`.
@@ -56,8 +60,11 @@ def session_options(power_preference: PowerPreference) -> onnxruntime.SessionOpt
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", "/")
     options.log_severity_level = 4  # its errors are raised; its warnings speak of graphs that are meant to be so
+    # Each session has threads of its own. How long they spin for more work, before they sleep, decides who else can run.
     if power_preference == "low-power":
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    else:
+        options.add_session_config_entry("session.intra_op.spin_duration_us", str(SPIN_MICROSECONDS))
     return options
 
 
