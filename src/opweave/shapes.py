@@ -108,3 +108,15 @@ def nearest_positions(input: int, output: int) -> list[int]:
     """
     numerators, denominator = sample_positions(input, output)
     return [-((denominator - 2 * numerator) // (2 * denominator)) for numerator in numerators]  # ceil(position - 1/2)
+
+
+class OtherShapes(Exception):  # noqa: N818  (not an error: the caller compiles anew)
+    """Results came in other shapes than were foreseen.
+
+    Attributes:
+        slots: what the caller calls the results.
+    """
+
+    def __init__(self, slots: Sequence[str]) -> None:
+        super().__init__(", ".join(slots))
+        self.slots = list(slots)

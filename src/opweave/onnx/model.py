@@ -45,12 +45,14 @@ class Model:
         folder: where external data are looked for.
         opsets: the version of each operator set, by domain ("" for ONNX's own).
         names: all names of values, those of sub-graphs included.
+        surprising: the names of values that came in other shapes than ONNX's inference says.
     """
 
     proto: onnx.ModelProto
     folder: Path | None = None
     opsets: dict[str, int] = field(default_factory=dict)
     names: set[str] = field(default_factory=set, repr=False)
+    surprising: set[str] = field(default_factory=set, repr=False)
     _owned: bool = field(default=False, repr=False)  # whether nobody else has the proto
     _weights: list[tuple[str, np.ndarray]] | None = field(default=None, repr=False)
     _files: dict[Path, Any] = field(default_factory=dict, repr=False)

@@ -15,8 +15,9 @@ from onnx import TensorProto
 
 from .. import memory
 from ..context import MLContext, in_thread, ml
-from ..errors import ValidationError, require
+from ..errors import OperationError, ValidationError, require
 from ..runtime.executable import Locks, check_names
+from ..shapes import OtherShapes
 from ..tensor import MLTensor
 from .arguments import Argument, NodeArg, check_named_dimensions
 from .model import Model
@@ -136,6 +137,18 @@ class InferenceSession:
             ValidationError: names, types or shapes that do not fit.
             OperationError: the engine failed.
         """
+        while True:
+            try:
+                return self._run(output_names, input_feed, out)
+            except OtherShapes as found:
+                self._learn(found)
+
+    def _run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        out: Mapping[str, np.ndarray | MLTensor] | None,
+    ) -> list[Any]:
         self._context.check_alive()
         repeat = self._repeat
         if repeat is not None and (results := repeat.run(output_names, input_feed, out)) is not None:
@@ -170,6 +183,15 @@ class InferenceSession:
         self._repeat = None
         if self._repeatable and not self._deciding:
             self._repeat = Repeat(plan, feed, None if asked is None else list(asked), names)
+
+    def _learn(self, found: OtherShapes) -> None:
+        """Compile anew, with values of shapes that are known only when the graph runs where inference was wrong."""
+        with self._lock:
+            if self._model.surprising.issuperset(found.slots):
+                raise OperationError(f"outputs come in shapes that do not fit: {found}") from found
+            self._model.surprising.update(found.slots)
+            self._plans.clear()
+            self._repeat = None
 
     def _located(self, output: Argument, result: Any, target: Any) -> Any:
         """A result where the user wants to have it."""

@@ -468,6 +468,8 @@ class Tracer:
             if name:
                 type = inferred.get(name, TypeProto())
                 tensor = type.tensor_type
+                if name in self.model.surprising and type.HasField("tensor_type"):
+                    tensor.ClearField("shape")
                 shape = [dim.dim_value for dim in tensor.shape.dim] if _is_static(tensor) else None
                 if shape is not None and not 0 <= math.prod(shape) <= memory.physical():
                     title = f"{node.op_type} {node.name!r}" if node.name else node.op_type

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as engine
 from ... import memory
 from ...arrays import contiguous
 from ...errors import MLError, OperationError
+from ...shapes import OtherShapes
 from .. import PowerPreference
 from . import opsets
 from .emit import INLINE_BYTES
@@ -83,12 +85,22 @@ class FallbackSession:
         self._bound = all(type.startswith("tensor(") and type != "tensor(string)" for type in arguments.values())
 
     def run(self, inputs: Mapping[str, Any], known: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Run on arrays; outputs in `known` are written in place, the result holds the others."""
+        """Run on arrays; outputs in `known` are written in place, the result holds the others.
+
+        Raises:
+            OtherShapes: arrays in `known` have not the shapes that came.
+            OperationError: the engine failed.
+        """
         if self._bound:
-            return self._call(lambda: self._run_bound(inputs, known))
+            try:
+                return self._run_bound(inputs, known)
+            except ENGINE_ERRORS as error:
+                self._check_shapes(inputs, known)
+                raise OperationError(f"ONNX Runtime failed to run {self._what}: {error}") from error
         feed = {name: inputs[slot] for name, slot in self._inputs.items()}
         found = self._call(lambda: self._session.run(list(self._outputs), feed))
         results = dict(zip(self._outputs.values(), found, strict=True))
+        _compare_shapes(results, known)
         for slot, target in known.items():
             memory.copy(target, results.pop(slot), "an output beside strings or sequences")
         return results
@@ -107,11 +119,22 @@ class FallbackSession:
         found = zip(self._outputs.values(), binding.get_outputs(), strict=True)
         return {slot: _from_engine(value) for slot, value in found if slot not in known}
 
+    def _check_shapes(self, inputs: Mapping[str, np.ndarray], known: Mapping[str, np.ndarray]) -> None:
+        """After a failure: whether the engine had found its results, and only no room for them."""
+        if known:
+            with suppress(*ENGINE_ERRORS):
+                _compare_shapes(self._run_bound(inputs, {}), known)
+
     def _call(self, function: Callable[[], T]) -> T:
         try:
             return function()
         except ENGINE_ERRORS as error:
             raise OperationError(f"ONNX Runtime failed to run {self._what}: {error}") from error
+
+
+def _compare_shapes(found: Mapping[str, Any], known: Mapping[str, np.ndarray]) -> None:
+    if others := [slot for slot, target in known.items() if found[slot].shape != target.shape]:
+        raise OtherShapes(others)
 
 
 def _is_plain(array: np.ndarray) -> bool:
