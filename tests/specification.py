@@ -13,7 +13,7 @@ import wpt
 from opweave.dtypes import ANY
 from opweave.graph import MAX_RANK
 from opweave.names import snake_case
-from opweave.op import Limits
+from opweave.operation import Limits
 
 SPECIFICATION = json.loads((wpt.SHARED / "spec" / "webnn_api.json").read_text())
 ENUMS: dict[str, list[str]] = SPECIFICATION["enums"]

@@ -13,7 +13,7 @@ from samples import SAMPLES, Call, Make, Sample, type_choices
 
 import opweave as ow
 from opweave.graph import Graph, MLOperand, Node
-from opweave.op import Op
+from opweave.operation import Op
 from opweave.ops import Operations
 from opweave.passes.legalise import legalise
 

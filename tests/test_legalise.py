@@ -7,7 +7,7 @@ import pytest
 
 import opweave as ow
 from opweave.graph import Builder, Desc, Graph, Node, Operand
-from opweave.op import Limits, op
+from opweave.operation import Limits, op
 from opweave.passes.legalise import legalise
 
 CONTEXT = ow.ml.create_context(device="reference")

@@ -17,7 +17,7 @@ from samples import SAMPLES, Make, type_choices
 from test_agreement import record
 
 import opweave as ow
-from opweave.op import Op
+from opweave.operation import Op
 from opweave.ops import Operations, composite
 
 for file in sorted(Path(__file__).parent.joinpath("samples").glob("[a-z]*.py")):

@@ -33,7 +33,7 @@ import opweave as ow
 from opweave import deviations
 from opweave.deviations import DEVIATIONS, Deviation
 from opweave.names import camel_case, snake_case
-from opweave.op import Limits, Op
+from opweave.operation import Limits, Op
 from opweave.ops import Operations
 
 OPS = Operations.listing()

@@ -15,9 +15,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are first used
-    from . import memory as memory, onnx as onnx
+    from . import expr as expr, memory as memory, onnx as onnx
     from .backends import Device as Device, devices as devices
     from .builder import MLGraphBuilder as MLGraphBuilder
+    from .custom import composite as composite, expression as expression, op as op
     from .context import ML as ML, MLContext as MLContext, MLContextLostInfo as MLContextLostInfo, ml as ml
     from .errors import (
         DataError as DataError,
@@ -28,8 +29,10 @@ if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are 
         OperationError as OperationError,
         ValidationError as ValidationError,
     )
-    from .graph import MLOperand as MLOperand
+    from .graph import Desc as Desc, MLOperand as MLOperand
+    from .kernels import wasm as wasm
     from .onnx.session import InferenceSession as InferenceSession
+    from .operation import Limits as Limits
     from .runtime.executable import MLGraph as MLGraph
     from .tensor import MLTensor as MLTensor
 
@@ -37,9 +40,11 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "DataError": "errors",
+    "Desc": "graph",
     "Device": "backends",
     "InferenceSession": "onnx.session",
     "InvalidStateError": "errors",
+    "Limits": "op",
     "ML": "context",
     "MLContext": "context",
     "MLContextLostInfo": "context",
@@ -52,10 +57,15 @@ _HOMES = {
     "NotSupportedError": "errors",
     "OperationError": "errors",
     "ValidationError": "errors",
+    "composite": "custom",
     "devices": "backends",
+    "expr": "",
+    "expression": "custom",
     "memory": "",
     "ml": "context",
     "onnx": "",
+    "op": "custom",
+    "wasm": "kernels",
 }
 """Public name -> the module that holds it. A test compares it with the imports above."""
 
@@ -66,7 +76,13 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'opweave' has no attribute {name!r}")
     home = _HOMES[name]
-    value = getattr(import_module(f".{home}", __name__), name) if home else import_module(f".{name}", __name__)
+    module = import_module(f".{home}" if home else f".{name}", __name__)
+    if not home:
+        value = module
+    elif home == "kernels":  # a module of a package
+        value = import_module(f".{home}.{name}", __name__)
+    else:
+        value = getattr(module, name)
     globals()[name] = value
     return value
 

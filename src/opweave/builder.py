@@ -13,8 +13,9 @@ from .context import MLContext, in_thread
 from .dtypes import DataType
 from .errors import InvalidStateError, ValidationError, require
 from .graph import Desc, Graph, MLOperand, Operand
-from .op import Limits, Number, Op
+from .operation import Limits, Number, Op
 from .ops import Operations
+from .runtime import segments
 from .runtime.executable import MLGraph
 from .tensor import MLTensor
 
@@ -167,8 +168,8 @@ class MLGraphBuilder(Operations):
         graph = Graph.reaching(outputs)
         self._built = True
         context = self.context
-        executable = context.backend.compile(
-            graph, device=context.device.name, power_preference=context.power_preference
+        executable = segments.compile(
+            graph, context.backend, device=context.device.name, power_preference=context.power_preference
         )
         return MLGraph(context, graph, executable)
 

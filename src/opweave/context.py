@@ -19,7 +19,7 @@ from .dtypes import ANY, DataType
 from .errors import InvalidStateError, NotSupportedError, ValidationError, require
 from .graph import MAX_RANK, Desc, check_desc
 from .names import camel_case
-from .op import Op
+from .operation import Op
 from .runtime.executable import MLGraph
 from .tensor import MLTensor
 
@@ -128,6 +128,17 @@ def _choose(devices: Sequence[Device], power_preference: PowerPreference, accele
 
 
 ml = ML()
+
+_default: list[MLContext] = []
+_default_lock = RLock()
+
+
+def default_context() -> MLContext:
+    """The context of operations that are called on arrays: on the CPU, made when it is first needed."""
+    with _default_lock:
+        if not _default or _default[0].lost.done():
+            _default[:] = [ml.create_context(accelerated=False)]
+        return _default[0]
 
 
 class MLContext:

@@ -14,6 +14,8 @@ Every message says which operation it is about, its label, the rule, and what ca
 
 from __future__ import annotations
 
+import linecache
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -66,3 +68,28 @@ def import_extra(module: str, extra: str, purpose: str) -> Any:
             raise  # the package is there, but one of its own imports is not
         name = module.partition(".")[0]
         raise MissingExtraError(f"{purpose} needs {name}: pip install 'opweave[{extra}]'") from None
+
+
+def user_line(error: BaseException, function: Callable[..., Any]) -> str:
+    """Where in the file of a user's `function` an error came from, to end a message with; empty if it did not.
+
+    >>> def mine():
+    ...     raise ValueError("no")
+    >>> try:
+    ...     mine()
+    ... except ValueError as error:
+    ...     print(user_line(error, mine).replace("(<doctest opweave.errors.user_line[0]>", "(file.py"))
+     (file.py, line 2: raise ValueError("no"))
+    """
+    code = getattr(function, "__code__", None)
+    trace, found = error.__traceback__, None
+    while code is not None and trace is not None:
+        if trace.tb_frame.f_code.co_filename == code.co_filename:
+            found = trace
+        trace = trace.tb_next
+    if found is None:
+        return ""
+    name, line = found.tb_frame.f_code.co_filename, found.tb_lineno
+    text = linecache.getline(name, line).strip()
+    short = name.replace("\\", "/").rpartition("/")[2]
+    return f" ({short}, line {line}{': ' + text if text else ''})"

@@ -18,7 +18,7 @@ from .dtypes import DataType
 from .errors import ValidationError, require
 
 if TYPE_CHECKING:
-    from .op import Limits, Op
+    from .operation import Limits, Op
 
 MAX_RANK = 8
 """The largest rank of a tensor here (the specification leaves it to the implementation)."""

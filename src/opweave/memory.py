@@ -105,6 +105,55 @@ def copy(target: np.ndarray, source: np.ndarray, reason: str) -> None:
     copies.add(target.nbytes, reason)
 
 
+@dataclass(frozen=True, slots=True)
+class Life:
+    """Memory that is needed for a while: `size` bytes, from step `first` to step `last`, both included."""
+
+    size: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where in one piece of memory each `Life` lies.
+
+    Attributes:
+        offsets: bytes from the start, multiples of `ALIGNMENT`.
+        peak: bytes that the piece takes.
+        total: bytes that it would take if nothing were used again.
+    """
+
+    offsets: tuple[int, ...]
+    peak: int
+    total: int
+
+
+def plan(lives: Sequence[Life]) -> Plan:
+    """Lay out memory so that what is needed at the same time does not overlap, and what is not shares.
+
+    The largest come first, each at the lowest offset that is free during its life (greedy by size; Pisarchyk and Lee,
+    Efficient Memory Management for Deep Neural Net Inference, 2020).
+
+    >>> plan([Life(100, 0, 1), Life(64, 1, 2), Life(128, 2, 3)])
+    Plan(offsets=(0, 128, 0), peak=192, total=320)
+    """
+    sizes = [-(-life.size // ALIGNMENT) * ALIGNMENT for life in lives]
+    offsets = [0] * len(lives)
+    placed: list[int] = []
+    for k in sorted(range(len(lives)), key=lambda k: (-sizes[k], lives[k].first)):
+        life, offset = lives[k], 0
+        together = (j for j in placed if lives[j].first <= life.last and life.first <= lives[j].last)
+        for j in sorted(together, key=lambda j: offsets[j]):
+            if offset + sizes[k] <= offsets[j]:
+                break
+            offset = max(offset, offsets[j] + sizes[j])
+        offsets[k] = offset
+        placed.append(k)
+    peak = max((offsets[k] + sizes[k] for k in placed), default=0)
+    return Plan(tuple(offsets), peak, sum(sizes))
+
+
 def address_range(array: np.ndarray) -> tuple[int, int]:
     """Addresses of the first byte of a contiguous array and of the first one after it."""
     start: int = array.__array_interface__["data"][0]

@@ -13,7 +13,7 @@ from .backends import Backend, How
 from .dtypes import DataType
 from .errors import NotSupportedError
 from .graph import Desc, Operand
-from .op import Limits, Op
+from .operation import Limits, Op
 from .ops import Operations
 
 # Shapes of operands that cannot be [2, 2], and values of attributes that must be given, for the smallest sensible call.

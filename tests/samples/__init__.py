@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 from hypothesis import strategies as st
 
-from opweave.op import Limits, Op
+from opweave.operation import Limits, Op
 
 T = TypeVar("T")
 

@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from ..dtypes import DataType
 from ..errors import NotSupportedError
 from ..graph import Graph, Node
-from ..op import Limits, Op, parameter_names
+from ..operation import Limits, Op, parameter_names
 
 if TYPE_CHECKING:
     import numpy as np
 
 RuleFunction = Callable[..., Any]
 PowerPreference = Literal["default", "high-performance", "low-power"]
-How = Literal["native", "composed", "decomposed"]
-"""How a back end does a node: by one kernel, by several that its rule composes, or by the op's decomposition."""
+How = Literal["native", "composed", "decomposed", "kernel", "expression"]
+"""How a node is done: by one kernel of the engine, by several that its rule composes, by the op's decomposition, by a kernel
+of the user's, or by its expression."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +71,13 @@ class Executable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a node of the user's graph runs, and how."""
+    """Where a node of the user's graph runs, and how; `segment` counts what runs one after the other."""
 
     node: str
     device: str
     how: How
     detail: str
+    segment: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -372,6 +372,8 @@ def apply(name: str, *values: Any) -> Array:
 
 
 def _truth(body: Expr) -> Expr:
+    if isinstance(body, Cast) and body.parts[0].type == "bool":
+        return body.parts[0]
     return ir.call("not_equal", body, Const(0, body.type))
 
 

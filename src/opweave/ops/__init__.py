@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..graph import Builder
-from ..op import Op
+from ..operation import Op
 from .activation import (
     elu,
     gelu,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..dtypes import FLOATS, DataType
 from ..errors import require
 from ..graph import Builder, Desc, Operand
-from ..op import Limits, N, op
+from ..operation import Limits, N, op
 from ..shapes import broadcast, broadcasts_to
 from .reduction import narrowed, widened
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from ..dtypes import FLOATS
 from ..errors import require
 from ..graph import Builder, Desc, Operand
-from ..op import Limits, op
+from ..operation import Limits, op
 from ..shapes import check_window, conv_size, conv_transpose_size, nearest_positions, sample_positions, window_extent
 
 if TYPE_CHECKING:

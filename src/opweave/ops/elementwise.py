@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeGuard
 from ..dtypes import ANY, FLOATS, LOGICAL, SIGNED, DataType
 from ..errors import require
 from ..graph import Builder, Desc, Operand
-from ..op import Limits, Number, op
+from ..operation import Limits, Number, op
 from ..shapes import broadcast
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..dtypes import ANY, INDICES
 from ..errors import require
 from ..graph import Builder, Desc, Operand
-from ..op import Limits, N, op
+from ..operation import Limits, N, op
 
 if TYPE_CHECKING:
     from . import Operations

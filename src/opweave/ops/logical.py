@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..dtypes import ANY, FLOATS, LOGICAL
 from ..graph import Builder, Desc, Operand
-from ..op import Limits, op
+from ..operation import Limits, op
 from ..shapes import broadcast
 
 if TYPE_CHECKING:

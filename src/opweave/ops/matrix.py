@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ..dtypes import FLOATS
 from ..errors import require
 from ..graph import Builder, Desc, Operand
-from ..op import Limits, N, op
+from ..operation import Limits, N, op
 from ..shapes import broadcast, broadcasts_to
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from ..dtypes import ANY
 from ..errors import require
 from ..graph import Builder, Desc, Operand
-from ..op import Limits, Long, N, Number, op
+from ..operation import Limits, Long, N, Number, op
 from ..shapes import broadcasts_to, check_axes
 
 if TYPE_CHECKING:

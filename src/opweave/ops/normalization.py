@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..dtypes import FLOATS
 from ..errors import require
 from ..graph import Builder, Desc, Operand
-from ..op import Limits, N, op
+from ..operation import Limits, N, op
 from ..shapes import check_axes
 from .convolution import InputOperandLayout
 from .reduction import narrowed, widened

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from ..dtypes import ANY, FLOATS
 from ..errors import require
 from ..graph import Builder, Desc, Operand
-from ..op import Limits, op
+from ..operation import Limits, op
 from ..shapes import check_window, conv_size, window_extent
 from .convolution import InputOperandLayout
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..dtypes import FLOATS, INFO, QUANTIZED, DataType
 from ..errors import require
 from ..graph import Builder, Desc, Operand
-from ..op import Limits, op
+from ..operation import Limits, op
 from ..shapes import blockwise_broadcasts_to
 from .reduction import narrowed, widened
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..dtypes import FLOATS
 from ..errors import require
 from ..graph import MAX_DIMENSION, Builder, Desc, Operand
-from ..op import Limits, op
+from ..operation import Limits, op
 
 if TYPE_CHECKING:
     from . import Operations

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..dtypes import ANY, FLOATS, WIDE, DataType
 from ..errors import require
 from ..graph import Builder, Desc, Operand
-from ..op import Limits, N, op
+from ..operation import Limits, N, op
 from ..shapes import reduced
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import NotSupportedError, OperationError
 from ..graph import Desc, Graph, Node, Operand
-from ..op import Op, call_with
+from ..operation import Op, call_with
 from ..ops import Operations
 
 

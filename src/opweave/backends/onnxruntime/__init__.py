@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...graph import Graph, Node, Operand
-from ...op import Op
+from ...operation import Op
 from .. import Backend, Device, How, PowerPreference
 from .emit import Emitter, Value
 

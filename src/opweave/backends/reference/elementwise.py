@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from ...dtypes import DataType
-from ...op import Number
+from ...operation import Number
 from ...ops import elementwise as ops
 from . import Array, reference
 

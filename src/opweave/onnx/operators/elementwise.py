@@ -13,7 +13,7 @@ from onnx import TensorProto
 from ...builder import MLGraphBuilder
 from ...dtypes import FLOATS, INFO, DataType
 from ...graph import MLOperand
-from ...op import Op
+from ...operation import Op
 from ..registry import DATA_TYPES, Tensor, Unsupported, check_count, converts, integer, known, normalized, operand
 
 

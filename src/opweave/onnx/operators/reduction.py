@@ -10,7 +10,7 @@ import numpy as np
 
 from ...builder import MLGraphBuilder
 from ...graph import MLOperand
-from ...op import Op
+from ...operation import Op
 from ...ops.reduction import narrowed, widened
 from ..registry import Tensor, Unsupported, converts, integers, normalized, operand
 from .elementwise import is_float

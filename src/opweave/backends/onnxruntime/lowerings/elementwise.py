@@ -6,7 +6,7 @@ import math
 
 from ....dtypes import FLOATS, INFO, DataType
 from ....graph import Operand
-from ....op import Number
+from ....operation import Number
 from ....ops import elementwise as ops
 from .. import ort
 from ..emit import Emitter, Value

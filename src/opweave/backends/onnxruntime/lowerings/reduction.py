@@ -13,7 +13,7 @@ from math import prod
 
 from ....dtypes import DataType
 from ....graph import Operand
-from ....op import Op
+from ....operation import Op
 from ....ops import reduction as ops
 from .. import ort
 from ..emit import Emitter, Value

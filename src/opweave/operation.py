@@ -80,6 +80,8 @@ class Op(Generic[P, R]):
         operands: the names of the parameters that are operands.
         attributes: the names of all other parameters, but `label`.
         decomposition: the function that expresses it in other operations, or None for the core set.
+        formula: the function that says what one element of its result is (see `opweave.expr`), or None.
+        kernels: what computes it on a device, by the name of that.
     """
 
     def __init__(self, function: Callable[..., Any], name: str, doc: str, limits: Mapping[str, Limits]) -> None:
@@ -87,16 +89,16 @@ class Op(Generic[P, R]):
         self.__doc__, self.__module__ = doc, function.__module__
         signature = inspect.signature(function)
         parameters = list(signature.parameters.values())[1:]
-        self.operands = tuple(p.name for p in parameters if re.search(r"\bOperand\b", p.annotation))
+        self.operands = tuple(p.name for p in parameters if self._is_operand(p))
         self.attributes = tuple(p.name for p in parameters if p.name not in self.operands and p.name != "label")
         self.positional = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
         self._defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
-        self._converters = {p.name: _converter(p.annotation, function) for p in parameters if p.name in self.attributes}
-        self.sequences = {p.name for p in parameters if "Sequence[Operand]" in p.annotation}
+        self._converters = {p.name: self._converter(p) for p in parameters if p.name in self.attributes}
+        self.sequences = {p.name for p in parameters if p.name in self.operands and "Sequence[" in p.annotation}
         self._fillers: dict[str, Callable[..., Any]] = {}
         self._casts: dict[str, str] = {}
-        several = "tuple" in signature.return_annotation
-        public = signature.return_annotation.replace("Desc", "MLOperand")
+        several = "tuple" in str(signature.return_annotation)
+        public = str(signature.return_annotation).replace("Desc", "MLOperand")
         self.__signature__ = signature.replace(return_annotation=public)
         first = next(iter(limits), "")
         same = Limits(first, ranks=first)
@@ -104,6 +106,8 @@ class Op(Generic[P, R]):
         if not several and "output" not in limits:
             self.limits["output"] = same
         self.decomposition: Callable[..., Any] | None = None
+        self.formula: Callable[..., Any] | None = None
+        self.kernels: dict[str, Any] = {}
         self._parameters = {p.name: p for p in parameters}
 
     def __repr__(self) -> str:
@@ -120,6 +124,17 @@ class Op(Generic[P, R]):
         """Declare how the operation is made of others: `function(b, ...)` takes a builder and those parameters it needs."""
         self.decomposition = function
         return function
+
+    def expression(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Declare what an element of the result is: `function(...)` takes arrays of `opweave.expr` and attributes by name."""
+        self.formula = function
+        return function
+
+    def _is_operand(self, parameter: inspect.Parameter) -> bool:
+        return re.search(r"\bOperand\b", parameter.annotation) is not None
+
+    def _converter(self, parameter: inspect.Parameter) -> Converter:
+        return _converter(parameter.annotation, self.function)
 
     def default(self, attribute: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Declare the value of an attribute that was left None and depends on other parameters (those it takes by name).

@@ -1,0 +1,462 @@
+"""Operations of users: declared once, then no different from the built-in ones.
+
+Four ways to say what an operation does, and one operation may have several of them:
+
+- `@expression`: what one element of the result is; compiled for the device, fused with its neighbours;
+- `@composite`: built-in operations, kept together under a name for engines that have a kernel for the whole;
+- `@op` with `.kernel(device)`: a function of your own, on the memory of the tensors themselves;
+- `@op` with `.decompose` or `.expression`, beside kernels, for devices that have none.
+
+Called with operands an operation adds a node to their graph; called with arrays or tensors it computes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
+from typing import Any, Literal, get_args, overload
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from .arrays import as_array, contiguous, describe
+from .builder import MLGraphBuilder
+from .context import MLContext, default_context
+from .errors import MLError, NotSupportedError, ValidationError, require, user_line
+from .expr.decompose import decompose as decompose_program
+from .graph import Builder, Desc, Operand
+from .kernels import Kernel
+from .kernels.expression import ExpressionKernel, flat, program_of
+from .kernels.host import HostKernel
+from .operation import Converter, Limits, Op
+from .ops import Operations
+from .passes.legalise import constant
+from .runtime.executable import MLGraph
+from .tensor import MLTensor
+
+DeviceName = Literal["cpu", "wasm", "webgpu", "cuda"]
+"""What kernels can be given for; "wasm" runs on the CPU, in the memory of a module."""
+
+GRAPHS = 256
+"""For how many combinations of shapes, data types and attributes an operation that is called on arrays stays compiled."""
+
+
+class CustomOp(Op[..., Any]):
+    """An operation of a user. Made by `opweave.operation`, `opweave.expression` and `opweave.composite`.
+
+    >>> import numpy as np, opweave as ow
+    >>> @ow.expression
+    ... def swiglu(x, gate):
+    ...     return x * gate * ow.expr.sigmoid(gate)
+    >>> swiglu(np.float32([1, 2]), np.float32([0, 0])).tolist()
+    [0.0, 0.0]
+    """
+
+    def __init__(
+        self, rule: Callable[..., Any], source: Callable[..., Any], skip: int, limits: Mapping[str, Limits]
+    ) -> None:
+        """Take `rule(builder, operands and attributes by name)`, described by the parameters of `source` after `skip`."""
+        self.source = source
+        rule.__signature__ = _signature(source, skip)  # type: ignore[attr-defined]
+        rule.__module__ = source.__module__
+        super().__init__(rule, source.__name__, inspect.getdoc(source) or "", limits)
+        self.__wrapped__ = source
+        self._graphs: WeakKeyDictionary[MLContext, OrderedDict[Any, MLGraph]] = WeakKeyDictionary()
+        self._lock = Lock()
+
+    def __repr__(self) -> str:
+        forms = [*(f"kernel {name}" for name in self.kernels)]
+        forms += ["expression"] if self.formula is not None else []
+        forms += ["decomposition"] if self.decomposition is not None else []
+        return f"<CustomOp {self.name}: {', '.join(forms) or 'nothing that computes it'}>"
+
+    # Declaration -----------------------------------------------------------------------------------------------------
+
+    @overload
+    def kernel(self, device: DeviceName, /) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
+    @overload
+    def kernel(self, device: Literal["wasm"], module: Any, export: str, /, signature: str | None = None) -> None: ...
+    @overload
+    def kernel(self, device: DeviceName, function: Callable[..., Any], /) -> None: ...
+    def kernel(self, device: DeviceName, /, *args: Any, **options: Any) -> Any:
+        """Declare what computes the operation on a device.
+
+        - `@op.kernel("cpu")` above a function of NumPy views (`opweave.kernels.host`), or `op.kernel("cpu", function)`;
+        - `op.kernel("wasm", module, "export")`: a function of a WebAssembly module (`opweave.kernels.wasm`).
+
+        Raises:
+            ValidationError: no such device, or a function with other parameters than the operation's.
+            NotSupportedError: no back end here runs kernels for that device.
+        """
+        devices = get_args(DeviceName)
+        require(device in devices, f"{self.name}: kernels are for {', '.join(map(repr, devices))}, got {device!r}")
+        if device in ("webgpu", "cuda"):
+            raise NotSupportedError(f"{self.name}: no back end here runs kernels for {device!r}")
+        if not args:
+            return lambda function: self._add_kernel(device, function, options)
+        self._add_kernel(device, *args, options)
+        return None
+
+    def _add_kernel(self, device: str, *given: Any) -> Any:
+        *args, options = given
+        try:
+            made: Kernel
+            if device == "wasm":
+                from .kernels.wasm import WasmKernel
+
+                made = WasmKernel(*args, **options)
+            else:
+                made = HostKernel(*args, **options)
+        except ValidationError as error:
+            raise ValidationError(f"{self.name}: {error}") from None
+        self.kernels[device] = made
+        return args[0]
+
+    def expression(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Declare what an element of the result is: `function(...)` takes arrays of `opweave.expr` and attributes by name."""
+        super().expression(function)
+        if self.decomposition is None:
+            self.decomposition = _Decomposition(self)
+        return function
+
+    def _is_operand(self, parameter: inspect.Parameter) -> bool:
+        if parameter.annotation:
+            return super()._is_operand(parameter)
+        return parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+
+    def _converter(self, parameter: inspect.Parameter) -> Converter:
+        annotation = parameter.annotation.removesuffix(" | None")
+        if re.fullmatch(r"(int|float|bool|str)", annotation):
+            return _plain(annotation)
+        if annotation.startswith("Literal["):
+            return super()._converter(parameter)
+        return lambda name, value: tuple(value) if isinstance(value, list) else value
+
+    # Calls -----------------------------------------------------------------------------------------------------------
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Add a node to the graph of the operands, or compute the results of arrays and tensors.
+
+        Raises:
+            ValidationError: operands or attributes that do not fit.
+            OperationError: a kernel failed.
+        """
+        if args and isinstance(args[0], Builder):
+            return super().__call__(*args, **kwargs)
+        for value in (*args, *kwargs.values()):
+            for item in value if isinstance(value, (tuple, list)) else (value,):
+                if isinstance(item, Operand):
+                    return super().__call__(item.builder, *args, **kwargs)
+        return self._compute(args, kwargs)
+
+    def _compute(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The results of arrays and tensors; tensors if an operand is one."""
+        given = dict(zip(self.positional, args, strict=False))
+        if len(given) < len(args) or given.keys() & kwargs.keys():
+            raise ValidationError(
+                f"{self.name}: takes {', '.join(self._parameters)}, got {len(args)} positional arguments"
+            )
+        given.update(kwargs)
+        feed: dict[str, Any] = {}
+        key: list[Any] = []
+        context: MLContext | None = None
+        for name, value in given.items():
+            if name not in self.operands or value is None or isinstance(value, (int, float)):
+                key.append((name, type(value), tuple(value) if isinstance(value, list) else value))
+                continue
+            items = value if name in self.sequences else (value,)
+            for item in items:
+                slot = f"{name}{len(feed)}"
+                if isinstance(item, MLTensor):
+                    require(context in (None, item.context), f"{self.name}: the tensors belong to several contexts")
+                    context, feed[slot] = item.context, item
+                    key.append((name, slot, item.desc))
+                else:
+                    array = contiguous(as_array(item, f"{self.name}: {name}"))
+                    feed[slot] = array
+                    key.append((name, slot, describe(array, f"{self.name}: {name}")))
+        require(bool(feed), f"{self.name}: at least one operand must be an array, a tensor, or an operand of a graph")
+        home = context or default_context()
+        graph = self._graph(home, tuple(key), given, feed)
+        if context is None:
+            results = tuple(home.compute(graph, feed).values())
+            return results if len(results) > 1 else results[0]
+        tensors = {
+            name: value if isinstance(value, MLTensor) else home.tensor_from(value) for name, value in feed.items()
+        }
+        outputs = {
+            name: home.create_tensor(desc.data_type, desc.shape, readable=True, writable=True)
+            for name, desc in graph.outputs.items()
+        }
+        home.dispatch(graph, tensors, outputs)
+        made = tuple(outputs.values())
+        return made if len(made) > 1 else made[0]
+
+    def _graph(self, context: MLContext, key: Any, given: Mapping[str, Any], feed: Mapping[str, Any]) -> MLGraph:
+        """The graph of this one operation, from the cache if it was called like this before."""
+        try:
+            with self._lock:
+                known = self._graphs.setdefault(context, OrderedDict())
+                graph = known.get(key)
+                if graph is not None and not graph.destroyed:
+                    known.move_to_end(key)
+                    return graph
+        except TypeError:  # an attribute that cannot be hashed
+            key = None
+        builder = MLGraphBuilder(context)
+        slots = iter(feed.items())
+
+        def operand(name: str, value: Any) -> Any:
+            if name not in self.operands or value is None or isinstance(value, (int, float)):
+                return value
+            if name in self.sequences:
+                return tuple(operand("", item) for item in value)
+            slot, array = next(slots)
+            return builder.input(
+                slot, str(array.dtype) if isinstance(array, np.ndarray) else array.data_type, array.shape
+            )  # type: ignore[arg-type]
+
+        arguments = {name: operand(name, value) for name, value in given.items()}
+        positional = [arguments.pop(name) for name in self.positional if name in arguments]
+        result = super().__call__(builder, *positional, **arguments)
+        results = result if isinstance(result, tuple) else (result,)
+        graph = builder.build({f"y{number}": operand for number, operand in enumerate(results)})
+        if key is not None:
+            with self._lock:
+                known = self._graphs.setdefault(context, OrderedDict())
+                known[key] = graph
+                while len(known) > GRAPHS:
+                    known.popitem(last=False)
+        return graph
+
+
+class _Decomposition:
+    """The decomposition of an operation that is an expression of whole arrays."""
+
+    def __init__(self, op: CustomOp) -> None:
+        self.op = op
+        self.__signature__ = inspect.Signature(
+            [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY) for n in ("b", *op.operands, *op.attributes)]
+        )
+
+    def __call__(self, b: Operations, **arguments: Any) -> Any:
+        inputs = {name: _descs(arguments[name]) for name in self.op.operands}
+        program = program_of(self.op, inputs, {name: arguments[name] for name in self.op.attributes})
+        results = decompose_program(program, b, flat({name: arguments[name] for name in self.op.operands}))
+        return results if len(results) > 1 else results[0]
+
+
+def _descs(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(item.desc for item in value)
+    return None if value is None else value.desc
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Decorators
+
+
+def expression(function: Callable[..., Any]) -> CustomOp:
+    """Declare an operation by what one element of its result is.
+
+    Args:
+        function: takes an `opweave.expr.Array` for each operand (its positional parameters) and attributes (its
+            keyword-only ones), and returns an array, or a tuple of them. It is traced once for each combination of shapes,
+            data types and attributes.
+
+    Returns:
+        The operation. Shapes, data types and broadcasting follow from the function.
+
+    >>> import numpy as np, opweave as ow
+    >>> @ow.expression
+    ... def scaled_sum(x, y, *, scale: float = 0.5):
+    ...     return (x + y) * scale
+    >>> scaled_sum(np.float32([1, 2]), np.float32([3, 4])).tolist()
+    [2.0, 3.0]
+    """
+
+    def rule(builder: Builder, **arguments: Any) -> tuple[Desc, ...] | Desc:
+        inputs = {name: _descs(arguments[name]) for name in made.operands}
+        attributes = {name: arguments[name] for name in made.attributes}
+        descs = tuple(output.desc for output in program_of(made, inputs, attributes).outputs)
+        return descs if len(descs) > 1 else descs[0]
+
+    made = CustomOp(rule, function, 0, {})
+    made.expression(function)
+    return made
+
+
+def composite(function: Callable[..., Any]) -> CustomOp:
+    """Declare an operation as a composition of built-in ones, which stays together under its name.
+
+    Args:
+        function: takes a builder, operands (positional) and attributes (keyword-only), and returns an operand, or a tuple
+            of them.
+
+    Returns:
+        The operation. An engine that has a kernel for it takes it whole; elsewhere its parts run.
+
+    >>> import numpy as np, opweave as ow
+    >>> @ow.composite
+    ... def rms_norm(b, x, weight, *, epsilon: float = 1e-6):
+    ...     mean = b.reduce_mean(x * x, axes=[x.rank - 1], keep_dimensions=True)
+    ...     return x / b.sqrt(mean + epsilon) * weight
+    >>> rms_norm(np.float32([[3, 4]]), np.float32([1, 1])).round(3).tolist()
+    [[0.849, 1.131]]
+    """
+
+    def rule(builder: Builder, **arguments: Any) -> tuple[Desc, ...] | Desc:
+        scratch = _Scratch()
+        stand_ins = {name: scratch.stand_in(arguments[name]) for name in made.operands}
+        attributes = {name: arguments[name] for name in made.attributes}
+        try:
+            result = function(scratch, **stand_ins, **attributes)
+        except ValidationError as error:
+            raise ValidationError(f"{error}{user_line(error, function)}") from error
+        except MLError:
+            raise
+        except Exception as error:
+            error.add_note(f"while the composite {made.name} was built{user_line(error, function)}")
+            raise
+        results = result if isinstance(result, (tuple, list)) else (result,)
+        for item in results:
+            require(
+                isinstance(item, Operand) and item.builder is scratch,
+                f"a composite must return operands that it built, got {item!r}",
+            )
+        descs = tuple(item.desc for item in results)
+        return descs if len(descs) > 1 else descs[0]
+
+    made = CustomOp(rule, function, 1, {})
+    made.decompose(function)
+    return made
+
+
+class _Scratch(Operations):
+    """A builder that composites are tried in, to learn the descriptors of their results."""
+
+    def as_operand(self, value: Any, data_type: Any) -> Operand:
+        return constant(self, value, data_type)
+
+    def stand_in(self, value: Any) -> Any:
+        """Operands like the given ones; constants keep their values."""
+        if isinstance(value, tuple):
+            return tuple(self.stand_in(item) for item in value)
+        if value is None:
+            return None
+        name = "" if value.is_constant else f"x{len(self.inputs)}"
+        made = Operand(self, value.desc, name=name, value=value.value)
+        if name:
+            self.inputs[name] = made
+        return made
+
+
+@overload
+def op(function: Callable[..., Any], /) -> CustomOp: ...
+@overload
+def op(**limits: Limits) -> Callable[[Callable[..., Any]], CustomOp]: ...
+def op(function: Callable[..., Any] | None = None, /, **limits: Limits) -> Any:
+    """Declare an operation by its shape rule; what computes it is declared by `.kernel`, `.expression` or `.decompose`.
+
+    Args:
+        function: takes a builder, operands (annotated `MLOperand`, or not at all) and attributes, checks them with
+            `opweave.errors.require`, and returns the descriptor (`opweave.graph.Desc`) of the result, or a tuple of them.
+        limits: what data types and ranks operands may have, by parameter (`opweave.operation.Limits`).
+
+    >>> import numpy as np, opweave as ow
+    >>> @ow.op
+    ... def cumulative_product(self, x: ow.MLOperand, axis: int):
+    ...     return x.desc
+    >>> @cumulative_product.kernel("cpu")
+    ... def _(x, axis, out):
+    ...     np.cumprod(x, axis, out=out)
+    >>> cumulative_product(np.float32([1, 2, 3]), 0).tolist()
+    [1.0, 2.0, 6.0]
+    """
+    if function is None:
+        return lambda function: _declare(function, limits)
+    return _declare(function, {})
+
+
+def _declare(function: Callable[..., Any], limits: Mapping[str, Limits]) -> CustomOp:
+    takes_label = "label" in inspect.signature(function).parameters
+
+    def rule(builder: Builder, *, label: str = "", **arguments: Any) -> Any:
+        if takes_label:
+            arguments["label"] = label
+        try:
+            result = function(builder, **arguments)
+        except ValidationError as error:
+            raise ValidationError(f"{error}{user_line(error, function)}") from error
+        except MLError:
+            raise
+        except Exception as error:
+            error.add_note(f"in the shape rule of {made.name}{user_line(error, function)}")
+            raise
+        for desc in result if isinstance(result, tuple) else (result,):
+            require(isinstance(desc, Desc), f"the shape rule must return a Desc, or a tuple of them, got {desc!r}")
+        return result
+
+    made = CustomOp(rule, function, 1, limits)
+    return made
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Signatures
+
+
+def _signature(source: Callable[..., Any], skip: int) -> inspect.Signature:
+    """The signature of an operation: a builder, the parameters of `source`, `label`; annotations as text."""
+    builder = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    label = inspect.Parameter("label", inspect.Parameter.KEYWORD_ONLY, default="", annotation="str")
+    parameters = list(inspect.signature(source).parameters.values())
+    require(len(parameters) >= skip, f"{source.__name__}: the first parameter is the builder")
+    for parameter in parameters:
+        require(
+            parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY),
+            f"{source.__name__}: parameters must be named, got {parameter}; annotate several operands Sequence[MLOperand]",
+        )
+    own = [
+        parameter.replace(annotation=_annotation(parameter.annotation))
+        for parameter in parameters[skip:]
+        if parameter.name != "label"
+    ]
+    return inspect.Signature([builder, *own, label], return_annotation="MLOperand")
+
+
+def _annotation(annotation: Any) -> str:
+    """An annotation as the text that `Op` reads: `Operand`, `Operand | None`, `Sequence[Operand]`, `int`, `Literal[...]`."""
+    if annotation is inspect.Parameter.empty:
+        return ""
+    text = (
+        annotation
+        if isinstance(annotation, str)
+        else annotation.__name__
+        if isinstance(annotation, type) and not get_args(annotation)
+        else str(annotation)
+    )
+    text = re.sub(r"\b(?:\w+\.)+(?=\w)", "", text)  # modules
+    text = re.sub(r"\bMLOperand\b", "Operand", text)
+    text = re.sub(r"\bOptional\[(.*)\]", r"\1 | None", text)
+    return re.sub(r"\b(?:list|tuple|List|Tuple)\[(?=Operand)", "Sequence[", text)
+
+
+def _plain(kind: str) -> Converter:
+    """The converter of an attribute annotated with one of Python's types."""
+
+    def convert(name: str, value: Any) -> Any:
+        plain = value.item() if isinstance(value, (np.generic, np.ndarray)) and np.ndim(value) == 0 else value
+        if kind == "float" and isinstance(plain, int) and not isinstance(plain, bool):
+            plain = float(plain)
+        wanted = {"int": int, "float": float, "bool": bool, "str": str}[kind]
+        if not isinstance(plain, wanted) or (kind == "int" and isinstance(plain, bool)):
+            raise ValidationError(f"{name} must be of type {kind}, got {value!r}")
+        return plain
+
+    return convert
+
+
+__all__ = ["CustomOp", "ExpressionKernel", "Sequence", "composite", "expression", "op"]

@@ -1,0 +1,166 @@
+"""Expressions as kernels: the formula of an operation, traced for the shapes of a node, and compiled."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from ..dtypes import DataType
+from ..errors import MLError, ValidationError, user_line
+from ..expr import ir, kernels
+from ..expr.array import Array, as_array, trace
+from ..expr.ir import Program
+from ..graph import Node, Operand
+from ..operation import Op, call_with
+from . import Arrays, Descs, KernelCall
+
+TRACES = 512
+"""How many traced programs are kept for the next node of the same operation, shapes and attributes."""
+
+_traces: OrderedDict[Any, Program] = OrderedDict()
+_lock = Lock()
+
+
+def program_of(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mapping[str, Any]) -> Program:
+    """The program of an operation's formula for given operands; those in sequences count one by one, absent ones not.
+
+    Raises:
+        ValidationError: the formula does not fit the operands; the message ends with the user's line.
+    """
+    key: Any = (op, tuple(inputs.items()), tuple((name, type(v), v) for name, v in attributes.items()))
+    try:
+        with _lock:
+            known = _traces.get(key)
+            if known is not None:
+                _traces.move_to_end(key)
+                return known
+    except TypeError:  # an attribute that cannot be hashed
+        key = None
+    made = _trace(op, inputs, attributes)
+    if key is not None:
+        with _lock:
+            _traces[key] = made
+            while len(_traces) > TRACES:
+                _traces.popitem(last=False)
+    return made
+
+
+def _trace(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mapping[str, Any]) -> Program:
+    formula = op.formula
+    assert formula is not None, op
+    descs = flat(inputs)
+
+    def whole(*arrays: Array) -> Any:
+        rest = iter(arrays)
+        given = {
+            name: tuple(next(rest) for _ in value)
+            if isinstance(value, tuple)
+            else None
+            if value is None
+            else next(rest)
+            for name, value in inputs.items()
+        }
+        return call_with(formula, {**given, **attributes})
+
+    try:
+        return trace(whole, op.name, descs)
+    except ValidationError as error:
+        raise ValidationError(f"{error}{user_line(error, formula)}") from error
+    except MLError:
+        raise
+    except Exception as error:
+        error.add_note(f"while {op.name} was traced for {', '.join(map(str, descs))}{user_line(error, formula)}")
+        raise
+
+
+def program_of_nodes(
+    nodes: Sequence[Node], reads: Sequence[Operand], outputs: Sequence[Operand]
+) -> tuple[Program, list[Operand]]:
+    """One program for several operations that take operands from each other.
+
+    Args:
+        nodes: in order; each has a formula.
+        reads: the operands that come from outside of them; constants of one element become numbers in the program.
+        outputs: the operands that others need.
+
+    Returns:
+        The program, and the operands that are its inputs.
+    """
+    numbers = {o: o.value.item() for o in reads if o.is_constant and not o.shape}
+    inputs = [operand for operand in reads if operand not in numbers]
+
+    def whole(*arrays: Array) -> tuple[Array, ...]:
+        known: dict[Operand, Any] = dict(zip(inputs, arrays, strict=True))
+        known.update((o, Array((), ir.number(value, o.data_type))) for o, value in numbers.items())
+
+        def follow(value: Any) -> Any:
+            return tuple(map(follow, value)) if isinstance(value, tuple) else None if value is None else known[value]
+
+        for node in nodes:
+            assert node.op.formula is not None, node
+            given = {name: follow(value) for name, value in node.inputs.items()}
+            made = call_with(node.op.formula, {**given, **node.attributes})
+            results = made if isinstance(made, (tuple, list)) else (made,)
+            for operand, result in zip(node.outputs, results, strict=True):
+                known[operand] = as_stored(result, operand.data_type)
+        return tuple(known[operand] for operand in outputs)
+
+    name = "+".join(node.op.name for node in nodes[:4]) + ("+…" if len(nodes) > 4 else "")
+    return trace(whole, name, [operand.desc for operand in inputs]), inputs
+
+
+def as_stored(result: Any, data_type: DataType) -> Array:
+    """What another operation sees of a result: conditions as uint8, positions as int32."""
+    array = as_array(result, data_type)
+    return array if array.data_type == data_type else Array(array.shape, ir.Cast(array.body, data_type))
+
+
+def flat(values: Mapping[str, Any]) -> list[Any]:
+    """Operands one by one: those in sequences separately, absent ones left out."""
+    found: list[Any] = []
+    for value in values.values():
+        if isinstance(value, tuple):
+            found.extend(value)
+        elif value is not None:
+            found.append(value)
+    return found
+
+
+class ExpressionKernel:
+    """The formula of an operation as its kernel."""
+
+    def __init__(self, engine: kernels.Engine = "auto") -> None:
+        self.engine = engine
+
+    def prepare(self, call: KernelCall) -> PreparedExpression:
+        """Trace the formula for a node, and compile it."""
+        try:
+            program = program_of(call.op, call.inputs, call.attributes)
+        except ValidationError as error:
+            raise ValidationError(f"{call.title}: {error}") from None
+        return PreparedExpression(kernels.compile(program, self.engine))
+
+
+class PreparedExpression:
+    """A compiled program for one node."""
+
+    arena = None
+
+    def __init__(self, kernel: kernels.Kernel) -> None:
+        self.kernel = kernel
+
+    @property
+    def detail(self) -> str:
+        """Who compiled it, and how."""
+        return f"expression, {self.kernel.detail}"
+
+    def bind(self, inputs: Mapping[str, Arrays], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
+        """Tie the program to arrays."""
+        return self.kernel.bind(flat(inputs), list(outputs))
+
+
+__all__ = ["ExpressionKernel", "PreparedExpression", "flat", "program_of", "program_of_nodes"]

@@ -1,0 +1,381 @@
+"""Graphs of which no single engine runs everything: segments, one after the other, over memory planned once.
+
+What one segment writes is where the next one reads: intermediates lie in one piece of memory for each graph, laid out by
+their life times. A copy is made only where a kernel cannot reach memory (that of a WebAssembly module is all it sees), and
+is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from threading import RLock
+from typing import Any
+
+import numpy as np
+
+from .. import memory
+from ..backends import Backend, Executable, Placement, PowerPreference
+from ..errors import InvalidStateError, OperationError
+from ..expr import kernels
+from ..expr.decompose import operations
+from ..graph import Desc, Graph, Node, Operand
+from ..kernels import Arena, KernelCall, Prepared
+from ..kernels.expression import PreparedExpression, program_of, program_of_nodes
+from ..passes.extract import extract
+from ..passes.legalise import legalise
+from ..passes.partition import Segment, partition
+
+HOST_KERNELS = ("cpu", "wasm")
+"""The devices of kernels that run on the host, the preferred one first."""
+
+
+def compile(graph: Graph, backend: Backend, *, device: str, power_preference: PowerPreference) -> Executable:
+    """Make a graph runnable: by the back end alone where it can, else in segments.
+
+    Raises:
+        NotSupportedError: an operation has neither a rule, a kernel, an expression nor a decomposition.
+        OperationError: an engine refuses its segment.
+    """
+    if all(backend.supports(node) for node in graph.nodes):
+        return backend.compile(graph, device=device, power_preference=power_preference)
+    choose = _Choice(backend)
+    legal, origin = legalise(graph, lambda node: choose.kind(node) is not None, backend.name)
+    parts = partition(legal, choose.kind, joined={"expression"}, fits=choose.fits)
+    if [part.kind for part in parts] == ["backend"]:
+        return backend.compile(graph, device=device, power_preference=power_preference)
+    runners = [choose.runner(part, device, power_preference) for part in parts]
+    return SegmentedExecutable(legal, runners, _placements(graph, legal, origin, parts, runners))
+
+
+class _Choice:
+    """Which engine runs a node."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.engine: kernels.Engine = "numpy" if backend.name == "reference" else "auto"
+
+    def kind(self, node: Node) -> Any:
+        """The engine of a node, None if it must be decomposed; nodes with kernels stand alone."""
+        if self.backend.supports(node):
+            return "backend"
+        if any(device in node.op.kernels for device in HOST_KERNELS):
+            return node.serial
+        if node.op.formula is None:
+            return None
+        if self.engine == "numpy" or kernels.is_compiled() or node.op.decomposition is None:
+            return "expression"
+        # Without a compiler, the engine's kernels for the parts are faster than NumPy.
+        return None if operations(program_of(node.op, _descs(node), node.attributes)) else "expression"
+
+    def fits(self, producer: Node, consumer: Node) -> bool:
+        """Whether two expressions become one loop: the second reads each element of the first where it writes its own."""
+        same = len(consumer.outputs) == 1 and consumer.outputs[0].shape in {o.shape for o in producer.outputs}
+        return same and program_of(consumer.op, _descs(consumer), consumer.attributes).is_pointwise
+
+    def runner(self, part: Segment, device: str, power_preference: PowerPreference) -> _Runner:
+        """What runs a segment."""
+        if part.kind == "backend":
+            names = {operand: f"x{k}" for k, operand in enumerate(part.inputs)}
+            outputs = {f"y{k}": operand for k, operand in enumerate(part.outputs)}
+            made = extract(outputs, names)
+            executable = self.backend.compile(made, device=device, power_preference=power_preference)
+            return _BackendRunner(part, executable, names, outputs)
+        if part.kind == "expression":
+            return self._expression(part, device)
+        (node,) = part.nodes
+        call = KernelCall(
+            node.title, node.op, _descs(node), node.attributes, tuple(output.desc for output in node.outputs)
+        )
+        chosen = next(name for name in HOST_KERNELS if name in node.op.kernels)
+        part.outputs = list(node.outputs)  # a kernel writes all of them, used or not
+        return _KernelRunner(part, node.op.kernels[chosen].prepare(call), device)
+
+    def _expression(self, part: Segment, device: str) -> _Runner:
+        reads = [*_constants(part), *part.inputs]
+        program, inputs = program_of_nodes(part.nodes, reads, part.outputs)
+        return _ExpressionRunner(part, PreparedExpression(kernels.compile(program, self.engine)), inputs, device)
+
+
+def _constants(part: Segment) -> list[Operand]:
+    return list(dict.fromkeys(o for node in part.nodes for o in node.operands if o.is_constant))
+
+
+def _descs(node: Node) -> dict[str, Any]:
+    def desc(value: Any) -> Any:
+        return tuple(map(desc, value)) if isinstance(value, tuple) else None if value is None else value.desc
+
+    return {name: desc(value) for name, value in node.inputs.items()}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What runs one segment
+
+
+class _Runner:
+    """A segment that is ready to be bound."""
+
+    arena: Arena | None = None
+
+    def __init__(self, part: Segment) -> None:
+        self.part = part
+        self.title = ", ".join(node.title for node in part.nodes[:3]) + (", …" if len(part.nodes) > 3 else "")
+
+    @property
+    def reads(self) -> list[Operand]:
+        """The operands that it takes, constants included where it reads them as others."""
+        return self.part.inputs
+
+    def bind(self, arrays: Mapping[Operand, np.ndarray]) -> Callable[[], None]:
+        """Tie it to memory."""
+        raise NotImplementedError
+
+    def placements(self) -> list[Placement]:
+        """Where its nodes run, in order."""
+        raise NotImplementedError
+
+
+class _BackendRunner(_Runner):
+    """Nodes that the back end has rules for."""
+
+    def __init__(
+        self, part: Segment, executable: Executable, inputs: Mapping[Operand, str], outputs: Mapping[str, Operand]
+    ) -> None:
+        super().__init__(part)
+        self.executable, self.inputs, self.outputs = executable, inputs, outputs
+
+    def bind(self, arrays: Mapping[Operand, np.ndarray]) -> Callable[[], None]:
+        return self.executable.bind(
+            {name: arrays[operand] for operand, name in self.inputs.items()},
+            {name: arrays[operand] for name, operand in self.outputs.items()},
+        )
+
+    def placements(self) -> list[Placement]:
+        return self.executable.explain()
+
+
+class _KernelRunner(_Runner):
+    """One node with a kernel."""
+
+    def __init__(self, part: Segment, prepared: Prepared, device: str) -> None:
+        super().__init__(part)
+        self.prepared, self.device, self.arena = prepared, device, prepared.arena
+
+    @property
+    def reads(self) -> list[Operand]:
+        return list(dict.fromkeys(self.part.nodes[0].operands))
+
+    def bind(self, arrays: Mapping[Operand, np.ndarray]) -> Callable[[], None]:
+        def array(value: Any) -> Any:
+            return tuple(map(array, value)) if isinstance(value, tuple) else None if value is None else arrays[value]
+
+        (node,) = self.part.nodes
+        inputs = {name: array(value) for name, value in node.inputs.items()}
+        return self.prepared.bind(inputs, [arrays[operand] for operand in node.outputs])
+
+    def placements(self) -> list[Placement]:
+        return [Placement(self.part.nodes[0].title, self.device, "kernel", self.prepared.detail)]
+
+
+class _ExpressionRunner(_Runner):
+    """Expressions, several of them as one loop."""
+
+    def __init__(self, part: Segment, prepared: PreparedExpression, inputs: list[Operand], device: str) -> None:
+        super().__init__(part)
+        self.prepared, self.inputs, self.device = prepared, inputs, device
+
+    @property
+    def reads(self) -> list[Operand]:
+        return self.inputs
+
+    def bind(self, arrays: Mapping[Operand, np.ndarray]) -> Callable[[], None]:
+        return self.prepared.kernel.bind([arrays[o] for o in self.inputs], [arrays[o] for o in self.part.outputs])
+
+    def placements(self) -> list[Placement]:
+        count = len(self.part.nodes)
+        detail = self.prepared.detail + (f", {count} operations in one loop" if count > 1 else "")
+        return [Placement(node.title, self.device, "expression", detail) for node in self.part.nodes]
+
+
+def _placements(
+    graph: Graph, legal: Graph, origin: Mapping[Node, Node], parts: Sequence[Segment], runners: Sequence[_Runner]
+) -> list[Placement]:
+    """Where each node of the user's graph runs."""
+    found: dict[Node, Placement] = {}
+    for number, (part, runner) in enumerate(zip(parts, runners, strict=True)):
+        for node, placement in zip(part.nodes, runner.placements(), strict=True):
+            found[node] = replace(placement, segment=number)
+    made: dict[Node, list[Node]] = {node: [] for node in graph.nodes}
+    for node in legal.nodes:
+        made[origin[node]].append(node)
+    result = []
+    for node, its in made.items():
+        if len(its) == 1 and its[0].op is node.op:
+            result.append(found[its[0]])
+        elif its:
+            first = found[its[0]]
+            names = ", ".join(part.op.name for part in its)
+            result.append(Placement(node.title, first.device, "decomposed", names, first.segment))
+        else:
+            result.append(Placement(node.title, "cpu", "decomposed", "its operand", 0))
+    return result
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The whole
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that a dispatch does.
+
+    Attributes:
+        title: the operations that it runs, or what it copies.
+        segment: the number of the segment that it belongs to.
+        run: does it.
+        bytes: how many it reads and writes.
+        is_copy: whether it is a copy into or out of memory that a kernel can reach.
+    """
+
+    title: str
+    segment: int
+    run: Callable[[], None]
+    bytes: int
+    is_copy: bool = False
+
+
+class SegmentedExecutable:
+    """A compiled graph of several segments.
+
+    Attributes:
+        plan: how its intermediates share memory (those on the host).
+    """
+
+    def __init__(self, graph: Graph, runners: Sequence[_Runner], placements: list[Placement]) -> None:
+        self.graph, self.runners, self._placements = graph, runners, placements
+        # Intermediates are the same memory at each run: one at a time.
+        self._lock = RLock()
+        self._running = False
+        self._fixed: dict[Operand, np.ndarray] = {}
+        self.plan = self._place()
+
+    def explain(self) -> list[Placement]:
+        """What runs where, one entry a node of the user's graph."""
+        return self._placements
+
+    # Memory ----------------------------------------------------------------------------------------------------------
+
+    def _place(self) -> memory.Plan:
+        """Give memory to what lies between segments, in the memory of the kernels that need it there."""
+        outside = {*self.graph.inputs.values(), *self.graph.outputs.values()}
+        first: dict[Operand, int] = {}
+        last: dict[Operand, int] = {}
+        arenas: dict[Operand, Arena | None] = {}
+        for number, runner in enumerate(self.runners):
+            for operand in (*runner.reads, *runner.part.outputs):
+                if operand.is_constant:
+                    self._fixed[operand] = operand.value
+                elif operand not in outside:
+                    first.setdefault(operand, number)
+                    last[operand] = number
+                    arenas[operand] = arenas.get(operand) or runner.arena
+        host = memory.Plan((), 0, 0)
+        for arena in dict.fromkeys(arenas.values()):
+            operands = [operand for operand in first if arenas[operand] is arena]
+            lives = [memory.Life(o.desc.byte_length, first[o], last[o]) for o in operands]
+            plan = memory.plan(lives)
+            if arena is None:
+                host = plan
+            piece = Desc("uint8", (plan.peak,))
+            raw = memory.allocate(piece) if arena is None else arena.allocate(piece)
+            for operand, offset in zip(operands, plan.offsets, strict=True):
+                desc = operand.desc
+                flat = raw[offset : offset + desc.byte_length].view(desc.data_type)
+                self._fixed[operand] = flat.reshape(desc.shape)
+        return host
+
+    # Binding ---------------------------------------------------------------------------------------------------------
+
+    def bind(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> SegmentedCall:
+        """Tie the graph to arrays, which its segments read and write in place."""
+        arrays = dict(self._fixed)
+        arrays.update((operand, inputs[name]) for name, operand in self.graph.inputs.items())
+        twins: list[tuple[Operand, np.ndarray]] = []
+        written: set[Operand] = set()
+        for name, operand in self.graph.outputs.items():
+            if operand in written or operand.is_input or operand.is_constant:
+                twins.append((operand, outputs[name]))  # another name for what lies elsewhere already
+            else:
+                arrays[operand] = outputs[name]
+                written.add(operand)
+        steps: list[Step] = []
+        for number, runner in enumerate(self.runners):
+            steps += self._steps(number, runner, arrays)
+        for operand, target in twins:
+            reason = "an output under another name"
+            run = partial(memory.copy, target, arrays[operand], reason)
+            steps.append(Step(f"copy: {reason}", len(self.runners) - 1, run, 2 * target.nbytes, is_copy=True))
+        return SegmentedCall(self, steps)
+
+    def _steps(self, number: int, runner: _Runner, arrays: dict[Operand, np.ndarray]) -> list[Step]:
+        """What a segment does: itself, and copies around it where its kernel cannot reach the memory."""
+        local: Mapping[Operand, np.ndarray] = arrays
+        before: list[Step] = []
+        after: list[Step] = []
+        moved = 0
+        for operand in (*runner.reads, *runner.part.outputs):
+            moved += operand.desc.byte_length
+        if runner.arena is not None:
+            local = dict(arrays)
+            for operand in dict.fromkeys((*runner.reads, *runner.part.outputs)):
+                array = arrays[operand]
+                if runner.arena.owns(array):
+                    continue
+                inside = runner.arena.allocate(operand.desc)
+                local[operand] = inside
+                reads = operand in runner.reads
+                if reads and operand.is_constant:
+                    memory.copy(inside, array, "a constant into the memory of a kernel")
+                    self._fixed[operand] = inside
+                    continue
+                reason = f"{'into' if reads else 'out of'} the memory of {runner.title}"
+                target, source = (inside, array) if reads else (array, inside)
+                step = Step(
+                    f"copy {operand.desc} {reason}", number, partial(memory.copy, target, source, reason),
+                    2 * array.nbytes, is_copy=True,
+                )  # fmt: skip
+                (before if reads else after).append(step)
+        return [*before, Step(runner.title, number, runner.bind(local), moved), *after]
+
+
+class SegmentedCall:
+    """A graph of several segments, bound to memory; calling it runs them in order."""
+
+    __slots__ = ("_owner", "_runs", "steps")
+
+    def __init__(self, owner: SegmentedExecutable, steps: list[Step]) -> None:
+        self._owner, self.steps = owner, steps
+        self._runs = [step.run for step in steps]
+
+    def __call__(self) -> None:
+        """Run the graph once."""
+        owner = self._owner
+        with owner._lock:
+            if owner._running:
+                raise InvalidStateError("the graph is dispatched by one of its own kernels")
+            owner._running = True
+            number = 0
+            try:
+                for number, run in enumerate(self._runs):  # noqa: B007
+                    run()
+            except OperationError as error:
+                title = self.steps[number].title
+                if title in str(error):
+                    raise
+                raise OperationError(f"{title}: {error}") from error
+            finally:
+                owner._running = False
+
+
+__all__ = ["SegmentedCall", "SegmentedExecutable", "Step", "compile"]
