@@ -26,7 +26,6 @@ from .arrays import as_array, contiguous, describe
 from .builder import MLGraphBuilder
 from .context import MLContext, default_context
 from .errors import MLError, NotSupportedError, ValidationError, require, user_line
-from .expr.decompose import decompose as decompose_program
 from .graph import Builder, Desc, Operand
 from .kernels import Kernel
 from .kernels.expression import ExpressionKernel, flat, program_of
@@ -243,6 +242,8 @@ class _Decomposition:
         )
 
     def __call__(self, b: Operations, **arguments: Any) -> Any:
+        from .expr.decompose import decompose as decompose_program
+
         inputs = {name: _descs(arguments[name]) for name in self.op.operands}
         program = program_of(self.op, inputs, {name: arguments[name] for name in self.op.attributes})
         results = decompose_program(program, b, flat({name: arguments[name] for name in self.op.operands}))

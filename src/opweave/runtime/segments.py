@@ -19,7 +19,7 @@ from .. import memory
 from ..backends import Backend, Executable, Placement, PowerPreference
 from ..errors import InvalidStateError, OperationError
 from ..expr import kernels
-from ..expr.decompose import operations
+
 from ..graph import Desc, Graph, Node, Operand
 from ..kernels import Arena, KernelCall, Prepared
 from ..kernels.expression import PreparedExpression, program_of, program_of_nodes
@@ -66,6 +66,8 @@ class _Choice:
             return None
         if self.engine == "numpy" or kernels.is_compiled() or node.op.decomposition is None:
             return "expression"
+        from ..expr.decompose import operations
+
         # Without a compiler, the engine's kernels for the parts are faster than NumPy.
         return None if operations(program_of(node.op, _descs(node), node.attributes)) else "expression"
 
