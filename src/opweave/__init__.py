@@ -18,8 +18,8 @@ if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are 
     from . import expr as expr, memory as memory, onnx as onnx
     from .backends import Device as Device, devices as devices
     from .builder import MLGraphBuilder as MLGraphBuilder
-    from .custom import composite as composite, expression as expression, op as op
     from .context import ML as ML, MLContext as MLContext, MLContextLostInfo as MLContextLostInfo, ml as ml
+    from .custom import composite as composite, expression as expression, op as op
     from .errors import (
         DataError as DataError,
         InvalidStateError as InvalidStateError,

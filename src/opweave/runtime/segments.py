@@ -19,7 +19,6 @@ from .. import memory
 from ..backends import Backend, Executable, Placement, PowerPreference
 from ..errors import InvalidStateError, OperationError
 from ..expr import kernels
-
 from ..graph import Desc, Graph, Node, Operand
 from ..kernels import Arena, KernelCall, Prepared
 from ..kernels.expression import PreparedExpression, program_of, program_of_nodes
