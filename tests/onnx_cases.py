@@ -120,7 +120,7 @@ def transform_rounding(model: onnx.ModelProto, inputs: Sequence[Any]) -> float:
         return 0.0
     signal = np.linalg.norm(inputs[0].astype(np.float64), axis=-1)  # real or complex: the last axis has the parts
     attributes = {a.name: a.i for a in node.attribute}
-    given = dict(zip(node.input, inputs, strict=True))
+    given = dict(zip((value.name for value in model.graph.input), inputs, strict=True))
     if node.op_type == "STFT":
         names = [*node.input, ""]
         length = len(given[names[2]]) if names[2] else int(given[names[3]])

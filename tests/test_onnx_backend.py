@@ -11,8 +11,10 @@ import locale
 from collections.abc import Callable
 from functools import cache
 
+import numpy as np
 import onnx_cases
 import pytest
+from onnx_nodes import node_model
 
 import opweave as ow
 
@@ -44,6 +46,18 @@ def test_case(name: str) -> None:
     listed = onnx_cases.expected("onnx_fallback").get(name, "")
     operators = {entry.partition(":")[0] for entry in listed.split("; ")} - {""}
     assert fallen == operators, "what falls back is not what the list says"
+
+
+@pytest.mark.parametrize("length", [10, 16, 127])
+def test_fourier_transforms_are_as_exact_as_the_tolerance_says(length: int) -> None:
+    """Compared with float64: the tolerance that cases of transforms get is what float32 needs, and not much more."""
+    signal = np.random.default_rng(length).uniform(-1, 1, (1, length, 1)).astype(np.float32)
+    model, feed = node_model("DFT", [signal], {"axis": 1}, opset=19)
+    (got,) = ow.InferenceSession(model, onnx_cases.context()).run(None, feed)
+    wanted = np.fft.fft(signal[0, :, 0].astype(np.float64))
+    error = np.abs(got[0].astype(np.float64) - np.stack([wanted.real, wanted.imag], -1)).max()
+    tolerance = onnx_cases.transform_rounding(model, [signal])
+    assert 0 < error <= tolerance <= 1e-7 * length**2
 
 
 def test_lists_name_cases_that_exist_and_no_case_twice() -> None:

@@ -26,7 +26,6 @@ import opweave as ow  # noqa: E402
 onnx_cases: Any = import_module("onnx_cases")
 
 REASONS = {
-    r"'test_(dft|stft)": "ONNX Runtime's Fourier transforms are less exact than the case asks for near zero",
     r"'test_training_dropout": "ONNX Runtime draws other random numbers than NumPy",
     r"'test_resize_downsample_scales_\w+_align_corners": "ONNX Runtime rounds the size of the output in another way",
     r"'test_maxunpool_export_with_output_shape": "ONNX Runtime places the values in another way",
