@@ -12,7 +12,9 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from samples import SAMPLES, Call, Make, Sample, type_choices
 
 import opweave as ow
+from opweave.expr.evaluate import evaluate
 from opweave.graph import Graph, MLOperand, Node
+from opweave.kernels.expression import program_of_nodes
 from opweave.operation import Op
 from opweave.ops import Operations
 from opweave.passes.legalise import legalise
@@ -124,5 +126,28 @@ def test_decomposition_agrees_with_reference(op: Op[..., Any], types: dict[str, 
     def check(data: st.DataObject) -> None:
         call = sample.make(Make(data.draw, types))
         assert_agree(sample, call, run_decomposed(op, call), run(REFERENCE, op, call))
+
+    check()
+
+
+def formula_rows() -> list[Any]:
+    return [row for row in rows() if row.values[0].formula is not None]
+
+
+@pytest.mark.parametrize(("op", "types"), formula_rows())
+def test_expression_agrees_with_reference(op: Op[..., Any], types: dict[str, str]) -> None:
+    sample = SAMPLES[op]
+
+    @few
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        call = sample.make(Make(data.draw, types))
+        _, result, arrays = record(REFERENCE, op, call)
+        graph = Graph.reaching(outputs_of(result))
+        program, inputs = program_of_nodes(graph.nodes, list(graph.inputs.values()), list(graph.outputs.values()))
+        outputs = {name: np.empty(o.shape, o.data_type) for name, o in graph.outputs.items()}
+        names = {operand: name for name, operand in graph.inputs.items()}
+        evaluate(program, [arrays[names[operand]] for operand in inputs], list(outputs.values()))
+        assert_agree(sample, call, outputs, run(REFERENCE, op, call))
 
     check()

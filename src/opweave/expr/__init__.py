@@ -16,7 +16,7 @@ A function is traced once for each combination of shapes, data types and attribu
 extra `halide` is installed, else it is evaluated with NumPy.
 """
 
-from .array import Array as Array, cast as cast, compute as compute, store as store, trace as trace
+from .array import Array as Array, apply as apply, cast as cast, compute as compute, store as store, trace as trace
 from .functions import (
     abs as abs,
     add as add,

@@ -79,9 +79,12 @@ def relu(x: Operand) -> Array:
 
 
 def softplus(x: Operand) -> Array:
-    """`log(1 + exp(x))`, without overflow."""
+    """`log(1 + exp(x))`, without overflow, and exact to the last digits where it is small."""
     array = as_array(x)
-    return apply("max", array, 0) + log(1 + exp(-abs(array)))
+    u = exp(-abs(array))
+    w = 1 + u
+    # log(w) of the rounded w, corrected by what the rounding took away (Kahan's log1p).
+    return apply("max", array, 0) + where(w == 1, u, log(w) * (u / (w - 1)))
 
 
 def gelu(x: Operand) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from .. import expr
 from ..dtypes import FLOATS, SIGNED
 from ..graph import Builder, Desc, Operand
 from ..operation import Limits, op
@@ -39,6 +40,13 @@ def _(b: Operations, input: Operand, alpha: float) -> Operand:
     return b.relu(input) + (b.exp(b.clamp(input, max_value=0)) - 1) * alpha
 
 
+@elu.expression
+def _(input: expr.Array, alpha: float) -> expr.Array:
+    # exp(x) - 1 loses the small values; in terms of tanh it does not.
+    half = expr.tanh(expr.min(input, 0) * 0.5)
+    return expr.where(input > 0, input, 2 * half / (1 - half) * alpha)
+
+
 @op(input=Limits(FLOATS))
 def gelu(self: Builder, input: Operand, *, label: str = "") -> Desc:
     """Gaussian error linear unit: 0.5 * x * (1 + erf(x / sqrt(2))).
@@ -58,6 +66,11 @@ def gelu(self: Builder, input: Operand, *, label: str = "") -> Desc:
 @gelu.decompose
 def _(b: Operations, input: Operand) -> Operand:
     return input * 0.5 * (b.erf(input / math.sqrt(2)) + 1)
+
+
+@gelu.expression
+def _(input: expr.Array) -> expr.Array:
+    return expr.gelu(input)
 
 
 @op(input=Limits(FLOATS))
@@ -86,6 +99,11 @@ def _(b: Operations, input: Operand, alpha: float, beta: float) -> Operand:
     return b.clamp(input * alpha + beta, min_value=0, max_value=1)
 
 
+@hard_sigmoid.expression
+def _(input: expr.Array, alpha: float, beta: float) -> expr.Array:
+    return expr.clamp(input * alpha + beta, 0, 1)
+
+
 @op(input=Limits(FLOATS))
 def hard_swish(self: Builder, input: Operand, *, label: str = "") -> Desc:
     """Swish made of straight lines and a parabola: x * max(0, min(6, x + 3)) / 6.
@@ -106,6 +124,11 @@ def hard_swish(self: Builder, input: Operand, *, label: str = "") -> Desc:
 def _(b: Operations, input: Operand) -> Operand:
     # The specification multiplies first, which overflows a factor of 6 too early.
     return input * (b.clamp(input + 3, min_value=0, max_value=6) / 6)
+
+
+@hard_swish.expression
+def _(input: expr.Array) -> expr.Array:
+    return input * (expr.clamp(input + 3, 0, 6) / 6)
 
 
 @op(input=Limits(FLOATS))
@@ -131,6 +154,11 @@ leaky_relu.cast("alpha", like="input")
 @leaky_relu.decompose
 def _(b: Operations, input: Operand, alpha: float) -> Operand:
     return b.relu(input) + b.clamp(input, max_value=0) * alpha
+
+
+@leaky_relu.expression
+def _(input: expr.Array, alpha: float) -> expr.Array:
+    return expr.where(input < 0, input * alpha, input)
 
 
 @op(input=Limits(FLOATS))
@@ -159,6 +187,11 @@ def _(b: Operations, input: Operand, alpha: float, beta: float) -> Operand:
     return input * alpha + beta
 
 
+@linear.expression
+def _(input: expr.Array, alpha: float, beta: float) -> expr.Array:
+    return input * alpha + beta
+
+
 @op(input=Limits(SIGNED), slope=Limits("input"), output=Limits("input"))
 def prelu(self: Builder, input: Operand, slope: Operand, *, label: str = "") -> Desc:
     """Rectified linear unit with a learned slope for negative values: max(0, x) + slope * min(0, x).
@@ -182,6 +215,11 @@ def prelu(self: Builder, input: Operand, slope: Operand, *, label: str = "") -> 
 @prelu.decompose
 def _(b: Operations, input: Operand, slope: Operand) -> Operand:
     return b.relu(input) + slope * b.clamp(input, max_value=0)
+
+
+@prelu.expression
+def _(input: expr.Array, slope: expr.Array) -> expr.Array:
+    return expr.where(input < 0, input * slope, input)
 
 
 @op(input=Limits(SIGNED))
@@ -212,6 +250,11 @@ def _(b: Operations, input: Operand) -> Operand:
     return b.clamp(input, min_value=0)
 
 
+@relu.expression
+def _(input: expr.Array) -> expr.Array:
+    return expr.relu(input)
+
+
 @op(input=Limits(FLOATS))
 def sigmoid(self: Builder, input: Operand, *, label: str = "") -> Desc:
     """Sigmoid: 1 / (1 + exp(-x)).
@@ -231,6 +274,11 @@ def sigmoid(self: Builder, input: Operand, *, label: str = "") -> Desc:
 @sigmoid.decompose
 def _(b: Operations, input: Operand) -> Operand:
     return 1 / (b.exp(-input) + 1)
+
+
+@sigmoid.expression
+def _(input: expr.Array) -> expr.Array:
+    return expr.sigmoid(input)
 
 
 @op(input=Limits(FLOATS))
@@ -255,6 +303,11 @@ def _(b: Operations, input: Operand) -> Operand:
     return b.relu(input) + b.log(b.exp(-b.abs(input)) + 1)
 
 
+@softplus.expression
+def _(input: expr.Array) -> expr.Array:
+    return expr.softplus(input)
+
+
 @op(input=Limits(FLOATS))
 def softsign(self: Builder, input: Operand, *, label: str = "") -> Desc:
     """Softsign: x / (1 + |x|).
@@ -274,6 +327,11 @@ def softsign(self: Builder, input: Operand, *, label: str = "") -> Desc:
 @softsign.decompose
 def _(b: Operations, input: Operand) -> Operand:
     return input / (b.abs(input) + 1)
+
+
+@softsign.expression
+def _(input: expr.Array) -> expr.Array:
+    return input / (expr.abs(input) + 1)
 
 
 @op(input=Limits(FLOATS))
@@ -296,3 +354,8 @@ def tanh(self: Builder, input: Operand, *, label: str = "") -> Desc:
 def _(b: Operations, input: Operand) -> Operand:
     # The specification's (exp(2x) - 1) / (exp(2x) + 1) is infinity / infinity where x is large; this is the same number.
     return 1 - 2 / (b.exp(input * 2) + 1)
+
+
+@tanh.expression
+def _(input: expr.Array) -> expr.Array:
+    return expr.tanh(input)

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, TypeGuard
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeGuard
 
+from .. import expr
 from ..dtypes import ANY, FLOATS, LOGICAL, SIGNED, DataType
 from ..errors import require
 from ..graph import Builder, Desc, Operand
-from ..operation import Limits, Number, op
+from ..operation import Limits, Number, Op, op
 from ..shapes import broadcast
 
 if TYPE_CHECKING:
     from . import Operations
+
+
+def _apply2(name: str, a: expr.Array, b: expr.Array) -> expr.Array:
+    return expr.apply(name, a, b)
+
+
+def _apply1(name: str, input: expr.Array) -> expr.Array:
+    return expr.apply(name, input)
 
 
 @op(a=Limits(ANY), b=Limits("a"), output=Limits("a"))
@@ -54,6 +64,11 @@ pow = _binary.named(
 )
 
 
+_op: Op[..., Any]
+for _op in (add, sub, mul, div, max, min, pow):
+    _op.expression(partial(_apply2, _op.name))
+
+
 @op(input=Limits(FLOATS))
 def _unary(self: Builder, input: Operand, *, label: str = "") -> Desc:
     """Map a function over the elements of `input`.
@@ -81,6 +96,9 @@ round_even = _unary.named("round_even", "Round each element to the nearest integ
 sin = _unary.named("sin", "Sine of each element, in radians.")
 sqrt = _unary.named("sqrt", "Square root of each element; NaN for negative ones.")
 tan = _unary.named("tan", "Tangent of each element, in radians.")
+
+for _op in (ceil, cos, erf, exp, floor, log, reciprocal, round_even, sin, sqrt, tan):
+    _op.expression(partial(_apply1, _op.name))
 
 
 @ceil.decompose
@@ -125,6 +143,9 @@ sign = _signed_unary.named(
     "sign", "Sign of each element: 1 if it is greater than 0, -1 if it is less, 0 if neither (0 and NaN)."
 )
 
+for _op in (abs, neg, sign):
+    _op.expression(partial(_apply1, _op.name))
+
 
 @abs.decompose
 def _(b: Operations, input: Operand) -> Operand:
@@ -163,6 +184,11 @@ def _(b: Operations, input: Operand) -> Operand:
     return input
 
 
+@identity.expression
+def _(input: expr.Array) -> expr.Array:
+    return input
+
+
 @op(input=Limits(ANY), output=Limits(ANY, ranks="input"))
 def cast(self: Builder, input: Operand, data_type: DataType, *, label: str = "") -> Desc:
     """Convert each element to another data type.
@@ -182,6 +208,11 @@ def cast(self: Builder, input: Operand, data_type: DataType, *, label: str = "")
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-cast
     """
     return Desc(data_type, input.shape)
+
+
+@cast.expression
+def _(input: expr.Array, data_type: DataType) -> expr.Array:
+    return expr.cast(input, data_type)
 
 
 @op(input=Limits(ANY))
@@ -231,6 +262,12 @@ def _(b: Operations, input: Operand, min_value: Number | None, max_value: Number
     return b.min(input, b.as_operand(max_value, input.data_type)) if is_bound(max_value) else input
 
 
+@clamp.expression
+def _(input: expr.Array, min_value: Number | None, max_value: Number | None) -> expr.Array:
+    low, high = (value if is_bound(value) else None for value in (min_value, max_value))
+    return expr.clamp(input, low, high)
+
+
 @op(
     condition=Limits(LOGICAL),
     true_value=Limits(ANY),
@@ -266,3 +303,8 @@ def _(b: Operations, condition: Operand, true_value: Operand, false_value: Opera
     choices = b.concat([b.reshape(b.expand(value, shape), row) for value in (false_value, true_value)], 0)
     is_true = b.cast(b.not_equal(b.expand(condition, shape), b.as_operand(0, "uint8")), "int32")
     return b.reshape(b.gather_elements(choices, b.reshape(is_true, row), axis=0), shape)
+
+
+@where.expression
+def _(condition: expr.Array, true_value: expr.Array, false_value: expr.Array) -> expr.Array:
+    return expr.where(condition, true_value, false_value)

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from .. import expr
 from ..dtypes import ANY, FLOATS, LOGICAL
 from ..graph import Builder, Desc, Operand
-from ..operation import Limits, op
+from ..operation import Limits, Op, op
 from ..shapes import broadcast
 
 if TYPE_CHECKING:
     from . import Operations
+
+
+def _compare(name: str, a: expr.Array, b: expr.Array) -> expr.Array:
+    return expr.apply(name, a, b)
+
+
+def _combine(name: str, a: expr.Array, b: expr.Array) -> expr.Array:
+    return expr.apply(name, a != 0, b != 0)
+
+
+def _test(name: str, a: expr.Array) -> expr.Array:
+    return expr.apply(name, a)
 
 
 @op(a=Limits(ANY), b=Limits("a"), output=Limits(LOGICAL))
@@ -47,6 +61,11 @@ lesser_or_equal = _comparison.named(
 
 # The operands are called a and b here, so the builder has its full name. Core are equal, greater and logical_and;
 # `greater_or_equal` is not `not lesser`, which is true for NaN.
+
+
+_op: Op[..., Any]
+for _op in (equal, not_equal, greater, greater_or_equal, lesser, lesser_or_equal):
+    _op.expression(partial(_compare, _op.name))
 
 
 @not_equal.decompose
@@ -94,6 +113,10 @@ logical_or = _logical.named("logical_or", "Whether `a` or `b` or both are true, 
 logical_xor = _logical.named("logical_xor", "Whether just one of `a` and `b` is true, element by element.")
 
 
+for _op in (logical_and, logical_or, logical_xor):
+    _op.expression(partial(_combine, _op.name))
+
+
 @logical_or.decompose
 def _(builder: Operations, a: Operand, b: Operand) -> Operand:
     return builder.logical_not(builder.logical_and(builder.logical_not(a), builder.logical_not(b)))
@@ -125,6 +148,11 @@ def _(builder: Operations, a: Operand) -> Operand:
     return builder.equal(a, builder.as_operand(0, "uint8"))
 
 
+@logical_not.expression
+def _(a: expr.Array) -> expr.Array:
+    return a == 0
+
+
 @op(a=Limits(FLOATS), output=Limits(LOGICAL))
 def _kind(self: Builder, a: Operand, *, label: str = "") -> Desc:
     """Tell elements of one kind.
@@ -144,6 +172,10 @@ def _kind(self: Builder, a: Operand, *, label: str = "") -> Desc:
 
 is_nan = _kind.named("is_nan", "Whether each element of `a` is NaN.")
 is_infinite = _kind.named("is_infinite", "Whether each element of `a` is infinite, positive or negative.")
+
+
+for _op in (is_nan, is_infinite):
+    _op.expression(partial(_test, _op.name))
 
 
 @is_nan.decompose
