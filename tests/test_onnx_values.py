@@ -125,3 +125,24 @@ def test_an_empty_input_is_known() -> None:
     np.testing.assert_array_equal(session.run(None, feed)[0], run_engine(model, feed)[0])
     model, feed = node_model("ReduceSum", [empty, ints(0)], dynamic=(0,))
     check_agreement(model, feed)
+
+
+def test_sequences_that_are_handed_through_are_copies() -> None:
+    sequence = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, None))
+    graph = helper.make_graph(
+        [helper.make_node("SequenceLength", ["s"], ["n"])],
+        "test",
+        [helper.make_value_info("s", sequence)],
+        [helper.make_value_info("s", sequence), helper.make_tensor_value_info("n", TensorProto.INT64, [])],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    session = InferenceSession(proto, CONTEXT)
+    given = [np.float32([1, 2]), np.float32([[3]])]
+    first, length, second = session.run(["s", "n", "s"], {"s": given})
+    assert length == 2
+    for found in (first, second):
+        assert [array.tolist() for array in found] == [[1, 2], [[3]]]
+        found[0][0] = 9
+        found.pop()
+    assert [array.tolist() for array in given] == [[1, 2], [[3]]]
+    assert first is not second

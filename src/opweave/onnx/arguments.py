@@ -13,6 +13,7 @@ from onnx import TensorProto, TypeProto, helper
 from ..arrays import as_array, contiguous
 from ..errors import ValidationError, require
 from ..tensor import MLTensor
+from .booleans import as_declared, check_bool
 from .registry import DATA_TYPES
 
 
@@ -104,9 +105,7 @@ class Argument:
                 return list(value)
             return value
         if isinstance(value, MLTensor):
-            array = value.memory()
-            if self.element_type == TensorProto.BOOL and array.dtype == np.uint8:
-                array = array.view(bool)
+            array = as_declared(value.memory(), self.element_type)
         elif self.element_type == TensorProto.STRING:
             array = np.asarray(value)
             texts = array.dtype.kind in "US" or all(isinstance(item, (str, bytes)) for item in array.flat)
@@ -122,9 +121,8 @@ class Argument:
         if self.element_type == TensorProto.STRING:
             return array
         array = contiguous(array)
-        if self.element_type == TensorProto.BOOL:  # a view of other bytes, which engines take for anything
-            largest = array.view(np.uint8).max(initial=0)
-            require(bool(largest <= 1), f"{what} must hold 0 and 1 for bool, got {largest}")
+        if self.element_type == TensorProto.BOOL:
+            check_bool(array, what, ValidationError)
         return array
 
     def target(self, value: Any) -> np.ndarray:
@@ -137,9 +135,7 @@ class Argument:
         numeric = self.element_type and self.element_type != TensorProto.STRING
         require(bool(numeric), f"{what}: {self.type} cannot be written into an array")
         if isinstance(value, MLTensor):
-            array = value.memory()
-            if self.element_type == TensorProto.BOOL and array.dtype == np.uint8:
-                array = array.view(bool)
+            array = as_declared(value.memory(), self.element_type)
         else:
             require(isinstance(value, np.ndarray), f"{what} must be an array, got {type(value).__name__}")
             array = value

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from ..context import MLContext, ml
 from ..errors import NotSupportedError, require
 from ..graph import MLOperand
 from ..runtime.executable import MLGraph
 from .arguments import Argument
+from .booleans import as_stored
 from .model import Model
 from .partition import partition
 from .registry import DATA_TYPES
@@ -59,8 +58,7 @@ def load(model: Any, context: MLContext | None = None, *, fix_shapes: Mapping[st
             case Tensor(operand):
                 operands[name] = operand if operand.node is not None else tracer.builder.identity(operand)
             case Constant(array) if trace.values[name].element_type in DATA_TYPES:  # type: ignore[union-attr]
-                stored = array.view(np.uint8) if array.dtype == bool else array
-                operands[name] = tracer.builder.identity(tracer.builder.constant(stored))
+                operands[name] = tracer.builder.identity(tracer.builder.constant(as_stored(array)))
             case _:
                 raise NotSupportedError(f"the output {name!r} has a type or shape that WebNN does not have")
     return tracer.builder.build(operands)

@@ -18,6 +18,7 @@ from onnx import AttributeProto, SparseTensorProto, TensorProto, numpy_helper
 
 from .. import memory
 from ..errors import DataError, NotSupportedError, OperationError
+from .booleans import check_bool
 
 _RAW: dict[int, str] = {
     TensorProto.FLOAT: "float32",
@@ -198,8 +199,8 @@ class Model:
         if len(data) != size:
             raise DataError(f"{what} must have {size} bytes for {name}{list(shape)}, got {len(data)}")
         array = np.frombuffer(data, dtype).reshape(shape)
-        if name == "bool" and (array.view(np.uint8) > 1).any():
-            raise DataError(f"{what} must hold 0 and 1 for bool, got {array.view(np.uint8).max()}")
+        if name == "bool":
+            check_bool(array, what, DataError)
         return array
 
     def _unpacked(self, tensor: TensorProto, elements: int, what: str) -> np.ndarray:

@@ -20,6 +20,7 @@ from ..context import MLContext
 from ..errors import DataError, NotSupportedError, ValidationError
 from ..graph import Desc, MLOperand
 from ..passes.extract import extract
+from .booleans import as_declared, as_stored
 from .model import Model
 from .partition import Segment, partition
 from .trace import Constant, Dynamic, Tensor, Trace
@@ -51,12 +52,12 @@ class _FallbackPart:
 
     def run(self, slots: dict[str, Any]) -> None:
         def view(name: str) -> Any:
-            return slots[name].view(bool) if name in self.booleans else slots[name]
+            return as_declared(slots[name], TensorProto.BOOL) if name in self.booleans else slots[name]
 
         known = {name: view(name) for name in self.outputs if name in slots}
         found = self.session.run({name: view(name) for name in self.inputs}, known)
         for name, value in found.items():
-            slots[name] = value.view(np.uint8) if name in self.booleans else value
+            slots[name] = as_stored(value) if name in self.booleans else value
 
 
 class Plan:
@@ -130,13 +131,13 @@ class Plan:
         with self._lock:
             slots: dict[str, Any] = dict(self._intermediates)
             for name, array in feed.items():
-                slots[self._slot[name]] = _as_stored(array) if name in self._tensors else array
+                slots[self._slot[name]] = as_stored(array) if name in self._tensors else array
             for name, slot, desc in self._allocated:
                 target = out.get(name)
                 if target is not None and target.shape != desc.shape:
                     raise ValidationError(f"out[{name!r}] must have shape {list(desc.shape)}, got {list(target.shape)}")
                 if slot not in slots:
-                    slots[slot] = memory.empty(desc) if target is None else _as_stored(target)
+                    slots[slot] = memory.empty(desc) if target is None else as_stored(target)
             for part in self._parts:
                 part.run(slots)
             if self._fresh.issuperset(names) and self._fresh.issuperset(out) and len(set(names)) == len(names):
@@ -144,27 +145,25 @@ class Plan:
             results: list[Any] = []
             for name in [*names, *(name for name in out if name not in names)]:
                 # Nobody may change a constant, an input, or another result through what is handed out.
-                others = [*_arrays(feed.values()), *out.values(), *_arrays(results)]
+                others = [*feed.values(), *out.values(), *results]
                 results.append(self._result(name, slots, out.get(name), others))
             return results[: len(names)]
 
-    def _result(self, name: str, slots: dict[str, Any], target: np.ndarray | None, others: list[np.ndarray]) -> Any:
+    def _result(self, name: str, slots: dict[str, Any], target: np.ndarray | None, others: list[Any]) -> Any:
         value = self.trace.values[name]
         array = value.array if isinstance(value, Constant) else slots[self._slot[name]]
         if not isinstance(array, np.ndarray):
-            return array  # a sequence, or nothing
-        if isinstance(value, Tensor) and value.element_type == TensorProto.BOOL:
-            array = array.view(bool)
+            return _copied(array) if any(array is other for other in others) else array  # a sequence, or nothing
+        if isinstance(value, Tensor):
+            array = as_declared(array, value.element_type)
         if target is not None:
             if target.shape != array.shape:
                 raise ValidationError(f"out[{name!r}] must have shape {list(array.shape)}, got {list(target.shape)}")
             if target.ctypes.data != array.ctypes.data:
                 memory.copy(target, array, "InferenceSession.run(out=)")
             return target
-        if isinstance(value, Constant) or any(array is other or np.may_share_memory(array, other) for other in others):
-            fresh = np.empty_like(array)
-            memory.copy(fresh, array, "an output that is a constant, an input, or another output")
-            return fresh
+        if isinstance(value, Constant) or _shares(array, others):
+            return _copied(array)
         return array
 
     def _compile(self, model: Model, segment: Segment) -> _WebnnPart | _FallbackPart | None:
@@ -238,9 +237,17 @@ def _title(node: onnx.NodeProto) -> str:
     return f"{node.op_type} {node.name!r}" if node.name else node.op_type
 
 
-def _as_stored(array: np.ndarray) -> np.ndarray:
-    return array.view(np.uint8) if array.dtype == bool else array
+def _shares(array: np.ndarray, others: Iterable[Any]) -> bool:
+    arrays = (other for other in others if isinstance(other, np.ndarray))
+    return any(array is other or np.may_share_memory(array, other) for other in arrays)
 
 
-def _arrays(values: Iterable[Any]) -> list[np.ndarray]:
-    return [value for value in values if isinstance(value, np.ndarray)]
+def _copied(value: Any) -> Any:
+    """An array of its own, or a sequence of such."""
+    if isinstance(value, list):
+        return [_copied(item) for item in value]
+    if not isinstance(value, np.ndarray):
+        return value
+    fresh = np.empty_like(value)
+    memory.copy(fresh, value, "an output that is a constant, an input, or another output")
+    return fresh

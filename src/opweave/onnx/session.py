@@ -11,7 +11,6 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import onnx
-from onnx import TensorProto
 
 from .. import memory
 from ..context import MLContext, in_thread, ml
@@ -20,6 +19,7 @@ from ..runtime.executable import Locks, check_names
 from ..shapes import OtherShapes
 from ..tensor import MLTensor
 from .arguments import Argument, NodeArg, check_named_dimensions
+from .booleans import as_stored
 from .model import Model
 from .plan import Fallback, Plan
 from .repeat import Repeat
@@ -199,9 +199,8 @@ class InferenceSession:
             return target
         if target is not None or self._locations[output.name] == "cpu":
             return result
-        array = result.view(np.uint8) if output.element_type == TensorProto.BOOL else result
         try:
-            return self._context.tensor_from(array)
+            return self._context.tensor_from(as_stored(result))
         except ValidationError as error:
             raise ValidationError(f"output {output.name!r} cannot be a tensor: {error}") from None
 

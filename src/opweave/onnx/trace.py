@@ -23,6 +23,7 @@ from ..dtypes import FLOATS
 from ..errors import DataError, MLError, NotSupportedError, OperationError, ValidationError
 from ..graph import MLOperand
 from . import fold, operators as operators  # the latter registers the converters
+from .booleans import as_declared, as_stored
 from .control import CONTROL, check_ends
 from .functions import expand
 from .model import Model
@@ -422,8 +423,7 @@ class Tracer:
                 raise Unsupported(f"the output {name!r} cannot be made")
             element_type = inferred[name].tensor_type.elem_type if name in inferred else 0
             if isinstance(item, np.ndarray):
-                is_bool = element_type == TensorProto.BOOL and item.dtype == np.uint8
-                made[name] = Constant(item.view(bool) if is_bool else item)
+                made[name] = Constant(as_declared(item, element_type))
             elif element_type and DATA_TYPES.get(element_type) != item.data_type:
                 raise Unsupported(f"the output {name!r} has type {TensorProto.DataType.Name(element_type)}")
             else:
@@ -448,7 +448,7 @@ class Tracer:
     def _argument(self, value: Value | None) -> MLOperand | np.ndarray | None:
         match value:
             case Constant(array):
-                array = array.view(np.uint8) if array.dtype == bool else array
+                array = as_stored(array)
                 return array if array.nbytes <= FOLD_BYTES else self._operand(array)
             case Tensor(operand):
                 return operand

@@ -13,6 +13,7 @@ from onnx import TensorProto
 
 from ...builder import MLGraphBuilder
 from ...graph import MLOperand
+from ..booleans import as_stored
 from ..registry import Tensor, Unsupported, check_count, converts, integer, normalized, shape_of
 
 
@@ -129,7 +130,7 @@ def _(b: MLGraphBuilder, indices: Tensor, depth: Tensor, values: Tensor, *, axis
             is_hot = b.logical_or(is_hot, b.equal(place, classes - count))
     else:
         places = indices.astype(np.int64).reshape(column)
-        is_hot = b.constant(((places == classes) | (places == classes - count)).view(np.uint8))
+        is_hot = b.constant(as_stored((places == classes) | (places == classes - count)))
     if isinstance(values, np.ndarray):
         return b.where(is_hot, values[1], values[0])
     off, on = b.split(values, 2)

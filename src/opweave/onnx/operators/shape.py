@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ...builder import MLGraphBuilder
 from ...shapes import broadcast
+from ..booleans import as_stored
 from ..registry import Tensor, Unsupported, converts, integers, known, normalized, shape_of
 
 
@@ -109,8 +110,7 @@ def _(b: MLGraphBuilder, input: Tensor, shape: Tensor) -> Tensor:
 def _(b: MLGraphBuilder, input: Tensor, *, value: TensorProto | None = None) -> Tensor:
     # Small ones are folded; the memory of a large one is needed only while the graph runs.
     single = np.zeros((), np.float32) if value is None else numpy_helper.to_array(value).reshape(())
-    single = single.view(np.uint8) if single.dtype == bool else single
-    return b.expand(b.constant(single), integers(input, "the shape"))
+    return b.expand(b.constant(as_stored(single)), integers(input, "the shape"))
 
 
 @converts("EyeLike")

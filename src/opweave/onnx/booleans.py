@@ -1,0 +1,32 @@
+"""How bool goes through WebNN, which has no such data type: as uint8 that holds 0 and 1, in the same memory."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto
+
+from ..errors import MLError
+
+
+def as_stored(array: np.ndarray) -> np.ndarray:
+    """An array as WebNN takes it: that of another type as it is.
+
+    >>> as_stored(np.array([True, False]))
+    array([1, 0], dtype=uint8)
+    """
+    return array.view(np.uint8) if array.dtype == bool else array
+
+
+def as_declared(array: np.ndarray, element_type: int) -> np.ndarray:
+    """What WebNN or a user gives for a value of an ONNX element type.
+
+    >>> as_declared(np.uint8([1, 0]), TensorProto.BOOL)
+    array([ True, False])
+    """
+    return array.view(bool) if element_type == TensorProto.BOOL and array.dtype == np.uint8 else array
+
+
+def check_bool(array: np.ndarray, what: str, error: type[MLError]) -> None:
+    """Require 0 and 1 of an array of bool, for it may be a view of other bytes, which engines take for anything."""
+    if (largest := array.view(np.uint8).max(initial=0)) > 1:
+        raise error(f"{what} must hold 0 and 1 for bool, got {largest}")
