@@ -87,8 +87,8 @@ def _sign(x: Array) -> Any:
 
 
 def _sigmoid(x: Array) -> Any:
-    e = np.exp(-np.abs(x))  # at most 1: what is small does not come from dividing by what has overflowed
-    return np.where(x >= 0, x.dtype.type(1), e) / (1 + e)
+    # exp of what is not positive: small results do not come from dividing by what has overflowed.
+    return np.exp(np.minimum(x, 0)) / (1 + np.exp(-np.abs(x)))
 
 
 def _erf(x: Array) -> Any:

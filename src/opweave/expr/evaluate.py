@@ -1,0 +1,495 @@
+"""Expressions evaluated with NumPy: what runs without the extra `halide`, and what compiled kernels are compared with.
+
+A program is planned once. Each array that it makes becomes a list of steps, a NumPy function each, on arrays whose
+dimensions are the axes of the result and, after them, the variables of reductions; they have size 1 where a value does not
+depend on one. Loads at affine positions are views of what they read, temporaries are reused, and results are written in
+place. Where temporaries would be large, the result is made block by block.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from ..dtypes import FLOATS
+from ..errors import OperationError, require
+from . import elements
+from .elements import Array, Precision, Rule
+from .ir import Call, Cast, Const, Expr, Index, Load, Program, Reduce, Source, walk
+
+BLOCK_BYTES = 2**20
+"""Temporaries take so many bytes at once, unless one position of the result needs more: they stay in the cache."""
+
+
+def evaluate(
+    program: Program, inputs: Sequence[Array], outputs: Sequence[Array], *, precision: Precision = "float32"
+) -> None:
+    """Compute `program` with NumPy.
+
+    Args:
+        program: what to compute.
+        inputs: an array for each input of the program.
+        outputs: an array for each output, which is written.
+        precision: "float64" computes floats in float64, for comparisons; `outputs` of floats are float64 then.
+
+    Raises:
+        ValidationError: arrays of other data types or shapes than the program's.
+        OperationError: a check of the program does not hold; outputs are not touched.
+    """
+    Plan(program, precision).bind(inputs, outputs)()
+
+
+class Plan:
+    """How a program is computed; it can be used by several threads at once."""
+
+    def __init__(self, program: Program, precision: Precision = "float32") -> None:
+        self.program, self.precision = program, precision
+        self.stored = [(s, _Stage(program, s.axes, (s.body,), precision)) for s in program.stored]
+        self.checks = []
+        for check in program.checks:
+            axes = tuple(sorted(check.condition.free, key=lambda v: v.serial))
+            self.checks.append((check, _Stage(program, axes, (check.condition,), precision)))
+        self.results = []
+        for axes in dict.fromkeys(output.axes for output in program.outputs):
+            numbers = [k for k, output in enumerate(program.outputs) if output.axes == axes]
+            bodies = tuple(program.outputs[k].body for k in numbers)
+            self.results.append((numbers, _Stage(program, axes, bodies, precision)))
+
+    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Callable[[], None]:
+        """What computes the outputs from the inputs, each time it is called.
+
+        Raises:
+            ValidationError: arrays of other data types or shapes than the program's.
+        """
+        program = self.program
+        for what, arrays, descs in (
+            ("input", inputs, [source.desc for source in program.inputs]),
+            ("output", outputs, [output.desc for output in program.outputs]),
+        ):
+            require(len(arrays) == len(descs), f"{program.name}: takes {len(descs)} {what}s, got {len(arrays)}")
+            for number, (array, desc) in enumerate(zip(arrays, descs, strict=True)):
+                wide = what == "output" and self.precision == "float64" and desc.data_type in FLOATS
+                dtype = "float64" if wide else desc.data_type
+                require(
+                    array.dtype == dtype and array.shape == desc.shape,
+                    f"{program.name}: {what} {number} must be {dtype}{list(desc.shape)}, "
+                    f"got {array.dtype}{list(array.shape)}",
+                )
+        inputs, outputs = tuple(inputs), tuple(outputs)
+        if not _overlap(program, inputs, outputs):
+            return lambda: self._run(inputs, outputs)
+
+        def aside() -> None:
+            """Results in arrays of their own first, because inputs are needed until the end."""
+            results = [np.empty_like(output) for output in outputs]
+            self._run(inputs, results)
+            for output, result in zip(outputs, results, strict=True):
+                np.copyto(output, result)
+
+        return aside
+
+    def _run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        with np.errstate(all="ignore"):
+            arrays: dict[Source, Array] = dict(zip(self.program.inputs, inputs, strict=True))
+            for source, stage in self.stored:
+                dtype = self.precision if source.desc.data_type == "float32" else source.desc.data_type
+                arrays[source] = array = np.empty(source.desc.shape, dtype)
+                stage.run(arrays, (array,))
+            for check, stage in self.checks:
+                holds = np.empty([axis.extent for axis in stage.axes], np.uint8)
+                stage.run(arrays, (holds,))
+                if not holds.all():
+                    raise OperationError(f"{self.program.name}: {check.message}")
+            for numbers, stage in self.results:
+                stage.run(arrays, [outputs[k] for k in numbers])
+
+
+def _overlap(program: Program, inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:
+    """Whether writing an output may change what is still to be read from an input."""
+    for output in outputs:
+        for array in inputs:
+            if not np.may_share_memory(array, output):
+                continue
+            same = array.ctypes.data == output.ctypes.data and array.strides == output.strides
+            alike = same and array.shape == output.shape and array.dtype == output.dtype
+            if not (alike and program.is_pointwise and len(outputs) == 1):
+                return True
+    return False
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Steps
+
+Block: TypeAlias = Mapping[Index, tuple[int, int]]
+"""The positions that are computed at once: from, to, for each variable of the result that is not gone through wholly."""
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A NumPy function on values, which are known by numbers.
+
+    Attributes:
+        node: what it computes.
+        rule: takes the values of `arguments`; if it `reads`, the block and the arrays come first.
+        arguments: the numbers of its arguments.
+        reads: whether it is a variable, or loads from an array.
+        owns: whether the result is an array of its own, not a view.
+        reuse: the argument whose memory the result may take, which nobody reads any more; -1 for none.
+        dead: the values that nobody reads after it.
+        target: the result to be written in place; -1 for none.
+    """
+
+    node: Expr
+    rule: Rule
+    arguments: tuple[int, ...] = ()
+    reads: bool = False
+    owns: bool = True
+    reuse: int = -1
+    dead: tuple[int, ...] = ()
+    target: int = -1
+
+
+@dataclass
+class _Stage:
+    """The steps that make arrays of the same axes."""
+
+    program: Program
+    axes: tuple[Index, ...]
+    bodies: tuple[Expr, ...]
+    precision: Precision
+    slots: dict[Index, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.slots = _slots(self.axes, self.bodies)
+        self.rank = max(self.slots.values(), default=-1) + 1
+        steps = self._steps()
+        self.number = {step.node: k for k, step in enumerate(steps)}
+        self.roots = [self.number[body] for body in self.bodies]
+        live = _with_lifetimes(steps, self.roots)
+        extents = self._block_extents(live)
+        self.blocks = _blocks(self.axes, extents)
+        split = {axis for axis in self.axes if extents[axis] < axis.extent}
+        order = list(range(len(steps)))
+        self.before = [k for k in order if not steps[k].node.free & split]
+        within = [k for k in order if steps[k].node.free & split]
+        kept = set(self.before) if split else set()  # what blocks share stays until the last one
+        self.steps = _with_lifetimes(steps, [*self.roots, *kept])
+        self._mark_targets()
+        if split:
+            self.first = [(k, self.steps[k]) for k in self.before]
+            self.each = [(k, self.steps[k]) for k in within]
+        else:
+            self.first, self.each = [], list(enumerate(self.steps))
+
+    # Planning --------------------------------------------------------------------------------------------------------
+
+    def _steps(self) -> list[_Step]:
+        affine: dict[Load, _Affine | None] = {}
+
+        def enter(node: Expr) -> tuple[Expr, ...]:
+            if isinstance(node, Load):
+                affine[node] = _affine(node.parts)
+                return node.parts if affine[node] is None else ()
+            return node.parts
+
+        nodes = walk(*self.bodies, enter=enter)
+        number = {node: k for k, node in enumerate(nodes)}
+        steps = []
+        for node in nodes:
+            step = self._step(node, affine)
+            inside = enter(node) if isinstance(node, Load) else node.parts
+            steps.append(replace(step, arguments=tuple(number[part] for part in inside)))
+        return steps
+
+    def _step(self, node: Expr, affine: Mapping[Load, _Affine | None]) -> _Step:
+        match node:
+            case Const():
+                single = node.value if node.type not in FLOATS else np.float32(node.value)
+                value = np.array(single, elements.dtype_of(node.type, self.precision))
+                return _Step(node, lambda: value, owns=False)
+            case Index():
+                return _Step(node, self._positions_of(node), reads=True)
+            case Load():
+                found = affine[node]
+                wide = elements.dtype_of(node.type, self.precision)
+                read = _gathering(node) if found is None else _viewing(node, found, self.slots, self.rank)
+                owns = found is None or node.type == "float16" or wide == np.float64
+                if not owns or wide == node.type:
+                    return _Step(node, read, reads=True, owns=owns)
+                return _Step(node, lambda *given: read(*given).astype(wide), reads=True, owns=True)
+            case Call():
+                return _Step(node, elements.function(node.name, node.parts[-1].type))
+            case Cast():
+                return _Step(node, elements.conversion(node.parts[0].type, node.type, self.precision))
+            case Reduce():
+                return _Step(node, self._reducing(node))
+        raise AssertionError(node)
+
+    def _positions_of(self, variable: Index) -> Rule:
+        shape = tuple(-1 if k == self.slots[variable] else 1 for k in range(self.rank))
+
+        def rule(block: Block, arrays: Mapping[Source, Array]) -> Array:
+            return np.arange(*block.get(variable, (0, variable.extent)), dtype=np.int64).reshape(shape)
+
+        return rule
+
+    def _reducing(self, node: Reduce) -> Rule:
+        axes = tuple(self.slots[v] for v in node.variables)
+        rule = elements.reduction(node, axes)
+        missing = {self.slots[v]: v.extent for v in node.variables if v not in node.body.free}
+        if not missing:
+            return rule
+
+        def stretched(x: Array) -> Array:
+            shape = x.shape or (1,) * self.rank
+            return rule(np.broadcast_to(x, tuple(missing.get(k, size) for k, size in enumerate(shape))))  # type: ignore[no-any-return]
+
+        return stretched
+
+    def _block_extents(self, steps: Sequence[_Step]) -> dict[Index, int]:
+        """How much of each axis is computed at once, so that temporaries are small."""
+        extents = {axis: axis.extent for axis in self.axes}
+
+        def bytes_of(node: Expr) -> int:
+            size = math.prod(extents.get(v, v.extent) for v in node.free)
+            return size * elements.dtype_of(node.type, self.precision).itemsize
+
+        def most() -> int:
+            now = peak = 0
+            for step in steps:
+                if step.owns and step.reuse < 0:
+                    now += bytes_of(step.node)
+                peak = max(peak, now)
+                now -= sum(bytes_of(steps[k].node) for k in step.dead if steps[k].owns and k != step.reuse)
+            return peak
+
+        if sum(isinstance(step.node, (Call, Cast, Reduce)) for step in steps) <= len(self.bodies):
+            return extents if most() <= 64 * BLOCK_BYTES else _halved(extents, most, 64 * BLOCK_BYTES)
+        return _halved(extents, most, BLOCK_BYTES)
+
+    def _mark_targets(self) -> None:
+        """Let functions that take `out` write results in place, where they make them wholly."""
+        whole = {axis for axis in self.axes if axis.extent > 1}
+        for target, number in enumerate(self.roots):
+            step = self.steps[number]
+            direct = isinstance(step.rule, np.ufunc) and step.node.type not in ("float16", "index")
+            if direct and step.target < 0 and whole and whole <= step.node.free:
+                self.steps[number] = replace(step, target=target, owns=False, reuse=-1)
+        for k, step in enumerate(self.steps):
+            if step.reuse >= 0 and not self.steps[step.reuse].owns:
+                self.steps[k] = replace(step, reuse=-1)
+
+    # Running ---------------------------------------------------------------------------------------------------------
+
+    def run(self, arrays: Mapping[Source, Array], results: Sequence[Array]) -> None:
+        """Compute the bodies into `results`."""
+        values: list[Array | None] = [None] * len(self.steps)
+        results = [r.view(np.bool_) if b.type == "bool" else r for r, b in zip(results, self.bodies, strict=True)]
+        pad = (None,) * (self.rank - len(self.axes))
+        self._do(self.first, values, {}, arrays, ())
+        for block in self.blocks:
+            key = (..., *(slice(*block[axis]) if axis in block else slice(None) for axis in self.axes), *pad)
+            targets = [result[key] for result in results]
+            self._do(self.each, values, block, arrays, targets)
+            for number, target in zip(self.roots, targets, strict=True):
+                value = values[number]
+                if value is not target:
+                    assert value is not None
+                    np.copyto(target, value, casting="unsafe")
+
+    @staticmethod
+    def _do(
+        steps: Sequence[tuple[int, _Step]],
+        values: list[Array | None],
+        block: Block,
+        arrays: Mapping[Source, Array],
+        targets: Sequence[Array],
+    ) -> None:
+        for number, step in steps:
+            given = [values[k] for k in step.arguments]
+            if step.reads:
+                values[number] = step.rule(block, arrays, *given)
+            elif step.target >= 0:
+                values[number] = step.rule(*given, out=targets[step.target])
+            elif step.reuse >= 0:
+                values[number] = step.rule(*given, out=values[step.reuse])
+            else:
+                values[number] = step.rule(*given)
+            for k in step.dead:
+                values[k] = None
+
+
+def _slots(axes: tuple[Index, ...], bodies: tuple[Expr, ...]) -> dict[Index, int]:
+    """The dimension of each variable; variables of reductions share one where no value depends on both."""
+    together: dict[Index, set[Index]] = {}
+    variables: list[Index] = []
+    for node in reversed(walk(*bodies)):
+        if isinstance(node, Reduce):
+            variables += node.variables
+            for variable in node.variables:
+                together.setdefault(variable, set()).update(node.variables)
+    for free in {node.free for node in walk(*bodies)}:
+        for variable in free & together.keys():
+            together[variable] |= free
+    slots = {axis: k for k, axis in enumerate(axes)}
+    for variable in dict.fromkeys(variables):
+        taken = {slots[other] for other in together[variable] if other in slots and other is not variable}
+        slots.setdefault(variable, next(k for k in itertools.count(len(axes)) if k not in taken))
+    return slots
+
+
+def _with_lifetimes(steps: Sequence[_Step], kept: Sequence[int]) -> list[_Step]:
+    """The steps, knowing which values nobody reads after them, and whose memory they may take; `kept` ones stay."""
+    last = {argument: k for k, step in enumerate(steps) for argument in step.arguments}
+    staying = set(kept)
+    result = []
+    for k, step in enumerate(steps):
+        dead = tuple(a for a in dict.fromkeys(step.arguments) if last[a] == k and a not in staying)
+        reuse = -1
+        if isinstance(step.rule, np.ufunc) and step.node.free:
+            alike = (a for a in dead if steps[a].owns and _alike(steps[a].node, step.node))
+            reuse = next(alike, -1)
+        result.append(replace(step, dead=dead, reuse=reuse))
+    return result
+
+
+def _alike(a: Expr, b: Expr) -> bool:
+    """Whether the values of two nodes are of one shape and NumPy type."""
+    return a.free == b.free and elements.dtype_of(a.type, "float32") == elements.dtype_of(b.type, "float32")
+
+
+def _halved(extents: dict[Index, int], most: Callable[[], int], limit: int) -> dict[Index, int]:
+    """`extents`, the first ones halved until `most()` is within a limit; `most` reads `extents`."""
+    for axis in extents:
+        while extents[axis] > 1 and most() > limit:
+            extents[axis] = (extents[axis] + 1) // 2
+    return extents
+
+
+def _blocks(axes: tuple[Index, ...], extents: Mapping[Index, int]) -> list[Block]:
+    """All blocks of the result."""
+    split = [axis for axis in axes if extents[axis] < axis.extent]
+    ranges = [
+        [(start, min(start + extents[axis], axis.extent)) for start in range(0, axis.extent, extents[axis])]
+        for axis in split
+    ]
+    return [dict(zip(split, block, strict=True)) for block in itertools.product(*ranges)]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Loads
+
+_Affine: TypeAlias = tuple[tuple[int, Mapping[Index, int]], ...]
+"""For each index of a load, a constant and the factor of each variable, none of which is 0."""
+
+
+def _affine(indices: tuple[Expr, ...]) -> _Affine | None:
+    """Indices as sums of variables with factors; None if one of them is something else."""
+    found: dict[Expr, tuple[int, dict[Index, int]] | None] = {}
+    for node in walk(*indices, enter=lambda n: n.parts if isinstance(n, Call) and n.type == "index" else ()):
+        match node:
+            case Const():
+                found[node] = int(node.value), {}
+            case Index():
+                found[node] = 0, {node: 1}
+            case Call(name="add" | "sub" | "mul" | "neg" as name):
+                found[node] = _combined(name, [found[part] for part in node.parts])
+            case _:
+                found[node] = None
+    forms = []
+    for index in indices:
+        form = found[index]
+        if form is None:
+            return None
+        forms.append((form[0], {variable: factor for variable, factor in form[1].items() if factor}))
+    return tuple(forms)
+
+
+def _combined(name: str, forms: Sequence[tuple[int, dict[Index, int]] | None]) -> tuple[int, dict[Index, int]] | None:
+    if any(form is None for form in forms):
+        return None
+    (a, first), *others = [form for form in forms if form is not None]
+    if name == "neg":
+        return -a, {variable: -factor for variable, factor in first.items()}
+    b, second = others[0]
+    if name == "mul":
+        if first and second:
+            return None
+        factor, variables = (b, first) if first else (a, second)
+        return a * b, {variable: factor * f for variable, f in variables.items()}
+    sign = -1 if name == "sub" else 1
+    return a + sign * b, {v: first.get(v, 0) + sign * second.get(v, 0) for v in {**first, **second}}
+
+
+def _viewing(load: Load, forms: _Affine, slots: Mapping[Index, int], rank: int) -> Rule:
+    """What makes a view of an array for affine indices."""
+    for axis, ((constant, factors), size) in enumerate(zip(forms, load.source.desc.shape, strict=True)):
+        ends = [f * (variable.extent - 1) for variable, f in factors.items()]
+        low, high = constant + sum(e for e in ends if e < 0), constant + sum(e for e in ends if e > 0)
+        require(low >= 0 and high < size, f"the index of axis {axis} goes from {low} to {high}, outside of [0, {size})")
+    variables = [variable for _, factors in forms for variable in factors]
+    separate = all(len(factors) <= 1 for _, factors in forms) and len(set(variables)) == len(variables)
+    if not separate or set(variables) != load.free:
+        return _striding(load, forms, slots, rank)
+    order = sorted(range(len(variables)), key=lambda k: slots[variables[k]])
+    moved = order != list(range(len(order)))
+    used = {slots[variable] for variable in variables}
+    spread = tuple(slice(None) if k in used else None for k in range(rank))
+
+    def rule(block: Block, arrays: Mapping[Source, Array]) -> Array:
+        key: list[int | slice] = []
+        for constant, factors in forms:
+            for variable, factor in factors.items():
+                start, stop = block.get(variable, (0, variable.extent))
+                first, last = constant + factor * start, constant + factor * (stop - 1)
+                after = last + 1 if factor > 0 else last - 1 if last else None
+                key.append(slice(first, after, factor))
+            if not factors:
+                key.append(constant)
+        part = arrays[load.source][(*key, ...)]
+        return (part.transpose(order) if moved else part)[(*spread, ...)]
+
+    return rule
+
+
+def _striding(load: Load, forms: _Affine, slots: Mapping[Index, int], rank: int) -> Rule:
+    """`_viewing` where a variable is in several indices, or several are in one: diagonals and windows."""
+
+    def rule(block: Block, arrays: Mapping[Source, Array]) -> Array:
+        array = arrays[load.source]
+        shape, strides = [1] * rank, [0] * rank
+        first = [constant for constant, _ in forms]
+        for variable in load.free:
+            start, stop = block.get(variable, (0, variable.extent))
+            shape[slots[variable]] = stop - start
+            for axis, (_, factors) in enumerate(forms):
+                factor = factors.get(variable, 0)
+                first[axis] += factor * start
+                strides[slots[variable]] += factor * array.strides[axis]
+        corner: Array = array[tuple(slice(position, position + 1) for position in first)]
+        return np.lib.stride_tricks.as_strided(corner, shape, strides, writeable=False)
+
+    return rule
+
+
+def _gathering(load: Load) -> Rule:
+    """What loads at indices that are computed."""
+
+    def rule(block: Block, arrays: Mapping[Source, Array], *indices: Array) -> Array:
+        array = arrays[load.source]
+        if not array.flags.c_contiguous:
+            return array[indices]
+        flat: Array | int = 0
+        for index, size in zip(indices, array.shape, strict=True):
+            flat = flat * size + index
+        return np.take(array.reshape(-1), flat)
+
+    return rule
+
+
+__all__ = ["Plan", "evaluate"]
