@@ -1,0 +1,159 @@
+"""Tensors in linear memory: what is allocated there, and given back."""
+
+from __future__ import annotations
+
+import threading
+from bisect import insort
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import OperationError
+from ...memory import ALIGNMENT
+from .engine import PAGE, address_of
+
+if TYPE_CHECKING:
+    import wasmtime
+
+    from ...graph import Desc
+
+
+class Arena:
+    """The linear memory of one or more modules, and the part of it that we hand out.
+
+    All of it but the modules' own first pages is made by growing the memory: what `memory.grow` gives belongs to who asked
+    for it, so a module with an allocator of its own does not collide with us, and nothing has to be known about its layout.
+
+    Attributes:
+        name: of the module that it came with, for messages.
+        store: what holds memory, functions and globals together; one thread at a time may use it.
+        lock: held while one does.
+        base: the address of the first byte; it never changes.
+        wide: whether pointers have 64 bits.
+        memory: the engine's handle of it.
+        armed: the tick, and the ticks from then on, for which the time limit of a call was set last.
+    """
+
+    def __init__(self, name: str, store: wasmtime.Store, memory: wasmtime.Memory, limit: int) -> None:
+        self.name, self.store = name, store
+        self.lock = threading.Lock()
+        self.wide: bool = memory.type(store).is_64
+        self.memory, self._limit = memory, limit
+        self.armed = -1, 0
+        self.base = address_of(memory.data_ptr(store))
+        self._free: list[tuple[int, int]] = []  # offset and size, in order, never two that touch
+        # Arrays are collected at any moment, also while the lock is held; a deque needs none.
+        self._released: deque[tuple[int, int]] = deque()
+        self._used_up_to = 0  # what lies beyond has never been handed out and is still zero
+
+    @property
+    def size(self) -> int:
+        """Bytes that the memory has now."""
+        size: int = self.memory.data_len(self.store)
+        return size
+
+    def allocate(self, desc: Desc) -> np.ndarray:
+        """A new array of zeros in linear memory, C-contiguous and aligned to 64 bytes; freed with its last view.
+
+        Raises:
+            OperationError: the memory would grow beyond its limit.
+        """
+        block = self.block(desc.byte_length, str(desc))
+        return np.asarray(block).view(desc.data_type).reshape(desc.shape)
+
+    def block(self, size: int, what: str) -> Block:
+        """Some bytes of linear memory, all zero, aligned to 64 bytes."""
+        room = max(size + -size % ALIGNMENT, ALIGNMENT)
+        with self.lock:
+            while self._released:
+                self._give_back(*self._released.popleft())
+            offset = self._take(room, what)
+            used_before, self._used_up_to = offset < self._used_up_to, max(self._used_up_to, offset + room)
+        block = Block(self, offset, room, size)
+        if used_before:
+            np.asarray(block).fill(0)
+        return block
+
+    def _take(self, room: int, what: str) -> int:
+        """The offset of the first free piece that is large enough; the memory grows if there is none."""
+        at = self._find(room)
+        if at is None:
+            self._grow(room, what)
+            at = self._find(room)
+            assert at is not None
+        offset, size = self._free.pop(at)
+        if size > room:
+            self._free.insert(at, (offset + room, size - room))
+        return offset
+
+    def _find(self, room: int) -> int | None:
+        return next((at for at, (_, size) in enumerate(self._free) if size >= room), None)
+
+    def _grow(self, room: int, what: str) -> None:
+        """Add pages, as many as are missing behind a free piece at the end."""
+        end = self.size
+        at_end = self._free[-1][1] if self._free and sum(self._free[-1]) == end else 0
+        pages = -(-(room - at_end) // PAGE)
+        try:
+            before = self.memory.grow(self.store, pages)
+        except Exception:
+            raise OperationError(
+                f"{self.name}: there is no memory for {what}: {end} bytes and {pages * PAGE} more exceed {self._bound()}"
+            ) from None
+        if address_of(self.memory.data_ptr(self.store)) != self.base:
+            raise OperationError(f"{self.name}: the engine moved the memory; all views of it are lost")
+        self._give_back(before * PAGE, pages * PAGE)
+
+    def _bound(self) -> str:
+        """What keeps the memory from growing."""
+        declared = self.memory.type(self.store).limits.max
+        if declared is not None and declared * PAGE < self._limit:
+            return f"what the module declares, {declared * PAGE}"
+        return f"the limit of {self._limit}"
+
+    def _give_back(self, offset: int, size: int) -> None:
+        """Add a piece to the free ones, and join it with its neighbours."""
+        insort(self._free, (offset, size))
+        at = self._free.index((offset, size))
+        for left in (at, at - 1):
+            if 0 <= left < len(self._free) - 1:
+                (start, length), (following, more) = self._free[left : left + 2]
+                if start + length == following:
+                    self._free[left : left + 2] = [(start, length + more)]
+
+    def release(self, offset: int, size: int) -> None:
+        """Take a piece back, at the next allocation."""
+        self._released.append((offset, size))
+
+    def owns(self, array: np.ndarray) -> bool:
+        """Whether all of an array's memory lies in here."""
+        low, high = np.lib.array_utils.byte_bounds(array)
+        return self.base <= low and high <= self.base + self.size
+
+    def offset(self, array: np.ndarray) -> int:
+        """Where in the linear memory an array begins: the pointer that functions get."""
+        start: int = array.__array_interface__["data"][0]
+        return start - self.base
+
+
+class Block:
+    """A piece of linear memory; NumPy arrays over it hold it, and it holds the memory.
+
+    Attributes:
+        offset: where it begins.
+    """
+
+    __slots__ = ("__array_interface__", "__weakref__", "_arena", "_room", "offset")
+
+    def __init__(self, arena: Arena, offset: int, room: int, size: int) -> None:
+        self._arena, self.offset, self._room = arena, offset, room
+        self.__array_interface__: dict[str, Any] = {
+            "version": 3,
+            "shape": (size,),
+            "typestr": "|u1",
+            "data": (arena.base + offset, False),
+        }
+
+    def __del__(self) -> None:
+        self._arena.release(self.offset, self._room)

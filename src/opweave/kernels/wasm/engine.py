@@ -1,0 +1,208 @@
+"""The engine (wasmtime) behind everything here: how it is configured, how calls end in time, what its errors say."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from ...errors import DataError, MLError, OperationError, import_extra
+
+if TYPE_CHECKING:
+    import wasmtime
+
+PAGE = 65536
+"""Bytes of a page of linear memory."""
+TICK = 0.01
+"""Seconds between two looks at the clock while a function runs."""
+STACK = 256 * 1024
+"""Bytes of the thread's own stack that WebAssembly may take; more is a trap. Threads need at least twice as much."""
+TABLE_ELEMENTS = 1_000_000
+"""The largest table (of functions) that a module may have."""
+
+
+def library() -> Any:
+    """The package `wasmtime`.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    return import_extra("wasmtime", "wasm", "a WebAssembly module")
+
+
+@cache
+def engine(interruptible: bool, reservation: int) -> wasmtime.Engine:
+    """The engine of this process for modules with or without a timeout, whose memory may grow to `reservation` bytes."""
+    config = library().Config()
+    # With traps by signals, a handler that is installed later (`faulthandler.enable()` is one) sees the signal first and
+    # ends the process. Explicit checks cost 2 to 20%, and nobody else's handlers matter.
+    config.signals_based_traps = False
+    config.epoch_interruption = interruptible
+    # All addresses are reserved from the start, so that the memory stays where it is when it grows: views point into it.
+    config.memory_may_move = False
+    config.memory_reservation = reservation
+    config.max_wasm_stack = STACK
+    made: wasmtime.Engine = library().Engine(config)
+    if interruptible:
+        ticker.engines.append(made)
+    return made
+
+
+class Ticker:
+    """The clock of the engines: a thread that ticks while functions with a timeout run, and sleeps otherwise.
+
+    Attributes:
+        engines: those whose epoch it counts.
+        now: the number of ticks so far; never ahead of the engines.
+        running: one object for each call that is under way.
+    """
+
+    def __init__(self) -> None:
+        self.engines: list[wasmtime.Engine] = []
+        self.now = 0
+        self.running: set[object] = set()
+        self.awake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def start(self, call: object) -> None:
+        """Tick, at least until `call` is discarded from `running`."""
+        self.running.add(call)
+        if not self.awake.is_set() or self._thread is None:
+            self._wake()
+
+    def _wake(self) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="opweave-wasm-ticker", daemon=True)
+                self._thread.start()
+            self.awake.set()
+
+    def _run(self) -> None:
+        while True:
+            self.awake.wait()
+            time.sleep(TICK)
+            for engine in self.engines:
+                engine.increment_epoch()
+            self.now += 1
+            if not self.running:
+                self.awake.clear()
+                if self.running:  # a call that began between the two lines above
+                    self.awake.set()
+
+    def after_fork(self) -> None:
+        """Forget the thread, which a child process does not have."""
+        self._thread, self._lock, self.awake = None, threading.Lock(), threading.Event()
+        self.running.clear()
+
+
+ticker = Ticker()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=ticker.after_fork)
+
+
+def ticks(timeout: float) -> int:
+    """Ticks after which a call has run for at least `timeout` seconds: the first one may come at once, or just be missed."""
+    return math.ceil(timeout / TICK) + 2
+
+
+@contextmanager
+def deadline(store: wasmtime.Store, timeout: float | None) -> Iterator[None]:
+    """Let what runs inside end with a trap after `timeout` seconds."""
+    if timeout is None:
+        yield
+        return
+    call = object()
+    store.set_epoch_deadline(ticks(timeout))
+    ticker.start(call)
+    try:
+        yield
+    finally:
+        ticker.running.discard(call)
+
+
+@cache
+def call_unchecked() -> Any:
+    """`wasmtime_func_call_unchecked(context, function, values, count, trap) -> error`, with addresses as integers.
+
+    A twentieth of the time of `Func.__call__`, which checks and converts what is known to be right. The GIL is released.
+    """
+    from wasmtime import _ffi
+
+    address, size = ctypes.c_void_p, ctypes.c_size_t
+    prototype = ctypes.CFUNCTYPE(address, address, address, address, size, address)
+    return prototype(("wasmtime_func_call_unchecked", _ffi.dll))
+
+
+def address_of(pointer_or_structure: Any) -> int:
+    """The address that a ctypes pointer holds, or where a structure lies."""
+    target = pointer_or_structure.contents if hasattr(pointer_or_structure, "contents") else pointer_or_structure
+    return ctypes.addressof(target)
+
+
+def taken_error(address: int) -> Exception:
+    """The error at an address that the engine returned; its memory is freed with it."""
+    from wasmtime import WasmtimeError, _bindings
+
+    error: Exception = WasmtimeError._from_ptr(ctypes.cast(address, ctypes.POINTER(_bindings.wasmtime_error_t)))
+    return error
+
+
+def taken_trap(address: int) -> Exception:
+    """The trap at an address that the engine returned; its memory is freed with it."""
+    from wasmtime import Trap, _bindings
+
+    trap: Exception = Trap._from_ptr(ctypes.cast(address, ctypes.POINTER(_bindings.wasm_trap_t)))
+    return trap
+
+
+def explain(error: Exception, what: str, timeout: float | None) -> MLError:
+    """Our error for a trap or an error of the engine.
+
+    Args:
+        error: what the engine raised.
+        what: who failed, such as `box3 'blur': box3 of ops.wasm`.
+        timeout: the time that it was given.
+    """
+    module = library()
+    if not isinstance(error, module.Trap):
+        return OperationError(f"{what}: {reason(error)}")
+    code = error.trap_code
+    if code is module.TrapCode.INTERRUPT:
+        return OperationError(f"{what} ran longer than its timeout of {timeout} s and was stopped{_where(error)}")
+    kind = code.name.lower().replace("_", " ") if code is not None else reason(error)
+    return OperationError(f"{what} trapped: {kind}{_where(error)}")
+
+
+def explain_load(error: Exception, name: str, timeout: float | None) -> MLError:
+    """Our error for what went wrong while a module was instantiated."""
+    if isinstance(error, library().Trap):
+        if error.frames:
+            return explain(error, f"{name}: its start function", timeout)
+        return DataError(f"{name}: a segment lies outside of its memory or table: {reason(error)}")
+    text = reason(error)
+    # The engine tells limits from mistakes in words only.
+    kind = OperationError if "limit" in text or "allocate" in text or "mmap" in text else DataError
+    return kind(f"{name}: {text}")
+
+
+def reason(error: Exception) -> str:
+    """The reason in an error of the engine, which may be followed by a trace; causes are joined to one line."""
+    lines = [line.strip() for line in str(error).split("\n\nStack backtrace")[0].splitlines()]
+    reasons = [line.split(": ", 1)[-1] if line[:1].isdigit() else line for line in lines]
+    return "; ".join(reason for reason in reasons if reason and not reason.startswith("Caused by"))
+
+
+def _where(trap: wasmtime.Trap) -> str:
+    """The function that trapped, and those that had called it."""
+    names = [frame.func_name or f"function {frame.func_index}" for frame in trap.frames]
+    if not names:
+        return ""
+    shown = [*names[:3], "…"] if len(names) > 4 else names
+    return f" (in {', called by '.join(shown)})"

@@ -1,0 +1,197 @@
+"""A function of a module as the kernel of an operation."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import OperationError, ValidationError, require
+from ...graph import MAX_RANK, Desc
+from .. import Arrays, KernelCall
+from . import signature as signatures
+from .engine import address_of, call_unchecked, taken_error, taken_trap, ticker, ticks
+from .module import Module
+from .signature import Argument, FunctionType, Place
+
+if TYPE_CHECKING:
+    from .arena import Block
+
+_PACKERS: dict[str, Callable[[Any], Any]] = {
+    "i32": lambda value: value & 0xFFFFFFFF,
+    "i64": lambda value: value & 0xFFFFFFFFFFFFFFFF,
+    "f32": lambda value: int.from_bytes(ctypes.c_float(value), "little"),
+    "f64": lambda value: int.from_bytes(ctypes.c_double(value), "little"),
+}
+"""The bits of a value, as an unsigned integer."""
+_VALUE = 2
+"""64-bit words of a value in the engine's calling convention (the largest is a vector)."""
+
+
+class WasmKernel:
+    """An exported function of a WebAssembly module that computes a node's results.
+
+    Args:
+        module: what `opweave.wasm.load` returned.
+        function: the name of the export.
+        signature: which values it gets, in the words of `opweave.kernels.wasm`; None: the pointers of all operands, those of
+            all results, the number of elements of the first result, and all attributes, in order.
+
+    Raises:
+        ValidationError: the module does not export such a function.
+    """
+
+    def __init__(self, module: Module, function: str, signature: str | None = None) -> None:
+        require(isinstance(module, Module), f"a wasm kernel needs a module of opweave.wasm.load, got {module!r}")
+        require(isinstance(function, str), f"a wasm kernel needs the name of an export, got {function!r}")
+        require(
+            function in module.exports,
+            f"{module.name} exports no function {function!r}; it exports {', '.join(module.exports) or 'none'}",
+        )
+        require(signature is None or isinstance(signature, str), f"signature must be a string, got {signature!r}")
+        self.module, self.function, self.signature = module, function, signature
+
+    def __repr__(self) -> str:
+        return f"<WasmKernel {self.function}{self.module.exports[self.function]} of {self.module.name}>"
+
+    def prepare(self, call: KernelCall) -> PreparedWasm:
+        """The kernel for a node.
+
+        Raises:
+            ValidationError: the function does not take what the signature passes; the message shows both.
+        """
+        kind = self.module.exports[self.function]
+        try:
+            arguments = signatures.parse(self.signature, call)
+            signatures.check(arguments, kind, self.module.arena.wide)
+        except ValidationError as error:
+            shown = signatures.written(self.signature, call)
+            raise ValidationError(
+                f"{call.title}: the signature {shown!r} does not fit {self.function}{kind} of {self.module.name}: {error}"
+            ) from None
+        return PreparedWasm(self, call, arguments, kind)
+
+
+class PreparedWasm:
+    """A WebAssembly kernel for one node."""
+
+    def __init__(self, kernel: WasmKernel, call: KernelCall, arguments: list[Argument], kind: FunctionType) -> None:
+        self.kernel, self.call, self.kind = kernel, call, kind
+        self._arguments = arguments
+
+    @property
+    def arena(self) -> Module:
+        """The module in whose memory operands and results must lie; the same for all modules that share it."""
+        return self.kernel.module.home
+
+    @property
+    def detail(self) -> str:
+        """The names of function and module."""
+        return f"wasm {self.kernel.function}, {self.kernel.module.name}"
+
+    def bind(self, inputs: Mapping[str, Arrays], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
+        """Tie the function to arrays in the module's memory; what is returned runs it once.
+
+        Raises:
+            ValidationError: an array lies elsewhere, or is not what was declared.
+        """
+        arrays = self._arrays(inputs, outputs)
+        tables: list[Block] = []
+        values = []
+        for argument, kind in zip(self._arguments, self.kind.parameters, strict=True):
+            value = argument.number
+            if argument.kind == "tensor":
+                array = arrays.get(argument.place)
+                value = 0 if array is None else self.arena.arena.offset(array)
+            elif argument.kind != "number":
+                tables.append(self._table(argument, arrays))
+                value = tables[-1].offset
+            values.append(_PACKERS[kind](value))
+        return self._caller(values, (list(arrays.values()), tables))
+
+    def _arrays(self, inputs: Mapping[str, Arrays], outputs: Sequence[np.ndarray]) -> dict[Place, np.ndarray]:
+        """All arrays by their places, checked."""
+        arrays: dict[Place, np.ndarray] = {}
+        for name, desc in self.call.inputs.items():
+            value = inputs[name]
+            if isinstance(desc, tuple):
+                assert isinstance(value, tuple)
+                for number, (item, one) in enumerate(zip(value, desc, strict=True)):
+                    arrays[Place(name, number)] = self._checked(f"{name}[{number}]", item, one)
+            elif desc is not None:
+                assert isinstance(value, np.ndarray)
+                arrays[Place(name, None)] = self._checked(name, value, desc)
+        for number, (output, one) in enumerate(zip(outputs, self.call.outputs, strict=True)):
+            arrays[Place("", number)] = self._checked(f"out{number}", output, one)
+        return arrays
+
+    def _checked(self, name: str, array: np.ndarray, desc: Desc) -> np.ndarray:
+        title, module = self.call.title, self.kernel.module
+        fits = array.dtype == desc.data_type and array.shape == desc.shape and array.flags.c_contiguous
+        if not fits:
+            raise ValidationError(f"{title}: {name} must be {desc}, contiguous, got {array.dtype}{list(array.shape)}")
+        if not module.owns(array):
+            raise ValidationError(
+                f"{title}: {name} must lie in the memory of {module.name}; module.allocate makes such arrays"
+            )
+        return array
+
+    def _table(self, argument: Argument, arrays: Mapping[Place, np.ndarray]) -> Block:
+        """Pointers to the tensors of a sequence, or descriptors, in linear memory."""
+        arena = self.arena.arena
+        if argument.kind == "tensors":
+            offsets = [arena.offset(arrays[Place(argument.place.name, i)]) for i in range(len(argument.descs))]
+            rows = np.array(offsets, np.uint64 if arena.wide else np.uint32)
+        else:
+            padded = [[desc.rank, *desc.shape, *[0] * (MAX_RANK - desc.rank)] for desc in argument.descs]
+            rows = np.array(padded, np.uint32)
+        block = arena.block(rows.nbytes, f"the table {argument.text}")
+        np.asarray(block)[:] = rows.reshape(-1).view(np.uint8)
+        return block
+
+    def _caller(self, values: list[int], kept: object) -> Callable[[], None]:
+        """The bound call. It is on the way of every run: everything that can be made before is."""
+        module = self.kernel.module
+        count = max(len(values), len(self.kind.results))
+        buffer = (ctypes.c_uint64 * (_VALUE * max(count, 1)))()
+        for number, value in enumerate(values):
+            buffer[_VALUE * number] = value
+        trap = ctypes.c_void_p()
+        engine_call = call_unchecked()
+        store, lock, arena = module.arena.store, module.arena.lock, module.arena
+        function = module.function(self.kernel.function)
+        context = address_of(store._context())
+        addresses = (context, ctypes.addressof(function), ctypes.addressof(buffer), count, ctypes.addressof(trap))
+        first = values[0] if values else 0
+        returns = bool(self.kind.results)
+        timeout = module.timeout
+        duration = 0 if timeout is None else ticks(timeout)
+        token = object()
+        what = f"{self.call.title}: {self.kernel.function} of {module.name}"
+
+        def run() -> None:
+            with lock:
+                buffer[0], trap.value = first, None  # results take the place of values
+                if duration:
+                    if arena.armed != (ticker.now, duration):
+                        arena.armed = (ticker.now, duration)
+                        store.set_epoch_deadline(duration)
+                    try:
+                        ticker.start(token)
+                        error = engine_call(*addresses)
+                    finally:
+                        ticker.running.discard(token)
+                else:
+                    error = engine_call(*addresses)
+                if error or trap.value:
+                    raised = taken_error(error) if error else taken_trap(trap.value or 0)
+                    raise module.failed(raised, what)
+                status = buffer[0] & 0xFFFFFFFF if returns else 0
+            if status:
+                signed = ctypes.c_int32(status).value
+                raise OperationError(f"{what} returned the status {signed}")
+
+        run.kept = kept, function, module  # type: ignore[attr-defined]  # what the addresses point to
+        return run

@@ -1,0 +1,216 @@
+"""Signatures: which values a WebAssembly function gets, in words of the operation's parameters.
+
+    "x*, y*, out*, out.size, alpha"
+
+The package's page (`opweave.kernels.wasm`) lists the words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import prod
+from operator import mul
+from typing import Any, Literal, TypeAlias
+
+from ... import dtypes
+from ...errors import ValidationError, require
+from ...graph import Desc
+from .. import KernelCall
+
+WasmType: TypeAlias = Literal["i32", "i64", "f32", "f64"]
+
+_ITEM = re.compile(
+    r"(?P<name>[A-Za-z_]\w*)(?:\[(?P<element>\d+)\])?"
+    r"(?:\.(?P<field>[a-z_]+)(?:\[(?P<index>-?\d+)\])?)?"
+    r"(?P<pointer>\*)?(?::(?P<type>\w+))?",
+    re.ASCII,
+)
+_RESULT = re.compile(r"out(\d*)")
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionType:
+    """What a WebAssembly function takes and returns: `(i32, f32) -> i32`."""
+
+    parameters: tuple[str, ...]
+    results: tuple[str, ...]
+
+    def __str__(self) -> str:
+        results = "()" if not self.results else self.results[0] if len(self.results) == 1 else _listed(self.results)
+        return f"{_listed(self.parameters)} -> {results}"
+
+
+def _listed(types: Sequence[str]) -> str:
+    return f"({', '.join(types)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An operand or a result; one of several where the operand is a sequence.
+
+    Attributes:
+        name: the operand's parameter; empty for results.
+        number: which of the results, or of a sequence's operands; None for a whole operand.
+    """
+
+    name: str
+    number: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A value that a function gets.
+
+    Attributes:
+        text: how the signature says it.
+        kind: a number that is known, a pointer to a tensor, a pointer to a table of pointers to the tensors of a sequence,
+            or a pointer to descriptors.
+        number: the value of a known number.
+        place: what pointers point to.
+        descs: what the descriptors tell.
+    """
+
+    text: str
+    kind: Literal["number", "tensor", "tensors", "descs"]
+    number: int | float = 0
+    place: Place = Place("", None)
+    descs: tuple[Desc, ...] = ()
+
+
+def parse(signature: str | None, call: KernelCall) -> list[Argument]:
+    """The values that a function gets for one node.
+
+    Raises:
+        ValidationError: the signature cannot be read, or speaks of what the operation does not have.
+    """
+    items = _default(call) if signature is None else [item.strip() for item in signature.split(",")]
+    return [_argument(item, call) for item in items if item]
+
+
+def written(signature: str | None, call: KernelCall) -> str:
+    """The signature in words, also where none was given."""
+    return signature if signature is not None else f"{', '.join(_default(call))} (the default)"
+
+
+def _default(call: KernelCall) -> list[str]:
+    """Pointers to operands and results, the number of elements of the first result, attributes."""
+    items = []
+    for name, value in call.inputs.items():
+        items += [f"{name}[{i}]*" for i in range(len(value))] if isinstance(value, tuple) else [f"{name}*"]
+    items += [f"out{number}*" for number in range(len(call.outputs))]
+    items.append("out0.size")
+    for name, value in call.attributes.items():
+        items += [f"{name}[{i}]" for i in range(len(value))] if isinstance(value, (tuple, list)) else [name]
+    return items
+
+
+def _argument(item: str, call: KernelCall) -> Argument:
+    match = _ITEM.fullmatch(item)
+    require(match is not None, f"the signature has {item!r}; it takes name*, name.size, name.shape[0], attribute, …")
+    assert match is not None
+    name, element = match["name"], None if match["element"] is None else int(match["element"])
+    try:
+        if name in call.inputs:
+            return _of_tensor(item, match, Place(name, element), call.inputs[name])
+        result = _RESULT.fullmatch(name)
+        if result and element is None and name not in call.attributes:
+            number = int(result[1] or 0)
+            require(number < len(call.outputs), f"there are {len(call.outputs)} results")
+            require(bool(result[1]) or len(call.outputs) == 1, "there are several results: out0, out1, …")
+            return _of_tensor(item, match, Place("", number), call.outputs[number])
+        if name in call.attributes:
+            return _of_attribute(item, match, element, call.attributes[name])
+    except ValidationError as error:
+        raise ValidationError(f"{item!r} in the signature: {error}") from None
+    known = ", ".join([*call.inputs, *(f"out{i}" for i in range(len(call.outputs))), *call.attributes])
+    raise ValidationError(f"the signature speaks of {name!r}; there are {known}")
+
+
+def _of_tensor(item: str, match: re.Match[str], place: Place, given: Desc | tuple[Desc, ...] | None) -> Argument:
+    """A pointer to an operand or a result, or a number of its descriptor."""
+    field, pointer, wanted = match["field"], bool(match["pointer"]), match["type"]
+    descs = given if isinstance(given, tuple) else () if given is None else (given,)
+    if isinstance(given, tuple) and place.number is not None:
+        require(place.number < len(given), f"there are {len(given)} operands")
+        descs = (given[place.number],)
+    else:
+        require(place.number is None or not place.name, "this operand is no sequence")
+    if wanted is not None and pointer and field is None:
+        require(wanted in dtypes.INFO, f"{wanted!r} is not a data type of WebNN ({', '.join(dtypes.ANY)})")
+        for desc in descs:
+            require(desc.data_type == wanted, f"the function takes {wanted}, got {desc}")
+    whole_sequence = isinstance(given, tuple) and place.number is None
+    if pointer and field is None:
+        return Argument(item, "tensors" if whole_sequence else "tensor", place=place, descs=descs)
+    if pointer:
+        require(field == "desc", f"only a tensor and its desc have a pointer, not {field}")
+        return Argument(item, "descs", place=place, descs=descs)
+    if field == "count":
+        require(isinstance(given, tuple), "this operand is no sequence")
+        return Argument(item, "number", len(descs))
+    require(field is not None, "a tensor is passed as a pointer, name*")
+    require(not whole_sequence, f"a sequence has operands: {place.name}[0].{field}")
+    require(given is not None, "the operand is absent; only its pointer can be passed, which is 0")
+    return Argument(item, "number", _number_of(descs[0], str(field), match["index"]))
+
+
+def _number_of(desc: Desc, field: str, index: str | None) -> int:
+    """A number that a descriptor tells."""
+    # In elements; tensors in linear memory are always C-contiguous.
+    strides = tuple(accumulate((1, *desc.shape[:0:-1]), mul))[: desc.rank][::-1]
+    outer = tuple(prod(desc.shape[:axis]) for axis in range(desc.rank))
+    vectors: dict[str, tuple[int, ...]] = {"shape": desc.shape, "strides": strides, "outer": outer}
+    numbers = {
+        "size": desc.element_count,
+        "rank": desc.rank,
+        "bytes": desc.byte_length,
+        "data_type": dtypes.INFO[desc.data_type].onnx,
+    }
+    if field in vectors:
+        axis = desc.rank if index is None else int(index)
+        require(-desc.rank <= axis < desc.rank, f"{field} takes an axis in [{-desc.rank}, {desc.rank}) for {desc}")
+        return vectors[field][axis]
+    require(field in numbers and index is None, f"a tensor has {', '.join([*numbers, *vectors])}, count and desc*")
+    return numbers[field]
+
+
+def _of_attribute(item: str, match: re.Match[str], element: int | None, value: Any) -> Argument:
+    require(not match["pointer"] and not match["field"], "an attribute is passed by its value")
+    if isinstance(value, (tuple, list)):
+        require(element is not None and element < len(value), f"the attribute has {len(value)} values: name[0], …")
+        value = value[int(str(match["element"]))]
+    else:
+        require(element is None, "this attribute is no sequence")
+    require(isinstance(value, (bool, int, float)), f"functions take numbers, got {value!r}")
+    return Argument(item, "number", int(value) if isinstance(value, bool) else value)
+
+
+def check(arguments: Sequence[Argument], function: FunctionType, wide: bool) -> None:
+    """Require that a function takes these values.
+
+    Raises:
+        ValidationError: saying which value does not fit.
+    """
+    require(
+        len(arguments) == len(function.parameters),
+        f"it gives {len(arguments)} values for {len(function.parameters)} parameters",
+    )
+    for argument, kind in zip(arguments, function.parameters, strict=True):
+        if argument.kind != "number":
+            pointer = "i64" if wide else "i32"
+            require(kind == pointer, f"{argument.text!r} is a pointer, {pointer} here, not {kind}")
+            continue
+        match = _ITEM.fullmatch(argument.text)
+        declared = match and match["type"]
+        require(declared in (None, kind), f"{argument.text!r} is declared {declared}, not {kind}")
+        if kind in ("f32", "f64"):
+            continue
+        number = argument.number
+        require(isinstance(number, int), f"{argument.text!r} is a float, {number}, not {kind}")
+        bits = int(kind[1:]) if kind in ("i32", "i64") else 0
+        require(bits > 0, f"{argument.text!r} cannot be passed as {kind}")
+        require(-(1 << bits - 1) <= number < 1 << bits, f"{argument.text!r} is {number}, which {kind} cannot hold")
+    require(function.results in ((), ("i32",)), f"it returns {function.results}, not () or an i32 status")
