@@ -22,8 +22,9 @@ from . import elements
 from .elements import Array, Precision, Rule
 from .ir import Call, Cast, Const, Expr, Index, Load, Program, Reduce, Source, walk
 
-BLOCK_BYTES = 2**20
-"""Temporaries take so many bytes at once, unless one position of the result needs more: they stay in the cache."""
+BLOCK_BYTES = 2**18
+"""Temporaries take so many bytes at once, unless one position of the result needs more: they stay in
+the cache, and in memory that the allocator keeps."""
 
 
 def evaluate(
@@ -269,7 +270,7 @@ class _Stage:
             return peak
 
         if sum(isinstance(step.node, (Call, Cast, Reduce)) for step in steps) <= len(self.bodies):
-            return extents if most() <= 64 * BLOCK_BYTES else _halved(extents, most, 64 * BLOCK_BYTES)
+            return extents if most() <= 256 * BLOCK_BYTES else _halved(extents, most, 256 * BLOCK_BYTES)
         return _halved(extents, most, BLOCK_BYTES)
 
     def _mark_targets(self) -> None:

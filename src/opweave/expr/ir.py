@@ -15,7 +15,8 @@ known. Nothing is promoted, except that indices and Python's numbers take the ty
 
 float16 is a type of storage: arithmetic on it, and its constants, are float32, and results are rounded once: when they are
 stored, or cast to float16 (a cast from float16 takes what was computed as it is). Integers wrap around; a shift by as many
-bits as there are or more (or by less than 0) gives 0, or -1 for negative numbers to the right. `max` and `min` are NaN where an operand is. Comparisons yield "bool", which is stored as uint8.
+bits as there are or more (or by less than 0) gives 0, or -1 for negative numbers to the right. `max` and `min` are NaN
+where an operand is. Comparisons yield "bool", which is stored as uint8.
 """
 
 from __future__ import annotations

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache
 from importlib.util import find_spec
 from threading import Lock
-from typing import Literal, Protocol, get_args
+from typing import Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
 
 from ..errors import ValidationError
-from .ir import Program
+from .evaluate import Plan
+from .ir import Program, Type, walk
 
 Engine = Literal["auto", "halide", "numpy"]
 """What runs expressions: "auto" is Halide where the extra `halide` is installed, else NumPy."""
@@ -44,11 +45,18 @@ def is_compiled() -> bool:
         raise ValidationError(f"{VARIABLE} must be one of {', '.join(get_args(Engine))}, got {chosen!r}")
     if chosen != "auto":
         return chosen == "halide"
+    return has_halide()
+
+
+@cache
+def has_halide() -> bool:
+    """Whether the extra `halide` is installed."""
     return all(find_spec(module) is not None for module in ("halide", "llvmlite"))
 
 
-_kernels: OrderedDict[tuple[str, bool], Kernel] = OrderedDict()
-_locks: dict[tuple[str, bool], Lock] = {}
+_Key: TypeAlias = tuple[str, tuple[Type, ...], bool]
+_kernels: OrderedDict[_Key, Kernel] = OrderedDict()
+_locks: dict[_Key, Lock] = {}
 _lock = Lock()
 
 
@@ -59,7 +67,9 @@ def compile(program: Program, engine: Engine = "auto") -> Kernel:
         MissingExtraError: Halide is asked for, and not installed.
     """
     compiled = is_compiled() if engine == "auto" else engine == "halide"
-    key = (str(program), compiled)
+    bodies = (*(stored.body for stored in program.stored), *program.roots)
+    # The text has no types of constants: 1 may be an int8 or an int64 where nothing else says so.
+    key = (str(program), tuple(node.type for node in walk(*bodies)), compiled)
     with _lock:
         known = _kernels.get(key)
         if known is not None:
@@ -91,12 +101,10 @@ def _compile(program: Program, compiled: bool) -> Kernel:
 class _NumpyKernel:
     """A program that NumPy evaluates."""
 
-    detail = "NumPy"
-
     def __init__(self, program: Program) -> None:
-        self.program = program
+        self.plan = Plan(program)
+        extra = "" if has_halide() else "; the extra halide compiles expressions: pip install 'opweave[halide]'"
+        self.detail = "NumPy" + extra
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
-        from .evaluate import evaluate
-
-        return partial(evaluate, self.program, inputs, outputs)
+        return self.plan.bind(inputs, outputs)
