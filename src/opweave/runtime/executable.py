@@ -19,10 +19,13 @@ from ..arrays import as_array, contiguous, fit
 from ..errors import InvalidStateError, ValidationError, require
 from ..graph import Desc, Graph, printable
 from ..tensor import MLTensor
+from .profile import intermediates
+from .segments import SegmentedExecutable
 
 if TYPE_CHECKING:
     from ..backends import Binding, Executable, Placement
     from ..context import MLContext
+    from .profile import Profile
 
 MAX_BINDINGS = 64
 """How many combinations of tensors a graph stays bound to; beyond that, the oldest must be bound (and validated) again."""
@@ -75,14 +78,50 @@ class MLGraph:
         return self.check_alive().explain()
 
     def explain(self) -> str:
-        """The graph as text, followed by what runs where: native, composed of several kernels, or decomposed."""
-        rows = [(p.node, p.device, p.how, p.detail) for p in self.placements()]
+        """The graph as text, followed by what runs where: native, composed of several kernels, decomposed, …
+
+        Where one engine cannot run all of it, each operation has the number of its segment before it, and the last line
+        says how the segments share memory.
+        """
+        executable = self.check_alive()
+        placements = executable.explain()
+        rows = [(p.node, p.device, p.how, p.detail) for p in placements]
+        last = ""
+        if isinstance(executable, SegmentedExecutable):
+            rows = [(str(p.segment), *row) for p, row in zip(placements, rows, strict=True)]  # type: ignore[misc]
+            last = f"\n\nintermediates: {intermediates(executable.plan)}"
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         table = "\n".join(
             "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
             for row in rows
         )
-        return f"{self._graph}\n\nwhat runs where:\n{table}"
+        return f"{self._graph}\n\nwhat runs where:\n{table}{last}"
+
+    def profile(
+        self,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        outputs: Mapping[str, Any] | None = None,
+        repeat: int = 10,
+    ) -> Profile:
+        """Run the graph, and measure each of its steps: time, bytes, copies, and how much memory is used again.
+
+        Args:
+            inputs: an array or tensor for each input, by name; None for random ones.
+            outputs: arrays or tensors to write results into, by name; those without one get memory of their own.
+            repeat: how many runs to measure, after one that is not measured.
+
+        Returns:
+            A table to `print`, and its numbers.
+
+        Raises:
+            InvalidStateError: the graph is destroyed, or the context lost.
+            ValidationError: missing or unknown names; arrays or tensors that do not fit.
+            OperationError: a kernel failed.
+        """
+        from .profile import profile
+
+        return profile(self, inputs, outputs, repeat)
 
     def check_alive(self) -> Executable:
         """The executable; `InvalidStateError` once the graph is destroyed or its context lost."""

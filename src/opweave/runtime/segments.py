@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import RLock
+from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ def compile(graph: Graph, backend: Backend, *, device: str, power_preference: Po
     if [part.kind for part in parts] == ["backend"]:
         return backend.compile(graph, device=device, power_preference=power_preference)
     runners = [choose.runner(part, device, power_preference) for part in parts]
-    return SegmentedExecutable(legal, runners, _placements(graph, legal, origin, parts, runners))
+    return SegmentedExecutable(legal, runners, _placements(graph, legal, origin, parts, runners), origin)
 
 
 class _Choice:
@@ -235,14 +236,16 @@ class Step:
         title: the operations that it runs, or what it copies.
         segment: the number of the segment that it belongs to.
         run: does it.
-        bytes: how many it reads and writes.
+        reads: how many bytes it takes, weights included.
+        writes: how many bytes it yields.
         is_copy: whether it is a copy into or out of memory that a kernel can reach.
     """
 
     title: str
     segment: int
     run: Callable[[], None]
-    bytes: int
+    reads: int
+    writes: int
     is_copy: bool = False
 
 
@@ -250,11 +253,19 @@ class SegmentedExecutable:
     """A compiled graph of several segments.
 
     Attributes:
+        graph: what runs; operations that nothing runs whole are decomposed in it.
+        origin: for each of its nodes, the one of the user's graph that it stems from.
         plan: how its intermediates share memory (those on the host).
     """
 
-    def __init__(self, graph: Graph, runners: Sequence[_Runner], placements: list[Placement]) -> None:
-        self.graph, self.runners, self._placements = graph, runners, placements
+    def __init__(
+        self,
+        graph: Graph,
+        runners: Sequence[_Runner],
+        placements: list[Placement],
+        origin: Mapping[Node, Node],
+    ) -> None:
+        self.graph, self.runners, self.origin, self._placements = graph, runners, origin, placements
         # Intermediates are the same memory at each run: one at a time.
         self._lock = RLock()
         self._running = False
@@ -264,6 +275,20 @@ class SegmentedExecutable:
     def explain(self) -> list[Placement]:
         """What runs where, one entry a node of the user's graph."""
         return self._placements
+
+    def crossings(self) -> list[tuple[int, Operand]]:
+        """Segments and those of their operands that are copied, since the kernel cannot reach the memory they lie in.
+
+        Inputs and outputs of the graph count as if they lay elsewhere; tensors in the kernel's memory need no copy.
+        """
+        found = []
+        for number, runner in enumerate(self.runners):
+            if runner.arena is not None:
+                operands = dict.fromkeys((*runner.reads, *runner.part.outputs))
+                foreign = [o for o in operands if not o.is_constant]
+                known = ((operand, self._fixed.get(operand)) for operand in foreign)
+                found += [(number, o) for o, array in known if array is None or not runner.arena.owns(array)]
+        return found
 
     # Memory ----------------------------------------------------------------------------------------------------------
 
@@ -316,7 +341,8 @@ class SegmentedExecutable:
         for operand, target in twins:
             reason = "an output under another name"
             run = partial(memory.copy, target, arrays[operand], reason)
-            steps.append(Step(f"copy: {reason}", len(self.runners) - 1, run, 2 * target.nbytes, is_copy=True))
+            size = target.nbytes
+            steps.append(Step(f"copy {operand.desc}: {reason}", len(self.runners) - 1, run, size, size, is_copy=True))
         return SegmentedCall(self, steps)
 
     def _steps(self, number: int, runner: _Runner, arrays: dict[Operand, np.ndarray]) -> list[Step]:
@@ -324,9 +350,7 @@ class SegmentedExecutable:
         local: Mapping[Operand, np.ndarray] = arrays
         before: list[Step] = []
         after: list[Step] = []
-        moved = 0
-        for operand in (*runner.reads, *runner.part.outputs):
-            moved += operand.desc.byte_length
+        taken = dict.fromkeys((*runner.reads, *_constants(runner.part)))
         if runner.arena is not None:
             local = dict(arrays)
             for operand in dict.fromkeys((*runner.reads, *runner.part.outputs)):
@@ -335,19 +359,21 @@ class SegmentedExecutable:
                     continue
                 inside = runner.arena.allocate(operand.desc)
                 local[operand] = inside
-                reads = operand in runner.reads
-                if reads and operand.is_constant:
+                is_read = operand in runner.reads
+                if is_read and operand.is_constant:
                     memory.copy(inside, array, "a constant into the memory of a kernel")
                     self._fixed[operand] = inside
                     continue
-                reason = f"{'into' if reads else 'out of'} the memory of {runner.title}"
-                target, source = (inside, array) if reads else (array, inside)
+                reason = f"{'into' if is_read else 'out of'} the memory of {runner.title}"
+                target, source = (inside, array) if is_read else (array, inside)
                 step = Step(
                     f"copy {operand.desc} {reason}", number, partial(memory.copy, target, source, reason),
-                    2 * array.nbytes, is_copy=True,
+                    array.nbytes, array.nbytes, is_copy=True,
                 )  # fmt: skip
-                (before if reads else after).append(step)
-        return [*before, Step(runner.title, number, runner.bind(local), moved), *after]
+                (before if is_read else after).append(step)
+        reads = sum(operand.desc.byte_length for operand in taken)
+        writes = sum(operand.desc.byte_length for operand in runner.part.outputs)
+        return [*before, Step(runner.title, number, runner.bind(local), reads, writes), *after]
 
 
 class SegmentedCall:
@@ -361,6 +387,21 @@ class SegmentedCall:
 
     def __call__(self) -> None:
         """Run the graph once."""
+        self._run(self._runs)
+
+    def timed(self) -> list[int]:
+        """Run the graph once; the nanoseconds that each step took."""
+        times: list[int] = []
+
+        def measured(run: Callable[[], None]) -> None:
+            start = perf_counter_ns()
+            run()
+            times.append(perf_counter_ns() - start)
+
+        self._run([partial(measured, run) for run in self._runs])
+        return times
+
+    def _run(self, runs: Sequence[Callable[[], None]]) -> None:
         owner = self._owner
         with owner._lock:
             if owner._running:
@@ -368,7 +409,7 @@ class SegmentedCall:
             owner._running = True
             number = 0
             try:
-                for number, run in enumerate(self._runs):  # noqa: B007
+                for number, run in enumerate(runs):  # noqa: B007
                     run()
             except OperationError as error:
                 title = self.steps[number].title

@@ -1,0 +1,358 @@
+"""Where the time of a graph goes: each step measured on its own, beside the graph as a whole; copies, and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from html import escape
+from statistics import median
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import memory
+from ..arrays import as_array, contiguous, fit
+from ..dtypes import INFO
+from ..errors import require
+from ..graph import Desc, Operand
+from ..tensor import MLTensor
+from .segments import SegmentedCall, SegmentedExecutable
+
+if TYPE_CHECKING:
+    from ..backends import Executable, Placement
+    from .executable import MLGraph
+
+
+@dataclass(frozen=True, slots=True)
+class StepProfile:
+    """One step of a graph.
+
+    Attributes:
+        segment: the number of the segment that it belongs to.
+        title: the operations that it runs, or what it copies.
+        how: what runs it.
+        median: its time in seconds, the middle of all runs.
+        minimum: its time in seconds, the best of all runs.
+        reads: how many bytes it takes, weights included.
+        writes: how many bytes it yields.
+        share: its part of the sum of all steps' times.
+        is_copy: whether it only copies.
+    """
+
+    segment: int
+    title: str
+    how: str
+    median: float
+    minimum: float
+    reads: int
+    writes: int
+    share: float
+    is_copy: bool = False
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes read and written in a second."""
+        return (self.reads + self.writes) / self.median if self.median else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class CopyProfile:
+    """The copies that one run of a graph makes for one reason."""
+
+    reason: str
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What `MLGraph.profile` measured; `print` shows it as a table.
+
+    Attributes:
+        device: the device of the graph.
+        repeat: how many runs were measured.
+        steps: what one run does, in order. A graph that one engine runs as a whole is one step.
+        copies: what `opweave.memory.copies` counted during one run, by reason. Other threads that copy at that time count.
+        median: the time of a whole run in seconds, not measured step by step: the middle of all runs.
+        minimum: the same, the best of all runs.
+        intermediates: bytes of the memory on the host that lies between segments.
+        intermediates_alone: the bytes that they would take if none shared memory with another.
+        pieces: how many they are.
+    """
+
+    device: str
+    repeat: int
+    steps: tuple[StepProfile, ...]
+    copies: tuple[CopyProfile, ...]
+    median: float
+    minimum: float
+    intermediates: int = 0
+    intermediates_alone: int = 0
+    pieces: int = 0
+
+    @property
+    def parts(self) -> float:
+        """The sum of the steps' median times, in seconds."""
+        return sum(step.median for step in self.steps)
+
+    @property
+    def overhead(self) -> float:
+        """What a run takes beyond the sum of its steps, in seconds; noise can make it negative."""
+        return self.median - self.parts
+
+    def to_dict(self) -> dict[str, Any]:
+        """All numbers, for tools: plain lists, dictionaries, strings and numbers; times in seconds, sizes in bytes."""
+        result = asdict(self)
+        for step, made in zip(self.steps, result["steps"], strict=True):
+            made["bandwidth"] = step.bandwidth
+        return {**result, "parts": self.parts, "overhead": self.overhead}
+
+    def __str__(self) -> str:
+        head = ("", "step", "runs as", "median", "min", "share", "read", "written", "GB/s")
+        rows = [head, *(_cells(step) for step in self.steps)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        left = 3  # columns of words; those of numbers are aligned on the right
+        lines = [
+            "  ".join(
+                cell.ljust(width) if at < left else cell.rjust(width)
+                for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+            for row in rows
+        ]
+        return "\n".join([*lines, "", *self._notes()])
+
+    def _notes(self) -> list[str]:
+        notes = [
+            f"whole run: {duration(self.median)} (min {duration(self.minimum)}), median of {self.repeat} on {self.device}"
+        ]
+        if len(self.steps) > 1:
+            notes.append(f"steps alone: {duration(self.parts)}; between them: {duration(self.overhead)}")
+        if self.pieces:
+            plan = memory.Plan((0,) * self.pieces, self.intermediates, self.intermediates_alone)
+            notes.append(f"intermediates: {intermediates(plan)}")
+        if not self.copies:
+            notes.append("copies: none")
+        for copied in self.copies:
+            notes.append(f"copies: {copied.count} x {copied.reason}, {size(copied.bytes)}")
+        return notes
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{name}</th>" for name in ("", "step", "runs as", "median", "min", "", "share", "GB/s"))
+        rows = []
+        for step in self.steps:
+            number, title, how, middle, least, share, _, _, bandwidth = map(escape, _cells(step))
+            colour = "#d9822b" if step.is_copy else "#3d7dca"
+            bar = (
+                f'<div style="width:120px;background:#8883"><div style="width:{step.share * 120:.1f}px;height:0.8em;'
+                f'background:{colour}"></div></div>'
+            )
+            cells = (number, title, how, middle, least, bar, share, bandwidth)
+            styles = ("right", "left", "left", "right", "right", "left", "right", "right")
+            rows.append("".join(f'<td style="text-align:{s}">{c}</td>' for s, c in zip(styles, cells, strict=True)))
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
+        notes = "<br>".join(map(escape, self._notes()))
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{notes}</p>"
+
+
+def profile(
+    graph: MLGraph, inputs: Mapping[str, Any] | None, outputs: Mapping[str, Any] | None, repeat: int
+) -> Profile:
+    """Measure a graph; `MLGraph.profile` describes it."""
+    from .executable import Locks
+
+    require(
+        isinstance(repeat, int) and not isinstance(repeat, bool) and repeat > 0,
+        f"profile: repeat must be a positive integer, got {repeat!r}",
+    )
+    executable = graph.check_alive()
+    constants = graph._graph.constants if graph._graph is not None else []
+    sources, targets, tensors = _arrays(graph, inputs, outputs)
+    with Locks(tensors):
+        memory.check_overlap(sources, targets, graph._constants)
+        call = executable.bind(sources, targets)
+        call()  # what the first run does once is not measured
+        counted = _copies_of(call)
+        whole: list[int] = []
+        parts: list[list[int]] = []
+        for _ in range(repeat):  # in turns, so that both see the same machine
+            start = perf_counter_ns()
+            call()
+            whole.append(perf_counter_ns() - start)
+            if isinstance(call, SegmentedCall):
+                parts.append(call.timed())
+    if isinstance(executable, SegmentedExecutable) and isinstance(call, SegmentedCall):
+        steps = _segmented(executable, call, parts)
+        plan = executable.plan
+    else:
+        steps = (_single(executable, whole, sources, targets, constants),)
+        plan = memory.Plan((), 0, 0)
+    return Profile(
+        graph.context.device.name,
+        repeat,
+        steps,
+        counted,
+        median(whole) / 1e9,
+        min(whole) / 1e9,
+        plan.peak,
+        plan.total,
+        len(plan.offsets),
+    )
+
+
+def _arrays(
+    graph: MLGraph, inputs: Mapping[str, Any] | None, outputs: Mapping[str, Any] | None
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], list[MLTensor]]:
+    """The memory of all inputs and outputs, and the tensors that some of it belongs to."""
+    from .executable import check_names
+
+    for what, mapping in {"inputs": inputs, "outputs": outputs}.items():
+        known = mapping is None or isinstance(mapping, Mapping)
+        require(known, f"profile: {what} must map names to arrays or tensors, got {mapping!r}")
+    given = random(graph.inputs) if inputs is None else inputs
+    wanted = outputs or {}
+    check_names("profile: inputs", given, graph.inputs)
+    unknown = [name for name in wanted if name not in graph.outputs]
+    require(not unknown, f"profile: outputs must be among {list(graph.outputs)}; unknown: {unknown}")
+    sources = {n: _array(graph, f"profile: input {n!r}", d, given[n]) for n, d in graph.inputs.items()}
+    targets = {n: _array(graph, f"profile: output {n!r}", d, wanted.get(n), True) for n, d in graph.outputs.items()}
+    values = [*given.values(), *wanted.values()]
+    return sources, targets, list({id(v): v for v in values if isinstance(v, MLTensor)}.values())
+
+
+def _array(graph: MLGraph, what: str, desc: Desc, value: Any, written: bool = False) -> np.ndarray:
+    """The memory of one input or output; new memory where none is given."""
+    if value is None and written:
+        return memory.allocate(desc)
+    if isinstance(value, MLTensor):
+        array = graph.context._own(value, what)
+        require(value.desc == desc, f"{what} must be {desc}, got a tensor {value.desc}")
+    else:
+        array = as_array(value, what)
+        require(array.shape == desc.shape, f"{what} must be {desc}, got shape {list(array.shape)}")
+        array = fit(array, what, desc)
+        in_place = bool(array.flags.c_contiguous and array.flags.aligned)
+        require(in_place or not written, f"{what} must be C-contiguous and aligned")
+        array = contiguous(array)
+    require(bool(array.flags.writeable) or not written, f"{what} is read-only memory")
+    return array
+
+
+def _segmented(executable: SegmentedExecutable, call: SegmentedCall, times: list[list[int]]) -> tuple[StepProfile, ...]:
+    middles = [median(column) / 1e9 for column in zip(*times, strict=True)]
+    leasts = [min(column) / 1e9 for column in zip(*times, strict=True)]
+    total = sum(middles) or 1.0
+    steps = []
+    for step, middle, least in zip(call.steps, middles, leasts, strict=True):
+        how = "copy" if step.is_copy else engine(executable.runners[step.segment].placements())
+        steps.append(
+            StepProfile(
+                step.segment, step.title, how, middle, least, step.reads, step.writes, middle / total, step.is_copy
+            )
+        )
+    return tuple(steps)
+
+
+def _single(
+    executable: Executable,
+    times: Sequence[int],
+    sources: Mapping[str, np.ndarray],
+    targets: Mapping[str, np.ndarray],
+    constants: Sequence[Operand],
+) -> StepProfile:
+    """A graph that one engine runs as a whole."""
+    placements = executable.explain()
+    reads = sum(a.nbytes for a in sources.values()) + sum(o.desc.byte_length for o in constants)
+    writes = sum(a.nbytes for a in targets.values())
+    names = [placement.node for placement in placements]
+    title = ", ".join(names[:3]) + (f", … ({len(names)} operations)" if len(names) > 3 else "")
+    return StepProfile(0, title, engine(placements), median(times) / 1e9, min(times) / 1e9, reads, writes, 1.0)
+
+
+def engine(placements: Sequence[Placement]) -> str:
+    """What runs operations that run together: the part of their details that they share."""
+    details = {
+        p.detail.partition(":")[0] if p.how in ("native", "composed", "decomposed") else p.detail for p in placements
+    }
+    return " + ".join(sorted(details))
+
+
+def _copies_of(call: Any) -> tuple[CopyProfile, ...]:
+    """The copies of one run."""
+    before = {reason: (tally.count, tally.bytes) for reason, tally in memory.copies.by_reason.items()}
+    call()
+    found = []
+    for reason, tally in list(memory.copies.by_reason.items()):
+        count, moved = before.get(reason, (0, 0))
+        if tally.count > count:
+            found.append(CopyProfile(reason, tally.count - count, tally.bytes - moved))
+    return tuple(found)
+
+
+def random(descs: Mapping[str, Desc]) -> dict[str, np.ndarray]:
+    """Random values: normal ones; integers 0 and 1, which are valid as indices and as masks. The same for each call."""
+    generator = np.random.default_rng(0)
+    made = {}
+    for name, desc in descs.items():
+        floating = INFO[desc.data_type].kind == "f"
+        values = generator.standard_normal(desc.shape) if floating else generator.integers(0, 2, desc.shape)
+        made[name] = memory.allocate(desc)
+        made[name][...] = values
+    return made
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Words
+
+
+def intermediates(plan: memory.Plan) -> str:
+    """How what lies between segments shares memory.
+
+    >>> intermediates(memory.Plan((0, 128, 0), 192, 320))
+    '320 B in 3 pieces, which share 192 B'
+    """
+    count = len(plan.offsets)
+    if not count:
+        return "none"
+    total = f"{size(plan.total)} in {count} {'piece' if count == 1 else 'pieces'}"
+    return f"{total}, which share {size(plan.peak)}" if plan.peak < plan.total else f"{total}, none used again"
+
+
+def size(count: int) -> str:
+    """A number of bytes.
+
+    >>> size(192), size(8192), size(1300000)
+    ('192 B', '8.0 KiB', '1.2 MiB')
+    """
+    if count < 1024:
+        return f"{count} B"
+    power = min((count.bit_length() - 1) // 10, 4)
+    return f"{count / 1024**power:.1f} {('KiB', 'MiB', 'GiB', 'TiB')[power - 1]}"
+
+
+def duration(seconds: float) -> str:
+    """A time.
+
+    >>> duration(2.5e-6), duration(0.0123), duration(1.5), duration(-3e-6)
+    ('2.5 us', '12.30 ms', '1.50 s', '-3.0 us')
+    """
+    if abs(seconds) < 1e-3:
+        return f"{seconds * 1e6:.1f} us"
+    return f"{seconds * 1e3:.2f} ms" if abs(seconds) < 1 else f"{seconds:.2f} s"
+
+
+def _cells(step: StepProfile) -> tuple[str, ...]:
+    return (
+        str(step.segment),
+        step.title,
+        step.how,
+        duration(step.median),
+        duration(step.minimum),
+        f"{step.share:.1%}",
+        size(step.reads),
+        size(step.writes),
+        f"{step.bandwidth / 1e9:.2f}",
+    )
+
+
+__all__ = ["CopyProfile", "Profile", "StepProfile", "duration", "engine", "intermediates", "profile", "random", "size"]
