@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 import opweave as ow
-from opweave.ops.composite import integer_matmul, local_response_normalization, rms_normalization
+from opweave.ops.composite import (
+    integer_matmul,
+    local_response_normalization,
+    log_softmax,
+    rms_normalization,
+    thresholded_relu,
+)
 
 RNG = np.random.default_rng(5)
 
@@ -67,11 +73,33 @@ def test_integer_matmul(device: str, zero_shape: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(got, wanted)
 
 
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_log_softmax(device: str, dtype: str, axis: int) -> None:
+    x = _randn(3, 4, 5, dtype=dtype) * 100  # the softmax of most of them is 0 in these types
+    wide = x.astype("float64") - x.astype("float64").max(axis, keepdims=True)
+    wanted = wide - np.log(np.exp(wide).sum(axis, keepdims=True))
+    got = _run(device, lambda b, x: log_softmax(b, x, axis), x)
+    assert got.dtype == dtype
+    np.testing.assert_allclose(got, wanted, rtol=1e-6 if dtype == "float32" else 2e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_thresholded_relu(device: str, dtype: str) -> None:
+    x = np.array([np.nan, -np.inf, -1, 0, 0.5, np.nextafter(np.array(0.5, dtype), np.array(1, dtype)), np.inf], dtype)
+    got = _run(device, lambda b, x: thresholded_relu(b, x, alpha=0.5), x)
+    np.testing.assert_array_equal(got, np.where(x > 0.5, x, np.array(0, dtype)))
+    assert got.dtype == dtype
+
+
 def test_engine_has_kernels() -> None:
     context = ow.ml.create_context(device="cpu")
     builder = ow.MLGraphBuilder(context)
     x, scale = builder.input("x", "float32", [1, 3, 4, 4]), builder.constant(np.ones(4, "float32"))
     y = rms_normalization(builder, local_response_normalization(builder, x, 3), scale, 3)
+    y = thresholded_relu(builder, log_softmax(builder, y, 3))
     assert "decomposed" not in str(builder.build({"y": y}).explain())
 
 
@@ -79,6 +107,7 @@ def test_engine_has_kernels() -> None:
     ("make", "message"),
     [
         (lambda b, x: local_response_normalization(b, x, 0), "size must be greater than 0, got 0"),
+        (lambda b, x: log_softmax(b, x, 4), "axis must be in [0, 4), got 4"),
         (lambda b, x: rms_normalization(b, x, x, 4), "axis must be in [0, 4), got 4"),
         (lambda b, x: rms_normalization(b, x, x, 1), "scale must have shape [3, 4, 4], the sizes of the axes"),
     ],

@@ -96,6 +96,55 @@ def _(b: Operations, input: Operand, scale: Operand, axis: int, epsilon: float) 
     return narrowed(b, x / b.sqrt(mean + epsilon) * widened(b, scale), input)
 
 
+@op(input=Limits(FLOATS, ranks=(1, N)))
+def log_softmax(self: Builder, input: Operand, axis: int, *, label: str = "") -> Desc:
+    """Compute the logarithm of the softmax along `axis`, exact also where the softmax itself is too small for its type.
+
+    Args:
+        input: float32 or float16, rank 1 or more.
+        axis: the axis that the exponentials are summed along, in [0, rank).
+        label: a name for messages and tables.
+
+    Returns:
+        `x - log(sum of exp(x))`, where x is `input` minus its maximum, in the data type and shape of `input`.
+
+    Raises:
+        ValidationError: there is no such axis.
+    """
+    require(axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
+    return input.desc
+
+
+@log_softmax.decompose
+def _(b: Operations, input: Operand, axis: int) -> Operand:
+    # Without the maximum, the logarithm would eat up the digits of large numbers.
+    centred = widened(b, input - b.reduce_max(input, axes=[axis], keep_dimensions=True))
+    # In three steps: engines have slow kernels for the logarithm of a sum of exponentials, which look for a maximum again.
+    total = b.reduce_sum(b.exp(centred), axes=[axis], keep_dimensions=True)
+    return narrowed(b, centred - b.log(total), input)
+
+
+@op(input=Limits(FLOATS, ranks=(0, N)))
+def thresholded_relu(self: Builder, input: Operand, *, alpha: float = 1.0, label: str = "") -> Desc:
+    """Replace by 0 what is not greater than `alpha`.
+
+    Args:
+        input: float32 or float16.
+        alpha: the threshold.
+        label: a name for messages and tables.
+
+    Returns:
+        `input` where it is greater than `alpha`, else 0 (also for NaN), in the data type and shape of `input`.
+    """
+    return input.desc
+
+
+@thresholded_relu.decompose
+def _(b: Operations, input: Operand, alpha: float) -> Operand:
+    threshold, zero = (b.as_operand(number, input.data_type) for number in (alpha, 0))
+    return b.where(b.greater(input, threshold), input, zero)
+
+
 @op(
     a=Limits(BYTES, ranks=(2, N)),
     b=Limits(BYTES, ranks=(2, N)),

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...builder import MLGraphBuilder
 from ...graph import MLOperand
-from ...ops.reduction import narrowed, widened
+from ...ops.composite import log_softmax, thresholded_relu
 from ..registry import MICROSOFT, Tensor, Unsupported, converts, normalized, operand
 from .elementwise import is_float, is_unsigned, register_unary
 
@@ -58,8 +58,7 @@ def _(b: MLGraphBuilder, X: Tensor, slope: Tensor) -> Tensor:
 
 @converts("ThresholdedRelu")
 def _(b: MLGraphBuilder, X: Tensor, *, alpha: float = 1.0) -> Tensor:
-    x = operand(b, X)
-    return b.where(b.greater(x, alpha), x, 0)
+    return thresholded_relu(b, operand(b, X), alpha=alpha)
 
 
 @converts("Shrink")
@@ -135,14 +134,6 @@ def _matrix(b: MLGraphBuilder, input: Tensor, axis: int | None, opset: int) -> t
     if first == x.rank - 1:
         return x, first
     return b.reshape(x, [prod(x.shape[:first]), prod(x.shape[first:])]), 1
-
-
-def log_softmax(b: MLGraphBuilder, x: MLOperand, axis: int) -> MLOperand:
-    """The logarithm of a softmax; without the maximum, the logarithm would eat up the digits of large numbers."""
-    centred = widened(b, b.sub(x, b.reduce_max(x, axes=[axis], keep_dimensions=True)))
-    # In three steps: engines have slow kernels for the logarithm of a sum of exponentials, which look for a maximum again.
-    total = b.reduce_sum(b.exp(centred), axes=[axis], keep_dimensions=True)
-    return narrowed(b, b.sub(centred, b.log(total)), x)
 
 
 @converts("Softmax")

@@ -6,8 +6,8 @@ from math import prod
 
 from ...builder import MLGraphBuilder
 from ...graph import MLOperand
+from ...ops.composite import log_softmax
 from ..registry import Tensor, Unsupported, converts, operand
-from .activation import log_softmax
 
 
 def _loss(

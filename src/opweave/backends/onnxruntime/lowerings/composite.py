@@ -28,6 +28,19 @@ def _(ctx: Emitter, input: Value, scale: Value, axis: int, epsilon: float) -> Va
     return y
 
 
+# Along other axes the engine transposes before and after, which takes longer than the steps of the decomposition.
+@ort.lower(ops.log_softmax, when=lambda input, axis: _is_single(input) and axis == input.rank - 1)
+def _(ctx: Emitter, input: Value, axis: int) -> Value:
+    y: Value = ctx.emit("LogSoftmax", input, axis=axis, shape=input.dims)
+    return y
+
+
+@ort.lower(ops.thresholded_relu, when=_is_single)
+def _(ctx: Emitter, input: Value, alpha: float) -> Value:
+    y: Value = ctx.emit("ThresholdedRelu", input, alpha=alpha, shape=input.dims)
+    return y
+
+
 def _per_column(a_zero_point: Operand, b_zero_point: Operand) -> bool:
     """Whether the zero points are such as the engine takes: one of `a`, and one of `b` or one for each of its columns."""
     one, columns = prod(a_zero_point.shape) == 1, prod(b_zero_point.shape)
