@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are 
     )
     from .graph import Desc as Desc, MLOperand as MLOperand
     from .kernels import wasm as wasm
+    from .onnx.register import register_onnx as register_onnx
     from .onnx.session import InferenceSession as InferenceSession
     from .operation import Limits as Limits
     from .runtime.executable import MLGraph as MLGraph
@@ -44,7 +45,7 @@ _HOMES = {
     "Device": "backends",
     "InferenceSession": "onnx.session",
     "InvalidStateError": "errors",
-    "Limits": "op",
+    "Limits": "operation",
     "ML": "context",
     "MLContext": "context",
     "MLContextLostInfo": "context",
@@ -65,6 +66,7 @@ _HOMES = {
     "ml": "context",
     "onnx": "",
     "op": "custom",
+    "register_onnx": "onnx.register",
     "wasm": "kernels",
 }
 """Public name -> the module that holds it. A test compares it with the imports above."""

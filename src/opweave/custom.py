@@ -55,9 +55,19 @@ class CustomOp(Op[..., Any]):
     """
 
     def __init__(
-        self, rule: Callable[..., Any], source: Callable[..., Any], skip: int, limits: Mapping[str, Limits]
+        self,
+        rule: Callable[..., Any],
+        source: Callable[..., Any],
+        *,
+        skip: int,
+        limits: Mapping[str, Limits],
+        annotated: bool = False,
     ) -> None:
-        """Take `rule(builder, operands and attributes by name)`, described by the parameters of `source` after `skip`."""
+        """Take `rule(builder, operands and attributes by name)`, described by the parameters of `source` after `skip`.
+
+        With `annotated`, annotations say which parameters are operands; else it is the positional ones.
+        """
+        self._annotated = annotated
         self.source = source
         rule.__signature__ = _signature(source, skip)  # type: ignore[attr-defined]
         rule.__module__ = source.__module__
@@ -122,7 +132,7 @@ class CustomOp(Op[..., Any]):
         return function
 
     def _is_operand(self, parameter: inspect.Parameter) -> bool:
-        if parameter.annotation:
+        if self._annotated and parameter.annotation:
             return super()._is_operand(parameter)
         return parameter.kind is parameter.POSITIONAL_OR_KEYWORD
 
@@ -180,6 +190,7 @@ class CustomOp(Op[..., Any]):
         require(bool(feed), f"{self.name}: at least one operand must be an array, a tensor, or an operand of a graph")
         home = context or default_context()
         graph = self._graph(home, tuple(key), given, feed)
+        feed = {name: feed[name] for name in graph.inputs}  # no more than the results depend on
         if context is None:
             results = tuple(home.compute(graph, feed).values())
             return results if len(results) > 1 else results[0]
@@ -208,15 +219,15 @@ class CustomOp(Op[..., Any]):
         builder = MLGraphBuilder(context)
         slots = iter(feed.items())
 
+        def stand_in(_: Any) -> Operand:
+            slot, value = next(slots)
+            desc = value.desc if isinstance(value, MLTensor) else describe(value, slot)
+            return builder.input(slot, desc.data_type, desc.shape)
+
         def operand(name: str, value: Any) -> Any:
             if name not in self.operands or value is None or isinstance(value, (int, float)):
                 return value
-            if name in self.sequences:
-                return tuple(operand("", item) for item in value)
-            slot, array = next(slots)
-            return builder.input(
-                slot, str(array.dtype) if isinstance(array, np.ndarray) else array.data_type, array.shape
-            )  # type: ignore[arg-type]
+            return tuple(map(stand_in, value)) if name in self.sequences else stand_in(value)
 
         arguments = {name: operand(name, value) for name, value in given.items()}
         positional = [arguments.pop(name) for name in self.positional if name in arguments]
@@ -285,7 +296,7 @@ def expression(function: Callable[..., Any]) -> CustomOp:
         descs = tuple(output.desc for output in program_of(made, inputs, attributes).outputs)
         return descs if len(descs) > 1 else descs[0]
 
-    made = CustomOp(rule, function, 0, {})
+    made = CustomOp(rule, function, skip=0, limits={})
     made.expression(function)
     return made
 
@@ -331,7 +342,7 @@ def composite(function: Callable[..., Any]) -> CustomOp:
         descs = tuple(item.desc for item in results)
         return descs if len(descs) > 1 else descs[0]
 
-    made = CustomOp(rule, function, 1, {})
+    made = CustomOp(rule, function, skip=1, limits={})
     made.decompose(function)
     return made
 
@@ -401,7 +412,7 @@ def _declare(function: Callable[..., Any], limits: Mapping[str, Limits]) -> Cust
             require(isinstance(desc, Desc), f"the shape rule must return a Desc, or a tuple of them, got {desc!r}")
         return result
 
-    made = CustomOp(rule, function, 1, limits)
+    made = CustomOp(rule, function, skip=1, limits=limits, annotated=True)
     return made
 
 
