@@ -1,7 +1,7 @@
 """What users pass as data, as plain NumPy arrays.
 
 `as_array` finds the array and never copies; `fit` checks it against a descriptor; `contiguous` copies, counted, where the
-memory cannot be used as it is.
+memory cannot be used as it is; `lasting` is that for constants.
 """
 
 from __future__ import annotations
@@ -82,6 +82,14 @@ def contiguous(array: np.ndarray) -> np.ndarray:
     usable = np.empty(array.shape, array.dtype)
     memory.copy(usable, array, "make contiguous")
     return usable
+
+
+def lasting(array: np.ndarray) -> np.ndarray:
+    """What a graph keeps of a constant: as `contiguous`, but the memory of a file stays, aligned or not.
+
+    Weights lie anywhere in the file of a model. The engine maps the file itself, and others take what they are given.
+    """
+    return array if array.flags.c_contiguous and memory.shows_file(array) else contiguous(array)
 
 
 def describe(array: np.ndarray, what: str) -> Desc:

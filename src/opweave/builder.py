@@ -8,7 +8,7 @@ from typing import Any, overload
 import numpy as np
 
 from . import dtypes
-from .arrays import as_array, contiguous, describe, fit
+from .arrays import as_array, describe, fit, lasting
 from .context import MLContext, in_thread
 from .dtypes import DataType
 from .errors import InvalidStateError, ValidationError, require
@@ -126,7 +126,7 @@ class MLGraphBuilder(Operations):
                     return Operand(self, tensor.desc, value=self.context._own(tensor, "tensor"))
                 case (str() as data_type, shape, buffer) if not isinstance(shape, (str, int)):
                     desc = self.context.check_desc(data_type, shape)
-                    return Operand(self, desc, value=contiguous(fit(as_array(buffer, "buffer"), "buffer", desc)))
+                    return Operand(self, desc, value=lasting(fit(as_array(buffer, "buffer"), "buffer", desc)))
                 case (str() as data_type, (int() | float() | np.number()) as number) if not isinstance(number, bool):
                     checked = dtypes.check(data_type)
                     plain = number.item() if isinstance(number, np.number) else number
@@ -135,7 +135,7 @@ class MLGraphBuilder(Operations):
                 case (array,) if not isinstance(array, (str, bytes, bytearray, int, float)):
                     found = as_array(array, "array")
                     desc = describe(found, "array")
-                    return Operand(self, self.context.check_desc(desc.data_type, desc.shape), value=contiguous(found))
+                    return Operand(self, self.context.check_desc(desc.data_type, desc.shape), value=lasting(found))
             raise ValidationError(
                 "takes (data_type, shape, buffer), (data_type, number), (tensor) or (array), "
                 f"got ({', '.join(type(arg).__name__ for arg in args)})"

@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from mmap import mmap
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -238,6 +239,14 @@ def mapped_files() -> list[FileRegion]:
             start, stop = (int(address, 16) for address in addresses.split("-"))
             regions.append(FileRegion(start, stop, int(offset, 16), name[0]))
     return regions
+
+
+def shows_file(array: np.ndarray) -> bool:
+    """Whether the memory of an array is that of a mapped file, as Python knows it."""
+    base: object = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return isinstance(base.obj if isinstance(base, memoryview) else base, mmap)
 
 
 def find_in_files(array: np.ndarray, regions: list[FileRegion]) -> tuple[str, int] | None:

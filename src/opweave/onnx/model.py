@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import mmap
 import os
+import stat
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from onnx import AttributeProto, SparseTensorProto, TensorProto, numpy_helper
 from .. import memory
 from ..errors import DataError, NotSupportedError, OperationError
 from .booleans import check_bool
+from .wire import HERE, without_weights
 
 _RAW: dict[int, str] = {
     TensorProto.FLOAT: "float32",
@@ -35,6 +38,49 @@ _RAW: dict[int, str] = {
     TensorProto.BOOL: "bool",
 }
 """Element types whose raw bytes NumPy reads as they are."""
+
+LARGE_BYTES = 2**20
+"""Models from this size are read without their weights, and their files are mapped into memory."""
+
+
+@dataclass(frozen=True)
+class _Mapped:
+    """A file that is mapped into memory, and its state at that time."""
+
+    path: Path
+    data: memoryview
+    state: tuple[int, ...]
+
+    @classmethod
+    def of(cls, path: Path) -> _Mapped:
+        with path.open("rb") as file:
+            whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            return cls(path, memoryview(whole), _state(os.fstat(file.fileno())))
+
+    def changed(self) -> bool:
+        """Whether the file has been written since; the memory of one that was replaced or deleted shows what it was."""
+        try:
+            state = _state(self.path.stat())
+        except OSError:
+            return False
+        return state[:2] == self.state[:2] and state != self.state
+
+    def forget(self) -> None:
+        """Give back the memory of what has been read so far; it is read again when it is looked at."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self.data.obj.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
+
+
+def _state(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _contents(path: Path) -> _Mapped | memoryview:
+    """What a file holds; a large one is mapped, what is no file of the disk is read."""
+    status = path.stat()
+    if stat.S_ISREG(status.st_mode) and status.st_size >= LARGE_BYTES:
+        return _Mapped.of(path.resolve())
+    return memoryview(path.read_bytes())
 
 
 @dataclass
@@ -56,7 +102,9 @@ class Model:
     surprising: set[str] = field(default_factory=set, repr=False)
     _owned: bool = field(default=False, repr=False)  # whether nobody else has the proto
     _weights: list[tuple[str, np.ndarray]] | None = field(default=None, repr=False)
-    _files: dict[Path, Any] = field(default_factory=dict, repr=False)
+    _lock: Lock = field(default_factory=Lock, repr=False)  # of the weights, while they are read
+    _here: _Mapped | memoryview | None = field(default=None, repr=False)  # where weights in the model itself are
+    _files: dict[Path, _Mapped] = field(default_factory=dict, repr=False)
 
     @classmethod
     def load(cls, source: Any) -> Model:
@@ -65,7 +113,7 @@ class Model:
         Raises:
             DataError: the file cannot be read, or holds no valid ONNX model.
         """
-        folder, what = None, "the model"
+        folder, what, here = None, "the model", None
         if isinstance(source, onnx.ModelProto):
             proto = source
         else:
@@ -74,19 +122,23 @@ class Model:
                 what = str(path)
                 try:
                     folder = path.resolve().parent
-                    data = path.read_bytes()
+                    here = _contents(path)
                 except (OSError, ValueError) as error:
                     raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
             elif isinstance(source, (bytes, bytearray, memoryview)):
-                data = bytes(source)
+                here = memoryview(source).cast("B")
             else:
                 raise DataError(f"a model is a path or bytes, got {type(source).__name__}")
+            data = here.data if isinstance(here, _Mapped) else here
             if not data:
                 raise DataError(f"{what}: it is empty")
             try:
-                proto = onnx.ModelProto.FromString(data)
+                lean = without_weights(data) if len(data) >= LARGE_BYTES else None
+                proto = onnx.ModelProto.FromString(lean or bytes(data))
             except Exception as error:
                 raise DataError(f"{what}: not an ONNX model ({error})") from None
+            if isinstance(here, _Mapped):
+                here.forget()
         if not proto.graph.node and not proto.graph.output:
             raise DataError(f"{what}: not an ONNX model (there is no graph in it)")
         if proto.functions:
@@ -95,22 +147,36 @@ class Model:
             except Exception as error:  # it is written in C++, and raises what it likes
                 raise DataError(f"{what}: its functions cannot be put in place ({_first_line(error)})") from None
         opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
-        model = cls(proto, folder, opsets, _owned=proto is not source)
+        model = cls(proto, folder, opsets, _owned=proto is not source, _here=here)
         model._check()
         return model
 
     @property
     def weights(self) -> list[tuple[str, np.ndarray]]:
         """The initializers of the main graph by name, read once: all that is compiled from the model shares them."""
-        if self._weights is None:
-            graph = self.proto.graph
-            self._weights = []
-            for tensor in graph.initializer:
-                self._weights.append((tensor.name, self.array(tensor)))
-                if self._owned:
-                    tensor.ClearField("raw_data")  # the array has a copy of its own
-            self._weights += [(sparse.values.name, self.dense(sparse)) for sparse in graph.sparse_initializer]
-        return self._weights
+        with self._lock:
+            if self._weights is None:
+                self._weights = self._read_weights()
+            else:
+                self._check_files()
+            return self._weights
+
+    def _read_weights(self) -> list[tuple[str, np.ndarray]]:
+        graph = self.proto.graph
+        weights = []
+        for tensor in graph.initializer:
+            weights.append((tensor.name, self.array(tensor)))
+            if self._owned:
+                tensor.ClearField("raw_data")  # the array has a copy of its own
+        if not isinstance(self._here, _Mapped):
+            self._here = None  # likewise
+        return weights + [(sparse.values.name, self.dense(sparse)) for sparse in graph.sparse_initializer]
+
+    def _check_files(self) -> None:
+        """Require that the files with weights are what they were when they were mapped."""
+        for mapped in [*self._files.values(), *([self._here] if isinstance(self._here, _Mapped) else [])]:
+            if mapped.changed():
+                raise DataError(f"{mapped.path} has changed since the model was read; its weights are needed again")
 
     def _check(self) -> None:
         """What must hold before a walk over the nodes: named values, each made once, before it is used."""
@@ -199,6 +265,10 @@ class Model:
         if len(data) != size:
             raise DataError(f"{what} must have {size} bytes for {name}{list(shape)}, got {len(data)}")
         array = np.frombuffer(data, dtype).reshape(shape)
+        if external and not isinstance(data.obj, mmap.mmap):  # the user's, and aligned to nothing
+            own = np.empty(shape, dtype)
+            memory.copy(own, array, "weights of a model that is bytes")
+            array = own
         if name == "bool":
             check_bool(array, what, DataError)
         return array
@@ -243,30 +313,38 @@ class Model:
     def _external(self, tensor: TensorProto, size: int | None) -> memoryview:
         entries: Mapping[str, str] = {entry.key: entry.value for entry in tensor.external_data}
         where = f"the data of {tensor.name!r}"
-        if self.folder is None:
-            raise DataError(f"{where} are in a file, and a model of bytes has no folder to look in")
-        try:
-            path = (self.folder / entries.get("location", "")).resolve()
-        except (OSError, ValueError, RuntimeError) as error:
-            raise DataError(f"{where}: {error}") from None
-        if not path.is_relative_to(self.folder):
-            raise DataError(f"{where} are outside of the model's folder: {entries.get('location')!r}")
+        location = entries.get("location", "")
         try:
             offset = int(entries.get("offset", 0))
             length = int(entries["length"]) if "length" in entries else size
         except ValueError:
             raise DataError(f"{where} have a bad place: {dict(entries)}") from None
-        if path not in self._files:
-            try:
-                with path.open("rb") as file:
-                    self._files[path] = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-            except (OSError, ValueError) as error:  # an empty file cannot be mapped
-                raise DataError(f"{where}: {path.name}: {getattr(error, 'strerror', None) or error}") from None
-        whole: memoryview = self._files[path]
+        inside = location == HERE and self._here is not None
+        found = self._here if inside else self._file(location, where)
+        whole = found.data if isinstance(found, _Mapped) else found
+        assert whole is not None, where
         length = len(whole) - offset if length is None else length
         if offset < 0 or length < 0 or offset + length > len(whole):
-            raise DataError(f"{where} end beyond the file {path.name}: {offset} + {length} of {len(whole)} bytes")
+            name = found.path.name if isinstance(found, _Mapped) else "of the model"
+            raise DataError(f"{where} end beyond the file {name}: {offset} + {length} of {len(whole)} bytes")
         return whole[offset : offset + length]
+
+    def _file(self, location: str, where: str) -> _Mapped:
+        """A file in the model's folder."""
+        if self.folder is None:
+            raise DataError(f"{where} are in a file, and a model of bytes has no folder to look in")
+        try:
+            path = (self.folder / location).resolve()
+        except (OSError, ValueError, RuntimeError) as error:
+            raise DataError(f"{where}: {error}") from None
+        if not path.is_relative_to(self.folder):
+            raise DataError(f"{where} are outside of the model's folder: {location!r}")
+        if path not in self._files:
+            try:
+                self._files[path] = _Mapped.of(path)
+            except (OSError, ValueError) as error:  # an empty file cannot be mapped
+                raise DataError(f"{where}: {path.name}: {getattr(error, 'strerror', None) or error}") from None
+        return self._files[path]
 
 
 def _element_count(shape: Sequence[int], what: str) -> int:

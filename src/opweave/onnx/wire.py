@@ -1,0 +1,104 @@
+"""Find the weights inside of a serialised model, so that nobody has to copy them to read the rest.
+
+A protocol buffer is a row of fields, each with its length, so that one can go from initializer to initializer without
+looking at what lies between. `without_weights` leaves their raw data out, and writes instead where these are, in the way
+of external data. Field numbers are those of onnx.proto3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..backends.onnxruntime.emit import field
+
+HERE = "\0"
+"""The location of data that lie in the model itself; no file can be called so."""
+
+LEAST_BYTES = 1024
+"""Weights from this size are left out."""
+
+_MODEL_GRAPH, _GRAPH_INITIALIZER = 7, 5
+_RAW_DATA, _EXTERNAL_DATA, _DATA_LOCATION = 9, 13, 14
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+Field = tuple[int, int, int, int]
+"""The number of a field (negative where it is no row of bytes), where it begins, where its value does, and where both end."""
+
+
+def without_weights(data: memoryview) -> bytes | None:
+    """A serialised ModelProto with references for its larger initializers; None where it is not what it should be."""
+    try:
+        graphs = [found for found in _fields(data, 0, len(data)) if found[0] == _MODEL_GRAPH]
+        if len(graphs) != 1:  # several would be one in pieces
+            return None
+        ((_, start, value, end),) = graphs
+        return bytes(data[:start]) + field(_MODEL_GRAPH, _graph(data, value, end)) + bytes(data[end:])
+    except IndexError:  # cut short, or no protocol buffer
+        return None
+
+
+def _graph(data: memoryview, start: int, end: int) -> bytes:
+    kept: list[memoryview | bytes] = []
+    done = start
+    for number, first, value, last in _fields(data, start, end):
+        if number == _GRAPH_INITIALIZER and (tensor := _tensor(data, value, last)) is not None:
+            kept += [data[done:first], field(_GRAPH_INITIALIZER, tensor)]
+            done = last
+    return b"".join([*kept, data[done:end]])
+
+
+def _tensor(data: memoryview, start: int, end: int) -> bytes | None:
+    """A TensorProto that refers to its raw data; None for one that is small, or refers to others already."""
+    if end - start < LEAST_BYTES:
+        return None
+    raw: Field | None = None
+    for found in _fields(data, start, end):
+        number, _, value, _ = found
+        elsewhere = number == _EXTERNAL_DATA or (number == -_DATA_LOCATION and data[value] != 0)
+        if elsewhere or (number == _RAW_DATA and raw is not None):
+            return None
+        raw = found if number == _RAW_DATA else raw
+    if raw is None or raw[3] - raw[2] < LEAST_BYTES:
+        return None
+    place = {"location": HERE, "offset": str(raw[2]), "length": str(raw[3] - raw[2])}
+    entries = b"".join(field(_EXTERNAL_DATA, field(1, key) + field(2, text)) for key, text in place.items())
+    return bytes(data[start : raw[1]]) + bytes(data[raw[3] : end]) + entries + field(_DATA_LOCATION, 1)
+
+
+def _fields(data: memoryview, at: int, end: int) -> Iterator[Field]:
+    """The fields between two places.
+
+    Raises:
+        IndexError: they do not end there.
+    """
+    while at < end:
+        start = at
+        key, at = _varint(data, at)
+        number, kind = key >> 3, key & 7
+        if kind == _BYTES:
+            length, at = _varint(data, at)
+        elif kind == _VARINT:
+            _, last = _varint(data, at)
+            number, length = -number, last - at
+        elif kind in (_FIXED32, _FIXED64):
+            number, length = -number, 4 if kind == _FIXED32 else 8
+        else:
+            raise IndexError(f"wire type {kind}")
+        if at + length > end:
+            raise IndexError(f"a field of {length} bytes")
+        yield number, start, at, at + length
+        at += length
+
+
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    """The number at a place, and the place after it."""
+    number = shift = 0
+    while True:
+        byte = data[at]
+        number |= (byte & 0x7F) << shift
+        at += 1
+        if byte < 0x80:
+            return number, at
+        shift += 7
+        if shift > 63:
+            raise IndexError("a number of more than 64 bits")

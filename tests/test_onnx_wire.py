@@ -1,0 +1,181 @@
+"""Weights inside of a model: found without reading the rest, mapped from the file, and not held twice."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import opweave as ow
+from opweave import memory
+from opweave.onnx.model import LARGE_BYTES, Model
+from opweave.onnx.wire import HERE, LEAST_BYTES, without_weights
+
+ROWS = LARGE_BYTES // 4096 + 1
+WEIGHTS: np.ndarray = np.random.default_rng(0).standard_normal((1024, ROWS), np.float32)
+
+
+def product(*, shift: int = 0, rows: int | str = 1) -> onnx.ModelProto:
+    """Of `x @ w + b`; `shift` more bytes lie in front of the weights."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Add", ["p", "b"], ["y"])]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, 1024])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [rows, ROWS])]
+    values = [numpy_helper.from_array(np.arange(ROWS, dtype=np.float32), "b"), numpy_helper.from_array(WEIGHTS, "w")]
+    graph = helper.make_graph(nodes, "g" * (1 + shift), inputs, outputs, values)
+    # The name of a graph is written behind its nodes, and in front of its initializers.
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+def written(folder: Path, proto: onnx.ModelProto) -> Path:
+    path = folder / "model.onnx"
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+def run(source: Path | bytes, rows: int = 1) -> np.ndarray:
+    x = np.ones((rows, 1024), np.float32)
+    (y,) = ow.InferenceSession(source, fallback="error").run(None, {"x": x})
+    np.testing.assert_allclose(y, x @ WEIGHTS + np.arange(ROWS), rtol=1e-3, atol=1e-3)
+    return y
+
+
+@pytest.mark.parametrize("shift", range(4))
+def test_weights_in_a_file_are_used_from_where_they_are(tmp_path: Path, shift: int) -> None:
+    path = written(tmp_path, product(shift=shift))
+    before = memory.copies.count
+    run(path)
+    assert memory.copies.count == before
+    model = Model.load(path)
+    data, weights = path.read_bytes(), dict(model.weights)
+    files = memory.mapped_files()
+    for name, wanted in (("w", WEIGHTS), ("b", np.arange(ROWS, dtype=np.float32))):
+        np.testing.assert_array_equal(weights[name], wanted)
+        found = memory.find_in_files(weights[name], files)
+        assert found == (str(path), data.index(wanted.tobytes()))
+
+
+def test_weights_of_bytes_are_copied_once() -> None:
+    data = product().SerializeToString()
+    run(data)
+    mutable = bytearray(data)
+    before = memory.copies.bytes
+    model = Model.load(mutable)
+    weights = dict(model.weights)
+    assert memory.copies.bytes - before == WEIGHTS.nbytes + 4 * ROWS
+    assert weights["w"].flags.aligned
+    mutable[:] = bytes(len(mutable))
+    np.testing.assert_array_equal(weights["w"], WEIGHTS)
+    np.testing.assert_array_equal(dict(model.weights)["b"], np.arange(ROWS))
+
+
+def tensors(data: bytes) -> list[TensorProto]:
+    return list(onnx.ModelProto.FromString(data).graph.initializer)
+
+
+def test_what_is_left_out_is_where_it_is_said_to_be() -> None:
+    data = product().SerializeToString()
+    lean = without_weights(memoryview(data))
+    assert lean is not None
+    assert len(lean) < 1000
+    for cut, whole in zip(tensors(lean), tensors(data), strict=True):
+        entries = {entry.key: entry.value for entry in cut.external_data}
+        assert entries.pop("location") == HERE
+        offset, length = (int(entries[key]) for key in ("offset", "length"))
+        assert data[offset : offset + length] == whole.raw_data
+        assert (cut.name, list(cut.dims), cut.data_type) == (whole.name, list(whole.dims), whole.data_type)
+        assert not cut.HasField("raw_data")
+    rest, same = (onnx.ModelProto.FromString(text) for text in (lean, data))
+    for proto in (rest, same):
+        del proto.graph.initializer[:]
+    assert rest == same
+
+
+def test_small_external_and_typed_data_stay() -> None:
+    proto = product()
+    small = numpy_helper.from_array(np.zeros(LEAST_BYTES // 4 - 1, np.float32), "small")
+    typed = helper.make_tensor("typed", TensorProto.FLOAT, [1000], range(1000))
+    external = TensorProto(name="external", dims=[1000], data_type=TensorProto.FLOAT, data_location=1)
+    external.external_data.add(key="location", value="w" * LEAST_BYTES)
+    del proto.graph.initializer[:]
+    proto.graph.initializer.extend([small, typed, external])
+    data = proto.SerializeToString()
+    assert without_weights(memoryview(data)) == data
+
+
+def test_an_explicit_default_location_is_no_other_one() -> None:
+    proto = product()
+    for tensor in proto.graph.initializer:
+        tensor.data_location = TensorProto.DEFAULT
+    data = proto.SerializeToString()
+    lean = without_weights(memoryview(data))
+    assert lean is not None
+    assert [tensor.data_location for tensor in tensors(lean)] == [TensorProto.EXTERNAL] * 2
+
+
+def test_broken_buffers_are_left_to_who_reads_them() -> None:
+    data = product().SerializeToString()
+    assert without_weights(memoryview(data + data)) is None  # two graphs
+    for text in (data[:-7], b"\xff" * 40, b"\x3a\xff\xff\xff\xff\x0f", b"\x0b"):
+        assert without_weights(memoryview(text)) is None
+    for text in (data[:-7], data[: len(data) // 2]):
+        with pytest.raises(ow.DataError, match="not an ONNX model"):
+            ow.InferenceSession(text)
+
+
+def test_a_model_cannot_name_itself(tmp_path: Path) -> None:
+    proto = product()
+    proto.graph.initializer[1].ClearField("raw_data")
+    proto.graph.initializer[1].data_location = TensorProto.EXTERNAL
+    proto.graph.initializer[1].external_data.add(key="location", value=HERE)
+    with pytest.raises(ow.DataError, match="the data of 'w'"):
+        ow.InferenceSession(proto)
+    with pytest.raises(ow.DataError, match="the data of 'w'"):
+        ow.InferenceSession(written(tmp_path, proto))
+
+
+def test_a_file_that_was_written_again_is_told_when_it_is_needed_again(tmp_path: Path) -> None:
+    path = written(tmp_path, product(rows="n"))
+    session = ow.InferenceSession(path)
+    one, two = (np.ones((rows, 1024), np.float32) for rows in (1, 2))
+    first = session.run(None, {"x": one})[0]
+    os.utime(path, ns=(1, 1))
+    assert session.run(None, {"x": one})[0].tolist() == first.tolist()
+    with pytest.raises(ow.DataError, match=r"model\.onnx has changed since the model was read"):
+        session.run(None, {"x": two})
+    path.unlink()  # what is mapped stays
+    assert session.run(None, {"x": two})[0][1].tolist() == pytest.approx(first[0].tolist(), rel=1e-3, abs=1e-3)
+
+
+SCRIPT = """
+import sys
+import numpy as np
+{load}
+x = np.ones((1, 8192), np.float32)
+print(run(x)[0].shape)
+with open("/proc/self/status") as file:
+    print(next(int(line.split()[1]) for line in file if line.startswith("VmHWM")))
+"""
+LOADS = {
+    "ours": "import opweave as ow; s = ow.InferenceSession(sys.argv[1]); run = lambda x: s.run(None, {'x': x})",
+    "theirs": "import onnxruntime; s = onnxruntime.InferenceSession(sys.argv[1]); run = lambda x: s.run(None, {'x': x})",
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how much memory a process had at its peak")
+def test_weights_inside_of_a_file_cost_no_more_than_with_onnxruntime(tmp_path: Path) -> None:
+    weights = numpy_helper.from_array(np.ones((8192, 4096), np.float32), "w")
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, s]) for n, s in (("x", 8192), ("y", 4096))]
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", values[:1], values[1:], [weights])
+    path = written(tmp_path, helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10))
+    peaks = {}
+    for who, load in LOADS.items():
+        command = [sys.executable, "-c", SCRIPT.format(load=load), str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        peaks[who] = int(done.stdout.split()[-1]) / 1024
+    assert peaks["ours"] < 1.15 * peaks["theirs"], peaks
