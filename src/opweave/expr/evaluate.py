@@ -166,7 +166,7 @@ class _Stage:
     slots: dict[Index, int] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.slots = _slots(self.axes, self.bodies)
+        self.slots = slots_of(self.axes, self.bodies)
         self.rank = max(self.slots.values(), default=-1) + 1
         steps = self._steps()
         self.number = {step.node: k for k, step in enumerate(steps)}
@@ -190,11 +190,11 @@ class _Stage:
     # Planning --------------------------------------------------------------------------------------------------------
 
     def _steps(self) -> list[_Step]:
-        affine: dict[Load, _Affine | None] = {}
+        affine: dict[Load, Affine | None] = {}
 
         def enter(node: Expr) -> tuple[Expr, ...]:
             if isinstance(node, Load):
-                affine[node] = _affine(node.parts)
+                affine[node] = affine_of(node.parts)
                 return node.parts if affine[node] is None else ()
             return node.parts
 
@@ -207,7 +207,7 @@ class _Stage:
             steps.append(replace(step, arguments=tuple(number[part] for part in inside)))
         return steps
 
-    def _step(self, node: Expr, affine: Mapping[Load, _Affine | None]) -> _Step:
+    def _step(self, node: Expr, affine: Mapping[Load, Affine | None]) -> _Step:
         match node:
             case Const():
                 single = node.value if node.type not in FLOATS else np.float32(node.value)
@@ -325,7 +325,7 @@ class _Stage:
                 values[k] = None
 
 
-def _slots(axes: tuple[Index, ...], bodies: tuple[Expr, ...]) -> dict[Index, int]:
+def slots_of(axes: tuple[Index, ...], bodies: tuple[Expr, ...]) -> dict[Index, int]:
     """The dimension of each variable; variables of reductions share one where no value depends on both."""
     together: dict[Index, set[Index]] = {}
     variables: list[Index] = []
@@ -385,11 +385,11 @@ def _blocks(axes: tuple[Index, ...], extents: Mapping[Index, int]) -> list[Block
 # ---------------------------------------------------------------------------------------------------------------------
 # Loads
 
-_Affine: TypeAlias = tuple[tuple[int, Mapping[Index, int]], ...]
+Affine: TypeAlias = tuple[tuple[int, Mapping[Index, int]], ...]
 """For each index of a load, a constant and the factor of each variable, none of which is 0."""
 
 
-def _affine(indices: tuple[Expr, ...]) -> _Affine | None:
+def affine_of(indices: tuple[Expr, ...]) -> Affine | None:
     """Indices as sums of variables with factors; None if one of them is something else."""
     found: dict[Expr, tuple[int, dict[Index, int]] | None] = {}
     for node in walk(*indices, enter=lambda n: n.parts if isinstance(n, Call) and n.type == "index" else ()):
@@ -427,7 +427,7 @@ def _combined(name: str, forms: Sequence[tuple[int, dict[Index, int]] | None]) -
     return a + sign * b, {v: first.get(v, 0) + sign * second.get(v, 0) for v in {**first, **second}}
 
 
-def _viewing(load: Load, forms: _Affine, slots: Mapping[Index, int], rank: int) -> Rule:
+def _viewing(load: Load, forms: Affine, slots: Mapping[Index, int], rank: int) -> Rule:
     """What makes a view of an array for affine indices."""
     for axis, ((constant, factors), size) in enumerate(zip(forms, load.source.desc.shape, strict=True)):
         ends = [f * (variable.extent - 1) for variable, f in factors.items()]
@@ -458,7 +458,7 @@ def _viewing(load: Load, forms: _Affine, slots: Mapping[Index, int], rank: int) 
     return rule
 
 
-def _striding(load: Load, forms: _Affine, slots: Mapping[Index, int], rank: int) -> Rule:
+def _striding(load: Load, forms: Affine, slots: Mapping[Index, int], rank: int) -> Rule:
     """`_viewing` where a variable is in several indices, or several are in one: diagonals and windows."""
 
     def rule(block: Block, arrays: Mapping[Source, Array]) -> Array:
@@ -493,4 +493,4 @@ def _gathering(load: Load) -> Rule:
     return rule
 
 
-__all__ = ["Plan", "evaluate"]
+__all__ = ["Affine", "Plan", "affine_of", "evaluate", "slots_of"]

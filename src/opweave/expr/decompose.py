@@ -1,0 +1,289 @@
+"""Expressions of whole arrays as operations of WebNN, for engines that have kernels for those.
+
+Values become operands whose dimensions are the axes of the result and, after them, the variables of reductions, as in
+`evaluate`: loads are sliced, transposed and reshaped into that form, functions broadcast, and reductions keep their
+dimensions. What depends on no input, such as the mask of a triangle, is computed here and becomes a constant.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from ..dtypes import FLOATS, INFO, WIDE, DataType
+from ..errors import NotSupportedError
+from ..graph import MAX_RANK, Operand
+from ..ops import Operations
+from .evaluate import Affine, affine_of, evaluate, slots_of
+from .ir import INTEGERS, Call, Cast, Const, Expr, Index, Load, Output, Program, Reduce, Source, Type, walk
+
+LARGEST = 8
+"""A decomposition may have values of so many times the elements of the largest input or output: products of matrices that
+are summed would be more, and slower than anything else."""
+
+_SMALL = 2**16
+
+_MISSING = {"bit_and", "bit_or", "bit_xor", "shift_left", "shift_right"}
+
+
+def operations(program: Program) -> bool:
+    """Whether `decompose` takes a program: it is made of whole arrays, and of functions that WebNN has or can express."""
+    return refusal(program) is None
+
+
+def refusal(program: Program) -> str | None:
+    """Why `decompose` does not take a program; None if it does."""
+    if program.checks:
+        return "checks of indices have no operation"
+    descs = [array.desc for arrays in (program.inputs, program.stored, program.outputs) for array in arrays]
+    limit = max(_SMALL, LARGEST * max(desc.element_count for desc in descs))
+    for axes, body in _definitions(program):
+        if 1 + max(slots_of(axes, (body,)).values(), default=-1) > MAX_RANK:
+            return f"it needs arrays of more than {MAX_RANK} dimensions"
+        nodes, forms = _nodes(body)
+        for node in nodes:
+            reason = _refused(node, forms)
+            count = math.prod(variable.extent for variable in node.free)
+            if reason is None and count > limit:
+                reason = f"it needs arrays of {count} elements"
+            if reason is not None:
+                return reason
+    return None
+
+
+def decompose(program: Program, builder: Operations, operands: Sequence[Operand]) -> tuple[Operand, ...]:
+    """The outputs of a program, built of operations of WebNN.
+
+    Args:
+        program: one that `operations` holds for.
+        builder: where the operations are recorded.
+        operands: one for each input of the program, with its data type and shape.
+
+    Raises:
+        NotSupportedError: the program is not made of whole arrays and functions that WebNN can express.
+    """
+    reason = refusal(program)
+    if reason is not None:
+        raise NotSupportedError(f"{program.name}: cannot be decomposed, {reason}")
+    arrays: dict[Source, Operand] = dict(zip(program.inputs, operands, strict=True))
+    for stored in program.stored:
+        arrays[stored] = _array(builder, arrays, Output(stored.axes, stored.body))
+    return tuple(_array(builder, arrays, output) for output in program.outputs)
+
+
+def _definitions(program: Program) -> list[tuple[tuple[Index, ...], Expr]]:
+    return [*((s.axes, s.body) for s in program.stored), *((output.axes, output.body) for output in program.outputs)]
+
+
+def _nodes(body: Expr) -> tuple[list[Expr], dict[Load, Affine]]:
+    """The nodes that must become operands, and the indices of the loads that can be sliced."""
+    forms: dict[Load, Affine] = {}
+    return walk(body, enter=lambda node: _entered(node, forms)), forms
+
+
+def _entered(node: Expr, forms: dict[Load, Affine]) -> tuple[Expr, ...]:
+    """The parts of a node that must become operands: not the indices of loads that can be sliced."""
+    if not isinstance(node, Load):
+        return node.parts
+    form = affine_of(node.parts)
+    variables = [v for _, factors in form or () for v in factors]
+    distinct = len(set(variables)) == len(variables) and set(variables) == node.free
+    if form is None or not distinct or any(len(factors) > 1 for _, factors in form):
+        return node.parts
+    if all(factor > 0 for _, factors in form for factor in factors.values()):
+        forms[node] = form
+    return ()
+
+
+def _refused(node: Expr, forms: Mapping[Load, Affine]) -> str | None:
+    if isinstance(node, Load) and node not in forms:
+        return "it reads elements at computed positions"
+    if isinstance(node, Call) and node.name in _MISSING:
+        return f"WebNN has no {node.name}"
+    return None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Arrays
+
+
+def _array(builder: Operations, arrays: Mapping[Source, Operand], output: Output) -> Operand:
+    """One array of a program."""
+    value = _Writer(builder, arrays, output).value()
+    desc = output.desc
+    b = builder
+    if value.shape != desc.shape and math.prod(value.shape) == desc.element_count:
+        value = b.reshape(value, desc.shape)
+    elif value.shape != desc.shape:
+        value = b.expand(b.reshape(value, value.shape[: desc.rank]) if value.rank > desc.rank else value, desc.shape)
+    if value.data_type != desc.data_type:
+        value = b.cast(value, desc.data_type)
+    return b.identity(value) if value.node is None else value
+
+
+class _Writer:
+    """Writes the operations of one array."""
+
+    def __init__(self, builder: Operations, arrays: Mapping[Source, Operand], output: Output) -> None:
+        self.b, self.arrays, self.body = builder, arrays, output.body
+        self.slots = slots_of(output.axes, (output.body,))
+        self.rank = max(self.slots.values(), default=-1) + 1
+        self.made: dict[Expr, Operand] = {}
+
+    def value(self) -> Operand:
+        """The operand of the body; sizes of 1 where it does not depend on an axis."""
+        nodes, forms = _nodes(self.body)
+        given: set[Expr] = set()  # depends on an input
+        for node in nodes:
+            if isinstance(node, Load) or not given.isdisjoint(node.parts):
+                given.add(node)
+        wanted = {part for node in given if node not in forms for part in node.parts} | {self.body}
+        for node in nodes:
+            if node in given:
+                self.made[node] = self._operand(node, forms)
+            elif node in wanted:
+                self.made[node] = self._constant(node)
+        return self.made[self.body]
+
+    def _operand(self, node: Expr, forms: Mapping[Load, Affine]) -> Operand:
+        if isinstance(node, Load):
+            return self._load(node, forms[node])
+        parts = [self.made[part] for part in node.parts]
+        if isinstance(node, Cast):
+            return _cast(self.b, parts[0], node.parts[0].type, node.type)
+        if isinstance(node, Reduce):
+            return self._reduction(node, parts[0])
+        assert isinstance(node, Call)
+        rule = _RULES.get(node.name)
+        made: Operand = rule(self.b, *parts) if rule else getattr(self.b, node.name)(*parts)
+        return made
+
+    def _constant(self, node: Expr) -> Operand:
+        """What does not depend on inputs."""
+        data_type = _computed(node.type)
+        if isinstance(node, Const):
+            number = float(np.float32(node.value)) if data_type == "float32" else int(node.value)
+            return self.b.as_operand(number, data_type)
+        axes = tuple(sorted(node.free, key=lambda variable: self.slots[variable]))
+        body = Cast(node, data_type) if node.type in ("float16", "index") else node
+        program = Program("constant", (), (Output(axes, body),))
+        array = np.empty(program.outputs[0].desc.shape, data_type)
+        evaluate(program, [], [array])
+        return self.b.as_operand(array.reshape(self._shape(node)), data_type)
+
+    def _shape(self, node: Expr) -> tuple[int, ...]:
+        sizes = {self.slots[variable]: variable.extent for variable in node.free}
+        return tuple(sizes.get(slot, 1) for slot in range(self.rank))
+
+    def _load(self, node: Load, form: Affine) -> Operand:
+        """Slices, a permutation and a reshape that bring an array into the form of all values."""
+        b, array = self.b, self.arrays[node.source]
+        entries = [(constant, *next(iter(factors.items()), (None, 1))) for constant, factors in form]
+        starts = [constant for constant, _, _ in entries]
+        strides = [factor for _, _, factor in entries]
+        counts = [variable.extent if variable else 1 for _, variable, _ in entries]
+        sizes = [(count - 1) * stride + 1 for count, stride in zip(counts, strides, strict=True)]
+        if tuple(counts) != array.shape:
+            array = b.slice(array, starts, sizes, strides=strides)
+        order = sorted(range(len(entries)), key=lambda axis: self._slot(entries[axis][1]))
+        if order != list(range(len(order))):
+            array = b.transpose(array, permutation=order)
+        if array.shape != self._shape(node):
+            array = b.reshape(array, self._shape(node))
+        return _cast(b, array, node.type, "float32") if node.type == "float16" else array
+
+    def _slot(self, variable: Index | None) -> int:
+        return -1 if variable is None else self.slots[variable]
+
+    def _reduction(self, node: Reduce, body: Operand) -> Operand:
+        b, axes = self.b, [self.slots[variable] for variable in node.variables]
+        shape = list(body.shape or (1,) * self.rank)
+        for axis, variable in zip(axes, node.variables, strict=True):
+            shape[axis] = variable.extent
+        if tuple(shape) != body.shape:
+            body = b.expand(body, shape)
+        if node.reduction.startswith("arg_"):
+            return _position(b, node.reduction, body, axes[0])
+        if node.reduction in ("max", "min"):
+            return _extreme(b, node.reduction, body, axes)
+        reduce = getattr(b, f"reduce_{node.reduction}")
+        if body.data_type in WIDE:
+            result: Operand = reduce(body, axes=axes, keep_dimensions=True)
+            return result
+        wide = reduce(b.cast(body, "int32"), axes=axes, keep_dimensions=True)
+        return b.cast(wide, body.data_type)  # wraps around as sums in the narrow type would
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Functions
+
+
+def _computed(type: Type) -> DataType:
+    """The data type of the operands of a type: float16 is widened, as all arithmetic on it is float32."""
+    if type in ("float16", "float32"):
+        return "float32"
+    return "uint8" if type == "bool" else "int64" if type == "index" else type
+
+
+def _cast(b: Operations, x: Operand, source: Type, target: Type) -> Operand:
+    data_type = _computed(target)
+    if target == "bool":
+        return b.not_equal(x, b.as_operand(0, x.data_type))
+    if target == "float16" and source != "float16":
+        return b.cast(b.cast(x, "float16"), "float32")
+    if source in FLOATS and target in INTEGERS:
+        return _saturated(b, x, data_type)
+    return x if x.data_type == data_type else b.cast(x, data_type)
+
+
+def _saturated(b: Operations, x: Operand, data_type: DataType) -> Operand:
+    """Floats cut to integers, clamped to their range; NaN is 0."""
+    info = INFO[data_type]
+    limit = 2.0 ** (info.bits - (info.kind == "i"))
+    last = float(np.nextafter(np.float32(limit), np.float32(0)))  # limit - 1 may not be a float
+    number = b.where(b.is_nan(x), b.as_operand(0.0, "float32"), x)
+    whole = b.cast(b.clamp(number, min_value=float(info.lowest), max_value=last), data_type)
+    above = b.greater_or_equal(number, b.as_operand(limit, "float32"))
+    return b.where(above, b.as_operand(info.highest, data_type), whole)
+
+
+def _floor_div(b: Operations, x: Operand, y: Operand) -> Operand:
+    quotient = b.div(x, y)  # cut toward zero; x / 0 is 0
+    if INFO[x.data_type].kind == "u":
+        return quotient
+    zero = b.as_operand(0, x.data_type)
+    rest = b.sub(x, b.mul(quotient, y))
+    opposite = b.not_equal(b.lesser(rest, zero), b.lesser(y, zero))
+    inexact = b.logical_and(b.not_equal(rest, zero), b.not_equal(y, zero))
+    return b.sub(quotient, b.cast(b.logical_and(inexact, opposite), x.data_type))
+
+
+def _mod(b: Operations, x: Operand, y: Operand) -> Operand:
+    zero = b.as_operand(0, x.data_type)
+    return b.where(b.equal(y, zero), zero, b.sub(x, b.mul(_floor_div(b, x, y), y)))
+
+
+_RULES: dict[str, Callable[..., Operand]] = {"floor_div": _floor_div, "mod": _mod}
+"""Functions that WebNN has no operation for; all others have the names of operations."""
+
+
+def _extreme(b: Operations, name: str, x: Operand, axes: Sequence[int]) -> Operand:
+    result: Operand = getattr(b, f"reduce_{name}")(x, axes=axes, keep_dimensions=True)
+    if x.data_type not in FLOATS:
+        return result
+    has_nan = b.reduce_max(b.is_nan(x), axes=axes, keep_dimensions=True)  # which engines may pass over
+    return b.where(has_nan, b.as_operand(math.nan, x.data_type), result)
+
+
+def _position(b: Operations, name: str, x: Operand, axis: int) -> Operand:
+    result: Operand = getattr(b, name)(x, axis, keep_dimensions=True)
+    if x.data_type not in FLOATS:
+        return result
+    is_nan = b.is_nan(x)
+    has_nan = b.reduce_max(is_nan, axes=[axis], keep_dimensions=True)
+    return b.where(has_nan, b.arg_max(is_nan, axis, keep_dimensions=True), result)
+
+
+__all__ = ["LARGEST", "decompose", "operations", "refusal"]
