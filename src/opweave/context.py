@@ -12,12 +12,13 @@ from weakref import WeakSet
 
 import numpy as np
 
-from . import backends, dtypes, memory
+from . import backends, dtypes, memory as host
 from .arrays import as_array, describe, fit
 from .backends import Backend, Device, PowerPreference
 from .dtypes import ANY, DataType
 from .errors import InvalidStateError, NotSupportedError, ValidationError, require
 from .graph import MAX_RANK, Desc, check_desc
+from .kernels import Arena
 from .names import camel_case
 from .operation import Op
 from .runtime.executable import MLGraph
@@ -193,7 +194,13 @@ class MLContext:
     # Tensors ---------------------------------------------------------------------------------------------------------
 
     def create_tensor(
-        self, data_type: DataType, shape: Sequence[int], *, readable: bool = False, writable: bool = False
+        self,
+        data_type: DataType,
+        shape: Sequence[int],
+        *,
+        readable: bool = False,
+        writable: bool = False,
+        memory: Arena | None = None,
     ) -> MLTensor:
         """Create a tensor of zeros (https://www.w3.org/TR/webnn/#api-mlcontext-createtensor).
 
@@ -202,22 +209,41 @@ class MLContext:
             shape: dimensions, each in [1, 2**31 - 1]; `[]` for a scalar.
             readable: whether its contents may be read.
             writable: whether its contents may be written.
+            memory: the WebAssembly module (`opweave.wasm.load`) in whose memory it lies; default: the host's. Built-in
+                operations read and write it there, and so do the module's own, without a copy.
 
         Raises:
             InvalidStateError: the context is lost.
             ValidationError: no such data type, invalid dimensions, too many bytes.
+            OperationError: there is not so much memory.
         """
         self.check_alive()
         desc = self.check_desc(data_type, shape)
         for name, flag in {"readable": readable, "writable": writable}.items():
             require(isinstance(flag, bool), f"{name} must be True or False, got {flag!r}")
-        return self._adopt(desc, memory.allocate(desc), readable=readable, writable=writable)
+        if memory is None:
+            return self._adopt(desc, host.allocate(desc), readable=readable, writable=writable)
+        require(
+            hasattr(memory, "allocate") and hasattr(memory, "owns"),
+            f"memory must be a WebAssembly module (opweave.wasm.load), got {type(memory).__name__}",
+        )
+        array = memory.allocate(desc)
+        array.fill(0)
+        return self._adopt(desc, array, readable=readable, writable=writable)
 
     async def create_tensor_async(
-        self, data_type: DataType, shape: Sequence[int], *, readable: bool = False, writable: bool = False
+        self,
+        data_type: DataType,
+        shape: Sequence[int],
+        *,
+        readable: bool = False,
+        writable: bool = False,
+        memory: Arena | None = None,
     ) -> MLTensor:
         """`create_tensor`, to await."""
-        return await in_thread(self.create_tensor, data_type, shape, readable=readable, writable=writable)
+        return await in_thread(
+            self.create_tensor, data_type, shape, readable=readable, writable=writable, memory=memory
+        )
 
     def create_constant_tensor(self, data_type: DataType, shape: Sequence[int], input_data: Any) -> MLTensor:
         """Create a tensor for `builder.constant(tensor)` (https://www.w3.org/TR/webnn/#api-mlcontext-createconstanttensor).
@@ -234,8 +260,8 @@ class MLContext:
         self.check_alive()
         desc = self.check_desc(data_type, shape)
         data = fit(as_array(input_data, "input_data"), "input_data", desc)
-        array = memory.allocate(desc)
-        memory.copy(array, data, "create_constant_tensor")
+        array = host.allocate(desc)
+        host.copy(array, data, "create_constant_tensor")
         return self._adopt(desc, array, constant=True)
 
     async def create_constant_tensor_async(
@@ -291,7 +317,7 @@ class MLContext:
             raise ValidationError(f"the tensor {tensor.desc} was not created with writable=True")
         data = fit(as_array(input_data, "input_data"), "input_data", tensor.desc)
         with tensor._lock:
-            memory.copy(array, data, "write_tensor")
+            host.copy(array, data, "write_tensor")
 
     def read_tensor(self, tensor: MLTensor, *, out: Any = None) -> np.ndarray:
         """Copy the contents of a tensor into a new array, or into `out` (https://www.w3.org/TR/webnn/#api-mlcontext-readtensor).
@@ -313,7 +339,7 @@ class MLContext:
         if not tensor.readable:
             raise ValidationError(f"the tensor {tensor.desc} was not created with readable=True")
         if out is None:
-            target = memory.empty(tensor.desc)
+            target = host.empty(tensor.desc)
         else:
             require(not isinstance(out, np.generic), f"out must be an array, got the scalar {out!r}")
             whole = as_array(out, "out")
@@ -321,7 +347,7 @@ class MLContext:
             target = fit(whole, "out", tensor.desc)
             require(bool(target.flags.writeable), "out must be writable")
         with tensor._lock:
-            memory.copy(target, array, "read_tensor")
+            host.copy(target, array, "read_tensor")
         return target
 
     async def read_tensor_async(self, tensor: MLTensor, *, out: Any = None) -> np.ndarray:

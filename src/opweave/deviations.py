@@ -176,6 +176,37 @@ ADDITIONS = [
         "Networks come as `.onnx` files; on the Web a framework does this on top of WebNN.",
     ),
     Deviation(
+        (
+            "opweave.op",
+            "opweave.expression",
+            "opweave.composite",
+            "opweave.expr",
+            "opweave.wasm",
+            "opweave.register_onnx",
+        ),
+        "addition",
+        "Custom operations: expressions, composites, kernels; in graphs, on arrays, and inside of ONNX models.",
+        "What Opweave exists for (https://github.com/webmachinelearning/webnn/issues/6).",
+    ),
+    Deviation(
+        ("MLContext.create_tensor(memory)",),
+        "addition",
+        "Tensors can lie in the memory of a WebAssembly module.",
+        "Operations in WebAssembly see nothing else (https://github.com/webmachinelearning/webnn/issues/156).",
+    ),
+    Deviation(
+        ("MLGraph.profile", "MLGraph.draw"),
+        "addition",
+        "How long each segment of a graph takes, what it moves and copies; the graph as a picture.",
+        "Performance that cannot be measured cannot be improved.",
+    ),
+    Deviation(
+        ("opweave.Desc", "opweave.Limits"),
+        "addition",
+        "Data type and shape; what an operand may be.",
+        "Shape rules of custom operations are written with them.",
+    ),
+    Deviation(
         ("opweave.memory",),
         "addition",
         "The counter of copies, `opweave.memory.copies`.",
