@@ -85,9 +85,11 @@ class InferenceSession:
         self._fixed = dict(fix_shapes or {})
         graph = self._model.proto.graph
         initialised = {initializer.name for initializer in graph.initializer}
+        initialised |= {initializer.values.name for initializer in graph.sparse_initializer}
         declared = [i for i in graph.input if i.name not in initialised]
         self._check_fixed(declared)
         self._inputs = [Argument.of(info, self._fixed) for info in declared]
+        self._overridable = [Argument.of(info, self._fixed) for info in graph.input if info.name in initialised]
         self._outputs = [Argument.of(info, self._fixed) for info in graph.output]
         self._locations = self._locate(preferred_output_location)
         self._repeatable = Repeat.fits(self._inputs) and set(self._locations.values()) == {"cpu"}
@@ -111,6 +113,10 @@ class InferenceSession:
         """The inputs of the model, in order."""
         return [argument.public() for argument in self._inputs]
 
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """The initializers that the model declares as inputs, too: `run` takes arrays for them, and does without."""
+        return [argument.public() for argument in self._overridable]
+
     def get_outputs(self) -> list[NodeArg]:
         """The outputs of the model, in order."""
         return [argument.public() for argument in self._outputs]
@@ -127,7 +133,7 @@ class InferenceSession:
         Args:
             output_names: which outputs to return; None for all.
             input_feed: an array, an MLTensor, or an object with DLPack for each input, by name; a list of them for a
-                sequence. C-contiguous arrays are read in place.
+                sequence. C-contiguous arrays are read in place. Overridable initializers may be among them, or not.
             out: arrays, or tensors, to write outputs into, by name; they must not overlap inputs.
 
         Returns:
@@ -158,16 +164,17 @@ class InferenceSession:
         require(is_list, f"output_names must be a list of names, got {output_names!r}")
         names = list(output_names or known)
         require(isinstance(input_feed, Mapping), f"inputs must map names to arrays, got {type(input_feed).__name__}")
-        check_names("inputs", input_feed, {i.name: i for i in self._inputs})
+        inputs = [*self._inputs, *(i for i in self._overridable if i.name in input_feed)]
+        check_names("inputs", input_feed, {i.name: i for i in inputs})
         require(out is None or isinstance(out, Mapping), f"out must map names to arrays, got {type(out).__name__}")
         for what, given in (("output_names", names), ("out", list(out or {}))):
             unknown = [name for name in given if name not in known]
             require(not unknown, f"{what} must be among {list(known)}; unknown: {unknown}")
         passed = [*input_feed.values(), *(out or {}).values()]
         with Locks([value for value in passed if isinstance(value, MLTensor)]):
-            feed = {i.name: i.array(input_feed[i.name]) for i in self._inputs}
+            feed = {i.name: i.array(input_feed[i.name]) for i in inputs}
             targets = {name: known[name].target(value) for name, value in (out or {}).items()}
-            check_named_dimensions(self._inputs, feed)
+            check_named_dimensions(inputs, feed)
             arrays = {
                 f"input {n}": a for n, a in feed.items() if isinstance(a, np.ndarray) and a.dtype.kind not in "OUS"
             }
@@ -181,7 +188,7 @@ class InferenceSession:
     def _remember(self, plan: Plan, feed: Mapping[str, Any], asked: Sequence[str] | None, names: list[str]) -> None:
         """Let the next call be a repetition of this one, where it can."""
         self._repeat = None
-        if self._repeatable and not self._deciding:
+        if self._repeatable and not self._deciding and len(feed) == len(self._inputs):
             self._repeat = Repeat(plan, feed, None if asked is None else list(asked), names)
 
     def _learn(self, found: OtherShapes) -> None:

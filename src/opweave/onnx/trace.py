@@ -134,7 +134,8 @@ class Tracer:
         """Walk over the whole graph."""
         graph = self.model.proto.graph
         for name, array in self.model.weights:
-            self.add_constant(name, array)
+            if name not in self._shapes:  # else it is overridden
+                self.add_constant(name, array)
         for info in graph.input:
             if info.name in self._values:
                 self.add_constant(info.name, self._values[info.name])

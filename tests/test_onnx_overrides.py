@@ -1,0 +1,75 @@
+"""Initializers that are declared as inputs, too: a call may override them."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx_nodes import CONTEXT, run_engine
+
+import opweave as ow
+from opweave.onnx.session import PLANS, InferenceSession
+
+X = np.arange(12, dtype=np.float32).reshape(3, 4)
+W = np.full(4, 2, np.float32)
+
+
+def scaling() -> onnx.ModelProto:
+    """The model z = reshape(x * w, s), with values for w and s."""
+    graph = helper.make_graph(
+        [helper.make_node("Mul", ["x", "w"], ["p"]), helper.make_node("Reshape", ["p", "s"], ["z"])],
+        "test",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 4]),
+            helper.make_tensor_value_info("w", TensorProto.FLOAT, [4]),
+            helper.make_tensor_value_info("s", TensorProto.INT64, [2]),
+        ],
+        [helper.make_tensor_value_info("z", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(W, "w"), numpy_helper.from_array(np.int64([4, 3]), "s")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+def test_they_are_no_inputs_and_can_be_listed() -> None:
+    session = InferenceSession(scaling(), CONTEXT)
+    assert [argument.name for argument in session.get_inputs()] == ["x"]
+    listed = session.get_overridable_initializers()
+    assert [(a.name, a.type, a.shape) for a in listed] == [("w", "tensor(float)", [4]), ("s", "tensor(int64)", [2])]
+
+
+def test_calls_with_and_without_them_alternate() -> None:
+    model = scaling()
+    session = InferenceSession(model, CONTEXT, fallback="error")
+    feeds: list[dict[str, np.ndarray]] = [
+        {"x": X},
+        {"x": X, "w": W * 3},
+        {"x": X, "s": np.int64([2, 6])},
+        {"x": X, "w": W + 1, "s": np.int64([1, 12])},
+    ]
+    for feed in [*feeds, *reversed(feeds), *feeds]:
+        np.testing.assert_array_equal(session.run(None, feed)[0], run_engine(model, feed)[0])
+    assert len(session._plans) == len(feeds) <= PLANS
+
+
+def test_an_override_is_an_input_of_its_plan() -> None:
+    session = InferenceSession(scaling(), CONTEXT)
+    for factor in range(5):
+        (z,) = session.run(None, {"x": X, "w": W * factor})
+        np.testing.assert_array_equal(z.reshape(3, 4), X * W * factor)
+    assert len(session._plans) == 1, "its values do not decide about shapes"
+
+
+@pytest.mark.parametrize(
+    ("feed", "message"),
+    [
+        ({"x": X, "w": W[:3]}, "input 'w' must have shape [4], got [3]"),
+        ({"x": X, "w": W.astype("float64")}, "input 'w' must be tensor(float), got an array of float64"),
+        ({"x": X, "v": W}, "unknown: ['v']"),
+        ({"w": W}, "missing: ['x']"),
+    ],
+)
+def test_messages(feed: dict[str, np.ndarray], message: str) -> None:
+    with pytest.raises(ow.ValidationError) as raised:
+        InferenceSession(scaling(), CONTEXT).run(None, feed)
+    assert message in str(raised.value)
