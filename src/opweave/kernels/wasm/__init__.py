@@ -11,7 +11,7 @@ What a function gets, its *signature*, is a list of these, separated by commas:
     x*             pointer to the elements of the operand `x` (0 if it is absent); C-contiguous, aligned to 64 bytes
     x*:float32     the same, and nothing but float32 is accepted
     out*           pointer to the result; out0*, out1*, … where there are several
-    x.shape[1]     a dimension, x.shape[-1] the last; x.strides[1] in elements; x.outer[-1], all dimensions before one multiplied
+    x.shape[1]     a dimension, x.shape[-1] the last; x.strides[1] in elements; x.outer[-1], the product of all before
     x.size         elements; x.bytes, x.rank, x.data_type (the number that ONNX has for it: float32 is 1)
     x.desc*        pointer to `struct { uint32_t rank, shape[8]; }`
     xs[0]*         of a sequence of operands: one of them; xs.count; xs* is a pointer to an array of their pointers,

@@ -1,21 +1,32 @@
-"""What has to be read in a module's own bytes, because no engine tells: its stack pointer, and whether it can be moved.
+"""What is read in a module's own bytes: the types of what it exports, its stack pointer, and whether it can be moved.
 
-https://webassembly.github.io/spec/core/binary/modules.html
+Engines do not tell the last two, and asking wasmtime for a type that its C interface does not have (a vector) ends the
+process. Everything here takes *valid* modules of WebAssembly 3.0 without garbage collection and exceptions; `load` lets the
+engine validate them first. https://webassembly.github.io/spec/core/binary/modules.html
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...errors import DataError
+from .signature import FunctionType
 
 MAGIC = b"\0asm\1\0\0\0"
 STACK_POINTER = "__stack_pointer"
 
-_CUSTOM, _IMPORT, _MEMORY_SECTION, _GLOBAL, _EXPORT = 0, 2, 5, 6, 7
-_FUNCTION, _TABLE, _MEMORY, _GLOBAL_KIND, _TAG = range(5)
-_POINTER_TYPES = (0x7F, 0x7E)  # i32, i64
+_CUSTOM, _TYPES, _IMPORTS, _FUNCTIONS, _MEMORIES, _GLOBALS, _EXPORTS = 0, 1, 2, 3, 5, 6, 7
+_FUNCTION, _TABLE, _MEMORY, _GLOBAL = range(4)
+_VALUE_TYPES = {0x7F: "i32", 0x7E: "i64", 0x7D: "f32", 0x7C: "f64", 0x7B: "v128", 0x70: "funcref", 0x6F: "externref"}
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalType:
+    """The type of a global, and whether it can change."""
+
+    type: str
+    mutable: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +42,27 @@ class Dylink:
     memory_size: int
     memory_alignment: int
     table_size: int
+
+
+@dataclass
+class Layout:
+    """What a module declares.
+
+    Attributes:
+        imports: names of module and item, and the type of those that are globals.
+        functions: the exported functions.
+        wide: whether pointers into its memory have 64 bits.
+        dylink: what it needs if it is position-independent.
+        stack_pointer: the index of the global that is the stack pointer, if it has one.
+        exports_stack_pointer: whether that is exported under its own name.
+    """
+
+    imports: list[tuple[str, str, GlobalType | None]] = field(default_factory=list)
+    functions: dict[str, FunctionType] = field(default_factory=dict)
+    wide: bool = False
+    dylink: Dylink | None = None
+    stack_pointer: int | None = None
+    exports_stack_pointer: bool = False
 
 
 class _Reader:
@@ -57,39 +89,40 @@ class _Reader:
                 return value
 
     def take(self, count: int) -> bytes:
-        if count > len(self.data) - self.at:
-            raise IndexError("a section ends early")
         self.at += count
         return self.data[self.at - count : self.at]
 
-    def name(self) -> bytes:
+    def contents(self) -> bytes:
+        """As many bytes as the number before them says."""
         return self.take(self.number())
 
-    def value_type(self) -> int:
-        """The first byte of a type; references to declared types have more."""
-        kind = self.byte()
-        if kind in (0x63, 0x64):
-            self.number()  # the heap type, whose sign does not matter here
-        return kind
+    def name(self) -> str:
+        return self.contents().decode(errors="replace")
+
+    def types(self) -> tuple[str, ...]:
+        return tuple(_VALUE_TYPES.get(self.byte(), "?") for _ in range(self.number()))
+
+    def global_type(self) -> GlobalType:
+        return GlobalType(_VALUE_TYPES.get(self.byte(), "?"), self.byte() == 1)
 
     def limits(self) -> int:
         """Passes over limits; the flags tell of what kind they are."""
         flags = self.byte()
-        self.number()
-        if flags & 1:
-            self.number()
-        if flags & 8:  # a page size of its own
+        for _ in range(1 + (flags & 1) + (flags >> 3 & 1)):
             self.number()
         return flags
 
-
-def _leb(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+    def expression(self) -> None:
+        """Passes over a constant expression."""
+        sizes = {0x43: 4, 0x44: 8}  # f32.const, f64.const
+        while (code := self.byte()) != 0x0B:
+            if code in sizes:
+                self.take(sizes[code])
+            elif code == 0xFD:  # v128.const
+                self.number()
+                self.take(16)
+            elif code in (0x41, 0x42, 0x23, 0xD0, 0xD2):  # i32.const, i64.const, global.get, ref.null, ref.func
+                self.number()
 
 
 def check(data: bytes, name: str) -> None:
@@ -109,115 +142,128 @@ def _sections(data: bytes) -> Iterator[tuple[int, int, bytes]]:
     reader.at = len(MAGIC)
     while reader:
         start, kind = reader.at, reader.byte()
-        yield kind, start, reader.name()
+        yield kind, start, reader.contents()
 
 
-def _custom(data: bytes, name: bytes) -> _Reader | None:
-    """The custom section of that name."""
+def read(data: bytes) -> Layout:
+    """What a valid module declares."""
+    layout = Layout()
+    sections: dict[int, bytes] = {}
+    custom: dict[str, _Reader] = {}
     for kind, _, contents in _sections(data):
-        reader = _Reader(contents)
-        if kind == _CUSTOM and reader.name() == name:
-            return reader
-    return None
+        if kind == _CUSTOM:
+            reader = _Reader(contents)
+            custom.setdefault(reader.name(), reader)
+        else:
+            sections[kind] = contents
+    empty = b"\0"
+    reader = _Reader(sections.get(_TYPES, empty))
+    types = []
+    for _ in range(reader.number()):
+        reader.byte()  # all are functions
+        types.append(FunctionType(reader.types(), reader.types()))
+    functions: list[int] = []
+    globals_: list[GlobalType] = []
+    flags = _read_imports(_Reader(sections.get(_IMPORTS, empty)), layout, functions, globals_)
+    reader = _Reader(sections.get(_FUNCTIONS, empty))
+    functions += [reader.number() for _ in range(reader.number())]
+    reader = _Reader(sections.get(_MEMORIES, empty))
+    flags += [reader.limits() for _ in range(reader.number())]
+    layout.wide = any(flag & 4 for flag in flags)
+    imported = len(globals_)
+    reader = _Reader(sections.get(_GLOBALS, empty))
+    for _ in range(reader.number()):
+        globals_.append(reader.global_type())
+        reader.expression()
+    exported: dict[int, str] = {}
+    reader = _Reader(sections.get(_EXPORTS, empty))
+    for _ in range(reader.number()):
+        name, kind, index = reader.name(), reader.byte(), reader.number()
+        if kind == _FUNCTION:
+            layout.functions[name] = types[functions[index]]
+        elif kind == _GLOBAL:
+            exported[index] = name
+    layout.dylink = _dylink(custom.get("dylink.0"))
+    candidate = _stack_pointer(exported, custom.get("name"), imported)
+    if candidate is not None and imported <= candidate < len(globals_):
+        kind_of = globals_[candidate]
+        if kind_of.mutable and kind_of.type == ("i64" if layout.wide else "i32"):
+            layout.stack_pointer = candidate
+            layout.exports_stack_pointer = exported.get(candidate) == STACK_POINTER
+    return layout
 
 
-def dylink(data: bytes) -> Dylink | None:
+def _read_imports(reader: _Reader, layout: Layout, functions: list[int], globals_: list[GlobalType]) -> list[int]:
+    """Fill in what is imported; the flags of memories."""
+    memories = []
+    for _ in range(reader.number()):
+        module, name, kind = reader.name(), reader.name(), reader.byte()
+        type_ = None
+        if kind == _FUNCTION:
+            functions.append(reader.number())
+        elif kind == _TABLE:
+            reader.byte()
+            reader.limits()
+        elif kind == _MEMORY:
+            memories.append(reader.limits())
+        else:
+            type_ = reader.global_type()
+            globals_.append(type_)
+        layout.imports.append((module, name, type_))
+    return memories
+
+
+def _dylink(reader: _Reader | None) -> Dylink | None:
     """What a position-independent module needs; None for all others."""
-    reader = _custom(data, b"dylink.0")
     while reader:
-        kind, contents = reader.byte(), _Reader(reader.name())
+        kind, contents = reader.byte(), _Reader(reader.contents())
         if kind == 1:
             size, alignment, table_size, _ = (contents.number() for _ in range(4))
             return Dylink(size, 1 << alignment, table_size)
     return None
 
 
-def _imports(contents: bytes) -> tuple[int, list[int]]:
-    """Of an import section: the number of globals, and the flags of memories."""
-    reader, globals_, memories = _Reader(contents), 0, []
-    for _ in range(reader.number()):
-        reader.name(), reader.name()
-        kind = reader.byte()
-        if kind == _GLOBAL_KIND:
-            globals_ += 1
-            reader.value_type()
-            reader.byte()
-        elif kind in (_FUNCTION, _TAG):
-            if kind == _TAG:
-                reader.byte()
-            reader.number()
-        elif kind == _TABLE:
-            reader.value_type()
-            reader.limits()
-        else:
-            memories.append(reader.limits())
-    return globals_, memories
+def _stack_pointer(exported: dict[int, str], names: _Reader | None, first: int) -> int | None:
+    """The index of the global that is the stack pointer, if the module follows LLVM's conventions.
 
-
-def has_wide_memory(data: bytes) -> bool:
-    """Whether pointers into the module's memory have 64 bits."""
-    flags: list[int] = []
-    for kind, _, contents in _sections(data):
-        if kind == _IMPORT:
-            flags += _imports(contents)[1]
-        elif kind == _MEMORY_SECTION:
-            reader = _Reader(contents)
-            flags += [reader.limits() for _ in range(reader.number())]
-    return any(flag & 4 for flag in flags)
-
-
-def _named_global(data: bytes, name: bytes) -> int | None:
-    """The index of the global that the name section calls so."""
-    reader = _custom(data, b"name")
-    while reader:
-        kind, contents = reader.byte(), _Reader(reader.name())
-        if kind == 7:
-            names = {contents.number(): contents.name() for _ in range(contents.number())}
-            return next((index for index, found in names.items() if found == name), None)
+    It is the one that is exported as `__stack_pointer`, or called so by the name section; in a module without names the
+    first that is not imported, where wasm-ld puts it, if it is private.
+    """
+    by_export = next((index for index, name in exported.items() if name == STACK_POINTER), None)
+    if by_export is not None:
+        return by_export
+    if names is None:
+        return None if first in exported else first
+    while names:
+        kind, contents = names.byte(), _Reader(names.contents())
+        if kind == 7:  # names of globals
+            named = {contents.number(): contents.name() for _ in range(contents.number())}
+            return next((index for index, name in named.items() if name == STACK_POINTER), None)
     return None
 
 
-def with_stack_pointer(data: bytes) -> bytes:
-    """The module, with its stack pointer exported as `__stack_pointer`, so that it can be put back after a trap.
-
-    Compilers that follow LLVM's conventions keep a stack in the linear memory, whose pointer is a private global. It is the
-    one that the name section calls `__stack_pointer`; in a module without names, the first global, where wasm-ld puts it,
-    if that is mutable, private, and of the type of a pointer.
-    """
-    found = {kind: (start, contents) for kind, start, contents in _sections(data) if kind != _CUSTOM}
-    if _EXPORT not in found or _GLOBAL not in found:
+def with_stack_pointer(data: bytes, layout: Layout) -> bytes:
+    """The module with its stack pointer exported as `__stack_pointer`, so that it can be put back after a trap."""
+    if layout.stack_pointer is None or layout.exports_stack_pointer:
         return data
-    start, contents = found[_EXPORT]
-    reader = _Reader(contents)
-    count = reader.number()
-    first = reader.at
-    exported = set()
-    for _ in range(count):
-        name, kind, index = reader.name(), reader.byte(), reader.number()
-        if kind == _GLOBAL_KIND:
-            exported.add(index)
-        if name == STACK_POINTER.encode():
-            return data
-    index = _imports(found[_IMPORT][1])[0] if _IMPORT in found else 0
-    named = _named_global(data, STACK_POINTER.encode())
-    globals_ = _Reader(found[_GLOBAL][1])
-    if not globals_.number():
-        return data
-    value_type, mutable = globals_.value_type(), globals_.byte()
-    if named is None and (
-        _custom(data, b"name") or index in exported or value_type not in _POINTER_TYPES or not mutable
-    ):
-        return data
-    name = STACK_POINTER.encode()
-    entry = _leb(len(name)) + name + bytes([_GLOBAL_KIND]) + _leb(index if named is None else named)
-    section = _leb(count + 1) + contents[first:] + entry
-    end = start + 1 + len(_leb_as_written(data, start + 1)) + len(contents)
-    return data[:start] + bytes([_EXPORT]) + _leb(len(section)) + section + data[end:]
+    for kind, start, contents in _sections(data):
+        if kind != _EXPORTS:
+            continue
+        reader = _Reader(contents)
+        count = reader.number()
+        entry = _leb(len(STACK_POINTER)) + STACK_POINTER.encode() + bytes([_GLOBAL]) + _leb(layout.stack_pointer)
+        section = _leb(count + 1) + contents[reader.at :] + entry
+        end = _Reader(data)
+        end.at = start + 1
+        end.contents()
+        return data[:start] + bytes([_EXPORTS]) + _leb(len(section)) + section + data[end.at :]
+    return data
 
 
-def _leb_as_written(data: bytes, start: int) -> bytes:
-    """The bytes of a number, which need not be the fewest."""
-    end = start
-    while data[end] > 0x7F:
-        end += 1
-    return data[start : end + 1]
+def _leb(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)

@@ -26,6 +26,9 @@ STACK = 256 * 1024
 TABLE_ELEMENTS = 1_000_000
 """The largest table (of functions) that a module may have."""
 
+_REFUSED = ("component_model", "exceptions", "function_references", "gc", "multi_memory", "stack_switching", "threads")
+"""Features that kernels have no use for, and whose types the engine's C interface does not know."""
+
 
 def library() -> Any:
     """The package `wasmtime`.
@@ -48,6 +51,8 @@ def engine(interruptible: bool, reservation: int) -> wasmtime.Engine:
     config.memory_may_move = False
     config.memory_reservation = reservation
     config.max_wasm_stack = STACK
+    for feature in _REFUSED:
+        setattr(config, f"wasm_{feature}", False)
     made: wasmtime.Engine = library().Engine(config)
     if interruptible:
         ticker.engines.append(made)

@@ -26,6 +26,8 @@ NARROW = 1 << 32
 """Bytes that 32-bit pointers reach."""
 WIDE = 1 << 44
 """The most that is reserved for 64-bit ones."""
+_BASES = ("__memory_base", "__table_base", binary.STACK_POINTER)
+"""Globals that position-independent modules import."""
 _INITIALISERS = ("__wasm_apply_data_relocs", "__wasm_call_ctors", "_initialize")
 """Exports without parameters that toolchains want called once, first."""
 
@@ -95,11 +97,11 @@ class _Loader:
         self.name, self.timeout, self.home = name, timeout, home
         try:
             self.wasm.Module.validate(engine(False, NARROW), data)
-            self.dylink = binary.dylink(data)
-            self.data = binary.with_stack_pointer(data)
-            wide = binary.has_wide_memory(data)
-        except (self.wasm.WasmtimeError, IndexError) as error:
+        except self.wasm.WasmtimeError as error:
             raise DataError(f"{name}: is not a valid module: {reason(error)}") from None
+        self.layout = binary.read(data)
+        self.dylink, wide = self.layout.dylink, self.layout.wide
+        self.data = binary.with_stack_pointer(data, self.layout)
         self.limit = int(min(memory_limit or physical(), WIDE if wide else NARROW))
         if home is None:
             reservation = max(self.limit + -self.limit % PAGE, PAGE) if wide else NARROW
@@ -117,7 +119,7 @@ class _Loader:
             )
         try:
             compiled = self.wasm.Module(self.store.engine, self.data)
-            self._check_imports(compiled)
+            self._check_imports()
             arena = self._given_arena(compiled)
             provided, blocks = self._provided(arena)
             externs = [provided[item.name](item.type) for item in compiled.imports]
@@ -125,23 +127,33 @@ class _Loader:
         except (self.wasm.WasmtimeError, self.wasm.Trap) as error:
             raise explain_load(error, self.name, self.timeout) from None
         exports = instance.exports(self.store)
-        named = {item.name: exports[item.name] for item in compiled.exports}
         if arena is None:
-            arena = self._own_arena(named)
-        functions = {name: item for name, item in named.items() if isinstance(item, self.wasm.Func)}
-        stack = self._stack if self.dylink else named.get(binary.STACK_POINTER)
-        if not isinstance(stack, self.wasm.Global) or not stack.type(self.store).mutable:
-            stack = None
-        module = Module(self.name, arena, functions, stack=stack, timeout=self.timeout, home=self.home, blocks=blocks)
+            arena = self._own_arena(exports)
+        functions = {name: exports[name] for name in self.layout.functions}
+        stack = self._stack if self.layout.stack_pointer is None else exports[binary.STACK_POINTER]
+        module = Module(
+            self.name,
+            arena,
+            self.layout.functions,
+            functions,
+            stack=stack,
+            timeout=self.timeout,
+            home=self.home,
+            blocks=blocks,
+        )
         self._initialise(module, functions)
         return module
 
-    def _check_imports(self, compiled: wasmtime.Module) -> None:
+    def _check_imports(self) -> None:
         """Require that a module imports nothing but a memory, and what position-independent ones need."""
-        globals_ = {"__memory_base", "__table_base", binary.STACK_POINTER, "__indirect_function_table"}
-        known = {"memory"} | (globals_ if self.dylink else set())
-        imports = compiled.imports
-        unknown = [f"{item.module}.{item.name}" for item in imports if item.module != "env" or item.name not in known]
+        pointer = "i64" if self.layout.wide else "i32"
+        unknown = []
+        for module, name, kind in self.layout.imports:
+            movable = self.dylink is not None and (
+                name == "__indirect_function_table" or (name in _BASES and kind is not None and kind.type == pointer)
+            )
+            if module != "env" or not (movable or (name == "memory" and kind is None)):
+                unknown.append(f"{module}.{name}")
         if not unknown:
             return
         shown = ", ".join([*unknown[:8], *(["…"] if len(unknown) > 8 else [])])
@@ -161,7 +173,7 @@ class _Loader:
             return self.home.arena
         return Arena(self.name, self.store, self.wasm.Memory(self.store, wanted), self.limit)
 
-    def _own_arena(self, exports: dict[str, Any]) -> Arena:
+    def _own_arena(self, exports: Any) -> Arena:
         """The memory that the module exports."""
         memory = next((item for item in exports.values() if isinstance(item, self.wasm.Memory)), None)
         if memory is None:

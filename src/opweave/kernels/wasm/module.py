@@ -40,6 +40,7 @@ class Module:
         self,
         name: str,
         arena: Arena,
+        types: Mapping[str, FunctionType],
         functions: Mapping[str, wasmtime.Func],
         *,
         stack: wasmtime.Global | None,
@@ -49,8 +50,7 @@ class Module:
     ) -> None:
         self.name, self.arena, self.timeout = name, arena, timeout
         self.home = home or self
-        self._functions = functions
-        self._types = {name: _type(function.type(arena.store)) for name, function in functions.items()}
+        self._types, self._functions = types, functions
         self._stack, self._stack_top = stack, None if stack is None else stack.value(arena.store)
         self._blocks = blocks  # data and stack of a position-independent module
 
@@ -93,7 +93,3 @@ class Module:
     def __repr__(self) -> str:
         functions = ", ".join(f"{name}{kind}" for name, kind in self._types.items())
         return f"<Module {self.name}: {functions or 'no functions'}; {self.memory.size} bytes of memory>"
-
-
-def _type(kind: wasmtime.FuncType) -> FunctionType:
-    return FunctionType(tuple(map(str, kind.params)), tuple(map(str, kind.results)))
