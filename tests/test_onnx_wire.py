@@ -46,6 +46,19 @@ def run(source: Path | bytes, rows: int = 1) -> np.ndarray:
 
 
 @pytest.mark.parametrize("shift", range(4))
+def test_fallback_takes_weights_from_where_they_are(tmp_path: Path, shift: int) -> None:
+    proto = product(shift=shift)
+    proto.graph.node.append(helper.make_node("NonZero", ["w"], ["z"]))
+    proto.graph.output.append(helper.make_tensor_value_info("z", TensorProto.INT64, [2, None]))
+    before = memory.copies.count
+    session = ow.InferenceSession(written(tmp_path, proto))
+    z = session.run(["z"], {"x": np.ones((1, 1024), np.float32)})[0]
+    np.testing.assert_array_equal(z, np.nonzero(WEIGHTS))
+    assert "ONNX Runtime (fallback)" in session.explain()
+    assert memory.copies.count == before
+
+
+@pytest.mark.parametrize("shift", range(4))
 def test_weights_in_a_file_are_used_from_where_they_are(tmp_path: Path, shift: int) -> None:
     path = written(tmp_path, product(shift=shift))
     before = memory.copies.count

@@ -32,7 +32,7 @@ class FallbackSession:
 
     Args:
         proto: the part, without the constants it uses.
-        constants: these, by name; large ones are handed over by reference.
+        constants: these, by name; large ones are handed over by reference, those in mapped files by their place there.
         names: what the caller calls the inputs and outputs of `proto`.
         power_preference: that of the context.
 
@@ -52,15 +52,22 @@ class FallbackSession:
     ) -> None:
         options = session_options(power_preference)
         self._constants: dict[str, Any] = {}
+        files = memory.mapped_files() if any(map(memory.shows_file, constants.values())) else []
         for name, array in constants.items():
             if array.nbytes <= INLINE_BYTES or not _is_plain(array):
                 proto.graph.initializer.append(numpy_helper.from_array(array, name))
                 continue
             tensor = TensorProto(name=name, dims=array.shape, data_location=TensorProto.EXTERNAL)
             tensor.data_type = helper.np_dtype_to_tensor_dtype(array.dtype)
-            tensor.external_data.add(key="location", value=name)
+            found = memory.find_in_files(array, files) if array.flags.c_contiguous else None
+            if found is None:
+                place = {"location": name}
+                self._constants[name] = onnxruntime.OrtValue.ortvalue_from_numpy(contiguous(array))
+            else:  # as `Emitter.finish` does it
+                place = {"location": found[0][1:], "offset": str(found[1]), "length": str(array.nbytes)}
+            for key, text in place.items():
+                tensor.external_data.add(key=key, value=text)
             proto.graph.initializer.append(tensor)
-            self._constants[name] = onnxruntime.OrtValue.ortvalue_from_numpy(contiguous(array))
         if self._constants:
             options.add_external_initializers(list(self._constants), list(self._constants.values()))
             for (
