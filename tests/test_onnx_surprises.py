@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from onnx_nodes import CONTEXT, check_agreement, model_of, randn, run_engine
+from onnx_nodes import CONTEXT, check_agreement, model_of, node_model, randn, run_engine
 
 import opweave as ow
 from opweave.errors import OperationError
@@ -81,3 +81,17 @@ def test_an_engine_that_fails_for_another_reason_is_heard() -> None:
     with pytest.raises(OperationError, match="ONNX Runtime failed to run Gather"):
         session.run(None, feed | {"i": np.int64([3])})
     np.testing.assert_array_equal(session.run(None, feed)[0], run_engine(model, feed)[0])
+
+
+@pytest.mark.parametrize("op_type", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize(
+    ("sizes", "attributes", "wanted"), [((5, 6), SAME, (5, 6)), ((8, 8), {"strides": [5, 3]}, (2, 3))]
+)
+def test_windows_of_the_same_size_are_those_of_onnx(
+    op_type: str, sizes: tuple[int, int], attributes: Mapping[str, Any], wanted: tuple[int, int]
+) -> None:
+    """ONNX: as many windows as strides fit, and as much padding around as they need, which is never less than none."""
+    attributes = {"kernel_shape": [2, 2], "auto_pad": "SAME_UPPER"} | dict(attributes)
+    model, feed = node_model(op_type, [np.ones((1, 1, *sizes), np.float32)], attributes, opset=22)
+    (found,) = ow.InferenceSession(model, CONTEXT, fallback="error").run(None, feed)
+    np.testing.assert_array_equal(found, np.ones((1, 1, *wanted)))
