@@ -143,12 +143,13 @@ class MLGraphBuilder(Operations):
         except ValidationError as error:
             raise ValidationError(f"constant: {error}") from None
 
-    def build(self, outputs: Mapping[str, MLOperand]) -> MLGraph:
+    def build(self, outputs: Mapping[str, MLOperand], *, fuse: bool = True) -> MLGraph:
         """Compile the graph up to `outputs` (https://www.w3.org/TR/webnn/#api-mlgraphbuilder-build).
 
         Args:
             outputs: the operands that the graph yields, by name. Inputs and constants cannot be outputs; `identity` makes
                 an operand of them that can.
+            fuse: whether chains of element-wise operations become one loop where that is faster; it takes the extra `halide`.
 
         Raises:
             InvalidStateError: the graph is built already, or the context lost.
@@ -169,10 +170,14 @@ class MLGraphBuilder(Operations):
         self._built = True
         context = self.context
         executable = segments.compile(
-            graph, context.backend, device=context.device.name, power_preference=context.power_preference
+            graph,
+            context.backend,
+            device=context.device.name,
+            power_preference=context.power_preference,
+            fuse=fuse,
         )
         return MLGraph(context, graph, executable)
 
-    async def build_async(self, outputs: Mapping[str, MLOperand]) -> MLGraph:
+    async def build_async(self, outputs: Mapping[str, MLOperand], *, fuse: bool = True) -> MLGraph:
         """`build`, to await."""
-        return await in_thread(self.build, outputs)
+        return await in_thread(self.build, outputs, fuse=fuse)

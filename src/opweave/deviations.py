@@ -189,6 +189,12 @@ ADDITIONS = [
         "What Opweave exists for (https://github.com/webmachinelearning/webnn/issues/6).",
     ),
     Deviation(
+        ("MLGraphBuilder.build(fuse)",),
+        "addition",
+        "Chains of element-wise operations become one loop, unless `fuse=False` says otherwise.",
+        "Engines go through memory once for each of them.",
+    ),
+    Deviation(
         ("MLContext.create_tensor(memory)",),
         "addition",
         "Tensors can lie in the memory of a WebAssembly module.",

@@ -109,6 +109,8 @@ class Backend(ABC):
     """How many leading parameters each rule gets from the back end."""
     max_byte_length = 2**31 - 1
     """The largest tensor in bytes."""
+    gains_from_loops = False
+    """Whether chains of element-wise operations run faster as one compiled loop than by its own kernels."""
 
     def __init__(self) -> None:
         self.rules: dict[Op[..., Any], list[Rule]] = {}

@@ -24,6 +24,7 @@ from ..graph import Desc, Graph, Node, Operand
 from ..kernels import Arena, KernelCall, Prepared
 from ..kernels.expression import PreparedExpression, program_of, program_of_nodes
 from ..passes.extract import extract
+from ..passes.fuse import fusible
 from ..passes.legalise import legalise
 from ..passes.partition import Segment, partition
 
@@ -31,17 +32,28 @@ HOST_KERNELS = ("cpu", "wasm")
 """The devices of kernels that run on the host, the preferred one first."""
 
 
-def compile(graph: Graph, backend: Backend, *, device: str, power_preference: PowerPreference) -> Executable:
+def compile(
+    graph: Graph, backend: Backend, *, device: str, power_preference: PowerPreference, fuse: bool = True
+) -> Executable:
     """Make a graph runnable: by the back end alone where it can, else in segments.
+
+    Args:
+        graph: what to compile.
+        backend: what runs all that it has rules for.
+        device: one of its devices.
+        power_preference: for the engine.
+        fuse: whether chains of element-wise operations that an engine would go through one by one become one loop.
 
     Raises:
         NotSupportedError: an operation has neither a rule, a kernel, an expression nor a decomposition.
         OperationError: an engine refuses its segment.
     """
-    if all(backend.supports(node) for node in graph.nodes):
-        return backend.compile(graph, device=device, power_preference=power_preference)
     choose = _Choice(backend)
+    fuse = fuse and backend.gains_from_loops and kernels.is_compiled()
+    if all(backend.supports(node) for node in graph.nodes) and not (fuse and choose.take(graph)):
+        return backend.compile(graph, device=device, power_preference=power_preference)
     legal, origin = legalise(graph, lambda node: choose.kind(node) is not None, backend.name)
+    choose.taken = choose.take(legal) if fuse else set()
     parts = partition(legal, choose.kind, joined={"expression"}, fits=choose.fits)
     if [part.kind for part in parts] == ["backend"]:
         return backend.compile(graph, device=device, power_preference=power_preference)
@@ -55,9 +67,22 @@ class _Choice:
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.engine: kernels.Engine = "numpy" if backend.name == "reference" else "auto"
+        self.taken: set[Node] = set()  # nodes that the back end could run, but had better not
+
+    def take(self, graph: Graph) -> set[Node]:
+        """The nodes that run better in a compiled loop than by the back end."""
+        return fusible(graph, lambda node: self.kind(node) == "expression", self._is_pointwise, self.fits)
+
+    def _is_pointwise(self, node: Node) -> bool:
+        """Whether the back end runs a node that could be part of a loop."""
+        if node.op.formula is None or not self.backend.supports(node):
+            return False
+        return program_of(node.op, _descs(node), node.attributes).is_pointwise
 
     def kind(self, node: Node) -> Any:
         """The engine of a node, None if it must be decomposed; nodes with kernels stand alone."""
+        if node in self.taken:
+            return "expression"
         if self.backend.supports(node):
             return "backend"
         if any(device in node.op.kernels for device in HOST_KERNELS):

@@ -24,6 +24,7 @@ class OnnxRuntime(Backend):
 
     name = "onnxruntime"
     leading = 1
+    gains_from_loops = True  # it runs a kernel for each operation
 
     def devices(self) -> list[Device]:
         from .devices import devices

@@ -1,0 +1,77 @@
+"""Find the chains of element-wise operations that are worth one compiled loop instead of a kernel each.
+
+Requires a graph whose nodes an engine could run one by one; ensures nothing but an answer: which of them to take from it.
+
+An engine reads and writes memory for each operation of a chain; a compiled loop does it once. That pays where there is
+enough memory to go through, and more to save than the way from one engine to the other costs (`benchmarks/fusion.py`).
+Operations that directly follow a convolution or a matrix product stay: engines do these on the way, at no cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..graph import Graph, Node
+from ..ops import Operations
+from .partition import partition
+
+MIN_ELEMENTS = 2**16
+"""Chains over fewer elements stay with the engine: a pass over them takes no longer than starting a loop."""
+
+MIN_NODES = 3
+"""Chains of fewer operations stay with the engine, unless an expression of the user's is among them."""
+
+_HEAVY = {
+    Operations.conv2d,
+    Operations.conv_transpose2d,
+    Operations.gemm,
+    Operations.matmul,
+    Operations.batch_normalization,
+}
+"""What engines fuse the next operation into."""
+
+
+def fusible(
+    graph: Graph,
+    is_expression: Callable[[Node], bool],
+    is_pointwise: Callable[[Node], bool],
+    fits: Callable[[Node, Node], bool],
+) -> set[Node]:
+    """The nodes that an engine could run, and that had better be part of compiled loops.
+
+    Args:
+        graph: where to look.
+        is_expression: nodes that are compiled anyhow, because they are expressions of the user's.
+        is_pointwise: nodes of the engine that could be part of a loop.
+        fits: whether the second node can be in the loop of the first, which it takes an operand from.
+    """
+    absorbed = _absorbed(graph)
+    candidates = {
+        node for node in graph.nodes if not is_expression(node) and node not in absorbed and is_pointwise(node)
+    }
+
+    def kind(node: Node) -> str:
+        return "loop" if node in candidates or is_expression(node) else "engine"
+
+    chosen: set[Node] = set()
+    for part in partition(graph, kind, joined={"loop"}, fits=fits):
+        if part.kind == "loop" and _is_worth_it(part.nodes, is_expression):
+            chosen.update(node for node in part.nodes if node in candidates)
+    return chosen
+
+
+def _absorbed(graph: Graph) -> set[Node]:
+    """The operations that engines do together with the convolution or matrix product before: bias or sum, activation."""
+    absorbed: set[Node] = set()
+    for node in graph.nodes:
+        makers = [operand.node for operand in node.operands if operand.node is not None]
+        after_sum = any(maker in absorbed and maker.op is Operations.add for maker in makers)
+        if after_sum or any(maker.op in _HEAVY for maker in makers):
+            absorbed.add(node)
+    return absorbed
+
+
+def _is_worth_it(nodes: list[Node], is_expression: Callable[[Node], bool]) -> bool:
+    if len(nodes) > 1 and any(map(is_expression, nodes)):
+        return True
+    return len(nodes) >= MIN_NODES and max(o.desc.element_count for node in nodes for o in node.outputs) >= MIN_ELEMENTS
