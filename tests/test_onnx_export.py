@@ -166,3 +166,26 @@ def test_errors_say_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(ow.InvalidStateError, match="destroyed"):
         ow.onnx.save(twice, tmp_path / "x.onnx")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("data_type", ["int64", "int32"])
+def test_what_is_written_is_read_without_fallback(data_type: str, tmp_path: Path) -> None:
+    """Of indices, above all: clamping them takes no data type that WebNN does not have."""
+    builder = ow.MLGraphBuilder(CONTEXT)
+    x = builder.input("x", "float32", [3, 4])
+    places, pairs = (builder.input(name, data_type, shape) for name, shape in (("places", [5]), ("pairs", [5, 2])))
+    outputs = {"rows": builder.gather(x, places), "cells": builder.gather_nd(x, pairs)}
+    graph = builder.build(outputs)
+    path = tmp_path / "model.onnx"
+    ow.onnx.save(graph, path)
+    feed = {
+        "x": np.arange(12, dtype=np.float32).reshape(3, 4),
+        "places": np.array([0, 2, -1, 3, np.iinfo(data_type).min], data_type),
+        "pairs": np.array([[0, 3], [2, -4], [3, 4], [np.iinfo(data_type).max, 0], [-1, -9]], data_type),
+    }
+    wanted = CONTEXT.compute(graph, feed)
+    assert wanted["rows"][:, 0].tolist() == [0, 8, 8, 8, 0]
+    found = ow.InferenceSession(path, CONTEXT, fallback="error").run(["rows", "cells"], feed)
+    for (name, value), again in zip(wanted.items(), found, strict=True):
+        np.testing.assert_array_equal(value, again)
+        np.testing.assert_array_equal(value, runtime(path, feed)[name])

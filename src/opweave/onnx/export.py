@@ -80,7 +80,7 @@ def to_onnx(graph: Graph) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     def supports(node: Node) -> bool:
         return node.op not in _NOT_IN_ONNX and ort.supports(node)
 
-    ctx = Emitter()
+    ctx = Emitter(portable=True)
     values, _ = ort.emit(ctx, legalise(graph, supports, "ONNX")[0])
     descs = [operand.desc for operand in graph.outputs.values()]
     places = {f"o{k}": pair for k, pair in enumerate(zip(values.values(), descs, strict=True))}

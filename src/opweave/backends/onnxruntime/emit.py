@@ -116,6 +116,9 @@ class _OnnxNode:
 class Emitter:
     """Collects the ONNX nodes that the rules emit.
 
+    Args:
+        portable: whether they are for other engines, too: then no detour is taken that is only quicker in this one.
+
     A rule gets the emitter, and the op's operands as `Value`s. While it runs, `node` is the node being lowered, and
     `graph` what it is a part of.
     """
@@ -125,7 +128,8 @@ class Emitter:
     has_kernels: bool
     """Whether the engine has kernels, of the very data types, for all that was emitted for `node`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, portable: bool = False) -> None:
+        self.portable = portable
         self.nodes: list[_OnnxNode] = []
         self.constants: dict[str, np.ndarray] = {}
         self._inline: set[str] = set()

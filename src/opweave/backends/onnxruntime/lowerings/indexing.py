@@ -26,7 +26,7 @@ def _within(ctx: Emitter, indices: Value, sizes: int | Sequence[int], *types: st
         return indices if fits else ctx.constant(clamped, data_type)
     uniform = low.min() == low.max()
     # The engine's kernels compare int64 wrongly; float64 holds all sizes, and is quicker than comparing and choosing.
-    exact = "float64" if indices.data_type == "int64" else indices.data_type
+    exact = "float64" if indices.data_type == "int64" and not ctx.portable else indices.data_type
     least = None if exact == "uint32" else ctx.constant(low.max() if uniform else low, exact)
     most = ctx.constant(high.max() if uniform else high, exact)
     moved = ctx.cast(indices, exact)
