@@ -1,0 +1,283 @@
+"""Programs compiled with Halide."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import math
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ...errors import OperationError
+from ...graph import Desc
+from ..evaluate import _overlap
+from ..ir import Call, Const, Expr, Index, Load, Output, Program, Reduce, Source, walk
+from . import objects
+from .mathematics import hl
+from .nest import Nest, buffer_type
+from .stages import Loops, Stage, checking, divided
+
+_lock = threading.Lock()  # Halide compiles one thing at a time
+
+
+def compile(program: Program) -> HalideKernel:
+    """Compile a program, or load it, if it was compiled before.
+
+    Args:
+        program: what to compile; its shapes are part of it.
+
+    Returns:
+        The kernel, to be bound to arrays.
+
+    Raises:
+        MissingExtraError: halide or llvmlite is not installed.
+        OperationError: Halide cannot compile it.
+    """
+    return HalideKernel(program)
+
+
+class HalideKernel:
+    """A compiled program.
+
+    Attributes:
+        program: what it computes.
+        detail: how, for tables: "Halide, vectorised by 16, 2 threads".
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        checks = checking(program)
+        self._checks = _Part(checks) if checks else None
+        self._part = _Part(program)
+        self._messages = [check.message for check in program.checks]
+        lanes = objects.target().natural_vector_size(hl.Float(32))
+        count = objects.threads()
+        self.detail = f"Halide, vectorised by {lanes}, {count} thread{'s' if count != 1 else ''}"
+
+    def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
+        """A function that reads `inputs` and writes `outputs`, C-contiguous arrays of the program's descriptors.
+
+        Raises (the function):
+            OperationError: a check of the program does not hold (outputs are as they were then), or memory is short.
+        """
+        if _overlap(self.program, inputs, outputs):
+            return self._aside(inputs, outputs)
+        name = self.program.name
+        run = self._part.bound(inputs, outputs, name)
+        if self._checks is None:
+            return run
+        holds = [np.zeros((), "uint8") for _ in self._messages]
+        check, messages = self._checks.bound(inputs, holds, name), self._messages
+
+        def checked() -> None:
+            check()
+            for held, message in zip(holds, messages, strict=True):
+                if not held:
+                    raise OperationError(f"{name}: {message}")
+            run()
+
+        return checked
+
+    def _aside(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
+        """Results in arrays of their own first, because inputs are needed until the end."""
+        results = [np.empty_like(output) for output in outputs]
+        run = self.bind(inputs, results)
+
+        def aside() -> None:
+            run()
+            for output, result in zip(outputs, results, strict=True):
+                np.copyto(output, result)
+
+        return aside
+
+
+def _write_object(module: Any, path: str) -> None:
+    module.compile({hl.OutputFileType.object: path})
+
+
+_Entry = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)  # releases the GIL
+
+
+class _Part:
+    """The compiled stages of a program."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.stages = divided(program)
+        self.shapes = [tuple(loop.extent for loop in Loops(stage).axes) for stage in self.stages]
+        name = f"opweave_{fingerprint(program)[:32]}"
+        objects.runtime()
+        key = hashlib.sha256(f"{fingerprint(program)} {objects.target()} {objects.version()}".encode()).hexdigest()
+        data = objects.kept(key, lambda: self._compiled(name))
+        self.library = objects.Library(objects.separated(data))
+        self.entries = [_Entry(self.library.address(f"{name}_{k}_argv")) for k in range(len(self.stages))]
+
+    def _compiled(self, name: str) -> bytes:
+        with _lock:
+            try:
+                return self._object(name)
+            except hl.HalideError as error:
+                raise OperationError(f"{self.program.name}: Halide cannot compile this expression: {error}") from None
+
+    def _object(self, name: str) -> bytes:
+        target = objects.target().with_feature(hl.TargetFeature.NoRuntime)
+        objects_made = []  # one each: linked modules forget that floats are strict
+        for number, stage in enumerate(self.stages):
+            sources = sources_of(stage)
+            parameters = {}
+            for k, source in enumerate(sources):
+                parameter = hl.ImageParam(buffer_type(source.desc.data_type), 1, f"x{k}")
+                parameter.dim(0).set_bounds(0, math.prod(source.desc.shape)).set_stride(1)
+                parameters[source] = parameter
+            nest = Nest(stage, f"{name}_{number}", parameters, objects.target())
+            module = nest.function.compile_to_module(list(parameters.values()), f"{name}_{number}", target)
+            objects_made.append(objects.temporary_bytes(partial(_write_object, module)))
+        return objects.joined(objects_made)
+
+    def bound(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], name: str) -> Callable[[], None]:
+        """A function that runs the stages one after the other."""
+        arrays: dict[Source | Output, np.ndarray] = dict(zip(self.program.inputs, inputs, strict=True))
+        arrays.update(zip(self.program.outputs, outputs, strict=True))
+        calls: list[tuple[Any, int]] = []
+        keep: list[Any] = [self.library]
+        for stage, entry, shape in zip(self.stages, self.entries, self.shapes, strict=True):
+            for t in stage.targets:
+                if t.source not in arrays:
+                    arrays[t.source] = np.empty(t.source.desc.shape, t.data_type)
+            flat = [_Buffer(arrays[source], (arrays[source].size,)) for source in sources_of(stage)]
+            written = [_Buffer(arrays[t.source], shape) for t in stage.targets]
+            pointers = (ctypes.c_void_p * (len(flat) + len(written)))(*(b.address for b in (*flat, *written)))
+            keep += [entry, flat, written, pointers]
+            calls.append((entry, ctypes.addressof(pointers)))
+        if len(calls) == 1:
+            ((entry, address),) = calls
+
+            def run_one(keep: list[Any] = keep) -> None:
+                if entry(address):
+                    raise OperationError(f"{name}: {objects.last_error()}")
+
+            return run_one
+
+        def run(keep: list[Any] = keep) -> None:
+            for entry, address in calls:
+                if entry(address):
+                    raise OperationError(f"{name}: {objects.last_error()}")
+
+        return run
+
+
+def sources_of(stage: Stage) -> list[Source]:
+    """The arrays that a stage reads, each once."""
+    nodes = walk(*(target.body for target in stage.targets))
+    return list(dict.fromkeys(node.source for node in nodes if isinstance(node, Load)))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Halide's view of arrays
+
+
+class _Dimension(ctypes.Structure):
+    _fields_ = (
+        ("min", ctypes.c_int32),
+        ("extent", ctypes.c_int32),
+        ("stride", ctypes.c_int32),
+        ("flags", ctypes.c_uint32),
+    )
+
+
+class _Header(ctypes.Structure):
+    """halide_buffer_t of HalideRuntime.h."""
+
+    _fields_ = (
+        ("device", ctypes.c_uint64),
+        ("device_interface", ctypes.c_void_p),
+        ("host", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("dimensions", ctypes.c_int32),
+        ("dim", ctypes.POINTER(_Dimension)),
+        ("padding", ctypes.c_void_p),
+    )
+
+
+_CODES = {"i": 0, "u": 1, "f": 2}
+
+
+class _Buffer:
+    """An array as Halide sees it, with the given shape."""
+
+    def __init__(self, array: np.ndarray, shape: tuple[int, ...]) -> None:
+        assert array.flags.c_contiguous
+        self._array = array
+        self._dimensions = (_Dimension * max(len(shape), 1))()
+        stride = 1
+        for k, extent in enumerate(reversed(shape)):
+            self._dimensions[k] = _Dimension(0, extent, stride, 0)
+            stride *= extent
+        kind, bits = array.dtype.kind, array.dtype.itemsize * 8
+        code = _CODES["u" if (kind, bits) == ("f", 16) else kind]
+        self._header = _Header(
+            host=array.ctypes.data, code=code, bits=bits, lanes=1, dimensions=len(shape), dim=self._dimensions
+        )
+        self.address = ctypes.addressof(self._header)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What tells programs apart
+
+
+def fingerprint(program: Program) -> str:
+    """A digest of all that a program computes; programs that differ in names and messages only have the same one."""
+    digest = hashlib.sha256()
+    numbers: dict[Expr, int] = {}
+    variables: dict[Index, int] = {}
+    arrays: dict[Source, str] = {source: f"x{source.number}" for source in program.inputs}
+
+    def add(*words: object) -> None:
+        digest.update((" ".join(map(str, words)) + "\n").encode())
+
+    def number(variable: Index) -> int:
+        return variables.setdefault(variable, len(variables))
+
+    def describe(node: Expr) -> tuple[object, ...]:
+        match node:
+            case Const():
+                return ("const", repr(node.value))
+            case Index():
+                return ("index", number(node), node.extent)
+            case Load():
+                return ("load", arrays[node.source])
+            case Call():
+                return ("call", node.name)
+            case Reduce():
+                return ("reduce", node.reduction, *(f"{number(v)}<{v.extent}" for v in node.variables))
+            case _:
+                return (type(node).__name__,)
+
+    def nodes(root: Expr) -> int:
+        for node in walk(root, enter=lambda n: () if n in numbers else n.parts):
+            if node not in numbers:
+                add(*describe(node), node.type, *(numbers[part] for part in node.parts))
+                numbers[node] = len(numbers)
+        return numbers[root]
+
+    def array(name: str, axes: Sequence[Index], body: Expr, desc: Desc) -> None:
+        root = nodes(body)
+        add(name, desc, root, *(f"{number(axis)}<{axis.extent}" for axis in axes))
+
+    for source in program.inputs:
+        add(arrays[source], source.desc)
+    for k, stored in enumerate(program.stored):
+        array(f"s{k}", stored.axes, stored.body, stored.desc)
+        arrays[stored] = f"s{k}"
+    for k, output in enumerate(program.outputs):
+        array(f"y{k}", output.axes, output.body, output.desc)
+    for check in program.checks:
+        add("check", nodes(check.condition))
+    return digest.hexdigest()

@@ -1,0 +1,312 @@
+"""Functions of the vocabulary on single elements, as Halide expressions.
+
+Signed integers of 32 and 64 bits are computed as unsigned ones, which wrap around; Halide takes it for granted that signed
+ones never overflow. Indices do not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from ...dtypes import FLOATS, INFO
+from ..ir import INTEGERS, Reduction, Type
+from . import mathematics
+from .mathematics import HalideExpr, f32, hl
+
+_TYPES = {
+    "float32": hl.Float(32),
+    "float16": hl.Float(32),  # arithmetic is that of float32
+    **{name: (hl.Int if INFO[name].kind == "i" else hl.UInt)(INFO[name].bits) for name in INTEGERS},
+    "index": hl.Int(32),
+    "bool": hl.Bool(),
+}
+
+
+def arithmetic_type(type: Type) -> HalideExpr:
+    """The Halide type that elements of a type are computed in."""
+    return _TYPES[type]
+
+
+def constant(value: float, type: Type) -> HalideExpr:
+    """A number of a type."""
+    if type in FLOATS:
+        return f32(value)
+    if type == "bool":
+        return hl.cast(hl.Bool(), bool(value))
+    if type == "index":
+        return hl.i32(int(value))
+    prefix = "i" if INFO[type].kind == "i" else "u"
+    return getattr(hl, f"{prefix}{INFO[type].bits}")(int(value))
+
+
+def _is_signed(type: Type) -> bool:
+    return type in INTEGERS and INFO[type].kind == "i"  # type: ignore[index]
+
+
+def _unsigned(x: HalideExpr) -> HalideExpr:
+    return hl.reinterpret(hl.UInt(x.type().bits()), x)
+
+
+def _wrapping(function: Callable[[HalideExpr, HalideExpr], HalideExpr]) -> Callable[..., HalideExpr]:
+    """Arithmetic in which integers of data wrap around."""
+
+    def apply(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
+        if _is_signed(type):
+            return hl.reinterpret(a.type(), function(_unsigned(a), _unsigned(b)))
+        return function(a, b)
+
+    return apply
+
+
+_add = _wrapping(lambda a, b: a + b)
+_sub = _wrapping(lambda a, b: a - b)
+_mul = _wrapping(lambda a, b: a * b)
+
+
+def _neg(type: Type, a: HalideExpr) -> HalideExpr:
+    return mathematics.negated(a) if type in FLOATS else _sub(type, constant(0, type), a)
+
+
+def _abs(type: Type, a: HalideExpr) -> HalideExpr:
+    return mathematics.magnitude(a) if type in FLOATS else hl.select(a < constant(0, type), _neg(type, a), a)
+
+
+def _divided(type: Type, a: HalideExpr, b: HalideExpr) -> tuple[HalideExpr, HalideExpr]:
+    """The quotient, truncated, and the remainder; both are something for 0, and the lowest number divided by -1 wraps."""
+    zero, one = constant(0, type), constant(1, type)
+    if not (_is_signed(type) or type == "index"):
+        safe = hl.select(b == zero, one, b)
+        quotient = hl.div_round_to_zero(a, safe)
+        return quotient, a - quotient * safe
+    minus = b == constant(-1, type)
+    safe = hl.select((b == zero) | minus, one, b)
+    quotient = hl.div_round_to_zero(a, safe)
+    remainder = _sub(type, a, _mul(type, quotient, safe))
+    return hl.select(minus, _neg(type, a), quotient), remainder
+
+
+def _div(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
+    if type in FLOATS:
+        return a / b
+    return hl.select(b == constant(0, type), constant(0, type), _divided(type, a, b)[0])
+
+
+def _inexact(type: Type, remainder: HalideExpr, b: HalideExpr) -> HalideExpr:
+    """Whether a truncated quotient is one too much, for it was negative and not exact."""
+    zero = constant(0, type)
+    return (remainder != zero) & ((remainder < zero) != (b < zero))
+
+
+def _floor_div(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
+    zero = constant(0, type)
+    quotient, remainder = _divided(type, a, b)
+    if _is_signed(type) or type == "index":
+        quotient = hl.select(_inexact(type, remainder, b), _sub(type, quotient, constant(1, type)), quotient)
+    return hl.select(b == zero, zero, quotient)
+
+
+def _mod(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
+    zero = constant(0, type)
+    _, remainder = _divided(type, a, b)
+    if _is_signed(type) or type == "index":
+        remainder = hl.select(_inexact(type, remainder, b), _add(type, remainder, b), remainder)
+    return hl.select(b == zero, zero, remainder)
+
+
+def _pow(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
+    if type in FLOATS:
+        return mathematics.pow(a, b)
+    one, zero, width = constant(1, type), constant(0, type), a.type().bits()
+    result, square = one, a
+    for bit in range(width - _is_signed(type)):
+        result = hl.select(((b >> constant(bit, type)) & one) == one, _mul(type, result, square), result)
+        square = _mul(type, square, square)
+    if not _is_signed(type):
+        return result
+    inverse = hl.select(a == one, one, hl.select(a == constant(-1, type), hl.select((b & one) == one, a, one), zero))
+    return hl.select(b < zero, inverse, result)
+
+
+def _max(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
+    return hl.select((a > b) | mathematics.is_nan(a), a, b) if type in FLOATS else hl.max(a, b)
+
+
+def _min(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
+    return hl.select((a < b) | mathematics.is_nan(a), a, b) if type in FLOATS else hl.min(a, b)
+
+
+def _shift_left(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
+    bits = a.type().bits()
+    amount, value = _unsigned(b), _unsigned(a)
+    width = hl.cast(amount.type(), bits)
+    inside = hl.select(amount < width, amount, width - 1)
+    shifted = hl.select(amount < width, value << inside, hl.cast(value.type(), 0))
+    return hl.reinterpret(a.type(), shifted)
+
+
+def _shift_right(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
+    bits = a.type().bits()
+    amount = _unsigned(b)
+    width = hl.cast(amount.type(), bits)
+    inside = hl.select(amount < width, amount, width - 1)  # which leaves the sign of signed numbers
+    shifted = a >> inside
+    return shifted if _is_signed(type) else hl.select(amount < width, shifted, constant(0, type))
+
+
+def _sign(type: Type, a: HalideExpr) -> HalideExpr:
+    zero, one = constant(0, type), constant(1, type)
+    return hl.select(a > zero, one, hl.select(a < zero, constant(-1, type), zero))
+
+
+def _of_elements(function: Callable[..., HalideExpr]) -> Callable[..., HalideExpr]:
+    return lambda _, *arguments: function(*arguments)
+
+
+_PLAIN: dict[str, Callable[..., HalideExpr]] = {
+    "bit_and": lambda a, b: a & b,
+    "bit_or": lambda a, b: a | b,
+    "bit_xor": lambda a, b: a ^ b,
+    "equal": lambda a, b: a == b,
+    "not_equal": lambda a, b: a != b,
+    "greater": lambda a, b: a > b,
+    "greater_or_equal": lambda a, b: a >= b,
+    "lesser": lambda a, b: a < b,
+    "lesser_or_equal": lambda a, b: a <= b,
+    "logical_and": lambda a, b: a & b,
+    "logical_or": lambda a, b: a | b,
+    "logical_xor": lambda a, b: a != b,
+    "logical_not": hl.logical_not,
+    "is_nan": mathematics.is_nan,
+    "is_infinite": lambda a: mathematics.magnitude(a) == f32(math.inf),
+    "ceil": hl.ceil,
+    "floor": hl.floor,
+    "round_even": hl.round,
+    "sqrt": hl.sqrt,
+    "reciprocal": lambda a: f32(1) / a,
+    "where": hl.select,
+    **{name: getattr(mathematics, name) for name in ("exp", "log", "sin", "cos", "tan", "erf", "sigmoid", "tanh")},
+}
+
+_RULES: dict[str, Callable[..., HalideExpr]] = {
+    **{name: _of_elements(function) for name, function in _PLAIN.items()},
+    "add": _add,
+    "sub": _sub,
+    "mul": _mul,
+    "div": _div,
+    "floor_div": _floor_div,
+    "mod": _mod,
+    "pow": _pow,
+    "max": _max,
+    "min": _min,
+    "shift_left": _shift_left,
+    "shift_right": _shift_right,
+    "neg": _neg,
+    "abs": _abs,
+    "sign": _sign,
+}
+
+
+def call(name: str, type: Type, arguments: list[HalideExpr]) -> HalideExpr:
+    """A function of `ir.FUNCTIONS` on elements of a type."""
+    if type == "bool" and name in ("greater", "greater_or_equal", "lesser", "lesser_or_equal"):
+        arguments = [hl.cast(hl.UInt(8), argument) for argument in arguments]
+    return _RULES[name](type, *arguments)
+
+
+def index_division(name: str, a: HalideExpr, divisor: int) -> HalideExpr:
+    """`//` or `%` of an index by a positive constant, in a form whose range Halide knows."""
+    return a // hl.i32(divisor) if name == "floor_div" else a % hl.i32(divisor)
+
+
+def cast(value: HalideExpr, source: Type, target: Type) -> HalideExpr:
+    """An element converted to another type, as `ir.Cast` says."""
+    if target == "bool":
+        return value if source == "bool" else value != constant(0, source)
+    if source == "bool":
+        return hl.select(value, constant(1, target), constant(0, target))
+    if source in FLOATS:
+        if target == "float16":
+            return from_half_bits(to_half_bits(value))
+        return value if target == "float32" else _saturated(value, target)
+    return hl.cast(arithmetic_type(target), value)
+
+
+def _saturated(value: HalideExpr, target: Type) -> HalideExpr:
+    """A float, truncated and clamped to the range of an integer type; NaN is 0."""
+    info = INFO["int32" if target == "index" else target]  # type: ignore[index]
+    above, below = float(info.highest + 1), float(info.lowest)  # powers of 2, which float32 holds
+    inside = (value < f32(above)) & (value > f32(below - 1 if info.bits < 32 else below))
+    whole = hl.cast(arithmetic_type(target), hl.select(inside, value, f32(0)))
+    low = hl.select(value >= f32(above), constant(info.highest, target), whole)
+    return hl.select((value < f32(0)) & hl.logical_not(inside), constant(info.lowest, target), low)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# float16
+
+
+def to_half_bits(value: HalideExpr) -> HalideExpr:
+    """A float32 as the bits of a float16 (uint16), rounded to the nearest, ties to even."""
+    sign = (mathematics.bits(value) >> hl.u32(16)) & hl.u32(0x8000)
+    size = mathematics.bits(value) & hl.u32(0x7FFFFFFF)
+    # Normal results: move the exponent, and add half of the last place (less one where the place is even).
+    odd = (size >> hl.u32(13)) & hl.u32(1)
+    normal = (size - hl.u32(112 << 23) + hl.u32(0xFFF) + odd) >> hl.u32(13)
+    # Denormal results: adding 0.5 lets the hardware round at the right place.
+    shifted = hl.reinterpret(hl.Float(32), hl.select(size < hl.u32(0x38800000), size, hl.u32(0))) + f32(0.5)
+    denormal = mathematics.bits(shifted) - hl.u32(0x3F000000)
+    result = hl.select(size < hl.u32(0x38800000), denormal, normal)
+    result = hl.select(size >= hl.u32(0x47800000), hl.u32(0x7C00), result)  # 65536 and more
+    result = hl.select(size > hl.u32(0x7F800000), hl.u32(0x7E00), result)
+    return hl.cast(hl.UInt(16), result | sign)
+
+
+def from_half_bits(pattern: HalideExpr) -> HalideExpr:
+    """The bits of a float16 (uint16) as a float32."""
+    wide = hl.cast(hl.UInt(32), pattern)
+    sign = (wide & hl.u32(0x8000)) << hl.u32(16)
+    size = (wide & hl.u32(0x7FFF)) << hl.u32(13)
+    number = hl.reinterpret(hl.Float(32), size + hl.u32(112 << 23))
+    # 2 ** -14 taken away from a number with an implied 1 leaves a denormal.
+    tiny = hl.reinterpret(hl.Float(32), size + hl.u32(113 << 23)) - f32(2.0**-14)
+    special = hl.reinterpret(hl.Float(32), size | hl.u32(0x7F800000))
+    value = hl.select(size < hl.u32(0x0400 << 13), tiny, hl.select(size >= hl.u32(0x7C00 << 13), special, number))
+    return hl.reinterpret(hl.Float(32), mathematics.bits(value) | sign)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Reductions
+
+State = tuple[HalideExpr, ...]
+"""What a reduction has found so far: a value, and its position for `arg_max` and `arg_min`."""
+
+_NOWHERE = 2**31 - 1
+
+
+def neutral(reduction: Reduction, type: Type) -> State:
+    """The state before the first element."""
+    if reduction in ("sum", "product"):
+        return (constant(reduction == "product", type),)
+    least = reduction.endswith("max")
+    if type in FLOATS:
+        limit = constant(-math.inf if least else math.inf, type)
+    else:
+        info = INFO[type]  # type: ignore[index]
+        limit = constant(info.lowest if least else info.highest, type)
+    return (limit, hl.i32(_NOWHERE)) if reduction.startswith("arg_") else (limit,)
+
+
+def combined(reduction: Reduction, type: Type, a: State, b: State) -> State:
+    """The state that two parts come to."""
+    if reduction in ("sum", "product", "max", "min"):
+        rule = {"sum": _add, "product": _mul, "max": _max, "min": _min}[reduction]
+        return (rule(type, a[0], b[0]),)
+    better = b[0] > a[0] if reduction == "arg_max" else b[0] < a[0]
+    same = b[0] == a[0]
+    if type in FLOATS:
+        nan_a, nan_b = mathematics.is_nan(a[0]), mathematics.is_nan(b[0])
+        better = hl.logical_not(nan_a) & (better | nan_b)
+        same = same | (nan_a & nan_b)
+    chosen = better | (same & (b[1] < a[1]))
+    return hl.select(chosen, b[0], a[0]), hl.select(chosen, b[1], a[1])

@@ -1,0 +1,195 @@
+"""Compiled objects: kept on disk, and loaded into this process.
+
+Halide compiles ahead of time, into object files without its runtime; these are kept in a directory, and LLVM's loader
+(llvmlite) links them. They share one runtime, an object file too, which has the threads and the handler of errors.
+Files of the directory may be deleted at any time, and several processes may use it at once.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import hashlib
+import os
+import re
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ...errors import DataError, import_extra
+from ...files import written
+from .mathematics import hl
+
+llvm = import_extra("llvmlite.binding", "halide", "loading compiled expressions")
+
+_MAGIC = b"opweave object 1\n"
+
+
+def directory() -> Path:
+    """Where objects are kept: `$OPWEAVE_CACHE`, or `opweave` in the user's directory for caches."""
+    chosen = os.environ.get("OPWEAVE_CACHE")
+    if chosen:
+        return Path(chosen)
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "opweave" / "cache"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "opweave"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "opweave"
+
+
+def kept(key: str, make: Callable[[], bytes]) -> bytes:
+    """The object of a key: from disk, or made and written there.
+
+    A file that is not whole is made anew; one that cannot be written is done without.
+    """
+    path = directory() / f"{key}.o"
+    try:
+        content = path.read_bytes()
+        if content.startswith(_MAGIC):
+            digest, data = content[len(_MAGIC) : len(_MAGIC) + 32], content[len(_MAGIC) + 32 :]
+            if hashlib.sha256(key.encode() + data).digest() == digest:
+                return data
+    except OSError:
+        pass
+    data = make()
+    try:
+        # Nobody else may write there: what is found is run.
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with written(path) as file:
+            file.write(_MAGIC + hashlib.sha256(key.encode() + data).digest() + data)
+    except (OSError, DataError):
+        pass
+    return data
+
+
+def joined(files: Sequence[bytes]) -> bytes:
+    """Several files as one."""
+    return b"".join(len(data).to_bytes(8, "little") + data for data in files)
+
+
+def separated(data: bytes) -> list[bytes]:
+    """The files that `joined` made one of."""
+    files, position = [], 0
+    while position < len(data):
+        size = int.from_bytes(data[position : position + 8], "little")
+        files.append(data[position + 8 : position + 8 + size])
+        position += 8 + size
+    return files
+
+
+@cache
+def version() -> str:
+    """What objects depend on besides the program and the machine: Halide, and the code that prints programs."""
+    from importlib.metadata import version as version_of
+
+    digest = hashlib.sha256(version_of("halide").encode())
+    here = Path(__file__).parent
+    for path in (*sorted(here.glob("*.py")), here.parent / "ir.py"):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def temporary_bytes(write: Callable[[str], object]) -> bytes:
+    """What `write(path)` writes into a file."""
+    with tempfile.TemporaryDirectory(prefix="opweave-") as folder:
+        path = Path(folder) / "object.o"
+        write(str(path))
+        return path.read_bytes()
+
+
+@cache
+def target() -> Any:
+    """The machine to compile for: this one."""
+    return hl.get_host_target().with_feature(hl.TargetFeature.StrictFloat)
+
+
+class Library:
+    """Object files in memory; they are unloaded when nobody needs them any more."""
+
+    def __init__(self, files: Sequence[bytes]) -> None:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
+        module = llvm.parse_assembly("")
+        self._engine = llvm.create_mcjit_compiler(module, machine)
+        for data in files:
+            self._engine.add_object_file(llvm.ObjectFileRef.from_data(data))
+        self._engine.finalize_object()
+
+    def address(self, name: str) -> int:
+        """Where a function is; 0 if there is none."""
+        return int(self._engine.get_function_address(name))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The runtime
+
+_messages: list[str] = []
+_Handler = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p)
+
+
+def _note(_: int, message: bytes) -> None:
+    """Keep what went wrong; Halide's own handler would end the process."""
+    _messages.append(message.decode(errors="replace").strip())
+    del _messages[:-20]
+
+
+_handler = _Handler(_note)
+
+
+def last_error() -> str:
+    """What the runtime said last."""
+    return _messages.pop() if _messages else "unknown error"
+
+
+_lock = threading.Lock()
+_runtime: Library | None = None
+
+
+def runtime() -> Library:
+    """Halide's runtime; loaded once, for as long as the process lives: its threads run in it."""
+    global _runtime
+    with _lock:
+        if _runtime is None:
+            host = hl.get_host_target()
+            name = f"runtime-{hashlib.sha256(f'{host} {version()}'.encode()).hexdigest()[:32]}"
+            data = kept(name, lambda: temporary_bytes(lambda path: hl.compile_standalone_runtime(path, host)))
+            library = Library([data])
+            for symbol in sorted({m.decode() for m in re.findall(rb"halide_\w+", data)}):
+                address = library.address(symbol)
+                if address:
+                    llvm.add_symbol(symbol, address)
+            ctypes.CFUNCTYPE(None, _Handler)(library.address("halide_set_error_handler"))(_handler)
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(library))  # not unloaded at exit: threads may still be in it
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(_handler))
+            atexit.register(ctypes.CFUNCTYPE(None)(library.address("halide_shutdown_thread_pool")))
+            _set_threads(library, default_threads())
+            _runtime = library
+        return _runtime
+
+
+def default_threads() -> int:
+    """`$HL_NUM_THREADS`, or as many as there are processors for this process."""
+    chosen = os.environ.get("HL_NUM_THREADS", "")
+    if chosen.isdigit() and int(chosen) > 0:
+        return int(chosen)
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else (os.cpu_count() or 1)
+
+
+def _set_threads(library: Library, count: int) -> None:
+    ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(library.address("halide_set_num_threads"))(count)
+
+
+def set_threads(count: int) -> None:
+    """Let compiled expressions use so many threads, in this process, from now on."""
+    _set_threads(runtime(), count)
+
+
+def threads() -> int:
+    """How many threads compiled expressions use."""
+    return int(ctypes.CFUNCTYPE(ctypes.c_int)(runtime().address("halide_get_num_threads"))())
