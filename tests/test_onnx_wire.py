@@ -73,9 +73,18 @@ def test_weights_in_a_file_are_used_from_where_they_are(tmp_path: Path, shift: i
         assert found == (str(path), data.index(wanted.tobytes()))
 
 
-def test_weights_of_bytes_are_copied_once() -> None:
-    data = product().SerializeToString()
+@pytest.mark.parametrize("shift", range(4))
+def test_weights_of_bytes_are_used_from_where_they_are(shift: int) -> None:
+    data = product(shift=shift).SerializeToString()
+    before = memory.copies.count
     run(data)
+    assert memory.copies.count == before
+    whole = np.frombuffer(data, np.uint8)
+    assert all(np.shares_memory(array, whole) for _, array in Model.load(data).weights)
+
+
+def test_weights_of_a_bytearray_are_copied_once() -> None:
+    data = product().SerializeToString()
     mutable = bytearray(data)
     before = memory.copies.bytes
     model = Model.load(mutable)

@@ -6,6 +6,7 @@ memory cannot be used as it is; `lasting` is that for constants.
 
 from __future__ import annotations
 
+from mmap import mmap
 from typing import Any
 
 import numpy as np
@@ -85,11 +86,11 @@ def contiguous(array: np.ndarray) -> np.ndarray:
 
 
 def lasting(array: np.ndarray) -> np.ndarray:
-    """What a graph keeps of a constant: as `contiguous`, but the memory of a file stays, aligned or not.
+    """What a graph keeps of a constant: as `contiguous`, but the memory of a file or of `bytes` stays, aligned or not.
 
-    Weights lie anywhere in the file of a model. The engine maps the file itself, and others take what they are given.
+    In a model weights lie anywhere. Engines and NumPy read them there as well.
     """
-    return array if array.flags.c_contiguous and memory.shows_file(array) else contiguous(array)
+    return array if array.flags.c_contiguous and isinstance(memory.owner(array), (mmap, bytes)) else contiguous(array)
 
 
 def describe(array: np.ndarray, what: str) -> Desc:

@@ -13,7 +13,6 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from mmap import mmap
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -241,12 +240,12 @@ def mapped_files() -> list[FileRegion]:
     return regions
 
 
-def shows_file(array: np.ndarray) -> bool:
-    """Whether the memory of an array is that of a mapped file, as Python knows it."""
+def owner(array: np.ndarray) -> object:
+    """Whose memory an array shows: an `mmap`, `bytes`, …; None where it is that of an array."""
     base: object = array
     while isinstance(base, np.ndarray):
         base = base.base
-    return isinstance(base.obj if isinstance(base, memoryview) else base, mmap)
+    return base.obj if isinstance(base, memoryview) else base
 
 
 def find_in_files(array: np.ndarray, regions: list[FileRegion]) -> tuple[str, int] | None:

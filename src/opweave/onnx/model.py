@@ -265,9 +265,9 @@ class Model:
         if len(data) != size:
             raise DataError(f"{what} must have {size} bytes for {name}{list(shape)}, got {len(data)}")
         array = np.frombuffer(data, dtype).reshape(shape)
-        if external and not isinstance(data.obj, mmap.mmap):  # the user's, and aligned to nothing
+        if external and not isinstance(data.obj, (mmap.mmap, bytes)):  # the user's, who may change them
             own = np.empty(shape, dtype)
-            memory.copy(own, array, "weights of a model that is bytes")
+            memory.copy(own, array, "weights of a model in a bytearray")
             array = own
         if name == "bool":
             check_bool(array, what, DataError)

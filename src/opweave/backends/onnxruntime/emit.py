@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ... import memory
-from ...arrays import contiguous
 from ...dtypes import INFO
 from . import kernels
 
@@ -278,7 +277,7 @@ class Emitter:
             else:
                 found = memory.find_in_files(array, files)
                 if found is None:
-                    by_reference[name] = contiguous(array)
+                    by_reference[name] = array
                     place = {"location": name}
                 else:
                     place = {"location": found[0][1:], "offset": str(found[1]), "length": str(array.nbytes)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from mmap import mmap
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
 from ... import memory
-from ...arrays import contiguous
+from ...arrays import lasting
 from ...errors import MLError, OperationError
 from ...shapes import OtherShapes
 from .. import PowerPreference
@@ -52,7 +53,8 @@ class FallbackSession:
     ) -> None:
         options = session_options(power_preference)
         self._constants: dict[str, Any] = {}
-        files = memory.mapped_files() if any(map(memory.shows_file, constants.values())) else []
+        in_files = any(isinstance(memory.owner(array), mmap) for array in constants.values())
+        files = memory.mapped_files() if in_files else []
         for name, array in constants.items():
             if array.nbytes <= INLINE_BYTES or not _is_plain(array):
                 proto.graph.initializer.append(numpy_helper.from_array(array, name))
@@ -62,7 +64,7 @@ class FallbackSession:
             found = memory.find_in_files(array, files) if array.flags.c_contiguous else None
             if found is None:
                 place = {"location": name}
-                self._constants[name] = onnxruntime.OrtValue.ortvalue_from_numpy(contiguous(array))
+                self._constants[name] = onnxruntime.OrtValue.ortvalue_from_numpy(lasting(array))
             else:  # as `Emitter.finish` does it
                 place = {"location": found[0][1:], "offset": str(found[1]), "length": str(array.nbytes)}
             for key, text in place.items():
