@@ -7,7 +7,7 @@ import importlib.util
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,48 +15,14 @@ import numpy as np
 import pytest
 import torch
 import wasmtime
+from wasm_tools import bind, inside, wat
 
 import opweave as ow
 from opweave.graph import Desc
-from opweave.kernels import KernelCall, wasm
+from opweave.kernels import wasm
 from opweave.kernels.wasm import library
-from opweave.ops.elementwise import add as some_op
 
 ROOT = Path(__file__).parent.parent
-
-
-def wat(text: str, **options: Any) -> wasm.Module:
-    """The module of a text, whose memory has one page unless the text says more."""
-    memory = "" if "(memory (export" in text or "(memory 2)" in text else '(memory (export "memory") 1)'
-    return wasm.load(bytes(wasmtime.wat2wasm(f"(module {memory} {text})")), **options)
-
-
-def inside(module: wasm.Module, array: np.ndarray) -> np.ndarray:
-    """A copy of an array in a module's memory."""
-    made = module.allocate(Desc(array.dtype.name, array.shape))  # type: ignore[arg-type]
-    made[...] = array
-    return made
-
-
-def bind(
-    module: wasm.Module,
-    function: str,
-    inputs: dict[str, Any],
-    outputs: Sequence[np.ndarray],
-    signature: str | None = None,
-    **attributes: Any,
-) -> Callable[[], None]:
-    """A bound kernel of an operation that has just these operands, results and attributes."""
-
-    def desc(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(map(desc, value))
-        return None if value is None else Desc(value.dtype.name, value.shape)
-
-    call = KernelCall(
-        "thing 'mine'", some_op, {n: desc(v) for n, v in inputs.items()}, attributes, tuple(map(desc, outputs))
-    )
-    return wasm.WasmKernel(module, function, signature).prepare(call).bind(inputs, tuple(outputs))
 
 
 def values(module: wasm.Module, inputs: dict[str, Any], signature: str, types: str, **attributes: Any) -> list[int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
 from ...errors import DataError
 from .signature import FunctionType
@@ -18,6 +19,7 @@ STACK_POINTER = "__stack_pointer"
 
 _CUSTOM, _TYPES, _IMPORTS, _FUNCTIONS, _MEMORIES, _GLOBALS, _EXPORTS = 0, 1, 2, 3, 5, 6, 7
 _FUNCTION, _TABLE, _MEMORY, _GLOBAL = range(4)
+_KINDS: tuple[Literal["function", "table", "memory", "global"], ...] = ("function", "table", "memory", "global")
 _VALUE_TYPES = {0x7F: "i32", 0x7E: "i64", 0x7D: "f32", 0x7C: "f64", 0x7B: "v128", 0x70: "funcref", 0x6F: "externref"}
 
 
@@ -27,6 +29,16 @@ class GlobalType:
 
     type: str
     mutable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """What a module wants from outside; `type` is that of a global."""
+
+    module: str
+    name: str
+    kind: Literal["function", "table", "memory", "global"]
+    type: GlobalType | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +61,18 @@ class Layout:
     """What a module declares.
 
     Attributes:
-        imports: names of module and item, and the type of those that are globals.
+        imports: what it wants from outside.
         functions: the exported functions.
+        names: the names of exported functions by their indices.
         wide: whether pointers into its memory have 64 bits.
         dylink: what it needs if it is position-independent.
         stack_pointer: the index of the global that is the stack pointer, if it has one.
         exports_stack_pointer: whether that is exported under its own name.
     """
 
-    imports: list[tuple[str, str, GlobalType | None]] = field(default_factory=list)
+    imports: list[Import] = field(default_factory=list)
     functions: dict[str, FunctionType] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
     wide: bool = False
     dylink: Dylink | None = None
     stack_pointer: int | None = None
@@ -176,16 +190,19 @@ def read(data: bytes) -> Layout:
         globals_.append(reader.global_type())
         reader.expression()
     exported: dict[int, str] = {}
+    taken = False
     reader = _Reader(sections.get(_EXPORTS, empty))
     for _ in range(reader.number()):
         name, kind, index = reader.name(), reader.byte(), reader.number()
+        taken |= name == STACK_POINTER and kind != _GLOBAL
         if kind == _FUNCTION:
             layout.functions[name] = types[functions[index]]
+            layout.names.setdefault(index, name)
         elif kind == _GLOBAL:
             exported[index] = name
     layout.dylink = _dylink(custom.get("dylink.0"))
     candidate = _stack_pointer(exported, custom.get("name"), imported)
-    if candidate is not None and imported <= candidate < len(globals_):
+    if not taken and candidate is not None and imported <= candidate < len(globals_):
         kind_of = globals_[candidate]
         if kind_of.mutable and kind_of.type == ("i64" if layout.wide else "i32"):
             layout.stack_pointer = candidate
@@ -209,7 +226,7 @@ def _read_imports(reader: _Reader, layout: Layout, functions: list[int], globals
         else:
             type_ = reader.global_type()
             globals_.append(type_)
-        layout.imports.append((module, name, type_))
+        layout.imports.append(Import(module, name, _KINDS[kind], type_))
     return memories
 
 
@@ -226,20 +243,18 @@ def _dylink(reader: _Reader | None) -> Dylink | None:
 def _stack_pointer(exported: dict[int, str], names: _Reader | None, first: int) -> int | None:
     """The index of the global that is the stack pointer, if the module follows LLVM's conventions.
 
-    It is the one that is exported as `__stack_pointer`, or called so by the name section; in a module without names the
-    first that is not imported, where wasm-ld puts it, if it is private.
+    It is the one that is exported as `__stack_pointer`, or called so by the name section; in a module without names of
+    globals the first that is not imported, where wasm-ld puts it, if it is private.
     """
     by_export = next((index for index, name in exported.items() if name == STACK_POINTER), None)
     if by_export is not None:
         return by_export
-    if names is None:
-        return None if first in exported else first
     while names:
         kind, contents = names.byte(), _Reader(names.contents())
         if kind == 7:  # names of globals
             named = {contents.number(): contents.name() for _ in range(contents.number())}
             return next((index for index, name in named.items() if name == STACK_POINTER), None)
-    return None
+    return None if first in exported else first
 
 
 def with_stack_pointer(data: bytes, layout: Layout) -> bytes:

@@ -7,7 +7,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -167,29 +167,32 @@ def taken_trap(address: int) -> Exception:
     return trap
 
 
-def explain(error: Exception, what: str, timeout: float | None) -> MLError:
+def explain(error: Exception, what: str, timeout: float | None, names: Mapping[int, str]) -> MLError:
     """Our error for a trap or an error of the engine.
 
     Args:
         error: what the engine raised.
         what: who failed, such as `box3 'blur': box3 of ops.wasm`.
         timeout: the time that it was given.
+        names: those of exported functions, by index.
     """
     module = library()
     if not isinstance(error, module.Trap):
         return OperationError(f"{what}: {reason(error)}")
     code = error.trap_code
     if code is module.TrapCode.INTERRUPT:
-        return OperationError(f"{what} ran longer than its timeout of {timeout} s and was stopped{_where(error)}")
+        return OperationError(
+            f"{what} ran longer than its timeout of {timeout} s and was stopped{_where(error, names)}"
+        )
     kind = code.name.lower().replace("_", " ") if code is not None else reason(error)
-    return OperationError(f"{what} trapped: {kind}{_where(error)}")
+    return OperationError(f"{what} trapped: {kind}{_where(error, names)}")
 
 
-def explain_load(error: Exception, name: str, timeout: float | None) -> MLError:
+def explain_load(error: Exception, name: str, timeout: float | None, names: Mapping[int, str]) -> MLError:
     """Our error for what went wrong while a module was instantiated."""
     if isinstance(error, library().Trap):
         if error.frames:
-            return explain(error, f"{name}: its start function", timeout)
+            return explain(error, f"{name}: its start function", timeout, names)
         return DataError(f"{name}: a segment lies outside of its memory or table: {reason(error)}")
     text = reason(error)
     # The engine tells limits from mistakes in words only.
@@ -204,9 +207,10 @@ def reason(error: Exception) -> str:
     return "; ".join(reason for reason in reasons if reason and not reason.startswith("Caused by"))
 
 
-def _where(trap: wasmtime.Trap) -> str:
+def _where(trap: wasmtime.Trap, known: Mapping[int, str]) -> str:
     """The function that trapped, and those that had called it."""
-    names = [frame.func_name or f"function {frame.func_index}" for frame in trap.frames]
+    frames = [(frame.func_index, frame.func_name) for frame in trap.frames]
+    names = [name or known.get(index, f"function {index}") for index, name in frames]
     if not names:
         return ""
     shown = [*names[:3], "…"] if len(names) > 4 else names

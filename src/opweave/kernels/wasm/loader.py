@@ -125,7 +125,7 @@ class _Loader:
             externs = [provided[item.name](item.type) for item in compiled.imports]
             instance = self._guarded(arena, lambda: self.wasm.Instance(self.store, compiled, externs))
         except (self.wasm.WasmtimeError, self.wasm.Trap) as error:
-            raise explain_load(error, self.name, self.timeout) from None
+            raise explain_load(error, self.name, self.timeout, self.layout.names) from None
         exports = instance.exports(self.store)
         if arena is None:
             arena = self._own_arena(exports)
@@ -134,7 +134,7 @@ class _Loader:
         module = Module(
             self.name,
             arena,
-            self.layout.functions,
+            self.layout,
             functions,
             stack=stack,
             timeout=self.timeout,
@@ -146,14 +146,7 @@ class _Loader:
 
     def _check_imports(self) -> None:
         """Require that a module imports nothing but a memory, and what position-independent ones need."""
-        pointer = "i64" if self.layout.wide else "i32"
-        unknown = []
-        for module, name, kind in self.layout.imports:
-            movable = self.dylink is not None and (
-                name == "__indirect_function_table" or (name in _BASES and kind is not None and kind.type == pointer)
-            )
-            if module != "env" or not (movable or (name == "memory" and kind is None)):
-                unknown.append(f"{module}.{name}")
+        unknown = [f"{item.module}.{item.name}" for item in self.layout.imports if not self._is_known(item)]
         if not unknown:
             return
         shown = ", ".join([*unknown[:8], *(["…"] if len(unknown) > 8 else [])])
@@ -163,6 +156,19 @@ class _Loader:
         elif self.dylink and any(name.startswith("GOT.") for name in unknown):
             hint = "; compile with -fvisibility=hidden, so that the module resolves its own symbols"
         raise DataError(f"{self.name}: imports {shown}; there is nothing to import but env.memory{hint}")
+
+    def _is_known(self, item: binary.Import) -> bool:
+        """Whether an import is provided."""
+        if item.module != "env":
+            return False
+        if item.kind == "memory":
+            return item.name == "memory"
+        if self.dylink is None:
+            return False
+        pointer = "i64" if self.layout.wide else "i32"
+        if item.type is not None:
+            return item.name in _BASES and item.type.type == pointer
+        return (item.kind, item.name) == ("table", "__indirect_function_table")
 
     def _given_arena(self, compiled: wasmtime.Module) -> Arena | None:
         """The memory that the module imports, made if it shares none; None if it brings its own."""
@@ -221,7 +227,7 @@ class _Loader:
             try:
                 self._guarded(module.arena, partial(function, self.store))
             except (self.wasm.WasmtimeError, self.wasm.Trap) as error:
-                raise explain_load(error, self.name, self.timeout) from None
+                raise explain_load(error, self.name, self.timeout, self.layout.names) from None
 
     def _guarded(self, arena: Arena | None, action: Callable[[], Any]) -> Any:
         """Run code of the module, alone in its store and for a limited time."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...errors import MLError
 from .arena import Arena, Block
+from .binary import Layout
 from .engine import explain
 from .signature import FunctionType
 
@@ -40,7 +41,7 @@ class Module:
         self,
         name: str,
         arena: Arena,
-        types: Mapping[str, FunctionType],
+        layout: Layout,
         functions: Mapping[str, wasmtime.Func],
         *,
         stack: wasmtime.Global | None,
@@ -50,7 +51,7 @@ class Module:
     ) -> None:
         self.name, self.arena, self.timeout = name, arena, timeout
         self.home = home or self
-        self._types, self._functions = types, functions
+        self._types, self._names, self._functions = layout.functions, layout.names, functions
         self._stack, self._stack_top = stack, None if stack is None else stack.value(arena.store)
         self._blocks = blocks  # data and stack of a position-independent module
 
@@ -88,7 +89,7 @@ class Module:
         if self._stack is not None:
             # Between calls it stands where it stood at first; the trap left it wherever the function was.
             self._stack.set_value(self.arena.store, self._stack_top)
-        return explain(error, what, self.timeout)
+        return explain(error, what, self.timeout, self._names)
 
     def __repr__(self) -> str:
         functions = ", ".join(f"{name}{kind}" for name, kind in self._types.items())
