@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import opweave as ow
-from opweave.ops.composite import (
+from opweave.composites import (
     integer_matmul,
     local_response_normalization,
     log_softmax,

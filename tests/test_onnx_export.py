@@ -17,8 +17,9 @@ from samples import SAMPLES, Make, type_choices
 from test_agreement import record
 
 import opweave as ow
+from opweave import composites
 from opweave.operation import Op
-from opweave.ops import Operations, composite
+from opweave.ops import Operations
 
 for file in sorted(Path(__file__).parent.joinpath("samples").glob("[a-z]*.py")):
     import_module(f"samples.{file.stem}")
@@ -66,7 +67,7 @@ def test_names_and_values_survive(tmp_path: Path) -> None:
 few = settings(max_examples=4, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 
 EVERYTHING: dict[str, Op[..., Any]] = Operations.listing() | {
-    name: op for name, op in vars(composite).items() if isinstance(op, Op) and op in SAMPLES
+    name: op for name, op in vars(composites).items() if isinstance(op, Op) and op in SAMPLES
 }
 
 NOT_IN_REFERENCE = {

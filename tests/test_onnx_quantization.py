@@ -15,8 +15,8 @@ from onnx_nodes import CONTEXT, MICROSOFT, check_agreement, integers, model_of, 
 
 import opweave as ow
 import opweave.backends.onnxruntime.sessions as sessions
+from opweave.composites import integer_matmul
 from opweave.onnx.session import InferenceSession
-from opweave.ops.composite import integer_matmul
 
 
 def check(op_type: str, inputs: Sequence[Any], attributes: Mapping[str, Any] | None = None, **options: Any) -> None:

@@ -140,7 +140,7 @@ class CustomOp(Op[..., Any]):
         annotation = parameter.annotation.removesuffix(" | None")
         if re.fullmatch(r"(int|float|bool|str)", annotation):
             return _plain(annotation)
-        if annotation.startswith("Literal["):
+        if annotation == "DataType" or annotation.startswith("Literal["):
             return super()._converter(parameter)
         return lambda name, value: tuple(value) if isinstance(value, list) else value
 

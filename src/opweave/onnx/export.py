@@ -14,10 +14,10 @@ from onnx import TensorProto
 from .. import __version__
 from ..backends.onnxruntime import ort
 from ..backends.onnxruntime.emit import Emitter
+from ..composites.onnxruntime import ONLY_IN_ENGINE
 from ..errors import InvalidStateError, ValidationError, require
 from ..files import written
 from ..graph import Graph, Node
-from ..ops.composite import rms_normalization
 from ..passes.legalise import legalise
 from ..runtime.executable import MLGraph
 
@@ -25,8 +25,6 @@ INSIDE_BYTES = 1_500_000_000
 """Weights up to this size are written into the model itself; a protocol buffer can hold 2 GB at the most."""
 
 _ALIGNMENT = 4096  # so that every tensor of a data file can be mapped into memory on its own
-
-_NOT_IN_ONNX = {rms_normalization}  # the engine's rule emits an operator that ONNX does not have
 
 
 def save(graph: MLGraph, path: str | Path) -> None:
@@ -78,7 +76,7 @@ def to_onnx(graph: Graph) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     """A graph as a model, and the arrays of those of its initializers that it holds no data of."""
 
     def supports(node: Node) -> bool:
-        return node.op not in _NOT_IN_ONNX and ort.supports(node)
+        return node.op not in ONLY_IN_ENGINE and ort.supports(node)
 
     ctx = Emitter(portable=True)
     values, _ = ort.emit(ctx, legalise(graph, supports, "ONNX")[0])

@@ -91,7 +91,6 @@ ort = OnnxRuntime()
 
 from .lowerings import (  # noqa: E402  (the rules register themselves)
     activation as activation,
-    composite as composite,
     convolution as convolution,
     elementwise as elementwise,
     indexing as indexing,

@@ -7,8 +7,8 @@ from math import pi, prod, sqrt
 import numpy as np
 
 from ...builder import MLGraphBuilder
+from ...composites import log_softmax, thresholded_relu
 from ...graph import MLOperand
-from ...ops.composite import log_softmax, thresholded_relu
 from ..registry import MICROSOFT, Tensor, Unsupported, converts, normalized, operand
 from .elementwise import is_float, is_unsigned, register_unary
 
@@ -58,7 +58,8 @@ def _(b: MLGraphBuilder, X: Tensor, slope: Tensor) -> Tensor:
 
 @converts("ThresholdedRelu")
 def _(b: MLGraphBuilder, X: Tensor, *, alpha: float = 1.0) -> Tensor:
-    return thresholded_relu(b, operand(b, X), alpha=alpha)
+    y: MLOperand = thresholded_relu(b, operand(b, X), alpha=alpha)
+    return y
 
 
 @converts("Shrink")

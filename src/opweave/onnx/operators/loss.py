@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import prod
 
 from ...builder import MLGraphBuilder
+from ...composites import log_softmax
 from ...graph import MLOperand
-from ...ops.composite import log_softmax
 from ..registry import Tensor, Unsupported, converts, operand
 
 

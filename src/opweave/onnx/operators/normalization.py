@@ -8,8 +8,8 @@ from math import prod
 import numpy as np
 
 from ...builder import MLGraphBuilder
+from ...composites import local_response_normalization, rms_normalization
 from ...graph import MLOperand
-from ...ops.composite import local_response_normalization, rms_normalization
 from ...shapes import broadcasts_to
 from ..registry import MICROSOFT, Tensor, Unsupported, converts, normalized, operand, shape_of
 from .windows import reshaped
@@ -180,7 +180,8 @@ def _(
 def _rms_normalization(b: MLGraphBuilder, x: MLOperand, scale: Tensor, axis: int, epsilon: float) -> MLOperand:
     first = normalized(axis, x.rank)
     k = _stretched(b, scale, x.shape[first:])
-    return rms_normalization(b, x, operand(b, k), first, epsilon=epsilon)
+    y: MLOperand = rms_normalization(b, x, operand(b, k), first, epsilon=epsilon)
+    return y
 
 
 def _inverse_rms(b: MLGraphBuilder, x: MLOperand, axis: int, epsilon: float) -> MLOperand:

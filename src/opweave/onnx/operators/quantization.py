@@ -8,9 +8,9 @@ from math import prod
 import numpy as np
 
 from ...builder import MLGraphBuilder
+from ...composites.quantization import EXACT_TERMS, integer_matmul
 from ...dtypes import FLOATS, DataType
 from ...graph import MLOperand
-from ...ops.composite import EXACT_TERMS, integer_matmul
 from ..registry import DATA_TYPES, MICROSOFT, Tensor, Unsupported, converts, known, normalized, operand, shape_of
 from .convolution import convolution
 from .windows import reshaped
@@ -188,7 +188,8 @@ def _(
         elif shape_of(zero) == (1,):
             zero = reshaped(b, zero, ())
         zeros.append(operand(b, zero))
-    return integer_matmul(b, x, y, *zeros)
+    product: MLOperand = integer_matmul(b, x, y, *zeros)
+    return product
 
 
 @converts("ConvInteger")

@@ -1,0 +1,55 @@
+"""Operations beyond the specification that come with Opweave: named compositions of its operations.
+
+An engine that has a kernel for one takes it whole, everywhere else its parts run. They are called like operations of users:
+with operands, `swiglu(gate, x)` adds a node to their graph; with arrays or tensors it computes.
+
+>>> import numpy as np
+>>> from opweave import composites
+>>> print(composites.log_softmax(np.float32([0, 0])).round(3))
+[-0.693 -0.693]
+"""
+
+from __future__ import annotations
+
+from . import onnxruntime as onnxruntime  # the rules register themselves
+from .activation import fast_gelu, geglu, quick_gelu, swiglu, thresholded_relu
+from .attention import group_query_attention, multi_head_attention, rotary_embedding, scaled_dot_product_attention
+from .movement import depth_to_space, space_to_depth
+from .normalization import (
+    group_normalization,
+    local_response_normalization,
+    log_softmax,
+    rms_norm,
+    rms_normalization,
+    skip_layer_norm,
+    skip_rms_norm,
+)
+from .quantization import integer_matmul, matmul_n_bits, pack_bits
+from .selection import hard_max, one_hot, top_k
+
+__all__ = [
+    "depth_to_space",
+    "fast_gelu",
+    "geglu",
+    "group_normalization",
+    "group_query_attention",
+    "hard_max",
+    "integer_matmul",
+    "local_response_normalization",
+    "log_softmax",
+    "matmul_n_bits",
+    "multi_head_attention",
+    "one_hot",
+    "pack_bits",
+    "quick_gelu",
+    "rms_norm",
+    "rms_normalization",
+    "rotary_embedding",
+    "scaled_dot_product_attention",
+    "skip_layer_norm",
+    "skip_rms_norm",
+    "space_to_depth",
+    "swiglu",
+    "thresholded_relu",
+    "top_k",
+]

@@ -1,0 +1,168 @@
+"""Activations of transformers: gated linear units, and approximations of gelu."""
+
+from __future__ import annotations
+
+from math import pi, sqrt
+from typing import TYPE_CHECKING, Literal
+
+from ..dtypes import FLOATS
+from ..graph import Builder, Desc, Operand
+from ..operation import Limits
+from .declare import check_shape, declare
+
+if TYPE_CHECKING:
+    from ..ops import Operations
+
+_GATED = {"gate": Limits(FLOATS), "input": Limits("gate", ranks="gate")}
+
+
+@declare(input=Limits(FLOATS))
+def quick_gelu(self: Builder, input: Operand, *, alpha: float = 1.702, label: str = "") -> Desc:
+    """Multiply `input` with the sigmoid of a multiple of itself; with `alpha=1.0` this is SiLU, also called swish.
+
+    Args:
+        input: float32 or float16, any rank.
+        alpha: the factor inside of the sigmoid.
+        label: a name for messages and tables.
+
+    Returns:
+        `input * sigmoid(alpha * input)`, in the data type and shape of `input`.
+
+    ONNX Runtime's QuickGelu; Hendrycks and Gimpel, Gaussian Error Linear Units (2016), arXiv:1606.08415.
+
+    >>> import numpy as np
+    >>> print(quick_gelu(np.float32([-1, 0, 1])).round(4))
+    [-0.1542  0.      0.8458]
+    """
+    return input.desc
+
+
+@quick_gelu.decompose
+def _(b: Operations, input: Operand, alpha: float) -> Operand:
+    return input * b.sigmoid(input if alpha == 1 else input * alpha)
+
+
+@declare(input=Limits(FLOATS), bias=Limits("input", ranks=(1, 1)))
+def fast_gelu(self: Builder, input: Operand, bias: Operand | None = None, *, label: str = "") -> Desc:
+    """The approximation of gelu with a hyperbolic tangent.
+
+    Args:
+        input: float32 or float16, any rank; rank 1 or more if there is a bias.
+        bias: added to the input before, of the size of its last axis.
+        label: a name for messages and tables.
+
+    Returns:
+        `0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))` of `x = input + bias`, in the data type and shape of
+        `input`.
+
+    Raises:
+        ValidationError: a bias of another size.
+
+    ONNX Runtime's FastGelu, ONNX's Gelu with approximate="tanh"; Hendrycks and Gimpel (2016), arXiv:1606.08415.
+
+    >>> import numpy as np
+    >>> print(fast_gelu(np.float32([-1, 0, 1])).round(4))
+    [-0.1588  0.      0.8412]
+    """
+    check_shape("bias", bias, input.shape[-1:], "the size of the last axis")
+    return input.desc
+
+
+@fast_gelu.decompose
+def _(b: Operations, input: Operand, bias: Operand | None) -> Operand:
+    x = input if bias is None else input + bias
+    # In the form that ONNX Runtime knows and has a kernel for; x * x * x would overflow float16 before the tangent is 1.
+    inner = x * sqrt(2 / pi) * (x * 0.044715 * x + 1)
+    return x * 0.5 * (b.tanh(inner) + 1)
+
+
+@declare(**_GATED)
+def swiglu(self: Builder, gate: Operand, input: Operand, *, alpha: float = 1.0, label: str = "") -> Desc:
+    """Multiply `input` with the SiLU of a gate.
+
+    Args:
+        gate: float32 or float16, any rank.
+        input: of the data type and shape of `gate`.
+        alpha: the factor inside of the sigmoid.
+        label: a name for messages and tables.
+
+    Returns:
+        `gate * sigmoid(alpha * gate) * input`, in the data type and shape of `gate`.
+
+    Raises:
+        ValidationError: shapes that differ.
+
+    Shazeer, GLU Variants Improve Transformer (2020), arXiv:2002.05202.
+
+    >>> import numpy as np
+    >>> print(swiglu(np.float32([-1, 1]), np.float32([10, 10])).round(3))
+    [-2.689  7.311]
+    """
+    check_shape("input", input, gate.shape, "that of gate")
+    return gate.desc
+
+
+@swiglu.decompose
+def _(b: Operations, gate: Operand, input: Operand, alpha: float) -> Operand:
+    silu: Operand = quick_gelu(b, gate, alpha=alpha)
+    return silu * input
+
+
+@declare(**_GATED)
+def geglu(
+    self: Builder, gate: Operand, input: Operand, *, approximate: Literal["none", "tanh"] = "none", label: str = ""
+) -> Desc:
+    """Multiply `input` with the gelu of a gate.
+
+    Args:
+        gate: float32 or float16, any rank.
+        input: of the data type and shape of `gate`.
+        approximate: "none" for gelu itself, "tanh" for `fast_gelu`.
+        label: a name for messages and tables.
+
+    Returns:
+        `gelu(gate) * input`, in the data type and shape of `gate`.
+
+    Raises:
+        ValidationError: shapes that differ.
+
+    Shazeer, GLU Variants Improve Transformer (2020), arXiv:2002.05202.
+
+    >>> import numpy as np
+    >>> print(geglu(np.float32([-1, 1]), np.float32([10, 10])).round(3))
+    [-1.587  8.413]
+    """
+    check_shape("input", input, gate.shape, "that of gate")
+    return gate.desc
+
+
+@geglu.decompose
+def _(b: Operations, gate: Operand, input: Operand, approximate: str) -> Operand:
+    return (b.gelu(gate) if approximate == "none" else fast_gelu(b, gate)) * input
+
+
+@declare(input=Limits(FLOATS))
+def thresholded_relu(self: Builder, input: Operand, *, alpha: float = 1.0, label: str = "") -> Desc:
+    """Replace by 0 what is not greater than `alpha`.
+
+    Args:
+        input: float32 or float16, any rank.
+        alpha: the threshold.
+        label: a name for messages and tables.
+
+    Returns:
+        `input` where it is greater than `alpha`, else 0 (also for NaN), in the data type and shape of `input`.
+
+    ONNX's ThresholdedRelu.
+
+    >>> import numpy as np
+    >>> thresholded_relu(np.float32([1, 2])).tolist()
+    [0.0, 2.0]
+    """
+    return input.desc
+
+
+@thresholded_relu.decompose
+def _(b: Operations, input: Operand, alpha: float) -> Operand:
+    threshold, zero = (b.as_operand(number, input.data_type) for number in (alpha, 0))
+    return b.where(b.greater(input, threshold), input, zero)

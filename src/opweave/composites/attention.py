@@ -1,0 +1,472 @@
+"""Attention, its positions, and its memory of what came before."""
+
+from __future__ import annotations
+
+from math import copysign, inf, sqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..dtypes import FLOATS
+from ..errors import require
+from ..graph import Builder, Desc, Operand
+from ..operation import Limits
+from ..shapes import broadcasts_to
+from .declare import check_shape, declare
+
+if TYPE_CHECKING:
+    from ..ops import Operations
+
+MASKS = (*FLOATS, "uint8")
+_HEADS = Limits("query", ranks=(4, 4))
+_JOINED = Limits("query", ranks=(3, 3))
+
+
+def _check_heads(query: Operand, key: Operand, value: Operand) -> None:
+    """Require that keys and values, all of rank 4, belong to each other and to the queries."""
+    batches, heads, _, size = query.shape
+    _, groups, keys, _ = key.shape
+    check_shape("key", key, [batches, groups, keys, size], "of the batches and head size of query")
+    check_shape("value", value, [batches, groups, keys, value.shape[3]], "of the batches, heads and length of key")
+    require(heads % groups == 0, f"the heads of query must be a multiple of those of key, got {heads} and {groups}")
+
+
+def _check_mask(mask: Operand | None, query: Operand, shape: tuple[int, ...]) -> None:
+    if mask is None:
+        return
+    wanted = f"mask must be uint8 or {query.data_type}, the data type of query, got {mask.desc}"
+    require(mask.data_type in ("uint8", query.data_type), wanted)
+    require(broadcasts_to(mask.shape, shape), f"mask must broadcast to {list(shape)}, got {mask.desc}")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Scaled dot product attention
+
+
+@declare(query=Limits(FLOATS, ranks=(4, 4)), key=_HEADS, value=_HEADS, mask=Limits((*FLOATS, "uint8"), ranks=(0, 4)))
+def scaled_dot_product_attention(
+    self: Builder,
+    query: Operand,
+    key: Operand,
+    value: Operand,
+    mask: Operand | None = None,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    label: str = "",
+) -> Desc:
+    """Average values, weighted by how well their keys fit each query.
+
+    Args:
+        query: float32 or float16 [batches, heads, queries, size].
+        key: [batches, groups, keys, size]; the groups divide the heads, and neighbouring heads share the keys of a group.
+        value: [batches, groups, keys, size of values].
+        mask: what broadcasts to [batches, heads, queries, keys]: uint8, not 0 where a query sees a key; or of the data type
+            of `query`, added to the scores, -inf for what is hidden.
+        causal: whether query i sees only the keys up to i.
+        scale: of the scores. Default: 1 / sqrt(size).
+        label: a name for messages and tables.
+
+    Returns:
+        `softmax(query @ key.T * scale + mask) @ value`, in the data type of `query`
+        [batches, heads, queries, size of values]. A query that sees no key gives zeros.
+
+    Raises:
+        ValidationError: shapes that do not fit.
+
+    Vaswani et al., Attention Is All You Need (2017), arXiv:1706.03762; ONNX's Attention.
+
+    >>> one = np.ones((1, 1, 2, 4), "float32")
+    >>> value = np.float32([1, 3]).reshape(1, 1, 2, 1)
+    >>> scaled_dot_product_attention(one, one, value, causal=True).ravel().tolist()
+    [1.0, 2.0]
+    """
+    _check_heads(query, key, value)
+    batches, heads, queries, _ = query.shape
+    _check_mask(mask, query, (batches, heads, queries, key.shape[2]))
+    return Desc(query.data_type, (batches, heads, queries, value.shape[3]))
+
+
+@scaled_dot_product_attention.default("scale")
+def _(query: Operand) -> float:
+    return 1 / sqrt(query.shape[3])
+
+
+@scaled_dot_product_attention.decompose
+def _(
+    b: Operations,
+    query: Operand,
+    key: Operand,
+    value: Operand,
+    mask: Operand | None,
+    causal: bool,
+    scale: float,
+) -> Operand:
+    masks = [] if mask is None else [mask]
+    if causal:
+        masks.append(b.as_operand(np.tri(query.shape[2], key.shape[2], dtype=np.uint8), "uint8"))
+    return attend(b, query, key, value, masks, scale)
+
+
+def attend(b: Operations, q: Operand, k: Operand, v: Operand, masks: list[Operand], scale: float) -> Operand:
+    """Attention where all of `masks` hold: uint8 ones, or floats to be added. A query that sees no key gives zeros."""
+    batches, heads, queries, size = q.shape
+    groups, keys = k.shape[1:3]
+    own = q.data_type
+    kt = b.transpose(k, permutation=[0, 1, 3, 2])
+    if own == "float16":  # half of the scale for each, so that the product does not overflow
+        root = sqrt(abs(scale))
+        q, kt = q * copysign(root, scale), kt * root
+    else:
+        q = q * scale
+    # Heads that share keys are taken together as more queries, so that no key is repeated.
+    shared = [batches, groups, heads // groups * queries]
+    scores = b.matmul(q if heads == groups else b.reshape(q, [*shared, size]), kt)
+    if heads != groups:
+        scores = b.reshape(scores, [batches, heads, queries, keys])
+    bias, seen = _bias(b, masks, own)
+    weights = b.softmax(scores if bias is None else scores + bias, axis=3)
+    if heads != groups:
+        weights = b.reshape(weights, [*shared, keys])
+    y = b.matmul(weights, v)
+    if heads != groups:
+        y = b.reshape(y, [batches, heads, queries, v.shape[3]])
+    return y if seen is None else b.where(seen, y, b.as_operand(0, own))
+
+
+def _bias(b: Operations, masks: list[Operand], data_type: str) -> tuple[Operand | None, Operand | None]:
+    """What masks add to the scores, and whether each query sees a key; None for nothing, and for all."""
+    known = [added(mask.value, np.dtype(data_type)) for mask in masks if mask.is_constant]
+    total, seen = None, None
+    if known:
+        constant = known[0] if len(known) == 1 else known[0] + known[1]
+        total = b.as_operand(constant, data_type)  # type: ignore[arg-type]
+        some = constant.max(axis=-1, keepdims=True) > -inf
+        seen = None if some.all() else b.as_operand(some.astype(np.uint8), "uint8")
+    computed = [mask for mask in masks if not mask.is_constant]
+    if not computed:
+        return total, seen
+    nothing, hidden = (b.as_operand(value, data_type) for value in (0, -inf))  # type: ignore[arg-type]
+    for mask in computed:
+        term = b.where(mask, nothing, hidden) if mask.data_type == "uint8" else mask
+        total = term if total is None else total + term
+    assert total is not None
+    if not total.rank:
+        total = b.reshape(total, [1])
+    largest = b.reduce_max(total, axes=[total.rank - 1], keep_dimensions=True)
+    return total, b.greater(largest, hidden)
+
+
+def added(mask: np.ndarray, data_type: np.dtype) -> np.ndarray:
+    """What a mask adds to the scores."""
+    term = np.where(mask, 0, -inf) if mask.dtype == np.uint8 else mask
+    return np.atleast_1d(term).astype(data_type)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Heads that stand beside each other
+
+
+def heads_first(b: Operations, x: Operand, heads: int) -> Operand:
+    """[batches, length, heads * size] -> [batches, heads, length, size]."""
+    batches, length, hidden = x.shape
+    return b.transpose(b.reshape(x, [batches, length, heads, hidden // heads]), permutation=[0, 2, 1, 3])
+
+
+def heads_joined(b: Operations, x: Operand) -> Operand:
+    """[batches, heads, length, size] -> [batches, length, heads * size]."""
+    batches, heads, length, size = x.shape
+    return b.reshape(b.transpose(x, permutation=[0, 2, 1, 3]), [batches, length, heads * size])
+
+
+def check_divides(name: str, operand: Operand, heads: int, what: str = "heads") -> int:
+    """The size of a head; require that the last axis divides into heads."""
+    hidden = operand.shape[-1]
+    fits = heads > 0 and hidden % heads == 0
+    require(fits, f"the last axis of {name} must divide into {heads} {what}, got {operand.desc}")
+    return hidden // heads
+
+
+@declare(query=Limits(FLOATS, ranks=(3, 3)), key=_JOINED, value=_JOINED, mask=Limits((*FLOATS, "uint8"), ranks=(0, 4)))
+def multi_head_attention(
+    self: Builder,
+    query: Operand,
+    key: Operand,
+    value: Operand,
+    mask: Operand | None = None,
+    *,
+    heads: int,
+    causal: bool = False,
+    scale: float | None = None,
+    label: str = "",
+) -> Desc:
+    """Attention of several heads, which stand beside each other in the last axis.
+
+    Args:
+        query: float32 or float16 [batches, queries, heads * size].
+        key: [batches, keys, heads * size].
+        value: [batches, keys, heads * size of values].
+        mask: what broadcasts to [batches, heads, queries, keys]; see `scaled_dot_product_attention`.
+        heads: how many.
+        causal: whether query i sees only the keys up to i.
+        scale: of the scores. Default: 1 / sqrt(size).
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type of `query` [batches, queries, heads * size of values]. Queries that see no key give zeros.
+
+    Raises:
+        ValidationError: shapes that do not fit, or do not divide into heads.
+
+    Vaswani et al., Attention Is All You Need (2017), arXiv:1706.03762; ONNX Runtime's MultiHeadAttention.
+
+    >>> one, value = np.ones((1, 2, 8), "float32"), np.float32([[[1, 5], [3, 6]]])
+    >>> multi_head_attention(one, one, value, heads=2, causal=True).tolist()
+    [[[1.0, 5.0], [2.0, 5.5]]]
+    """
+    batches, queries, hidden = query.shape
+    for name, operand in {"query": query, "key": key, "value": value}.items():
+        check_divides(name, operand, heads)
+    keys = key.shape[1]
+    check_shape("key", key, [batches, keys, hidden], "of the batches and heads of query")
+    check_shape("value", value, [batches, keys, value.shape[2]], "of the batches and length of key")
+    _check_mask(mask, query, (batches, heads, queries, keys))
+    return Desc(query.data_type, (batches, queries, value.shape[2]))
+
+
+@multi_head_attention.default("scale")
+def _(query: Operand, heads: int) -> float:
+    return 1 / sqrt(query.shape[2] // heads) if 0 < heads <= query.shape[2] else 1.0
+
+
+@multi_head_attention.decompose
+def _(
+    b: Operations,
+    query: Operand,
+    key: Operand,
+    value: Operand,
+    mask: Operand | None,
+    heads: int,
+    causal: bool,
+    scale: float,
+) -> Operand:
+    q, k, v = (heads_first(b, x, heads) for x in (query, key, value))
+    return heads_joined(b, scaled_dot_product_attention(b, q, k, v, mask, causal=causal, scale=scale))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Attention with a memory
+
+
+@declare(
+    query=Limits(FLOATS, ranks=(3, 3)),
+    key=_JOINED,
+    value=_JOINED,
+    past_key=_HEADS,
+    past_value=_HEADS,
+    lengths=Limits(("int32",), ranks=(1, 1)),
+)
+def group_query_attention(
+    self: Builder,
+    query: Operand,
+    key: Operand,
+    value: Operand,
+    past_key: Operand | None = None,
+    past_value: Operand | None = None,
+    lengths: Operand | None = None,
+    *,
+    heads: int,
+    groups: int,
+    scale: float | None = None,
+    label: str = "",
+) -> tuple[Desc, Desc, Desc]:
+    """Causal attention of heads that share keys and values in groups, with a memory of the keys and values before.
+
+    Args:
+        query: float32 or float16 [batches, new, heads * size].
+        key: [batches, new, groups * size].
+        value: [batches, new, groups * size].
+        past_key: the keys so far [batches, groups, past, size].
+        past_value: the values so far [batches, groups, past, size].
+        lengths: int32 [batches]: how many keys of the past count. The others are room for new keys, of which there must be
+            enough. Default: all of them count, and the memory grows.
+        heads: how many heads the queries have.
+        groups: how many heads keys and values have; they divide `heads`.
+        scale: of the scores. Default: 1 / sqrt(size).
+        label: a name for messages and tables.
+
+    Returns:
+        The result [batches, new, heads * size], and the keys and values to pass as the past next time: of the shape of
+        `past_key` if there are `lengths` (what stands in the room that is left is not specified), otherwise
+        [batches, groups, past + new, size]. All have the data type of `query`.
+
+    Raises:
+        ValidationError: shapes that do not fit.
+
+    ONNX Runtime's GroupQueryAttention; Ainslie et al., GQA (2023), arXiv:2305.13245.
+
+    >>> one, value = np.ones((1, 1, 2), "float32"), np.float32([[[4, 8]]])
+    >>> past = np.zeros((1, 1, 1, 2), "float32")
+    >>> y, keys, values = group_query_attention(one, one, value, past + 1, past, heads=1, groups=1)
+    >>> y.tolist(), values.tolist()
+    ([[[2.0, 4.0]]], [[[[0.0, 0.0], [4.0, 8.0]]]])
+    """
+    size = check_divides("query", query, heads)
+    require(groups > 0 and heads % groups == 0, f"groups must divide the {heads} heads, got {groups}")
+    batches, new, _ = query.shape
+    for name, operand in {"key": key, "value": value}.items():
+        check_shape(
+            name, operand, [batches, new, groups * size], "the batches and length of query with heads of groups"
+        )
+    require((past_key is None) == (past_value is None), "past_key and past_value must be given together")
+    require(lengths is None or past_key is not None, "lengths must come with past_key and past_value")
+    check_shape("lengths", lengths, [batches], "the number of batches")
+    total = new
+    if past_key is not None:
+        past = past_key.shape[2]
+        for name, memory in {"past_key": past_key, "past_value": past_value}.items():
+            check_shape(name, memory, [batches, groups, past, size], "[batches, groups, past, size of a head]")
+        require(lengths is None or past >= new, f"past_key must have room for {new} new keys, got {past_key.desc}")
+        total = past if lengths is not None else past + new
+    present = Desc(query.data_type, (batches, groups, total, size))
+    return query.desc, present, present
+
+
+@group_query_attention.default("scale")
+def _(query: Operand, heads: int) -> float:
+    return 1 / sqrt(query.shape[2] // heads) if 0 < heads <= query.shape[2] else 1.0
+
+
+@group_query_attention.decompose
+def _(
+    b: Operations,
+    query: Operand,
+    key: Operand,
+    value: Operand,
+    past_key: Operand | None,
+    past_value: Operand | None,
+    lengths: Operand | None,
+    heads: int,
+    groups: int,
+    scale: float,
+) -> tuple[Operand, Operand, Operand]:
+    q, k, v = heads_first(b, query, heads), heads_first(b, key, groups), heads_first(b, value, groups)
+    batches, new = query.shape[:2]
+    if lengths is None:
+        if past_key is not None and past_value is not None:
+            k, v = b.concat([past_key, k], 2), b.concat([past_value, v], 2)
+        total = k.shape[2]
+        mask = b.as_operand(np.tri(new, total, total - new, dtype=np.uint8), "uint8")
+        return heads_joined(b, attend(b, q, k, v, [mask], scale)), k, v
+    assert past_key is not None
+    assert past_value is not None
+    start = b.reshape(lengths, [batches, 1, 1, 1])
+    steps, places = (b.as_operand(range(count), "int32") for count in (new, past_key.shape[2]))
+    positions = start + b.reshape(steps, [1, 1, new, 1])
+    rows = b.expand(positions, k.shape)
+    k, v = (b.scatter_elements(old, rows, x, axis=2) for old, x in ((past_key, k), (past_value, v)))
+    # What stands in the room that is left may be anything, NaN included, which no weight of 0 would hide.
+    filled = b.lesser(b.reshape(places, [1, 1, past_key.shape[2], 1]), start + new)
+    nothing = b.as_operand(0, query.data_type)
+    seen = b.lesser_or_equal(b.reshape(places, [1, 1, 1, past_key.shape[2]]), positions)
+    y = attend(b, q, b.where(filled, k, nothing), b.where(filled, v, nothing), [seen], scale)
+    return heads_joined(b, y), k, v
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Positions
+
+
+@declare(
+    input=Limits(FLOATS, ranks=(3, 4)),
+    cosines=Limits("input", ranks=(2, 2)),
+    sines=Limits("input", ranks=(2, 2)),
+    positions=Limits(("int64",), ranks=(2, 2)),
+)
+def rotary_embedding(
+    self: Builder,
+    input: Operand,
+    cosines: Operand,
+    sines: Operand,
+    positions: Operand | None = None,
+    *,
+    heads: int = 0,
+    interleaved: bool = False,
+    label: str = "",
+) -> Desc:
+    """Turn pairs of elements by angles that depend on their position.
+
+    Args:
+        input: float32 or float16 [batches, heads, length, size], or [batches, length, heads * size].
+        cosines: of the angles [positions, pairs]; there may be fewer pairs than size / 2, the rest stays as it is.
+        sines: of the angles [positions, pairs].
+        positions: int64 [batches, length], rows of these tables, which must exist. Default: 0, 1, 2, ...
+        heads: how many there are, if they stand beside each other; 0 otherwise.
+        interleaved: whether neighbours are pairs; otherwise the second of a pair stands half of the turned part further on.
+        label: a name for messages and tables.
+
+    Returns:
+        `(x1 * cos - x2 * sin, x2 * cos + x1 * sin)` for each pair, in the data type and shape of `input`.
+
+    Raises:
+        ValidationError: shapes that do not fit.
+
+    ONNX's and ONNX Runtime's RotaryEmbedding; Su et al., RoFormer (2021), arXiv:2104.09864.
+
+    >>> x, table = np.float32([1, 2, 3, 4]).reshape(1, 1, 1, 4), np.float32([[0, 1]])
+    >>> rotary_embedding(x, table, 1 - table).ravel().tolist()
+    [-3.0, 2.0, 1.0, 4.0]
+    """
+    if input.rank == 4:
+        require(heads == 0, f"heads must be left out for an input of rank 4, got {heads}")
+        batches, _, length, size = input.shape
+    else:
+        batches, length, size = *input.shape[:2], check_divides("input", input, heads)
+    check_shape("sines", sines, cosines.shape, "that of cosines")
+    pairs = cosines.shape[1]
+    require(2 * pairs <= size, f"cosines must be of at most {size // 2} pairs, half of the size, got {cosines.desc}")
+    check_shape("positions", positions, [batches, length], "batches and length of input")
+    rows = cosines.shape[0]
+    if positions is None:
+        require(length <= rows, f"cosines must have a row for each of {length} positions, got {cosines.desc}")
+    elif positions.is_constant:
+        low, high = int(positions.value.min()), int(positions.value.max())
+        require(low >= 0 and high < rows, f"positions must be in [0, {rows}), the rows of cosines, got {low} to {high}")
+    return input.desc
+
+
+@rotary_embedding.decompose
+def _(
+    b: Operations,
+    input: Operand,
+    cosines: Operand,
+    sines: Operand,
+    positions: Operand | None,
+    heads: int,
+    interleaved: bool,
+) -> Operand:
+    shape, pairs = input.shape, cosines.shape[1]
+    length_axis = 2 if input.rank == 4 else 1
+    length = shape[length_axis]
+    x = input if input.rank == 4 else b.reshape(input, [*shape[:2], heads, shape[2] // heads])
+
+    def table(values: Operand) -> Operand:
+        """Values for each position, that broadcast to the pairs of `x`."""
+        if positions is None:
+            rows = b.reshape(b.slice(values, [0, 0], [length, pairs]), [1, length, pairs])
+        else:
+            rows = b.gather(values, positions)
+        sizes = [rows.shape[0], 1, 1, pairs]
+        sizes[length_axis] = length
+        return b.reshape(rows, [*sizes, 1] if interleaved else [*sizes[:3], 1, pairs])
+
+    cos, sin = table(cosines), table(sines)
+    turned, rest = b.slice(x, [0] * 4, [*x.shape[:3], 2 * pairs]), x.shape[3] - 2 * pairs
+    pair_axis = 4 if interleaved else 3
+    halves = b.reshape(turned, [*x.shape[:3], pairs, 2] if interleaved else [*x.shape[:3], 2, pairs])
+    first, second = b.split(halves, 2, axis=pair_axis)
+    y = b.concat([first * cos - second * sin, second * cos + first * sin], pair_axis)
+    y = b.reshape(y, turned.shape)
+    if rest:
+        y = b.concat([y, b.slice(x, [0, 0, 0, 2 * pairs], [*x.shape[:3], rest])], 3)
+    return y if input.rank == 4 else b.reshape(y, shape)

@@ -1,0 +1,40 @@
+"""How the composites that come with Opweave are declared, and what several of them check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..custom import CustomOp
+from ..errors import require
+from ..graph import Operand
+from ..operation import Limits
+
+
+def declare(**limits: Limits) -> Callable[[Callable[..., Any]], CustomOp]:
+    """Declare a composite by its shape rule, as `opweave.op` does it for users.
+
+    Messages of its rule are for users of the composite, and do not name the line of the rule.
+    """
+    return lambda function: CustomOp(function, function, skip=1, limits=limits, annotated=True)
+
+
+def last_axis(input: Operand) -> int:
+    """The default of axes."""
+    return input.rank - 1
+
+
+def check_axis(input: Operand, axis: int) -> None:
+    """Require an axis of `input`."""
+    require(0 <= axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
+
+
+def check_shape(name: str, operand: Operand | None, shape: Sequence[int], what: str) -> None:
+    """Require the shape of an operand, if it is given."""
+    fits = operand is None or operand.shape == tuple(shape)
+    require(fits, f"{name} must have shape {list(shape)}, {what}, got {operand.desc if operand is not None else None}")
+
+
+def column(axis: int, size: int, rank: int) -> list[int]:
+    """A shape in which all dimensions are 1 but that of `axis`."""
+    return [size if dimension == axis else 1 for dimension in range(rank)]

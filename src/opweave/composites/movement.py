@@ -1,0 +1,94 @@
+"""Channels to pixels and back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from ..dtypes import ANY
+from ..errors import require
+from ..graph import Builder, Desc, Operand
+from ..operation import Limits
+from .declare import declare
+
+if TYPE_CHECKING:
+    from ..ops import Operations
+
+
+@declare(input=Limits(ANY, ranks=(4, 4)))
+def depth_to_space(
+    self: Builder, input: Operand, block_size: int, *, mode: Literal["dcr", "crd"] = "dcr", label: str = ""
+) -> Desc:
+    """Make blocks of pixels of channels; with `mode="crd"` this is PyTorch's pixel shuffle.
+
+    Args:
+        input: any data type [batches, channels * block_size ** 2, height, width].
+        block_size: the height and width of a block.
+        mode: how channels are counted: "dcr" by place in the block and then by channel, "crd" the other way round.
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type of `input` [batches, channels, height * block_size, width * block_size].
+
+    Raises:
+        ValidationError: the channels do not divide into blocks.
+
+    ONNX's DepthToSpace; Shi et al., Real-Time Single Image and Video Super-Resolution (2016), arXiv:1609.05158.
+
+    >>> import numpy as np
+    >>> depth_to_space(np.float32([1, 2, 3, 4]).reshape(1, 4, 1, 1), 2).tolist()
+    [[[[1.0, 2.0], [3.0, 4.0]]]]
+    """
+    require(block_size > 0, f"block_size must be greater than 0, got {block_size}")
+    batches, channels, height, width = input.shape
+    depth, rest = divmod(channels, block_size**2)
+    require(not rest, f"channels must be a multiple of {block_size**2}, block_size squared, got {input.desc}")
+    return Desc(input.data_type, (batches, depth, height * block_size, width * block_size))
+
+
+@depth_to_space.decompose
+def _(b: Operations, input: Operand, block_size: int, mode: str) -> Operand:
+    batches, channels, height, width = input.shape
+    depth = channels // block_size**2
+    letters = {"n": batches, "d": block_size, "e": block_size, "c": depth, "h": height, "w": width}
+    layout = "ndechw" if mode == "dcr" else "ncdehw"
+    x = b.reshape(input, [letters[letter] for letter in layout])
+    x = b.transpose(x, permutation=[layout.index(letter) for letter in "nchdwe"])
+    return b.reshape(x, [batches, depth, height * block_size, width * block_size])
+
+
+@declare(input=Limits(ANY, ranks=(4, 4)))
+def space_to_depth(self: Builder, input: Operand, block_size: int, *, label: str = "") -> Desc:
+    """Make channels of the pixels of blocks: the inverse of `depth_to_space`.
+
+    Args:
+        input: any data type [batches, channels, height * block_size, width * block_size].
+        block_size: the height and width of a block.
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type of `input` [batches, channels * block_size ** 2, height, width]; channels count by place
+        in the block and then by channel.
+
+    Raises:
+        ValidationError: height or width do not divide into blocks.
+
+    ONNX's SpaceToDepth.
+
+    >>> import numpy as np
+    >>> space_to_depth(np.float32([[[[1, 2], [3, 4]]]]), 2).ravel().tolist()
+    [1.0, 2.0, 3.0, 4.0]
+    """
+    require(block_size > 0, f"block_size must be greater than 0, got {block_size}")
+    batches, channels, height, width = input.shape
+    fits = height % block_size == 0 and width % block_size == 0
+    require(fits, f"height and width must be multiples of {block_size}, the block_size, got {input.desc}")
+    return Desc(input.data_type, (batches, channels * block_size**2, height // block_size, width // block_size))
+
+
+@space_to_depth.decompose
+def _(b: Operations, input: Operand, block_size: int) -> Operand:
+    batches, channels, height, width = input.shape
+    rows, columns = height // block_size, width // block_size
+    x = b.reshape(input, [batches, channels, rows, block_size, columns, block_size])
+    x = b.transpose(x, permutation=[0, 3, 5, 1, 2, 4])
+    return b.reshape(x, [batches, channels * block_size**2, rows, columns])

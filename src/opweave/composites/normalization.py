@@ -1,0 +1,326 @@
+"""Normalisations beyond the specification, alone and joined with the residual that stands before them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..dtypes import FLOATS
+from ..errors import require
+from ..graph import Builder, Desc, Operand
+from ..operation import Limits, N
+from ..ops.reduction import narrowed, widened
+from .declare import check_axis, check_shape, column, declare, last_axis
+
+if TYPE_CHECKING:
+    from ..ops import Operations
+
+
+@declare(input=Limits(FLOATS, ranks=(4, 4)))
+def local_response_normalization(
+    self: Builder,
+    input: Operand,
+    size: int,
+    *,
+    alpha: float = 1e-4,
+    beta: float = 0.75,
+    bias: float = 1.0,
+    label: str = "",
+) -> Desc:
+    """Divide each element by a power of the sum of squares of its neighbours in nearby channels.
+
+    Args:
+        input: float32 or float16 [batches, channels, height, width].
+        size: how many neighbours count, the element itself included; of an even number one more after than before it.
+        alpha: what the mean of the squares is multiplied with; channels that do not exist count as zeros.
+        beta: the power.
+        bias: added to the mean before the power is taken.
+        label: a name for messages and tables.
+
+    Returns:
+        `input / (bias + alpha * mean of squares) ** beta`, in the data type and shape of `input`.
+
+    Raises:
+        ValidationError: `size` is not positive.
+
+    ONNX's LRN; Krizhevsky et al., ImageNet Classification with Deep Convolutional Neural Networks (2012), section 3.3.
+
+    >>> import numpy as np
+    >>> x = np.float32([3, 4]).reshape(1, 2, 1, 1)
+    >>> print(local_response_normalization(x, 1, alpha=1.0, beta=1.0).ravel().round(3))
+    [0.3   0.235]
+    """
+    require(size > 0, f"size must be greater than 0, got {size}")
+    return input.desc
+
+
+@local_response_normalization.decompose
+def _(b: Operations, input: Operand, size: int, alpha: float, beta: float, bias: float) -> Operand:
+    x = widened(b, input)
+    batches, channels, height, width = x.shape
+    before, after = (size - 1) // 2, size // 2
+    squares = b.reshape(x * x, [batches, 1, channels, height * width])
+    # The mean counts zeros around the channels, as poolings do not with padding of their own.
+    padded = b.pad(squares, [0, 0, before, 0], [0, 0, after, 0])
+    mean = b.reshape(b.average_pool2d(padded, window_dimensions=[size, 1]), x.shape)
+    return narrowed(b, x / b.pow(mean * alpha + bias, b.as_operand(beta, "float32")), input)
+
+
+@declare(input=Limits(FLOATS, ranks=(1, N)), scale=Limits("input", ranks=(1, N)))
+def rms_normalization(
+    self: Builder,
+    input: Operand,
+    scale: Operand,
+    axis: int | None = None,
+    *,
+    epsilon: float = 1e-5,
+    label: str = "",
+) -> Desc:
+    """Divide `input` by its root mean square along the axes from `axis` on.
+
+    Args:
+        input: float32 or float16, rank 1 or more.
+        scale: what the result is multiplied with, of the sizes of these axes.
+        axis: the first of the axes to average over, in [0, rank). Default: the last one.
+        epsilon: added to the mean square, so that nothing is divided by zero.
+        label: a name for messages and tables.
+
+    Returns:
+        `scale * input / sqrt(mean of input ** 2 + epsilon)`, in the data type and shape of `input`.
+
+    Raises:
+        ValidationError: there is no such axis, or `scale` does not have the sizes of the axes.
+
+    ONNX's RMSNormalization; Zhang and Sennrich, Root Mean Square Layer Normalization (2019), arXiv:1910.07467.
+
+    >>> import numpy as np
+    >>> print(rms_norm(np.float32([[3, 4]]), np.float32([1, 10])).round(3))
+    [[ 0.849 11.314]]
+    """
+    assert axis is not None  # its default is filled in
+    check_axis(input, axis)
+    check_shape("scale", scale, input.shape[axis:], "the sizes of the axes")
+    return input.desc
+
+
+rms_normalization.default("axis")(last_axis)
+
+
+@rms_normalization.decompose
+def _(b: Operations, input: Operand, scale: Operand, axis: int, epsilon: float) -> Operand:
+    x = widened(b, input)
+    mean = b.reduce_mean(x * x, axes=list(range(axis, x.rank)), keep_dimensions=True)
+    return narrowed(b, x / b.sqrt(mean + epsilon) * widened(b, scale), input)
+
+
+rms_norm = rms_normalization
+"""The short name."""
+
+
+def _check_residual(input: Operand, residual: Operand, vectors: dict[str, Operand | None]) -> None:
+    check_shape("residual", residual, input.shape, "that of input")
+    for name, vector in vectors.items():
+        check_shape(name, vector, input.shape[-1:], "the size of the last axis")
+
+
+_RESIDUAL = {
+    "input": Limits(FLOATS, ranks=(2, 3)),
+    "residual": Limits("input", ranks="input"),
+    **{name: Limits("input", ranks=(1, 1)) for name in ("scale", "bias", "input_bias")},
+}
+
+
+@declare(**_RESIDUAL)
+def skip_layer_norm(
+    self: Builder,
+    input: Operand,
+    residual: Operand,
+    scale: Operand,
+    bias: Operand | None = None,
+    input_bias: Operand | None = None,
+    *,
+    epsilon: float = 1e-5,
+    label: str = "",
+) -> tuple[Desc, Desc]:
+    """Add a residual, and normalise the sum along its last axis to mean 0 and variance 1.
+
+    Args:
+        input: float32 or float16 [..., size], rank 2 or 3.
+        residual: what is added to it, of the same shape.
+        scale: what the normalised sum is multiplied with [size].
+        bias: added to the result [size].
+        input_bias: added to the sum before it is normalised [size].
+        epsilon: added to the variance, so that nothing is divided by zero.
+        label: a name for messages and tables.
+
+    Returns:
+        The normalised sum, and the sum itself, which is the next residual: both of the data type and shape of `input`.
+
+    Raises:
+        ValidationError: shapes that do not fit.
+
+    ONNX Runtime's SkipLayerNormalization; Ba et al., Layer Normalization (2016), arXiv:1607.06450.
+
+    >>> import numpy as np
+    >>> y, total = skip_layer_norm(np.float32([[1, 2]]), np.float32([[0, 1]]), np.float32([1, 1]), epsilon=0.0)
+    >>> y.tolist(), total.tolist()
+    ([[-1.0, 1.0]], [[1.0, 3.0]])
+    """
+    _check_residual(input, residual, {"scale": scale, "bias": bias, "input_bias": input_bias})
+    return input.desc, input.desc
+
+
+def _sum(b: Operations, input: Operand, residual: Operand, input_bias: Operand | None) -> Operand:
+    total = input + residual
+    return total if input_bias is None else total + input_bias
+
+
+@skip_layer_norm.decompose
+def _(
+    b: Operations,
+    input: Operand,
+    residual: Operand,
+    scale: Operand,
+    bias: Operand | None,
+    input_bias: Operand | None,
+    epsilon: float,
+) -> tuple[Operand, Operand]:
+    total = _sum(b, input, residual, input_bias)
+    return b.layer_normalization(total, scale=scale, bias=bias, axes=[total.rank - 1], epsilon=epsilon), total
+
+
+@declare(**{name: limit for name, limit in _RESIDUAL.items() if name != "bias"})
+def skip_rms_norm(
+    self: Builder,
+    input: Operand,
+    residual: Operand,
+    scale: Operand,
+    input_bias: Operand | None = None,
+    *,
+    epsilon: float = 1e-5,
+    label: str = "",
+) -> tuple[Desc, Desc]:
+    """Add a residual, and divide the sum by its root mean square along the last axis.
+
+    Args:
+        input: float32 or float16 [..., size], rank 2 or 3.
+        residual: what is added to it, of the same shape.
+        scale: what the normalised sum is multiplied with [size].
+        input_bias: added to the sum before it is normalised [size].
+        epsilon: added to the mean square, so that nothing is divided by zero.
+        label: a name for messages and tables.
+
+    Returns:
+        The normalised sum, and the sum itself, which is the next residual: both of the data type and shape of `input`.
+
+    Raises:
+        ValidationError: shapes that do not fit.
+
+    ONNX Runtime's SkipSimplifiedLayerNormalization; see `rms_normalization`.
+
+    >>> import numpy as np
+    >>> y, total = skip_rms_norm(np.float32([[1, 4]]), np.float32([[2, 0]]), np.float32([1, 1]))
+    >>> print(y.round(3), total)
+    [[0.849 1.131]] [[3. 4.]]
+    """
+    _check_residual(input, residual, {"scale": scale, "input_bias": input_bias})
+    return input.desc, input.desc
+
+
+@skip_rms_norm.decompose
+def _(
+    b: Operations, input: Operand, residual: Operand, scale: Operand, input_bias: Operand | None, epsilon: float
+) -> tuple[Operand, Operand]:
+    total = _sum(b, input, residual, input_bias)
+    return rms_normalization(b, total, scale, total.rank - 1, epsilon=epsilon), total
+
+
+@declare(input=Limits(FLOATS, ranks=(2, N)), scale=Limits("input", ranks=(1, 1)), bias=Limits("input", ranks=(1, 1)))
+def group_normalization(
+    self: Builder,
+    input: Operand,
+    scale: Operand | None = None,
+    bias: Operand | None = None,
+    *,
+    groups: int,
+    epsilon: float = 1e-5,
+    label: str = "",
+) -> Desc:
+    """Normalise groups of neighbouring channels to mean 0 and variance 1.
+
+    Args:
+        input: float32 or float16 [batches, channels, ...].
+        scale: what each channel of the result is multiplied with [channels].
+        bias: what is added to each channel [channels].
+        groups: into how many the channels are divided.
+        epsilon: added to the variance, so that nothing is divided by zero.
+        label: a name for messages and tables.
+
+    Returns:
+        `(input - mean) / sqrt(variance + epsilon) * scale + bias`, in the data type and shape of `input`; means and variances
+        are those of a batch's group.
+
+    Raises:
+        ValidationError: the groups do not divide the channels, or scale or bias are of another size.
+
+    ONNX's GroupNormalization, from version 21 on; Wu and He, Group Normalization (2018), arXiv:1803.08494.
+
+    >>> import numpy as np
+    >>> group_normalization(np.float32([[1, 3, 10, 20]]), groups=2, epsilon=0.0).tolist()
+    [[-1.0, 1.0, -1.0, 1.0]]
+    """
+    channels = input.shape[1]
+    fits = groups > 0 and channels % groups == 0
+    require(fits, f"groups must divide the channels, got {groups} groups of {channels} channels")
+    for name, vector in {"scale": scale, "bias": bias}.items():
+        check_shape(name, vector, [channels], "the number of channels")
+    return input.desc
+
+
+@group_normalization.decompose
+def _(
+    b: Operations, input: Operand, scale: Operand | None, bias: Operand | None, groups: int, epsilon: float
+) -> Operand:
+    batches, channels = input.shape[:2]
+    rest = input.desc.element_count // (batches * groups)
+    y = b.instance_normalization(b.reshape(input, [batches, groups, rest, 1]), epsilon=epsilon)
+    y = b.reshape(y, input.shape)
+    per_channel = column(1, channels, input.rank)
+    y = y if scale is None else y * b.reshape(scale, per_channel)
+    return y if bias is None else y + b.reshape(bias, per_channel)
+
+
+@declare(input=Limits(FLOATS, ranks=(1, N)))
+def log_softmax(self: Builder, input: Operand, axis: int | None = None, *, label: str = "") -> Desc:
+    """The logarithm of a softmax, which keeps the digits that the softmax itself would lose.
+
+    Args:
+        input: float32 or float16, rank 1 or more.
+        axis: along which the exponentials sum up to one, in [0, rank). Default: the last one.
+        label: a name for messages and tables.
+
+    Returns:
+        `input - log(sum of exp(input))`, in the data type and shape of `input`.
+
+    Raises:
+        ValidationError: there is no such axis.
+
+    ONNX's LogSoftmax.
+
+    >>> import numpy as np
+    >>> log_softmax(np.float32([0, 1000])).tolist()
+    [-1000.0, 0.0]
+    """
+    assert axis is not None
+    check_axis(input, axis)
+    return input.desc
+
+
+log_softmax.default("axis")(last_axis)
+
+
+@log_softmax.decompose
+def _(b: Operations, input: Operand, axis: int) -> Operand:
+    centred = widened(b, input - b.reduce_max(input, axes=[axis], keep_dimensions=True))
+    # In three steps: engines have slow kernels for the logarithm of a sum of exponentials, which look for a maximum again.
+    total = b.reduce_sum(b.exp(centred), axes=[axis], keep_dimensions=True)
+    return narrowed(b, centred - b.log(total), input)

@@ -1,0 +1,207 @@
+"""Products of matrices of small integers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..dtypes import FLOATS, DataType
+from ..errors import require
+from ..graph import Builder, Desc, Operand
+from ..operation import Limits, N
+from ..ops.reduction import narrowed, widened
+from ..shapes import broadcast, broadcasts_to
+from .declare import check_shape, declare
+
+if TYPE_CHECKING:
+    from ..ops import Operations
+
+BYTES: tuple[DataType, ...] = ("int8", "uint8")
+
+
+@declare(
+    a=Limits(BYTES, ranks=(2, N)),
+    b=Limits(BYTES, ranks=(2, N)),
+    a_zero_point=Limits("a"),
+    b_zero_point=Limits("b"),
+    output=Limits(("int32",), ranks=(2, N)),
+)
+def integer_matmul(
+    self: Builder, a: Operand, b: Operand, a_zero_point: Operand, b_zero_point: Operand, *, label: str = ""
+) -> Desc:
+    """Multiply matrices of 8-bit integers, or stacks of them, exactly.
+
+    Args:
+        a: int8 or uint8 [..., rows, inner].
+        b: int8 or uint8 [..., inner, columns]; the leading dimensions of both broadcast to each other.
+        a_zero_point: subtracted from `a` before, in a shape that broadcasts to it.
+        b_zero_point: subtracted from `b` before, in a shape that broadcasts to it.
+        label: a name for messages and tables.
+
+    Returns:
+        An int32 operand [..., rows, columns].
+
+    Raises:
+        ValidationError: shapes that do not fit.
+
+    ONNX's MatMulInteger.
+
+    >>> a, b = np.uint8([[1, 255]]), np.int8([[2], [-3]])
+    >>> integer_matmul(a, b, np.uint8(0), np.int8(0)).tolist()
+    [[-763]]
+    """
+    fits = a.shape[-1] == b.shape[-2]
+    require(fits, f"the last dimension of a must be the last but one of b, got {a.desc} and {b.desc}")
+    for name, zero_point, operand in (("a", a_zero_point, a), ("b", b_zero_point, b)):
+        stretched = broadcasts_to(zero_point.shape, operand.shape)
+        require(stretched, f"{name}_zero_point must broadcast to {operand.desc}, got {zero_point.desc}")
+    batches = broadcast(a.shape[:-2], b.shape[:-2], names="the stacks a and b")
+    return Desc("int32", (*batches, a.shape[-2], b.shape[-1]))
+
+
+EXACT_TERMS = 2**24 // 255**2
+"""So many products of differences of bytes have a sum that float32 holds, and all sums on the way to it."""
+
+
+@integer_matmul.decompose
+def _(builder: Operations, a: Operand, b: Operand, a_zero_point: Operand, b_zero_point: Operand) -> Operand:
+    """Sums of as many products as are exact in float32, added up as integers."""
+    x, y = (
+        builder.cast(operand, "float32") - builder.cast(zero_point, "float32")
+        for operand, zero_point in ((a, a_zero_point), (b, b_zero_point))
+    )
+    total = None
+    for start in range(0, x.shape[-1], EXACT_TERMS):
+        count = min(EXACT_TERMS, x.shape[-1] - start)
+        columns = builder.slice(x, [*[0] * (x.rank - 1), start], [*x.shape[:-1], count])
+        rows = builder.slice(y, [*[0] * (y.rank - 2), start, 0], [*y.shape[:-2], count, y.shape[-1]])
+        part = builder.cast(builder.matmul(columns, rows), "int32")
+        total = part if total is None else total + part
+    assert total is not None  # no dimension is 0
+    return total
+
+
+@declare(
+    input=Limits(FLOATS, ranks=(2, N)),
+    weight=Limits(("uint8",), ranks=(3, 3)),
+    scale=Limits("input", ranks=(2, 2)),
+    zero_point=Limits(("uint8",), ranks=(2, 2)),
+    bias=Limits("input", ranks=(1, 1)),
+)
+def matmul_n_bits(
+    self: Builder,
+    input: Operand,
+    weight: Operand,
+    scale: Operand,
+    zero_point: Operand | None = None,
+    bias: Operand | None = None,
+    *,
+    bits: int = 4,
+    block_size: int = 32,
+    label: str = "",
+) -> Desc:
+    """Multiply with a weight of 4 or 8 bits a number, which is quantized in blocks.
+
+    Args:
+        input: float32 or float16 [..., rows, inner].
+        weight: uint8 [columns, blocks, block_size * bits / 8], where the blocks cover `inner`; of two numbers in a byte the
+            first is in the lower half. `pack_bits` makes this of numbers.
+        scale: what the numbers of each block are multiplied with [columns, blocks].
+        zero_point: uint8, what is subtracted from them before, packed like them: [columns, blocks] for 8 bits,
+            [columns, blocks / 2, rounded up] for 4. Default: 2 ** (bits - 1).
+        bias: added to the product [columns].
+        bits: 4 or 8.
+        block_size: how many numbers share a scale: a power of two, 16 or more.
+        label: a name for messages and tables.
+
+    Returns:
+        `input @ ((weight - zero_point) * scale).T + bias`, in the data type of `input` [..., rows, columns].
+
+    Raises:
+        ValidationError: shapes, bits or a block size that do not fit.
+
+    ONNX Runtime's MatMulNBits.
+
+    >>> import numpy as np
+    >>> weight = pack_bits(np.tile(np.uint8([8, 9]), 8)[None, None], bits=4)  # eight times 0, 1
+    >>> matmul_n_bits(np.ones((1, 16), "float32"), weight, np.float32([[0.5]]), block_size=16).tolist()
+    [[4.0]]
+    """
+    require(bits in (4, 8), f"bits must be 4 or 8, got {bits}")
+    is_power = block_size >= 16 and not block_size & (block_size - 1)
+    require(is_power, f"block_size must be a power of two, 16 or more, got {block_size}")
+    columns, inner = weight.shape[0], input.shape[-1]
+    blocks = -(-inner // block_size)
+    packed = [columns, blocks, block_size * bits // 8]
+    check_shape("weight", weight, packed, f"blocks of {block_size} numbers of {bits} bits for the last axis of input")
+    check_shape("scale", scale, [columns, blocks], "one for each block")
+    check_shape("zero_point", zero_point, [columns, -(-blocks * bits // 8)], f"{bits} bits for each block")
+    check_shape("bias", bias, [columns], "the number of columns")
+    return Desc(input.data_type, (*input.shape[:-1], columns))
+
+
+def pack_bits(numbers: np.ndarray, *, bits: int = 4) -> np.ndarray:
+    """Numbers of `bits` bits as bytes, along the last axis; of two in a byte the first is in the lower half.
+
+    Args:
+        numbers: integers from 0 to 2 ** bits - 1.
+        bits: 4 or 8.
+
+    Returns:
+        A uint8 array; of 4 bits with half as many elements along the last axis, rounded up.
+
+    Raises:
+        ValidationError: other bits, or numbers out of range.
+
+    >>> pack_bits(np.array([[1, 2, 15]])).tolist()
+    [[33, 15]]
+    """
+    require(bits in (4, 8), f"pack_bits: bits must be 4 or 8, got {bits}")
+    array = np.asarray(numbers)
+    fits = (
+        array.dtype.kind in "iu" and array.ndim > 0 and (not array.size or (array.min() >= 0 and array.max() < 2**bits))
+    )
+    require(
+        bool(fits),
+        f"pack_bits: numbers must be integers in [0, {2**bits}) along an axis, got {array.dtype} {array.shape}",
+    )
+    if bits == 8:
+        return array.astype(np.uint8)
+    even = np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, array.shape[-1] % 2)]).astype(np.uint8)
+    packed: np.ndarray = even[..., ::2] | even[..., 1::2] << 4
+    return packed
+
+
+def _unpacked(b: Operations, packed: Operand, bits: int) -> Operand:
+    """The numbers as float32, along the last axis, where as many as fit into the bytes."""
+    numbers = b.cast(packed, "float32")
+    if bits == 8:
+        return numbers
+    high = b.floor(numbers / 16)
+    pair = (b.reshape(half, [*packed.shape, 1]) for half in (numbers - high * 16, high))
+    return b.reshape(b.concat(list(pair), packed.rank), [*packed.shape[:-1], 2 * packed.shape[-1]])
+
+
+@matmul_n_bits.decompose
+def _(
+    b: Operations,
+    input: Operand,
+    weight: Operand,
+    scale: Operand,
+    zero_point: Operand | None,
+    bias: Operand | None,
+    bits: int,
+    block_size: int,
+) -> Operand:
+    (columns, blocks), inner = scale.shape, input.shape[-1]
+    numbers = _unpacked(b, weight, bits)
+    if zero_point is None:
+        zeros = b.as_operand(2 ** (bits - 1), "float32")
+    else:
+        zeros = b.slice(_unpacked(b, zero_point, bits), [0, 0], [columns, blocks])
+        zeros = b.reshape(zeros, [columns, blocks, 1])
+    real = (numbers - zeros) * widened(b, b.reshape(scale, [columns, blocks, 1]))
+    matrix = b.slice(b.reshape(real, [columns, blocks * block_size]), [0, 0], [columns, inner])
+    y = b.matmul(widened(b, input), b.transpose(matrix, permutation=[1, 0]))
+    return narrowed(b, y if bias is None else y + widened(b, bias), input)

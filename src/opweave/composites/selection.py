@@ -1,0 +1,217 @@
+"""The largest elements, and what marks positions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from ..dtypes import ANY, FLOATS, INFO, DataType
+from ..errors import require
+from ..graph import Builder, Desc, Operand
+from ..operation import Limits, N
+from .declare import check_axis, column, declare, last_axis
+
+if TYPE_CHECKING:
+    from ..ops import Operations
+
+COUNTED = 256
+"""Up to so many elements an axis is sorted by counting, for each of them, how many come before."""
+
+
+@declare(input=Limits(ANY, ranks=(1, N)))
+def top_k(
+    self: Builder,
+    input: Operand,
+    k: int,
+    axis: int | None = None,
+    *,
+    largest: bool = True,
+    index_type: Literal["int32", "int64"] = "int64",
+    label: str = "",
+) -> tuple[Desc, Desc]:
+    """Find the `k` largest (or smallest) elements along an axis, in order, and where they are.
+
+    Of equal elements the first comes first. NaN counts as positive infinity, and is given back as what it is.
+
+    Args:
+        input: any data type, rank 1 or more.
+        k: how many elements, from 1 to the size of the axis.
+        axis: in [0, rank). Default: the last one.
+        largest: whether to look for the largest, or for the smallest elements.
+        index_type: the data type of the positions.
+        label: a name for messages and tables.
+
+    Returns:
+        The elements, in the data type of `input`, and their positions along the axis; both have the shape of `input` with `k`
+        elements along the axis.
+
+    Raises:
+        ValidationError: there is no such axis, or it has fewer elements than `k`.
+
+    ONNX's TopK with sorted=1.
+
+    >>> import numpy as np
+    >>> values, positions = top_k(np.float32([2, 7, 1, 7]), 3)
+    >>> values.tolist(), positions.tolist()
+    ([7.0, 7.0, 2.0], [1, 3, 0])
+    """
+    assert axis is not None  # its default is filled in
+    check_axis(input, axis)
+    require(1 <= k <= input.shape[axis], f"k must be in [1, {input.shape[axis]}], the size of axis {axis}, got {k}")
+    shape = (*input.shape[:axis], k, *input.shape[axis + 1 :])
+    return Desc(input.data_type, shape), Desc(index_type, shape)
+
+
+top_k.default("axis")(last_axis)
+
+
+@top_k.decompose
+def _(b: Operations, input: Operand, k: int, axis: int, largest: bool, index_type: DataType) -> tuple[Operand, Operand]:
+    keys = input
+    if input.data_type in FLOATS:
+        keys = b.where(b.is_nan(input), b.as_operand(float("inf"), input.data_type), input)
+    choose = _by_counting if input.shape[axis] <= COUNTED else _one_by_one
+    positions = b.cast(choose(b, keys, k, axis, largest), index_type)
+    return b.gather_elements(input, positions, axis=axis), positions
+
+
+def _by_counting(b: Operations, keys: Operand, k: int, axis: int, largest: bool) -> Operand:
+    """The positions of the first `k`: an element's rank is the number of elements that come before it."""
+    count, shape = keys.shape[axis], keys.shape
+    # [outer, element, other, inner]: whether the other comes before the element.
+    outer, inner = 1, 1
+    for size in shape[:axis]:
+        outer *= size
+    for size in shape[axis + 1 :]:
+        inner *= size
+    element, other = b.reshape(keys, [outer, count, 1, inner]), b.reshape(keys, [outer, 1, count, inner])
+    line = b.as_operand(range(count), "int32")
+    earlier = b.lesser(b.reshape(line, [1, 1, count, 1]), b.reshape(line, [1, count, 1, 1]))
+    beyond = b.greater(other, element) if largest else b.lesser(other, element)
+    before = b.logical_or(beyond, b.logical_and(b.equal(other, element), earlier))
+    ranks = b.reduce_sum(b.cast(before, "int32"), axes=[2])
+    positions = b.expand(b.reshape(line, [1, count, 1]), [outer, count, inner])
+    ordered = b.scatter_elements(positions, ranks, positions, axis=1)
+    first = b.slice(ordered, [0, 0, 0], [outer, k, inner])
+    return b.reshape(first, [*shape[:axis], k, *shape[axis + 1 :]])
+
+
+def _one_by_one(b: Operations, keys: Operand, k: int, axis: int, largest: bool) -> Operand:
+    """The positions of the first `k`: the best that is left is taken out `k` times."""
+    # What was taken is remembered on its own: no value could stand for it, not even the least one.
+    line = b.reshape(b.as_operand(range(keys.shape[axis]), "int32"), column(axis, keys.shape[axis], keys.rank))
+    best = b.reduce_max if largest else b.reduce_min
+    wide = b.cast(keys, "int32") if keys.data_type in ("int8", "uint8") else keys
+    worst = b.as_operand(_worst(wide.data_type, largest), wide.data_type)
+    left = b.expand(b.as_operand(1, "uint8"), keys.shape)
+    found = []
+    for _ in range(k):
+        extreme = best(b.where(left, wide, worst), axes=[axis], keep_dimensions=True)
+        candidates = b.logical_and(left, b.equal(wide, extreme))
+        position = b.arg_max(b.cast(candidates, "int32"), axis, keep_dimensions=True, output_data_type="int32")
+        left = b.logical_and(left, b.not_equal(line, position))
+        found.append(position)
+    return b.concat(found, axis)
+
+
+def _worst(data_type: DataType, largest: bool) -> float:
+    if data_type in FLOATS:
+        return float("-inf" if largest else "inf")
+    return INFO[data_type].lowest if largest else INFO[data_type].highest
+
+
+@declare(indices=Limits(("int32", "int64"), ranks=(0, N - 1)))
+def one_hot(
+    self: Builder,
+    indices: Operand,
+    depth: int,
+    axis: int | None = None,
+    *,
+    on: float = 1.0,
+    off: float = 0.0,
+    data_type: DataType = "float32",
+    label: str = "",
+) -> Desc:
+    """Mark positions on a new axis.
+
+    Args:
+        indices: int32 or int64, rank up to 7. Those in [-depth, 0) count from the end, others out of range mark nothing.
+        depth: the size of the new axis.
+        axis: where it stands in the result, in [0, rank of `indices`]. Default: last.
+        on: the value at a position.
+        off: the value everywhere else.
+        data_type: that of the result.
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the shape of `indices` with the new axis.
+
+    Raises:
+        ValidationError: `depth` is not positive, or `axis` is out of range.
+
+    ONNX's OneHot.
+
+    >>> import numpy as np
+    >>> one_hot(np.int64([0, 2, -1, 5]), 3, data_type="uint8").tolist()
+    [[1, 0, 0], [0, 0, 1], [0, 0, 1], [0, 0, 0]]
+    """
+    assert axis is not None  # its default is filled in
+    require(depth > 0, f"depth must be greater than 0, got {depth}")
+    require(0 <= axis <= indices.rank, f"axis must be in [0, {indices.rank}], got {axis}")
+    return Desc(data_type, (*indices.shape[:axis], depth, *indices.shape[axis:]))
+
+
+@one_hot.default("axis")
+def _(indices: Operand) -> int:
+    return indices.rank
+
+
+@one_hot.decompose
+def _(b: Operations, indices: Operand, depth: int, axis: int, on: float, off: float, data_type: DataType) -> Operand:
+    positions = b.where(b.lesser(indices, b.as_operand(0, indices.data_type)), indices + depth, indices)
+    positions = b.reshape(positions, [*indices.shape[:axis], 1, *indices.shape[axis:]])
+    line = b.reshape(b.as_operand(range(depth), indices.data_type), column(axis, depth, indices.rank + 1))
+    marked = b.equal(positions, line)
+    if (on, off) == (1, 0):
+        return b.cast(marked, data_type)
+    return b.where(marked, *(b.as_operand(_number(value, data_type), data_type) for value in (on, off)))
+
+
+def _number(value: float, data_type: DataType) -> float:
+    return value if data_type in FLOATS else int(value)
+
+
+@declare(input=Limits(FLOATS, ranks=(1, N)))
+def hard_max(self: Builder, input: Operand, axis: int | None = None, *, label: str = "") -> Desc:
+    """Mark the largest element along an axis with 1, and all others with 0; of several largest ones, the first.
+
+    Args:
+        input: float32 or float16, rank 1 or more.
+        axis: in [0, rank). Default: the last one.
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type and shape of `input`.
+
+    Raises:
+        ValidationError: there is no such axis.
+
+    ONNX's Hardmax.
+
+    >>> import numpy as np
+    >>> hard_max(np.float32([[1, 3, 3], [2, 1, 0]])).tolist()
+    [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]
+    """
+    assert axis is not None  # its default is filled in
+    check_axis(input, axis)
+    return input.desc
+
+
+hard_max.default("axis")(last_axis)
+
+
+@hard_max.decompose
+def _(b: Operations, input: Operand, axis: int) -> Operand:
+    size = input.shape[axis]
+    line = b.reshape(b.as_operand(range(size), "int64"), column(axis, size, input.rank))
+    first = b.arg_max(input, axis, keep_dimensions=True, output_data_type="int64")
+    return b.cast(b.equal(first, line), input.data_type)
