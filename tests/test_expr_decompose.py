@@ -1,0 +1,146 @@
+"""Expressions of whole arrays as operations of WebNN, on both back ends, against the evaluator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from expr_programs import Case, index_form, pointwise
+from hypothesis import assume, given, settings
+
+import opweave as ow
+from opweave.expr.decompose import decompose, operations
+from opweave.expr.evaluate import evaluate
+
+DEVICES = ("reference", "cpu")
+
+
+@pytest.fixture(scope="module", params=DEVICES)
+def context(request: pytest.FixtureRequest) -> ow.MLContext:
+    return ow.ml.create_context(device=request.param)
+
+
+def run(context: ow.MLContext, program: Any, arrays: tuple[np.ndarray, ...]) -> list[np.ndarray]:
+    builder = ow.MLGraphBuilder(context)
+    operands = [builder.input(f"x{k}", array.dtype.name, array.shape) for k, array in enumerate(arrays)]
+    results = decompose(program, builder, operands)
+    assert [operand.desc for operand in results] == [output.desc for output in program.outputs]
+    graph = builder.build({f"y{k}": operand for k, operand in enumerate(results)})
+    made = context.compute(graph, {name: arrays[int(name[1:])] for name in graph.inputs})
+    return [np.asarray(made[f"y{k}"]) for k in range(len(results))]
+
+
+def check(context: ow.MLContext, case: Case, rtol: float) -> None:
+    program = case.program()
+    wanted = [np.empty(output.desc.shape, output.desc.data_type) for output in program.outputs]
+    evaluate(program, case.arrays, wanted)
+    for got, want in zip(run(context, program, case.arrays), wanted, strict=True):
+        assert got.dtype == want.dtype
+        tolerance = max(rtol, 1e-3) if rtol and want.dtype == "float16" else rtol
+        np.testing.assert_allclose(got, want, rtol=tolerance, atol=1e-37 if rtol else 0)
+
+
+@settings(max_examples=80, deadline=None)
+@given(case=pointwise(exact=True, decomposable=True, depth=3))
+def test_exact_functions_decompose_bit_for_bit(context: ow.MLContext, case: Case) -> None:
+    check(context, case, 0)
+
+
+@settings(max_examples=50, deadline=None)
+@given(case=pointwise(exact=False, decomposable=True, depth=3))
+def test_smooth_functions_decompose(context: ow.MLContext, case: Case) -> None:
+    check(context, case, 1e-4)
+
+
+@settings(max_examples=80, deadline=None)
+@given(case=index_form())
+def test_index_form_decomposes_where_it_is_made_of_whole_arrays(context: ow.MLContext, case: Case) -> None:
+    assume(operations(case.program()))
+    check(context, case, 1e-5)
+
+
+X = np.linspace(-3, 3, 35, dtype=np.float32).reshape(5, 7)
+
+
+def softmax(x: Any) -> Any:
+    e = ow.expr.exp(x - ow.expr.reduce_max(x, [-1], keep_dimensions=True))
+    return e / ow.expr.reduce_sum(e, [-1], keep_dimensions=True)
+
+
+def triangle(x: Any) -> Any:
+    return ow.expr.compute((5, 7), lambda i, j: ow.expr.where(i < j, x[i, j], -np.inf))
+
+
+def separable(x: Any) -> Any:
+    rows = ow.expr.store(ow.expr.compute((5, 5), lambda i, j: x[i, j] + x[i, j + 1] + x[i, j + 2]))
+    return ow.expr.compute((3, 5), lambda i, j: rows[i, j] + rows[i + 1, j] + rows[i + 2, j])
+
+
+@pytest.mark.parametrize("data_type", ["float32", "float16"])
+@pytest.mark.parametrize("function", [softmax, triangle, separable])
+def test_arrays_that_move(context: ow.MLContext, function: Any, data_type: str) -> None:
+    check(context, Case(lambda space, x: function(x), (X.astype(data_type),), True, function.__name__), 1e-5)
+
+
+def test_extremes_and_their_positions_see_nan(context: ow.MLContext) -> None:
+    x = X.copy()
+    x[1, 4] = x[1, 6] = np.nan
+    x[2, 3] = np.inf
+
+    def function(space: Any, x: Any) -> Any:
+        e = ow.expr
+        return e.reduce_max(x, [1]), e.reduce_min(x, [1]), e.arg_max(x, 1), e.arg_min(x, 1)
+
+    check(context, Case(function, (x,), True, "extremes"), 0)
+    program = Case(function, (x,), True, "extremes").program()
+    assert [r[1].tolist() for r in run(context, program, (x,))[2:]] == [4, 4]
+
+
+def test_float16_is_rounded_once(context: ow.MLContext) -> None:
+    x = np.float16([60000, 1, 0.1])
+    program = Case(lambda space, x: x * 4 / 4 + (x + 0.0001 - x), (x,), True, "once").program()
+    wide = x.astype(np.float32)
+    wanted = (wide * 4 / 4 + (wide + np.float32(0.0001) - wide)).astype(np.float16)
+    np.testing.assert_array_equal(run(context, program, (x,))[0], wanted)
+
+
+def test_results_that_do_not_depend_on_inputs_are_stretched(context: ow.MLContext) -> None:
+    def function(x: Any) -> Any:
+        return ow.expr.compute((2, 3), lambda i, j: 2.5), ow.expr.compute((2, 2), lambda i, j: i * 2 + j), x
+
+    program = Case(lambda space, x: function(x), (X,), True, "constants").program()
+    first, second, third = run(context, program, (X,))
+    assert first.tolist() == [[2.5] * 3] * 2
+    assert second.tolist() == [[0, 1], [2, 3]]
+    np.testing.assert_array_equal(third, X)
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda x: ow.expr.cast(x, "int32") & 3, "WebNN has no bit_and"),
+        (lambda x: ow.expr.compute((5,), lambda i: x[i, i]), "it reads elements at computed positions"),
+        (lambda x: ow.expr.compute((5,), lambda i: x.clamped[i + 1, 0]), "it reads elements at computed positions"),
+        (lambda x: ow.expr.compute((7,), lambda i: x[0, 6 - i]), "it reads elements at computed positions"),
+        (
+            lambda x: ow.expr.compute((5,), lambda i: x.checked[ow.expr.cast(x[i, 0], "int32"), 0]),
+            "checks of indices have no operation",
+        ),
+        (
+            lambda x: ow.expr.sum_over((2,) * 9, lambda *r: x[0, 0] * r[0] * r[1] * r[2] * r[3] * r[4] * r[8]),
+            "it needs arrays of more than 8 dimensions",
+        ),
+        (
+            lambda x: ow.expr.compute((300, 300), lambda i, j: ow.expr.sum_over(300, lambda k: x[0, 0] * (i + j + k))),
+            "it needs arrays of 27000000 elements",
+        ),
+    ],
+)
+def test_what_is_not_made_of_whole_arrays(function: Any, reason: str) -> None:
+    program = Case(lambda space, x: function(x), (X,), True, reason).program("blur")
+    assert not operations(program)
+    builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
+    with pytest.raises(ow.NotSupportedError) as error:
+        decompose(program, builder, [builder.input("x", "float32", X.shape)])
+    assert str(error.value) == f"blur: cannot be decomposed, {reason}"
