@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
+WITHOUT_EXTRAS := test_custom.py test_expr_decompose.py test_expr_evaluate.py test_package.py
+
 .PHONY: demo test check format docs bench clean
 
 demo: $(VENV)/.demo
@@ -10,6 +12,8 @@ demo: $(VENV)/.demo
 
 test: check
 	$(BIN)/python -m pytest -n auto --dist worksteal
+# Once more as it is for those who have not installed the extras.
+	cd tests && ../$(BIN)/python -m pytest -p without_extras -n auto --dist worksteal $(WITHOUT_EXTRAS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .

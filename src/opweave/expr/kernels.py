@@ -51,7 +51,10 @@ def is_compiled() -> bool:
 @cache
 def has_halide() -> bool:
     """Whether the extra `halide` is installed."""
-    return all(find_spec(module) is not None for module in ("halide", "llvmlite"))
+    try:
+        return all(find_spec(module) is not None for module in ("halide", "llvmlite"))
+    except ModuleNotFoundError:  # who refuses imports says it so
+        return False
 
 
 _Key: TypeAlias = tuple[str, tuple[Type, ...], bool]

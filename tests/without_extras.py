@@ -1,0 +1,25 @@
+"""A plugin for pytest, `-p without_extras`: the tests run as if no extra were installed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+EXTRAS = {"halide", "llvmlite", "numba", "wasmtime", "wgpu"}
+
+
+class Refuse(MetaPathFinder):
+    """Finds the packages of the extras first, and says that they are not there."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name.partition(".")[0] in EXTRAS:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return None
+
+
+sys.meta_path.insert(0, Refuse())
