@@ -95,12 +95,15 @@ class Arena:
         end = self.size
         at_end = self._free[-1][1] if self._free and sum(self._free[-1]) == end else 0
         pages = -(-(room - at_end) // PAGE)
+        problem = (
+            f"{self.name}: there is no memory for {what}: {end} bytes and {pages * PAGE} more exceed {self._bound()}"
+        )
+        if end + pages * PAGE > self._limit:
+            raise OperationError(problem)
         try:
             before = self.memory.grow(self.store, pages)
         except Exception:
-            raise OperationError(
-                f"{self.name}: there is no memory for {what}: {end} bytes and {pages * PAGE} more exceed {self._bound()}"
-            ) from None
+            raise OperationError(problem) from None
         if address_of(self.memory.data_ptr(self.store)) != self.base:
             raise OperationError(f"{self.name}: the engine moved the memory; all views of it are lost")
         self._give_back(before * PAGE, pages * PAGE)

@@ -202,7 +202,7 @@ def read(data: bytes) -> Layout:
             exported[index] = name
     layout.dylink = _dylink(custom.get("dylink.0"))
     candidate = _stack_pointer(exported, custom.get("name"), imported)
-    if not taken and candidate is not None and imported <= candidate < len(globals_):
+    if not taken and not layout.dylink and candidate is not None and imported <= candidate < len(globals_):
         kind_of = globals_[candidate]
         if kind_of.mutable and kind_of.type == ("i64" if layout.wide else "i32"):
             layout.stack_pointer = candidate

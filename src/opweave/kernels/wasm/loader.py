@@ -112,6 +112,9 @@ class _Loader:
 
     def load(self) -> Module:
         """Compile and instantiate it."""
+        self._check_imports()
+        if self.dylink is not None and "memory" not in [item.kind for item in self.layout.imports]:
+            raise DataError(f"{self.name}: must import env.memory, as it is position-independent")
         if self.home is not None and self.dylink is None:
             raise DataError(
                 f"{self.name}: only a position-independent module can share the memory of {self.home.name}, others would "
@@ -119,7 +122,6 @@ class _Loader:
             )
         try:
             compiled = self.wasm.Module(self.store.engine, self.data)
-            self._check_imports()
             arena = self._given_arena(compiled)
             provided, blocks = self._provided(arena)
             externs = [provided[item.name](item.type) for item in compiled.imports]
