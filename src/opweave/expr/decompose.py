@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..dtypes import FLOATS, INFO, WIDE, DataType
 from ..errors import NotSupportedError
 from ..graph import MAX_RANK, Operand
-from ..ops import Operations
 from .evaluate import Affine, affine_of, evaluate, slots_of
 from .ir import INTEGERS, Call, Cast, Const, Expr, Index, Load, Output, Program, Reduce, Source, Type, walk
+
+if TYPE_CHECKING:
+    from ..ops import Operations
 
 LARGEST = 8
 """A decomposition may have values of so many times the elements of the largest input or output: products of matrices that
