@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import re
+import tracemalloc
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import pytest
 from expr_plain import Space
-from expr_programs import Case, index_form, pointwise
+from expr_programs import INTEGERS, Case, index_form, pointwise, programs
 from hypothesis import given, settings
+from scipy import special
 
+import opweave.expr as ex
 from opweave.dtypes import FLOATS
-from opweave.expr.evaluate import evaluate
+from opweave.errors import OperationError, ValidationError
+from opweave.expr import trace
+from opweave.expr.evaluate import Plan, evaluate
+from opweave.expr.ir import Program
+from opweave.graph import Desc
 
 
 def evaluated(case: Case, precision: Any = "float32") -> list[np.ndarray]:
@@ -35,7 +47,7 @@ def in_python(case: Case, outputs: list[np.ndarray], *, single: bool) -> list[np
     return results
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(pointwise(exact=True))
 def test_exact_functions_agree_with_plain_python_bit_for_bit(case: Case) -> None:
     outputs = evaluated(case)
@@ -43,7 +55,7 @@ def test_exact_functions_agree_with_plain_python_bit_for_bit(case: Case) -> None
         np.testing.assert_array_equal(got, wanted)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(pointwise(exact=False))
 def test_smooth_functions_in_float64_agree_with_plain_python(case: Case) -> None:
     outputs = evaluated(case, "float64")
@@ -51,9 +63,241 @@ def test_smooth_functions_in_float64_agree_with_plain_python(case: Case) -> None
         np.testing.assert_allclose(got, wanted, rtol=1e-11, atol=1e-320)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(index_form())
 def test_index_form_agrees_with_plain_python(case: Case) -> None:
     outputs = evaluated(case)
     for got, wanted in zip(outputs, in_python(case, outputs, single=True), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=0 if case.exact else 1e-6)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Blocks, memory
+
+
+@settings(max_examples=150, deadline=None)
+@given(programs())
+def test_blocks_of_single_elements_change_nothing(case: Case) -> None:
+    wanted = evaluated(case)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("opweave.expr.evaluate.BLOCK_BYTES", 0)
+        split = evaluated(case)
+    for got, want in zip(split, wanted, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+@settings(max_examples=100, deadline=None)
+@given(programs())
+def test_arrays_need_not_be_contiguous(case: Case) -> None:
+    program, wanted = case.program(), evaluated(case)
+
+    def spread(array: np.ndarray) -> np.ndarray:
+        wide = np.zeros([2 * size for size in array.shape], array.dtype)
+        view = wide[tuple(slice(1, None, 2) for _ in array.shape)][...]
+        view[...] = array
+        return view
+
+    outputs = [spread(output) for output in wanted]
+    for output in outputs:
+        output[...] = 0
+    evaluate(program, [spread(array) for array in case.arrays], outputs)
+    for got, want in zip(outputs, wanted, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def traced(function: Callable[..., Any], *arrays: np.ndarray) -> Program:
+    return trace(function, "f", [Desc(array.dtype.name, array.shape) for array in arrays])
+
+
+def result(function: Callable[..., Any], *arrays: np.ndarray) -> np.ndarray:
+    (output,) = evaluated(Case(lambda space, *given: function(*given), arrays, True, "given"))
+    return output
+
+
+def test_temporaries_are_small() -> None:
+    x = np.ones((64, 1024, 64), np.float32)  # 16 MiB
+    out = np.empty_like(x)
+    run = Plan(traced(lambda x: ex.exp(x * 2) / (1 + ex.exp(x)) + ex.reduce_sum(x, [2], keep_dimensions=True), x)).bind(
+        [x], [out]
+    )
+    run()
+    tracemalloc.start()
+    run()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2**20
+
+
+def test_inner_axes_are_split_where_the_first_is_short() -> None:
+    x = np.arange(2**20, dtype=np.float32).reshape(1, 2, 2**19)
+    plan = Plan(traced(lambda x: (x + 1) * (x - 1) + x, x))
+    (stage,) = (stage for _, stage in plan.results)
+    assert len(stage.blocks) > 8
+    np.testing.assert_array_equal(result(lambda x: (x + 1) * (x - 1) + x, x), (x + 1) * (x - 1) + x)
+
+
+def test_one_function_is_one_pass_into_the_output() -> None:
+    plan = Plan(traced(lambda x: ex.exp(x), np.empty((4096, 1024), np.float32)))
+    (stage,) = (stage for _, stage in plan.results)
+    assert len(stage.blocks) == 1
+    assert [step.target for _, step in stage.each] == [-1, 0]
+
+
+@pytest.mark.parametrize("view", [slice(0, 8), slice(1, 9)])
+def test_an_output_may_be_an_input(view: slice) -> None:
+    memory = np.arange(9, dtype=np.float32)
+    x, out = memory[0:8], memory[view]
+    wanted = x * 2 + x[::-1]
+    evaluate(traced(lambda x: x * 2 + ex.compute((8,), lambda i: x[7 - i]), x), [x], [out])
+    np.testing.assert_array_equal(out, wanted)
+
+
+def test_a_pointwise_output_in_place_is_computed_there() -> None:
+    x = np.arange(8, dtype=np.float32)
+    run = Plan(traced(lambda x: x * 2 + x, x)).bind([x], [x])
+    run()
+    run()
+    np.testing.assert_array_equal(x, np.arange(8) * 9)
+
+
+def test_several_outputs_over_inputs() -> None:
+    a, b = np.arange(4, dtype=np.int32), np.arange(4, 8, dtype=np.int32)
+    evaluate(traced(lambda a, b: (a + b, a - b), a, b), [a, b], [b, a])
+    assert b.tolist() == [4, 6, 8, 10]
+    assert a.tolist() == [-4, -4, -4, -4]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Checks and errors
+
+
+def test_a_check_that_fails_leaves_outputs_alone() -> None:
+    table, ids, out = np.arange(4, dtype=np.float32), np.int32([0, 5]), np.full(2, 7, np.float32)
+    program = traced(lambda t, i: ex.compute((2,), lambda k: t.checked[i[k]]), table, ids)
+    with pytest.raises(OperationError) as error:
+        evaluate(program, [table, ids], [out])
+    assert str(error.value) == "f: the index x1[i] of axis 0 must be in [0, 4)"
+    assert out.tolist() == [7, 7]
+    evaluate(program, [table, np.int32([3, 0])], [out])
+    assert out.tolist() == [3, 0]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "message"),
+    [
+        ([], [(3,)], "f: takes 1 inputs, got 0"),
+        ([(3,)], [(3,), (3,)], "f: takes 1 outputs, got 2"),
+        ([(4,)], [(3,)], "f: input 0 must be float32[3], got float32[4]"),
+        ([(3,)], [(3, 1)], "f: output 0 must be float32[3], got float32[3, 1]"),
+    ],
+)
+def test_arrays_that_do_not_fit(inputs: Any, outputs: Any, message: str) -> None:
+    program = traced(lambda x: x + 1, np.empty(3, np.float32))
+    with pytest.raises(ValidationError) as error:
+        evaluate(program, [np.empty(s, np.float32) for s in inputs], [np.empty(s, np.float32) for s in outputs])
+    assert str(error.value) == message
+
+
+def test_data_types_that_do_not_fit() -> None:
+    program, x = traced(lambda x: x + 1, np.empty(3, np.float32)), np.empty(3, np.float32)
+    with pytest.raises(ValidationError, match=re.escape("f: input 0 must be float32[3], got float64[3]")):
+        evaluate(program, [x.astype(float)], [x])
+    with pytest.raises(ValidationError, match=re.escape("f: output 0 must be float64[3], got float32[3]")):
+        evaluate(program, [x], [x], precision="float64")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Values
+
+
+def test_there_are_no_warnings() -> None:
+    x = np.float32([0, -1, np.inf, -np.inf, np.nan, 3e38])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result(
+            lambda x: x % 0 + x // 0 + ex.pow(x, -1) + ex.cast(ex.cast(x * 2**30, "int32"), "int64"),
+            np.int64([-(2**63), 0, 1]),
+        )
+        result(lambda x: ex.log(x) + 1 / x + ex.exp(x) + ex.cast(ex.cast(x * x, "int8"), "float32"), x)
+
+
+@pytest.mark.parametrize("function", ["erf", "sigmoid"])
+def test_our_own_functions_are_accurate(function: str) -> None:
+    rng = np.random.default_rng(1)
+    bits = rng.integers(0, 2**32, 200_000, dtype=np.uint64).astype(np.uint32)
+    x = np.concatenate([bits.view(np.float32), rng.normal(scale=30, size=50_000).astype(np.float32)])
+    x = x[np.isfinite(x)]
+    wide = x.astype(np.float64)
+    wanted = special.erf(wide) if function == "erf" else special.expit(wide)
+    got = result(getattr(ex, function), x)
+    with np.errstate(under="ignore"):
+        unit = np.spacing(np.abs(wanted).astype(np.float32)).astype(np.float64)
+    assert np.max(np.abs(got - wanted) / unit) < {"erf": 1, "sigmoid": 4}[function]
+    edges = result(getattr(ex, function), np.float32([np.inf, -np.inf, np.nan]))
+    np.testing.assert_array_equal(edges, {"erf": [1, -1, np.nan], "sigmoid": [1, 0, np.nan]}[function])
+
+
+@pytest.mark.parametrize("target", INTEGERS)
+@pytest.mark.parametrize("source", FLOATS)
+def test_casts_clamp(source: str, target: str) -> None:
+    info = np.iinfo(target)
+    with np.errstate(over="ignore"):
+        x = np.array([np.nan, np.inf, -np.inf, 3.9, -3.9, 300.5, -300.5, 6e4, 2.0**31, 2.0**63, -(2.0**63)], source)
+    clamped = (info.max if v >= info.max else info.min if v <= info.min else v for v in x.tolist())
+    wanted = [0 if np.isnan(v) else int(v) for v in clamped]
+    assert result(lambda x: ex.cast(x, target), x).tolist() == wanted
+
+
+def test_all_halves_come_back() -> None:
+    x = np.arange(65536, dtype=np.uint16).view(np.float16)
+    np.testing.assert_array_equal(result(lambda x: x * 1, x), x)
+
+
+def test_float16_sums_do_not_overflow_on_the_way() -> None:
+    x = np.full(4096, 100, np.float16)
+    assert result(lambda x: ex.reduce_mean(x), x) == 100
+    assert result(lambda x: ex.reduce_sum(x) / 4096 + 0, x) == 100
+
+
+def test_sums_of_float32_are_accumulated_in_float64() -> None:
+    x = np.float32([1e8, 1, -1e8, 1])
+    assert result(lambda x: ex.reduce_sum(x), x) == 2
+    assert result(lambda x: ex.sum_over(4, lambda k: x[k]), x) == 2
+
+
+def test_a_reduction_of_what_it_does_not_depend_on() -> None:
+    x = np.float32([2, 3])
+    got = result(lambda x: ex.compute((2,), lambda i: ex.sum_over((3, 4), lambda a, b: x[i] + 0 * b)), x)
+    assert got.tolist() == [24, 36]
+
+
+def test_a_reduction_within_its_own_variable() -> None:
+    x = np.int32([[0, 1], [1, 0]])
+
+    def function(x: Any) -> Any:
+        last = ex.reduce_max(x, [1])
+        return ex.compute((2,), lambda i: last.clamped[last[i] - 1])
+
+    assert result(function, x).tolist() == [1, 1]
+
+
+def test_many_reductions_share_dimensions() -> None:
+    x = np.arange(6, dtype=np.float32)
+    got = result(lambda x: sum(ex.sum_over(6, lambda r, k=k: x[r] * k) for k in range(100)), x)
+    assert got == 15 * 4950
+
+
+def test_a_plan_runs_in_several_threads() -> None:
+    x = np.random.default_rng(0).normal(size=(64, 1000)).astype(np.float32)
+    plan = Plan(traced(lambda x: ex.exp(x) / ex.reduce_sum(ex.exp(x), [1], keep_dimensions=True), x))
+    outputs = [np.empty_like(x) for _ in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda out: plan.bind([x], [out])(), outputs))
+    for out in outputs[1:]:
+        np.testing.assert_array_equal(out, outputs[0])
+    np.testing.assert_allclose(outputs[0].sum(1), 1, rtol=1e-5)
+
+
+def test_half_as_an_exponent_is_not_a_square_root() -> None:
+    x = np.float32([-np.inf, -0.0, 4, -4])
+    np.testing.assert_array_equal(result(lambda x: 1 / ex.pow(x, 0.5), x), [0, np.inf, 0.5, np.nan])

@@ -82,6 +82,12 @@ def _integer_pow(a: Array, b: Array) -> Any:
     return np.where(b < 0, inverse, np.power(a, np.maximum(b, zero)))
 
 
+def _float_pow(a: Array, b: Array) -> Any:
+    power, half = np.power(a, b), b == 0.5
+    # NumPy takes the square root where all exponents are 0.5, which differs for -0 and -∞ from what it does elsewhere.
+    return np.where(half & ((a == 0) | (a == -np.inf)), np.abs(a), power) if np.any(half) else power
+
+
 def _sign(x: Array) -> Any:
     return (x > 0).astype(x.dtype) - (x < 0).astype(x.dtype)  # not np.sign: that of NaN is 0 here
 
@@ -131,7 +137,7 @@ _ERF = (
 _INTEGER_RULES: dict[str, Rule] = {"div": _integer_div, "pow": _integer_pow, "sign": np.sign, "where": np.where}
 _FLOAT_RULES: dict[str, Rule] = {
     "div": np.divide,
-    "pow": np.power,
+    "pow": _float_pow,
     "sign": _sign,
     "sigmoid": _sigmoid,
     "erf": _erf,
