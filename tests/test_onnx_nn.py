@@ -8,7 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx_nodes import CONTEXT, MICROSOFT, check_agreement, node_model, randn, reasons as reasons_of, run_engine
+from onnx import helper
+from onnx_nodes import (
+    CONTEXT,
+    MICROSOFT,
+    check_agreement,
+    model_of,
+    node_model,
+    randn,
+    reasons as reasons_of,
+    run_engine,
+)
 
 from opweave.onnx.session import InferenceSession
 
@@ -318,3 +328,24 @@ def test_batch_first(op_type: str, gates: int) -> None:
     np.testing.assert_array_equal(got[0], wanted[0].transpose(2, 0, 1, 3))
     for ours, theirs in zip(got[1:], wanted[1:], strict=True):
         np.testing.assert_array_equal(ours, theirs.transpose(1, 0, 2))
+
+
+@pytest.mark.parametrize("op_type", ["AveragePool", "MaxPool", "LpPool"])
+@pytest.mark.parametrize("window", [1, 2, 3])
+def test_padding_before_windows_that_are_smaller(op_type: str, window: int) -> None:
+    """The engine must not merge the two: its pooling takes less padding than a window."""
+    pads = np.int64([0, 0, 2, 1, 0, 0, 1, 2])
+    nodes = [
+        helper.make_node("Pad", ["x", "pads"], ["p"]),
+        helper.make_node(op_type, ["p"], ["y"], kernel_shape=[window, window]),
+    ]
+    x = randn(1, 2, 4, 5)
+    session = InferenceSession(model_of(nodes, {"x": x}, {"pads": pads}, ["y"]), CONTEXT, fallback="error")
+    padded = np.pad(x, [(0, 0), (0, 0), (2, 1), (1, 2)])
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (window, window), axis=(2, 3))
+    rules = {
+        "AveragePool": windows.mean((-2, -1)),
+        "MaxPool": windows.max((-2, -1)),
+        "LpPool": np.sqrt((windows * windows).sum((-2, -1))),
+    }
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], rules[op_type], rtol=1e-5, atol=1e-6)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ....graph import Node
 from ....ops import movement as ops
-from ....ops.pooling import max_pool2d
+from ....ops.pooling import average_pool2d, l2_pool2d, max_pool2d
 from .. import ort
 from ..emit import Emitter, Value
 
@@ -23,6 +24,18 @@ def _(ctx: Emitter, input: Value, new_shape: Sequence[int]) -> Value:
     return input if input.dims == tuple(new_shape) else ctx.emit("Expand", input, ctx.constant(new_shape))
 
 
+def _merged_wrongly(node: Node, widest: int) -> bool:
+    """Whether the engine's optimiser may spoil a node by merging into it a Pad that comes before.
+
+    It merges zeros around the input of a MaxPool into its padding, which is -inf; and into that of an AveragePool more than
+    its kernel takes, which is less than a window. It leaves a Pad that names its axes alone:
+    https://github.com/microsoft/onnxruntime/blob/v1.23.0/onnxruntime/core/optimizer/pad_fusion.cc
+    """
+    if node.op in (average_pool2d, l2_pool2d):
+        return widest >= min(node.attributes["window_dimensions"])
+    return node.op is max_pool2d
+
+
 @ort.lower(ops.pad)
 def _(
     ctx: Emitter,
@@ -36,10 +49,8 @@ def _(
         return input  # also that of a scalar, which the engine's kernel refuses
     fill = ctx.scalar(value, input) if mode == "constant" else None
     pads = ctx.constant([*beginning_padding, *ending_padding])
-    # The engine's optimiser merges zeros around the input of a MaxPool into its padding, which is -inf. It leaves a Pad that
-    # names its axes alone: https://github.com/microsoft/onnxruntime/blob/v1.23.0/onnxruntime/core/optimizer/pad_fusion.cc
-    pooled = any(node.op is max_pool2d for node in ctx.graph.nodes)
-    axes = ctx.constant(range(input.rank)) if pooled else None
+    widest = max([*beginning_padding, *ending_padding])
+    axes = ctx.constant(range(input.rank)) if any(_merged_wrongly(node, widest) for node in ctx.graph.nodes) else None
     return ctx.emit("Pad", input, pads, fill, axes, mode="reflect" if mode == "reflection" else mode)
 
 
