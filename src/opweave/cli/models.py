@@ -111,6 +111,9 @@ def info(
     model: ModelFile,
     fix_shapes: Sizes = None,
     device: DeviceName = None,
+    draw: Annotated[
+        Path | None, typer.Option("--draw", metavar="FILE", help="Write a drawing of it all to this .svg file.")
+    ] = None,
     verbose: Verbose = False,
 ) -> None:
     """Show what a model takes and gives, what it is made of, and which of it runs where and why.
@@ -153,6 +156,13 @@ def info(
                 console.print(f"    {times} x {name}: {reason}", highlight=False, markup=False, soft_wrap=True)
     if all(segment.kind == "webnn" for segment in plan.segments):
         console.print("  nothing falls back", highlight=False)
+    if draw is not None:
+        from ..runtime.drawing import render, save
+        from .drawing import plan_picture
+
+        names = [[argument.name for argument in arguments] for arguments in (session._inputs, session._outputs)]
+        save(render(plan_picture(plan, *names), model.name), draw)
+        console.print(f"wrote {draw}", highlight=False, markup=False, soft_wrap=True)
 
 
 @app.command()

@@ -7,6 +7,8 @@ order, the tensors' by identity, then the graph's, so that nobody waits for each
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
 from threading import RLock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -122,6 +124,32 @@ class MLGraph:
         from .profile import profile
 
         return profile(self, inputs, outputs, repeat)
+
+    def draw(self, path: str | Path | None = None) -> str:
+        """Draw the graph from inputs to outputs, with what runs which part of it.
+
+        Args:
+            path: a file to write the drawing into.
+
+        Returns:
+            The drawing, as SVG. Notebooks show it for the graph itself.
+
+        Raises:
+            InvalidStateError: the graph is destroyed, or the context lost.
+            DataError: the file cannot be written.
+        """
+        from .drawing import draw, save
+
+        executable = self.check_alive()
+        graph = self._graph
+        assert graph is not None
+        drawing = draw(graph, executable)
+        if path is not None:
+            save(drawing, path)
+        return drawing
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(repr(self))}</pre>" if self.destroyed else self.draw()
 
     def check_alive(self) -> Executable:
         """The executable; `InvalidStateError` once the graph is destroyed or its context lost."""

@@ -29,8 +29,12 @@ class Reference(Backend):
     def compile(self, graph: Graph, *, device: str, power_preference: PowerPreference) -> _Interpreter:
         from ...passes.legalise import legalise
 
-        graph, _ = legalise(graph, self.supports, self.name)
-        return _Interpreter(self, graph)
+        legal, origin = legalise(graph, self.supports, self.name)
+        parts: dict[Node, list[Node]] = {node: [] for node in graph.nodes}
+        for node in legal.nodes:
+            parts[origin[node]].append(node)
+        placements = [_placement(node, made) for node, made in parts.items()]
+        return _Interpreter(self, legal, placements)
 
     def evaluate(self, node: Node, arrays: Mapping[Operand, Array]) -> tuple[Array, ...]:
         """Run one node on arrays of the declared data types; the results have the declared data types and shapes."""
@@ -58,14 +62,21 @@ class Reference(Backend):
 class _Interpreter:
     """A graph that the reference back end evaluates node by node."""
 
-    def __init__(self, backend: Reference, graph: Graph) -> None:
-        self.backend, self.graph = backend, graph
+    def __init__(self, backend: Reference, graph: Graph, placements: list[Placement]) -> None:
+        self.backend, self.graph, self._placements = backend, graph, placements
 
     def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> _Call:
         return _Call(self, dict(inputs), dict(outputs))
 
     def explain(self) -> list[Placement]:
-        return [Placement(node.title, "reference", "native", "NumPy") for node in self.graph.nodes]
+        return self._placements
+
+
+def _placement(node: Node, parts: list[Node]) -> Placement:
+    """How a node of the user's graph is done."""
+    if len(parts) == 1 and parts[0].op is node.op:
+        return Placement(node.title, "reference", "native", "NumPy")
+    return Placement(node.title, "reference", "decomposed", f"NumPy: {', '.join(part.op.name for part in parts)}")
 
 
 class _Call:

@@ -1,0 +1,93 @@
+"""How a session runs a model, as a picture: the model's own nodes, in lanes that say who runs them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..onnx.partition import Segment, used_names
+from ..onnx.plan import Plan
+from ..onnx.trace import Constant, Tensor, Trace
+from ..runtime.drawing.picture import Box, Edge, Lane, Picture
+
+KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
+"""The domains whose operators are nobody's own."""
+
+
+def plan_picture(plan: Plan, inputs: list[str], outputs: list[str]) -> Picture:
+    """The picture of a model that has been compiled.
+
+    Args:
+        plan: what became of it for given shapes.
+        inputs: the names of the model's inputs.
+        outputs: those of its outputs.
+    """
+    lanes = [_lane(number, segment, plan) for number, segment in enumerate(plan.segments)]
+    made = Picture(lanes=[Lane(("inputs",)), *lanes, Lane(("outputs",))])
+    home: dict[str, tuple[int, int]] = {}
+    used = {name for segment in plan.segments for name in segment.inputs} | set(outputs)
+    for name in inputs:
+        if name in used:
+            home[name] = len(made.boxes), 0
+            made.boxes.append(Box(name, 0, "input", tooltip=f"input {name}: {_text(plan.trace, name)}"))
+    for number, segment in enumerate(plan.segments, start=1):
+        for step in segment.steps:
+            index = len(made.boxes)
+            names = used_names(step.node)
+            constants = {name: value.array for name in names if isinstance(value := plan.trace.values[name], Constant)}
+            made.boxes.append(
+                Box(
+                    step.node.op_type,
+                    number,
+                    "operation" if step.node.domain in KNOWN_DOMAINS else "custom",
+                    (f"{step.node.name!r}",) if step.node.name else (),
+                    tuple(_chip(array) for array in constants.values()),
+                    "\n".join(
+                        [
+                            f"{step.node.op_type} {step.node.name!r}",
+                            *(
+                                f"{name}: constant {array.dtype}{list(array.shape)}"
+                                for name, array in constants.items()
+                            ),
+                            *(f"→ {name}: {_text(plan.trace, name)}" for name in step.node.output if name),
+                            *([step.reason] if step.reason else []),
+                        ]
+                    ),
+                    (step.node.op_type,),
+                    sum(array.nbytes for array in constants.values()),
+                )
+            )
+            for name in names:
+                if name in home:
+                    made.edges.append(Edge(*home[name], index, _text(plan.trace, name)))
+            for port, name in enumerate(name for name in step.node.output if name):
+                home[name] = index, port
+    for name in outputs:
+        if name in home:
+            made.edges.append(Edge(*home[name], len(made.boxes), _text(plan.trace, name)))
+        made.boxes.append(Box(name, len(made.lanes) - 1, "output", tooltip=f"output {name}: {_text(plan.trace, name)}"))
+    return made
+
+
+def _lane(number: int, segment: Segment, plan: Plan) -> Lane:
+    caption = f"{len(segment.steps)} {'node' if len(segment.steps) == 1 else 'nodes'}"
+    if segment.kind == "webnn":
+        return Lane((f"segment {number}", f"WebNN on {plan.context.device.name}", caption), "engine")
+    return Lane((f"segment {number}", "ONNX Runtime (fallback)", caption), "fallback")
+
+
+def _text(trace: Trace, name: str) -> str:
+    value = trace.values[name]
+    if isinstance(value, Tensor):
+        return str(value.operand.desc)
+    if isinstance(value, Constant):
+        return f"constant {value.array.dtype}{list(value.array.shape)}"
+    return "shape known when it runs"
+
+
+def _chip(array: np.ndarray) -> str:
+    if array.size == 1 and array.dtype.kind in "fiub":
+        return f"{array.item():.5g}" if array.dtype.kind == "f" else f"{array.item()}"
+    return "×".join(map(str, array.shape))
+
+
+__all__ = ["plan_picture"]

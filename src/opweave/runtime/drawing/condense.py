@@ -1,0 +1,161 @@
+"""Make pictures of large graphs readable: chains become one box, blocks that repeat one box with a count."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from .picture import Box, Edge, Picture, summary
+
+LARGE = 150
+"""From so many boxes on, those of a chain become one."""
+STILL_LARGE = 30
+"""From so many on after that, blocks that repeat become one."""
+LONGEST_PERIOD = 8
+"""Of so many blocks at most a pattern consists that repeats."""
+
+
+def condense(picture: Picture) -> Picture:
+    """A picture that can be read; small ones stay as they are."""
+    if len(picture.boxes) <= LARGE:
+        return picture
+    picture = merge(picture, _chains(picture))
+    if len(picture.boxes) > STILL_LARGE:
+        picture = merge(picture, _repeats(picture))
+    if len(picture.boxes) > LARGE:
+        lanes: dict[int, list[int]] = {}
+        for index in _inner(picture):
+            lanes.setdefault(picture.boxes[index].lane, []).append(index)
+        picture = merge(picture, [[part] for part in lanes.values()])
+    return picture
+
+
+def _inner(picture: Picture) -> list[int]:
+    """The boxes that are operations."""
+    return [index for index, box in enumerate(picture.boxes) if box.style not in ("input", "output")]
+
+
+def _chains(picture: Picture) -> list[list[list[int]]]:
+    """Boxes that follow each other, with nothing that branches off or comes in."""
+    boxes, inner = picture.boxes, set(_inner(picture))
+    before: dict[int, set[int]] = {}
+    after: dict[int, set[int]] = {}
+    for edge in picture.edges:
+        before.setdefault(edge.target, set()).add(edge.source)
+        after.setdefault(edge.source, set()).add(edge.target)
+    chains: dict[int, list[int]] = {}
+    for index in sorted(inner):
+        (maker, *others) = before.get(index) or {-1}
+        alone = not others and maker in chains and after[maker] == {index}
+        joins = alone and boxes[maker].lane == boxes[index].lane
+        if joins and "custom" not in (boxes[index].style, boxes[maker].style):
+            chains[index] = chains[maker]
+            chains[index].append(index)
+        else:
+            chains[index] = [index]
+    unique = {id(chain): chain for chain in chains.values()}
+    return [[chain] for chain in unique.values()]
+
+
+def _repeats(picture: Picture) -> list[list[list[int]]]:
+    """Runs of blocks that are alike: each group lists its blocks."""
+    groups: list[list[list[int]]] = []
+    for lane in range(len(picture.lanes)):
+        inner = [index for index in _inner(picture) if picture.boxes[index].lane == lane]
+        groups += _runs(picture, _blocks(picture, inner))
+    return groups
+
+
+def _blocks(picture: Picture, indices: Sequence[int]) -> list[list[int]]:
+    """Boxes in order, cut wherever one value alone goes on."""
+    last: dict[tuple[int, int], int] = {}
+    inputs = {index for index, box in enumerate(picture.boxes) if box.style == "input"}
+    for edge in picture.edges:
+        if edge.source not in inputs:
+            key = edge.source, edge.port
+            last[key] = max(last.get(key, 0), edge.target)
+    blocks: list[list[int]] = [[]]
+    for index in indices:
+        blocks[-1].append(index)
+        if sum(source <= index < end for (source, _), end in last.items()) <= 1:
+            blocks.append([])
+    return [block for block in blocks if block]
+
+
+def _runs(picture: Picture, blocks: list[list[int]]) -> list[list[list[int]]]:
+    looks = [_look(picture, block) for block in blocks]
+    groups: list[list[list[int]]] = []
+    at = 0
+    while at < len(blocks):
+        best = 1, 1
+        for period in range(1, LONGEST_PERIOD + 1):
+            count = 1
+            pattern = looks[at : at + period]
+            if any(one == next_one for one, next_one in pairwise(pattern)):
+                break  # what repeats within it comes first
+            while len(pattern) == period and looks[at + count * period : at + (count + 1) * period] == pattern:
+                count += 1
+            if count > 1 and period * count > best[0] * best[1]:
+                best = period, count
+        period, count = best
+        if count > 1:
+            parts = [blocks[at + k * period : at + (k + 1) * period] for k in range(count)]
+            groups.append([[index for block in part for index in block] for part in parts])
+        else:
+            groups += [[[index]] for index in blocks[at]]
+        at += period * count
+    return groups
+
+
+def _look(picture: Picture, block: list[int]) -> object:
+    """What makes two blocks alike: their operations, and how they hang together."""
+    place = {index: number for number, index in enumerate(block)}
+    edges = sorted(
+        (place.get(edge.source, -1), edge.port if edge.source in place else -1, place[edge.target])
+        for edge in picture.edges
+        if edge.target in place
+    )
+    return [picture.boxes[index].operations for index in block], edges
+
+
+def merge(picture: Picture, groups: Sequence[Sequence[Sequence[int]]]) -> Picture:
+    """The picture in which each group is one box; what is in no group stays. A group is a list of parts that are alike."""
+    home: dict[int, int] = {}
+    members: dict[int, list[int]] = {}
+    repeats: dict[int, int] = {}
+    for group in groups:
+        indices = [index for part in group for index in part]
+        leader = max(indices)  # in topological order, all that a group takes comes before its last box
+        members[leader], repeats[leader] = indices, len(group)
+        home.update((index, leader) for index in indices)
+    kept = [index for index in range(len(picture.boxes)) if home.get(index, index) == index]
+    number = {index: position for position, index in enumerate(kept)}
+    boxes = [_merged(picture, members.get(index, [index]), repeats.get(index, 1)) for index in kept]
+    ports: dict[tuple[int, int, int], int] = {}
+    counts: dict[int, int] = {}
+    edges: dict[Edge, None] = {}
+    for edge in picture.edges:
+        source, target = home.get(edge.source, edge.source), home.get(edge.target, edge.target)
+        if source != target:
+            key = source, edge.source, edge.port
+            if key not in ports:
+                ports[key] = counts.get(source, 0)
+                counts[source] = ports[key] + 1
+            edges[replace(edge, source=number[source], port=ports[key], target=number[target])] = None
+    return Picture(boxes, list(edges), picture.lanes)
+
+
+def _merged(picture: Picture, indices: Sequence[int], count: int) -> Box:
+    boxes = [picture.boxes[index] for index in indices]
+    if len(boxes) == 1:
+        return boxes[0]
+    operations = [name for box in boxes for name in box.operations]
+    weights = sum(box.weights for box in boxes)
+    title, lines, chips = summary(count, operations[: len(operations) // count], weights)
+    labels = [line for box in boxes for line in (box.tooltip.splitlines() or [""])[:1]]
+    tooltip = "\n".join(labels[:40] + ["…"] * (len(labels) > 40))
+    return Box(title, boxes[0].lane, "several", lines, chips, tooltip, tuple(operations), weights)
+
+
+__all__ = ["condense", "merge"]

@@ -1,0 +1,262 @@
+"""Where things lie in a drawing: layers from top to bottom, few crossings, straight lines where it can be.
+
+The layer of a box is the length of the longest way to it within its lane. Lines that pass a layer have a place of their own
+in it. Barycentres order the places of a layer; then each lies as near to what it is connected with as the order allows,
+which is isotonic regression, layer by layer (Sugiyama, Tagawa and Toda, 1981).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, groupby, pairwise
+
+ROUNDS = 24
+"""Passes over all layers, each for the order and for the positions."""
+GAP = 26.0
+"""Between two boxes of a layer."""
+LINE_GAP = 14.0
+"""Beside a line that passes."""
+LINE_WEIGHT = 1e-4
+"""How much a line that passes counts against a box: lines give way."""
+
+
+@dataclass
+class Item:
+    """Something with a size to place."""
+
+    width: float
+    height: float
+    lane: int
+
+
+@dataclass
+class Link:
+    """A line between two items. Lines of one source and port share their way as long as they can.
+
+    Attributes:
+        source: the index of the item that it starts from.
+        port: where at the item, as a distance from its middle.
+        target: the index of the item that it leads to.
+    """
+
+    source: int
+    port: float
+    target: int
+
+
+@dataclass
+class Placed:
+    """The result.
+
+    Attributes:
+        x: the middle of each item.
+        layer: of each item.
+        routes: for each link, the positions between its ends where it passes the layers on its way.
+        layers: the number of layers.
+    """
+
+    x: list[float]
+    layer: list[int]
+    routes: list[list[float]]
+    layers: int
+
+
+@dataclass
+class _Place:
+    """A box, or a line that passes a layer."""
+
+    width: float
+    layer: int
+    is_line: bool = False
+    x: float = 0.0
+    above: list[tuple[int, float]] = field(default_factory=list)  # the places that lines come from, and their ports
+    below: list[tuple[int, float]] = field(default_factory=list)
+
+    @property
+    def weight(self) -> float:
+        return LINE_WEIGHT if self.is_line else 1.0
+
+
+def layout(items: Sequence[Item], links: Sequence[Link], lanes: int) -> Placed:
+    """Place items; they come in topological order, those of a lane together, and links lead forward."""
+    layer = _layers(items, links, lanes)
+    places = [_Place(item.width, layer[index]) for index, item in enumerate(items)]
+    ways = _lines(places, links, layer)
+    rows: list[list[int]] = [[] for _ in range(max(layer, default=-1) + 1)]
+    for index, place in enumerate(places):
+        rows[place.layer].append(index)
+    rows = _order(places, rows)
+    _position(places, rows)
+    leftmost = min((place.x - place.width / 2 for place in places), default=0.0)
+    for place in places:
+        place.x -= leftmost
+    routes = [[places[index].x for index in way] for way in ways]
+    return Placed([place.x for place in places[: len(items)]], layer, routes, len(rows))
+
+
+def _layers(items: Sequence[Item], links: Sequence[Link], lanes: int) -> list[int]:
+    before: dict[int, list[int]] = {}
+    for link in links:
+        before.setdefault(link.target, []).append(link.source)
+    after: dict[int, list[int]] = {}
+    for link in links:
+        if items[link.source].lane == items[link.target].lane:
+            after.setdefault(link.source, []).append(link.target)
+    layer = [0] * len(items)
+    start = 0
+    for lane in range(lanes):
+        inside = [index for index, item in enumerate(items) if item.lane == lane]
+        for index in inside:
+            layer[index] = max([start, *(layer[maker] + 1 for maker in before.get(index, ()))])
+        for index in inside:
+            if index not in before and index in after:  # what takes nothing waits until it is needed
+                layer[index] = min(layer[user] for user in after[index]) - 1
+        start = max([start - 1, *(layer[index] for index in inside)]) + 1
+    return layer
+
+
+def _lines(places: list[_Place], links: Sequence[Link], layer: Sequence[int]) -> list[list[int]]:
+    """Add places for lines that pass layers; for each link, those that it takes."""
+    shared: dict[tuple[int, float, int], int] = {}
+    ways = []
+    for link in links:
+        way: list[int] = []
+        last, port = link.source, link.port
+        for passed in range(layer[link.source] + 1, layer[link.target]):
+            key = link.source, link.port, passed
+            if key not in shared:
+                shared[key] = len(places)
+                places.append(_Place(2.0, passed, is_line=True))
+                _connect(places, last, port, shared[key])
+            last, port = shared[key], 0.0
+            way.append(last)
+        _connect(places, last, port, link.target)
+        ways.append(way)
+    return ways
+
+
+def _connect(places: list[_Place], source: int, port: float, target: int) -> None:
+    places[source].below.append((target, port))
+    places[target].above.append((source, port))
+
+
+# Order ---------------------------------------------------------------------------------------------------------------
+
+
+def _order(places: list[_Place], rows: list[list[int]]) -> list[list[int]]:
+    """The rows with few crossings: the best of several passes of barycentres."""
+    best, fewest = [list(row) for row in rows], _crossings(places, rows)
+    for turn in range(ROUNDS):
+        if not fewest:
+            break
+        down = turn % 2 == 0
+        spot = {index: float(at) for row in rows for at, index in enumerate(row)}
+        for row in rows if down else reversed(rows):
+            keys = {}
+            for index in row:
+                others = places[index].above if down else places[index].below
+                # Ports count, too, but less than any place.
+                total = sum(spot[other] + (port * 1e-4 if down else 0) for other, port in others)
+                keys[index] = total / len(others) if others else spot[index]
+            row.sort(key=keys.__getitem__)
+            spot.update((index, float(at)) for at, index in enumerate(row))
+        count = _crossings(places, rows)
+        if count < fewest:
+            best, fewest = [list(row) for row in rows], count
+    return best
+
+
+def _crossings(places: Sequence[_Place], rows: Sequence[Sequence[int]]) -> int:
+    count = 0
+    for above, below in pairwise(rows):
+        spot = {index: at for at, index in enumerate(below)}
+        seen: list[int] = []
+        for index in above:
+            lines = sorted((port, spot[target]) for target, port in places[index].below)
+            for _, together in groupby(lines, key=lambda line: line[0]):
+                targets = [target for _, target in together]
+                count += sum(len(seen) - bisect_left(seen, target + 1) for target in targets)
+                for target in targets:
+                    insort(seen, target)
+    return count
+
+
+# Position ------------------------------------------------------------------------------------------------------------
+
+
+def _position(places: list[_Place], rows: Sequence[Sequence[int]]) -> None:
+    """Give each place its x, as what lies above or below wishes; the last passes go down, then columns are straightened."""
+    for row in rows:
+        _settle(places, row, [0.0] * len(row))
+    for turn in range(ROUNDS):
+        down = turn % 2 == 1
+        for row in rows if down else reversed(rows):
+            _settle(places, row, [_wish(places, index, down) for index in row])
+    columns = _columns(places)
+    for _ in range(ROUNDS):
+        for column in columns:
+            total = sum(places[index].weight for index in column)
+            middle = sum(places[index].weight * places[index].x for index in column) / total
+            for index in column:
+                places[index].x = middle
+        for row in rows:
+            _settle(places, row, [places[index].x for index in row])
+
+
+def _wish(places: Sequence[_Place], index: int, down: bool) -> float:
+    """Where a place would lie best, as its neighbours above (on the way down) or below lie now."""
+    place = places[index]
+    if down:  # what comes from a port lies below the port
+        spots = [(places[other].weight, places[other].x + port) for other, port in place.above]
+    else:
+        spots = [(places[other].weight, places[other].x - port) for other, port in place.below]
+    total = sum(weight for weight, _ in spots)
+    return sum(weight * x for weight, x in spots) / total if total else place.x
+
+
+def _columns(places: Sequence[_Place]) -> list[list[int]]:
+    """Places one below the other, with nothing else above or below them that they could follow."""
+    columns: dict[int, list[int]] = {}
+    for index in sorted(range(len(places)), key=lambda index: places[index].layer):
+        (maker, port), *others = places[index].above or [(-1, 0.0)]
+        if maker in columns and not others and not port and len(places[maker].below) == 1:
+            columns[index] = columns[maker]
+            columns[index].append(index)
+        else:
+            columns[index] = [index]
+    unique = {id(column): column for column in columns.values()}
+    return [column for column in unique.values() if len(column) > 1]
+
+
+def _settle(places: list[_Place], row: Sequence[int], wanted: Sequence[float]) -> None:
+    """Place a row as near to `wanted` as its order and widths allow."""
+    gaps = []
+    for left, right in pairwise(row):
+        a, b = places[left], places[right]
+        gaps.append((a.width + b.width) / 2 + (LINE_GAP if a.is_line or b.is_line else GAP))
+    for index, x in zip(row, spread(wanted, [places[index].weight for index in row], gaps), strict=True):
+        places[index].x = x
+
+
+def spread(wanted: Sequence[float], weights: Sequence[float], gaps: Sequence[float]) -> list[float]:
+    """Positions in order, `gaps` apart at least, as near to `wanted` as can be: least squares, by pooling neighbours.
+
+    >>> spread([0, 10, 11], [1, 1, 1], [5, 5])
+    [0.0, 8.0, 13.0]
+    """
+    offsets = [0.0, *accumulate(gaps)][: len(wanted)]
+    pools: list[tuple[float, float, int]] = []  # mean, weight, members
+    for goal, offset, weight in zip(wanted, offsets, weights, strict=True):
+        mean, total, count = float(goal - offset), weight, 1
+        while pools and pools[-1][0] > mean:
+            other, its_weight, its_count = pools.pop()
+            mean = (mean * total + other * its_weight) / (total + its_weight)
+            total, count = total + its_weight, count + its_count
+        pools.append((mean, total, count))
+    means = [mean for mean, _, count in pools for _ in range(count)]
+    return [mean + offset for mean, offset in zip(means, offsets, strict=True)]
+
+
+__all__ = ["Item", "Link", "Placed", "layout", "spread"]

@@ -1,0 +1,242 @@
+"""What a drawing shows: boxes, the values that go from one to another, and lanes that say what runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from ...graph import Graph, Node, Operand, printable
+from ...ops import Operations
+from ..profile import engine, size
+from ..segments import SegmentedExecutable
+
+if TYPE_CHECKING:
+    from ...backends import Executable, Placement
+
+ROW = 30
+"""Letters up to which the operations of a chain are written in a row."""
+
+Style = Literal["operation", "custom", "several", "input", "output"]
+"""What a box stands for; "several" are operations that are drawn as one."""
+Tint = Literal["plain", "engine", "kernel", "expression", "fallback"]
+"""What runs a lane; "plain" lanes hold inputs and outputs."""
+
+
+@dataclass
+class Box:
+    """One thing in a drawing.
+
+    Attributes:
+        title: the first line.
+        lane: the number of the lane that it lies in.
+        style: what it stands for.
+        lines: further lines.
+        chips: constants that it uses, in few words.
+        tooltip: everything else.
+        operations: the names of the operations that it stands for.
+        weights: bytes of the constants that it uses.
+    """
+
+    title: str
+    lane: int
+    style: Style = "operation"
+    lines: tuple[str, ...] = ()
+    chips: tuple[str, ...] = ()
+    tooltip: str = ""
+    operations: tuple[str, ...] = ()
+    weights: int = 0
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A value on its way.
+
+    Attributes:
+        source: the index of the box that yields it.
+        port: which of the box's results it is.
+        target: the index of the box that takes it.
+        text: data type and shape.
+        is_copied: whether it is copied on the way.
+    """
+
+    source: int
+    port: int
+    target: int
+    text: str
+    is_copied: bool = False
+
+
+@dataclass(frozen=True)
+class Lane:
+    """What runs together.
+
+    Attributes:
+        caption: the first line is the heading.
+        tint: what runs it.
+    """
+
+    caption: tuple[str, ...] = ()
+    tint: Tint = "plain"
+
+
+@dataclass
+class Picture:
+    """A drawing before it has a shape: boxes in topological order, those of a lane together."""
+
+    boxes: list[Box] = field(default_factory=list)
+    edges: list[Edge] = field(default_factory=list)
+    lanes: list[Lane] = field(default_factory=list)
+
+
+@dataclass
+class _Unit:
+    """Nodes that are drawn as one box."""
+
+    shown: Node
+    placement: Placement
+    segment: int
+    nodes: list[Node] = field(default_factory=list)
+
+
+def picture(graph: Graph, executable: Executable) -> Picture:
+    """The picture of a user's graph."""
+    placements = dict(zip(graph.nodes, executable.explain(), strict=True))
+    if isinstance(executable, SegmentedExecutable):
+        units = _units(executable, placements)
+        legal = executable.graph
+        lanes = [_lane(runner.placements(), number) for number, runner in enumerate(executable.runners)]
+        copied = {(number + 1, operand) for number, operand in executable.crossings()}
+    else:
+        units = [_Unit(node, placement, 0, [node]) for node, placement in placements.items()]
+        legal, lanes, copied = graph, [_lane(list(placements.values()))], set()
+    made = Picture(lanes=[Lane(("inputs",)), *lanes, Lane(("outputs",))])
+    home: dict[Operand, tuple[int, int]] = {}  # the box that yields an operand, and its number there
+    for name, operand in legal.inputs.items():
+        home[operand] = len(made.boxes), 0
+        made.boxes.append(Box(printable(name), 0, "input", tooltip=f"input {printable(name)}: {operand.desc}"))
+    ports: dict[int, int] = {}
+    for unit in sorted(units, key=lambda unit: unit.segment):
+        index, lane = len(made.boxes), unit.segment + 1
+        made.boxes.append(_box(unit, lane))
+        for operand in _taken(unit.nodes):
+            source, port = home[operand]
+            is_copied = (lane, operand) in copied
+            made.edges.append(Edge(source, port, index, str(operand.desc), is_copied))
+        for node in unit.nodes:
+            for operand in node.outputs:
+                home[operand] = index, ports.setdefault(index, 0)
+                ports[index] += 1
+    first: dict[Operand, str] = {}
+    for name, operand in legal.outputs.items():
+        source, port = home[operand]
+        twin = operand in first and isinstance(executable, SegmentedExecutable)
+        is_copied = twin or (made.boxes[source].lane, operand) in copied
+        tooltip = f"output {printable(name)}: {operand.desc}" + (f", copied from {first[operand]}" if twin else "")
+        made.edges.append(Edge(source, port, len(made.boxes), str(operand.desc), is_copied))
+        made.boxes.append(Box(printable(name), len(made.lanes) - 1, "output", tooltip=tooltip))
+        first.setdefault(operand, printable(name))
+    return made
+
+
+def _units(executable: SegmentedExecutable, placements: Mapping[Node, Placement]) -> list[_Unit]:
+    """The user's operations; of those whose parts lie in several segments, the parts."""
+    segment: dict[Node, int] = {}
+    placed: dict[Node, Placement] = {}
+    for number, runner in enumerate(executable.runners):
+        for node, placement in zip(runner.part.nodes, runner.placements(), strict=True):
+            segment[node], placed[node] = number, placement
+    homes: dict[Node, set[int]] = {}
+    for node in executable.graph.nodes:
+        homes.setdefault(executable.origin[node], set()).add(segment[node])
+    units: dict[Node, _Unit] = {}
+    for node in executable.graph.nodes:
+        origin = executable.origin[node]
+        whole = len(homes[origin]) == 1
+        shown, placement = (origin, placements[origin]) if whole else (node, placed[node])
+        units.setdefault(shown, _Unit(shown, placement, segment[node])).nodes.append(node)
+    return list(units.values())
+
+
+def _taken(nodes: Sequence[Node]) -> list[Operand]:
+    """The operands that nodes take from others, each once."""
+    own = {operand for node in nodes for operand in node.outputs}
+    operands = dict.fromkeys(operand for node in nodes for operand in node.operands)
+    return [operand for operand in operands if operand not in own and not operand.is_constant]
+
+
+def _lane(placements: Sequence[Placement], number: int | None = None) -> Lane:
+    names = {"kernel": "kernel", "expression": "expression"}
+    how = placements[0].how if placements else "native"
+    where = ", ".join(dict.fromkeys(placement.device for placement in placements))
+    tint: Any = names.get(how, "engine")
+    if number is None:
+        return Lane((engine(placements), f"on {where}"), tint)
+    return Lane((f"segment {number}", engine(placements), f"on {where}"), tint)
+
+
+def _box(unit: _Unit, lane: int) -> Box:
+    node = unit.shown
+    constants = {name: o for name, o in _named(node.inputs) if o.is_constant}
+    given = dict(node.op.given(node.arguments))
+    attributes = [f"{name} = {_short(value)}" for name, value in given.items() if name in node.attributes]
+    where = f"{unit.placement.how} on {unit.placement.device}: {unit.placement.detail}"
+    results = [f"→ {output.desc}" for output in node.outputs]
+    return Box(
+        node.op.name,
+        lane,
+        "operation" if is_built_in(node) else "custom",
+        (f"{node.label!r}",) if node.label else (),
+        tuple(_chip(name, operand) for name, operand in constants.items()),
+        "\n".join([node.title, *attributes, *results, where]),
+        (node.op.name,),
+        sum(operand.desc.byte_length for operand in constants.values()),
+    )
+
+
+def is_built_in(node: Node) -> bool:
+    """Whether an operation is one of the specification's."""
+    return Operations.listing().get(node.op.name) is node.op
+
+
+def _named(inputs: Mapping[str, Any]) -> Iterable[tuple[str, Operand]]:
+    for name, value in inputs.items():
+        if isinstance(value, tuple):
+            yield from ((f"{name}[{number}]", item) for number, item in enumerate(value))
+        elif value is not None:
+            yield name, value
+
+
+def _chip(name: str, operand: Operand) -> str:
+    if operand.desc.element_count == 1:
+        return f"{name} {_short(operand.value.item())}"
+    return f"{name} {'×'.join(map(str, operand.shape))}"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_short, value[:8]))}{', …' if len(value) > 8 else ''}]"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+def summary(count: int, operations: Sequence[str], weights: int) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """Title, lines and chips of a box that stands for several operations, `count` times."""
+    numbers: dict[str, int] = {}
+    for name in operations:
+        numbers[name] = numbers.get(name, 0) + 1
+    title = f"{len(operations)} operations"
+    chips = (f"weights {size(weights)}",) if weights else ()
+    row = " → ".join(operations)
+    if count == 1 and len(row) <= ROW:
+        return row, (), chips
+    words = [name if number == 1 else f"{number} {name}" for name, number in numbers.items()]
+    if len(words) > 6:
+        words[5:] = ["…"]
+    lines = [", ".join(words[at : at + 2]) + ("," if at + 2 < len(words) else "") for at in range(0, len(words), 2)]
+    return (f"{count} × ({title})" if count > 1 else title), tuple(lines), chips
+
+
+__all__ = ["Box", "Edge", "Lane", "Picture", "Style", "Tint", "is_built_in", "picture", "summary"]
