@@ -19,6 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import opweave as ow
 from opweave import memory
+from opweave.backends.onnxruntime.sessions import SPIN_MICROSECONDS
 from opweave.onnx.session import PLANS
 
 CONTEXT = ow.ml.create_context(device="cpu")
@@ -268,6 +269,24 @@ def test_a_call_unlike_the_last_one_takes_the_long_way() -> None:
         c = s.run(["c"], {"x": X})[0]
         assert c.tolist() == X.tolist()
         assert not np.shares_memory(c, X)
+
+
+@pytest.mark.parametrize(
+    ("preference", "entries"),
+    [
+        ("default", {"session.intra_op.spin_duration_us": str(SPIN_MICROSECONDS)}),
+        ("low-power", {"session.intra_op.allow_spinning": "0"}),
+    ],
+)
+def test_threads_of_fallback_spin_as_those_of_graphs_do(preference: Any, entries: dict[str, str]) -> None:
+    context = ow.ml.create_context(device="cpu", power_preference=preference)
+    s = ow.InferenceSession(mixed_model(), context)
+    (plan,) = s._plans.values()
+    engines = [(part.session if hasattr(part, "session") else part.executable)._session for part in plan._parts]
+    assert len(engines) > 2
+    for engine in engines:
+        options = engine.get_session_options()
+        assert {key: options.get_session_config_entry(key) for key in entries} == entries
 
 
 def test_a_lost_context_is_told_to_the_call_like_the_last_one() -> None:

@@ -15,6 +15,9 @@ from . import dtypes, memory
 from .errors import ValidationError
 from .graph import Desc
 
+LARGE_BYTES = 1024
+"""Constants from this size are worth a thought about copies."""
+
 
 def as_array(value: Any, what: str) -> np.ndarray:
     """A plain array over the memory of `value`; never a copy.
@@ -86,11 +89,12 @@ def contiguous(array: np.ndarray) -> np.ndarray:
 
 
 def lasting(array: np.ndarray) -> np.ndarray:
-    """What a graph keeps of a constant: as `contiguous`, but the memory of a file or of `bytes` stays, aligned or not.
+    """What a graph keeps of a constant: as `contiguous`, but large weights in a file or in `bytes` stay, aligned or not.
 
-    In a model weights lie anywhere. Engines and NumPy read them there as well.
+    In a model they lie anywhere. Engines and NumPy read them there as well.
     """
-    return array if array.flags.c_contiguous and isinstance(memory.owner(array), (mmap, bytes)) else contiguous(array)
+    stays = array.nbytes >= LARGE_BYTES and array.flags.c_contiguous
+    return array if stays and isinstance(memory.owner(array), (mmap, bytes)) else contiguous(array)
 
 
 def describe(array: np.ndarray, what: str) -> Desc:
