@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from ...dtypes import FLOATS, INFO
 from ..ir import INTEGERS, Reduction, Type
 from . import mathematics
 from .mathematics import HalideExpr, f32, hl
 
-_TYPES = {
+_TYPES: dict[Type, Any] = {
     "float32": hl.Float(32),
     "float16": hl.Float(32),  # arithmetic is that of float32
-    **{name: (hl.Int if INFO[name].kind == "i" else hl.UInt)(INFO[name].bits) for name in INTEGERS},
+    **{name: (hl.Int if info.kind == "i" else hl.UInt)(info.bits) for name, info in INFO.items() if info.kind != "f"},
     "index": hl.Int(32),
     "bool": hl.Bool(),
 }
@@ -209,6 +210,9 @@ _RULES: dict[str, Callable[..., HalideExpr]] = {
 
 def call(name: str, type: Type, arguments: list[HalideExpr]) -> HalideExpr:
     """A function of `ir.FUNCTIONS` on elements of a type."""
+    if type in FLOATS and name in ("greater_or_equal", "lesser_or_equal"):
+        # Halide takes a <= b for the contrary of a > b, which it is not where one is NaN.
+        return call(name.removesuffix("_or_equal"), type, arguments) | (arguments[0] == arguments[1])
     if type == "bool" and name in ("greater", "greater_or_equal", "lesser", "lesser_or_equal"):
         arguments = [hl.cast(hl.UInt(8), argument) for argument in arguments]
     return _RULES[name](type, *arguments)
@@ -226,9 +230,7 @@ def cast(value: HalideExpr, source: Type, target: Type) -> HalideExpr:
     if source == "bool":
         return hl.select(value, constant(1, target), constant(0, target))
     if source in FLOATS:
-        if target == "float16":
-            return from_half_bits(to_half_bits(value))
-        return value if target == "float32" else _saturated(value, target)
+        return value if target in FLOATS else _saturated(value, target)  # float16 is rounded by who knows how
     return hl.cast(arithmetic_type(target), value)
 
 
@@ -238,7 +240,8 @@ def _saturated(value: HalideExpr, target: Type) -> HalideExpr:
     above, below = float(info.highest + 1), float(info.lowest)  # powers of 2, which float32 holds
     inside = (value < f32(above)) & (value > f32(below - 1 if info.bits < 32 else below))
     whole = hl.cast(arithmetic_type(target), hl.select(inside, value, f32(0)))
-    low = hl.select(value >= f32(above), constant(info.highest, target), whole)
+    too_much = (value > f32(above)) | (value == f32(above))  # not >=, see `call`
+    low = hl.select(too_much, constant(info.highest, target), whole)
     return hl.select((value < f32(0)) & hl.logical_not(inside), constant(info.lowest, target), low)
 
 

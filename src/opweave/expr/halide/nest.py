@@ -52,10 +52,12 @@ class Nest:
         ]
         arguments = [self._variables[loop] for loop in reversed(self._loops.axes)]
         self.function[arguments] = hl.Tuple(values) if len(values) > 1 else values[0]
-        for buffer in self.function.output_buffers():
+        for number, buffer in enumerate(self.function.output_buffers()):
             stride = 1
             for axis, extent in enumerate(reversed(self.shape)):
-                buffer.dim(axis).set_bounds(0, extent).set_stride(stride)
+                if number == 0:  # the others have the same bounds
+                    buffer.dim(axis).set_bounds(0, extent)
+                buffer.dim(axis).set_stride(stride)
                 stride *= extent
         self._operations = sum(isinstance(n, (Call, Cast)) for target in stage.targets for n in walk(target.body))
         _Schedule(self)
@@ -140,9 +142,13 @@ class _Scope:
                 return self._nest.reduction(node).at(self._positions)
             case Cast():
                 (part,) = node.parts
-                if node.type == "float16" and part.type in FLOATS:
-                    return self._nest.rounded_to_half(self._known[part])
-                return elements.cast(self._known[part], part.type, node.type)
+                value = elements.cast(self._known[part], part.type, node.type)
+                if node.type != "float16":
+                    return value
+                if part.type in FLOATS:
+                    return self._nest.rounded_to_half(value)
+                # Halide would take a float32 on the way from an integer to a float16 for superfluous.
+                return elements.from_half_bits(elements.to_half_bits(value))
             case Call():
                 arguments = [self._known[part] for part in node.parts]
                 return self._call(node, arguments)
