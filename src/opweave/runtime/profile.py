@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from ..backends import Executable, Placement
     from .executable import MLGraph
 
+LONGEST = 70
+"""Letters of a title in a table; `Profile.steps` has all of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepProfile:
@@ -76,7 +79,7 @@ class Profile:
         copies: what `opweave.memory.copies` counted during one run, by reason. Other threads that copy at that time count.
         median: the time of a whole run in seconds, not measured step by step: the middle of all runs.
         minimum: the same, the best of all runs.
-        intermediates: bytes of the memory on the host that lies between segments.
+        intermediates: bytes of the memory that lies between segments.
         intermediates_alone: the bytes that they would take if none shared memory with another.
         pieces: how many they are.
     """
@@ -344,7 +347,7 @@ def duration(seconds: float) -> str:
 def _cells(step: StepProfile) -> tuple[str, ...]:
     return (
         str(step.segment),
-        step.title,
+        step.title if len(step.title) <= LONGEST else f"{step.title[: LONGEST - 1]}…",
         step.how,
         duration(step.median),
         duration(step.minimum),

@@ -280,7 +280,7 @@ class SegmentedExecutable:
     Attributes:
         graph: what runs; operations that nothing runs whole are decomposed in it.
         origin: for each of its nodes, the one of the user's graph that it stems from.
-        plan: how its intermediates share memory (those on the host).
+        plan: how its intermediates share memory; what lies in the memory of a kernel counts, too.
     """
 
     def __init__(
@@ -331,20 +331,19 @@ class SegmentedExecutable:
                     first.setdefault(operand, number)
                     last[operand] = number
                     arenas[operand] = arenas.get(operand) or runner.arena
-        host = memory.Plan((), 0, 0)
+        whole = memory.Plan((), 0, 0)
         for arena in dict.fromkeys(arenas.values()):
             operands = [operand for operand in first if arenas[operand] is arena]
             lives = [memory.Life(o.desc.byte_length, first[o], last[o]) for o in operands]
             plan = memory.plan(lives)
-            if arena is None:
-                host = plan
+            whole = memory.Plan(whole.offsets + plan.offsets, whole.peak + plan.peak, whole.total + plan.total)
             piece = Desc("uint8", (plan.peak,))
             raw = memory.allocate(piece) if arena is None else arena.allocate(piece)
             for operand, offset in zip(operands, plan.offsets, strict=True):
                 desc = operand.desc
                 flat = raw[offset : offset + desc.byte_length].view(desc.data_type)
                 self._fixed[operand] = flat.reshape(desc.shape)
-        return host
+        return whole
 
     # Binding ---------------------------------------------------------------------------------------------------------
 
