@@ -7,6 +7,7 @@ import importlib.util
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,23 @@ def test_a_view_keeps_the_memory_alive() -> None:
     gc.collect()
     library.load().allocate(Desc("int32", (1000,)))[:] = 0
     assert view.tolist() == list(range(0, 1000, 7))
+
+
+def test_the_memory_goes_with_the_last_that_uses_it() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        module = library.load()
+        arena = weakref.ref(module.arena)
+        x, out = inside(module, np.float32([1, -1])), module.allocate(Desc("float32", (2,)))
+        run = bind(module, "relu", {"x": x}, (out,))
+        run()
+        del module, x, out
+        assert arena() is not None
+        del run
+        assert arena() is None
+    finally:
+        gc.enable()
 
 
 def test_the_limit_of_the_memory() -> None:

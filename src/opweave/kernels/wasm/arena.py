@@ -41,6 +41,7 @@ class Arena:
         self.wide: bool = memory.type(store).is_64
         self.memory, self._limit = memory, limit
         self.armed = -1, 0
+        self._size = self._current_size()
         self.base = address_of(memory.data_ptr(store))
         self._free: list[tuple[int, int]] = []  # offset and size, in order, never two that touch
         # Arrays are collected at any moment, also while the lock is held; a deque needs none.
@@ -49,7 +50,16 @@ class Arena:
 
     @property
     def size(self) -> int:
-        """Bytes that the memory has now."""
+        """Bytes that the memory has now; while a function runs, those that it had before."""
+        if self.lock.acquire(blocking=False):
+            try:
+                self._size = self._current_size()
+            finally:
+                self.lock.release()
+        return self._size
+
+    def _current_size(self) -> int:
+        """The same, for who holds the lock."""
         size: int = self.memory.data_len(self.store)
         return size
 
@@ -92,7 +102,7 @@ class Arena:
 
     def _grow(self, room: int, what: str) -> None:
         """Add pages, as many as are missing behind a free piece at the end."""
-        end = self.size
+        end = self._current_size()
         at_end = self._free[-1][1] if self._free and sum(self._free[-1]) == end else 0
         pages = -(-(room - at_end) // PAGE)
         problem = (
@@ -131,8 +141,9 @@ class Arena:
 
     def owns(self, array: np.ndarray) -> bool:
         """Whether all of an array's memory lies in here."""
+        # All addresses up to the limit are reserved for this memory; nobody else's arrays are there.
         low, high = np.lib.array_utils.byte_bounds(array)
-        return self.base <= low and high <= self.base + self.size
+        return self.base <= low and high <= self.base + self._limit
 
     def offset(self, array: np.ndarray) -> int:
         """Where in the linear memory an array begins: the pointer that functions get."""

@@ -34,7 +34,6 @@ class Module:
         name: the file's name.
         timeout: seconds that a call may take.
         arena: the memory, where other modules may live, too.
-        home: the module that came with the memory: itself, or the one given as `memory=`.
     """
 
     def __init__(
@@ -50,10 +49,15 @@ class Module:
         blocks: Sequence[Block] = (),
     ) -> None:
         self.name, self.arena, self.timeout = name, arena, timeout
-        self.home = home or self
+        self._home = home
         self._types, self._names, self._functions = layout.functions, layout.names, functions
         self._stack, self._stack_top = stack, None if stack is None else stack.value(arena.store)
         self._blocks = blocks  # data and stack of a position-independent module
+
+    @property
+    def home(self) -> Module:
+        """The module that came with the memory: this one, or the one that was given as `memory=`."""
+        return self._home or self  # not an attribute: a module in a cycle would keep its memory until it is collected
 
     @property
     def exports(self) -> Mapping[str, FunctionType]:

@@ -1,0 +1,121 @@
+"""WebAssembly kernels between built-in operations: tensors in the module's memory, and nothing copied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from wasm_tools import wat
+
+import opweave as ow
+from opweave import memory
+from opweave.graph import Builder, Desc, Operand
+from opweave.kernels import wasm
+from opweave.kernels.wasm import library
+
+
+@ow.op
+def box3(self: Builder, x: Operand, *, label: str = "") -> Desc:
+    """The mean of windows of 3 × 3."""
+    *outer, h, w = x.shape
+    return Desc(x.data_type, (*outer, h - 2, w - 2))
+
+
+@ow.op
+def best(self: Builder, x: Operand, k: int, *, label: str = "") -> tuple[Desc, Desc]:
+    """The `k` greatest of each row, and where they stood."""
+    shape = (*x.shape[:-1], k)
+    return Desc(x.data_type, shape), Desc("int32", shape)
+
+
+@pytest.fixture
+def module() -> Iterator[wasm.Module]:
+    module = library.load()
+    box3.kernel("wasm", module, "box3", signature=library.SIGNATURES["box3"])
+    best.kernel("wasm", module, "top_k", signature=library.SIGNATURES["top_k"])
+    yield module
+    for op in (box3, best):
+        op.kernels.clear()
+
+
+def windows(x: np.ndarray) -> np.ndarray:
+    return np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(-2, -1)).mean((-1, -2))
+
+
+def test_built_in_operations_work_in_the_memory_of_the_module(module: wasm.Module) -> None:
+    context = ow.ml.create_context()
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", [1, 2, 12, 12])
+    f = np.random.default_rng(0).standard_normal((2, 2, 3, 3), dtype="float32")
+    middle = box3(builder, builder.conv2d(x, f), label="blur")
+    graph = builder.build({"y": builder.conv2d(middle, f)})
+    source = context.create_tensor("float32", [1, 2, 12, 12], writable=True, memory=module)
+    target = context.create_tensor("float32", [1, 2, 6, 6], readable=True, memory=module)
+    assert module.owns(source.memory())
+    assert module.owns(target.memory())
+    values = np.random.default_rng(1).standard_normal((1, 2, 12, 12), dtype="float32")
+    context.write_tensor(source, values)
+    memory.copies.reset()
+    context.dispatch(graph, {"x": source}, {"y": target})
+    assert memory.copies.count == 0
+    conv = torch.nn.functional.conv2d
+    expected = conv(
+        torch.from_numpy(windows(conv(torch.from_numpy(values), torch.from_numpy(f)).numpy())), torch.from_numpy(f)
+    )
+    np.testing.assert_allclose(target.numpy(), expected.numpy(), rtol=1e-4, atol=1e-4)
+    assert "wasm box3, kernels.wasm" in graph.explain()
+
+
+def test_what_lies_elsewhere_is_copied_and_counted(module: wasm.Module) -> None:
+    context = ow.ml.create_context()
+    builder = ow.MLGraphBuilder(context)
+    graph = builder.build({"y": box3(builder, builder.input("x", "float32", [5, 6]))})
+    x = np.arange(30, dtype="float32").reshape(5, 6)
+    memory.copies.reset()
+    np.testing.assert_allclose(context.compute(graph, {"x": x})["y"], windows(x), rtol=1e-6)
+    assert memory.copies.count == 2
+
+
+def test_several_results_and_calls_on_arrays(module: wasm.Module) -> None:
+    x = np.float32([[3, 1, 2], [5, 5, 6]])
+    values, places = best(x, 2)
+    assert np.asarray(values).tolist() == [[3, 2], [6, 5]]
+    assert np.asarray(places).tolist() == [[0, 2], [2, 0]]
+
+
+def test_a_trap_in_a_graph_leaves_everything_else_alone(module: wasm.Module) -> None:
+    faulty = wat('(func (export "f") (param i32 i32) unreachable)')
+
+    @ow.op
+    def fails(self: Builder, x: Operand, *, label: str = "") -> Desc:
+        """It does not work."""
+        return x.desc
+
+    fails.kernel("wasm", faulty, "f", signature="x*, out*")
+    context = ow.ml.create_context()
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", [4])
+    graph = builder.build({"y": fails(builder, x.relu(), label="here").relu()})
+    kept = context.create_tensor("float32", [4], readable=True, writable=True, memory=faulty)
+    context.write_tensor(kept, np.arange(4, dtype="float32"))
+    for _ in range(3):
+        with pytest.raises(ow.OperationError, match=r"^fails 'here': f of .* trapped: unreachable"):
+            context.compute(graph, {"x": np.ones(4, "float32")})
+    assert kept.numpy().tolist() == [0, 1, 2, 3]
+
+
+def test_a_signature_that_does_not_fit_is_told_at_build(module: wasm.Module) -> None:
+    @ow.op
+    def odd(self: Builder, x: Operand, *, label: str = "") -> Desc:
+        """It does not fit."""
+        return x.desc
+
+    odd.kernel("wasm", module, "conv2d", signature="x*, out*")
+    builder = ow.MLGraphBuilder(ow.ml.create_context())
+    y = odd(builder, builder.input("x", "float32", [4]), label="mine")
+    with pytest.raises(
+        ow.ValidationError, match=r"odd 'mine': the signature 'x\*, out\*' does not fit conv2d\(i32, .*2 values for 20"
+    ):
+        builder.build({"y": y})
