@@ -249,15 +249,15 @@ class _Decomposition:
     def __init__(self, op: CustomOp) -> None:
         self.op = op
         self.__signature__ = inspect.Signature(
-            [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY) for n in ("b", *op.operands, *op.attributes)]
+            [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY) for n in ("_builder", *op.operands, *op.attributes)]
         )
 
-    def __call__(self, b: Operations, **arguments: Any) -> Any:
+    def __call__(self, _builder: Operations, /, **arguments: Any) -> Any:
         from .expr.decompose import decompose as decompose_program
 
         inputs = {name: _descs(arguments[name]) for name in self.op.operands}
         program = program_of(self.op, inputs, {name: arguments[name] for name in self.op.attributes})
-        results = decompose_program(program, b, flat({name: arguments[name] for name in self.op.operands}))
+        results = decompose_program(program, _builder, flat({name: arguments[name] for name in self.op.operands}))
         return results if len(results) > 1 else results[0]
 
 

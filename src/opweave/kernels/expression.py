@@ -142,7 +142,7 @@ class ExpressionKernel:
             program = program_of(call.op, call.inputs, call.attributes)
         except ValidationError as error:
             raise ValidationError(f"{call.title}: {error}") from None
-        return PreparedExpression(kernels.compile(program, self.engine))
+        return PreparedExpression(program.name, kernels.compile(program, self.engine))
 
 
 class PreparedExpression:
@@ -150,8 +150,8 @@ class PreparedExpression:
 
     arena = None
 
-    def __init__(self, kernel: kernels.Kernel) -> None:
-        self.kernel = kernel
+    def __init__(self, name: str, kernel: kernels.Kernel) -> None:
+        self.name, self.kernel = name, kernel
 
     @property
     def detail(self) -> str:

@@ -52,6 +52,8 @@ class _Rewriter(Operations):
         outer, self._prefix = self._prefix, label or op.name
         try:
             result = call_with(op.decomposition, candidate.arguments, self)
+        except NotSupportedError as error:
+            raise NotSupportedError(f"{candidate.title}: {error}") from error
         finally:
             self._prefix = outer
         outputs: tuple[Operand, ...] = (result,) if isinstance(result, Operand) else tuple(result)

@@ -63,40 +63,56 @@ def partition(
 
 def _connected(nodes: list[Node], fits: Callable[[Node, Node], bool]) -> list[list[Node]]:
     """Nodes of one level and kind, divided into those that fit together; no two parts depend on each other in a circle."""
-    parts: list[list[Node]] = []
-    home: dict[Node, int] = {}
-    needs: list[set[int]] = []  # the parts that a part takes operands from
+    parts = _Parts()
+    for node in nodes:
+        makers = [operand.node for operand in node.operands if operand.node in parts.home]
+        home = parts.add(node, {parts.home[maker] for maker in makers if maker is not None})
+        for maker in makers:
+            assert maker is not None
+            if fits(maker, node):
+                home = parts.merge(parts.home[maker], home)
+    return [sorted(part, key=lambda node: node.serial) for part in parts.members.values()]
 
-    def reaches(start: int, goal: int) -> bool:
-        pending, seen = [start], set()
+
+class _Parts:
+    """Parts that are merged step by step."""
+
+    def __init__(self) -> None:
+        self.members: dict[int, list[Node]] = {}
+        self.needs: dict[int, set[int]] = {}  # the parts that a part takes operands from
+        self.home: dict[Node, int] = {}
+
+    def add(self, node: Node, needs: set[int]) -> int:
+        """A part of one node."""
+        number = node.serial
+        self.members[number], self.needs[number], self.home[node] = [node], needs, number
+        return number
+
+    def merge(self, producer: int, consumer: int) -> int:
+        """Make one part of two, unless a third one lies on a way between them; the part that `consumer` is in then."""
+        if producer == consumer or any(self._reaches(p, producer) for p in self.needs[consumer] - {producer}):
+            return consumer
+        self.members[producer] += self.members.pop(consumer)
+        self.needs[producer] |= self.needs.pop(consumer) - {producer}
+        for needs in self.needs.values():
+            if consumer in needs:
+                needs.discard(consumer)
+                needs.add(producer)
+        self.needs[producer].discard(producer)
+        self.home.update(dict.fromkeys(self.members[producer], producer))
+        return producer
+
+    def _reaches(self, start: int, goal: int) -> bool:
+        """Whether `start` takes something from `goal`, also through others."""
+        pending, seen = [start], {start}
         while pending:
             part = pending.pop()
             if part == goal:
                 return True
-            if part not in seen:
-                seen.add(part)
-                pending.extend(needs[part])
+            fresh = self.needs[part] - seen
+            seen |= fresh
+            pending += fresh
         return False
-
-    for node in nodes:
-        makers = [operand.node for operand in node.operands if operand.node in home]
-        sources = {home[maker] for maker in makers if maker is not None}
-        choice = None
-        for maker in reversed(makers):
-            assert maker is not None
-            target = home[maker]
-            others = sources - {target}
-            if fits(maker, node) and not any(reaches(other, target) for other in others):
-                choice = target
-                break
-        if choice is None:
-            choice = len(parts)
-            parts.append([])
-            needs.append(set())
-        parts[choice].append(node)
-        needs[choice] |= sources - {choice}
-        home[node] = choice
-    return parts
 
 
 def _ordered(graph: Graph, segments: list[Segment]) -> list[Segment]:

@@ -122,7 +122,9 @@ class _Choice:
     def _expression(self, part: Segment, device: str) -> _Runner:
         reads = [*_constants(part), *part.inputs]
         program, inputs = program_of_nodes(part.nodes, reads, part.outputs)
-        return _ExpressionRunner(part, PreparedExpression(kernels.compile(program, self.engine)), inputs, device)
+        return _ExpressionRunner(
+            part, PreparedExpression(program.name, kernels.compile(program, self.engine)), inputs, device
+        )
 
 
 def _constants(part: Segment) -> list[Operand]:
@@ -147,6 +149,7 @@ class _Runner:
 
     def __init__(self, part: Segment) -> None:
         self.part = part
+        self.name = ""  # what leads the messages of its engine
         self.title = ", ".join(node.title for node in part.nodes[:3]) + (", …" if len(part.nodes) > 3 else "")
 
     @property
@@ -211,6 +214,7 @@ class _ExpressionRunner(_Runner):
     def __init__(self, part: Segment, prepared: PreparedExpression, inputs: list[Operand], device: str) -> None:
         super().__init__(part)
         self.prepared, self.inputs, self.device = prepared, inputs, device
+        self.name = prepared.name
 
     @property
     def reads(self) -> list[Operand]:
@@ -436,10 +440,11 @@ class SegmentedCall:
                 for number, run in enumerate(runs):  # noqa: B007
                     run()
             except OperationError as error:
-                title = self.steps[number].title
-                if title in str(error):
+                step = self.steps[number]
+                if str(error).startswith(step.title):
                     raise
-                raise OperationError(f"{title}: {error}") from error
+                text = str(error).removeprefix(f"{owner.runners[step.segment].name}: ")
+                raise OperationError(f"{step.title}: {text}") from error
             finally:
                 owner._running = False
 
