@@ -53,7 +53,9 @@ class _Rewriter(Operations):
         try:
             result = call_with(op.decomposition, candidate.arguments, self)
         except NotSupportedError as error:
-            raise NotSupportedError(f"{candidate.title}: {error}") from error
+            if not str(error).startswith(f"{op.name}: "):  # of an operation inside, which says its own label
+                raise
+            raise NotSupportedError(f"{candidate.title}: {str(error).removeprefix(f'{op.name}: ')}") from error
         finally:
             self._prefix = outer
         outputs: tuple[Operand, ...] = (result,) if isinstance(result, Operand) else tuple(result)
