@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import onnx
@@ -148,6 +149,47 @@ def test_broken_buffers_are_left_to_who_reads_them() -> None:
     for text in (data[:-7], data[: len(data) // 2]):
         with pytest.raises(ow.DataError, match="not an ONNX model"):
             ow.InferenceSession(text)
+
+
+def parsed(data: bytes) -> onnx.ModelProto | None:
+    try:
+        return onnx.ModelProto.FromString(data)
+    except Exception:  # the parser's own
+        return None
+
+
+def restored(lean: bytes, data: bytes) -> onnx.ModelProto | None:
+    """What `without_weights` made, with the weights put back from where it says that they are."""
+    proto = parsed(lean)
+    for tensor in proto.graph.initializer if proto is not None else ():
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        if entries.get("location") == HERE:
+            offset, length = int(entries["offset"]), int(entries["length"])
+            tensor.raw_data = data[offset : offset + length]
+            del tensor.external_data[:]
+    for tensor in proto.graph.initializer if proto is not None else ():
+        tensor.ClearField("data_location")
+    return proto
+
+
+def test_damaged_models_are_read_as_the_parser_reads_them() -> None:
+    proto = product()
+    proto.graph.initializer[1].CopyFrom(numpy_helper.from_array(np.ones((4, 300), np.float32), "w"))
+    sound, random, lean_and_whole = proto.SerializeToString(), Random(1), 0
+    for _ in range(2000):
+        damaged = bytearray(sound)
+        at = random.choice((random.randrange(len(damaged)), random.randrange(400)))
+        if random.random() < 0.7:
+            damaged[at] = random.randrange(256)
+        else:
+            del damaged[at : at + random.choice((1, 2, 50))]
+        data = bytes(damaged)
+        lean = without_weights(memoryview(data))
+        if lean is not None:
+            whole = restored(data, data)
+            assert restored(lean, data) == whole
+            lean_and_whole += whole is not None
+    assert lean_and_whole > 200
 
 
 def test_a_model_cannot_name_itself(tmp_path: Path) -> None:
