@@ -46,8 +46,9 @@ Several modules can share a memory, `ow.wasm.load("more.wasm", memory=module)`, 
 
 from __future__ import annotations
 
+from . import library as library
 from .kernel import WasmKernel as WasmKernel
 from .loader import load as load
 from .module import Module as Module
 
-__all__ = ["Module", "WasmKernel", "load"]
+__all__ = ["Module", "WasmKernel", "library", "load"]
