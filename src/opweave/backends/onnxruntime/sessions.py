@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -60,12 +61,22 @@ def session_options(power_preference: PowerPreference) -> onnxruntime.SessionOpt
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", "/")
     options.log_severity_level = 4  # its errors are raised; its warnings speak of graphs that are meant to be so
+    allowed = _processors()
+    if allowed < (os.cpu_count() or 1):
+        # The engine would start, and pin, a thread for each processor of the machine, also for those we may not use.
+        options.intra_op_num_threads = allowed
     # Each session has threads of its own. How long they spin for more work, before they sleep, decides who else can run.
     if power_preference == "low-power":
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     else:
         options.add_session_config_entry("session.intra_op.spin_duration_us", str(SPIN_MICROSECONDS))
     return options
+
+
+def _processors() -> int:
+    """How many processors this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # not everywhere
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 def emit(
