@@ -1,0 +1,199 @@
+"""What `graph.profile` tells: steps, times that add up, bytes, copies, memory."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opweave as ow
+from opweave.errors import InvalidStateError, ValidationError
+from opweave.runtime.profile import CopyProfile
+
+CPU = ow.ml.create_context(accelerated=False)
+N = 1000
+
+
+@ow.op
+def doubled(self: ow.MLGraphBuilder, x: ow.MLOperand) -> ow.Desc:
+    return x.desc
+
+
+runs: list[np.ndarray] = []
+
+
+@doubled.kernel("cpu")
+def _(x: np.ndarray, out: np.ndarray) -> None:
+    runs.append(x.copy())
+    np.add(x, x, out=out)
+
+
+def built(context: ow.MLContext = CPU) -> ow.MLGraph:
+    """An abs -> doubled '<b>' -> a sum with weights, under two names."""
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", [N])
+    total = builder.add(doubled(builder.abs(x), label="<b>"), builder.constant(np.ones(N, "float32")))
+    return builder.build({"y": total, "twin": total})
+
+
+def test_each_step_is_measured() -> None:
+    profile = built().profile(repeat=5)
+    size = 4 * N
+    assert [(s.segment, s.title, s.reads, s.writes, s.is_copy) for s in profile.steps] == [
+        (0, "abs", size, size, False),
+        (1, "doubled '<b>'", size, size, False),
+        (2, "add", 2 * size, size, False),
+        (2, f"copy float32[{N}]: an output under another name", size, size, True),
+    ]
+    assert [step.how.split(",")[0] for step in profile.steps] == [
+        "ONNX Runtime",
+        "Python kernel",
+        "ONNX Runtime",
+        "copy",
+    ]
+    assert all(0 < step.minimum <= step.median for step in profile.steps)
+    assert sum(step.share for step in profile.steps) == pytest.approx(1)
+    assert profile.parts == pytest.approx(sum(step.median for step in profile.steps))
+    assert profile.overhead == pytest.approx(profile.median - profile.parts)
+    assert profile.steps[0].bandwidth == pytest.approx(2 * size / profile.steps[0].median)
+    assert (profile.repeat, profile.device, profile.minimum <= profile.median) == (5, "cpu", True)
+
+
+def test_copies_are_those_of_one_run() -> None:
+    assert built().profile(repeat=3).copies == (CopyProfile("an output under another name", 1, 4 * N),)
+    builder = ow.MLGraphBuilder(CPU)
+    graph = builder.build({"y": doubled(builder.input("x", "float32", [N]))})
+    assert graph.profile(repeat=1).copies == ()
+
+
+def test_memory_of_intermediates() -> None:
+    builder = ow.MLGraphBuilder(CPU)
+    value = builder.input("x", "float32", [N])
+    for _ in range(4):
+        value = doubled(value)
+    profile = builder.build({"y": value}).profile(repeat=1)
+    piece = -(-4 * N // 64) * 64
+    assert (profile.pieces, profile.intermediates, profile.intermediates_alone) == (3, 2 * piece, 3 * piece)
+    assert "intermediates: 11.8 KiB in 3 pieces, which share 7.9 KiB" in str(profile)
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_what_one_engine_runs_is_one_step(device: str) -> None:
+    builder = ow.MLGraphBuilder(ow.ml.create_context(device=device))
+    x = builder.input("x", "float32", [2, N])
+    weight = builder.constant(np.ones((N, 3), "float32"))
+    profile = builder.build({"y": builder.softmax(builder.matmul(x, weight), 1)}).profile(repeat=3)
+    (step,) = profile.steps
+    assert (step.title, step.reads, step.writes) == ("matmul, softmax", 4 * (2 * N + 3 * N), 4 * 6)
+    assert (step.share, step.median) == (1.0, profile.median)
+    assert (profile.pieces, profile.overhead) == (0, 0)
+    assert "intermediates" not in str(profile)
+
+
+def test_inputs_and_outputs_may_be_arrays_or_tensors() -> None:
+    graph = built()
+    data = np.arange(N, dtype="float32")
+    out = CPU.create_tensor("float32", [N], readable=True)
+    twin = np.zeros(N, "float32")
+    runs.clear()
+    graph.profile({"x": CPU.tensor_from(data)}, outputs={"y": out, "twin": twin}, repeat=2)
+    assert len(runs) == 2 + 2 * 2  # two before, then each run twice: as a whole, and step by step
+    assert all((run == data).all() for run in runs)
+    np.testing.assert_array_equal(out.numpy(), 2 * data + 1)
+    np.testing.assert_array_equal(twin, out.numpy())
+    runs.clear()
+    graph.profile({"x": data[::-1]}, repeat=1)
+    np.testing.assert_array_equal(runs[0], data[::-1])
+
+
+def test_random_inputs_suit_their_types() -> None:
+    builder = ow.MLGraphBuilder(CPU)
+    table = builder.input("table", "float16", [2, 4])
+    rows = builder.input("rows", "int64", [50])
+    graph = builder.build({"y": builder.gather(doubled(table), rows)})
+    runs.clear()
+    graph.profile(repeat=1)
+    graph.profile(repeat=1)
+    assert runs[0].dtype == np.float16
+    assert runs[0].std() > 0.1
+    np.testing.assert_array_equal(runs[0], runs[-1])  # the same for each profile
+
+
+def test_tables_for_people_and_numbers_for_tools() -> None:
+    profile = built().profile(repeat=2)
+    lines = str(profile).splitlines()
+    assert lines[0].split() == ["step", "runs", "as", "median", "min", "share", "read", "written", "GB/s"]
+    assert lines[2].startswith("1  doubled '<b>'  ")
+    assert lines[5:7][0] == ""
+    assert lines[6].startswith("whole run: ")
+    assert lines[-1] == "copies: 1 x an output under another name, 3.9 KiB"
+    numbers = json.loads(json.dumps(profile.to_dict()))
+    assert numbers["steps"][1]["title"] == "doubled '<b>'"
+    assert numbers["copies"] == [{"reason": "an output under another name", "count": 1, "bytes": 4 * N}]
+    assert numbers["overhead"] == profile.overhead
+    html = profile._repr_html_()
+    assert "doubled &#x27;&lt;b&gt;&#x27;" in html
+    assert html.count("<tr>") == 1 + len(profile.steps)
+
+    class Balanced(HTMLParser):
+        open: list[str]
+
+        def handle_starttag(self, tag: str, attrs: Any) -> None:
+            if tag != "br":
+                self.open.append(tag)
+
+        def handle_endtag(self, tag: str) -> None:
+            assert self.open.pop() == tag
+
+    parser = Balanced()
+    parser.open = []
+    parser.feed(html)
+    assert parser.open == []
+
+
+def test_long_titles_are_shortened_in_the_table_only() -> None:
+    builder = ow.MLGraphBuilder(CPU)
+    graph = builder.build({"y": doubled(builder.input("x", "float32", [2]), label="l" * 500)})
+    profile = graph.profile(repeat=1)
+    assert max(map(len, str(profile).splitlines())) < 200
+    assert "l" * 500 in profile.to_dict()["steps"][0]["title"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        ({"repeat": 0}, "profile: repeat must be a positive integer, got 0"),
+        ({"repeat": True}, "profile: repeat must be a positive integer, got True"),
+        ({"inputs": {}}, r"profile: inputs must hold \['x'\]; missing: \['x'\]"),
+        ({"inputs": 3}, "profile: inputs must map names to arrays or tensors, got 3"),
+        ({"inputs": {"x": np.zeros(3, "float32")}}, r"profile: input 'x' must be float32\[1000\], got shape \[3\]"),
+        ({"inputs": {"x": np.zeros(N)}}, "profile: input 'x'"),
+        ({"outputs": {"z": np.zeros(N)}}, r"profile: outputs must be among \['y', 'twin'\]; unknown: \['z'\]"),
+        ({"outputs": {"y": np.zeros(2 * N, "float32")[::2]}}, "profile: output 'y' must be C-contiguous and aligned"),
+        ({"outputs": {"y": np.frombuffer(bytes(4 * N), "float32")}}, "profile: output 'y' is read-only memory"),
+        (
+            {"inputs": {"x": CPU.create_tensor("int32", [N])}},
+            r"profile: input 'x' must be float32\[1000\], got a tensor int32\[1000\]",
+        ),
+    ],
+    ids=lambda value: None if isinstance(value, str) else "-".join(value),
+)
+def test_what_does_not_fit_is_refused(arguments: dict[str, Any], rule: str) -> None:
+    with pytest.raises(ValidationError, match=rule):
+        built().profile(**arguments)
+
+
+def test_outputs_must_not_overlap_inputs() -> None:
+    data = np.zeros(N, "float32")
+    with pytest.raises(ValidationError, match="overlaps that of"):
+        built().profile({"x": data}, outputs={"y": data})
+
+
+def test_a_destroyed_graph_is_not_measured() -> None:
+    graph = built()
+    graph.destroy()
+    with pytest.raises(InvalidStateError, match="the graph is destroyed"):
+        graph.profile()
