@@ -6,6 +6,7 @@ import gc
 import importlib.util
 import subprocess
 import sys
+import textwrap
 import threading
 import weakref
 from collections.abc import Callable
@@ -184,7 +185,9 @@ def test_the_limit_of_the_memory() -> None:
     bounded.allocate(Desc("uint8", (60000,)))
     with pytest.raises(ow.OperationError, match="exceed what the module declares, 131072"):
         bounded.allocate(Desc("uint8", (70000,)))
-    with pytest.raises(ow.OperationError, match="memory minimum size of 100 pages exceeds memory limits"):
+    with pytest.raises(
+        ow.OperationError, match="memory minimum size of 100 pages exceeds memory limits of 1048576 bytes"
+    ):
         wat('(memory (export "memory") 100)', memory_limit=1 << 20)
 
 
@@ -279,9 +282,12 @@ def test_every_byte_of_a_module_may_be_wrong() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"timeout": 0}, "timeout must be a positive number or None, got 0"),
+        ({"timeout": 0}, "timeout must be a positive number of seconds or None, got 0"),
+        ({"timeout": float("inf")}, "timeout must be a positive number of seconds or None, got inf"),
+        ({"timeout": float("nan")}, "timeout must be a positive number of seconds or None, got nan"),
+        ({"memory_limit": 1e6}, "memory_limit must be a positive number of bytes or None, got 1000000.0"),
         ({"timeout": "1"}, "timeout must be a positive number"),
-        ({"memory_limit": -1}, "memory_limit must be a positive number or None, got -1"),
+        ({"memory_limit": -1}, "memory_limit must be a positive number of bytes or None, got -1"),
         ({"memory": "other"}, "memory must be a module, got 'other'"),
         ({"source": 3}, "source must be a path or bytes, got int"),
     ],
@@ -620,3 +626,16 @@ def test_the_library_is_what_its_source_makes(tmp_path: Path) -> None:
     specification.loader.exec_module(tool)
     tool.build(tool.LIBRARY / "kernels.c", tmp_path / "made.wasm")
     assert (tmp_path / "made.wasm").read_bytes() == library.PATH.read_bytes()
+
+
+def test_the_example_of_the_documentation(tmp_path: Path) -> None:
+    """The C function and the commands that the package's page shows."""
+    page = textwrap.dedent(str(wasm.__doc__))
+    (tmp_path / "ops.c").write_text(page[page.index("    __attribute__") : page.index("    python -m ziglang cc")])
+    command = page[page.index("-m ziglang cc") : page.index("(`pip install ziglang`")].replace("\\\n", " ")
+    subprocess.run([sys.executable, *command.split()], cwd=tmp_path, check=True)
+    module = wasm.load(tmp_path / "ops.wasm")
+    x, out = inside(module, np.float32([1, 2, 3])), module.allocate(Desc("float32", (3,)))
+    bind(module, "scale", {"x": x}, (out,), alpha=1.5)()
+    assert out.tolist() == [1.5, 3, 4.5]
+    assert module.memory.size < 1 << 20

@@ -28,11 +28,11 @@ class Hostile:
 
 
 CALLS = [
-    Hostile("a loop without end", '(func (export "f") (param i32) (loop (br 0)))', "longer than its timeout of 0.1 s"),
+    Hostile("a loop without end", '(func (export "f") (param i32) (loop (br 0)))', "longer than its timeout of 0.2 s"),
     Hostile(
         "two functions that call each other in a loop",
         '(func $g (param i32)) (func (export "f") (param i32) (loop (call $g (local.get 0)) (br 0)))',
-        "longer than its timeout of 0.1 s",
+        "longer than its timeout of 0.2 s",
     ),
     Hostile(
         "recursion without end",
@@ -194,7 +194,7 @@ def _main(order: str) -> None:
     for case in [*LOADS, *CALLS]:
         message = ""
         try:
-            module = wat(case.text, memory_limit=1 << 23, timeout=0.1)
+            module = wat(case.text, memory_limit=1 << 23, timeout=0.2)
             if case in CALLS:
                 bind(module, "f", {}, (module.allocate(one),), "out*")()
         except ow.MLError as error:

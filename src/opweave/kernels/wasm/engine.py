@@ -114,7 +114,7 @@ if hasattr(os, "register_at_fork"):
 
 def ticks(timeout: float) -> int:
     """Ticks after which a call has run for at least `timeout` seconds: the first one may come at once, or just be missed."""
-    return math.ceil(timeout / TICK) + 2
+    return min(math.ceil(timeout / TICK) + 2, 1 << 62)
 
 
 @contextmanager
@@ -188,7 +188,7 @@ def explain(error: Exception, what: str, timeout: float | None, names: Mapping[i
     return OperationError(f"{what} trapped: {kind}{_where(error, names)}")
 
 
-def explain_load(error: Exception, name: str, timeout: float | None, names: Mapping[int, str]) -> MLError:
+def explain_load(error: Exception, name: str, timeout: float | None, names: Mapping[int, str], limit: int) -> MLError:
     """Our error for what went wrong while a module was instantiated."""
     if isinstance(error, library().Trap):
         if error.frames:
@@ -197,7 +197,7 @@ def explain_load(error: Exception, name: str, timeout: float | None, names: Mapp
     text = reason(error)
     # The engine tells limits from mistakes in words only.
     kind = OperationError if "limit" in text or "allocate" in text or "mmap" in text else DataError
-    return kind(f"{name}: {text}")
+    return kind(f"{name}: {text}{f' of {limit} bytes' if 'memory limits' in text else ''}")
 
 
 def reason(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from functools import partial
@@ -58,9 +59,10 @@ def load(
         ValidationError: an argument is wrong.
         MissingExtraError: wasmtime is not installed.
     """
-    for what, value in {"memory_limit": memory_limit, "timeout": timeout}.items():
-        fits = value is None or (isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0)
-        require(fits, f"wasm.load: {what} must be a positive number or None, got {value!r}")
+    fits = memory_limit is None or (type(memory_limit) is int and memory_limit > 0)
+    require(fits, f"wasm.load: memory_limit must be a positive number of bytes or None, got {memory_limit!r}")
+    fits = timeout is None or (type(timeout) in (int, float) and 0 < timeout < math.inf)
+    require(fits, f"wasm.load: timeout must be a positive number of seconds or None, got {timeout!r}")
     require(memory is None or isinstance(memory, Module), f"wasm.load: memory must be a module, got {memory!r}")
     if memory is not None:
         home = memory.home
@@ -91,7 +93,7 @@ class _Loader:
     """Loads one module: from its bytes to functions in a memory."""
 
     def __init__(
-        self, name: str, data: bytes, memory_limit: float | None, timeout: float | None, home: Module | None
+        self, name: str, data: bytes, memory_limit: int | None, timeout: float | None, home: Module | None
     ) -> None:
         self.wasm = library()
         self.name, self.timeout, self.home = name, timeout, home
@@ -102,7 +104,7 @@ class _Loader:
         self.layout = binary.read(data)
         self.dylink, wide = self.layout.dylink, self.layout.wide
         self.data = binary.with_stack_pointer(data, self.layout)
-        self.limit = int(min(memory_limit or physical(), WIDE if wide else NARROW))
+        self.limit = min(memory_limit or physical(), WIDE if wide else NARROW)
         if home is None:
             reservation = max(self.limit + -self.limit % PAGE, PAGE) if wide else NARROW
             self.store = self.wasm.Store(engine(timeout is not None, reservation))
@@ -127,7 +129,7 @@ class _Loader:
             externs = [provided[item.name](item.type) for item in compiled.imports]
             instance = self._guarded(arena, lambda: self.wasm.Instance(self.store, compiled, externs))
         except (self.wasm.WasmtimeError, self.wasm.Trap) as error:
-            raise explain_load(error, self.name, self.timeout, self.layout.names) from None
+            raise explain_load(error, self.name, self.timeout, self.layout.names, self.limit) from None
         exports = instance.exports(self.store)
         if arena is None:
             arena = self._own_arena(exports)
@@ -229,7 +231,7 @@ class _Loader:
             try:
                 self._guarded(module.arena, partial(function, self.store))
             except (self.wasm.WasmtimeError, self.wasm.Trap) as error:
-                raise explain_load(error, self.name, self.timeout, self.layout.names) from None
+                raise explain_load(error, self.name, self.timeout, self.layout.names, self.limit) from None
 
     def _guarded(self, arena: Arena | None, action: Callable[[], Any]) -> Any:
         """Run code of the module, alone in its store and for a limited time."""
