@@ -1,0 +1,681 @@
+"""The composites: the kernels of the engine, the decompositions on two back ends, and witnesses, on made-up calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings, strategies as st
+from samples import Call, Make
+from test_agreement import outputs_of, record
+from torch.nn import functional as F  # noqa: N812  (PyTorch's word)
+
+import opweave as ow
+from opweave import composites
+from opweave.custom import CustomOp
+from opweave.graph import Graph, Node
+from opweave.passes.legalise import legalise
+
+CPU = ow.ml.create_context(device="cpu")
+REFERENCE = ow.ml.create_context(device="reference")
+BOTH = ("float32", "float16")
+
+few = settings(max_examples=9, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+
+
+@dataclass(frozen=True)
+class Case:
+    """How to call a composite.
+
+    Attributes:
+        make: draws a call, with arrays of the operand "x" in the data type of the row, and the results that it must have.
+        types: the data types to test.
+        rtol, atol: of float32 results; `half` of float16 results, both ways.
+    """
+
+    make: Callable[[Make], tuple[Call, Sequence[Any]]]
+    types: Sequence[str]
+    rtol: float
+    atol: float
+    half: float
+
+
+Maker = Callable[[Make], tuple[Call, Sequence[Any]]]
+CASES: dict[CustomOp, Case] = {}
+
+
+def case(
+    op: CustomOp, types: Sequence[str] = BOTH, rtol: float = 2e-6, atol: float = 2e-6, half: float = 4e-3
+) -> Callable[[Maker], None]:
+    def register(make: Maker) -> None:
+        CASES[op] = Case(make, types, rtol, atol, half)
+
+    return register
+
+
+def wide(array: np.ndarray | None) -> Any:
+    """A PyTorch tensor in float64."""
+    return None if array is None else torch.from_numpy(array.astype(np.float64))
+
+
+# Activations ---------------------------------------------------------------------------------------------------------
+
+
+@case(composites.quick_gelu)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    x, alpha = make.array("x", make.shape()), make.choice((1.0, 1.702, -0.5))
+    return Call(x, alpha=alpha), [wide(x) * torch.sigmoid(alpha * wide(x))]
+
+
+@case(composites.fast_gelu)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    x = make.array("x", make.shape(1))
+    bias = make.array("x", x.shape[-1:]) if make.boolean() else None
+    return Call(x, bias), [F.gelu(wide(x) + (0 if bias is None else wide(bias)), approximate="tanh")]
+
+
+@case(composites.swiglu, rtol=4e-6)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    shape = make.shape()
+    gate, x = make.array("x", shape), make.array("x", shape)
+    return Call(gate, x), [F.silu(wide(gate)) * wide(x)]
+
+
+@case(composites.geglu, rtol=4e-6, atol=4e-6, half=1e-2)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    shape, approximate = make.shape(), make.choice(("none", "tanh"))
+    gate, x = make.array("x", shape), make.array("x", shape)
+    return Call(gate, x, approximate=approximate), [F.gelu(wide(gate), approximate=approximate) * wide(x)]
+
+
+# Normalisations ------------------------------------------------------------------------------------------------------
+
+
+@case(composites.rms_normalization)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    x = make.array("x", make.shape(1))
+    axis = make.integer(0, x.ndim - 1)
+    scale = make.array("x", x.shape[axis:])
+    return Call(x, scale, axis, epsilon=0.1), [F.rms_norm(wide(x), x.shape[axis:], wide(scale), 0.1)]
+
+
+def sums(make: Make) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None, Any]:
+    shape = make.shape(2, 3)
+    x, residual, scale = make.array("x", shape), make.array("x", shape), make.array("x", shape[-1:])
+    before = make.array("x", shape[-1:]) if make.boolean() else None
+    return x, residual, scale, before, wide(x) + wide(residual) + (0 if before is None else wide(before))
+
+
+@case(composites.skip_layer_norm, rtol=1e-5, atol=1e-5, half=2e-2)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    x, residual, scale, before, total = sums(make)
+    bias = make.array("x", scale.shape) if make.boolean() else None
+    wanted = F.layer_norm(total, scale.shape, wide(scale), wide(bias), 0.1)
+    return Call(x, residual, scale, bias, before, epsilon=0.1), [wanted, total]
+
+
+@case(composites.skip_rms_norm, rtol=1e-5, atol=1e-5, half=1e-2)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    x, residual, scale, before, total = sums(make)
+    return Call(x, residual, scale, before, epsilon=0.1), [F.rms_norm(total, scale.shape, wide(scale), 0.1), total]
+
+
+@case(composites.group_normalization, rtol=1e-5, atol=1e-5, half=2e-2)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    groups = make.integer(1, 3)
+    channels = groups * make.integer(1, 3)
+    x = make.array("x", (make.integer(1, 3), channels, *make.shape(0, 3)))
+    scale, bias = (make.array("x", (channels,)) if make.boolean() else None for _ in range(2))
+    # PyTorch refuses one element a group, whose result is the bias.
+    y = wide(x).reshape(x.shape[0], groups, -1)
+    y = (y - y.mean(2, keepdim=True)) / torch.sqrt(y.var(2, unbiased=False, keepdim=True) + 0.1)
+    column = (channels, *[1] * (x.ndim - 2))
+    y = y.reshape(x.shape) * (1 if scale is None else wide(scale).reshape(column))
+    return Call(x, scale, bias, groups=groups, epsilon=0.1), [y + (0 if bias is None else wide(bias).reshape(column))]
+
+
+@case(composites.log_softmax)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    x = make.array("x", make.shape(1), -1000, 1000)
+    axis = make.integer(0, x.ndim - 1)
+    return Call(x, axis), [F.log_softmax(wide(x), axis)]
+
+
+# Selection and movement ----------------------------------------------------------------------------------------------
+
+
+@case(composites.top_k, ("float32", "float16", "int32", "uint32", "int64", "uint64", "int8", "uint8"))
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    x = make.array("x", make.shape(1, 4), special=True)
+    if make.boolean():  # long enough to be done one by one
+        x = np.concatenate([x] * (-(-composites.selection.COUNTED // x.shape[0]) + 1))
+        axis = 0
+    else:
+        axis = make.integer(0, x.ndim - 1)
+    k, largest = make.integer(1, min(x.shape[axis], 7)), make.boolean()
+    keys = np.where(np.isnan(x), np.inf, x) if x.dtype.kind == "f" else x
+    if largest:  # a stable sort that goes down
+        order = x.shape[axis] - 1 - np.flip(np.argsort(np.flip(keys, axis), axis, kind="stable"), axis)
+    else:
+        order = np.argsort(keys, axis, kind="stable")
+    positions = np.take(order, range(k), axis)
+    index_type = make.choice(("int32", "int64"))
+    wanted = [np.take_along_axis(x, positions, axis), positions.astype(index_type)]
+    return Call(x, k, axis, largest=largest, index_type=index_type), wanted
+
+
+@case(composites.one_hot, ("int32", "int64"))
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    depth = make.integer(1, 5)
+    indices = make.array("x", make.shape(0, 4), -depth - 2, depth + 2)
+    axis = make.integer(0, indices.ndim)
+    on, off = make.choice(((1.0, 0.0), (3.0, -2.0)))
+    data_type = make.choice(("float32", "float16", "int64", "int8"))
+    wanted = np.full((*indices.shape, depth), off)
+    for place in np.ndindex(indices.shape):
+        if -depth <= indices[place] < depth:
+            wanted[place][int(indices[place])] = on
+    wanted = np.moveaxis(wanted, -1, axis).astype(data_type)
+    return Call(indices, depth, axis, on=on, off=off, data_type=data_type), [wanted]
+
+
+@case(composites.hard_max)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    x = make.array("x", make.shape(1))
+    axis = make.integer(0, x.ndim - 1)
+    wanted = np.zeros_like(x)
+    np.put_along_axis(wanted, np.expand_dims(x.argmax(axis), axis), 1, axis)
+    return Call(x, axis), [wanted]
+
+
+ALL = ("float32", "float16", "int32", "uint32", "int64", "uint64", "int8", "uint8")
+
+
+@case(composites.depth_to_space, ALL)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    block, (n, c, h, w) = make.integer(1, 3), make.shape(4, 4, 3)
+    x, mode = make.array("x", (n, c * block**2, h, w)), make.choice(("dcr", "crd"))
+    wanted = np.empty((n, c, h * block, w * block), x.dtype)
+    for i in range(block):
+        for j in range(block):
+            place = i * block + j
+            channels = slice(place * c, place * c + c) if mode == "dcr" else slice(place, None, block**2)
+            wanted[:, :, i::block, j::block] = x[:, channels]
+    if mode == "crd" and x.dtype.kind == "f":
+        np.testing.assert_array_equal(wanted, F.pixel_shuffle(torch.from_numpy(x), block))
+    return Call(x, block, mode=mode), [wanted]
+
+
+@case(composites.space_to_depth, ALL)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    block, (n, c, h, w) = make.integer(1, 3), make.shape(4, 4, 3)
+    x = make.array("x", (n, c, h * block, w * block))
+    parts = [x[:, :, i::block, j::block] for i in range(block) for j in range(block)]
+    return Call(x, block), [np.concatenate(parts, 1)]
+
+
+# Small integers ------------------------------------------------------------------------------------------------------
+
+
+@case(composites.matmul_n_bits, rtol=2e-5, atol=2e-4, half=2e-2)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    bits, size = make.choice((4, 8)), make.choice((16, 32, 64))
+    inner, columns = make.integer(1, 100), make.integer(1, 20)
+    blocks = -(-inner // size)
+    x = make.array("x", (*make.shape(1, 3), inner), -1, 1)
+    numbers = make._random.integers(0, 2**bits, (columns, blocks, size))
+    scale = (make._random.integers(1, 9, (columns, blocks)) / 2 ** (bits + 1)).astype(x.dtype)
+    zeros = make._random.integers(0, 2**bits, (columns, blocks)) if make.boolean() else None
+    bias = make.array("x", (columns,)) if make.boolean() else None
+    middle = np.full((columns, blocks), 2 ** (bits - 1)) if zeros is None else zeros
+    matrix = ((numbers - middle[..., None]) * scale[..., None].astype(float)).reshape(columns, -1)[:, :inner]
+    wanted = x.astype(float) @ matrix.T + (0 if bias is None else bias.astype(float))
+    packed = [None if array is None else composites.pack_bits(array, bits=bits) for array in (numbers, zeros)]
+    return Call(x, packed[0], scale, packed[1], bias, bits=bits, block_size=size), [wanted]
+
+
+# Attention -----------------------------------------------------------------------------------------------------------
+
+
+def attention(q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float | None) -> Any:
+    """PyTorch's, where a query that sees no key gives zeros."""
+    queries, keys = q.shape[2], k.shape[2]
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+    added = torch.zeros(q.shape[0], q.shape[1], queries, keys, dtype=torch.float64)
+    if mask is not None:
+        added = added + (torch.where(mask != 0, 0.0, -torch.inf) if mask.dtype == torch.uint8 else mask.double())
+    if causal:
+        added = added + torch.where(torch.ones(queries, keys).tril() > 0, 0.0, -torch.inf).double()
+    seen = added.amax(-1, keepdim=True) > -torch.inf
+    y = F.scaled_dot_product_attention(q, k, v, torch.where(seen, added, 0.0), scale=scale)
+    return torch.where(seen, y, 0.0)
+
+
+def mask_for(make: Make, shape: tuple[int, ...]) -> np.ndarray | None:
+    """None, or a mask that broadcasts: bytes, or numbers and minus infinity."""
+    kind = make.choice(("none", "bytes", "numbers"))
+    if kind == "none":
+        return None
+    if kind == "bytes":
+        return make._random.integers(0, 2, make.broadcastable(shape)).astype(np.uint8)
+    added = make.array("x", make.broadcastable(shape))
+    return np.asarray(np.where(make._random.random(added.shape) < 0.3, np.array(-np.inf, added.dtype), added))
+
+
+def scale_for(make: Make) -> dict[str, Any]:
+    return {"scale": 0.5} if make.boolean() else {}
+
+
+@case(composites.scaled_dot_product_attention, rtol=1e-5, atol=1e-5, half=2e-2)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    batches, groups, times, queries, keys, size = (make.integer(1, 4) for _ in range(6))
+    q = make.array("x", (batches, groups * times, queries, size), -2, 2)
+    k = make.array("x", (batches, groups, keys, size), -2, 2)
+    v = make.array("x", (batches, groups, keys, make.integer(1, 4)))
+    mask, causal, scale = mask_for(make, (*q.shape[:3], keys)), make.boolean(), scale_for(make)
+    shown = None if mask is None else torch.from_numpy(mask)
+    wanted = attention(wide(q), wide(k), wide(v), shown, causal, scale.get("scale"))
+    return Call(q, k, v, mask, causal=causal, **scale), [wanted]
+
+
+@case(composites.multi_head_attention, rtol=1e-5, atol=1e-5, half=2e-2)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    batches, heads, queries, keys, size = (make.integer(1, 4) for _ in range(5))
+    keys = queries if make.boolean() else keys
+    q = make.array("x", (batches, queries, heads * size), -2, 2)
+    k = make.array("x", (batches, keys, heads * size), -2, 2)
+    v = make.array("x", (batches, keys, heads * make.integer(1, 4)))
+    mask, causal, scale = mask_for(make, (batches, heads, queries, keys)), make.boolean(), scale_for(make)
+    a, b, c = (wide(x).reshape(*x.shape[:2], heads, -1).transpose(1, 2) for x in (q, k, v))
+    shown = None if mask is None else torch.from_numpy(mask)
+    wanted = attention(a, b, c, shown, causal, scale.get("scale")).transpose(1, 2).flatten(2)
+    return Call(q, k, v, mask, heads=heads, causal=causal, **scale), [wanted]
+
+
+@case(composites.group_query_attention, rtol=1e-5, atol=1e-5, half=2e-2)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    batches, groups, times, new, past = (make.integer(1, 3) for _ in range(5))
+    size, heads = make.choice((3, 8, 16)), groups * times
+    q = make.array("x", (batches, new, heads * size), -1, 1)
+    k, v = (make.array("x", (batches, new, groups * size), -1, 1) for _ in range(2))
+    split = [wide(x).reshape(*x.shape[:2], -1, size).transpose(1, 2) for x in (q, k, v)]
+    kind = make.choice(("none", "full", "room"))
+    scale = scale_for(make)
+    options = {"heads": heads, "groups": groups, **scale}
+    if kind == "none":
+        y = attention(split[0], split[1], split[2], None, True, scale.get("scale"))
+        return Call(q, k, v, **options), [y.transpose(1, 2).flatten(2), split[1], split[2]]
+    room = 0 if kind == "full" else new + make.integer(0, 2)
+    olds = [make.array("x", (batches, groups, past + room, size), -1, 1) for _ in range(2)]
+    lengths = make._random.integers(0, past + 1, batches) if room else np.full(batches, past)
+    results, memories = [], [np.full((batches, groups, past + (room or new), size), np.nan) for _ in range(2)]
+    for batch, length in enumerate(lengths):
+        both = [torch.cat([wide(old)[batch, :, :length], x[batch]], 1) for old, x in zip(olds, split[1:], strict=True)]
+        for memory, filled in zip(memories, both, strict=True):
+            memory[batch, :, : length + new] = filled
+        mask = torch.ones(new, length + new, dtype=torch.uint8).tril(length)
+        y = attention(split[0][batch, None], both[0][None], both[1][None], mask, False, scale.get("scale"))
+        results.append(y[0].transpose(0, 1).flatten(1))
+    if room:
+        olds[1][:, :, past:] = np.nan  # what stands in the room that is left is nobody's business
+        options["lengths"] = lengths.astype(np.int32)
+    return Call(q, k, v, *olds, **options), [torch.stack(results), *memories]
+
+
+@case(composites.rotary_embedding)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    batches, heads, length, half, rows = (make.integer(1, 4) for _ in range(5))
+    pairs, rows = make.integer(1, half), rows + length
+    angles = make._random.random((rows, pairs)) * 6
+    dtype = make.types["x"]
+    cos, sin = np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)
+    positions = make._random.integers(0, rows, (batches, length)) if make.boolean() else None
+    interleaved, joined = make.boolean(), make.boolean()
+    x = make.array("x", (batches, heads, length, 2 * half))
+    turned = x[..., : 2 * pairs].astype(float)
+    first, second = (slice(0, None, 2), slice(1, None, 2)) if interleaved else (slice(pairs), slice(pairs, None))
+    where = np.arange(length)[None] if positions is None else positions
+    numbers = (turned[..., first] + 1j * turned[..., second]) * (cos.astype(float) + 1j * sin)[where][:, None]
+    wanted = x.astype(float)
+    wanted[..., : 2 * pairs][..., first], wanted[..., : 2 * pairs][..., second] = numbers.real, numbers.imag
+    if joined:
+        x, wanted = (y.transpose(0, 2, 1, 3).reshape(batches, length, -1) for y in (x, wanted))
+    options = {"interleaved": interleaved, **({"heads": heads} if joined else {})}
+    return Call(np.ascontiguousarray(x), cos, sin, positions, **options), [wanted]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# All of them
+
+
+def run(context: ow.MLContext, op: CustomOp, call: Call) -> list[np.ndarray]:
+    builder, result, arrays = record(context, op, call)
+    graph = builder.build(outputs_of(result))
+    return list(context.compute(graph, {name: arrays[name] for name in graph.inputs}).values())
+
+
+def run_with_constants(op: CustomOp, call: Call) -> list[np.ndarray]:
+    """Run the call on ONNX Runtime where all operands but the first are known when the graph is built."""
+    builder, (first, *others) = ow.MLGraphBuilder(CPU), call.args
+    result = op(builder, builder.input("x", first.dtype.name, first.shape), *others, **call.kwargs)
+    return list(CPU.compute(builder.build(outputs_of(result)), {"x": first}).values())
+
+
+def run_decomposed(op: CustomOp, call: Call) -> list[np.ndarray]:
+    """Run the call on ONNX Runtime, which is not told that there is a rule for the composite."""
+    _, result, arrays = record(CPU, op, call)
+    graph = Graph.reaching(outputs_of(result))
+    backend = CPU.backend
+
+    def supports(node: Node) -> bool:
+        return not isinstance(node.op, CustomOp) and backend.supports(node)
+
+    executable = backend.compile(legalise(graph, supports)[0], device="cpu", power_preference="default")
+    outputs = {name: np.empty(o.shape, o.data_type) for name, o in graph.outputs.items()}
+    executable.bind({name: arrays[name] for name in graph.inputs}, outputs)()
+    return list(outputs.values())
+
+
+def check(op: CustomOp, call: Call, got: Sequence[np.ndarray], wanted: Sequence[Any]) -> None:
+    row = CASES[op]
+    assert len(got) == len(wanted)
+    for array, other in zip(got, wanted, strict=True):
+        expected = np.asarray(other, np.float64)
+        assert array.shape == expected.shape
+        if array.dtype.kind != "f":
+            np.testing.assert_array_equal(array, np.asarray(other), err_msg=repr(call))
+            continue
+        known = ~np.isnan(expected) if op is composites.group_query_attention else np.ones(expected.shape, bool)
+        half = array.dtype == np.float16
+        np.testing.assert_allclose(
+            array[known].astype(np.float64),
+            expected[known],
+            rtol=row.half if half else row.rtol,
+            atol=row.half if half else row.atol,
+            err_msg=repr(call),
+        )
+
+
+RUNS: dict[str, Callable[[CustomOp, Call], list[np.ndarray]]] = {
+    "engine": lambda op, call: run(CPU, op, call),
+    "constants": run_with_constants,
+    "decomposed": run_decomposed,
+    "reference": lambda op, call: run(REFERENCE, op, call),
+}
+
+
+@pytest.mark.parametrize("how", RUNS)
+@pytest.mark.parametrize(
+    ("op", "data_type"), [pytest.param(op, t, id=f"{op.name}-{t}") for op, row in CASES.items() for t in row.types]
+)
+def test_results_are_those_of_the_witness(op: CustomOp, data_type: str, how: str) -> None:
+    @few
+    @given(st.data())
+    def check_one(data: st.DataObject) -> None:
+        call, wanted = CASES[op].make(Make(data.draw, {"x": data_type}))
+        check(op, call, RUNS[how](op, call), wanted)
+
+    check_one()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What the engine does itself
+
+
+def floats(*shape: int) -> np.ndarray:
+    return np.linspace(-1, 1, int(np.prod(shape)), dtype="float32").reshape(shape)
+
+
+Q = floats(1, 4, 16)
+HOW: dict[CustomOp, tuple[str, Call]] = {
+    composites.depth_to_space: ("native", Call(floats(1, 4, 2, 2), 2)),
+    composites.fast_gelu: ("native", Call(floats(2, 4), floats(4))),
+    composites.geglu: ("decomposed", Call(floats(2, 4), floats(2, 4))),
+    composites.group_normalization: ("decomposed", Call(floats(1, 4, 2), groups=2)),
+    composites.group_query_attention: ("native", Call(Q, floats(1, 4, 8), floats(1, 4, 8), heads=2, groups=1)),
+    composites.hard_max: ("native", Call(floats(2, 4))),
+    composites.integer_matmul: (
+        "native",
+        Call(np.ones((2, 2), "uint8"), np.ones((2, 2), "uint8"), np.zeros((), "uint8"), np.zeros((), "uint8")),
+    ),
+    composites.local_response_normalization: ("native", Call(floats(1, 4, 2, 2), 3)),
+    composites.log_softmax: ("native", Call(floats(2, 4))),
+    composites.matmul_n_bits: (
+        "native",
+        Call(floats(2, 16), np.zeros((3, 1, 8), "uint8"), floats(3, 1), block_size=16),
+    ),
+    composites.multi_head_attention: ("native", Call(Q, Q, Q, heads=2, causal=True)),
+    composites.one_hot: ("decomposed", Call(np.int64([0, 1]), 3)),
+    composites.quick_gelu: ("native", Call(floats(2, 4))),
+    composites.rms_normalization: ("native", Call(floats(2, 4), floats(4))),
+    composites.rotary_embedding: ("native", Call(floats(1, 2, 3, 8), floats(3, 4), floats(3, 4))),
+    composites.scaled_dot_product_attention: ("decomposed", Call(*[floats(1, 2, 3, 4)] * 3)),
+    composites.skip_layer_norm: ("native", Call(floats(2, 4), floats(2, 4), floats(4))),
+    composites.skip_rms_norm: ("native", Call(floats(2, 4), floats(2, 4), floats(4))),
+    composites.space_to_depth: ("native", Call(floats(1, 1, 2, 2), 2)),
+    composites.swiglu: ("decomposed", Call(floats(2, 4), floats(2, 4))),
+    composites.thresholded_relu: ("native", Call(floats(2, 4))),
+    composites.top_k: ("native", Call(np.int64([3, 1, 2]), 2)),
+}
+"""Each composite, how the engine does it, and a call that shows it."""
+
+
+def test_every_composite_is_tested() -> None:
+    everything = {
+        op for name, op in vars(composites).items() if name in composites.__all__ and isinstance(op, CustomOp)
+    }
+    assert everything == HOW.keys()
+    elsewhere = {composites.integer_matmul, composites.local_response_normalization, composites.thresholded_relu}
+    assert everything - CASES.keys() == elsewhere  # these are tested in test_composite.py
+
+
+@pytest.mark.parametrize("op", HOW, ids=lambda op: op.name)
+def test_the_engine_takes_it_whole(op: CustomOp) -> None:
+    how, call = HOW[op]
+    builder, result, _ = record(CPU, op, call)
+    assert builder.build(outputs_of(result)).explain().splitlines()[-1].split()[:3] == [op.name, "cpu", how]
+
+
+@pytest.mark.parametrize("op", HOW, ids=lambda op: op.name)
+def test_written_models_need_only_onnx(op: CustomOp, tmp_path: Path) -> None:
+    _, call = HOW[op]
+    builder, result, arrays = record(CPU, op, call)
+    graph = builder.build(outputs_of(result))
+    path = tmp_path / "model.onnx"
+    ow.onnx.save(graph, path)
+    assert {entry.domain for entry in onnx.load(path).opset_import} == {""}
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    found = session.run(None, {name: arrays[name] for name in graph.inputs})
+    for array, wanted in zip(found, run(CPU, op, call), strict=True):
+        np.testing.assert_allclose(array, wanted, rtol=1e-5, atol=1e-5)
+
+
+# Calls ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op", HOW, ids=lambda op: op.name)
+def test_on_arrays_and_tensors(op: CustomOp) -> None:
+    _, call = HOW[op]
+    wanted = run(REFERENCE, op, call)
+    context = ow.ml.create_context(device="reference")
+    tensors = [context.tensor_from(x) if isinstance(x, np.ndarray) else x for x in call.args]
+    for args in (call.args, tensors):
+        found = op(*args, **call.kwargs)
+        found = found if isinstance(found, tuple) else (found,)
+        for array, other in zip(found, wanted, strict=True):
+            array = array.numpy() if isinstance(array, ow.MLTensor) else array
+            np.testing.assert_allclose(array, other, rtol=1e-5, atol=1e-5)
+
+
+def test_operands_need_no_builder() -> None:
+    builder = ow.MLGraphBuilder(CPU)
+    x = builder.input("x", "float32", [2, 4])
+    y = composites.swiglu(composites.rms_norm(x, np.ones(4, "float32")), x, label="gate")
+    graph = builder.build({"y": y})
+    assert [line.split()[0] for line in graph.explain().splitlines()[-2:]] == ["rms_normalization", "swiglu"]
+
+
+def test_top_k_of_equals_and_of_nan() -> None:
+    x = np.array([np.nan, 2, np.inf, 2, -np.inf, np.nan, 2], "float32")
+    for context in (CPU, REFERENCE):
+        values, positions = run(context, composites.top_k, Call(x, 7))
+        assert positions.tolist() == [0, 2, 5, 1, 3, 6, 4]
+        np.testing.assert_array_equal(values, x[positions])
+        assert run(context, composites.top_k, Call(x, 7, largest=False))[1].tolist() == [4, 1, 3, 6, 0, 2, 5]
+
+
+@pytest.mark.parametrize("context", [CPU, REFERENCE], ids=["cpu", "reference"])
+def test_generation_token_by_token(context: ow.MLContext) -> None:
+    """With a memory that has room, one token after the other gives what all at once give."""
+    x = np.random.default_rng(0).standard_normal((3, 2, 6, 16)).astype("float32")
+    options = {"heads": 2, "groups": 2}
+    whole = run(context, composites.group_query_attention, Call(x[0], x[1], x[2], **options))
+    memories = [np.full((2, 2, 8, 8), np.nan, "float32") for _ in range(2)]
+    for step in range(6):
+        now = [np.ascontiguousarray(part[:, step : step + 1]) for part in x]
+        call = Call(*now, *memories, np.full(2, step, "int32"), **options)
+        y, *memories = run(context, composites.group_query_attention, call)
+        np.testing.assert_allclose(y[:, 0, :], whole[0][:, step, :], rtol=1e-5, atol=1e-5)
+    for memory, wanted in zip(memories, whole[1:], strict=True):
+        np.testing.assert_array_equal(memory[:, :, :6], wanted)
+
+
+@pytest.mark.parametrize("context", [CPU, REFERENCE], ids=["cpu", "reference"])
+def test_a_query_that_sees_nothing_gives_zeros(context: ow.MLContext) -> None:
+    x = np.ones((1, 2, 4), "float32")
+    for mask in (np.uint8([[1, 0], [0, 0]]), np.float32([[0, 1], [-np.inf, -np.inf]])):
+        for is_known in (True, False):
+            builder = ow.MLGraphBuilder(context)
+            given_mask = mask if is_known else builder.input("mask", mask.dtype.name, [2, 2])
+            query = builder.input("x", "float32", x.shape)
+            y = composites.multi_head_attention(query, x, x, given_mask, heads=2)
+            found = context.compute(builder.build({"y": y}), {"x": x} if is_known else {"x": x, "mask": mask})["y"]
+            assert found.tolist() == [[[1] * 4, [0] * 4]]
+
+
+# Messages ------------------------------------------------------------------------------------------------------------
+
+X = floats(2, 4)
+HEADS = floats(1, 2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("op", "call", "message"),
+    [
+        (composites.rms_norm, Call(X, X, 2), "rms_normalization: axis must be in [0, 2), got 2"),
+        (composites.rms_norm, Call(X, X), "scale must have shape [4], the sizes of the axes, got float32[2, 4]"),
+        (composites.log_softmax, Call(X, -1), "log_softmax: axis must be in [0, 2), got -1"),
+        (composites.skip_layer_norm, Call(X, X[:1], X[0]), "residual must have shape [2, 4], that of input"),
+        (composites.skip_rms_norm, Call(X, X, X[0, :2]), "scale must have shape [4], the size of the last axis"),
+        (
+            composites.group_normalization,
+            Call(X, groups=3),
+            "groups must divide the channels, got 3 groups of 4 channels",
+        ),
+        (
+            composites.group_normalization,
+            Call(X, X[0, :2], groups=2),
+            "scale must have shape [4], the number of channels",
+        ),
+        (composites.fast_gelu, Call(X, X[0, :3]), "bias must have shape [4], the size of the last axis"),
+        (composites.swiglu, Call(X, X[:1]), "input must have shape [2, 4], that of gate, got float32[1, 4]"),
+        (composites.geglu, Call(X, X, approximate="erf"), "approximate must be 'none' or 'tanh', got 'erf'"),
+        (composites.depth_to_space, Call(HEADS, 2), "channels must be a multiple of 4, block_size squared"),
+        (composites.depth_to_space, Call(HEADS, 0), "block_size must be greater than 0, got 0"),
+        (composites.space_to_depth, Call(HEADS, 2), "height and width must be multiples of 2, the block_size"),
+        (composites.top_k, Call(X, 5), "top_k: k must be in [1, 4], the size of axis 1, got 5"),
+        (composites.top_k, Call(X, 1, index_type="int8"), "index_type must be 'int32' or 'int64', got 'int8'"),
+        (composites.one_hot, Call(np.int64([1]), 0), "depth must be greater than 0, got 0"),
+        (composites.one_hot, Call(np.int64([1]), 3, 2), "axis must be in [0, 1], got 2"),
+        (composites.one_hot, Call(np.int64([1]), 3, data_type="float64"), "data_type must be float32, float16"),
+        (composites.hard_max, Call(X, 7), "axis must be in [0, 2), got 7"),
+        (
+            composites.matmul_n_bits,
+            Call(X, np.zeros((1, 1, 8), "uint8"), X[:1, :1], bits=3),
+            "bits must be 4 or 8, got 3",
+        ),
+        (
+            composites.matmul_n_bits,
+            Call(X, np.zeros((1, 1, 8), "uint8"), X[:1, :1], block_size=24),
+            "block_size must be a power of two, 16 or more, got 24",
+        ),
+        (
+            composites.matmul_n_bits,
+            Call(X, np.zeros((1, 1, 7), "uint8"), X[:1, :1], block_size=16),
+            "weight must have shape [1, 1, 8], blocks of 16 numbers of 4 bits for the last axis of input",
+        ),
+        (
+            composites.scaled_dot_product_attention,
+            Call(HEADS, HEADS[..., :3], HEADS),
+            "key must have shape [1, 2, 3, 4], of the batches and head size of query",
+        ),
+        (
+            composites.scaled_dot_product_attention,
+            Call(HEADS[:, :1], HEADS, HEADS),
+            "the heads of query must be a multiple of those of key, got 1 and 2",
+        ),
+        (
+            composites.scaled_dot_product_attention,
+            Call(HEADS, HEADS, HEADS, np.zeros(2, "uint8")),
+            "mask must broadcast to [1, 2, 3, 3], got uint8[2]",
+        ),
+        (
+            composites.scaled_dot_product_attention,
+            Call(HEADS, HEADS, HEADS, np.zeros(3, "float16")),
+            "mask must be uint8 or float32, the data type of query, got float16[3]",
+        ),
+        (composites.multi_head_attention, Call(Q, Q, Q, heads=3), "the last axis of query must divide into 3 heads"),
+        (composites.multi_head_attention, Call(Q, Q, Q, heads=0), "the last axis of query must divide into 0 heads"),
+        (composites.group_query_attention, Call(Q, Q, Q, heads=4, groups=3), "groups must divide the 4 heads, got 3"),
+        (
+            composites.group_query_attention,
+            Call(Q, Q, Q, HEADS, heads=4, groups=4),
+            "past_key and past_value must be given together",
+        ),
+        (
+            composites.group_query_attention,
+            Call(Q, Q[..., :8], Q[..., :8], HEADS, HEADS, np.int32([1]), heads=4, groups=2),
+            "past_key must have room for 4 new keys, got float32[1, 2, 3, 4]",
+        ),
+        (
+            composites.rotary_embedding,
+            Call(HEADS, floats(2, 2), floats(2, 2)),
+            "cosines must have a row for each of 3 positions",
+        ),
+        (composites.rotary_embedding, Call(Q, X, X), "the last axis of input must divide into 0 heads"),
+        (composites.rotary_embedding, Call(HEADS, floats(3, 3), floats(3, 3)), "cosines must be of at most 2 pairs"),
+    ],
+)
+def test_messages(op: CustomOp, call: Call, message: str) -> None:
+    with pytest.raises(ow.ValidationError) as raised:
+        op(*call.args, **call.kwargs)
+    assert str(raised.value).startswith(f"{op.name}: ")
+    assert message in str(raised.value)
+    assert ".py" not in str(raised.value)
+
+
+def test_positions_that_are_known_must_exist() -> None:
+    builder = ow.MLGraphBuilder(CPU)
+    x, table = builder.input("x", "float32", [1, 2, 3, 4]), floats(3, 2)
+    with pytest.raises(
+        ow.ValidationError, match=r"rotary_embedding 'turn': positions must be in \[0, 3\), .* got 0 to 3"
+    ):
+        composites.rotary_embedding(x, table, table, np.int64([[0, 3, 1]]), label="turn")
+
+
+def test_pack_bits() -> None:
+    numbers = np.arange(16).reshape(2, 8)[:, :7]
+    packed = composites.pack_bits(numbers)
+    assert packed.tolist() == [[0x10, 0x32, 0x54, 0x06], [0x98, 0xBA, 0xDC, 0x0E]]
+    assert composites.pack_bits(numbers, bits=8).dtype == np.uint8
+    with pytest.raises(ow.ValidationError, match=r"pack_bits: numbers must be integers in \[0, 16\)"):
+        composites.pack_bits(np.array([16]))
+    with pytest.raises(ow.ValidationError, match="pack_bits: bits must be 4 or 8, got 2"):
+        composites.pack_bits(numbers, bits=2)
