@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -14,6 +15,9 @@ STILL_LARGE = 30
 """From so many on after that, blocks that repeat become one."""
 LONGEST_PERIOD = 8
 """Of so many blocks at most a pattern consists that repeats."""
+
+EVERYWHERE = 3
+"""Inputs that more boxes than that take go everywhere."""
 
 
 def condense(picture: Picture) -> Picture:
@@ -70,9 +74,11 @@ def _repeats(picture: Picture) -> list[list[list[int]]]:
 def _blocks(picture: Picture, indices: Sequence[int]) -> list[list[int]]:
     """Boxes in order, cut wherever one value alone goes on."""
     last: dict[tuple[int, int], int] = {}
-    inputs = {index for index, box in enumerate(picture.boxes) if box.style == "input"}
+    users = Counter(edge.source for edge in picture.edges)
+    # Inputs that go everywhere (masks, positions) do not hold together what they go to.
+    everywhere = {n for n, box in enumerate(picture.boxes) if box.style == "input" and users[n] > EVERYWHERE}
     for edge in picture.edges:
-        if edge.source not in inputs:
+        if edge.source not in everywhere:
             key = edge.source, edge.port
             last[key] = max(last.get(key, 0), edge.target)
     blocks: list[list[int]] = [[]]

@@ -1,0 +1,322 @@
+"""Drawings of graphs: everything is in them, nothing lies on anything else, and names cannot break out."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import opweave as ow
+from opweave.demo.network import Network
+from opweave.errors import DataError, InvalidStateError
+from opweave.runtime.drawing import render
+from opweave.runtime.drawing.condense import LARGE, condense
+from opweave.runtime.drawing.layout import Item, Link, layout, spread
+from opweave.runtime.drawing.picture import Box, Edge, Lane, Picture
+
+CPU = ow.ml.create_context(accelerated=False)
+SVG = "{http://www.w3.org/2000/svg}"
+HOSTILE = "</text><script>alert(1)</script>&amp;\x1b\x00\ud800\"'"
+
+
+@ow.op
+def both(self: ow.MLGraphBuilder, x: ow.MLOperand) -> tuple[ow.Desc, ow.Desc]:
+    return x.desc, ow.Desc("int32", x.shape)
+
+
+@both.kernel("cpu")
+def _(x: np.ndarray, out: tuple[np.ndarray, np.ndarray]) -> None:
+    out[0][...] = x
+    out[1][...] = x
+
+
+def parsed(drawing: str) -> ElementTree.Element:
+    return ElementTree.fromstring(drawing)
+
+
+def texts(root: ElementTree.Element, kind: str = "text") -> list[str]:
+    return [element.text or "" for element in root.iter(f"{SVG}{kind}")]
+
+
+def rectangles(root: ElementTree.Element, kind: str) -> Iterator[tuple[float, float, float, float]]:
+    """Left, top, right and bottom of the rectangles of a class."""
+    for element in root.iter(f"{SVG}rect"):
+        if kind in element.get("class", "").split():
+            x, y, width, height = (float(element.get(name, "0")) for name in ("x", "y", "width", "height"))
+            yield x, y, x + width, y + height
+
+
+def check_apart(root: ElementTree.Element) -> None:
+    """Boxes lie within the drawing, each on its own."""
+    boxes = [*rectangles(root, "box"), *rectangles(root, "end")]
+    width, height = float(root.get("width", "0")), float(root.get("height", "0"))
+    for left, top, right, bottom in boxes:
+        assert 0 <= left < right <= width
+        assert 0 <= top < bottom <= height
+    for one, other in itertools.combinations(boxes, 2):
+        apart = one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
+        shifted = (one[0] - other[0], one[1] - other[1]) in ((4, 4), (-4, -4))  # the second sheet of several operations
+        assert apart or shifted, (one, other)
+
+
+def mixed() -> ow.MLGraph:
+    """conv2d -> both (a kernel) -> conv2d, and results under several names."""
+    builder = ow.MLGraphBuilder(CPU)
+    x = builder.input("image", "float32", [1, 4, 8, 8])
+    weight = builder.constant(np.zeros((4, 4, 3, 3), "float32"))
+    stem = builder.conv2d(x, weight, padding=[1, 1, 1, 1], label="stem")
+    values, kinds = both(stem, label="own")
+    head = builder.mul(builder.conv2d(values, weight, label="head"), 0.5)
+    return builder.build({"y": head, "twin": head, "kinds": kinds})
+
+
+def test_everything_is_there() -> None:
+    root = parsed(mixed().draw())
+    shown = texts(root)
+    for word in ("image", "conv2d", "'stem'", "both", "'own'", "'head'", "mul", "y", "twin", "kinds"):
+        assert word in shown, word
+    assert shown.count("conv2d") == 2
+    assert shown.count("filter 4×4×3×3") == 2
+    assert "b 0.5" in shown
+    for text in ("float32[1, 4, 8, 8]", "int32[1, 4, 8, 8]", "float32[1, 4, 6, 6]"):
+        assert text in shown
+    assert [text for text in shown if text.startswith("segment")] == ["segment 0", "segment 1", "segment 2"]
+    assert shown.count("ONNX Runtime") == 2
+    assert any(text.startswith("test_drawing.py:") for text in shown)
+    (tooltip,) = (text for text in texts(root, "title") if text.startswith("conv2d 'stem'"))
+    assert "padding = [1, 1, 1, 1]" in tooltip
+    assert "native on cpu: ONNX Runtime" in tooltip
+    check_apart(root)
+
+
+def test_custom_operations_and_copies_stand_out() -> None:
+    root = parsed(mixed().draw())
+    assert len(list(rectangles(root, "custom"))) == 1
+    assert len(list(rectangles(root, "kernel"))) == 1 + 2  # the lane, and what lies behind its two labels
+    copied = [group for group in root.iter(f"{SVG}g") if group.get("class") == "copied"]
+    assert [group.findtext(f"{SVG}title") for group in copied] == ["float32[1, 4, 6, 6], copied"]
+
+
+def test_lanes_lie_in_the_order_in_which_they_run() -> None:
+    root = parsed(mixed().draw())
+    heads: dict[str | None, float] = {}
+    for element in root.iter(f"{SVG}text"):
+        heads.setdefault(element.text, float(element.get("y", "0")))
+    order = ["inputs", "segment 0", "'stem'", "segment 1", "'own'", "segment 2", "'head'", "mul", "outputs"]
+    places = [heads[name] for name in order]
+    assert places == sorted(places)
+
+
+def test_an_engine_that_runs_everything_has_one_lane() -> None:
+    builder = ow.MLGraphBuilder(CPU)
+    x = builder.input("small", "float32", [1, 1, 60, 60])
+    root = parsed(builder.build({"large": Network.load().build(builder, x)}).draw())
+    shown = texts(root)
+    assert len(list(rectangles(root, "engine"))) > 1
+    assert [text for text in shown if text.startswith("segment")] == []
+    assert "ONNX Runtime" in shown
+    assert shown.count("leaky_relu") == 5
+    check_apart(root)
+
+
+def test_parts_of_a_composite_are_shown_where_segments_divide_it() -> None:
+    @ow.composite
+    def whole(b: Any, x: ow.MLOperand) -> Any:
+        return b.abs(x) + 1
+
+    @ow.composite
+    def divided(b: Any, x: ow.MLOperand) -> Any:
+        return b.exp(both(b.sqrt(x))[0])
+
+    builder = ow.MLGraphBuilder(CPU)
+    x = builder.input("x", "float32", [4])
+    shown = texts(parsed(builder.build({"y": divided(whole(x))}).draw()))
+    assert {"whole", "sqrt", "both", "exp"} <= set(shown)
+    assert not {"divided", "abs", "add"} & set(shown)
+
+
+def test_the_reference_back_end_draws_what_it_decomposes() -> None:
+    @ow.composite
+    def shifted(b: Any, x: ow.MLOperand) -> Any:
+        return b.abs(x) + 1
+
+    builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
+    graph = builder.build({"y": builder.relu(shifted(builder.input("x", "float32", [4])))})
+    root = parsed(graph.draw())
+    assert {"shifted", "relu"} <= set(texts(root))
+    assert any("decomposed on reference: NumPy: abs, add" in text for text in texts(root, "title"))
+
+
+def test_names_cannot_break_out() -> None:
+    builder = ow.MLGraphBuilder(CPU)
+    x = builder.input(HOSTILE, "float32", [4])
+    y = both(builder.relu(x, label=HOSTILE), label=HOSTILE)[0]
+    graph = builder.build({HOSTILE: builder.relu(y, label=HOSTILE * 20)})
+    for drawing in (graph.draw(), graph._repr_html_()):
+        root = parsed(drawing)
+        assert not list(root.iter(f"{SVG}script"))
+        assert {element.tag.removeprefix(SVG) for element in root.iter()} == {
+            "svg",
+            "title",
+            "style",
+            "rect",
+            "g",
+            "path",
+            "text",
+        }
+        drawing.encode()
+        assert "\x1b" not in drawing
+    assert sum("<script>" in text for text in texts(parsed(drawing))) > 3
+    profile = graph.profile(repeat=1)
+    assert "<script>" not in profile._repr_html_()
+
+
+def test_characters_that_xml_forbids_are_shown_by_their_code() -> None:
+    picture = Picture([Box("a\x00\ud800b", 0, tooltip=HOSTILE)], [], [Lane((HOSTILE,))])
+    drawing = render(picture, HOSTILE)
+    assert r"a\u0000\ud800b" in drawing
+    parsed(drawing)
+
+
+def test_it_is_written_wholly_or_not_at_all(tmp_path: Path) -> None:
+    graph, path = mixed(), tmp_path / "graph.svg"
+    assert graph.draw(path) == path.read_text(encoding="utf-8")
+    assert graph.draw(str(path)) == graph.draw()
+    with pytest.raises(DataError, match="No such file"):
+        graph.draw(tmp_path / "nowhere" / "graph.svg")
+
+
+def test_a_destroyed_graph_is_not_drawn() -> None:
+    graph = mixed()
+    graph.destroy()
+    with pytest.raises(InvalidStateError, match="the graph is destroyed"):
+        graph.draw()
+    assert "destroyed" in graph._repr_html_()
+
+
+def test_it_needs_nothing_from_elsewhere() -> None:
+    drawing = mixed().draw()
+    assert "prefers-color-scheme:dark" in drawing
+    assert re.findall(r"https?://[^\"]*", drawing) == ["http://www.w3.org/2000/svg"]
+    assert not re.search(r"\b(href|onload|url\()", drawing)
+    for rule in re.findall(r"[}>]([^{}<>@]+)\{", drawing):
+        assert all(name.startswith(".ow-graph") for name in rule.split(",")), (
+            rule
+        )  # other drawings of a page stay as they are
+
+
+# Large graphs --------------------------------------------------------------------------------------------------------
+
+
+def residual(blocks: int) -> ow.MLGraph:
+    builder = ow.MLGraphBuilder(CPU)
+    value = builder.input("x", "float32", [4, 4])
+    weight = builder.constant(np.eye(4, dtype="float32"))
+    for _ in range(blocks):
+        inner = builder.relu(builder.matmul(builder.relu(builder.matmul(value, weight)), weight))
+        value = builder.tanh(builder.add(value, inner))
+    return builder.build({"y": value})
+
+
+def test_blocks_that_repeat_are_drawn_once() -> None:
+    root = parsed(residual(40).draw())
+    shown = texts(root)
+    assert "40 × (6 operations)" in shown
+    assert "2 matmul, 2 relu," in shown
+    assert "add, tanh" in shown
+    assert len([*rectangles(root, "box"), *rectangles(root, "end")]) < 10
+    small = texts(parsed(residual(5).draw()))
+    assert small.count("matmul") == 10
+
+
+def test_chains_become_one_box() -> None:
+    builder = ow.MLGraphBuilder(CPU)
+    value = builder.input("x", "float32", [4])
+    for _ in range(LARGE):
+        value = builder.tanh(value)
+    shown = texts(parsed(builder.build({"y": value}).draw()))
+    assert f"{LARGE} operations" in shown
+    assert f"{LARGE} tanh" in shown
+
+
+@st.composite
+def pictures(draw: st.DrawFn) -> Picture:
+    count = draw(st.integers(1, 260))
+    lanes = draw(st.integers(1, 4))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    homes = np.sort(rng.integers(1, lanes + 1, count))
+    boxes = [Box("in", 0, "input")]
+    edges = []
+    for index, lane in enumerate(homes, start=1):
+        name = f"op{rng.integers(0, 3)}"
+        boxes.append(Box(name, int(lane), "operation", operations=(name,), weights=4))
+        for maker in set(rng.integers(max(0, index - 4), index, rng.integers(0, 3)).tolist()):
+            edges.append(Edge(maker, 0, index, "float32[4]"))
+    edges.append(Edge(count, 0, count + 1, "float32[4]"))
+    boxes.append(Box("out", lanes + 1, "output"))
+    return Picture(boxes, edges, [Lane(("lane",)) for _ in range(lanes + 2)])
+
+
+@settings(max_examples=25, deadline=None)
+@given(pictures())
+def test_pictures_of_all_kinds_are_drawn(picture: Picture) -> None:
+    made = condense(picture)
+    assert len(made.boxes) <= LARGE
+    assert sum(len(box.operations) for box in made.boxes) == sum(len(box.operations) for box in picture.boxes)
+    assert sum(box.weights for box in made.boxes) == sum(box.weights for box in picture.boxes)
+    assert all(edge.source < edge.target for edge in made.edges), "still in topological order"
+    assert [box.lane for box in made.boxes] == sorted(box.lane for box in made.boxes)
+    check_apart(parsed(render(picture, "any")))
+
+
+# Layout --------------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.floats(-100, 100), st.floats(0.01, 10), st.floats(0, 50)), min_size=1, max_size=12))
+def test_spread_keeps_distances_and_cannot_be_bettered(rows: list[tuple[float, float, float]]) -> None:
+    wanted, weights, gaps = [list(column) for column in zip(*rows, strict=True)]
+    found = spread(wanted, weights, gaps[:-1])
+    for (one, other), gap in zip(itertools.pairwise(found), gaps, strict=False):
+        assert other - one >= gap - 1e-6
+
+    def cost(places: list[float]) -> float:
+        return float(sum(w * (place - goal) ** 2 for w, place, goal in zip(weights, places, wanted, strict=True)))
+
+    for cut in range(len(found) + 1):  # moving the upper or the lower part outwards never helps
+        for step in (1e-3, -1e-3):
+            moved = [place + step * (at >= cut if step > 0 else at < cut) for at, place in enumerate(found)]
+            assert cost(moved) >= cost(found) - 1e-6
+
+
+def test_columns_are_straight_and_branches_symmetrical() -> None:
+    items = [Item(60, 30, 0) for _ in range(6)]
+    links = [Link(0, 0, 1), Link(0, 0, 2), Link(1, 0, 3), Link(2, 0, 4), Link(3, 0, 5), Link(4, 0, 5)]
+    placed = layout(items, links, 1)
+    assert placed.layer == [0, 1, 1, 2, 2, 3]
+    assert placed.x[1] == pytest.approx(placed.x[3])
+    assert placed.x[2] == pytest.approx(placed.x[4])
+    assert placed.x[0] == pytest.approx((placed.x[1] + placed.x[2]) / 2)
+    assert placed.x[5] == pytest.approx(placed.x[0])
+
+
+def test_lines_that_skip_layers_give_way_to_boxes() -> None:
+    items = [Item(100, 30, 0) for _ in range(5)]
+    links = [Link(k, 0, k + 1) for k in range(4)] + [Link(0, 0, 4)]
+    placed = layout(items, links, 1)
+    assert max(placed.x) - min(placed.x) < 0.1
+    assert len(placed.routes[4]) == 3
+    assert all(abs(x - placed.x[0]) > 50 for x in placed.routes[4])
+
+
+def test_crossings_that_can_be_avoided_are_avoided() -> None:
+    items = [Item(40, 30, 0) for _ in range(6)]
+    links = [Link(0, 0, 5), Link(1, 0, 4), Link(2, 0, 3)]
+    x = layout(items, links, 1).x
+    assert sorted(range(3), key=lambda k: x[k]) == sorted(range(3), key=lambda k: x[5 - k])
