@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, get_args
 
 from .errors import ValidationError
@@ -59,6 +60,7 @@ INFO: dict[DataType, TypeInfo] = {
 }
 
 
+@lru_cache(64)
 def of_array(dtype: Any) -> DataType:
     """The data type of a NumPy dtype in native byte order.
 

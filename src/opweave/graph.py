@@ -164,12 +164,6 @@ class MLOperand:
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *filter(self._operation, dir(type(self._builder)))})
 
-    def __hash__(self) -> int:
-        return id(self)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
     def __bool__(self) -> bool:
         raise ValidationError("an operand has no value while the graph is being built; use builder.where to choose")
 

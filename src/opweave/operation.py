@@ -130,6 +130,14 @@ class Op(Generic[P, R]):
         self.formula = function
         return function
 
+    def annotation(self, name: str) -> str:
+        """How the parameter `name` is annotated."""
+        return str(self._parameters[name].annotation)
+
+    def is_optional(self, name: str) -> bool:
+        """Whether the parameter `name` may be left out."""
+        return name in self._defaults
+
     def _is_operand(self, parameter: inspect.Parameter) -> bool:
         return re.search(r"\bOperand\b", parameter.annotation) is not None
 

@@ -65,6 +65,9 @@ class Executable(Protocol):
     def bind(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> Binding:
         """Tie the graph to arrays, which it reads and writes in place; they are C-contiguous and aligned."""
 
+    def run(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> None:
+        """Run the graph once on such arrays: what `bind(inputs, outputs)()` does."""
+
     def explain(self) -> list[Placement]:
         """What runs where, one entry a node."""
 

@@ -14,4 +14,5 @@ graph = ow.onnx.load("model.onnx")
 
 from .convert import load as load
 from .export import save as save
+from .register import register_onnx as register_onnx
 from .session import InferenceSession as InferenceSession

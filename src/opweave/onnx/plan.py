@@ -16,10 +16,12 @@ import onnx
 from onnx import TensorProto, helper
 
 from .. import memory
+from ..backends import Placement
 from ..context import MLContext
 from ..errors import DataError, NotSupportedError, ValidationError
 from ..graph import Desc, MLOperand
 from ..passes.extract import extract
+from ..runtime import segments
 from .booleans import as_declared, as_stored
 from .model import Model
 from .partition import Segment, partition
@@ -83,8 +85,8 @@ class Plan:
         self._slot: dict[str, str] = {}
         for name, value in self.trace.values.items():
             self._slot[name] = self.trace.operands[value.operand] if isinstance(value, Tensor) else name
-        parts = [self._compile(model, segment) for segment in self.segments]
-        self._parts = [part for part in parts if part is not None]
+        self._by_segment = [self._compile(model, segment) for segment in self.segments]
+        self._parts = [part for part in self._by_segment if part is not None]
         self._lock = Lock()
         self._intermediates: dict[str, np.ndarray] = {}
         final = {self._slot[name] for name in self.outputs}
@@ -125,6 +127,12 @@ class Plan:
         """Data type and shape of a value, where they are known before it is computed."""
         value = self.trace.values[name]
         return value.operand.desc if isinstance(value, Tensor) else None
+
+    def custom(self, number: int) -> list[Placement]:
+        """Where the custom operations of a segment run."""
+        part = self._by_segment[number]
+        placements = part.executable.explain() if isinstance(part, _WebnnPart) else []
+        return [placement for placement in placements if placement.how in ("kernel", "expression")]
 
     def run(self, feed: Mapping[str, Any], names: Sequence[str], out: Mapping[str, np.ndarray]) -> list[Any]:
         """Run on arrays that have been checked, and return the outputs `names`; those in `out` are written in place."""
@@ -185,8 +193,8 @@ class Plan:
             return None
         graph = extract(inner, boundary)
         context = self.context
-        executable = context.backend.compile(
-            graph, device=context.device.name, power_preference=context.power_preference
+        executable = segments.compile(
+            graph, context.backend, device=context.device.name, power_preference=context.power_preference
         )
         return _WebnnPart(executable, list(graph.inputs), list(graph.outputs))
 

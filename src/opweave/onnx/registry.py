@@ -5,9 +5,9 @@
 
 A converter gets the builder, and the node's inputs in order: operands, or arrays where the value is a constant that is
 known already (None where an optional input is absent). It returns the output, or a tuple of them. Besides attributes it may
-name `opset` (the version of the operator's domain), `outputs` (how many outputs are wanted), and `types` (the ONNX element
-types of the inputs, by position). It raises `Unsupported` where WebNN cannot express the node; so does whatever a builder
-refuses.
+name `opset` (the version of the operator's domain), `outputs` (how many outputs are wanted), `types` (the ONNX element
+types of the inputs, by position), and `label` (the node's name). It raises `Unsupported` where WebNN cannot express the
+node; so does whatever a builder refuses.
 
 Tensors of bool are uint8 operands that hold 0 and 1.
 """
@@ -73,12 +73,14 @@ class Converter:
         attributes: the keyword arguments that it takes.
         inputs: how many inputs it takes at the most; None for any number.
         required: how many of them it must be given.
+        is_custom: whether it is an operation of the user, for an operator that no engine knows.
     """
 
     function: Callable[..., Any]
     attributes: frozenset[str]
     inputs: int | None
     required: int
+    is_custom: bool = False
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> Converter:

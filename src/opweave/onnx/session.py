@@ -241,6 +241,7 @@ class InferenceSession:
             for step in segment.steps:
                 name = f" {step.node.name!r}" if step.node.name else ""
                 lines.append(f"  {step.node.op_type}{name}" + (f": {step.reason}" if step.reason else ""))
+            lines += [f"  custom: {p.node}, {p.how}, {p.detail}" for p in plan.custom(number)]
         lines.append(f"{folded} nodes were computed at build time")
         return "\n".join(lines)
 

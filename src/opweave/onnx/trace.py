@@ -277,6 +277,8 @@ class Tracer:
             reason = f"{self._blame(node, error)} ({type(error).__name__}: {error})"
         else:
             return [Step(node, "webnn")]
+        if CONVERTERS.get(_key(node), _NONE).is_custom:
+            raise NotSupportedError(f"{node.op_type} {node.name!r}: {reason}")
         if steps := self._expand(node, values):
             return steps
         self._fall_back(node, values)
@@ -394,8 +396,7 @@ class Tracer:
     # Conversion ------------------------------------------------------------------------------------------------------
 
     def _convert(self, node: NodeProto, values: Sequence[Value | None]) -> None:
-        domain = "" if node.domain == "ai.onnx" else node.domain
-        converter = CONVERTERS.get((domain, node.op_type))
+        converter = CONVERTERS.get(_key(node))
         if converter is None:
             raise Unsupported("WebNN has nothing to express it with")
         types = [self._element_type(name, value) for name, value in zip(node.input, values, strict=True)]
@@ -581,6 +582,14 @@ def free_names(graph: onnx.GraphProto) -> set[str]:
     return free | {o.name for o in graph.output if o.name not in made}
 
 
+def _key(node: NodeProto) -> tuple[str, str]:
+    """What the converter of a node is found by."""
+    return "" if node.domain == "ai.onnx" else node.domain, node.op_type
+
+
+_NONE = Converter(lambda: None, frozenset(), 0, 0)
+
+
 def _keywords(
     converter: Converter, node: NodeProto, types: list[int], opsets: Mapping[str, int], inputs: Sequence[Any]
 ) -> dict[str, Any]:
@@ -598,7 +607,7 @@ def _keywords(
             value = [item.decode(errors="replace") for item in value]
         keywords[attribute.name] = value
     domain = "" if node.domain == "ai.onnx" else node.domain
-    extras = {"opset": opsets.get(domain, 1), "outputs": len(node.output), "types": types}
+    extras = {"opset": opsets.get(domain, 1), "outputs": len(node.output), "types": types, "label": node.name}
     keywords.update({name: value for name, value in extras.items() if name in converter.attributes})
     given = len(inputs)
     if (converter.inputs is not None and given > converter.inputs) or given < converter.required:

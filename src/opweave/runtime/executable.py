@@ -242,7 +242,7 @@ class MLGraph:
                     sources[name] = fit(array, f"compute: input {name!r}", self._inputs[name])
             if outputs:
                 memory.check_overlap(sources, targets, self._constants)
-            executable.bind(sources, targets)()
+            executable.run(sources, targets)
         return targets
 
     def _check_outputs(self, outputs: Mapping[str, np.ndarray]) -> None:

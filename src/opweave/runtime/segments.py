@@ -161,6 +161,10 @@ class _Runner:
         """Tie it to memory."""
         raise NotImplementedError
 
+    def run(self, arrays: Mapping[Operand, np.ndarray]) -> None:
+        """Run it once on memory."""
+        self.bind(arrays)()
+
     def placements(self) -> list[Placement]:
         """Where its nodes run, in order."""
         raise NotImplementedError
@@ -222,6 +226,9 @@ class _ExpressionRunner(_Runner):
 
     def bind(self, arrays: Mapping[Operand, np.ndarray]) -> Callable[[], None]:
         return self.prepared.kernel.bind([arrays[o] for o in self.inputs], [arrays[o] for o in self.part.outputs])
+
+    def run(self, arrays: Mapping[Operand, np.ndarray]) -> None:
+        self.prepared.kernel.run([arrays[o] for o in self.inputs], [arrays[o] for o in self.part.outputs])
 
     def placements(self) -> list[Placement]:
         count = len(self.part.nodes)
@@ -300,6 +307,9 @@ class SegmentedExecutable:
         self._running = False
         self._fixed: dict[Operand, np.ndarray] = {}
         self.plan = self._place()
+        results = list(graph.outputs.values())
+        made = all(operand.node is not None for operand in results) and len(set(results)) == len(results)
+        self._is_plain = made and all(runner.arena is None for runner in runners)  # nothing is ever copied
 
     def explain(self) -> list[Placement]:
         """What runs where, one entry a node of the user's graph."""
@@ -373,6 +383,36 @@ class SegmentedExecutable:
             steps.append(Step(f"copy {operand.desc}: {reason}", len(self.runners) - 1, run, size, size, is_copy=True))
         return SegmentedCall(self, steps)
 
+    def run(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> None:
+        """Run the graph once on arrays: what `bind(inputs, outputs)()` does, for arrays that do not come again."""
+        if not self._is_plain:
+            return self.bind(inputs, outputs)()
+        arrays = dict(self._fixed)
+        for name, operand in self.graph.inputs.items():
+            arrays[operand] = inputs[name]
+        for name, operand in self.graph.outputs.items():
+            arrays[operand] = outputs[name]
+        return self.execute([partial(runner.run, arrays) for runner in self.runners])
+
+    def execute(self, runs: Sequence[Callable[[], None]], steps: Sequence[Step] | None = None) -> None:
+        """Call `runs` in order: one for each of `steps`, or for each segment."""
+        with self._lock:
+            if self._running:
+                raise InvalidStateError("the graph is dispatched by one of its own kernels")
+            self._running = True
+            number = 0
+            try:
+                for number, run in enumerate(runs):  # noqa: B007
+                    run()
+            except OperationError as error:
+                runner = self.runners[number if steps is None else steps[number].segment]
+                title = runner.title if steps is None else steps[number].title
+                if str(error).startswith(title):
+                    raise
+                raise OperationError(f"{title}: {str(error).removeprefix(f'{runner.name}: ')}") from error
+            finally:
+                self._running = False
+
     def _steps(self, number: int, runner: _Runner, arrays: dict[Operand, np.ndarray]) -> list[Step]:
         """What a segment does: itself, and copies around it where its kernel cannot reach the memory."""
         local: Mapping[Operand, np.ndarray] = arrays
@@ -415,7 +455,7 @@ class SegmentedCall:
 
     def __call__(self) -> None:
         """Run the graph once."""
-        self._run(self._runs)
+        self._owner.execute(self._runs, self.steps)
 
     def timed(self) -> list[int]:
         """Run the graph once; the nanoseconds that each step took."""
@@ -426,27 +466,8 @@ class SegmentedCall:
             run()
             times.append(perf_counter_ns() - start)
 
-        self._run([partial(measured, run) for run in self._runs])
+        self._owner.execute([partial(measured, run) for run in self._runs], self.steps)
         return times
-
-    def _run(self, runs: Sequence[Callable[[], None]]) -> None:
-        owner = self._owner
-        with owner._lock:
-            if owner._running:
-                raise InvalidStateError("the graph is dispatched by one of its own kernels")
-            owner._running = True
-            number = 0
-            try:
-                for number, run in enumerate(runs):  # noqa: B007
-                    run()
-            except OperationError as error:
-                step = self.steps[number]
-                if str(error).startswith(step.title):
-                    raise
-                text = str(error).removeprefix(f"{owner.runners[step.segment].name}: ")
-                raise OperationError(f"{step.title}: {text}") from error
-            finally:
-                owner._running = False
 
 
 __all__ = ["SegmentedCall", "SegmentedExecutable", "Step", "compile"]

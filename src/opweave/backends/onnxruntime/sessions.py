@@ -143,6 +143,10 @@ class Session:
             arrays.append(array)
         return Call(self._session._sess, binding, arrays)
 
+    def run(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> None:
+        """Run the session once on arrays: a new binding costs less than to remember one."""
+        self.bind(inputs, outputs)()
+
     def explain(self) -> list[Placement]:
         """What runs where, one entry a node of the user's graph."""
         return self._placements

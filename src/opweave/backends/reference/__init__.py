@@ -68,6 +68,9 @@ class _Interpreter:
     def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> _Call:
         return _Call(self, dict(inputs), dict(outputs))
 
+    def run(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:
+        self.bind(inputs, outputs)()
+
     def explain(self) -> list[Placement]:
         return self._placements
 

@@ -1,0 +1,61 @@
+"""Custom operations inside of ONNX models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..builder import MLGraphBuilder
+from ..errors import ValidationError, require
+from ..operation import Op
+from .registry import CONVERTERS, Converter, Tensor, operand
+
+
+def register_onnx(domain: str, op_type: str, op: Op[..., Any], *, attributes: Mapping[str, str] | None = None) -> None:
+    """Let an operation compute the nodes of an ONNX operator, in all sessions made from now on.
+
+    Args:
+        domain: the operator's domain; "" for ONNX's own operators.
+        op_type: its name.
+        op: takes the node's inputs as operands, in order, and the node's attributes by name.
+        attributes: the operation's names of attributes that ONNX calls otherwise, `{"onnx_name": "name"}`.
+
+    A node with attributes that the operation does not have, or with operands that it refuses, is an error that says why:
+    no engine knows the operator otherwise. One of ONNX's own operators falls back as usual.
+
+    >>> import opweave as ow
+    >>> @ow.expression
+    ... def swiglu(x, gate):
+    ...     return x * gate * ow.expr.sigmoid(gate)
+    >>> ow.register_onnx("com.example", "SwiGLU", swiglu)
+    """
+    for what, value in {"domain": domain, "op_type": op_type}.items():
+        require(isinstance(value, str), f"register_onnx: {what} must be a string, got {value!r}")
+    require(op_type != "", "register_onnx: op_type must not be empty")
+    if not isinstance(op, Op):
+        raise ValidationError(f"register_onnx: {op_type} needs an operation (opweave.op), got {type(op).__name__}")
+    names = {name: name for name in op.attributes}
+    for theirs, ours in (attributes or {}).items():
+        require(
+            ours in op.attributes, f"register_onnx: {op.name} has the attributes {list(op.attributes)}, not {ours!r}"
+        )
+        names.pop(ours, None)
+        names[theirs] = ours
+    several = bool(op.sequences)
+    require(not several or len(op.operands) == 1, f"register_onnx: {op.name} takes a sequence beside other operands")
+    flags = {name for name in op.attributes if op.annotation(name) == "bool"}  # ONNX has integers for these
+
+    def convert(b: MLGraphBuilder, *inputs: Tensor | None, label: str, **given: Any) -> Any:
+        operands = [None if value is None else operand(b, value) for value in inputs]
+        values = {"label": label, **{names[name]: value for name, value in given.items()}}
+        values.update((name, bool(values[name])) for name in flags & values.keys())
+        return op(b, operands, **values) if several else op(b, *operands, **values)
+
+    required = 1 if several else sum(not op.is_optional(name) for name in op.operands)
+    count = None if several else len(op.operands)
+    CONVERTERS[domain, op_type] = Converter(
+        convert, frozenset({*names, "label"}), count, required, is_custom=domain not in ("", "com.microsoft")
+    )
+
+
+__all__ = ["register_onnx"]
