@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are first used
-    from . import expr as expr, memory as memory, onnx as onnx
+    from . import composites as composites, expr as expr, memory as memory, onnx as onnx
     from .backends import Device as Device, devices as devices
     from .builder import MLGraphBuilder as MLGraphBuilder
     from .context import ML as ML, MLContext as MLContext, MLContextLostInfo as MLContextLostInfo, ml as ml
@@ -59,6 +59,7 @@ _HOMES = {
     "OperationError": "errors",
     "ValidationError": "errors",
     "composite": "custom",
+    "composites": "",
     "devices": "backends",
     "expr": "",
     "expression": "custom",

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from . import onnxruntime as onnxruntime  # the rules register themselves
 from .activation import fast_gelu, geglu, quick_gelu, swiglu, thresholded_relu
-from .attention import group_query_attention, multi_head_attention, rotary_embedding, scaled_dot_product_attention
+from .attention import group_query_attention, multi_head_attention, scaled_dot_product_attention
 from .movement import depth_to_space, space_to_depth
 from .normalization import (
     group_normalization,
@@ -25,6 +25,7 @@ from .normalization import (
     skip_rms_norm,
 )
 from .quantization import integer_matmul, matmul_n_bits, pack_bits
+from .rotary import rotary_embedding
 from .selection import hard_max, one_hot, top_k
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Attention, its positions, and its memory of what came before."""
+"""Attention, and its memory of what came before."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..errors import require
 from ..graph import Builder, Desc, Operand
 from ..operation import Limits
 from ..shapes import broadcasts_to
-from .declare import check_shape, declare
+from .declare import check_divides, check_shape, declare
 
 if TYPE_CHECKING:
     from ..ops import Operations
@@ -177,14 +177,6 @@ def heads_joined(b: Operations, x: Operand) -> Operand:
     """[batches, heads, length, size] -> [batches, length, heads * size]."""
     batches, heads, length, size = x.shape
     return b.reshape(b.transpose(x, permutation=[0, 2, 1, 3]), [batches, length, heads * size])
-
-
-def check_divides(name: str, operand: Operand, heads: int, what: str = "heads") -> int:
-    """The size of a head; require that the last axis divides into heads."""
-    hidden = operand.shape[-1]
-    fits = heads > 0 and hidden % heads == 0
-    require(fits, f"the last axis of {name} must divide into {heads} {what}, got {operand.desc}")
-    return hidden // heads
 
 
 @declare(query=Limits(FLOATS, ranks=(3, 3)), key=_JOINED, value=_JOINED, mask=Limits((*FLOATS, "uint8"), ranks=(0, 4)))
@@ -371,102 +363,3 @@ def _(
     seen = b.lesser_or_equal(b.reshape(places, [1, 1, 1, past_key.shape[2]]), positions)
     y = attend(b, q, b.where(filled, k, nothing), b.where(filled, v, nothing), [seen], scale)
     return heads_joined(b, y), k, v
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Positions
-
-
-@declare(
-    input=Limits(FLOATS, ranks=(3, 4)),
-    cosines=Limits("input", ranks=(2, 2)),
-    sines=Limits("input", ranks=(2, 2)),
-    positions=Limits(("int64",), ranks=(2, 2)),
-)
-def rotary_embedding(
-    self: Builder,
-    input: Operand,
-    cosines: Operand,
-    sines: Operand,
-    positions: Operand | None = None,
-    *,
-    heads: int = 0,
-    interleaved: bool = False,
-    label: str = "",
-) -> Desc:
-    """Turn pairs of elements by angles that depend on their position.
-
-    Args:
-        input: float32 or float16 [batches, heads, length, size], or [batches, length, heads * size].
-        cosines: of the angles [positions, pairs]; there may be fewer pairs than size / 2, the rest stays as it is.
-        sines: of the angles [positions, pairs].
-        positions: int64 [batches, length], rows of these tables, which must exist. Default: 0, 1, 2, ...
-        heads: how many there are, if they stand beside each other; 0 otherwise.
-        interleaved: whether neighbours are pairs; otherwise the second of a pair stands half of the turned part further on.
-        label: a name for messages and tables.
-
-    Returns:
-        `(x1 * cos - x2 * sin, x2 * cos + x1 * sin)` for each pair, in the data type and shape of `input`.
-
-    Raises:
-        ValidationError: shapes that do not fit.
-
-    ONNX's and ONNX Runtime's RotaryEmbedding; Su et al., RoFormer (2021), arXiv:2104.09864.
-
-    >>> x, table = np.float32([1, 2, 3, 4]).reshape(1, 1, 1, 4), np.float32([[0, 1]])
-    >>> rotary_embedding(x, table, 1 - table).ravel().tolist()
-    [-3.0, 2.0, 1.0, 4.0]
-    """
-    if input.rank == 4:
-        require(heads == 0, f"heads must be left out for an input of rank 4, got {heads}")
-        batches, _, length, size = input.shape
-    else:
-        batches, length, size = *input.shape[:2], check_divides("input", input, heads)
-    check_shape("sines", sines, cosines.shape, "that of cosines")
-    pairs = cosines.shape[1]
-    require(2 * pairs <= size, f"cosines must be of at most {size // 2} pairs, half of the size, got {cosines.desc}")
-    check_shape("positions", positions, [batches, length], "batches and length of input")
-    rows = cosines.shape[0]
-    if positions is None:
-        require(length <= rows, f"cosines must have a row for each of {length} positions, got {cosines.desc}")
-    elif positions.is_constant:
-        low, high = int(positions.value.min()), int(positions.value.max())
-        require(low >= 0 and high < rows, f"positions must be in [0, {rows}), the rows of cosines, got {low} to {high}")
-    return input.desc
-
-
-@rotary_embedding.decompose
-def _(
-    b: Operations,
-    input: Operand,
-    cosines: Operand,
-    sines: Operand,
-    positions: Operand | None,
-    heads: int,
-    interleaved: bool,
-) -> Operand:
-    shape, pairs = input.shape, cosines.shape[1]
-    length_axis = 2 if input.rank == 4 else 1
-    length = shape[length_axis]
-    x = input if input.rank == 4 else b.reshape(input, [*shape[:2], heads, shape[2] // heads])
-
-    def table(values: Operand) -> Operand:
-        """Values for each position, that broadcast to the pairs of `x`."""
-        if positions is None:
-            rows = b.reshape(b.slice(values, [0, 0], [length, pairs]), [1, length, pairs])
-        else:
-            rows = b.gather(values, positions)
-        sizes = [rows.shape[0], 1, 1, pairs]
-        sizes[length_axis] = length
-        return b.reshape(rows, [*sizes, 1] if interleaved else [*sizes[:3], 1, pairs])
-
-    cos, sin = table(cosines), table(sines)
-    turned, rest = b.slice(x, [0] * 4, [*x.shape[:3], 2 * pairs]), x.shape[3] - 2 * pairs
-    pair_axis = 4 if interleaved else 3
-    halves = b.reshape(turned, [*x.shape[:3], pairs, 2] if interleaved else [*x.shape[:3], 2, pairs])
-    first, second = b.split(halves, 2, axis=pair_axis)
-    y = b.concat([first * cos - second * sin, second * cos + first * sin], pair_axis)
-    y = b.reshape(y, turned.shape)
-    if rest:
-        y = b.concat([y, b.slice(x, [0, 0, 0, 2 * pairs], [*x.shape[:3], rest])], 3)
-    return y if input.rank == 4 else b.reshape(y, shape)

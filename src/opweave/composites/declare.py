@@ -38,3 +38,11 @@ def check_shape(name: str, operand: Operand | None, shape: Sequence[int], what: 
 def column(axis: int, size: int, rank: int) -> list[int]:
     """A shape in which all dimensions are 1 but that of `axis`."""
     return [size if dimension == axis else 1 for dimension in range(rank)]
+
+
+def check_divides(name: str, operand: Operand, heads: int) -> int:
+    """The size of a head; require that the last axis divides into heads."""
+    hidden = operand.shape[-1]
+    fits = heads > 0 and hidden % heads == 0
+    require(fits, f"the last axis of {name} must divide into {heads} heads, got {operand.desc}")
+    return hidden // heads

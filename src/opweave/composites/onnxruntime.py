@@ -15,7 +15,7 @@ from ..backends.onnxruntime import ort
 from ..backends.onnxruntime.emit import MICROSOFT, Emitter, Value
 from ..dtypes import FLOATS
 from ..graph import Operand
-from . import activation, attention, movement, normalization, quantization, selection
+from . import activation, attention, movement, normalization, quantization, rotary, selection
 
 ONLY_IN_ENGINE = frozenset(
     {
@@ -23,7 +23,7 @@ ONLY_IN_ENGINE = frozenset(
         activation.fast_gelu,
         attention.group_query_attention,
         attention.multi_head_attention,
-        attention.rotary_embedding,
+        rotary.rotary_embedding,
         normalization.rms_normalization,
         normalization.skip_layer_norm,
         normalization.skip_rms_norm,
@@ -261,7 +261,7 @@ def _(
     return made
 
 
-@ort.lower(attention.rotary_embedding)
+@ort.lower(rotary.rotary_embedding)
 def _(
     ctx: Emitter,
     input: Value,
