@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import itertools
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given, settings, strategies as st
+from onnx import TensorProto, helper, numpy_helper
 
 import opweave as ow
+from opweave import cli
 from opweave.demo.network import Network
 from opweave.errors import DataError, InvalidStateError
 from opweave.runtime.drawing import render
@@ -274,6 +278,40 @@ def test_pictures_of_all_kinds_are_drawn(picture: Picture) -> None:
     assert all(edge.source < edge.target for edge in made.edges), "still in topological order"
     assert [box.lane for box in made.boxes] == sorted(box.lane for box in made.boxes)
     check_apart(parsed(render(picture, "any")))
+
+
+# Models --------------------------------------------------------------------------------------------------------------
+
+
+def test_models_are_drawn_with_what_falls_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="stem <b>", kernel_shape=[3, 3]),
+        helper.make_node("NonZero", ["c"], ["n"]),
+        helper.make_node("Relu", ["c"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 1, 5, 5])],
+        [helper.make_empty_tensor_value_info(name) for name in ("y", "n")],
+        [numpy_helper.from_array(np.ones((1, 1, 3, 3), "float32"), "w")],
+    )
+    model, path = tmp_path / "model.onnx", tmp_path / "model.svg"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), model)
+    monkeypatch.setattr(sys, "argv", ["opweave", "info", str(model), "--draw", str(path), "--fix-shapes", "batch=2"])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert not left.value.code
+    assert f"wrote {path}" in capsys.readouterr().out
+    root = parsed(path.read_text(encoding="utf-8"))
+    shown = texts(root)
+    assert {"Conv", "'stem <b>'", "Relu", "NonZero", "x", "y", "n", "1×1×3×3", "float32[2, 1, 3, 3]"} <= set(shown)
+    assert "ONNX Runtime (fallback)" in shown
+    assert "WebNN on cpu" in shown
+    assert len([*rectangles(root, "fallback")]) == 2  # the lane, and what lies behind a label
+    check_apart(root)
 
 
 # Layout --------------------------------------------------------------------------------------------------------------
