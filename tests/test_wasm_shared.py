@@ -200,3 +200,9 @@ def test_more_data_than_there_is_memory() -> None:
         whole = with_dylink('(import "env" "memory" (memory 0))', size + alignment + b"\x00\x00")
         with pytest.raises(ow.OperationError, match="there is no memory for the data of the module"):
             wasm.load(whole, memory=library.load(memory_limit=1 << 24))
+
+
+@pytest.mark.parametrize("needs", [b"", b"\x80", b"\x80" * 40, b"\x01\x02\x03"], ids=bytes.hex)
+def test_a_broken_description(needs: bytes) -> None:
+    with pytest.raises(ow.DataError, match=r"its section dylink.0 or name is broken"):
+        wasm.load(with_dylink('(import "env" "memory" (memory 0))', needs))

@@ -101,6 +101,8 @@ class _Reader:
             shift += 7
             if byte < 0x80:
                 return value
+            if shift > 63:
+                raise IndexError("a number without end")
 
     def take(self, count: int) -> bytes:
         self.at += count
@@ -160,7 +162,11 @@ def _sections(data: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def read(data: bytes) -> Layout:
-    """What a valid module declares."""
+    """What a valid module declares.
+
+    Raises:
+        IndexError: a custom section, which engines do not look into, is broken.
+    """
     layout = Layout()
     sections: dict[int, bytes] = {}
     custom: dict[str, _Reader] = {}
@@ -236,7 +242,7 @@ def _dylink(reader: _Reader | None) -> Dylink | None:
         kind, contents = reader.byte(), _Reader(reader.contents())
         if kind == 1:
             size, alignment, table_size, _ = (contents.number() for _ in range(4))
-            return Dylink(size, 1 << alignment, table_size)
+            return Dylink(size, 1 << min(alignment, 63), table_size)
     return None
 
 

@@ -101,7 +101,10 @@ class _Loader:
             self.wasm.Module.validate(engine(False, NARROW), data)
         except self.wasm.WasmtimeError as error:
             raise DataError(f"{name}: is not a valid module: {reason(error)}") from None
-        self.layout = binary.read(data)
+        try:
+            self.layout = binary.read(data)
+        except IndexError:
+            raise DataError(f"{name}: is not a valid module: its section dylink.0 or name is broken") from None
         self.dylink, wide = self.layout.dylink, self.layout.wide
         self.data = binary.with_stack_pointer(data, self.layout)
         self.limit = min(memory_limit or physical(), WIDE if wide else NARROW)
