@@ -6,7 +6,7 @@ order, the tensors' by identity, then the graph's, so that nobody waits for each
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from threading import RLock
@@ -244,6 +244,18 @@ class MLGraph:
                 memory.check_overlap(sources, targets, self._constants)
             executable.run(sources, targets)
         return targets
+
+    def direct(self, names: Sequence[str]) -> Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]:
+        """What runs the graph on arrays that are known to fit: those of the inputs `names`, and those of all outputs."""
+        executable, outputs = self.check_alive(), list(self._outputs)
+        short = getattr(executable, "direct", lambda _names: None)(names)
+        if short is not None:
+            return short  # type: ignore[no-any-return]
+
+        def run(sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> None:
+            executable.run(dict(zip(names, sources, strict=True)), dict(zip(outputs, targets, strict=True)))
+
+        return run
 
     def _check_outputs(self, outputs: Mapping[str, np.ndarray]) -> None:
         """Require arrays that results can be written into."""

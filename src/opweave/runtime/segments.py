@@ -394,6 +394,23 @@ class SegmentedExecutable:
             arrays[operand] = outputs[name]
         return self.execute([partial(runner.run, arrays) for runner in self.runners])
 
+    def direct(self, names: Sequence[str]) -> Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None] | None:
+        """`run` for arrays in the order of inputs and outputs, where one loop is all there is to do; else None."""
+        if len(self.runners) != 1 or not isinstance(runner := self.runners[0], _ExpressionRunner):
+            return None
+        same = runner.inputs == [self.graph.inputs.get(name) for name in names]
+        if not same or runner.part.outputs != list(self.graph.outputs.values()):
+            return None
+        kernel = runner.prepared.kernel
+
+        def run(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+            try:
+                kernel.run(inputs, outputs)
+            except OperationError as error:
+                raise OperationError(f"{runner.title}: {str(error).removeprefix(f'{runner.name}: ')}") from error
+
+        return run
+
     def execute(self, runs: Sequence[Callable[[], None]], steps: Sequence[Step] | None = None) -> None:
         """Call `runs` in order: one for each of `steps`, or for each segment."""
         with self._lock:
