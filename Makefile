@@ -28,6 +28,7 @@ format: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	$(BIN)/python -m opweave.deviations docs/deviations.md
+	$(BIN)/python tools/draw_example.py docs/images/graph.svg
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks

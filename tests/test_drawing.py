@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -214,6 +215,13 @@ def test_it_needs_nothing_from_elsewhere() -> None:
         assert all(name.startswith(".ow-graph") for name in rule.split(",")), (
             rule
         )  # other drawings of a page stay as they are
+
+
+def test_the_drawing_in_the_documentation_is_what_its_tool_makes(tmp_path: Path) -> None:
+    root = Path(__file__).parent.parent
+    path = tmp_path / "graph.svg"
+    subprocess.run([sys.executable, root / "tools" / "draw_example.py", path], check=True)
+    assert path.read_text(encoding="utf-8") == (root / "docs" / "images" / "graph.svg").read_text(encoding="utf-8")
 
 
 # Large graphs --------------------------------------------------------------------------------------------------------
