@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from threading import Lock
 from typing import Any, NoReturn, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -16,15 +17,17 @@ from . import ir
 from .ir import Call, Cast, Check, Const, Expr, Index, Input, Load, Output, Program, Reduce, Reduction, Stored, Type
 
 _axis_variables: WeakValueDictionary[tuple[int, int], Index] = WeakValueDictionary()
+_axis_lock = Lock()
 _checks: ContextVar[list[Check] | None] = ContextVar("checks", default=None)
 
 
 def axis_variable(axis: int, extent: int) -> Index:
     """The variable of an axis, counted from the last one (-1): the same for all arrays, so that broadcasting is free."""
-    variable = _axis_variables.get((axis, extent))
-    if variable is None:
-        variable = _axis_variables[axis, extent] = Index(extent, axis)
-    return variable
+    with _axis_lock:  # two threads must not make two of them
+        variable = _axis_variables.get((axis, extent))
+        if variable is None:
+            variable = _axis_variables[axis, extent] = Index(extent, axis)
+        return variable
 
 
 def _axes(shape: Sequence[int]) -> tuple[Index, ...]:
@@ -82,6 +85,8 @@ class Array:
 
     def padded(self, value: int | float = 0) -> _Access:
         """Access in which positions outside have the given value."""
+        value = _plain(value)
+        require(isinstance(value, (bool, int, float)), f"padded takes a number, got {value!r}")
         return _Access(self, None, ir.number(value, self.data_type))
 
     def _element(self, key: Any, fit: Callable[[Array, Expr, int], Expr]) -> Array:
@@ -101,7 +106,8 @@ class Array:
         for axis, item in enumerate(items):
             if isinstance(item, Array):
                 whole = item.data_type in (*ir.INTEGERS, "index")
-                require(whole and not item.shape, f"an index must be an integer of shape (), got {item!r}")
+                if not whole or item.shape:
+                    raise ValidationError(f"an index must be an integer of shape (), got {item!r}")
                 indices.append(item.body)
                 continue
             try:
@@ -161,8 +167,14 @@ class Array:
     def __lshift__(self, other: Any) -> Array:
         return apply("shift_left", self, other)
 
+    def __rlshift__(self, other: Any) -> Array:
+        return apply("shift_left", other, self)
+
     def __rshift__(self, other: Any) -> Array:
         return apply("shift_right", self, other)
+
+    def __rrshift__(self, other: Any) -> Array:
+        return apply("shift_right", other, self)
 
     def __and__(self, other: Any) -> Array:
         return apply("logical_and" if self.data_type == "bool" else "bit_and", self, other)
@@ -321,12 +333,16 @@ def _checked(array: Array, index: Expr, axis: int) -> Expr:
 # Functions of elements
 
 
+def _plain(value: Any) -> Any:
+    """A number of NumPy's as one of Python's; anything else as it is."""
+    return value.item() if hasattr(value, "item") and getattr(value, "ndim", None) == 0 else value
+
+
 def as_array(value: Any, like: Type | None = None) -> Array:
     """An array as it is; a number as a constant of the type `like`."""
     if isinstance(value, Array):
         return value
-    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
-        value = value.item()  # a number of NumPy's
+    value = _plain(value)
     if not isinstance(value, (bool, int, float)):
         hint = "; pass it as an operand" if hasattr(value, "__array__") else ""
         raise ValidationError(f"expected an expression or a number, got {type(value).__name__}{hint}")
@@ -451,7 +467,13 @@ def _reduce(reduction: Reduction, variables: tuple[Index, ...], body: Expr) -> E
 def reduce(reduction: Reduction, x: Array, axes: Sequence[int] | None, keep_dimensions: bool) -> Array:
     """A reduction of a whole array over axes."""
     array = as_array(x)
-    chosen = list(range(array.rank)) if axes is None else [a + array.rank if a < 0 else a for a in axes]
+    rank = array.rank
+    require(
+        axes is None or isinstance(axes, Sequence), f"{reduction}: axes must be a sequence of integers, got {axes!r}"
+    )
+    given = range(rank) if axes is None else axes
+    require(all(-rank <= axis < rank for axis in given), f"axes must be in [{-rank}, {rank}), got {list(given)}")
+    chosen = [axis % rank for axis in given]
     shape = reduced(array.shape, chosen, keep_dimensions)
     if not chosen:
         return array
@@ -498,10 +520,8 @@ def trace(function: Callable[..., Any], name: str, descs: Sequence[Desc], **attr
         _checks.reset(token)
     require(len(results) > 0, "an expression must return an array, or a tuple of them")
     for array in results:
-        require(
-            array.body.free <= set(_axes(array.shape)),
-            f"the result depends on a position outside of its axes: {array!r}",
-        )
+        if not array.body.free <= set(_axes(array.shape)):
+            raise ValidationError(f"the result depends on a position outside of its axes: {array!r}")
     bodies = ir.unified(*(array.body for array in results))
     outputs = tuple(Output(_axes(array.shape), body) for array, body in zip(results, bodies, strict=True))
     return Program(name, inputs, outputs, tuple(dict.fromkeys(checks)))

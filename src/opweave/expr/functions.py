@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from .array import Array, Operand, apply, as_array, over, reduce
 
 
 def _unary(name: str, doc: str) -> Callable[[Operand], Array]:
-    function = partial(apply, name)
-    function.__doc__ = doc
+    def function(x: Operand) -> Array:
+        return apply(name, x)
+
+    function.__name__, function.__qualname__, function.__doc__ = name, name, doc
     return function
 
 
 def _binary(name: str, doc: str) -> Callable[[Operand, Operand], Array]:
-    function = partial(apply, name)
-    function.__doc__ = doc
+    def function(a: Operand, b: Operand) -> Array:
+        return apply(name, a, b)
+
+    function.__name__, function.__qualname__, function.__doc__ = name, name, doc
     return function
 
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -273,6 +274,8 @@ def call(name: str, *arguments: Expr) -> Expr:
         ValidationError: the types differ, or the function does not take them.
     """
     function = FUNCTIONS[name]
+    count = len(arguments)
+    require(count == function.arity, f"{name} takes {function.arity} operands, got {count}")
     values = arguments[1:] if name == "where" else arguments
     if name == "where":
         require(arguments[0].type == "bool", f"where: the condition must be bool, got {arguments[0].type}")
@@ -316,6 +319,7 @@ def number(value: int | float | bool, type: Type) -> Const:
         require(isinstance(value, bool), f"expected True or False, got {value!r}")
         return Const(value, type)
     if type in FLOATS:
+        require(abs(value) <= sys.float_info.max or not isinstance(value, int), f"{value!r} is not a value of {type}")
         return Const(float(value), type)
     if isinstance(value, float):
         require(value.is_integer(), f"{value!r} is not a value of {type}")

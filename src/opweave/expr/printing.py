@@ -9,6 +9,8 @@ from .ir import FUNCTIONS, Call, Cast, Const, Expr, Index, Input, Load, Program,
 _AXES = "ijklmnop"
 LONGEST = 120
 """Messages show so many characters of a node."""
+SIMPLE = 9
+"""Positions that are made of so many parts are written out wherever they are used."""
 
 
 def show(program: Program) -> str:
@@ -83,11 +85,14 @@ class _Scope:
                     if variable not in self.known:
                         self.known[variable] = f"r{self.reductions}"
                         self.reductions += 1
+        length: dict[Expr, int] = {}  # in names and numbers
         for node in nodes:
-            plain = isinstance(node, (Const, Index)) or (node.type == "index" and not isinstance(node, Cast))
-            if uses.get(node, 0) > 1 and not plain:
+            length[node] = 1 + sum(length[part] for part in node.parts)
+            simple = node.type == "index" and not isinstance(node, Cast) and length[node] <= SIMPLE
+            if uses.get(node, 0) > 1 and not (simple or isinstance(node, (Const, Index))):
                 self.lines.append(f"t{count} = {self.value(node)}")
                 self.known[node] = f"t{count}"
+                length[node] = 1
                 count += 1
         return [*self.lines, self.value(body)]
 
@@ -98,7 +103,9 @@ class _Scope:
         if self.limit and len(order) > 40 * self.limit:
             return f"an expression of {len(order)} nodes"
         for node in order:
-            made[node] = self.known.get(node) or self._one(node, made)
+            text = self.known.get(node) or self._one(node, made)
+            # What is shared doubles in length each time: no part need be longer than what is shown of the whole.
+            made[node] = text[: LONGEST + 1] if self.limit else text
         return made[root]
 
     def _one(self, node: Expr, made: Mapping[Expr, str]) -> str:
