@@ -82,6 +82,10 @@ class HalideKernel:
 
         return checked
 
+    def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        """Run it once."""
+        self.bind(inputs, outputs)()
+
     def _aside(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
         """Results in arrays of their own first, because inputs are needed until the end."""
         results = [np.empty_like(output) for output in outputs]

@@ -218,9 +218,12 @@ class _Reduction:
 
     def _body(self, positions: Mapping[Loop, HalideExpr], place: HalideExpr | None) -> elements.State:
         value = _Scope(self._nest, {**self._variables, **positions}).value(self.node.body)
-        if not self.node.reduction.startswith("arg_"):
-            return (value,)
-        return value, hl.i32(0) if place is None else place
+        if self.node.reduction.startswith("arg_"):
+            return value, hl.i32(0) if place is None else place
+        if place is not None and not any(v in self.node.body.free for v in self.node.variables):
+            # Halide goes through positions only if something depends on them.
+            value = hl.select(place >= 0, value, self._neutral())
+        return (value,)
 
     def _combined(self, a: elements.State, b: elements.State) -> HalideExpr:
         return _value(elements.combined(self.node.reduction, self.node.body.type, a, b))

@@ -209,7 +209,7 @@ def loop_order(axes: Sequence[Index], reductions: Sequence[Reduce]) -> list[Inde
 def _is_repeated(node: Reduce, order: Sequence[Index]) -> bool:
     """Whether a reduction would be computed several times: it does not depend on all of the outermost loops, or on none."""
     free = {variable for variable in node.free if variable.extent > 1}
-    return bool(order) and (not free or free != set(order[: len(free)]))
+    return free != set(order[: len(free)]) or (not free and bool(order))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
