@@ -16,8 +16,9 @@ import numpy as np
 from ..dtypes import FLOATS, INFO, WIDE, DataType
 from ..errors import NotSupportedError
 from ..graph import MAX_RANK, Operand
-from .evaluate import Affine, affine_of, evaluate, slots_of
+from .evaluate import evaluate, slots_of
 from .ir import INTEGERS, Call, Cast, Const, Expr, Index, Load, Output, Program, Reduce, Source, Type, walk
+from .loads import Affine, affine_of
 
 if TYPE_CHECKING:
     from ..ops import Operations

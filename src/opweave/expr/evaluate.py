@@ -12,7 +12,6 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
 
 import numpy as np
 
@@ -21,10 +20,11 @@ from ..errors import OperationError, require
 from . import elements
 from .elements import Array, Precision, Rule
 from .ir import Call, Cast, Const, Expr, Index, Load, Program, Reduce, Source, walk
+from .loads import Affine, Block, affine_of, gathering, viewing
 
 BLOCK_BYTES = 2**18
-"""Temporaries take so many bytes at once, unless one position of the result needs more: they stay in
-the cache, and in memory that the allocator keeps."""
+"""Temporaries take so many bytes at once, unless one position of the result needs more: they stay in the cache, and in memory
+that the allocator keeps."""
 
 
 def evaluate(
@@ -126,9 +126,6 @@ def _overlap(program: Program, inputs: Sequence[Array], outputs: Sequence[Array]
 # ---------------------------------------------------------------------------------------------------------------------
 # Steps
 
-Block: TypeAlias = Mapping[Index, tuple[int, int]]
-"""The positions that are computed at once: from, to, for each variable of the result that is not gone through wholly."""
-
 
 @dataclass(frozen=True)
 class _Step:
@@ -218,7 +215,7 @@ class _Stage:
             case Load():
                 found = affine[node]
                 wide = elements.dtype_of(node.type, self.precision)
-                read = _gathering(node) if found is None else _viewing(node, found, self.slots, self.rank)
+                read = gathering(node) if found is None else viewing(node, found, self.slots, self.rank)
                 owns = found is None or node.type == "float16" or wide == np.float64
                 if not owns or wide == node.type:
                     return _Step(node, read, reads=True, owns=owns)
@@ -382,115 +379,4 @@ def _blocks(axes: tuple[Index, ...], extents: Mapping[Index, int]) -> list[Block
     return [dict(zip(split, block, strict=True)) for block in itertools.product(*ranges)]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Loads
-
-Affine: TypeAlias = tuple[tuple[int, Mapping[Index, int]], ...]
-"""For each index of a load, a constant and the factor of each variable, none of which is 0."""
-
-
-def affine_of(indices: tuple[Expr, ...]) -> Affine | None:
-    """Indices as sums of variables with factors; None if one of them is something else."""
-    found: dict[Expr, tuple[int, dict[Index, int]] | None] = {}
-    for node in walk(*indices, enter=lambda n: n.parts if isinstance(n, Call) and n.type == "index" else ()):
-        match node:
-            case Const():
-                found[node] = int(node.value), {}
-            case Index():
-                found[node] = 0, {node: 1}
-            case Call(name="add" | "sub" | "mul" | "neg" as name):
-                found[node] = _combined(name, [found[part] for part in node.parts])
-            case _:
-                found[node] = None
-    forms = []
-    for index in indices:
-        form = found[index]
-        if form is None:
-            return None
-        forms.append((form[0], {variable: factor for variable, factor in form[1].items() if factor}))
-    return tuple(forms)
-
-
-def _combined(name: str, forms: Sequence[tuple[int, dict[Index, int]] | None]) -> tuple[int, dict[Index, int]] | None:
-    if any(form is None for form in forms):
-        return None
-    (a, first), *others = [form for form in forms if form is not None]
-    if name == "neg":
-        return -a, {variable: -factor for variable, factor in first.items()}
-    b, second = others[0]
-    if name == "mul":
-        if first and second:
-            return None
-        factor, variables = (b, first) if first else (a, second)
-        return a * b, {variable: factor * f for variable, f in variables.items()}
-    sign = -1 if name == "sub" else 1
-    return a + sign * b, {v: first.get(v, 0) + sign * second.get(v, 0) for v in {**first, **second}}
-
-
-def _viewing(load: Load, forms: Affine, slots: Mapping[Index, int], rank: int) -> Rule:
-    """What makes a view of an array for affine indices."""
-    for axis, ((constant, factors), size) in enumerate(zip(forms, load.source.desc.shape, strict=True)):
-        ends = [f * (variable.extent - 1) for variable, f in factors.items()]
-        low, high = constant + sum(e for e in ends if e < 0), constant + sum(e for e in ends if e > 0)
-        require(low >= 0 and high < size, f"the index of axis {axis} goes from {low} to {high}, outside of [0, {size})")
-    variables = [variable for _, factors in forms for variable in factors]
-    separate = all(len(factors) <= 1 for _, factors in forms) and len(set(variables)) == len(variables)
-    if not separate or set(variables) != load.free:
-        return _striding(load, forms, slots, rank)
-    order = sorted(range(len(variables)), key=lambda k: slots[variables[k]])
-    moved = order != list(range(len(order)))
-    used = {slots[variable] for variable in variables}
-    spread = tuple(slice(None) if k in used else None for k in range(rank))
-
-    def rule(block: Block, arrays: Mapping[Source, Array]) -> Array:
-        key: list[int | slice] = []
-        for constant, factors in forms:
-            for variable, factor in factors.items():
-                start, stop = block.get(variable, (0, variable.extent))
-                first, last = constant + factor * start, constant + factor * (stop - 1)
-                after = last + 1 if factor > 0 else last - 1 if last else None
-                key.append(slice(first, after, factor))
-            if not factors:
-                key.append(constant)
-        part = arrays[load.source][(*key, ...)]
-        return (part.transpose(order) if moved else part)[(*spread, ...)]
-
-    return rule
-
-
-def _striding(load: Load, forms: Affine, slots: Mapping[Index, int], rank: int) -> Rule:
-    """`_viewing` where a variable is in several indices, or several are in one: diagonals and windows."""
-
-    def rule(block: Block, arrays: Mapping[Source, Array]) -> Array:
-        array = arrays[load.source]
-        shape, strides = [1] * rank, [0] * rank
-        first = [constant for constant, _ in forms]
-        for variable in load.free:
-            start, stop = block.get(variable, (0, variable.extent))
-            shape[slots[variable]] = stop - start
-            for axis, (_, factors) in enumerate(forms):
-                factor = factors.get(variable, 0)
-                first[axis] += factor * start
-                strides[slots[variable]] += factor * array.strides[axis]
-        corner: Array = array[tuple(slice(position, position + 1) for position in first)]
-        return np.lib.stride_tricks.as_strided(corner, shape, strides, writeable=False)
-
-    return rule
-
-
-def _gathering(load: Load) -> Rule:
-    """What loads at indices that are computed."""
-
-    def rule(block: Block, arrays: Mapping[Source, Array], *indices: Array) -> Array:
-        array = arrays[load.source]
-        if not array.flags.c_contiguous:
-            return array[indices]
-        flat: Array | int = 0
-        for index, size in zip(indices, array.shape, strict=True):
-            flat = flat * size + index
-        return np.take(array.reshape(-1), flat)
-
-    return rule
-
-
-__all__ = ["Affine", "Plan", "affine_of", "evaluate", "slots_of"]
+__all__ = ["Plan", "evaluate", "slots_of"]
