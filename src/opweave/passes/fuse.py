@@ -3,8 +3,9 @@
 Requires a graph whose nodes an engine could run one by one; ensures nothing but an answer: which of them to take from it.
 
 An engine reads and writes memory for each operation of a chain; a compiled loop does it once. That pays where there is
-enough memory to go through, and more to save than the way from one engine to the other costs (`benchmarks/fusion.py`).
-Operations that directly follow a convolution or a matrix product stay: engines do these on the way, at no cost.
+enough memory to go through, and more to save than the way from one engine to the other and back costs: threads of one have
+to sleep before those of the other can run (`benchmarks/fusion.py`). Operations that directly follow a convolution or a
+matrix product stay: engines do these on the way, at no cost.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ MIN_ELEMENTS = 2**16
 
 MIN_NODES = 3
 """Chains of fewer operations stay with the engine, unless an expression of the user's is among them."""
+
+MIN_SAVED = 2**22
+"""A chain in the midst of an engine's work must save so many elements that are written and read again, or it stays."""
 
 _HEAVY = {
     Operations.conv2d,
@@ -53,9 +57,13 @@ def fusible(
     def kind(node: Node) -> str:
         return "loop" if node in candidates or is_expression(node) else "engine"
 
+    parts = partition(graph, kind, joined={"loop"}, fits=fits)
+    engine = {operand for part in parts if part.kind == "engine" for operand in part.outputs}
+    feeds = {operand for part in parts if part.kind == "engine" for operand in part.inputs}
     chosen: set[Node] = set()
-    for part in partition(graph, kind, joined={"loop"}, fits=fits):
-        if part.kind == "loop" and _is_worth_it(part.nodes, is_expression):
+    for part in parts:
+        between = not engine.isdisjoint(part.inputs) and not feeds.isdisjoint(part.outputs)
+        if part.kind == "loop" and _is_worth_it(part.nodes, is_expression, between):
             chosen.update(node for node in part.nodes if node in candidates)
     return chosen
 
@@ -71,7 +79,10 @@ def _absorbed(graph: Graph) -> set[Node]:
     return absorbed
 
 
-def _is_worth_it(nodes: list[Node], is_expression: Callable[[Node], bool]) -> bool:
+def _is_worth_it(nodes: list[Node], is_expression: Callable[[Node], bool], between: bool) -> bool:
     if len(nodes) > 1 and any(map(is_expression, nodes)):
         return True
-    return len(nodes) >= MIN_NODES and max(o.desc.element_count for node in nodes for o in node.outputs) >= MIN_ELEMENTS
+    elements = max(output.desc.element_count for node in nodes for output in node.outputs)
+    if between and (len(nodes) - 1) * elements < MIN_SAVED:
+        return False
+    return len(nodes) >= MIN_NODES and elements >= MIN_ELEMENTS
