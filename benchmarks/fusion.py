@@ -20,7 +20,8 @@ def arithmetic(_: ow.MLGraphBuilder, x: ow.MLOperand) -> ow.MLOperand:
 
 
 def gelu(_: ow.MLGraphBuilder, x: ow.MLOperand) -> ow.MLOperand:
-    return x * 0.5 * (((x + x * x * x * 0.044715) * 0.79788456).tanh() + 1)
+    y: ow.MLOperand = x * 0.5 * (((x + x * x * x * 0.044715) * 0.79788456).tanh() + 1)
+    return y
 
 
 def between(chain: Chain) -> Chain:

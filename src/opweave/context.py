@@ -227,9 +227,7 @@ class MLContext:
             hasattr(memory, "allocate") and hasattr(memory, "owns"),
             f"memory must be a WebAssembly module (opweave.wasm.load), got {type(memory).__name__}",
         )
-        array = memory.allocate(desc)
-        array.fill(0)
-        return self._adopt(desc, array, readable=readable, writable=writable)
+        return self._adopt(desc, memory.allocate(desc), readable=readable, writable=writable)
 
     async def create_tensor_async(
         self,

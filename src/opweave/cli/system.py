@@ -17,7 +17,10 @@ from .common import Verbose, app, console, errors
 
 EXTRAS = {
     "demo": (["PIL", "safetensors"], "photographs and weights for `opweave demo`"),
+    "halide": (["halide", "llvmlite"], "compiles expressions, and chains of element-wise operations"),
+    "numba": (["numba"], "compiles host kernels written in Python"),
     "safetensors": (["safetensors"], "reads and writes weights"),
+    "wasm": (["wasmtime"], "runs WebAssembly kernels"),
 }
 """Extra -> the modules it brings, and what they are for; those that this version makes use of."""
 

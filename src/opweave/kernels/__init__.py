@@ -43,7 +43,7 @@ class Arena(Protocol):
     """Memory that a kernel can reach, where it cannot reach all of the host's."""
 
     def allocate(self, desc: Desc) -> np.ndarray:
-        """A new array in this memory, C-contiguous and aligned to 64 bytes."""
+        """A new array of zeros in this memory, C-contiguous and aligned to 64 bytes."""
 
     def owns(self, array: np.ndarray) -> bool:
         """Whether an array lies in this memory."""
