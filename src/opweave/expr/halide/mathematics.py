@@ -56,8 +56,8 @@ def _polynomial(x: HalideExpr, coefficients: Sequence[float], number: Callable[[
 
 
 def is_nan(x: HalideExpr) -> HalideExpr:
-    """Whether `x` is NaN."""
-    return hl.is_nan(x)
+    """Whether `x` is NaN; Halide's own function goes through all of `x` anew."""
+    return hl.logical_not(x == x)
 
 
 def bits(x: HalideExpr) -> HalideExpr:

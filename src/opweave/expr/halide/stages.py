@@ -186,15 +186,16 @@ _COMBINE = {"sum": "add", "product": "mul", "max": "max", "min": "min"}
 
 def _terms(node: Reduce) -> Expr:
     name = _COMBINE[node.reduction]
-    total: Expr | None = None
+    terms = []
     for position in _positions([variable.extent for variable in node.variables]):
         values: dict[Expr, Expr] = {
             variable: Const(p, "index") for variable, p in zip(node.variables, position, strict=True)
         }
-        term = substitute(node.body, values)
-        total = term if total is None else call(name, total, term)
-    assert total is not None
-    return total
+        terms.append(substitute(node.body, values))
+    while len(terms) > 1:  # a tree, not a chain, which has smaller errors, and takes less time
+        pairs = [call(name, *terms[k : k + 2]) for k in range(0, len(terms) - 1, 2)]
+        terms = pairs + terms[len(terms) - len(terms) % 2 :]
+    return terms[0]
 
 
 def _positions(extents: Sequence[int]) -> Iterator[tuple[int, ...]]:
