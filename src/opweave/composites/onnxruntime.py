@@ -1,7 +1,8 @@
 """ONNX Runtime's kernels for composites.
 
-Where none is given here the engine has none, or one that is slower than the parts: OneHot takes 1.6 times as long as a
-comparison with a line of numbers. GroupNormalization has kernels for GPUs only.
+Where none is given here the engine has none (GroupNormalization), or one that is slower than the parts: OneHot takes 1.6
+times as long as a comparison with a line of numbers, SkipLayerNormalization five times as long as Add and
+LayerNormalization, and MatMulNBits of 8 bits, unless it may round its input, 40 times as long as a product of floats.
 """
 
 from __future__ import annotations
@@ -23,10 +24,9 @@ ONLY_IN_ENGINE = frozenset(
         activation.fast_gelu,
         attention.group_query_attention,
         attention.multi_head_attention,
+        attention.scaled_dot_product_attention,
         rotary.rotary_embedding,
         normalization.rms_normalization,
-        normalization.skip_layer_norm,
-        normalization.skip_rms_norm,
         quantization.matmul_n_bits,
     }
 )
@@ -71,31 +71,6 @@ def _(ctx: Emitter, input: Value, scale: Value, axis: int, epsilon: float) -> Va
     # The engine's own operator of ONNX's domain, known to the engine's optimiser.
     y: Value = ctx.emit("SimplifiedLayerNormalization", input, scale, axis=axis, epsilon=epsilon, shape=input.dims)
     return y
-
-
-@ort.lower(normalization.skip_layer_norm)
-def _(
-    ctx: Emitter,
-    input: Value,
-    residual: Value,
-    scale: Value,
-    bias: Value | None,
-    input_bias: Value | None,
-    epsilon: float,
-) -> tuple[Value, Value]:
-    operands = (input, residual, scale, bias, input_bias)
-    # In between come the mean and the inverse deviation, which nobody asks for.
-    y, _, _, total = ctx.emit("SkipLayerNormalization", *operands, outputs=4, epsilon=epsilon, domain=MICROSOFT)
-    return y, total
-
-
-@ort.lower(normalization.skip_rms_norm)
-def _(
-    ctx: Emitter, input: Value, residual: Value, scale: Value, input_bias: Value | None, epsilon: float
-) -> tuple[Value, Value]:
-    operands = (input, residual, scale, input_bias)
-    made = ctx.emit("SkipSimplifiedLayerNormalization", *operands, outputs=4, epsilon=epsilon, domain=MICROSOFT)
-    return made[0], made[3]
 
 
 # Along other axes the engine transposes before and after, which takes longer than the steps of the decomposition.
@@ -165,7 +140,10 @@ def _(ctx: Emitter, a: Value, b: Value, a_zero_point: Value, b_zero_point: Value
     return product
 
 
-@ort.lower(quantization.matmul_n_bits)
+ACCURACY_LEVELS = {"float32": 1, "int8": 4}
+
+
+@ort.lower(quantization.matmul_n_bits, when=lambda bits, accuracy: bits == 4 or accuracy == "int8")
 def _(
     ctx: Emitter,
     input: Value,
@@ -175,8 +153,10 @@ def _(
     bias: Value | None,
     bits: int,
     block_size: int,
+    accuracy: str,
 ) -> Value:
     sizes: dict[str, Any] = {"K": input.dims[-1], "N": weight.dims[0], "bits": bits, "block_size": block_size}
+    sizes["accuracy_level"] = ACCURACY_LEVELS[accuracy]
     operands = (input, weight, scale, zero_point, None, bias)
     y: Value = ctx.emit("MatMulNBits", *operands, domain=MICROSOFT, **sizes)
     return y
@@ -226,6 +206,24 @@ def _(
     flags: dict[str, Any] = {"num_heads": heads, "unidirectional": int(unidirectional), "scale": scale}
     y: Value = ctx.emit("MultiHeadAttention", *operands, domain=MICROSOFT, **flags)
     return y
+
+
+LONG = 2**22
+"""From so many scores a head on the engine's way is taken, on which they are never in memory; it is as fast as the parts."""
+
+
+def _is_long(query: Operand, key: Operand, mask: Operand | None, causal: bool) -> bool:
+    (_, heads, queries, _), (_, groups, keys, _) = query.shape, key.shape
+    plain = heads == groups and mask is None and not causal and query.data_type == "float32"
+    return plain and queries * keys >= LONG
+
+
+@ort.lower(attention.scaled_dot_product_attention, when=_is_long)
+def _(ctx: Emitter, query: Value, key: Value, value: Value, scale: float) -> Value:
+    batches, heads, queries, size = query.dims
+    joined = ctx.reshape(ctx.transpose(query, [0, 2, 1, 3]), [batches, queries, heads * size])
+    y = ctx.emit("MultiHeadAttention", joined, key, value, domain=MICROSOFT, num_heads=heads, scale=scale)
+    return ctx.transpose(ctx.reshape(y, [batches, queries, heads, value.dims[3]]), [0, 2, 1, 3])
 
 
 def _has_kernel(query: Operand, past_key: Operand | None, heads: int) -> bool:

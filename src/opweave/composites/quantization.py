@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -99,6 +99,7 @@ def matmul_n_bits(
     *,
     bits: int = 4,
     block_size: int = 32,
+    accuracy: Literal["float32", "int8"] = "float32",
     label: str = "",
 ) -> Desc:
     """Multiply with a weight of 4 or 8 bits a number, which is quantized in blocks.
@@ -113,6 +114,7 @@ def matmul_n_bits(
         bias: added to the product [columns].
         bits: 4 or 8.
         block_size: how many numbers share a scale: a power of two, 16 or more.
+        accuracy: "int8" if the engine may round `input` to 8 bits a number, in blocks, too, which is a lot faster.
         label: a name for messages and tables.
 
     Returns:

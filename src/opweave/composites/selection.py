@@ -13,8 +13,8 @@ from .declare import check_axis, column, declare, last_axis
 if TYPE_CHECKING:
     from ..ops import Operations
 
-COUNTED = 256
-"""Up to so many elements an axis is sorted by counting, for each of them, how many come before."""
+COUNTED = 2048
+"""Up to so many elements, and four for each that is wanted, an axis is sorted by counting how many come before each."""
 
 
 @declare(input=Limits(ANY, ranks=(1, N)))
@@ -69,7 +69,7 @@ def _(b: Operations, input: Operand, k: int, axis: int, largest: bool, index_typ
     keys = input
     if input.data_type in FLOATS:
         keys = b.where(b.is_nan(input), b.as_operand(float("inf"), input.data_type), input)
-    choose = _by_counting if input.shape[axis] <= COUNTED else _one_by_one
+    choose = _by_counting if input.shape[axis] <= min(COUNTED, 4 * k) else _one_by_one
     positions = b.cast(choose(b, keys, k, axis, largest), index_type)
     return b.gather_elements(input, positions, axis=axis), positions
 

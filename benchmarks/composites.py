@@ -1,0 +1,156 @@
+"""Kernels for composites against their parts: `python -m benchmarks.composites` writes the table of docs/composites.md."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import opweave as ow
+from opweave import composites
+from opweave.custom import CustomOp
+from opweave.graph import Graph, Node, Operand
+from opweave.passes.legalise import legalise
+
+from .__main__ import machine
+from .common import per_call
+
+PAGE = Path(__file__).parent.parent / "docs" / "composites.md"
+ROUNDS = 15
+"""So many turns are taken; the fastest of each form counts, since others work on the machine."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call whose operands are described as data type and shape; arrays are constants of the graph."""
+
+    op: CustomOp
+    operands: tuple[Any, ...]
+    options: dict[str, Any]
+    size: str
+
+    def graph(self) -> tuple[Graph, dict[str, np.ndarray]]:
+        """The call as a graph, and what to feed it."""
+        builder, feed = ow.MLGraphBuilder(context()), dict[str, np.ndarray]()
+
+        def operand(value: Any) -> Any:
+            if not isinstance(value, tuple):
+                return value
+            name = f"x{len(feed)}"
+            feed[name] = random(*value)
+            return builder.input(name, value[0], value[1])
+
+        result = self.op(builder, *map(operand, self.operands), **self.options)
+        results: tuple[Operand, ...] = result if isinstance(result, tuple) else (result,)
+        return Graph.reaching({f"y{k}": r for k, r in enumerate(results)}), feed
+
+
+@cache
+def context() -> ow.MLContext:
+    return ow.ml.create_context(device="cpu")
+
+
+def random(data_type: str, shape: tuple[int, ...]) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape).astype(data_type)
+
+
+def single(*shape: int) -> tuple[str, tuple[int, ...]]:
+    return "float32", shape
+
+
+def packed(bits: int, accuracy: str = "float32") -> Case:
+    rng = np.random.default_rng(0)
+    weight = composites.pack_bits(rng.integers(0, 2**bits, (4096, 128, 32)), bits=bits)
+    scale = (rng.random((4096, 128)) / 100).astype("float32")
+    size = f"1x4096 by 4096x4096 of {bits} bits, accuracy {accuracy}"
+    return Case(composites.matmul_n_bits, (single(1, 4096), weight, scale), {"bits": bits, "accuracy": accuracy}, size)
+
+
+def cases() -> list[Case]:
+    tokens, vector = single(1, 512, 768), random(*single(768))
+    table = random(*single(512, 32))
+    q, kv = single(1, 1, 1024), single(1, 1, 256)
+    past = single(1, 4, 1024, 64)
+    return [
+        Case(composites.quick_gelu, (single(512, 3072),), {}, "512x3072"),
+        Case(composites.fast_gelu, (single(512, 3072), random(*single(3072))), {}, "512x3072 and bias"),
+        Case(composites.rms_norm, (tokens, vector), {}, "512x768"),
+        Case(composites.skip_rms_norm, (tokens, tokens, vector), {}, "512x768"),
+        Case(composites.log_softmax, (single(64, 50000),), {}, "64x50000"),
+        Case(composites.hard_max, (single(64, 50000),), {}, "64x50000"),
+        Case(composites.top_k, (single(64, 256), 8), {}, "8 of 64x256"),
+        Case(composites.top_k, (single(1, 50000), 40), {}, "40 of 50000"),
+        Case(composites.depth_to_space, (single(1, 64, 128, 128), 2), {}, "64x128x128 by 2"),
+        Case(composites.space_to_depth, (single(1, 16, 256, 256), 2), {}, "16x256x256 by 2"),
+        Case(composites.rotary_embedding, (single(1, 16, 512, 64), table, table), {}, "16 heads, 512x64"),
+        Case(composites.scaled_dot_product_attention, (single(1, 12, 2048, 64),) * 3, {}, "12 heads, 2048x64"),
+        Case(composites.multi_head_attention, (tokens,) * 3, {"heads": 12}, "12 heads, 512x64"),
+        Case(composites.multi_head_attention, (single(1, 2048, 768),) * 3, {"heads": 12}, "12 heads, 2048x64"),
+        Case(
+            composites.group_query_attention,
+            (q, kv, kv, past, past, np.full(1, 1000, "int32")),
+            {"heads": 16, "groups": 4},
+            "1 token, 1000 before, 16 heads in 4 groups of 64",
+        ),
+        packed(4),
+        packed(4, "int8"),
+        packed(8, "int8"),
+    ]
+
+
+def runner(graph: Graph, feed: dict[str, np.ndarray], supports: Callable[[Node], bool]) -> Callable[[], None]:
+    """The graph in memory of its own."""
+    executable = context().backend.compile(legalise(graph, supports)[0], device="cpu", power_preference="default")
+    outputs = {name: np.empty(operand.shape, operand.data_type) for name, operand in graph.outputs.items()}
+    binding: Callable[[], None] = executable.bind(feed, outputs)
+    return binding
+
+
+def measure(case: Case, seconds: float = 0.03) -> tuple[float, float]:
+    """The least seconds of the kernel, and of the parts."""
+    graph, feed = case.graph()
+    backend = context().backend
+    forms = [
+        runner(graph, feed, backend.supports),
+        runner(graph, feed, lambda node: not isinstance(node.op, CustomOp) and backend.supports(node)),
+    ]
+    best = [float("inf")] * len(forms)
+    for _ in range(ROUNDS):
+        for number, form in enumerate(forms):
+            best[number] = min(best[number], per_call(form, seconds))
+    return best[0], best[1]
+
+
+def table() -> str:
+    lines = ["| Composite | Size (float32) | Kernel | Parts | Gain |", "| --- | --- | --- | --- | --- |"]
+    for case in cases():
+        kernel, parts = measure(case)
+        times = f"{kernel * 1e3:.3g} ms | {parts * 1e3:.3g} ms | {parts / kernel:.2f}x"
+        lines.append(f"| `{case.op.name}` | {case.size} | {times} |")
+        print(lines[-1], flush=True)
+    return "\n".join(lines)
+
+
+def main() -> None:
+    started = time.perf_counter()
+    made = table()
+    text = PAGE.read_text()
+    note = f"Made by `python -m benchmarks.composites` on: {machine()}."
+    text = re.sub(
+        r"(<!-- table -->\n).*(\n<!-- end -->)",
+        lambda found: f"{found[1]}{note}\n\n{made}{found[2]}",
+        text,
+        flags=re.DOTALL,
+    )
+    PAGE.write_text(text)
+    print(f"{time.perf_counter() - started:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
