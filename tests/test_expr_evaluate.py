@@ -301,3 +301,15 @@ def test_a_plan_runs_in_several_threads() -> None:
 def test_half_as_an_exponent_is_not_a_square_root() -> None:
     x = np.float32([-np.inf, -0.0, 4, -4])
     np.testing.assert_array_equal(result(lambda x: 1 / ex.pow(x, 0.5), x), [0, np.inf, 0.5, np.nan])
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_gathers_of_rows_and_elements(rows: bool) -> None:
+    table, at = np.arange(60, dtype=np.float32).reshape(3, 4, 5), np.int64([[2, 0, -7], [1, 9, 1]])
+    inside = np.clip(at, 0, 2)
+    if rows:  # the positions within a row stand before and between those of the indices
+        got = result(lambda t, a: ex.compute((5, 2, 4, 3), lambda k, i, j, m: t.clamped[a[i, m], j, k]), table, at)
+        np.testing.assert_array_equal(got, table[inside].transpose(3, 0, 2, 1))
+    else:
+        got = result(lambda t, a: ex.compute((2, 3, 5), lambda i, j, k: t.clamped[a[i, j], (k + 1) % 4, k]), table, at)
+        np.testing.assert_array_equal(got, table[inside[:, :, None], (np.arange(5) + 1) % 4, np.arange(5)])

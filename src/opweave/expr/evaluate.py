@@ -215,7 +215,11 @@ class _Stage:
             case Load():
                 found = affine[node]
                 wide = elements.dtype_of(node.type, self.precision)
-                read = gathering(node) if found is None else viewing(node, found, self.slots, self.rank)
+                read = (
+                    gathering(node, self.slots, self.rank)
+                    if found is None
+                    else viewing(node, found, self.slots, self.rank)
+                )
                 owns = found is None or node.type == "float16" or wide == np.float64
                 if not owns or wide == node.type:
                     return _Step(node, read, reads=True, owns=owns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -107,8 +107,16 @@ def _striding(load: Load, forms: Affine, slots: Mapping[Index, int], rank: int) 
     return rule
 
 
-def gathering(load: Load) -> Rule:
-    """What loads at indices that are computed."""
+def gathering(load: Load, slots: Mapping[Index, int], rank: int) -> Rule:
+    """What loads at indices that are computed: rows where the last indices are variables that no other one depends on."""
+    rows: list[Index] = []
+    for axis in range(len(load.parts) - 1, 0, -1):
+        index, others = load.parts[axis], (*load.parts[:axis], *rows)
+        if not isinstance(index, Index) or any(index in other.free for other in others):
+            break
+        rows.insert(0, index)
+    if rows:
+        return _gathering_rows(load, rows, slots, rank)
 
     def rule(block: Block, arrays: Mapping[Source, Array], *indices: Array) -> Array:
         array = arrays[load.source]
@@ -118,6 +126,24 @@ def gathering(load: Load) -> Rule:
         for index, size in zip(indices, array.shape, strict=True):
             flat = flat * size + index
         return np.take(array.reshape(-1), flat)
+
+    return rule
+
+
+def _gathering_rows(load: Load, rows: Sequence[Index], slots: Mapping[Index, int], rank: int) -> Rule:
+    within = tuple(slots[variable] for variable in rows)
+    made = [
+        *(slot for slot in range(rank) if slot not in within),
+        *within,
+    ]  # the order of the dimensions of what NumPy gives
+    order = sorted(range(rank), key=lambda k: made[k])
+
+    def rule(block: Block, arrays: Mapping[Source, Array], *indices: Array) -> Array:
+        chosen = indices[: len(indices) - len(rows)]
+        key: list[Any] = [np.broadcast_to(index, index.shape or (1,) * rank).squeeze(within) for index in chosen]
+        key += [slice(*block.get(variable, (0, variable.extent))) for variable in rows]
+        gathered: Array = arrays[load.source][tuple(key)]
+        return gathered.transpose(order)
 
     return rule
 
