@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -197,3 +199,31 @@ def test_a_destroyed_graph_is_not_measured() -> None:
     graph.destroy()
     with pytest.raises(InvalidStateError, match="the graph is destroyed"):
         graph.profile()
+
+
+def test_engines_measure_their_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    builder = ow.MLGraphBuilder(CPU)
+    x = builder.input("x", "float32", [1, 3, 20, 20])
+    weight = builder.constant(np.ones((8, 3, 3, 3), "float32"))
+    stem = builder.relu(builder.conv2d(x, weight, label="stem"))
+    graph = builder.build({"y": builder.softmax(doubled(stem, label="<b>"), 1, label="head"), "stem": stem})
+    assert graph.profile(repeat=1).kernels == ()
+    runs.clear()
+    profile = graph.profile(repeat=2, detail=True)
+    assert all((run == runs[0]).all() for run in runs)
+    found = {(kernel.segment, kernel.node, kernel.kernel) for kernel in profile.kernels}
+    assert {(0, "stem + relu", "Conv"), (2, "head", "Softmax")} <= found
+    assert all(0 <= kernel.minimum <= kernel.median < 1 for kernel in profile.kernels)
+    assert "float[1, 8, 18, 18]" in str(profile)
+    assert json.dumps(profile.to_dict()["kernels"])
+    assert "Softmax" in profile._repr_html_()
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_kernels_of_one_engine(device: str) -> None:
+    builder = ow.MLGraphBuilder(ow.ml.create_context(device=device))
+    graph = builder.build({"y": builder.softmax(builder.input("x", "float32", [2, 3]), 1)})
+    kernels = graph.profile(repeat=1, detail=True).kernels
+    assert [(kernel.node, kernel.kernel) for kernel in kernels] == ([("softmax", "Softmax")] if device == "cpu" else [])

@@ -71,6 +71,9 @@ class Executable(Protocol):
     def explain(self) -> list[Placement]:
         """What runs where, one entry a node."""
 
+    def measured(self) -> Measured | None:
+        """The same, made again so that it measures its kernels; None where the engine cannot tell their times."""
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:
@@ -81,6 +84,34 @@ class Placement:
     how: How
     detail: str
     segment: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTime:
+    """How long one kernel of an engine runs.
+
+    Attributes:
+        node: the label, or the name, of the operation that it computes, or operations; empty for what the engine has added.
+        kernel: what the engine calls it.
+        result: data type and shape of what it makes, in the engine's words.
+        median: its time in seconds, the middle of all runs.
+        minimum: its time in seconds, the best of all runs.
+        segment: the number of the segment that it is in.
+    """
+
+    node: str
+    kernel: str
+    result: str
+    median: float
+    minimum: float
+    segment: int = 0
+
+
+class Measured(Executable, Protocol):
+    """An executable that measures its kernels while it runs, which takes a little longer then."""
+
+    def finish(self) -> list[KernelTime]:
+        """End the measurement, once it has run: the kernels in order, without the first run of each."""
 
 
 @dataclass(frozen=True, slots=True)

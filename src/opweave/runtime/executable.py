@@ -105,6 +105,7 @@ class MLGraph:
         *,
         outputs: Mapping[str, Any] | None = None,
         repeat: int = 10,
+        detail: bool = False,
     ) -> Profile:
         """Run the graph, and measure each of its steps: time, bytes, copies, and how much memory is used again.
 
@@ -112,6 +113,8 @@ class MLGraph:
             inputs: an array or tensor for each input, by name; None for random ones.
             outputs: arrays or tensors to write results into, by name; those without one get memory of their own.
             repeat: how many runs to measure, after one that is not measured.
+            detail: whether engines that can tell shall measure each of their kernels, too; the graph is compiled once more
+                for that.
 
         Returns:
             A table to `print`, and its numbers.
@@ -123,7 +126,7 @@ class MLGraph:
         """
         from .profile import profile
 
-        return profile(self, inputs, outputs, repeat)
+        return profile(self, inputs, outputs, repeat, detail)
 
     def draw(self, path: str | Path | None = None) -> str:
         """Draw the graph from inputs to outputs, with what runs which part of it.

@@ -20,7 +20,7 @@ from ..tensor import MLTensor
 from .segments import SegmentedCall, SegmentedExecutable
 
 if TYPE_CHECKING:
-    from ..backends import Executable, Placement
+    from ..backends import Executable, KernelTime, Placement
     from .executable import MLGraph
 
 LONGEST = 70
@@ -82,6 +82,7 @@ class Profile:
         intermediates: bytes of the memory that lies between segments.
         intermediates_alone: the bytes that they would take if none shared memory with another.
         pieces: how many they are.
+        kernels: what the engines themselves measured, of each of their kernels; only with `detail=True`.
     """
 
     device: str
@@ -93,6 +94,7 @@ class Profile:
     intermediates: int = 0
     intermediates_alone: int = 0
     pieces: int = 0
+    kernels: tuple[KernelTime, ...] = ()
 
     @property
     def parts(self) -> float:
@@ -113,17 +115,27 @@ class Profile:
 
     def __str__(self) -> str:
         head = ("", "step", "runs as", "median", "min", "share", "read", "written", "GB/s")
-        rows = [head, *(_cells(step) for step in self.steps)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        left = 3  # columns of words; those of numbers are aligned on the right
-        lines = [
-            "  ".join(
-                cell.ljust(width) if at < left else cell.rjust(width)
-                for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ).rstrip()
-            for row in rows
-        ]
+        lines = _table([head, *(_cells(step) for step in self.steps)], words=3)
+        if self.kernels:
+            names = ("", "of operation", "kernel", "makes", "median", "min", "share")
+            lines += ["", "kernels, while their engine measures them:"]
+            lines += _table([names, *self._kernel_cells()], words=4)
         return "\n".join([*lines, "", *self._notes()])
+
+    def _kernel_cells(self) -> list[tuple[str, ...]]:
+        total = sum(kernel.median for kernel in self.kernels) or 1.0
+        return [
+            (
+                str(k.segment),
+                _shortened(k.node),
+                k.kernel,
+                k.result,
+                duration(k.median),
+                duration(k.minimum),
+                f"{k.median / total:.1%}",
+            )
+            for k in self.kernels
+        ]
 
     def _notes(self) -> list[str]:
         notes = [
@@ -155,11 +167,15 @@ class Profile:
             rows.append("".join(f'<td style="text-align:{s}">{c}</td>' for s, c in zip(styles, cells, strict=True)))
         body = "".join(f"<tr>{row}</tr>" for row in rows)
         notes = "<br>".join(map(escape, self._notes()))
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{notes}</p>"
+        kernels = ""
+        if self.kernels:
+            made = "".join(f"<tr>{''.join(f'<td>{escape(c)}</td>' for c in row)}</tr>" for row in self._kernel_cells())
+            kernels = f"<details><summary>{len(self.kernels)} kernels</summary><table>{made}</table></details>"
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{kernels}<p>{notes}</p>"
 
 
 def profile(
-    graph: MLGraph, inputs: Mapping[str, Any] | None, outputs: Mapping[str, Any] | None, repeat: int
+    graph: MLGraph, inputs: Mapping[str, Any] | None, outputs: Mapping[str, Any] | None, repeat: int, detail: bool
 ) -> Profile:
     """Measure a graph; `MLGraph.profile` describes it."""
     from .executable import Locks
@@ -184,6 +200,7 @@ def profile(
             whole.append(perf_counter_ns() - start)
             if isinstance(call, SegmentedCall):
                 parts.append(call.timed())
+        kernels = _kernels(executable, sources, targets, repeat) if detail else ()
     if isinstance(executable, SegmentedExecutable) and isinstance(call, SegmentedCall):
         steps = _segmented(executable, call, parts)
         plan = executable.plan
@@ -200,7 +217,21 @@ def profile(
         plan.peak,
         plan.total,
         len(plan.offsets),
+        kernels,
     )
+
+
+def _kernels(
+    executable: Executable, sources: Mapping[str, np.ndarray], targets: Mapping[str, np.ndarray], repeat: int
+) -> tuple[KernelTime, ...]:
+    """What engines measure of their kernels; nothing where they cannot tell."""
+    measured = executable.measured()
+    if measured is None:
+        return ()
+    call = measured.bind(sources, targets)
+    for _ in range(repeat + 1):
+        call()
+    return tuple(measured.finish())
 
 
 def _arrays(
@@ -344,10 +375,26 @@ def duration(seconds: float) -> str:
     return f"{seconds * 1e3:.2f} ms" if abs(seconds) < 1 else f"{seconds:.2f} s"
 
 
+def _shortened(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+def _table(rows: Sequence[Sequence[str]], words: int) -> list[str]:
+    """Rows with aligned columns: the first `words` on the left, numbers on the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if at < words else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
 def _cells(step: StepProfile) -> tuple[str, ...]:
     return (
         str(step.segment),
-        step.title if len(step.title) <= LONGEST else f"{step.title[: LONGEST - 1]}…",
+        _shortened(step.title),
         step.how,
         duration(step.median),
         duration(step.minimum),

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from .. import memory
-from ..backends import Backend, Executable, Placement, PowerPreference
+from ..backends import Backend, Executable, KernelTime, Measured, Placement, PowerPreference
 from ..errors import InvalidStateError, OperationError
 from ..expr import kernels
 from ..graph import Desc, Graph, Node, Operand
@@ -315,6 +315,10 @@ class SegmentedExecutable:
         """What runs where, one entry a node of the user's graph."""
         return self._placements
 
+    def measured(self) -> Measured:
+        """The same, with engines that measure their kernels; it shares the memory of this one."""
+        return _MeasuredSegments(self)
+
     def crossings(self) -> list[tuple[int, Operand]]:
         """Segments and those of their operands that are copied, since the kernel cannot reach the memory they lie in.
 
@@ -459,6 +463,29 @@ class SegmentedExecutable:
         reads = sum(operand.desc.byte_length for operand in taken)
         writes = sum(operand.desc.byte_length for operand in runner.part.outputs)
         return [*before, Step(runner.title, number, runner.bind(local), reads, writes), *after]
+
+
+class _MeasuredSegments(SegmentedExecutable):
+    """A compiled graph whose engines measure their kernels, as far as they can."""
+
+    def __init__(self, plain: SegmentedExecutable) -> None:
+        vars(self).update(vars(plain))
+        self._measured: dict[int, Measured] = {}
+        runners = []
+        for number, runner in enumerate(plain.runners):
+            made = runner.executable.measured() if isinstance(runner, _BackendRunner) else None
+            if made is not None and isinstance(runner, _BackendRunner):
+                self._measured[number] = made
+                runner = _BackendRunner(runner.part, made, runner.inputs, runner.outputs)
+            runners.append(runner)
+        self.runners = runners
+
+    def finish(self) -> list[KernelTime]:
+        """End the measurement; the kernels of all segments in order."""
+        found = []
+        for number, executable in self._measured.items():
+            found += [replace(time, segment=number) for time in executable.finish()]
+        return found
 
 
 class SegmentedCall:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as engine
 from ...errors import OperationError
 from ...graph import Desc, Graph, Node
 from ...passes.legalise import legalise
-from .. import How, Placement, PowerPreference
+from .. import How, Measured, Placement, PowerPreference
 from .emit import Emitter, Value
 
 if TYPE_CHECKING:
@@ -32,8 +34,10 @@ SPIN_MICROSECONDS = 50
 threads of one session take the cores from the next: two convolutions of two sessions in turns took 1.37 ms instead of 1.0."""
 
 
-def compile(backend: OnnxRuntime, graph: Graph, device: str, power_preference: PowerPreference) -> Session:
-    """Make a session of `graph`.
+def compile(
+    backend: OnnxRuntime, graph: Graph, device: str, power_preference: PowerPreference, measures: bool = False
+) -> Session:
+    """Make a session of `graph`, one that measures its kernels or not.
 
     Raises:
         OperationError: the engine refuses the graph.
@@ -41,6 +45,9 @@ def compile(backend: OnnxRuntime, graph: Graph, device: str, power_preference: P
     ctx, emitted, how = emit(backend, graph)
     model, weights = ctx.finish(emitted)
     options = session_options(power_preference)
+    folder = TemporaryDirectory(prefix="opweave-") if measures else None
+    if folder is not None:
+        options.enable_profiling, options.profile_file_prefix = True, os.path.join(folder.name, "times")
     values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in weights.items()}
     try:
         if values:
@@ -53,7 +60,13 @@ def compile(backend: OnnxRuntime, graph: Graph, device: str, power_preference: P
     except ENGINE_ERRORS as error:
         raise OperationError(f"ONNX Runtime does not take the graph: {error}") from error
     placed = _placements(graph, how, device)
-    return Session(session, list(graph.inputs), list(graph.outputs), values, placed)
+    again = partial(compile, backend, graph, device, power_preference, True)
+    given = (session, list(graph.inputs), list(graph.outputs), values, placed, again)
+    if folder is not None:
+        from .measure import MeasuredSession, Owners
+
+        return MeasuredSession(folder, Owners(ctx, emitted), *given)
+    return Session(*given)
 
 
 def session_options(power_preference: PowerPreference) -> onnxruntime.SessionOptions:
@@ -122,8 +135,9 @@ class Session:
         outputs: list[str],
         weights: Mapping[str, Any],
         placements: list[Placement],
+        again: Callable[[], Any],
     ) -> None:
-        self._session = session
+        self._session, self._again = session, again
         self._inputs = [(f"i{k}", name) for k, name in enumerate(inputs)]
         self._outputs = [(f"o{k}", name) for k, name in enumerate(outputs)]
         self._weights, self._placements = weights, placements
@@ -150,6 +164,11 @@ class Session:
     def explain(self) -> list[Placement]:
         """What runs where, one entry a node of the user's graph."""
         return self._placements
+
+    def measured(self) -> Measured:
+        """The same session once more, which measures its kernels."""
+        made: Measured = self._again()
+        return made
 
 
 class Call:

@@ -1,0 +1,90 @@
+"""Sessions that measure their kernels, with the engine's own profiler."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ...errors import OperationError
+from ...graph import Desc
+from .. import KernelTime
+from .emit import Emitter, Value
+from .sessions import Session
+
+SUFFIX = "_kernel_time"
+"""How the profiler's events are called that tell how long a kernel ran."""
+FUSED = 4
+"""Of so many nodes at most a kernel is looked for the first."""
+
+
+class MeasuredSession(Session):
+    """A session whose kernels' times can be read once it has run."""
+
+    def __init__(self, folder: TemporaryDirectory[str], owners: Owners, *given: Any) -> None:
+        """Take the folder that the profiler writes into, and what a session takes."""
+        super().__init__(*given)
+        self._folder, self._owners = folder, owners
+
+    def finish(self) -> list[KernelTime]:
+        """End the measurement: the kernels in the order in which they ran, without the first run of each.
+
+        Raises:
+            OperationError: the profiler wrote nothing that can be read.
+        """
+        with self._folder:
+            try:
+                events = json.loads(Path(self._session.end_profiling()).read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                raise OperationError(f"ONNX Runtime's profiler gives no times: {error}") from None
+        times: dict[tuple[str, str], list[int]] = {}
+        about: dict[tuple[str, str], Mapping[str, Any]] = {}
+        for event in events:
+            if event.get("cat") == "Node" and event["name"].endswith(SUFFIX):
+                key = event["name"].removesuffix(SUFFIX), str(event["args"].get("node_index"))
+                times.setdefault(key, []).append(event["dur"])
+                about[key] = event["args"]
+        found = []
+        for (name, index), measured in times.items():
+            later = measured[1:] or measured
+            arguments = about[name, index]
+            shapes = ", ".join(
+                f"{kind}{shape}" for each in arguments["output_type_shape"] for kind, shape in each.items()
+            )
+            kernel = arguments["op_name"]
+            found.append(KernelTime(self._owners(name, kernel), kernel, shapes, median(later) / 1e6, min(later) / 1e6))
+        return found
+
+
+class Owners:
+    """Whose kernels are whose: the engine calls a kernel by the node that it runs, or by what it makes, if it has fused some.
+
+    Args:
+        ctx: what the model was emitted with.
+        outputs: the values of the model's outputs, by the names that they have there.
+    """
+
+    def __init__(self, ctx: Emitter, outputs: Mapping[str, tuple[Value, Desc]]) -> None:
+        self._nodes = {node.name: node for node in ctx.nodes}
+        self._makers = {name: node for node in ctx.nodes for name in node.outputs}
+        self._outputs = {name: value.name for name, (value, _) in outputs.items()}
+
+    def __call__(self, name: str, kernel: str) -> str:
+        """The label or name of the operation, or operations, that a kernel computes; empty for what the engine has added."""
+        stem = name.removesuffix("_nchwc")  # convolutions in the engine's own layout
+        node = self._nodes.get(stem) or self._makers.get(self._outputs.get(stem, stem))
+        labels: list[str] = []
+        while node is not None:
+            labels.insert(0, node.name.rpartition("#")[0])
+            if node.op_type in kernel or len(labels) == FUSED:
+                break
+            node = self._makers.get(node.inputs[0]) if node.inputs else None
+        if node is None or node.op_type not in kernel:
+            labels = labels[-1:]
+        return " + ".join(labels)
+
+
+__all__ = ["MeasuredSession", "Owners"]
