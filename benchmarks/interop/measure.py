@@ -178,10 +178,11 @@ def row(test: int, conv: str, rest: str, function: Callable[[], object]) -> tupl
 # What is measured ----------------------------------------------------------------------------------------------------
 
 
-def kinds(report: Report) -> dict[str, Operations]:
+def kinds(context: ow.MLContext, report: Report) -> dict[str, Operations]:
     """The custom operations that there are here, by what they are called; what is left out is noted."""
-    compiler = "Halide" if ow.expr.kernels.is_compiled() else "NumPy"
-    found = {f"expressions ({compiler})": expressions(), "NumPy kernels": with_numpy()}
+    made = expressions()
+    engine = Chain(context, Data.random(4, 8), made, "add relu").engine()
+    found = {f"expressions ({engine})": made, "NumPy kernels": with_numpy()}
     if find_spec("wasmtime") is None:
         report.missing.append("WebAssembly: wasmtime is not installed")
     else:
@@ -216,7 +217,7 @@ def tests(context: ow.MLContext, report: Report, node: TensorFlowJs | None, cloc
         ours = "our WebAssembly"
         add(1, ours, ours, Chain(context, data, with_wasm(conv=True), steps))
     add(2, "built-in", "NumPy, on a copy", HostCopies(context, data))
-    for name, operations in kinds(report).items():
+    for name, operations in kinds(context, report).items():
         add(3, "built-in", name, Chain(context, data, operations, steps))
     add(4, "built-in", "built-in", whole)
     report.lines = measured(lines, clock, "tests 1 to 4")
@@ -245,7 +246,7 @@ def woven(context: ow.MLContext, report: Report, clock: Clock) -> None:
     """Two convolutions, add and relu between them, as one graph, against three graphs on such tensors."""
     for channels, size in ((CHANNELS, SIZE), SMALL):
         data = Data.random(channels, size)
-        for name, operations in kinds(Report(0)).items():
+        for name, operations in kinds(context, Report(0)).items():
             whole = Chain(context, data, operations, "conv add relu conv")
             first = Chain(context, data, operations, "conv")
             middle = Chain(context, data, operations, "add relu", first.target)

@@ -230,9 +230,12 @@ class Chain:
         """Run it once."""
         self.context.dispatch(self.graph, self._inputs, self._outputs)
 
-    def details(self) -> list[str]:
-        """What runs each operation."""
-        return [placement.detail for placement in self.graph.placements()]
+    def engine(self) -> str:
+        """What runs its expressions."""
+        place = self.graph.placements()[-1]
+        if place.how != "expression":
+            return "as operations of the engine"
+        return "Halide" if "Halide" in place.detail else "NumPy"
 
 
 def tensor(context: ow.MLContext, data: Data, operations: Operations) -> ow.MLTensor:

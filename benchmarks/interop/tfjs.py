@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -41,8 +42,8 @@ def install() -> Path:
             cwd=FOLDER, capture_output=True, text=True,
         )  # fmt: skip
         if result.returncode:
-            last = (result.stderr.strip() or "no message").splitlines()[-1]
-            raise MissingError(f"npm cannot install {', '.join(wanted)}: {last}")
+            said = re.findall(r"^npm error (.+)", result.stderr, re.MULTILINE)[:2] or ["no message"]
+            raise MissingError(f"npm cannot install {', '.join(wanted)}: {'; '.join(said)}")
         (FOLDER / "done").touch()
     return FOLDER
 
@@ -98,8 +99,8 @@ class TensorFlowJs:
         if not line:
             self._process.wait()
             self._errors.seek(0)
-            said = [text for text in self._errors.read().splitlines() if "Error" in text] or ["no message"]
-            raise MissingError(f"Node ended with {self._process.returncode}: {said[0].strip()}")
+            said = re.search(r"^\w*Error\b.*", self._errors.read(), re.MULTILINE)
+            raise MissingError(f"Node ended with {self._process.returncode}: {said[0] if said else 'no message'}")
         return line
 
     def __enter__(self) -> TensorFlowJs:
