@@ -56,7 +56,7 @@ def _definition(
     scope = _Scope(names, dict(zip(axes, letters, strict=True)))
     extents = [f"{letter} < {axis.extent}" for letter, axis in zip(letters, axes, strict=True)]
     if name == "check":
-        yield f"  check {', '.join(extents)}{note}"
+        yield f"  check {', '.join(extents)}".rstrip() + note
     else:
         yield f"  {name}[{', '.join(letters)}] =".replace("[]", "")
     yield from ("    " + line for line in scope.block(body))
