@@ -89,6 +89,7 @@ def cases() -> list[Case]:
         Case(composites.depth_to_space, (single(1, 64, 128, 128), 2), {}, "64x128x128 by 2"),
         Case(composites.space_to_depth, (single(1, 16, 256, 256), 2), {}, "16x256x256 by 2"),
         Case(composites.rotary_embedding, (single(1, 16, 512, 64), table, table), {}, "16 heads, 512x64"),
+        Case(composites.scaled_dot_product_attention, (single(1, 12, 1024, 64),) * 3, {}, "12 heads, 1024x64"),
         Case(composites.scaled_dot_product_attention, (single(1, 12, 2048, 64),) * 3, {}, "12 heads, 2048x64"),
         Case(composites.multi_head_attention, (tokens,) * 3, {"heads": 12}, "12 heads, 512x64"),
         Case(composites.multi_head_attention, (single(1, 2048, 768),) * 3, {"heads": 12}, "12 heads, 2048x64"),

@@ -208,8 +208,8 @@ def _(
     return y
 
 
-LONG = 2**22
-"""From so many scores a head on the engine's way is taken, on which they are never in memory; it is as fast as the parts."""
+LONG = 2**20
+"""From so many scores a head on it is worth while to move heads to where the kernel keeps no scores in memory."""
 
 
 def _is_long(query: Operand, key: Operand, mask: Operand | None, causal: bool) -> bool:
@@ -220,9 +220,12 @@ def _is_long(query: Operand, key: Operand, mask: Operand | None, causal: bool) -
 
 @ort.lower(attention.scaled_dot_product_attention, when=_is_long)
 def _(ctx: Emitter, query: Value, key: Value, value: Value, scale: float) -> Value:
-    batches, heads, queries, size = query.dims
-    joined = ctx.reshape(ctx.transpose(query, [0, 2, 1, 3]), [batches, queries, heads * size])
-    y = ctx.emit("MultiHeadAttention", joined, key, value, domain=MICROSOFT, num_heads=heads, scale=scale)
+    batches, heads, queries, _ = query.dims
+    joined = [
+        ctx.reshape(ctx.transpose(x, [0, 2, 1, 3]), [batches, x.dims[2], heads * x.dims[3]])
+        for x in (query, key, value)
+    ]
+    y = ctx.emit("MultiHeadAttention", *joined, domain=MICROSOFT, num_heads=heads, scale=scale)
     return ctx.transpose(ctx.reshape(y, [batches, queries, heads, value.dims[3]]), [0, 2, 1, 3])
 
 
