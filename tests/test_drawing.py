@@ -19,7 +19,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 import opweave as ow
 from opweave import cli
-from opweave.demo.network import Network
 from opweave.errors import DataError, InvalidStateError
 from opweave.runtime.drawing import render
 from opweave.runtime.drawing.condense import LARGE, condense
@@ -122,8 +121,12 @@ def test_lanes_lie_in_the_order_in_which_they_run() -> None:
 
 def test_an_engine_that_runs_everything_has_one_lane() -> None:
     builder = ow.MLGraphBuilder(CPU)
-    x = builder.input("small", "float32", [1, 1, 60, 60])
-    root = parsed(builder.build({"large": Network.load().build(builder, x)}).draw())
+    x = value = builder.input("small", "float32", [1, 1, 20, 20])
+    for k in range(5):
+        weight = builder.constant(np.zeros((4, 1 if k == 0 else 4, 3, 3), "float32"))
+        value = builder.leaky_relu(builder.conv2d(value, weight, label=f"detail {k}"), alpha=0.1)
+    edge = builder.slice(x, [0, 0, 5, 5], [1, 1, 10, 10])
+    root = parsed(builder.build({"large": builder.add(value, edge)}).draw())
     shown = texts(root)
     assert len(list(rectangles(root, "engine"))) > 1
     assert [text for text in shown if text.startswith("segment")] == []
@@ -228,13 +231,15 @@ def test_the_drawing_in_the_documentation_is_what_its_tool_makes(tmp_path: Path)
 # Large graphs --------------------------------------------------------------------------------------------------------
 
 
-def residual(blocks: int) -> ow.MLGraph:
+def residual(blocks: int, masked: bool = False) -> ow.MLGraph:
     builder = ow.MLGraphBuilder(CPU)
     value = builder.input("x", "float32", [4, 4])
+    mask = builder.exp(builder.input("mask", "float32", [4, 4]))
     weight = builder.constant(np.eye(4, dtype="float32"))
     for _ in range(blocks):
         inner = builder.relu(builder.matmul(builder.relu(builder.matmul(value, weight)), weight))
         value = builder.tanh(builder.add(value, inner))
+        value = builder.mul(value, mask) if masked else value
     return builder.build({"y": value})
 
 
@@ -245,6 +250,9 @@ def test_blocks_that_repeat_are_drawn_once() -> None:
     assert "2 matmul, 2 relu," in shown
     assert "add, tanh" in shown
     assert len([*rectangles(root, "box"), *rectangles(root, "end")]) < 10
+    assert "40 × (7 operations)" in texts(parsed(residual(40, masked=True).draw())), (
+        "what goes everywhere is no hindrance"
+    )
     small = texts(parsed(residual(5).draw()))
     assert small.count("matmul") == 10
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from .picture import Box, Edge, Picture, summary
 
@@ -16,8 +15,8 @@ STILL_LARGE = 30
 LONGEST_PERIOD = 8
 """Of so many blocks at most a pattern consists that repeats."""
 
-EVERYWHERE = 3
-"""Inputs that more boxes than that take go everywhere."""
+REACH = 20
+"""Values that are on their way for longer (masks, positions) do not hold together what they pass."""
 
 
 def condense(picture: Picture) -> Picture:
@@ -74,17 +73,19 @@ def _repeats(picture: Picture) -> list[list[list[int]]]:
 def _blocks(picture: Picture, indices: Sequence[int]) -> list[list[int]]:
     """Boxes in order, cut wherever one value alone goes on."""
     last: dict[tuple[int, int], int] = {}
-    users = Counter(edge.source for edge in picture.edges)
-    # Inputs that go everywhere (masks, positions) do not hold together what they go to.
-    everywhere = {n for n, box in enumerate(picture.boxes) if box.style == "input" and users[n] > EVERYWHERE}
     for edge in picture.edges:
-        if edge.source not in everywhere:
-            key = edge.source, edge.port
-            last[key] = max(last.get(key, 0), edge.target)
+        key = edge.source, edge.port
+        last[key] = max(last.get(key, 0), edge.target)
+    change = [0] * (len(picture.boxes) + 1)  # how many more values are on their way after a box than before it
+    for (source, _), end in last.items():
+        if end - source <= REACH:
+            change[source] += 1
+            change[end] -= 1
+    alive = list(accumulate(change))
     blocks: list[list[int]] = [[]]
     for index in indices:
         blocks[-1].append(index)
-        if sum(source <= index < end for (source, _), end in last.items()) <= 1:
+        if alive[index] <= 1:
             blocks.append([])
     return [block for block in blocks if block]
 
