@@ -136,6 +136,18 @@ def test_inner_axes_are_split_where_the_first_is_short() -> None:
     np.testing.assert_array_equal(result(lambda x: (x + 1) * (x - 1) + x, x), (x + 1) * (x - 1) + x)
 
 
+def test_blocks_of_diagonals_and_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("opweave.expr.evaluate.BLOCK_BYTES", 0)
+    x = np.arange(42, dtype=np.float32).reshape(6, 7)
+    np.testing.assert_array_equal(
+        result(lambda x: ex.compute((6,), lambda i: x[i, i] * 2 + x[5 - i, 6 - i]), x),
+        x.diagonal() * 2 + x[::-1, ::-1].diagonal(),
+    )
+    rows = result(lambda x: ex.compute((6, 3), lambda i, j: ex.sum_over(3, lambda r: x[i, 2 * j + r] * (r + 1) + i)), x)
+    wanted = [[sum(x[i, 2 * j + r] * (r + 1) + i for r in range(3)) for j in range(3)] for i in range(6)]
+    np.testing.assert_array_equal(rows, wanted)
+
+
 def test_one_function_is_one_pass_into_the_output() -> None:
     plan = Plan(traced(lambda x: ex.exp(x), np.empty((4096, 1024), np.float32)))
     (stage,) = (stage for _, stage in plan.results)

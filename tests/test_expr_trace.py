@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -369,6 +370,18 @@ def test_threads_trace_at_the_same_time() -> None:
     finally:
         sys.setswitchinterval(interval)
     assert all(texts == results[0] for texts in results)
+
+
+def test_threads_never_make_two_variables_of_an_axis(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(ir.Index):
+        def __init__(self, extent: int, axis: int = 0) -> None:
+            sleep(0.05)  # all others come here meanwhile, if they can
+            super().__init__(extent, axis)
+
+    monkeypatch.setattr(ex.array, "Index", Slow)
+    with ThreadPoolExecutor(4) as pool:
+        variables = list(pool.map(lambda _: ex.array.axis_variable(-1, 987_654), range(4)))
+    assert all(variable is variables[0] for variable in variables)
 
 
 def test_checks_belong_to_the_thread_that_traces() -> None:
