@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +17,14 @@ from rich.console import Console
 import opweave as ow
 from opweave.demo import run
 from opweave.errors import DataError, MissingExtraError
+from opweave.expr import kernels
 
 pytest.importorskip("PIL", reason="the demo's pictures need Pillow (extra demo)")
 pytest.importorskip("safetensors", reason="the demo's weights need safetensors (extra demo)")
 
 from PIL import Image
 
-from opweave.demo import colours, job, network, picture, sheet
+from opweave.demo import colours, enlarger, expressions, job, network, picture, sheet, timing
 
 RANDOM = np.random.default_rng(3)
 QUIET = Console(quiet=True)
@@ -32,6 +34,48 @@ def photograph(width: int, height: int) -> NDArray[np.uint8]:
     """A cut of the committed photograph, so that odd pictures have real content."""
     with Image.open(job.PHOTO) as image:
         return np.asarray(image.resize((width, height)))
+
+
+def noise(height: int, width: int) -> NDArray[np.uint8]:
+    """Pixels of all colours, which are harder than those of photographs: half of the results are clipped."""
+    return RANDOM.integers(0, 256, (height, width, 3), np.uint8)
+
+
+def check_alike(picture: NDArray[np.uint8], expected: NDArray[np.uint8]) -> None:
+    """Both are equal, but for a few levels that lie so near to the middle of two that they are rounded to the other."""
+    assert (picture.dtype, picture.shape) == (expected.dtype, expected.shape)
+    difference = np.abs(picture.astype(int) - expected)
+    assert difference.max() <= 1
+    assert np.count_nonzero(difference) <= 1 + picture.size // 5000
+
+
+def choose(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let something run expressions from now on, those that are known already, too."""
+    monkeypatch.setenv(kernels.VARIABLE, engine)
+    kernels.is_compiled.cache_clear()
+    for op in (expressions.luma, expressions.chroma, expressions.merged):
+        op._graphs.clear()
+
+
+@pytest.fixture(params=["halide", "numpy"])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Each of what can run expressions."""
+    if request.param == "halide" and not kernels.has_halide():
+        pytest.skip("the extra halide is not installed")
+    choose(request.param, monkeypatch)
+    yield request.param
+    monkeypatch.undo()
+    kernels.is_compiled.cache_clear()
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """For tests about files: nothing is compiled for each size of picture, and little is measured."""
+    choose("numpy", monkeypatch)
+    monkeypatch.setattr(timing, "SECONDS", 0)
+    yield
+    monkeypatch.undo()
+    kernels.is_compiled.cache_clear()
 
 
 # The network ----------------------------------------------------------------------------------------------------------
@@ -64,32 +108,11 @@ def computed_with_numpy(luma: NDArray[np.float32]) -> NDArray[np.float64]:
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (2, 9), (17, 11)])
 def test_network_equals_the_same_written_in_numpy(height: int, width: int) -> None:
     luma = RANDOM.random((height, width), np.float32)
-    large = network.Enlarger(ow.ml.create_context(), height, width)(luma)
-    np.testing.assert_allclose(large, computed_with_numpy(luma), atol=1e-5)
-
-
-@pytest.mark.parametrize(("height", "width", "tiles"), [(40, 30, 6), (16, 33, 3), (5, 50, 4)])
-def test_tiles_leave_no_seams(height: int, width: int, tiles: int) -> None:
-    luma = colours.split(photograph(width, height))[0]
     context = ow.ml.create_context()
-    tiled, whole = (network.Enlarger(context, height, width, tile=side) for side in (16, 512))
-    assert (tiled.tiles, whole.tiles) == (tiles, 1)
-    np.testing.assert_allclose(tiled(luma), whole(luma), atol=1e-5)
-
-
-def test_a_picture_of_one_tile_is_not_copied() -> None:
-    enlarger = network.Enlarger(ow.ml.create_context(), 20, 20)
-    ow.memory.copies.reset()
-    enlarger(np.zeros((20, 20), np.float32))
-    assert ow.memory.copies.count == 0
-
-
-def test_copies_of_tiles_are_counted() -> None:
-    enlarger = network.Enlarger(ow.ml.create_context(), 20, 20, tile=10)
-    ow.memory.copies.reset()
-    enlarger(np.zeros((20, 20), np.float32))
-    assert ow.memory.copies.by_reason["make contiguous"].count == 4
-    assert ow.memory.copies.by_reason["place a tile"].count == 4
+    graph = enlarger.AroundNetwork(context, height, width).graph
+    padded = np.pad(luma, network.Network.load().halo, "edge")[None, None]
+    large = context.compute(graph, {"small": padded})["large"]
+    np.testing.assert_allclose(large, computed_with_numpy(luma), atol=1e-5)
 
 
 def test_bicubic_filter_is_pillows() -> None:
@@ -98,6 +121,145 @@ def test_bicubic_filter_is_pillows() -> None:
     blocks = np.einsum("hwyx,kyx->hwk", windows, network.bicubic_filter()[:, 0]).reshape(8, 6, 3, 3)
     ours = blocks.transpose(0, 2, 1, 3).reshape(24, 18)
     np.testing.assert_allclose(ours, colours.bicubic(luma, 30, 36)[6:-6, 6:-6], atol=1e-6)
+
+
+# The expressions around it --------------------------------------------------------------------------------------------
+
+
+SIZES = [(1, 1), (1, 6), (2, 9), (17, 11), (40, 61)]
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize(("height", "width"), SIZES)
+def test_luma_is_the_first_plane_of_split_and_goes_on_beyond_its_edges(height: int, width: int) -> None:
+    rgb = noise(height, width)
+    plane, *_ = colours.split(rgb)
+    for margin in (0, 7):
+        luma = expressions.luma(rgb, colours.TO_YCBCR, margin=margin)
+        np.testing.assert_allclose(luma[0, 0], np.pad(plane, margin, "edge"), atol=1e-6)
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize(("height", "width"), SIZES)
+def test_chroma_is_what_pillow_makes_of_it_edges_included(height: int, width: int) -> None:
+    rgb = noise(height, width)
+    blocks = expressions.chroma(rgb, colours.TO_YCBCR, network.bicubic_taps())
+    planes = blocks.transpose(0, 3, 1, 4, 2).reshape(2, 3 * height, 3 * width)
+    for plane, small in zip(planes, colours.split(rgb)[1:], strict=True):
+        np.testing.assert_allclose(plane, colours.bicubic(small, 3 * width, 3 * height), atol=1e-6)
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize(("height", "width"), SIZES)
+def test_merged_is_merge_with_each_pixel_in_its_place(height: int, width: int) -> None:
+    luma = RANDOM.uniform(-0.2, 1.2, (1, 9, height, width)).astype(np.float32)
+    chroma = RANDOM.uniform(-0.5, 0.5, (2, 3, 3, height, width)).astype(np.float32)
+    large = np.empty((3 * height, 3 * width, 3), np.uint8)
+    for row in range(3):
+        for column in range(3):
+            planes = luma[0, 3 * row + column], chroma[0, row, column], chroma[1, row, column]
+            large[row::3, column::3] = colours.merge(*planes)
+    check_alike(expressions.merged(luma, chroma, colours.FROM_YCBCR), large)
+
+
+@pytest.mark.parametrize("source", ["noise", "photograph"])
+@pytest.mark.parametrize(("height", "width"), [*SIZES, (120, 90)])
+def test_one_graph_gives_what_numpy_around_the_network_gives(height: int, width: int, source: str, engine: str) -> None:
+    rgb = noise(height, width) if source == "noise" else photograph(width, height)
+    context = ow.ml.create_context()
+    whole = enlarger.Enlarger(context, height, width)
+    assert whole.expressions.lower().startswith(engine)
+    check_alike(whole(rgb), enlarger.AroundNetwork(context, height, width)(rgb))
+
+
+def test_the_network_lies_between_expressions() -> None:
+    whole = enlarger.Enlarger(ow.ml.create_context(), 20, 20)
+    runs = [(p.node, p.how, p.segment) for p in whole.graph.placements()]
+    assert [run for run in runs if run[1] == "expression"] == [
+        ("luma", "expression", 0), ("chroma", "expression", 2), ("merged", "expression", 3)
+    ]  # fmt: skip
+    others = [(how, segment) for _, how, segment in runs if how != "expression"]
+    assert len(others) > 10
+    assert set(others) == {("native", 1)}
+
+
+@pytest.mark.usefixtures("engine")
+def test_pixels_are_read_and_written_where_they_are() -> None:
+    context = ow.ml.create_context()
+    whole = enlarger.Enlarger(context, 20, 30)
+    rgb, large = photograph(30, 20).copy(), np.zeros((60, 90, 3), np.uint8)
+    ow.memory.copies.reset()
+    source, target = context.tensor_from(rgb), context.tensor_from(large)
+    assert source.numpy().ctypes.data == rgb.ctypes.data
+    assert target.numpy().ctypes.data == large.ctypes.data
+    for pixels in (rgb, 255 - rgb):
+        rgb[...] = pixels
+        context.dispatch(whole.graph, {"small": source}, {"large": target})
+        assert ow.memory.copies.count == 0
+        check_alike(large, enlarger.AroundNetwork(context, 20, 30)(rgb))
+        ow.memory.copies.reset()
+
+
+# Windows --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 20, 21, 22, 40, 41, 100])
+@pytest.mark.parametrize("tile", [1, 6, 13])
+def test_windows_give_each_pixel_once_and_never_one_that_their_edges_disturb(size: int, tile: int) -> None:
+    margin = 7
+    window = min(size, tile + 2 * margin)
+    taken: list[int] = []
+    for start, pixels in enlarger.spans(size, window, margin):
+        assert 0 <= start <= size - window
+        assert pixels.start - start >= margin or start == 0
+        assert start + window - pixels.stop >= margin or start + window == size
+        taken += pixels
+    assert taken == list(range(size))
+
+
+@pytest.mark.parametrize(("height", "width", "windows"), [(40, 30, 3), (33, 47, 9), (5, 50, 4)])
+def test_windows_leave_no_seams(height: int, width: int, windows: int) -> None:
+    context = ow.ml.create_context()
+    divided, whole = (enlarger.Enlarger(context, height, width, tile=side) for side in (16, 512))
+    assert (divided.windows, whole.windows) == (windows, 1)
+    rgb, counts = noise(height, width), list[int]()
+    check_alike(divided(rgb, counts.append), whole(rgb))
+    assert counts == list(range(1, windows + 1))
+
+
+def test_a_picture_of_one_window_is_not_copied() -> None:
+    whole = enlarger.Enlarger(ow.ml.create_context(), 20, 20)
+    ow.memory.copies.reset()
+    whole(noise(20, 20))
+    assert ow.memory.copies.count == 0
+
+
+def test_copies_of_windows_are_counted() -> None:
+    divided = enlarger.Enlarger(ow.ml.create_context(), 40, 40, tile=20)
+    ow.memory.copies.reset()
+    divided(noise(40, 40))
+    assert ow.memory.copies.by_reason["make contiguous"].count == 4
+    assert ow.memory.copies.by_reason["place a window"].count == 4
+
+
+def test_both_ways_are_timed_on_the_same_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = ow.ml.create_context()
+    divided = enlarger.Enlarger(context, 40, 30, tile=16)
+    seen: list[NDArray[np.uint8]] = []
+    call = enlarger.AroundNetwork.__call__
+
+    def watched(self: enlarger.AroundNetwork, rgb: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        seen.append(rgb)
+        return call(self, rgb)
+
+    monkeypatch.setattr(enlarger.AroundNetwork, "__call__", watched)
+    rgb = photograph(30, 40)
+    found = timing.compare(context, divided, rgb)
+    assert list(found.steps) == ["luma", "network", "chroma", "merged"]
+    assert 0 < sum(found.steps.values()) < 3 * found.woven
+    assert len(seen) == 2 + found.rounds
+    np.testing.assert_array_equal(seen[0], rgb[:30])
+    assert str(found).endswith(f"({found.around / found.woven:.2f}x), of one window")
 
 
 # The weights ----------------------------------------------------------------------------------------------------------
@@ -133,14 +295,25 @@ def test_demo_wins_by_a_decibel_and_a_half_on_its_own_photograph(tmp_path: Path)
     assert report.psnr_network > report.psnr_bicubic + 1.5
     assert (report.small, report.large, report.runs, report.copies) == ((170, 170), (510, 510), 1, 0)
     assert list(report.seconds) == [
-        "read", "reduce", "split colours", "build graph", "run", "merge colours", "compare", "write"
+        "read", "reduce", "build graph", "run", "time", "compare", "write"
     ]  # fmt: skip
     with Image.open(report.output) as image:
         assert image.format == "PNG"
         assert image.mode == "RGB"
         assert image.width > 1500
     text = console.export_text()
-    for words in ("build graph", "device", *report.devices, "copies", f"{report.psnr_network:.2f} dB", "sheet.png"):
+    assert f"\n{report.timing}\n" in text
+    assert report.timing is not None
+    assert report.timing.rounds >= 3
+    for words in (
+        "build graph",
+        "device",
+        *report.devices,
+        "copies",
+        report.expressions[:8],
+        f"{report.psnr_network:.2f} dB",
+        "sheet.png",
+    ):
         assert words in text
 
 
@@ -148,6 +321,7 @@ def test_enlarge_writes_the_picture_three_times_as_large(tmp_path: Path) -> None
     Image.fromarray(photograph(40, 25)).save(tmp_path / "small.png")
     report = run(tmp_path / "small.png", tmp_path / "large.webp", enlarge=True, console=QUIET)
     assert report.psnr_network is None
+    assert report.timing is None
     with Image.open(tmp_path / "large.webp") as image:
         assert (image.format, image.size) == ("WEBP", (120, 75))
 
@@ -191,6 +365,7 @@ def odd_images() -> dict[str, Image.Image]:
     }
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("enlarge", [False, True], ids=["compare", "enlarge"])
 @pytest.mark.parametrize("name", odd_images())
 def test_any_image_is_taken(name: str, enlarge: bool, tmp_path: Path) -> None:
@@ -210,6 +385,7 @@ def test_any_image_is_taken(name: str, enlarge: bool, tmp_path: Path) -> None:
         assert report.large == (source.width // 3 * 3, source.height // 3 * 3)
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("size", [(1, 1), (2, 40), (2, 2)])
 def test_a_picture_too_small_to_reduce_can_be_enlarged(size: tuple[int, int], tmp_path: Path) -> None:
     Image.new("RGB", size, "red").save(tmp_path / "tiny.png")
@@ -220,6 +396,7 @@ def test_a_picture_too_small_to_reduce_can_be_enlarged(size: tuple[int, int], tm
         assert image.size == (3 * size[0], 3 * size[1])
 
 
+@pytest.mark.usefixtures("quick")
 def test_exif_orientation_is_obeyed(tmp_path: Path) -> None:
     image = Image.fromarray(photograph(30, 12))
     exif = Image.Exif()
@@ -232,6 +409,7 @@ def test_exif_orientation_is_obeyed(tmp_path: Path) -> None:
         assert 0x0112 not in large.getexif()
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(("suffix", "mode"), [("png", "RGBA"), ("webp", "RGBA"), ("tif", "RGBA"), ("jpg", "RGB")])
 def test_transparency_is_kept_where_the_format_can(suffix: str, mode: str, tmp_path: Path) -> None:
     Image.new("RGBA", (4, 4), (255, 0, 0, 0)).save(tmp_path / "clear.png")
@@ -242,6 +420,7 @@ def test_transparency_is_kept_where_the_format_can(suffix: str, mode: str, tmp_p
     assert corner == (255, 255, 255) if mode == "RGB" else isinstance(corner, tuple) and corner[3] == 0
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("mode", ["1", "L", "LA"])
 def test_grey_stays_grey(mode: str, tmp_path: Path) -> None:
     Image.fromarray(photograph(10, 10)).convert(mode).save(tmp_path / "grey.png")
@@ -300,6 +479,7 @@ def test_a_photograph_that_cannot_be_read(name: str, message: str, tmp_path: Pat
     assert not (tmp_path / "out.png").exists()
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_photograph_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "LIMIT", 3600)
     whole = broken(tmp_path)["whole.png"]

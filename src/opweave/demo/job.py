@@ -1,4 +1,4 @@
-"""The job itself: read, split the colours, build the graph, run it, merge, write; and a report about it."""
+"""The job itself: read, build the graph, run it, compare, write; and a report about it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from .. import memory
 from ..context import ml
 from ..errors import DataError
 from . import picture, sheet
-from .colours import Pixels, bicubic, merge, psnr, split
-from .network import FACTOR, Enlarger
+from .colours import Pixels, psnr
+from .enlarger import Enlarger
+from .network import FACTOR
 from .picture import Picture
+from .timing import Timing, compare
 
 PHOTO = Path(__file__).with_name("astronaut.jpg")
 LIMIT = 2**27  # pixels of the large picture; the job then takes some 5 GB of memory
@@ -34,12 +36,14 @@ class Report:
     Attributes:
         photo: the photograph that was read.
         output: the file that was written.
-        small: width and height of what went into the network.
+        small: width and height of what went into the graph.
         large: width and height of what came out.
         seconds: how long each step took, in the order of the steps.
         devices: what the graph ran on.
-        runs: how many times the graph ran (once a tile).
-        copies: how many copies of tensors Opweave made meanwhile.
+        expressions: what the expressions around the network run as.
+        runs: how many times the graph ran (once a window).
+        copies: how many copies Opweave made meanwhile; none if the picture is one window.
+        timing: the graph against NumPy around the network; None without a comparison.
         psnr_bicubic: PSNR of bicubic enlargement against the original in decibels; None without a comparison.
         psnr_network: the same of the network's enlargement.
     """
@@ -50,8 +54,10 @@ class Report:
     large: tuple[int, int] = (0, 0)
     seconds: dict[str, float] = field(default_factory=dict)
     devices: tuple[str, ...] = ()
+    expressions: str = ""
     runs: int = 0
     copies: int = 0
+    timing: Timing | None = None
     psnr_bicubic: float | None = None
     psnr_network: float | None = None
 
@@ -63,10 +69,15 @@ class Report:
         for step, seconds in self.seconds.items():
             table.add_row(step, f"{1000 * seconds:,.1f} ms")
         table.add_section()
+        if self.timing is not None:
+            for step, seconds in self.timing.steps.items():
+                table.add_row(f"in the graph: {step}", f"{1000 * seconds:,.2f} ms")
+            table.add_section()
         table.add_row("size", f"{_size(self.small)} -> {_size(self.large)}")
         table.add_row("device", ", ".join(self.devices))
+        table.add_row("expressions", self.expressions)
         table.add_row("runs of the graph", str(self.runs))
-        table.add_row("copies of tensors", str(self.copies))
+        table.add_row("copies", str(self.copies))
         if self.psnr_bicubic is not None and self.psnr_network is not None:
             table.add_section()
             table.add_row("PSNR, bicubic", _decibels(self.psnr_bicubic))
@@ -100,17 +111,15 @@ def run(photo: Path | None, output: Path, *, enlarge: bool, console: Console | N
     height, width = small.shape[:2]
     report.small, report.large = (width, height), (FACTOR * width, FACTOR * height)
 
-    with step("split colours"):
-        luma, cb, cr = split(small)
+    context = ml.create_context()
     with step("build graph"):
-        enlarger = Enlarger(ml.create_context(), height, width)
-    report.devices, report.runs = tuple(enlarger.graph.devices), enlarger.tiles
+        enlarger = Enlarger(context, height, width)
+    report.devices, report.runs, report.expressions = enlarger.devices, enlarger.windows, enlarger.expressions
     copies = memory.copies.count
     with step("run") as status:
-        luma = enlarger(luma, lambda tiles: status.update(f"run: {tiles} of {enlarger.tiles} tiles"))
+        large = enlarger(small, lambda windows: status.update(f"run: {windows} of {enlarger.windows} windows"))
     report.copies = memory.copies.count - copies
-    with step("merge colours"):
-        large = merge(luma, *(bicubic(plane, *report.large) for plane in (cb, cr)))
+    assert report.runs > 1 or not report.copies, memory.copies
 
     if enlarge:
         with step("write"):
@@ -120,6 +129,8 @@ def run(photo: Path | None, output: Path, *, enlarge: bool, console: Console | N
             result = Picture(large, alpha, source.grey, source.profile)
             picture.write(result.image(), output, format, result.profile)
     else:
+        with step("time"):
+            report.timing = compare(context, enlarger, small)
         with step("compare"):
             plain = _resize(small, *report.large)
             before, after = psnr(plain, original), psnr(large, original)
@@ -134,6 +145,8 @@ def run(photo: Path | None, output: Path, *, enlarge: bool, console: Console | N
             )
             picture.write(page, output, format)
     console.print(report)
+    if report.timing is not None:
+        console.print(str(report.timing), soft_wrap=True, highlight=False)
     console.print(f"written: {output}", soft_wrap=True, highlight=False, markup=False)
     return report
 

@@ -1,0 +1,102 @@
+"""What surrounds the network, as expressions: each says what one element of its result is, and that is all.
+
+An expression is traced when it is called in a graph, compiled to vectorised and parallel code (or evaluated with NumPy
+where no compiler is installed), and runs on the memory between the operations around it. So these three functions make
+one graph with the network, 8-bit pixels in, 8-bit pixels out, and nothing is copied on the way.
+
+Arrays are of the small picture, `height` by `width`, and each of its pixels becomes a block: row `i`, column `j`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..custom import expression
+from ..expr import Array, cast, clamp, compute, round_even, store, sum_over, where
+from .network import FACTOR
+
+
+@expression
+def luma(rgb: Array, to_ycbcr: Array, *, margin: int = 0) -> Array:
+    """What the network sharpens: the brightness of each pixel, and a margin around the picture.
+
+    Args:
+        rgb: uint8 [height, width, 3].
+        to_ycbcr: float32 [3, 3]; its first row are the weights of red, green and blue.
+        margin: how many more pixels there are on each side; a picture goes on with the colour of its edge.
+
+    Returns:
+        float32 [1, 1, height + 2 * margin, width + 2 * margin], in [0, 1].
+    """
+    height, width, _ = rgb.shape
+    colour = cast(rgb, "float32") / 255
+    return compute(
+        (1, 1, height + 2 * margin, width + 2 * margin),
+        lambda n, c, y, x: sum_over(3, lambda k: to_ycbcr[0, k] * colour.clamped[y - margin, x - margin, k]),
+    )
+
+
+@expression
+def chroma(rgb: Array, to_ycbcr: Array, taps: Array) -> Array:
+    """What a bicubic filter is good enough for: blue and red difference, enlarged first downwards, then sideways.
+
+    Args:
+        rgb: uint8 [height, width, 3].
+        to_ycbcr: float32 [3, 3]; its second and third row are the weights of the two differences.
+        taps: float32 [3, 5]: the filter for each line of a block.
+
+    Returns:
+        float32 [2, 3, 3, height, width]: difference, row and column in the block, pixel.
+    """
+    height, width, _ = rgb.shape
+    colour = cast(rgb, "float32") / 255
+    small = store(
+        compute((2, height, width), lambda c, y, x: sum_over(3, lambda k: to_ycbcr[c + 1, k] * colour[y, x, k]))
+    )
+    tall = store(
+        compute(
+            (2, FACTOR, height, width),
+            lambda c, i, y, x: _filtered(lambda near: small.clamped[c, near, x], y, height, taps, i),
+        )
+    )
+    return compute(
+        (2, FACTOR, FACTOR, height, width),
+        lambda c, i, j, y, x: _filtered(lambda near: tall.clamped[c, i, y, near], x, width, taps, j),
+    )
+
+
+def _filtered(pixel: Callable[[Array], Array], position: Array, size: int, taps: Array, line: Array) -> Array:
+    """The weighted mean of the five pixels nearest to a position; what lies outside of the picture has no weight."""
+
+    def weight(tap: Array) -> Array:
+        near = position + tap - 2
+        return where((near >= 0) & (near < size), taps[line, tap], 0)
+
+    return sum_over(5, lambda tap: weight(tap) * pixel(position + tap - 2)) / sum_over(5, weight)
+
+
+@expression
+def merged(luma: Array, chroma: Array, from_ycbcr: Array) -> Array:
+    """The picture: red, green and blue of luma and chroma, rounded to 8 bits, and each pixel in its place.
+
+    Args:
+        luma: float32 [1, 9, height, width]: blocks, as the network makes them; values may lie outside of [0, 1].
+        chroma: float32 [2, 3, 3, height, width].
+        from_ycbcr: float32 [3, 3]: its rows give red, green and blue.
+
+    Returns:
+        uint8 [3 * height, 3 * width, 3].
+    """
+    _, _, height, width = luma.shape
+
+    def level(k: Array, i: Array, j: Array, y: Array, x: Array) -> Array:
+        ycbcr = luma[0, FACTOR * i + j, y, x], chroma[0, i, j, y, x], chroma[1, i, j, y, x]
+        value = sum(from_ycbcr[k, c] * part for c, part in enumerate(ycbcr))
+        return cast(clamp(round_even(255 * value), 0, 255), "uint8")
+
+    # Neighbours in memory are pixels of one plane here, which vectors are good for; then they are shuffled as bytes.
+    blocks = store(compute((3, FACTOR, FACTOR, height, width), level))
+    return compute(
+        (FACTOR * height, FACTOR * width, 3),
+        lambda y, x, k: blocks[k, y % FACTOR, x % FACTOR, y // FACTOR, x // FACTOR],
+    )
