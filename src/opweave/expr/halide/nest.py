@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...dtypes import FLOATS, INFO, DataType
-from ..ir import Call, Cast, Const, Expr, Index, Load, Reduce, Source, Type, storage, walk
+from ..ir import Call, Cast, Const, Expr, Index, Load, Reduce, Source, Type, bounds, storage, walk
 from . import elements
 from .mathematics import HalideExpr, hl
 from .stages import Loop, Loops, Stage
@@ -143,6 +143,8 @@ class _Scope:
             case Cast():
                 (part,) = node.parts
                 value = elements.cast(self._known[part], part.type, node.type)
+                if node.type == "index" and part.type in ("uint32", "uint64"):
+                    return self._unsigned_index(part, value)
                 if node.type != "float16":
                     return value
                 if part.type in FLOATS:
@@ -153,6 +155,17 @@ class _Scope:
                 arguments = [self._known[part] for part in node.parts]
                 return self._call(node, arguments)
         raise AssertionError(node)
+
+    def _unsigned_index(self, node: Expr, value: HalideExpr) -> HalideExpr:
+        """An unsigned integer as an index; Halide knows no range of a minimum of those, but of signed integers."""
+        known = bounds(node)
+        if known is None:
+            return value
+        is_limited = isinstance(node, Call) and node.name == "min" and isinstance(node.parts[1], Const)
+        raw = self._known[node.parts[0] if is_limited else node]
+        signed = hl.reinterpret(hl.Int(raw.type().bits()), raw)
+        low, high = (hl.cast(signed.type(), limit) for limit in (known[0], min(known[1], 2**31 - 1)))
+        return hl.cast(hl.Int(32), hl.clamp(hl.select(signed < 0, high, signed), low, high))
 
     def _call(self, node: Call, arguments: list[HalideExpr]) -> HalideExpr:
         divisor = node.parts[-1]
