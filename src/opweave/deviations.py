@@ -180,6 +180,7 @@ ADDITIONS = [
             "opweave.op",
             "opweave.expression",
             "opweave.composite",
+            "opweave.composites",
             "opweave.expr",
             "opweave.wasm",
             "opweave.register_onnx",

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from math import pi, prod, sqrt
-
-import numpy as np
+from math import prod
 
 from ...builder import MLGraphBuilder
-from ...composites import log_softmax, thresholded_relu
+from ...composites import fast_gelu, hard_max, log_softmax, quick_gelu, thresholded_relu
 from ...graph import MLOperand
 from ..registry import MICROSOFT, Tensor, Unsupported, converts, normalized, operand
 from .elementwise import is_float, is_unsigned, register_unary
@@ -78,24 +76,17 @@ def _(b: MLGraphBuilder, X: Tensor) -> Tensor:
 
 @converts("Swish")
 def _(b: MLGraphBuilder, X: Tensor, *, alpha: float = 1.0) -> Tensor:
-    x = operand(b, X)
-    return b.mul(x, b.sigmoid(x if alpha == 1 else b.mul(x, alpha)))
+    y: MLOperand = quick_gelu(b, operand(b, X), alpha=alpha)
+    return y
 
 
 @converts("QuickGelu", domain=MICROSOFT)
 def _(b: MLGraphBuilder, X: Tensor, *, alpha: float = 1.702) -> Tensor:
-    x = operand(b, X)
-    return b.mul(x, b.sigmoid(b.mul(x, alpha)))
+    y: MLOperand = quick_gelu(b, operand(b, X), alpha=alpha)
+    return y
 
 
 # Gelu ----------------------------------------------------------------------------------------------------------------
-
-
-def gelu_by_tanh(b: MLGraphBuilder, x: MLOperand) -> MLOperand:
-    """The approximation of gelu, in the form that ONNX Runtime knows and has a kernel for."""
-    slope = sqrt(2 / pi)
-    inner = b.mul(b.mul(x, slope), b.add(b.mul(b.mul(x, 0.044715), x), 1))
-    return b.mul(b.mul(x, 0.5), b.add(b.tanh(inner), 1))
 
 
 @converts("Gelu")
@@ -104,7 +95,8 @@ def _(b: MLGraphBuilder, X: Tensor, *, approximate: str = "none") -> Tensor:
     if approximate == "none":
         return b.gelu(x)
     if approximate == "tanh":
-        return gelu_by_tanh(b, x)
+        y: MLOperand = fast_gelu(b, x)
+        return y
     raise Unsupported(f"the approximation {approximate!r} is not known")
 
 
@@ -115,7 +107,8 @@ def _(b: MLGraphBuilder, X: Tensor) -> Tensor:
 
 @converts("FastGelu", domain=MICROSOFT)
 def _(b: MLGraphBuilder, X: Tensor, bias: Tensor | None = None) -> Tensor:
-    return gelu_by_tanh(b, operand(b, X) if bias is None else b.add(X, bias))
+    y: MLOperand = fast_gelu(b, operand(b, X), None if bias is None else operand(b, bias))
+    return y
 
 
 @converts("BiasGelu", domain=MICROSOFT)
@@ -152,9 +145,7 @@ def _(b: MLGraphBuilder, input: Tensor, *, axis: int | None = None, opset: int) 
 @converts("Hardmax")
 def _(b: MLGraphBuilder, input: Tensor, *, axis: int | None = None, opset: int) -> Tensor:
     x, along = _matrix(b, input, axis, opset)
-    first = b.arg_max(x, along, keep_dimensions=True, output_data_type="int64")
-    positions = np.arange(x.shape[along]).reshape([-1 if i == along else 1 for i in range(x.rank)])
-    return _shaped(b, b.cast(b.equal(first, positions), x.data_type), input)
+    return _shaped(b, hard_max(b, x, along), input)
 
 
 def _shaped(b: MLGraphBuilder, result: MLOperand, like: Tensor) -> MLOperand:

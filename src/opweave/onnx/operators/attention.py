@@ -10,6 +10,7 @@ import numpy as np
 from onnx import TensorProto
 
 from ...builder import MLGraphBuilder
+from ...composites import multi_head_attention
 from ...graph import MLOperand
 from ..registry import MICROSOFT, Tensor, Unsupported, converts, known, operand, shape_of
 from .rotary import rotate
@@ -260,6 +261,7 @@ def _(
     mask_filter_value: float = -10000.0,
     scale: float = 0.0,
     unidirectional: int = 0,
+    outputs: int,
 ) -> tuple[MLOperand, ...]:
     q = operand(b, query)
     if q.rank != 3 or key is None or value is None:
@@ -271,6 +273,12 @@ def _(
             raise Unsupported("a bias with keys that are divided into heads")
         for_q, for_k, for_v = b.split(operand(b, bias), sizes)
         q, k, v = b.add(q, for_q), b.add(k, for_k), b.add(v, for_v)
+    alone = all(value is None for value in (key_padding_mask, attention_bias, past_key, past_value))
+    if alone and outputs == 1 and k.rank == v.rank == 3:
+        whole: MLOperand = multi_head_attention(
+            b, q, k, v, heads=num_heads, causal=bool(unidirectional), scale=scale or None
+        )
+        return (whole,)
     q = heads_first(b, q, num_heads)
     k, v = (heads_first(b, x, num_heads) if x.rank == 3 else x for x in (k, v))
     past = 0

@@ -12,9 +12,10 @@ import numpy as np
 from onnx import TensorProto
 
 from ...builder import MLGraphBuilder
+from ...composites import top_k
 from ...graph import MLOperand
 from ..booleans import as_stored
-from ..registry import Tensor, Unsupported, check_count, converts, integer, normalized, shape_of
+from ..registry import Tensor, Unsupported, check_count, converts, integer, normalized, operand, shape_of
 
 
 @converts("Gather")
@@ -135,3 +136,20 @@ def _(b: MLGraphBuilder, indices: Tensor, depth: Tensor, values: Tensor, *, axis
         return b.where(is_hot, values[1], values[0])
     off, on = b.split(values, 2)
     return b.where(is_hot, on, off)
+
+
+@converts("TopK")
+def _(
+    b: MLGraphBuilder,
+    X: Tensor,
+    K: Tensor | None = None,
+    *,
+    axis: int = -1,
+    k: int = 0,
+    largest: int = 1,
+    sorted: int = 1,  # what need not be sorted may be
+) -> tuple[MLOperand, MLOperand]:
+    x = operand(b, X)
+    count = k if K is None else integer(K, "the number of elements")  # an attribute until opset 9
+    values, positions = top_k(b, x, count, normalized(axis, x.rank), largest=bool(largest))
+    return values, positions

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from ...builder import MLGraphBuilder
-from ...composites.quantization import EXACT_TERMS, integer_matmul
+from ...composites.quantization import EXACT_TERMS, integer_matmul, matmul_n_bits
 from ...dtypes import FLOATS, DataType
 from ...graph import MLOperand
 from ..registry import DATA_TYPES, MICROSOFT, Tensor, Unsupported, converts, known, normalized, operand, shape_of
@@ -267,26 +267,18 @@ def _(
         raise Unsupported(f"its weights have {bits} bits")
     if g_idx is not None or weight_prepacked:
         raise Unsupported("its weights are in another order")
-    x = operand(b, A)
-    blocks = -(-K // block_size)
-    packed = known(B, "its weight").reshape(N, -1)
-    weights = _unpacked(packed, bits).reshape(N, blocks * block_size)
-    if zero_points is None:
-        zeros = np.full([N, blocks], 1 << (bits - 1), np.uint8)
-    elif operand_type(zero_points) == "uint8":
-        zeros = _unpacked(known(zero_points, "its zero point").reshape(N, -1), bits)[:, :blocks]
-    else:
+    if zero_points is not None and operand_type(zero_points) != "uint8":
         raise Unsupported("its zero points are floats")
-    scale = reshaped(b, scales, [N, blocks])
-    w = b.dequantize_linear(b.constant(weights), operand(b, scale), np.ascontiguousarray(zeros))
-    if blocks * block_size != K:
-        w = b.slice(w, [0, 0], [N, K])
-    y = b.matmul(x, b.transpose(w))
-    return y if bias is None else b.add(y, bias)
-
-
-def _unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
-    """Rows of numbers of 4 bits, the lower half of a byte first, or of 8."""
-    if bits == 8:
-        return packed
-    return np.stack([packed & 15, packed >> 4], axis=-1).reshape(len(packed), -1)
+    blocks = -(-K // block_size)
+    zeros = None if zero_points is None else reshaped(b, zero_points, [N, -(-blocks * bits // 8)])
+    y: MLOperand = matmul_n_bits(
+        b,
+        operand(b, A),
+        operand(b, reshaped(b, B, [N, blocks, block_size * bits // 8])),
+        operand(b, reshaped(b, scales, [N, blocks])),
+        *(None if value is None else operand(b, value) for value in (zeros, bias)),
+        bits=bits,
+        block_size=block_size,
+        accuracy="int8" if accuracy_level == 4 else "float32",
+    )
+    return y

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...builder import MLGraphBuilder
+from ...composites import rotary_embedding
 from ...graph import MLOperand
 from ..registry import MICROSOFT, Tensor, Unsupported, converts, operand
 
@@ -80,6 +81,14 @@ def _embed(
 ) -> MLOperand:
     """The embedding of [batch, heads, length, size], or of [batch, length, heads * size]."""
     flags = {"positions": positions, "interleaved": bool(interleaved)}
+    length = x.shape[2] if x.rank == 4 else x.shape[1]
+    if positions is not None and positions.shape == (x.shape[0], length) and len(cos.shape) == 2:
+        tables = (operand(b, table) for table in (cos, sin))
+        there = operand(b, positions)
+        there = there if there.data_type == "int64" else b.cast(there, "int64")
+        beside = 0 if x.rank == 4 else heads
+        y: MLOperand = rotary_embedding(b, x, *tables, there, heads=beside, interleaved=bool(interleaved))
+        return y
     if x.rank == 4:
         return rotate(b, x, cos, sin, length_axis=2, **flags)
     batch, length, hidden = x.shape

@@ -9,9 +9,11 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 from ...builder import MLGraphBuilder
+from ...composites import depth_to_space, space_to_depth
+from ...graph import MLOperand
 from ...shapes import broadcast
 from ..booleans import as_stored
-from ..registry import Tensor, Unsupported, converts, integers, known, normalized, shape_of
+from ..registry import Tensor, Unsupported, converts, integers, known, normalized, operand, shape_of
 
 
 @converts("Reshape")
@@ -123,16 +125,11 @@ def _(b: MLGraphBuilder, input: Tensor, *, dtype: int = 0, k: int = 0, types: li
 
 @converts("DepthToSpace")
 def _(b: MLGraphBuilder, input: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
-    n, c, h, w = _image(input)
-    depth = c // (blocksize * blocksize)
-    if mode == "DCR":
-        split, order = [n, blocksize, blocksize, depth, h, w], [0, 3, 4, 1, 5, 2]
-    elif mode == "CRD":
-        split, order = [n, depth, blocksize, blocksize, h, w], [0, 1, 4, 2, 5, 3]
-    else:
+    if mode not in ("DCR", "CRD"):
         raise Unsupported(f"the mode {mode!r} is unknown")
-    moved = b.transpose(b.reshape(input, split), permutation=order)
-    return b.reshape(moved, [n, depth, h * blocksize, w * blocksize])
+    _image(input)
+    y: MLOperand = depth_to_space(b, operand(b, input), blocksize, mode=mode.lower())
+    return y
 
 
 @converts("SpaceToDepth")
@@ -141,9 +138,12 @@ def _(b: MLGraphBuilder, input: Tensor, *, blocksize: int, mode: str = "DCR") ->
     high, wide = h // blocksize, w // blocksize
     if mode not in ("DCR", "CRD"):
         raise Unsupported(f"the mode {mode!r} is unknown")
-    order = [0, 3, 5, 1, 2, 4] if mode == "DCR" else [0, 1, 3, 5, 2, 4]
+    if mode == "DCR":
+        y: MLOperand = space_to_depth(b, operand(b, input), blocksize)
+        return y
     split = b.reshape(input, [n, c, high, blocksize, wide, blocksize])
-    return b.reshape(b.transpose(split, permutation=order), [n, c * blocksize * blocksize, high, wide])
+    moved = b.transpose(split, permutation=[0, 1, 3, 5, 2, 4])
+    return b.reshape(moved, [n, c * blocksize * blocksize, high, wide])
 
 
 def _image(input: Tensor) -> tuple[int, int, int, int]:
