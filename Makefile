@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-WITHOUT_EXTRAS := test_custom.py test_expr_decompose.py test_expr_evaluate.py test_package.py
+WITHOUT_EXTRAS := test_custom.py test_demo.py test_expr_decompose.py test_expr_evaluate.py test_package.py
 
 .PHONY: demo test check format docs bench clean
 

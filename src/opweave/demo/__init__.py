@@ -1,8 +1,10 @@
 """The main job of `opweave demo`: enlarge a photograph by three, sharper than a bicubic filter does.
 
-`run` does all of it. The parts: `picture` reads and writes image files, `colours` knows luma and chroma,
-`network` builds the network with an `MLGraphBuilder`, `sheet` lays out the before/after picture, `job` puts
-them together and takes the time. Pillow and safetensors come with the extra `demo`.
+`run` does all of it. The parts, in the order in which to read them: `network` builds the network with an
+`MLGraphBuilder`, `expressions` is what surrounds it, `enlarger` weaves both into one graph, 8-bit pixels in, 8-bit pixels
+out; `colours` has the same with NumPy, and `timing` compares; `picture` reads and writes image files, `sheet` lays out the
+before/after picture, `job` puts them together. Pillow and safetensors come with the extra `demo`, and so does Halide where
+it exists; elsewhere NumPy evaluates the expressions.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ def run(
         console: where the table goes; None for standard output.
 
     Returns:
-        Sizes, times, devices, copies and, without `enlarge`, the PSNR of both enlargements.
+        Sizes, times, devices, copies and, without `enlarge`, the PSNR of both enlargements, and what is saved by one graph.
 
     Raises:
         MissingExtraError: Pillow or safetensors is not installed.

@@ -3,6 +3,8 @@
 The network sharpens luma only: the eye sees detail in brightness, hardly in colour. So a picture is split into
 luma and two chroma planes (YCbCr of ITU-R BT.601, full range, as in JPEG), luma goes through the network, chroma
 through a bicubic filter, and the three are merged again. Between the two 8-bit ends everything is float32.
+
+The graph does all this with the functions of `expressions`; those here do it with NumPy and Pillow, to compare with.
 """
 
 from __future__ import annotations

@@ -89,14 +89,11 @@ def merged(luma: Array, chroma: Array, from_ycbcr: Array) -> Array:
     """
     _, _, height, width = luma.shape
 
-    def level(k: Array, i: Array, j: Array, y: Array, x: Array) -> Array:
+    def level(row: Array, column: Array, k: Array) -> Array:
+        y, x = row // FACTOR, column // FACTOR  # the small pixel
+        i, j = row % FACTOR, column % FACTOR  # the place in its block
         ycbcr = luma[0, FACTOR * i + j, y, x], chroma[0, i, j, y, x], chroma[1, i, j, y, x]
         value = sum(from_ycbcr[k, c] * part for c, part in enumerate(ycbcr))
         return cast(clamp(round_even(255 * value), 0, 255), "uint8")
 
-    # Neighbours in memory are pixels of one plane here, which vectors are good for; then they are shuffled as bytes.
-    blocks = store(compute((3, FACTOR, FACTOR, height, width), level))
-    return compute(
-        (FACTOR * height, FACTOR * width, 3),
-        lambda y, x, k: blocks[k, y % FACTOR, x % FACTOR, y // FACTOR, x // FACTOR],
-    )
+    return compute((FACTOR * height, FACTOR * width, 3), level)

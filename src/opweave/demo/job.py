@@ -75,7 +75,7 @@ class Report:
             table.add_section()
         table.add_row("size", f"{_size(self.small)} -> {_size(self.large)}")
         table.add_row("device", ", ".join(self.devices))
-        table.add_row("expressions", self.expressions)
+        table.add_row("expressions", Text(self.expressions))  # which may name an extra in brackets
         table.add_row("runs of the graph", str(self.runs))
         table.add_row("copies", str(self.copies))
         if self.psnr_bicubic is not None and self.psnr_network is not None:
