@@ -10,7 +10,7 @@ import numpy as np
 from onnx import TensorProto
 
 from ...builder import MLGraphBuilder
-from ...composites import multi_head_attention
+from ...composites import group_query_attention, multi_head_attention
 from ...graph import MLOperand
 from ..registry import MICROSOFT, Tensor, Unsupported, converts, known, operand, shape_of
 from .rotary import rotate
@@ -336,6 +336,7 @@ def _(
     softcap: float = 0.0,
     local_window_size: int = -1,
     smooth_softmax: int = 0,
+    outputs: int,
 ) -> tuple[MLOperand, ...]:
     q = operand(b, query)
     if smooth_softmax == 1:
@@ -354,6 +355,12 @@ def _(
         q, k, v = b.split(q, [num_heads * size, kv_num_heads * size, kv_num_heads * size], axis=2)
     else:
         k, v = operand(b, key), operand(b, value)
+    if not (do_rotary or softcap or outputs > 3) and local_window_size < 0 and attention_bias is None:
+        memory = _memory(b, past_key, past_value, (q.shape[0], queries, past))
+        if memory is not None:
+            heads = {"heads": num_heads, "groups": kv_num_heads}
+            made: tuple[MLOperand, ...] = group_query_attention(b, q, k, v, *memory, **heads, scale=scale or None)
+            return made
     q, k, v = heads_first(b, q, num_heads), heads_first(b, k, kv_num_heads), heads_first(b, v, kv_num_heads)
     if do_rotary:
         if cos_cache is None or sin_cache is None:
@@ -372,6 +379,20 @@ def _(
         mask.add(attention_bias, finite=True)  # the engine does not look after queries that see nothing, either
     y, shown = attend(b, q, k, v, mask, scale=scale or None, softcap=softcap)
     return heads_joined(b, y), kept_k, kept_v, shown
+
+
+def _memory(
+    b: MLGraphBuilder, past_key: Tensor | None, past_value: Tensor | None, sizes: tuple[int, int, int]
+) -> tuple[Tensor | None, ...] | None:
+    """The memory of attention, and how much of it counts; None where new keys do not fit into it."""
+    batch, queries, past = sizes
+    if past_key is None or past_value is None:
+        return None if past else (None, None, None)
+    room = shape_of(past_key)[2] - past
+    both = operand(b, past_key), operand(b, past_value)
+    if not room:
+        return (*both, None)
+    return (*both, b.constant(np.full(batch, past, np.int32))) if room >= queries else None
 
 
 def _first(b: MLGraphBuilder, x: MLOperand, count: int) -> MLOperand:
