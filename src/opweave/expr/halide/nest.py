@@ -82,6 +82,10 @@ class Nest:
             return value
         return elements.cast(value, type, data_type)
 
+    def is_reversed(self, loop: Loop) -> bool:
+        """Whether something is loaded backwards along a loop."""
+        return any(self._loops.factor(load, loop) == -1 for load in self._loops.positions)
+
     def loaded(self, node: Load, offset: HalideExpr) -> HalideExpr:
         """An element as it is computed with."""
         value = self._arrays[node.source][offset]
@@ -281,7 +285,8 @@ class _Reduction:
             state = self._body({**positions, last: place}, place)
             here = [domain[0], *arguments]
             lanes[here] = self._combined(_state(lanes[here], len(state)), state)
-            lanes.update(1).vectorize(domain[0], vector, _GUARD)
+            if not self._nest.is_reversed(last):
+                lanes.update(1).vectorize(domain[0], vector, _GUARD)
         self.helpers.append(lanes)
         if self.lanes > vector:
             folded = hl.Func(f"{name}_folded")
@@ -349,7 +354,12 @@ class _Schedule:
         total = math.prod(loop.extent for loop in loops)
         if total > SERIAL:
             steps[along] = self._parallel(steps, along, max(GRAIN // (8 + self.nest._operations), 4096))
-        f.vectorize(steps[along], self.vector, _GUARD)
+        self._vectorize(f, steps[along], loops[along], total > SERIAL)
+
+    def _vectorize(self, stage: Any, step: Any, loop: Loop, is_divided: bool = False) -> None:
+        """Vectors along a loop, unless some of them may not be whole, and are loaded backwards: Halide cannot do that."""
+        if not self.nest.is_reversed(loop) or (loop.extent % self.vector == 0 and not is_divided):
+            stage.vectorize(step, self.vector, _GUARD)
 
     def _parallel(self, steps: list[Any], along: int, grain: int) -> Any:
         """Divide the elements into tasks of about `grain`; return what is left of the loop `along`."""
@@ -405,11 +415,11 @@ class _Schedule:
             level[last] = outer
             inner.append(along)
             f.reorder(*reversed(inner), *(level[loop] for loop in reversed(order)))
-            f.vectorize(along, self.vector, _GUARD)
+            self._vectorize(f, along, last, last.extent % width != 0)
         else:
             f.reorder(*(level[loop] for loop in reversed(order)))
             if not dependent:
-                f.vectorize(level[last], self.vector, _GUARD)
+                self._vectorize(f, level[last], last)
         self._parallel_rows(order, level, last if not columnar else None, dependent, rows)
         for reduction in self.reductions:
             deepest = next(loop for loop in reversed(order) if loop in reduction.loops)
@@ -476,10 +486,10 @@ class _Schedule:
         near = [order[-2], last] if rows and order[-2] in reduction.loops else [last]
         inner = [self.variables[loop] for loop in reversed(near)]
         outer = [self.variables[loop] for loop in reversed(reduction.loops) if loop not in near]
-        f.vectorize(along, self.vector, _GUARD)
+        self._vectorize(f, along, last, not whole)
         update = f.update()
         update.reorder(*inner, *reduction.domain, *outer)
-        update.vectorize(along, self.vector, _GUARD)
+        self._vectorize(update, along, last, not whole)
         if whole:
             update.unroll(along)
             for step in inner[1:]:

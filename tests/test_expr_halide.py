@@ -1,0 +1,524 @@
+"""Expressions compiled with Halide, against those evaluated with NumPy."""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import random
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from expr_programs import Case, programs
+from hypothesis import HealthCheck, Phase, given, settings
+
+import opweave.expr as ex
+from opweave.dtypes import ANY
+from opweave.errors import OperationError
+from opweave.expr import Array, ir, trace
+from opweave.expr.array import apply
+from opweave.expr.evaluate import evaluate
+from opweave.graph import Desc
+
+pytest.importorskip("halide", reason="needs the extra halide")
+pytest.importorskip("llvmlite", reason="needs the extra halide")
+
+from opweave.expr.halide import compile, compiler, mathematics, objects, set_threads, threads
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    patch = pytest.MonkeyPatch()
+    patch.setenv("OPWEAVE_CACHE", str(tmp_path_factory.mktemp("objects")))
+    yield
+    patch.undo()
+
+
+def program_of(function: Callable[..., Any], *arrays: np.ndarray) -> ir.Program:
+    return trace(function, "sample", [Desc(a.dtype.name, a.shape) for a in arrays])  # type: ignore[arg-type]
+
+
+def run_program(program: ir.Program, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    outputs = [np.full(o.desc.shape, 99, o.desc.data_type) for o in program.outputs]
+    compile(program).bind(arrays, outputs)()
+    return outputs
+
+
+def run(function: Callable[..., Any], *arrays: np.ndarray) -> list[np.ndarray]:
+    return run_program(program_of(function, *arrays), arrays)
+
+
+def both(function: Callable[..., Any], *arrays: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    program = program_of(function, *arrays)
+    expected = [np.zeros(o.desc.shape, o.desc.data_type) for o in program.outputs]
+    evaluate(program, arrays, expected)
+    return list(zip(run_program(program, arrays), expected, strict=True))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Programs made at random
+
+SHAPES = [(), (1,), (5,), (3, 1), (1, 4), (7, 3), (2, 1, 17), (2, 3, 40), (1, 130), (2, 70, 3), (3, 2, 5, 4)]
+
+
+class Maker:
+    """Expressions made at random, of whatever there is."""
+
+    def __init__(self, seed: int, data_type: str) -> None:
+        self.random, self.data_type = random.Random(seed), data_type
+
+    def array(self, inputs: Sequence[Array], depth: int) -> Array:
+        if depth == 0:
+            return self.random.choice(inputs)
+        kinds = [
+            self.binary,
+            self.binary,
+            self.unary,
+            self.reduction,
+            self.indexed,
+            self.shifted,
+            self.gathered,
+            self.kept,
+        ]
+        return self.random.choice(kinds)(inputs, depth - 1)
+
+    def binary(self, inputs: Sequence[Array], depth: int) -> Array:
+        a, b = self.array(inputs, depth), self.array(inputs, 0)
+        names = (
+            ["add", "sub", "mul", "max", "min"]
+            if self.data_type[0] == "f"
+            else ["add", "sub", "mul", "max", "div", "mod", "floor_div"]
+        )
+        name = self.random.choice(names)
+        try:
+            np.broadcast_shapes(a.shape, b.shape)
+        except ValueError:
+            return apply(name, a, 3)
+        if self.random.random() < 0.3:
+            return ex.where(a > b, a, b * 2)
+        return apply(name, a, b)
+
+    def unary(self, inputs: Sequence[Array], depth: int) -> Array:
+        return apply(
+            self.random.choice(["abs", "neg", "sign"] if self.data_type != "uint8" else ["bit_xor"]),
+            self.array(inputs, depth),
+            *([] if self.data_type != "uint8" else [3]),
+        )
+
+    def reduction(self, inputs: Sequence[Array], depth: int) -> Array:
+        a = self.array(inputs, depth)
+        if not a.rank:
+            return a + 1
+        name = self.random.choice(["reduce_sum", "reduce_max", "reduce_min", "reduce_sum"])
+        axes = self.random.sample(range(a.rank), self.random.randint(1, a.rank))
+        if self.random.random() < 0.25:
+            chosen = ex.arg_max if self.random.random() < 0.5 else ex.arg_min
+            return ex.cast(chosen(a, axes[0], keep_dimensions=True), self.data_type)  # type: ignore[arg-type]
+        result: Array = getattr(ex, name)(a, axes, keep_dimensions=self.random.random() < 0.7)
+        return a - result if self.random.random() < 0.5 and result.rank == a.rank else result
+
+    def indexed(self, inputs: Sequence[Array], depth: int) -> Array:
+        a = self.array(inputs, depth)
+        if a.rank < 2:
+            return a * 2
+        order = self.random.sample(range(a.rank), a.rank)
+        steps = [self.random.choice([1, 1, 2]) if a.shape[k] > 1 else 1 for k in order]
+        shape = [-(-a.shape[k] // step) for k, step in zip(order, steps, strict=True)]
+
+        def element(*p: Array) -> Array:
+            where = dict(zip(order, (q * step for q, step in zip(p, steps, strict=True)), strict=True))
+            return a[tuple(where[k] for k in range(a.rank))]
+
+        return ex.compute(shape, element)
+
+    def shifted(self, inputs: Sequence[Array], depth: int) -> Array:
+        a = self.array(inputs, depth)
+        offset = self.random.randint(-2, 2)
+        kind = self.random.choice(["clamped", "padded", "sum", "mod"])
+        if not a.rank:
+            return a
+        if kind == "sum" and self.data_type != "float16":
+            return ex.compute(
+                a.shape,
+                lambda *p: ex.sum_over(self.random.choice([3, 40]), lambda r: a.clamped[(*p[:-1], p[-1] + r - 1)]),
+            )
+        if kind == "mod":
+            return ex.compute(a.shape, lambda *p: a[(*p[:-1], (p[-1] * 3 + 1) % a.shape[-1])])
+        chosen = a.clamped if kind == "clamped" else a.padded(2)
+        return ex.compute(a.shape, lambda *p: chosen[(*(q + offset for q in p[:-1]), p[-1] - offset)])
+
+    def gathered(self, inputs: Sequence[Array], depth: int) -> Array:
+        a, b = self.array(inputs, depth), inputs[0]
+        if not a.rank:
+            return a
+        return ex.compute(b.shape, lambda *p: a.clamped[(*(0 for _ in a.shape[:-1]), ex.cast(b[p], "int32"))])
+
+    def kept(self, inputs: Sequence[Array], depth: int) -> Array:
+        return ex.store(self.array(inputs, depth))
+
+
+def close(actual: np.ndarray, expected: np.ndarray, ulps: float) -> bool:
+    if actual.dtype.kind != "f":
+        return bool((actual == expected).all())
+    with np.errstate(all="ignore"):
+        a, b = actual.astype(np.float64), expected.astype(np.float64)
+        scale = np.nanmax(np.abs(b), initial=1.0, where=np.isfinite(b))
+        error = np.abs(a - b) <= ulps * np.finfo(actual.dtype).eps * max(float(scale), 1.0)
+    return bool((error | (a == b) | (np.isnan(a) & np.isnan(b))).all())
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_programs_agree_with_numpy(seed: int) -> None:
+    data_type = ["float32", "int32", "uint8", "float16", "float32"][seed % 5]
+    maker, rng = Maker(seed, data_type), np.random.default_rng(seed)
+    arrays = [rng.integers(0, 9, maker.random.choice(SHAPES)).astype(data_type) for _ in range(2)]
+
+    def function(*inputs: Array) -> tuple[Array, ...]:
+        return tuple(maker.array(inputs, maker.random.randint(1, 4)) for _ in range(3))
+
+    for k, (actual, expected) in enumerate(both(function, *arrays)):
+        assert close(actual, expected, 32), f"output {k}\n{actual}\n{expected}"
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.explicit, Phase.generate],  # making a failure smaller compiles for minutes
+    suppress_health_check=list(HealthCheck),
+)
+@given(programs())
+def test_programs_agree_with_numpy(case: Case) -> None:
+    program = case.program()
+    expected = [np.zeros(o.desc.shape, o.desc.data_type) for o in program.outputs]
+    actual = [np.full(o.desc.shape, 99, o.desc.data_type) for o in program.outputs]
+    evaluate(program, case.arrays, expected)
+    compile(program).bind(case.arrays, actual)()
+    for a, e in zip(actual, expected, strict=True):
+        if case.exact or a.dtype.kind != "f":
+            assert np.array_equal(a, e, equal_nan=a.dtype.kind == "f"), str(program)
+        else:
+            with np.errstate(all="ignore"):
+                np.testing.assert_allclose(a.astype(np.float64), e.astype(np.float64), rtol=1e-3, atol=1e-6)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Functions
+
+
+def special(data_type: str) -> np.ndarray:
+    """Numbers at which functions go wrong."""
+    dtype = np.dtype(data_type)
+    if dtype.kind != "f":
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        wanted = [low, low + 1, high, high - 1, -7, -2, -1, 0, 1, 2, 3, 5, 7, 8, 31, 32, 33, 63, 64]
+        return np.array([v for v in wanted if low <= v <= high], dtype)
+    whole = [*(2.0**k for k in (7, 8, 15, 16, 31, 32, 63, 64)), 65504, 65519.9, 65520, 255.5, 3e38, 1e-7, 1e-40, 1e-45]
+    values = [0, 0.5, 1, 1.5, 2.5, 127.5, 88.8, 104, *whole, math.inf, math.nan]
+    with np.errstate(over="ignore"):
+        return np.array([*values, *(-v for v in values)]).astype(dtype)
+
+
+@pytest.mark.parametrize("data_type", ANY)
+def test_all_functions_at_special_values(data_type: str) -> None:
+    values = special(data_type)
+    a, b = (grid.ravel() for grid in np.meshgrid(values, values))
+    names = [name for name, function in ir.FUNCTIONS.items() if data_type in function.types and name != "where"]
+    targets = [t for t in ANY if t != data_type]
+
+    def function(x: Array, y: Array) -> tuple[Array, ...]:
+        calls = [apply(name, *(x, y)[: ir.FUNCTIONS[name].arity]) for name in names]
+        less, same = x < y, x == y
+        logic = [less & same, less | same, less ^ same, ~less, less == same, less <= same, ex.where(less, x, y)]
+        return (*calls, *(ex.cast(x, target) for target in targets), *logic, ex.cast(less, data_type))  # type: ignore[arg-type]
+
+    labels = [*names, *targets, *["logic"] * 8]
+    for label, (actual, expected) in zip(labels, both(function, a, b), strict=True):
+        if actual.dtype.kind == "f":
+            with np.errstate(all="ignore"):
+                ulps = errors(actual.astype(np.float32), expected.astype(np.float64), actual.dtype)
+            assert ulps.max() <= 4, (label, a[ulps.argmax()], b[ulps.argmax()])
+        else:
+            wrong = np.flatnonzero(actual != expected)
+            assert not len(wrong), (label, [(a[k], b[k], actual[k], expected[k]) for k in wrong[:5]])
+
+
+def errors(actual: np.ndarray, exact: np.ndarray, dtype: Any = np.float32) -> np.ndarray:
+    """The difference in units in the last place; 0 where both are NaN, or the same infinity."""
+    limits = np.finfo(dtype)
+    with np.errstate(all="ignore"):
+        rounded = exact.astype(dtype)
+        unit = np.spacing(np.minimum(np.abs(rounded), limits.max)).astype(np.float64)
+        unit = np.maximum(unit, float(limits.smallest_subnormal))
+        difference = np.abs(actual.astype(np.float64) - exact) / unit
+    same = (actual == rounded.astype(actual.dtype)) | (np.isnan(actual) & np.isnan(exact))
+    difference[same & ~np.isfinite(rounded)] = 0
+    return np.where(np.isnan(difference), math.inf, difference)
+
+
+def _erf(x: np.ndarray) -> np.ndarray:
+    return np.vectorize(math.erf, otypes=[np.float64])(x)
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    e = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1, e) / (1 + e)
+
+
+EXACT: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    **{name: getattr(np, name) for name in ("exp", "log", "sin", "cos", "tan", "tanh")},
+    "erf": _erf,
+    "sigmoid": _sigmoid,
+}
+
+
+def test_functions_are_accurate_everywhere() -> None:
+    x = np.arange(0, 2**32, 8191, dtype=np.uint64).astype(np.uint32).view(np.float32)  # every exponent, 1024 times
+    results = run(lambda x: tuple(getattr(ex, name)(x) for name in EXACT), x)
+    with np.errstate(all="ignore"):
+        for (name, exact), result in zip(EXACT.items(), results, strict=True):
+            expected = exact(x.astype(np.float64))
+            ulps = errors(result, expected)
+            assert ulps.max() <= mathematics.BOUNDS[name], (name, ulps.max(), x[ulps.argmax()])
+            known = ~np.isnan(expected)
+            assert (np.signbit(result) == np.signbit(expected))[known].all(), name
+
+
+def test_powers_are_accurate_everywhere() -> None:
+    rng = np.random.default_rng(0)
+    bits = rng.integers(0, 2**32, (2, 300_000), dtype=np.uint32).view(np.float32)
+    usual = np.stack([np.exp(rng.uniform(-10, 10, 300_000)), rng.uniform(-20, 20, 300_000)]).astype(np.float32)
+    grid = np.stack([g.ravel() for g in np.meshgrid(special("float32"), special("float32"))])
+    a, b = np.concatenate([bits, usual, grid], axis=1)
+    (result,) = run(ex.pow, a, b)
+    with np.errstate(all="ignore"):
+        ulps = errors(result, np.power(a.astype(np.float64), b.astype(np.float64)))
+    assert ulps.max() <= mathematics.BOUNDS["pow"], (ulps.max(), a[ulps.argmax()], b[ulps.argmax()])
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_all_halves(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("opweave.expr.halide.nest.has_half", lambda target: native)
+    monkeypatch.setenv("OPWEAVE_CACHE", f"{objects.directory()}/native-{native}")
+    halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    (wide,) = run(lambda x: ex.cast(x, "float32"), halves)
+    assert np.array_equal(wide, halves.astype(np.float32), equal_nan=True)
+    bits = np.arange(0, 2**32, 16001, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    # Between neighbours, and a little beside.
+    with np.errstate(all="ignore"):
+        between = (wide[:-1].astype(np.float64) + wide[1:]) / 2
+        near = [
+            between,
+            np.nextafter(between.astype(np.float32), -np.inf),
+            np.nextafter(between.astype(np.float32), np.inf),
+        ]
+        floats = np.concatenate([bits, *(n.astype(np.float32) for n in near)])
+        (narrow,) = run(lambda x: ex.cast(x, "float16"), floats)
+        assert np.array_equal(narrow, floats.astype(np.float16), equal_nan=True)
+        assert (np.signbit(narrow) == np.signbit(floats))[~np.isnan(floats)].all()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Loops
+
+
+@pytest.mark.parametrize(
+    "shape", [(), (1,), (17,), (16384,), (65537,), (257, 263), (70_000, 3), (3, 70_000), (5, 1, 7, 4001)]
+)
+def test_sizes_of_loops(shape: tuple[int, ...]) -> None:
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    row = np.ascontiguousarray(x[..., :1]) if shape else x
+    (y,) = run(lambda x, r: x * 2 + r, x, row)
+    np.testing.assert_array_equal(y, x * 2 + row)
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (64, 1000), (1000, 64), (200_003,), (7, 40, 33)])
+@pytest.mark.parametrize("axis", [0, -1])
+def test_normalisations(shape: tuple[int, ...], axis: int) -> None:
+    def softmax(x: Array) -> tuple[Array, ...]:
+        e = ex.exp(x - ex.reduce_max(x, [axis], keep_dimensions=True))
+        mean = ex.reduce_mean(x, [axis], keep_dimensions=True)
+        return e / ex.reduce_sum(e, [axis], keep_dimensions=True), x - mean, ex.arg_max(x, axis), ex.reduce_sum(x)
+
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    soft, centred, position, total = run(softmax, x)
+    wide = x.astype(np.float64)
+    e = np.exp(wide - wide.max(axis, keepdims=True))
+    np.testing.assert_allclose(soft, e / e.sum(axis, keepdims=True), rtol=2e-5)
+    np.testing.assert_allclose(centred, wide - wide.mean(axis, keepdims=True), atol=2e-6)
+    np.testing.assert_array_equal(position, x.argmax(axis))
+    np.testing.assert_allclose(total, wide.sum(), atol=1e-2)
+
+
+@pytest.mark.parametrize(("n", "k", "m"), [(1, 40, 1), (12, 33, 64), (37, 100, 29), (64, 64, 100)])
+def test_products_of_matrices(n: int, k: int, m: int) -> None:
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(s).astype(np.float32) for s in ((n, k), (k, m)))
+    (y,) = run(lambda a, b: ex.compute((n, m), lambda i, j: ex.sum_over(k, lambda r: a[i, r] * b[r, j])), a, b)
+    np.testing.assert_allclose(y, a @ b, atol=1e-4)
+
+
+@pytest.mark.parametrize("count", [50, 200_003])
+def test_sums_are_accurate(count: int) -> None:
+    x = np.random.default_rng(0).random(count, np.float32)
+    (y,) = run(ex.reduce_sum, x)
+    assert abs(float(y) - math.fsum(x.tolist())) <= 4e-7 * count
+
+
+def test_a_colour_image() -> None:
+    x = np.random.default_rng(0).random((130, 141, 3), np.float32)
+    window = lambda y, k, c, x: sum(x[y + dy, k + dx, c] for dy in range(3) for dx in range(3)) / 9  # noqa: E731
+    blurred, grey = run(
+        lambda x: (
+            ex.compute((128, 139, 3), lambda y, k, c: window(y, k, c, x)),
+            ex.compute((130, 141), lambda y, k: x[y, k, 0] * 0.25 + x[y, k, 1] * 0.5 + x[y, k, 2] * 0.25),
+        ),
+        x,
+    )
+    expected = sum(x[dy : dy + 128, dx : dx + 139].astype(np.float64) for dy in range(3) for dx in range(3)) / 9
+    np.testing.assert_allclose(blurred, expected, rtol=1e-6)
+    np.testing.assert_allclose(grey, x @ np.float32([0.25, 0.5, 0.25]), rtol=1e-6)
+
+
+def test_an_output_may_be_an_input() -> None:
+    x = np.arange(100, dtype=np.float32)
+    program = program_of(lambda x: ex.compute((100,), lambda i: x[99 - i] + 1), x)
+    compile(program).bind([x], [x])()
+    np.testing.assert_array_equal(x, np.arange(100, dtype=np.float32)[::-1] + 1)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Checks, objects, threads
+
+
+def test_a_check_that_does_not_hold_leaves_outputs_alone() -> None:
+    table, indices = np.arange(6, dtype=np.float32), np.array([0, 5, 2], np.int64)
+    program = program_of(lambda t, i: ex.compute(i.shape, lambda k: t.checked[i[k]]), table, indices)
+    output = np.zeros(3, np.float32)
+    call = compile(program).bind([table, indices], [output])
+    call()
+    assert output.tolist() == [0, 5, 2]
+    indices[1] = 6
+    output[:] = 7
+    with pytest.raises(OperationError, match=r"^sample: the index .* of axis 0 must be in \[0, 6\)$"):
+        call()
+    assert output.tolist() == [7, 7, 7]
+
+
+def _sample() -> tuple[ir.Program, np.ndarray]:
+    x = np.arange(1000, dtype=np.float32)
+    return program_of(lambda x: ex.sqrt(x) * 3, x), x
+
+
+def test_objects_are_kept_and_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path / "new" / "folder"))
+    program, x = _sample()
+    made: list[object] = []
+    original = compiler._Part._compiled
+    monkeypatch.setattr(compiler._Part, "_compiled", lambda self, name: made.append(1) or original(self, name))
+
+    def correct() -> bool:
+        y = np.zeros_like(x)
+        compile(program).bind([x], [y])()
+        return np.array_equal(y, np.sqrt(x) * 3)
+
+    assert correct()
+    assert correct()
+    assert len(made) == 1
+    (path,) = (p for p in (tmp_path / "new" / "folder").iterdir())
+    for damage in (path.read_bytes()[:-1], b"", path.read_bytes().replace(b"ELF", b"FLE"), None):
+        path.unlink() if damage is None else path.write_bytes(damage)
+        count = len(made)
+        assert correct()
+        assert len(made) == count + 1
+    monkeypatch.setenv("OPWEAVE_CACHE", str(path / "not a folder"))
+    assert correct()
+
+
+def test_programs_that_differ_have_other_objects() -> None:
+    x = np.ones(3, np.int8)
+    seen = set()
+    for value, type in ((1, "int8"), (2, "int8"), (1, "int32"), (1, "float32"), (1, "float16")):
+        constant = ir.Const(value, type)  # type: ignore[arg-type]
+        body = ir.Cast(ir.call("add", constant, constant), "float32")
+        seen.add(compiler.fingerprint(ir.Program("p", (), (ir.Output((), body),))))
+    assert len(seen) == 5
+    first, second = (program_of(lambda x: x + 1, x) for _ in range(2))
+    assert compiler.fingerprint(first) == compiler.fingerprint(second)
+
+
+SCRIPT = """
+import sys, numpy as np
+import opweave.expr as ex
+from opweave.expr.halide import compile
+from opweave.graph import Desc
+x = np.arange(100_000, dtype="float32")
+y = np.zeros_like(x)
+compile(ex.trace(lambda x: ex.exp(x * 1e-5) + x, "p", [Desc("float32", x.shape)])).bind([x], [y])()
+print(float(abs(y - (np.exp(x * 1e-5) + x)).max()) < 0.1)
+"""
+
+
+def test_several_processes_at_once(tmp_path: Path) -> None:
+    environment = {**os.environ, "OPWEAVE_CACHE": str(tmp_path)}
+    start = lambda: subprocess.Popen([sys.executable, "-c", SCRIPT], env=environment, stdout=subprocess.PIPE)  # noqa: E731
+    processes = [start() for _ in range(3)]
+    for process in processes:
+        output, _ = process.communicate(timeout=120)
+        assert (process.returncode, output.strip()) == (0, b"True")
+
+
+def test_threads_can_be_chosen_and_share_a_kernel() -> None:
+    program, x = _sample()
+    kernel, before = compile(program), threads()
+    try:
+        set_threads(1)
+        assert threads() == 1
+        assert compile(program).detail.endswith(", 1 thread")
+    finally:
+        set_threads(before)
+    results = [np.zeros_like(x) for _ in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda y: kernel.bind([x], [y])(), results))
+    assert all(np.array_equal(y, np.sqrt(x) * 3) for y in results)
+
+
+def test_what_the_runtime_says_is_raised() -> None:
+    program, x = _sample()
+    kernel = compile(program)
+    wrong = np.zeros(5, np.float32)
+    call = kernel._part.bound([wrong], [np.zeros_like(x)], "sample")
+    with pytest.raises(OperationError, match=r"^sample: .*x0"):
+        call()
+
+
+def test_kernels_are_unloaded() -> None:
+    program, x = _sample()
+    kernel = compile(program)
+    library = weakref.ref(kernel._part.library)
+    call = kernel.bind([x], [np.zeros_like(x)])
+    del kernel
+    gc.collect()
+    assert library() is not None
+    call()
+    del call
+    gc.collect()
+    assert library() is None
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (
+        "import sys; sys.modules['llvmlite'] = None; sys.modules['halide'] = None\n"
+        "from opweave.errors import MissingExtraError\n"
+        "try: import opweave.expr.halide\n"
+        "except MissingExtraError as error: print(error)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "compiling expressions needs halide: pip install 'opweave[halide]'"
