@@ -13,6 +13,7 @@ import onnxruntime
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings, strategies as st
+from onnx_nodes import MICROSOFT, node_model, run_engine
 from samples import Call, Make
 from test_agreement import outputs_of, record
 from torch.nn import functional as F  # noqa: N812  (PyTorch's word)
@@ -495,6 +496,44 @@ def test_written_models_need_only_onnx(op: CustomOp, tmp_path: Path) -> None:
     found = session.run(None, {name: arrays[name] for name in graph.inputs})
     for array, wanted in zip(found, run(CPU, op, call), strict=True):
         np.testing.assert_allclose(array, wanted, rtol=1e-5, atol=1e-5)
+
+
+# Converted models ----------------------------------------------------------------------------------------------------
+
+TABLE = floats(4, 4)
+CONVERTED: list[tuple[str, str, list[Any], dict[str, Any], CustomOp]] = [
+    ("QuickGelu", MICROSOFT, [floats(2, 4)], {}, composites.quick_gelu),
+    ("FastGelu", MICROSOFT, [floats(2, 4), floats(4)], {}, composites.fast_gelu),
+    ("Gelu", "", [floats(2, 4)], {"approximate": "tanh"}, composites.fast_gelu),
+    ("Hardmax", "", [floats(2, 4)], {}, composites.hard_max),
+    ("TopK", "", [np.arange(8).reshape(2, 4), np.int64([2])], {}, composites.top_k),
+    ("DepthToSpace", "", [floats(1, 4, 2, 2)], {"blocksize": 2}, composites.depth_to_space),
+    ("SpaceToDepth", "", [floats(1, 1, 2, 2)], {"blocksize": 2}, composites.space_to_depth),
+    ("MultiHeadAttention", MICROSOFT, [Q, Q, Q], {"num_heads": 2}, composites.multi_head_attention),
+    (
+        "RotaryEmbedding",
+        MICROSOFT,
+        [floats(1, 2, 3, 8), np.int64([[2, 0, 1]]), TABLE, TABLE],
+        {},
+        composites.rotary_embedding,
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("op_type", "domain", "inputs", "attributes", "op"), CONVERTED, ids=[row[0] for row in CONVERTED]
+)
+def test_models_use_the_kernels(
+    op_type: str, domain: str, inputs: list[Any], attributes: dict[str, Any], op: CustomOp, tmp_path: Path
+) -> None:
+    model, feed = node_model(op_type, inputs, attributes, domain=domain, outputs=1 + (op_type == "TopK"))
+    graph = ow.onnx.load(model, CPU)
+    assert [op.name, "cpu", "native"] in [line.split()[:3] for line in graph.explain().splitlines()]
+    ow.onnx.save(graph, tmp_path / "model.onnx")
+    (wanted, *_) = run_engine(model, feed)
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    found = session.run(None, {name: array for name, array in feed.items() if name in graph.inputs})[0]
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 
 
 # Calls ---------------------------------------------------------------------------------------------------------------
