@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are first used
-    from . import composites as composites, expr as expr, memory as memory, onnx as onnx
+    from . import composites as composites, expr as expr, memory as memory, onnx as onnx, ops as ops
     from .backends import Device as Device, devices as devices
     from .builder import MLGraphBuilder as MLGraphBuilder
     from .context import ML as ML, MLContext as MLContext, MLContextLostInfo as MLContextLostInfo, ml as ml
@@ -34,12 +34,15 @@ if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are 
     from .onnx.register import register_onnx as register_onnx
     from .onnx.session import InferenceSession as InferenceSession
     from .operation import Limits as Limits
+    from .runtime.deferred import read as read
     from .runtime.executable import MLGraph as MLGraph
+    from .runtime.lazy import Array as Array, array as array
     from .tensor import MLTensor as MLTensor
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Array": "runtime.lazy",
     "DataError": "errors",
     "Desc": "graph",
     "Device": "backends",
@@ -58,6 +61,7 @@ _HOMES = {
     "NotSupportedError": "errors",
     "OperationError": "errors",
     "ValidationError": "errors",
+    "array": "runtime.lazy",
     "composite": "custom",
     "composites": "",
     "devices": "backends",
@@ -67,6 +71,8 @@ _HOMES = {
     "ml": "context",
     "onnx": "",
     "op": "custom",
+    "ops": "",
+    "read": "runtime.deferred",
     "register_onnx": "onnx.register",
     "wasm": "kernels",
 }

@@ -21,6 +21,7 @@ from .graph import MAX_RANK, Desc, check_desc
 from .kernels import Arena
 from .names import camel_case
 from .operation import Op
+from .runtime import lazy
 from .runtime.executable import MLGraph
 from .tensor import MLTensor
 
@@ -142,6 +143,9 @@ def default_context() -> MLContext:
         return _default[0]
 
 
+lazy.default_context = default_context
+
+
 class MLContext:
     """Owns tensors and compiled graphs, and runs graphs on its device. Made by `opweave.ml.create_context`.
 
@@ -187,6 +191,15 @@ class MLContext:
         """Raise `InvalidStateError` once the context is lost."""
         if self._lost_info is not None:
             raise InvalidStateError(f"the context is lost: {self._lost_info.message}")
+
+    def __enter__(self) -> MLContext:
+        """Make this the context of the arrays and operations in a `with` block."""
+        self.check_alive()
+        lazy.entered.set((*lazy.entered.get(), self))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        lazy.entered.set(lazy.entered.get()[:-1])
 
     def __repr__(self) -> str:
         return f"<MLContext on {self._device.name}{', lost' if self._lost_info else ''}>"
@@ -314,6 +327,7 @@ class MLContext:
         if not tensor.writable:
             raise ValidationError(f"the tensor {tensor.desc} was not created with writable=True")
         data = fit(as_array(input_data, "input_data"), "input_data", tensor.desc)
+        lazy.settle(tensor)
         with tensor._lock:
             host.copy(array, data, "write_tensor")
 

@@ -34,6 +34,7 @@ from .operation import Converter, Limits, Op
 from .ops import Operations
 from .passes.legalise import constant
 from .runtime.executable import MLGraph
+from .runtime.lazy import Array, call
 from .tensor import MLTensor
 
 DeviceName = Literal["cpu", "wasm", "webgpu", "cuda"]
@@ -150,6 +151,8 @@ class CustomOp(Op[..., Any]):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Add a node to the graph of the operands, or compute the results of arrays and tensors.
 
+        Results of NumPy's arrays are NumPy's, of tensors tensors; what is called with an `opweave.Array` is computed later.
+
         Raises:
             ValidationError: operands or attributes that do not fit.
             OperationError: a kernel failed.
@@ -163,11 +166,13 @@ class CustomOp(Op[..., Any]):
                 if direct.is_ready(args):
                     return direct(args)
         if args and isinstance(args[0], Builder):
-            return super().__call__(*args, **kwargs)
+            return self.add(args[0], args[1:], kwargs)
         for value in (*args, *kwargs.values()):
             for item in value if isinstance(value, (tuple, list)) else (value,):
                 if isinstance(item, Operand):
-                    return super().__call__(item.builder, *args, **kwargs)
+                    return self.add(item.builder, args, kwargs)
+                if isinstance(item, Array):
+                    return call(self, args, kwargs)
         return self._compute(args, kwargs)
 
     def _compute(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -249,7 +254,7 @@ class CustomOp(Op[..., Any]):
 
         arguments = {name: operand(name, value) for name, value in given.items()}
         positional = [arguments.pop(name) for name in self.positional if name in arguments]
-        result = super().__call__(builder, *positional, **arguments)
+        result = self.add(builder, tuple(positional), arguments)
         results = result if isinstance(result, tuple) else (result,)
         graph = builder.build({f"y{number}": operand for number, operand in enumerate(results)})
         if key is not None:

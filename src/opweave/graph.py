@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from . import dtypes
 from .dtypes import DataType
@@ -64,7 +64,140 @@ def check_desc(desc: Desc, max_byte_length: int, what: str = "shape") -> Desc:
     return desc
 
 
-class MLOperand:
+class Operators:
+    """Python's operators, and operations as methods, for what stands for an array: operands of graphs, and arrays."""
+
+    __slots__ = ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The dimensions; `()` for a scalar."""
+        raise NotImplementedError
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    def _apply(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call the operation of that name."""
+        raise NotImplementedError
+
+    def _operation(self, name: str) -> Op[..., Any] | None:
+        """The operation of that name, if this can be its first argument."""
+        raise NotImplementedError
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        op = self._operation(name)
+        if op is None:
+            kind = "an operand" if isinstance(self, MLOperand) else "an array"
+            raise AttributeError(f"{kind} has no attribute or operation {name!r}", name=name, obj=self)
+        method = self._method(op)
+        method.__doc__ = op.__doc__
+        return method
+
+    def _method(self, op: Op[..., Any]) -> partial[Any]:
+        """The operation with this as its first argument."""
+        raise NotImplementedError
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *filter(self._operation, dir(self._home()))})
+
+    def _home(self) -> type:
+        """The class whose members are the operations."""
+        raise NotImplementedError
+
+    def _binary(self, name: str, other: Any, swap: bool = False) -> Self:
+        if not isinstance(other, (Operators, int, float)) and not hasattr(other, "__array__"):
+            return NotImplemented  # type: ignore[no-any-return]
+        result: Self = self._apply(name, *((other, self) if swap else (self, other)))
+        return result
+
+    def __add__(self, other: Any) -> Self:
+        return self._binary("add", other)
+
+    def __radd__(self, other: Any) -> Self:
+        return self._binary("add", other, swap=True)
+
+    def __sub__(self, other: Any) -> Self:
+        return self._binary("sub", other)
+
+    def __rsub__(self, other: Any) -> Self:
+        return self._binary("sub", other, swap=True)
+
+    def __mul__(self, other: Any) -> Self:
+        return self._binary("mul", other)
+
+    def __rmul__(self, other: Any) -> Self:
+        return self._binary("mul", other, swap=True)
+
+    def __truediv__(self, other: Any) -> Self:
+        return self._binary("div", other)
+
+    def __rtruediv__(self, other: Any) -> Self:
+        return self._binary("div", other, swap=True)
+
+    def __pow__(self, other: Any) -> Self:
+        return self._binary("pow", other)
+
+    def __rpow__(self, other: Any) -> Self:
+        return self._binary("pow", other, swap=True)
+
+    def __matmul__(self, other: Any) -> Self:
+        return self._binary("matmul", other)
+
+    def __rmatmul__(self, other: Any) -> Self:
+        return self._binary("matmul", other, swap=True)
+
+    def __neg__(self) -> Self:
+        return self.neg()  # type: ignore[no-any-return]
+
+    def __abs__(self) -> Self:
+        return self.abs()  # type: ignore[no-any-return]
+
+    def __getitem__(self, key: Any) -> Self:
+        """Cut out a part with integers, slices and `...`, as in NumPy; None makes a new axis of size 1."""
+        items = list(key) if isinstance(key, tuple) else [key]
+        dots = [i for i, item in enumerate(items) if item is Ellipsis]
+        require(len(dots) <= 1, f"an index can hold one '...', got {len(dots)}")
+        count = sum(item is not None and item is not Ellipsis for item in items)
+        require(count <= self.rank, f"an operand of shape {list(self.shape)} takes {self.rank} indices, got {count}")
+        at = dots[0] if dots else len(items)
+        items[at : at + len(dots)] = [slice(None)] * (self.rank - count)
+
+        starts: list[int] = []
+        sizes: list[int] = []
+        strides: list[int] = []
+        backwards: list[int] = []
+        shape: list[int] = []
+        for item in items:
+            if item is None:
+                shape.append(1)
+                continue
+            axis = len(starts)
+            picked = _picked(item, axis, self.shape[axis])
+            if isinstance(item, slice):
+                shape.append(len(picked))
+            if picked.step < 0:
+                backwards.append(axis)
+                picked = picked[::-1]
+            starts.append(picked.start)
+            sizes.append(picked[-1] - picked.start + 1)
+            strides.append(picked.step)
+        result = self
+        if tuple(sizes) != self.shape or any(stride != 1 for stride in strides):
+            result = result.slice(starts, sizes, strides=strides)
+        if backwards:
+            result = result.reverse(axes=backwards)
+        return result if result.shape == tuple(shape) else result.reshape(shape)
+
+    def __iter__(self) -> Iterator[Self]:
+        """The parts along the first axis."""
+        require(self.rank > 0, "a scalar operand has no parts to go through")
+        return (self[i] for i in range(self.shape[0]))
+
+
+class MLOperand(Operators):
     """A value in the graph that a builder is making: an input, a constant, or the result of an operation.
 
     Builders make operands; nobody else does. Every operation of the builder is a method here too, with the operand as
@@ -96,11 +229,6 @@ class MLOperand:
     def shape(self) -> tuple[int, ...]:
         """The dimensions; `()` for a scalar."""
         return self._desc.shape
-
-    @property
-    def rank(self) -> int:
-        """Number of dimensions."""
-        return len(self._desc.shape)
 
     @property
     def desc(self) -> Desc:
@@ -146,115 +274,23 @@ class MLOperand:
             origin = self._node.title
         return f"<MLOperand {self._desc}, {origin}>"
 
+    def _apply(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self._builder, name)(*args, **kwargs)
+
+    def _home(self) -> type:
+        return type(self._builder)
+
+    def _method(self, op: Op[..., Any]) -> partial[Any]:
+        return partial(op, self._builder, self)
+
     def _operation(self, name: str) -> Op[..., Any] | None:
-        """The operation of that name, if an operand can be its first argument."""
         op = None if name.startswith("_") else getattr(type(self._builder), name, None)
         if op is None or not hasattr(op, "operands") or op.positional[0] in op.sequences:
             return None
         return op  # type: ignore[no-any-return]
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        op = self._operation(name)
-        if op is None:
-            raise AttributeError(f"an operand has no attribute or operation {name!r}", name=name, obj=self)
-        method = partial(op, self._builder, self)
-        method.__doc__ = op.__doc__
-        return method
-
-    def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *filter(self._operation, dir(type(self._builder)))})
-
     def __bool__(self) -> bool:
         raise ValidationError("an operand has no value while the graph is being built; use builder.where to choose")
-
-    def _binary(self, name: str, other: Any, swap: bool = False) -> MLOperand:
-        if not isinstance(other, (MLOperand, int, float)) and not hasattr(other, "__array__"):
-            return NotImplemented  # type: ignore[no-any-return]
-        result: MLOperand = getattr(self._builder, name)(*((other, self) if swap else (self, other)))
-        return result
-
-    def __add__(self, other: Any) -> MLOperand:
-        return self._binary("add", other)
-
-    def __radd__(self, other: Any) -> MLOperand:
-        return self._binary("add", other, swap=True)
-
-    def __sub__(self, other: Any) -> MLOperand:
-        return self._binary("sub", other)
-
-    def __rsub__(self, other: Any) -> MLOperand:
-        return self._binary("sub", other, swap=True)
-
-    def __mul__(self, other: Any) -> MLOperand:
-        return self._binary("mul", other)
-
-    def __rmul__(self, other: Any) -> MLOperand:
-        return self._binary("mul", other, swap=True)
-
-    def __truediv__(self, other: Any) -> MLOperand:
-        return self._binary("div", other)
-
-    def __rtruediv__(self, other: Any) -> MLOperand:
-        return self._binary("div", other, swap=True)
-
-    def __pow__(self, other: Any) -> MLOperand:
-        return self._binary("pow", other)
-
-    def __rpow__(self, other: Any) -> MLOperand:
-        return self._binary("pow", other, swap=True)
-
-    def __matmul__(self, other: Any) -> MLOperand:
-        return self._binary("matmul", other)
-
-    def __rmatmul__(self, other: Any) -> MLOperand:
-        return self._binary("matmul", other, swap=True)
-
-    def __neg__(self) -> MLOperand:
-        return self.neg()  # type: ignore[no-any-return]
-
-    def __abs__(self) -> MLOperand:
-        return self.abs()  # type: ignore[no-any-return]
-
-    def __getitem__(self, key: Any) -> MLOperand:
-        """Cut out a part with integers, slices and `...`, as in NumPy; None makes a new axis of size 1."""
-        items = list(key) if isinstance(key, tuple) else [key]
-        dots = [i for i, item in enumerate(items) if item is Ellipsis]
-        require(len(dots) <= 1, f"an index can hold one '...', got {len(dots)}")
-        count = sum(item is not None and item is not Ellipsis for item in items)
-        require(count <= self.rank, f"an operand of shape {list(self.shape)} takes {self.rank} indices, got {count}")
-        at = dots[0] if dots else len(items)
-        items[at : at + len(dots)] = [slice(None)] * (self.rank - count)
-
-        starts: list[int] = []
-        sizes: list[int] = []
-        strides: list[int] = []
-        backwards: list[int] = []
-        shape: list[int] = []
-        for item in items:
-            if item is None:
-                shape.append(1)
-                continue
-            axis = len(starts)
-            picked = _picked(item, axis, self.shape[axis])
-            if isinstance(item, slice):
-                shape.append(len(picked))
-            if picked.step < 0:
-                backwards.append(axis)
-                picked = picked[::-1]
-            starts.append(picked.start)
-            sizes.append(picked[-1] - picked.start + 1)
-            strides.append(picked.step)
-        result = self
-        if tuple(sizes) != self.shape or any(stride != 1 for stride in strides):
-            result = result.slice(starts, sizes, strides=strides)
-        if backwards:
-            result = result.reverse(axes=backwards)
-        return result if result.shape == tuple(shape) else result.reshape(shape)
-
-    def __iter__(self) -> Iterator[MLOperand]:
-        """The parts along the first axis."""
-        require(self.rank > 0, "a scalar operand has no parts to go through")
-        return (self[i] for i in range(self.shape[0]))
 
     def __contains__(self, item: object) -> bool:
         raise ValidationError("an operand has no values to look into while the graph is being built")

@@ -27,6 +27,7 @@ import re
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import (
     Any,
     Concatenate,
@@ -69,6 +70,10 @@ class Limits:
 
     data_types: tuple[DataType, ...] | str = ANY
     ranks: tuple[int, int] | str = (0, N)
+
+
+on_arrays: Callable[[Op[..., Any], tuple[Any, ...], dict[str, Any]], Any] | None = None
+"""What an operation does that is called with arrays; set by `opweave.runtime.lazy`."""
 
 
 class Op(Generic[P, R]):
@@ -179,7 +184,24 @@ class Op(Generic[P, R]):
     def __get__(self, instance: Builder | None, owner: type) -> Any:
         return self if instance is None else types.MethodType(self, instance)
 
-    def __call__(self, builder: Builder, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    @overload
+    def __call__(self, builder: Builder, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any: ...
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Add the operation to a graph, or note that it is to be computed.
+
+        Called with a builder, or with operands, it validates the arguments, adds a node, and returns its result. Called with
+        arrays, tensors and numbers it returns an array that is computed when somebody reads it (`opweave.Array`).
+        """
+        if args and isinstance(args[0], Builder):
+            return self.add(args[0], args[1:], kwargs)
+        if on_arrays is None:
+            import_module(f"{__package__}.context")  # who computes says so when it is imported
+        assert on_arrays is not None
+        return on_arrays(self, args, kwargs)
+
+    def add(self, builder: Builder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Validate the arguments, add a node to the builder, and return its result."""
         label = kwargs.get("label", "")
         if not isinstance(label, str):
@@ -201,7 +223,7 @@ class Op(Generic[P, R]):
         except ValidationError as error:
             raise ValidationError(f"{title(self.name, label)}: {error}") from None
         outputs = builder.add_node(self, inputs, attributes, label, descs)
-        return outputs[0] if isinstance(result, Desc) else outputs  # type: ignore[return-value]
+        return outputs[0] if isinstance(result, Desc) else outputs
 
     def _convert(
         self, builder: Builder, args: tuple[Any, ...], kwargs: dict[str, Any]

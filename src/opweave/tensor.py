@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from threading import RLock
 from typing import TYPE_CHECKING, Any, NoReturn
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import numpy as np
 
@@ -32,6 +32,8 @@ class MLTensor:
         # Held while a graph runs on the tensor, or its contents are read or written: orders what touches it.
         self._lock = RLock()
         self._bindings: WeakSet[Any] = WeakSet()
+        # The array that pending operations read the memory as (`opweave.runtime.lazy`).
+        self.borrowed: ref[Any] | None = None
 
     @property
     def data_type(self) -> DataType:
@@ -77,14 +79,15 @@ class MLTensor:
         """Give the memory back, as soon as no view of it is left. Further calls do nothing."""
         with self._lock:
             self._array = None
-            self._release_bindings()
+            self.release_bindings()
 
     def __del__(self) -> None:
         # Without it, graphs would stay bound to the memory of a tensor that nobody has any more.
         if hasattr(self, "_bindings"):
-            self._release_bindings()
+            self.release_bindings()
 
-    def _release_bindings(self) -> None:
+    def release_bindings(self) -> None:
+        """Let graphs that were dispatched with the tensor forget it; the next dispatch binds it anew."""
         for binding in list(self._bindings):
             binding.release()
 

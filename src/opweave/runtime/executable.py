@@ -21,6 +21,7 @@ from ..arrays import as_array, contiguous, fit
 from ..errors import InvalidStateError, ValidationError, require
 from ..graph import Desc, Graph, printable
 from ..tensor import MLTensor
+from . import lazy
 from .profile import intermediates
 from .segments import SegmentedExecutable
 
@@ -197,6 +198,8 @@ class MLGraph:
                     f"dispatch: {what} {name!r} must be {descs[name]}, got a tensor {tensor.desc}",
                 )
         all_tensors = [tensor for _, tensor in everything]
+        for tensor in outputs.values():
+            lazy.settle(tensor)
         with Locks(all_tensors), self._lock:
             # Another thread may have destroyed something meanwhile; from here on it has to wait.
             executable = self.check_alive()
