@@ -19,7 +19,7 @@ from opweave.backends import find_device
 from .common import Row
 
 DOCS = Path(__file__).parent.parent / "docs"
-BENCHMARKS = ("overhead", "convolution", "resnet50", "architectures", "fusion")
+BENCHMARKS = ("overhead", "convolution", "resnet50", "architectures", "fusion", "expressions")
 VERSIONS = ("opweave", "onnxruntime", "numpy")
 
 
