@@ -136,7 +136,8 @@ def _memories(reports: Sequence[Report]) -> str:
     return f"""## Tensors in the memory of a WebAssembly module
 
 `context.create_tensor(…, memory=module)` makes a tensor in the linear memory of a module. For a built-in operation that is
-memory as any other; the budget is {BUDGET_MEMORY} times what it takes elsewhere. The fastest of many alternating turns:
+memory as any other; the budget is {BUDGET_MEMORY} times what it takes elsewhere. Where exactly a tensor lies makes a few
+percent, too, so each call takes other ones of several. The fastest of many alternating turns:
 
 {_table(header, rows)}"""
 
