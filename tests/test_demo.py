@@ -295,7 +295,7 @@ def test_demo_wins_by_a_decibel_and_a_half_on_its_own_photograph(tmp_path: Path)
     assert report.psnr_network > report.psnr_bicubic + 1.5
     assert (report.small, report.large, report.runs, report.copies) == ((170, 170), (510, 510), 1, 0)
     assert list(report.seconds) == [
-        "read", "reduce", "build graph", "run", "time", "compare", "write"
+        "read", "reduce", "build graph", "run", "measure", "compare", "write"
     ]  # fmt: skip
     with Image.open(report.output) as image:
         assert image.format == "PNG"

@@ -26,7 +26,7 @@ from .picture import Picture
 from .timing import Timing, compare
 
 PHOTO = Path(__file__).with_name("astronaut.jpg")
-LIMIT = 2**27  # pixels of the large picture; the job then takes some 5 GB of memory
+LIMIT = 2**27  # pixels of the large picture; the job then takes up to 4 GB of memory
 
 
 @dataclass
@@ -129,7 +129,7 @@ def run(photo: Path | None, output: Path, *, enlarge: bool, console: Console | N
             result = Picture(large, alpha, source.grey, source.profile)
             picture.write(result.image(), output, format, result.profile)
     else:
-        with step("time"):
+        with step("measure"):
             report.timing = compare(context, enlarger, small)
         with step("compare"):
             plain = _resize(small, *report.large)
