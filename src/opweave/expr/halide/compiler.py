@@ -17,6 +17,7 @@ from ...graph import Desc
 from ..evaluate import _overlap
 from ..ir import Call, Const, Expr, Index, Load, Output, Program, Reduce, Source, walk
 from . import objects
+from .fusion import fused
 from .mathematics import hl
 from .nest import Nest, buffer_type
 from .stages import Loops, Stage, checking, divided
@@ -99,8 +100,17 @@ class HalideKernel:
         return aside
 
 
-def _write_object(module: Any, path: str) -> None:
-    module.compile({hl.OutputFileType.object: path})
+def _object_of(module: Any) -> bytes:
+    """The object file of a module."""
+    code = objects.temporary_bytes(partial(_write, module, hl.OutputFileType.llvm_assembly)).decode()
+    try:
+        return objects.assembled(fused(code))
+    except RuntimeError:  # llvmlite's LLVM is too old or too new for what Halide's writes
+        return objects.temporary_bytes(partial(_write, module, hl.OutputFileType.object))
+
+
+def _write(module: Any, kind: Any, path: str) -> None:
+    module.compile({kind: path})
 
 
 _Entry = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)  # releases the GIL
@@ -139,7 +149,7 @@ class _Part:
                 parameters[source] = parameter
             nest = Nest(stage, f"{name}_{number}", parameters, objects.target())
             module = nest.function.compile_to_module(list(parameters.values()), f"{name}_{number}", target)
-            objects_made.append(objects.temporary_bytes(partial(_write_object, module)))
+            objects_made.append(_object_of(module))
         return objects.joined(objects_made)
 
     def bound(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], name: str) -> Callable[[], None]:

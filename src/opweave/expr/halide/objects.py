@@ -86,7 +86,7 @@ def version() -> str:
     """What objects depend on besides the program and the machine: Halide, and the code that prints programs."""
     from importlib.metadata import version as version_of
 
-    digest = hashlib.sha256(version_of("halide").encode())
+    digest = hashlib.sha256(f"{version_of('halide')} {version_of('llvmlite')}".encode())
     here = Path(__file__).parent
     for path in (*sorted(here.glob("*.py")), here.parent / "ir.py"):
         digest.update(path.read_bytes())
@@ -105,6 +105,18 @@ def temporary_bytes(write: Callable[[str], object]) -> bytes:
 def target() -> Any:
     """The machine to compile for: this one."""
     return hl.get_host_target().with_feature(hl.TargetFeature.StrictFloat)
+
+
+def assembled(code: str) -> bytes:
+    """The object file of LLVM code, which says itself what machine it is for.
+
+    Raises:
+        RuntimeError: this LLVM cannot read it.
+    """
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine(opt=3, reloc="pic", codemodel="default")
+    return bytes(machine.emit_object(llvm.parse_assembly(code)))
 
 
 class Library:
