@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -141,14 +140,12 @@ def table() -> str:
 def main() -> None:
     started = time.perf_counter()
     made = table()
-    text = PAGE.read_text()
     note = f"Made by `python -m benchmarks.composites` on: {machine()}."
-    text = re.sub(
-        r"(<!-- table -->\n).*(\n<!-- end -->)",
-        lambda found: f"{found[1]}{note}\n\n{made}{found[2]}",
-        text,
-        flags=re.DOTALL,
-    )
+    before, start, rest = PAGE.read_text().partition("<!-- table -->\n")
+    _, end, after = rest.partition("<!-- end -->\n")
+    assert start, "the page has no place for the table"
+    assert end, "the page has no end of the table"
+    text = f"{before}{start}{note}\n\n{made}\n{end}{after}"
     PAGE.write_text(text)
     print(f"{time.perf_counter() - started:.0f} s")
 

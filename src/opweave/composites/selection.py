@@ -190,7 +190,7 @@ def hard_max(self: Builder, input: Operand, axis: int | None = None, *, label: s
         label: a name for messages and tables.
 
     Returns:
-        An operand of the data type and shape of `input`.
+        An operand of the data type and shape of `input`. What NaN gives is not specified.
 
     Raises:
         ValidationError: there is no such axis.
