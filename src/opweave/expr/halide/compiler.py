@@ -186,8 +186,8 @@ class _Part:
 
 def sources_of(stage: Stage) -> list[Source]:
     """The arrays that a stage reads, each once."""
-    nodes = walk(*(target.body for target in stage.targets))
-    return list(dict.fromkeys(node.source for node in nodes if isinstance(node, Load)))
+    loads = (node.source for node in walk(*stage.roots) if isinstance(node, Load))
+    return [source for source in dict.fromkeys(loads) if source not in stage.rows]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -47,6 +47,11 @@ class Nest:
         self._lanes = self._vector_size(stage)
         self.function = hl.Func(name)
         scope = _Scope(self, dict(self._variables))
+        self._rows: dict[Source, tuple[Any, tuple[Loop, ...]]] = {}
+        for number, row in enumerate(stage.rows):
+            loops, kept = self._loops.over(row.axes), hl.Func(f"{name}_row{number}")
+            kept[[self._variables[loop] for loop in reversed(loops)]] = scope.value(row.body)
+            self._rows[row] = kept, loops
         values = [
             self._stored(scope.value(target.body), target.body.type, target.data_type) for target in stage.targets
         ]
@@ -59,13 +64,13 @@ class Nest:
                     buffer.dim(axis).set_bounds(0, extent)
                 buffer.dim(axis).set_stride(stride)
                 stride *= extent
-        self._operations = sum(isinstance(n, (Call, Cast)) for target in stage.targets for n in walk(target.body))
+        self._operations = sum(isinstance(n, (Call, Cast)) for root in stage.roots for n in walk(root))
         _Schedule(self)
 
     def _vector_size(self, stage: Stage) -> int:
         """How many elements make a vector: of the widest type that there is."""
         bits = 8
-        for node in walk(*(target.body for target in stage.targets)):
+        for node in walk(*stage.roots):
             if node.type in FLOATS:
                 bits = max(bits, 32)
             elif node.type not in ("bool", "index"):
@@ -86,8 +91,12 @@ class Nest:
         """Whether something is loaded backwards along a loop."""
         return any(self._loops.factor(load, loop) == -1 for load in self._loops.positions)
 
-    def loaded(self, node: Load, offset: HalideExpr) -> HalideExpr:
+    def loaded(self, node: Load, offset: HalideExpr, positions: Mapping[Loop, HalideExpr]) -> HalideExpr:
         """An element as it is computed with."""
+        if node.source in self._rows:
+            kept, _ = self._rows[node.source]
+            moved = self._loops.over(index for index in node.parts if isinstance(index, Index))
+            return hl.Expr(kept[[positions[loop] for loop in reversed(moved)]])
         value = self._arrays[node.source][offset]
         return self.from_half(value) if node.type == "float16" else value
 
@@ -141,7 +150,7 @@ class _Scope:
             case Index():
                 return hl.i32(0) if node.extent == 1 else self._positions[self._nest._loops.of[node]]
             case Load():
-                return self._nest.loaded(node, self._offset(node))
+                return self._nest.loaded(node, self._offset(node), self._positions)
             case Reduce():
                 return self._nest.reduction(node).at(self._positions)
             case Cast():
@@ -421,6 +430,7 @@ class _Schedule:
             if not dependent:
                 self._vectorize(f, level[last], last)
         self._parallel_rows(order, level, last if not columnar else None, dependent, rows)
+        self._compute_rows(order, level)
         for reduction in self.reductions:
             deepest = next(loop for loop in reversed(order) if loop in reduction.loops)
             self._compute_at(reduction, level[deepest])
@@ -471,6 +481,12 @@ class _Schedule:
             f.parallel(outer)
         else:
             f.parallel(level[first])
+
+    def _compute_rows(self, order: Sequence[Loop], level: Mapping[Loop, Any]) -> None:
+        for function, (*outer, last) in self.nest._rows.values():
+            deepest = next(loop for loop in reversed(order) if loop in outer)
+            function.compute_at(self.function, level[deepest])
+            self._vectorize(function, self.variables[last], last)
 
     def _compute_at(self, reduction: _Reduction, step: Any) -> None:
         for function in (reduction.total, *reduction.helpers):

@@ -53,10 +53,22 @@ class Target:
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """Loops over `axes`, the last of which changes fastest, that write one element of each target."""
+    """Loops that write one element of each target.
+
+    Attributes:
+        axes: the last one changes fastest.
+        targets: what is written.
+        rows: what is computed and kept for one step of the outer loops, because a reduction and the elements both need it.
+    """
 
     axes: tuple[Index, ...]
     targets: tuple[Target, ...]
+    rows: tuple[Stored, ...] = ()
+
+    @property
+    def roots(self) -> tuple[Expr, ...]:
+        """All that is computed."""
+        return (*(row.body for row in self.rows), *(target.body for target in self.targets))
 
 
 def divided(program: Program) -> tuple[Stage, ...]:
@@ -95,8 +107,9 @@ class _Division:
     def _add(self, axes: tuple[Index, ...], targets: Sequence[tuple[Source | Output, Expr, DataType]]) -> None:
         bodies = unified(*(_written_out(body) for _, body, _ in targets))
         bodies = unified(*self._without_repetition(axes, bodies))
+        rows, bodies = _with_rows(axes, bodies)
         made = (Target(source, body, type) for (source, _, type), body in zip(targets, bodies, strict=True))
-        self.stages.append(Stage(axes, tuple(made)))
+        self.stages.append(Stage(axes, tuple(made), rows))
 
     def _without_repetition(self, axes: tuple[Index, ...], bodies: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """`bodies`, in which reductions are loaded from stages of their own where they would be computed repeatedly."""
@@ -141,6 +154,40 @@ class _Division:
             body = call("where", inside, body, _neutral(node))
         partial = self._stored(Reduce(node.reduction, (position, *node.variables[1:]), body))
         return Reduce(node.reduction, (part,), partial)
+
+
+_DEAR = frozenset({"exp", "log", "sin", "cos", "tan", "tanh", "erf", "sigmoid", "pow"})
+
+LONGEST_ROW = 1 << 15
+"""Rows of so many elements stay in the cache of a processor."""
+
+
+def _with_rows(axes: tuple[Index, ...], bodies: tuple[Expr, ...]) -> tuple[tuple[Stored, ...], tuple[Expr, ...]]:
+    """Rows of what is dear, and both reduced and used element by element, as the exponentials of softmax are."""
+    for node in walk(*bodies):
+        if not isinstance(node, Reduce) or not axes or len(node.variables) != 1 or not _is_dear(node.body):
+            continue
+        (variable,), last = node.variables, axes[-1]
+        if variable.extent != last.extent or last in node.free or not 1 < last.extent <= LONGEST_ROW:
+            continue
+        *same, element = unified(*bodies, substitute(node.body, {variable: last}))
+        inside = {part for part in walk(*same) if isinstance(part, Reduce) and part.variables == node.variables}
+        wanted = {part for part in inside if part.reduction == node.reduction and part.free == node.free}
+        if element not in walk(*same) or element.free != node.free | {last} or len(wanted) != 1:
+            continue
+        (reduction,) = wanted
+        outer = tuple(axis for axis in axes[:-1] if axis in node.free)
+        row = Stored((*outer, last), element)
+        loaded = reduction.rebuilt((Load(row, (*outer, variable)),))
+        values: dict[Expr, Expr] = {element: Load(row, (*outer, last)), reduction: loaded}
+        return (row,), tuple(substitute(body, values) for body in same)
+    return (), bodies
+
+
+def _is_dear(body: Expr) -> bool:
+    """Whether there are functions in it that take long, outside of reductions."""
+    nodes = walk(body, enter=lambda node: () if isinstance(node, Reduce) else node.parts)
+    return any(isinstance(node, Call) and node.name in _DEAR for node in nodes)
 
 
 def _neutral(node: Reduce) -> Const:
@@ -282,7 +329,7 @@ class Loops:
     """
 
     def __init__(self, stage: Stage) -> None:
-        nodes = walk(*(target.body for target in stage.targets))
+        nodes = walk(*stage.roots)
         self.positions = {node: position(node) for node in nodes if isinstance(node, Load)}
         self.reductions = [node for node in nodes if isinstance(node, Reduce)]
         self._rigid = set(_used_as_numbers(stage, self.positions))
@@ -326,7 +373,7 @@ class Loops:
 
 def _used_as_numbers(stage: Stage, positions: Mapping[Load, Position]) -> Iterator[Index]:
     """Variables whose value is used otherwise than to move through memory."""
-    waiting: list[Expr] = [target.body for target in stage.targets]
+    waiting: list[Expr] = list(stage.roots)
     seen: set[Expr] = set()
     while waiting:
         node = waiting.pop()
