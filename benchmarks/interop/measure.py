@@ -147,14 +147,23 @@ class Clock:
                     progress.advance(task)
         return times
 
-    def pair(self, what: str, ours: Callable[[], object], theirs: Callable[[], object], title: str, data: Data) -> Pair:
+    def pair(
+        self,
+        what: str,
+        ours: Callable[[], object],
+        theirs: Callable[[], object],
+        title: str,
+        data: Data,
+        *,
+        parts: int = 5,
+    ) -> Pair:
         """Measure two ways to do the same.
 
         The best of many short turns is taken: what else runs on the machine only adds to a time, and here small differences
         count.
         """
         copies = copies_of(ours)
-        first, second = self.turns([partial(per_call, ours), partial(per_call, theirs)], title, parts=5)
+        first, second = self.turns([partial(per_call, ours), partial(per_call, theirs)], title, parts=parts)
         return Pair(what, data.image.shape[1:3], min(first) * 1e6, min(second) * 1e6, copies)
 
 
@@ -284,7 +293,7 @@ def memories(context: ow.MLContext, report: Report, clock: Clock) -> None:
                 return lambda: next(turn)()
 
             title = f"{name}, linear memory, {size} x {size}"
-            report.memories.append(clock.pair(name, places(inside), places(BUILT_IN), title, data))
+            report.memories.append(clock.pair(name, places(inside), places(BUILT_IN), title, data, parts=20))
 
 
 def agree(what: str, got: np.ndarray, expected: np.ndarray) -> None:
