@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 import opweave.expr as ex
 from opweave.dtypes import ANY
-from opweave.errors import OperationError
+from opweave.errors import OperationError, ValidationError
 from opweave.expr import Array, ir, trace
 from opweave.expr.array import apply
 from opweave.expr.evaluate import evaluate
@@ -493,10 +493,19 @@ def test_threads_can_be_chosen_and_share_a_kernel() -> None:
 def test_what_the_runtime_says_is_raised() -> None:
     program, x = _sample()
     kernel = compile(program)
-    wrong = np.zeros(5, np.float32)
-    call = kernel._part.bound([wrong], [np.zeros_like(x)], "sample")
+    calls = compiler._Calls(kernel._part, "sample")
+    calls.fill([x], [np.zeros_like(x)])
+    calls._parts[0][0]._dimensions[0].extent = 5  # fewer elements than the program reads
     with pytest.raises(OperationError, match=r"^sample: .*x0"):
-        call()
+        calls()
+
+
+def test_arrays_that_do_not_fit_are_refused() -> None:
+    program, x = _sample()
+    kernel = compile(program)
+    for inputs, outputs in (([x[:5]], [x]), ([x], [x.astype("float16")]), ([x, x], [x])):
+        with pytest.raises(ValidationError, match="sample: "):
+            kernel.bind(inputs, outputs)
 
 
 def test_kernels_are_unloaded() -> None:

@@ -68,19 +68,7 @@ class Plan:
             ValidationError: arrays of other data types or shapes than the program's.
         """
         program = self.program
-        for what, arrays, descs in (
-            ("input", inputs, [source.desc for source in program.inputs]),
-            ("output", outputs, [output.desc for output in program.outputs]),
-        ):
-            require(len(arrays) == len(descs), f"{program.name}: takes {len(descs)} {what}s, got {len(arrays)}")
-            for number, (array, desc) in enumerate(zip(arrays, descs, strict=True)):
-                wide = what == "output" and self.precision == "float64" and desc.data_type in FLOATS
-                dtype = "float64" if wide else desc.data_type
-                require(
-                    array.dtype == dtype and array.shape == desc.shape,
-                    f"{program.name}: {what} {number} must be {dtype}{list(desc.shape)}, "
-                    f"got {array.dtype}{list(array.shape)}",
-                )
+        check_arrays(program, inputs, outputs, self.precision)
         inputs, outputs = tuple(inputs), tuple(outputs)
         if not _overlap(program, inputs, outputs):
             return lambda: self._run(inputs, outputs)
@@ -108,6 +96,25 @@ class Plan:
                     raise OperationError(f"{self.program.name}: {check.message}")
             for numbers, stage in self.results:
                 stage.run(arrays, [outputs[k] for k in numbers])
+
+
+def check_arrays(
+    program: Program, inputs: Sequence[Array], outputs: Sequence[Array], precision: Precision = "float32"
+) -> None:
+    """Require arrays of the data types and shapes of a program; with "float64", outputs of floats are float64."""
+    for what, arrays, descs in (
+        ("input", inputs, [source.desc for source in program.inputs]),
+        ("output", outputs, [output.desc for output in program.outputs]),
+    ):
+        require(len(arrays) == len(descs), f"{program.name}: takes {len(descs)} {what}s, got {len(arrays)}")
+        for number, (array, desc) in enumerate(zip(arrays, descs, strict=True)):
+            wide = what == "output" and precision == "float64" and desc.data_type in FLOATS
+            dtype = "float64" if wide else desc.data_type
+            require(
+                array.dtype == dtype and array.shape == desc.shape,
+                f"{program.name}: {what} {number} must be {dtype}{list(desc.shape)}, "
+                f"got {array.dtype}{list(array.shape)}",
+            )
 
 
 def _overlap(program: Program, inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from ...dtypes import INFO, DataType
 from ...errors import OperationError
 from ...graph import Desc
-from ..evaluate import _overlap
+from ..evaluate import _overlap, check_arrays
 from ..ir import Call, Const, Expr, Index, Load, Output, Program, Reduce, Source, walk
 from . import objects
 from .fusion import fused
@@ -54,6 +55,7 @@ class HalideKernel:
         checks = checking(program)
         self._checks = _Part(checks) if checks else None
         self._part = _Part(program)
+        self._idle: list[_Calls] = []
         self._messages = [check.message for check in program.checks]
         lanes = objects.target().natural_vector_size(hl.Float(32))
         count = objects.threads()
@@ -62,9 +64,13 @@ class HalideKernel:
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
         """A function that reads `inputs` and writes `outputs`, C-contiguous arrays of the program's descriptors.
 
+        Raises:
+            ValidationError: arrays of other data types or shapes.
+
         Raises (the function):
             OperationError: a check of the program does not hold (outputs are as they were then), or memory is short.
         """
+        check_arrays(self.program, inputs, outputs)
         if _overlap(self.program, inputs, outputs):
             return self._aside(inputs, outputs)
         name = self.program.name
@@ -84,8 +90,21 @@ class HalideKernel:
         return checked
 
     def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
-        """Run it once."""
-        self.bind(inputs, outputs)()
+        """Run it once on arrays that are known to fit; outputs must not overlap inputs.
+
+        Raises:
+            OperationError: as for `bind`.
+        """
+        if self._checks is not None:
+            return self.bind(inputs, outputs)()
+        try:
+            calls = self._idle.pop()  # another thread has another one
+        except IndexError:
+            calls = _Calls(self._part, self.program.name)
+        calls.fill(inputs, outputs)
+        calls()
+        self._idle.append(calls)
+        return None
 
     def _aside(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
         """Results in arrays of their own first, because inputs are needed until the end."""
@@ -122,7 +141,7 @@ class _Part:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.stages = divided(program)
-        self.shapes = [tuple(loop.extent for loop in Loops(stage).axes) for stage in self.stages]
+        self.shapes = [Loops(stage).shape for stage in self.stages]
         name = f"opweave_{fingerprint(program)[:32]}"
         objects.runtime()
         key = hashlib.sha256(f"{fingerprint(program)} {objects.target()} {objects.version()}".encode()).hexdigest()
@@ -154,32 +173,73 @@ class _Part:
 
     def bound(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], name: str) -> Callable[[], None]:
         """A function that runs the stages one after the other."""
-        arrays: dict[Source | Output, np.ndarray] = dict(zip(self.program.inputs, inputs, strict=True))
-        arrays.update(zip(self.program.outputs, outputs, strict=True))
-        calls: list[tuple[Any, int]] = []
-        keep: list[Any] = [self.library]
-        for stage, entry, shape in zip(self.stages, self.entries, self.shapes, strict=True):
-            for t in stage.targets:
-                if t.source not in arrays:
-                    arrays[t.source] = np.empty(t.source.desc.shape, t.data_type)
-            flat = [_Buffer(arrays[source], (arrays[source].size,)) for source in sources_of(stage)]
-            written = [_Buffer(arrays[t.source], shape) for t in stage.targets]
-            pointers = (ctypes.c_void_p * (len(flat) + len(written)))(*(b.address for b in (*flat, *written)))
-            keep += [entry, flat, written, pointers]
-            calls.append((entry, ctypes.addressof(pointers)))
-        if len(calls) == 1:
-            ((entry, address),) = calls
+        calls = _Calls(self, name)
+        calls.fill(inputs, outputs)
+        return calls.bound((*inputs, *outputs))
 
-            def run_one(keep: list[Any] = keep) -> None:
-                if entry(address):
-                    raise OperationError(f"{name}: {objects.last_error()}")
 
-            return run_one
+class _Calls:
+    """The calls of a program's stages, with all that they need but the addresses of inputs and outputs."""
 
-        def run(keep: list[Any] = keep) -> None:
-            for entry, address in calls:
-                if entry(address):
-                    raise OperationError(f"{name}: {objects.last_error()}")
+    def __init__(self, part: _Part, name: str) -> None:
+        self.library, self.name = part.library, name
+        program = part.program
+        headers: dict[Source | Output, list[_Header]] = {}
+        self._calls: list[tuple[Any, int]] = []
+        self._parts: list[Any] = []
+
+        def buffer(source: Source | Output, data_type: DataType, shape: tuple[int, ...]) -> _Buffer:
+            made = _Buffer(data_type, shape)
+            headers.setdefault(source, []).append(made.header)
+            return made
+
+        temporaries: dict[Source | Output, np.ndarray] = {}
+        for stage, entry, shape in zip(part.stages, part.entries, part.shapes, strict=True):
+            sources = sources_of(stage)
+            buffers = [buffer(s, s.desc.data_type, (s.desc.element_count,)) for s in sources]
+            buffers += [buffer(t.source, t.data_type, shape) for t in stage.targets]
+            pointers = (ctypes.c_void_p * len(buffers))(*(b.address for b in buffers))
+            self._parts += [buffers, pointers]
+            self._calls.append((entry, ctypes.addressof(pointers)))
+            for target in stage.targets:
+                if target.source not in program.outputs:
+                    temporaries[target.source] = np.empty(target.source.desc.shape, target.data_type)
+        for source, array in temporaries.items():
+            for header in headers[source]:
+                header.host = array.ctypes.data
+        self._parts.append(temporaries)
+        self._inputs = [headers.get(source, []) for source in program.inputs]
+        self._outputs = [headers.get(output, []) for output in program.outputs]
+
+    def fill(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        """Set the addresses of what is read and written."""
+        for headers, array in zip(self._inputs, inputs, strict=True):
+            address = array.__array_interface__["data"][0]
+            for header in headers:
+                header.host = address
+        for headers, array in zip(self._outputs, outputs, strict=True):
+            address = array.__array_interface__["data"][0]
+            for header in headers:
+                header.host = address
+
+    def __call__(self) -> None:
+        for entry, address in self._calls:
+            if entry(address):
+                raise OperationError(f"{self.name}: {objects.last_error()}")
+
+    def bound(self, arrays: tuple[np.ndarray, ...]) -> Callable[[], None]:
+        """A function that does the calls, and keeps the arrays whose addresses they have."""
+        if len(self._calls) > 1:
+
+            def run_all(_: object = arrays) -> None:
+                self()
+
+            return run_all
+        (entry, address), name = self._calls[0], self.name
+
+        def run(_: object = (self, arrays)) -> None:
+            if entry(address):
+                raise OperationError(f"{name}: {objects.last_error()}")
 
         return run
 
@@ -224,22 +284,18 @@ _CODES = {"i": 0, "u": 1, "f": 2}
 
 
 class _Buffer:
-    """An array as Halide sees it, with the given shape."""
+    """Halide's view of an array of a data type, as if it had the given shape; `header.host` is its address."""
 
-    def __init__(self, array: np.ndarray, shape: tuple[int, ...]) -> None:
-        assert array.flags.c_contiguous
-        self._array = array
+    def __init__(self, data_type: DataType, shape: tuple[int, ...]) -> None:
         self._dimensions = (_Dimension * max(len(shape), 1))()
         stride = 1
         for k, extent in enumerate(reversed(shape)):
             self._dimensions[k] = _Dimension(0, extent, stride, 0)
             stride *= extent
-        kind, bits = array.dtype.kind, array.dtype.itemsize * 8
-        code = _CODES["u" if (kind, bits) == ("f", 16) else kind]
-        self._header = _Header(
-            host=array.ctypes.data, code=code, bits=bits, lanes=1, dimensions=len(shape), dim=self._dimensions
-        )
-        self.address = ctypes.addressof(self._header)
+        info = INFO[data_type]
+        code = _CODES["u" if data_type == "float16" else info.kind]
+        self.header = _Header(code=code, bits=info.bits, lanes=1, dimensions=len(shape), dim=self._dimensions)
+        self.address = ctypes.addressof(self.header)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

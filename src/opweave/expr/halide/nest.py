@@ -41,7 +41,7 @@ class Nest:
         self._arrays, self._target, self._name = arrays, target, name
         self._half = has_half(target)
         self._loops = Loops(stage)
-        self.shape = tuple(loop.extent for loop in self._loops.axes)
+        self.shape = self._loops.shape
         self._variables = {loop: hl.Var(f"axis{k}") for k, loop in enumerate(self._loops.axes)}
         self._reductions: dict[Reduce, _Reduction] = {}
         self._lanes = self._vector_size(stage)
@@ -55,7 +55,7 @@ class Nest:
         values = [
             self._stored(scope.value(target.body), target.body.type, target.data_type) for target in stage.targets
         ]
-        arguments = [self._variables[loop] for loop in reversed(self._loops.axes)]
+        arguments = [self._variables[loop] for loop in reversed(self._loops.axes)] or [_variable()]
         self.function[arguments] = hl.Tuple(values) if len(values) > 1 else values[0]
         for number, buffer in enumerate(self.function.output_buffers()):
             stride = 1
@@ -81,7 +81,8 @@ class Nest:
         """An element as it is written."""
         if data_type == "float16":
             if self._half:
-                return hl.reinterpret(hl.UInt(16), hl.cast(hl.Float(16), value))
+                # Times 1, or Halide takes a float32 on the way from an integer to a float16 for superfluous.
+                return hl.reinterpret(hl.UInt(16), hl.cast(hl.Float(16), value * hl.f32(1)))
             return elements.to_half_bits(value)
         if type in FLOATS:
             return value

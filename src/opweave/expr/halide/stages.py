@@ -339,6 +339,11 @@ class Loops:
             if not all(variable in self.of for variable in node.variables if variable.extent > 1):
                 self._fused(node.variables)
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents of the loops; one of 1 if there are none, as Halide takes very long for some scalars."""
+        return tuple(loop.extent for loop in self.axes) or (1,)
+
     def over(self, variables: Iterable[Index]) -> tuple[Loop, ...]:
         """The loops of variables, each once."""
         return tuple(dict.fromkeys(self.of[variable] for variable in variables if variable.extent > 1))
