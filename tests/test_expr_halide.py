@@ -432,7 +432,7 @@ def test_objects_are_kept_and_made_anew(tmp_path: Path, monkeypatch: pytest.Monk
     assert correct()
     assert correct()
     assert len(made) == 1
-    (path,) = (p for p in (tmp_path / "new" / "folder").iterdir())
+    (path,) = (p for p in (tmp_path / "new" / "folder").iterdir() if not p.name.startswith("runtime"))
     for damage in (path.read_bytes()[:-1], b"", path.read_bytes().replace(b"ELF", b"FLE"), None):
         path.unlink() if damage is None else path.write_bytes(damage)
         count = len(made)
