@@ -129,6 +129,17 @@ def _pow(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
     return hl.select(b < zero, inverse, result)
 
 
+def power(type: Type, a: HalideExpr, exponent: int) -> HalideExpr:
+    """An integer to the power of a constant that is not negative."""
+    result, square = constant(1, type), a
+    while exponent:
+        if exponent & 1:
+            result = _mul(type, result, square)
+        exponent >>= 1
+        square = _mul(type, square, square) if exponent else square
+    return result
+
+
 def _max(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
     return hl.select((a > b) | mathematics.is_nan(a), a, b) if type in FLOATS else hl.max(a, b)
 

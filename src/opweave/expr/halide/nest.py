@@ -186,6 +186,8 @@ class _Scope:
         is_division = node.type == "index" and node.name in ("floor_div", "mod")
         if is_division and isinstance(divisor, Const) and divisor.value > 0:
             return elements.index_division(node.name, arguments[0], int(divisor.value))
+        if node.name == "pow" and node.type not in FLOATS and isinstance(divisor, Const) and divisor.value >= 0:
+            return elements.power(node.type, arguments[0], int(divisor.value))
         return elements.call(node.name, node.parts[-1].type, arguments)
 
     def _offset(self, node: Load) -> HalideExpr:
