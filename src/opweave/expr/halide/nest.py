@@ -46,6 +46,7 @@ class Nest:
         self._reductions: dict[Reduce, _Reduction] = {}
         self._lanes = self._vector_size(stage)
         self.function = hl.Func(name)
+        _refuse_endless(stage)
         scope = _Scope(self, dict(self._variables))
         self._rows: dict[Source, tuple[Any, tuple[Loop, ...]]] = {}
         for number, row in enumerate(stage.rows):
@@ -116,6 +117,16 @@ class Nest:
         if node not in self._reductions:
             self._reductions[node] = _Reduction(self, node, f"{self._name}_r{len(self._reductions)}")
         return self._reductions[node]
+
+
+def _refuse_endless(stage: Stage) -> None:
+    """Halide moves what is the same for all steps out of loops, in time that doubles with each squaring of a power."""
+    wide = {axis for axis in stage.axes if axis.extent > 1}
+    for node in walk(*stage.roots):
+        if isinstance(node, Call) and node.name == "pow" and node.type not in (*FLOATS, "int8", "uint8"):
+            by_data = not isinstance(node.parts[1], Const)
+            if by_data and (not wide or not wide <= node.free):
+                raise hl.HalideError("a power of integers by an exponent that is data must depend on all axes")
 
 
 def has_half(target: Any) -> bool:
