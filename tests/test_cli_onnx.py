@@ -127,7 +127,7 @@ def test_info_tells_what_falls_back_and_why(run, pair: Path, tmp_path: Path) -> 
     weights = np.ones((5, 7), np.float32)
     path = write(tmp_path / "d.onnx", nodes, {"x": (TensorProto.FLOAT, [3, 3])}, ["y"], weights=weights)
     text = run("info", path)
-    for words in ("35 in 1 tensors", "1 nodes, ONNX Runtime (fallback)", "1 x Det: "):
+    for words in ("35 in 1 tensor", "1 node, ONNX Runtime (fallback)", "1 x Det: "):
         assert words in text
     assert "nothing falls back" not in text
 

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import opweave as ow
 from opweave import cli
-from opweave.errors import DataError, InvalidStateError
+from opweave.errors import DataError, InvalidStateError, ValidationError
 from opweave.runtime.drawing import render
 from opweave.runtime.drawing.condense import LARGE, condense
 from opweave.runtime.drawing.layout import Item, Link, layout, spread
@@ -200,6 +200,14 @@ def test_it_is_written_wholly_or_not_at_all(tmp_path: Path) -> None:
     assert graph.draw(str(path)) == graph.draw()
     with pytest.raises(DataError, match="No such file"):
         graph.draw(tmp_path / "nowhere" / "graph.svg")
+
+
+def test_files_that_are_no_svg_by_their_names_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "graph.png"
+    with pytest.raises(ValidationError) as refused:
+        mixed().draw(path)
+    assert str(refused.value) == f"draw: the name of the file must end with .svg, got {str(path)!r}"
+    assert not path.exists()
 
 
 def test_a_destroyed_graph_is_not_drawn() -> None:

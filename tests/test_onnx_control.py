@@ -425,7 +425,7 @@ def test_a_large_constant_of_shape_is_made_when_the_graph_runs() -> None:
     nodes = [node("ConstantOfShape", "s", "c", value=numpy_helper.from_array(np.float32([2]))), node("Mul", "c x", "y")]
     x = np.arange(size, dtype=np.float32)
     session = check_agreement(model_of(nodes, {"x": x}, {"s": ints(size, size)}, ["y"]), {"x": x})
-    assert "0 nodes were computed at build time" in session.explain()
+    assert "\n0 nodes computed when the model was compiled" in session.explain()
 
 
 def test_shape_arithmetic_is_quick() -> None:
@@ -444,7 +444,7 @@ def test_shape_arithmetic_is_quick() -> None:
     before = time.perf_counter()
     session = InferenceSession(model, CONTEXT, fallback="error")
     assert time.perf_counter() - before < 0.5
-    assert "800 nodes were computed at build time" in session.explain()
+    assert "800 nodes computed when the model was compiled" in session.explain()
     np.testing.assert_array_equal(session.run(None, {"x": X})[0], X)
 
 

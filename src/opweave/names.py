@@ -1,4 +1,4 @@
-"""camelCase of the specification <-> snake_case of Python: the only renaming in the project."""
+"""Words: camelCase of the specification <-> snake_case of Python, the only renaming in the project; and plurals."""
 
 from __future__ import annotations
 
@@ -26,3 +26,12 @@ def camel_case(name: str) -> str:
     """
     first, *rest = name.split("_")
     return first + "".join(_CAPITALISED.get(word, word.capitalize()) for word in rest)
+
+
+def counted(number: int, word: str) -> str:
+    """A number of things, for people.
+
+    >>> counted(1, "node"), counted(2, "node")
+    ('1 node', '2 nodes')
+    """
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..names import counted
 from ..onnx.partition import Segment, used_names
 from ..onnx.plan import Plan
 from ..onnx.trace import Constant, Tensor, Trace
@@ -69,7 +70,7 @@ def plan_picture(plan: Plan, inputs: list[str], outputs: list[str]) -> Picture:
 
 
 def _lane(number: int, segment: Segment, plan: Plan) -> Lane:
-    caption = f"{len(segment.steps)} {'node' if len(segment.steps) == 1 else 'nodes'}"
+    caption = counted(len(segment.steps), "node")
     if segment.kind == "webnn":
         return Lane((f"segment {number}", f"WebNN on {plan.context.device.name}", caption), "engine")
     return Lane((f"segment {number}", "ONNX Runtime (fallback)", caption), "fallback")

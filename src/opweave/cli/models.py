@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 
 from ..errors import OperationError
+from ..names import counted
 from .common import Verbose, app, console
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def run(
     device: DeviceName = None,
     verbose: Verbose = False,
 ) -> None:
-    """Run an ONNX model once, and show what comes out."""
+    """Run an ONNX model once, and show what comes out; --output keeps it."""
     import numpy as np
 
     from .inputs import best, save_arrays
@@ -112,11 +113,14 @@ def info(
     fix_shapes: Sizes = None,
     device: DeviceName = None,
     draw: Annotated[
-        Path | None, typer.Option("--draw", metavar="FILE", help="Write a drawing of it all to this .svg file.")
+        Path | None,
+        typer.Option(
+            "--draw", metavar="FILE", help="Draw the model and what runs which part of it, into this .svg file."
+        ),
     ] = None,
     verbose: Verbose = False,
 ) -> None:
-    """Show what a model takes and gives, what it is made of, and which of it runs where and why.
+    """Show what a model takes and gives, what it is made of, which part of it runs where, and why.
 
     Dimensions that vary count as 1, unless --fix-shapes says otherwise.
     """
@@ -131,7 +135,7 @@ def info(
     summary = Table(show_header=False, box=None)
     summary.add_row("made by", producer)
     summary.add_row("operator sets", opsets)
-    summary.add_row("parameters", f"{count:,} in {len(weights)} tensors")
+    summary.add_row("parameters", f"{count:,} in {counted(len(weights), 'tensor')}")
     console.print(summary, highlight=False)
     table = Table("", "name", "type", "shape", box=None, header_style="bold")
     for what, arguments in (("input", session.get_inputs()), ("output", session.get_outputs())):
@@ -146,10 +150,13 @@ def info(
     folded = sum(step.kind == "folded" for step in plan.trace.steps)
     console.print("\n[bold]operators[/bold]")
     console.print("  " + ", ".join(f"{name} {number}" for name, number in operators.most_common()), highlight=False)
-    console.print(f"  {folded} more are computed when the model is loaded", highlight=False)
+    if folded:
+        console.print(f"  {counted(folded, 'node')} more, computed when the model is compiled", highlight=False)
     console.print("\n[bold]what runs where[/bold]")
     for number, segment in enumerate(plan.segments):
-        console.print(f"  segment {number}: {len(segment.steps)} nodes, {where[segment.kind]}", highlight=False)
+        console.print(
+            f"  segment {number}: {counted(len(segment.steps), 'node')}, {where[segment.kind]}", highlight=False
+        )
         if segment.kind == "fallback":
             reasons = Counter((step.node.op_type, step.reason) for step in segment.steps)
             for (name, reason), times in reasons.items():

@@ -15,6 +15,7 @@ import onnx
 from .. import memory
 from ..context import MLContext, in_thread, ml
 from ..errors import OperationError, ValidationError, require
+from ..names import counted
 from ..runtime.executable import Locks, check_names
 from ..shapes import OtherShapes
 from ..tensor import MLTensor
@@ -237,12 +238,12 @@ class InferenceSession:
         lines = []
         for number, segment in enumerate(plan.segments):
             where = f"WebNN on {self._context.device.name}" if segment.kind == "webnn" else "ONNX Runtime (fallback)"
-            lines.append(f"segment {number}: {len(segment.steps)} nodes, {where}")
+            lines.append(f"segment {number}: {counted(len(segment.steps), 'node')}, {where}")
             for step in segment.steps:
                 name = f" {step.node.name!r}" if step.node.name else ""
                 lines.append(f"  {step.node.op_type}{name}" + (f": {step.reason}" if step.reason else ""))
             lines += [f"  custom: {p.node}, {p.how}, {p.detail}" for p in plan.custom(number)]
-        lines.append(f"{folded} nodes were computed at build time")
+        lines.append(f"{counted(folded, 'node')} computed when the model was compiled")
         return "\n".join(lines)
 
     def _check_fixed(self, inputs: Sequence[onnx.ValueInfoProto]) -> None:

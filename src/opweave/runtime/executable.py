@@ -133,13 +133,14 @@ class MLGraph:
         """Draw the graph from inputs to outputs, with what runs which part of it.
 
         Args:
-            path: a file to write the drawing into.
+            path: an .svg file to write the drawing into; None for none.
 
         Returns:
             The drawing, as SVG. Notebooks show it for the graph itself.
 
         Raises:
             InvalidStateError: the graph is destroyed, or the context lost.
+            ValidationError: the file's name does not end with .svg.
             DataError: the file cannot be written.
         """
         from .drawing import draw, save

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...errors import require
 from ...files import written
 from ...graph import Graph
 from .condense import condense
@@ -30,8 +31,10 @@ def save(drawing: str, path: str | Path) -> None:
     """Write a drawing into a file.
 
     Raises:
+        ValidationError: the file's name says that it is something else, as that of a .png does.
         DataError: the file cannot be written.
     """
+    require(Path(path).suffix.lower() == ".svg", f"draw: the name of the file must end with .svg, got {str(path)!r}")
     with written(path) as file:
         file.write(drawing.encode())
 
