@@ -100,6 +100,12 @@ class Op(Generic[P, R]):
         self._defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
         self._converters = {p.name: self._converter(p) for p in parameters if p.name in self.attributes}
         self.sequences = {p.name for p in parameters if p.name in self.operands and "Sequence[" in p.annotation}
+        # For calls on arrays: what a parameter is (2: a sequence of operands, 1: an operand, 0: an attribute), and what is
+        # known of calls that have been validated before. They go when the operation goes.
+        self.flags = {
+            n: 2 if n in self.sequences else int(n in self.operands) for n in (*self.operands, *self.attributes)
+        }
+        self.templates: dict[Any, Any] = {}
         self._fillers: dict[str, Callable[..., Any]] = {}
         self._casts: dict[str, str] = {}
         several = "tuple" in str(signature.return_annotation)

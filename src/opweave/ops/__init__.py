@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from ..graph import Builder
 from ..operation import Op
@@ -84,6 +85,23 @@ from .reduction import (
     reduce_sum,
     reduce_sum_square,
 )
+
+if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are first used
+    from ..runtime.deferred import (
+        compile_now as compile_now,
+        profile as profile,
+        statistics as statistics,
+        wait as wait,
+    )
+
+_CALLED_ON_ARRAYS = ("compile_now", "profile", "statistics", "wait")
+
+
+def __getattr__(name: str) -> Any:
+    """What belongs to operations that are called on arrays; what computes them need not be there to declare operations."""
+    if name not in _CALLED_ON_ARRAYS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("opweave.runtime.deferred"), name)
 
 
 class Operations(Builder):

@@ -8,22 +8,26 @@ and kept, and the graph is compiled in the background when it comes again.
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from queue import SimpleQueue
-from threading import RLock, Thread
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import RLock
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import numpy as np
 
 from .. import memory
-from ..errors import MLError
-from ..graph import Graph, Operand
+from ..errors import MLError, require
+from ..graph import Graph, Operand, title
 from ..ops import Operations
-from . import segments
-from .lazy import Array, Pending, Template
+from . import lazy, segments
+from .lazy import Array, Pending, Template, borrowed_by
+from .recurring import Recurring, background, compile_now, statistics
 
 if TYPE_CHECKING:
     from ..backends import Executable
@@ -32,56 +36,19 @@ if TYPE_CHECKING:
 GRAPHS = 256
 """How many graphs are kept compiled; beyond that, the one not used for longest is dropped."""
 
-VARIABLE = "OPWEAVE_COMPILE"
-"""The environment variable that says when graphs are compiled: "now", at the first time, or "background", at the second."""
+SINGLES = 512
+"""How many operations are kept compiled on their own; beyond that, the one compiled first is dropped."""
 
+LARGEST = 2048
+"""Graphs of more calls than this are not compiled: they run one operation at a time."""
 
-@dataclass
-class Statistics:
-    """What has been done since the start, or the last `reset`.
-
-    Attributes:
-        graphs: reads that ran a compiled graph.
-        operations: operations that ran one by one.
-        compiled: graphs that were compiled.
-        values: results that were written, because they were asked for or could be asked for later.
-        dropped: results that nobody could ask for, which were never written to an array of their own.
-    """
-
-    graphs: int = 0
-    operations: int = 0
-    compiled: int = 0
-    values: int = 0
-    dropped: int = 0
-
-    def reset(self) -> None:
-        """Start again from zero."""
-        self.__init__()  # type: ignore[misc]
-
-
-statistics = Statistics()
-
-
-@dataclass
-class _Entry:
-    """A graph that has been asked for: its executable, once it is compiled."""
-
-    seen: int = 0
-    executable: Executable | None = None
-    failed: bool = False
-    lock: RLock = field(default_factory=RLock)
-
-
-_entries: OrderedDict[Any, _Entry] = OrderedDict()
+_entries: OrderedDict[Any, Recurring] = OrderedDict()
+_singles: deque[Template] = deque()
 _lock = RLock()
-_compile_now = os.environ.get(VARIABLE, "background") == "now"
 
 
-def compile_now(value: bool = True) -> bool:
-    """Compile graphs when they are first read, instead of in the background when they come again; what it was before."""
-    global _compile_now
-    before, _compile_now = _compile_now, value
-    return before
+# ---------------------------------------------------------------------------------------------------------------------
+# What is read
 
 
 def read(*arrays: Array) -> tuple[np.ndarray, ...]:
@@ -91,70 +58,179 @@ def read(*arrays: Array) -> tuple[np.ndarray, ...]:
     >>> x = ow.array([1.0, 2.0])
     >>> [values.tolist() for values in ow.read(x + 1, x * x)]
     [[2.0, 3.0], [1.0, 4.0]]
+
+    Raises:
+        ValidationError: something else than an array.
+        OperationError: a pending operation failed; the message says where it was called.
     """
+    for array in arrays:
+        require(isinstance(array, Array), f"read takes arrays of opweave, got {type(array).__name__}")
     force(arrays)
     return tuple(array.numpy() for array in arrays)
 
 
 def force(arrays: Sequence[Array]) -> None:
     """Compute pending arrays, and whatever is computed on the way and can still be asked for."""
-    with _lock:  # one at a time: what one computes another may be waiting for
+    # Memory of tensors is read under their locks, which are always taken before ours.
+    with borrowed_by(arrays), _lock:  # one at a time: what one computes another may be waiting for
         wanted = [array for array in arrays if array._array is None]
-        if not wanted:
-            return
-        context = wanted[0]._context
-        mine = [array for array in wanted if array._context is context]
-        context.check_alive()
-        _run(context, mine)
-        force([array for array in wanted if array._array is None])
+        while wanted:
+            context = wanted[0]._context
+            context.check_alive()
+            _run(context, [array for array in wanted if array._context is context])
+            wanted = [array for array in wanted if array._context is not context]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one read did.
+
+    Attributes:
+        calls: the operations that ran, in order, with their labels.
+        places: where they were called.
+        how: "one graph" where they were compiled as a whole, else "one by one".
+        written: the results that were written: operation, data type and shape, and why: "asked for", or "held elsewhere".
+        dropped: how many results nobody could ask for.
+        seconds: how long it took.
+        copies: how many copies of tensors were made.
+    """
+
+    calls: tuple[str, ...]
+    places: tuple[str, ...]
+    how: str
+    written: tuple[tuple[str, str, str], ...]
+    dropped: int
+    seconds: float
+    copies: int
+
+    def __str__(self) -> str:
+        lines = [
+            f"{len(self.calls)} operations, {self.how}, {self.seconds * 1e6:.0f} us: {len(self.written)} results written, "
+            f"{self.dropped} dropped, {self.copies} copies"
+        ]
+        return "\n".join(lines + [f"  {call} -> {desc}: {why}" for call, desc, why in self.written])
+
+    @classmethod
+    def of(cls, nodes: Sequence[Pending], kept: Sequence[_Kept], asked: set[int], whole: bool, *numbers: Any) -> Record:
+        """The record of what has just run."""
+        calls = tuple(title(node.template.op.name, node.label) for node in nodes)
+        written = tuple(
+            (calls[number], str(array.desc), "asked for" if id(array) in asked else "held elsewhere")
+            for number, _, array in kept
+        )
+        return cls(
+            calls, tuple(node.place for node in nodes), "one graph" if whole else "one by one", written, *numbers
+        )
+
+
+_profiles: list[list[Record]] = []
+
+
+@contextmanager
+def profile() -> Iterator[list[Record]]:
+    """Collect a record of each read in the `with` block, of all threads.
+
+    >>> import opweave as ow
+    >>> x = ow.array([1.0, 2.0])
+    >>> with ow.ops.profile() as records:
+    ...     values = (x + 1).relu().numpy()
+    >>> records[0].calls, records[0].dropped
+    (('add', 'relu'), 1)
+    """
+    records: list[Record] = []
+    _profiles.append(records)
+    try:
+        yield records
+    finally:
+        _profiles[:] = [other for other in _profiles if other is not records]
+
+
+def wait() -> None:
+    """Wait until the graphs that are being compiled in the background are ready (for measurements and tests)."""
+    background.wait()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Running
+
+_Kept = tuple[int, int, Array]
+"""A result to be written: the number of its call, which of the call's results, and the array that wants it."""
 
 
 def _run(context: MLContext, wanted: Sequence[Array]) -> None:
     nodes, uses = _needed(wanted)
-    leaves: dict[int, tuple[int, Array]] = {}
-    numbers = {id(node): number for number, node in enumerate(nodes)}
-    signature: list[Any] = [context.device.name, context.power_preference]
-    refs: list[list[tuple[int, int]]] = []
-    for node in nodes:
-        signature.append(node.template.serial)
-        its = []
-        for array in node.inputs:
-            if array._node is not None and id(array._node) in numbers:
-                its.append((numbers[id(array._node)], _position(array)))
-            else:
-                slot = leaves.setdefault(id(array), (len(leaves), array))[0]
-                its.append((-1, slot))
-        refs.append(its)
-        signature += its
-    kept = _kept(nodes, uses, wanted)
-    signature += [-2, *((number, position) for number, position, _ in kept)]
-    inputs = [array._values() for _, array in leaves.values()]
-    outputs = [memory.empty(array.desc) for _, _, array in kept]
-    entry = _entry(tuple(signature))
-    plan = _Plan(context, [node.template for node in nodes], refs, [(n, p) for n, p, _ in kept])
-    entry.seen += 1
-    if entry.executable is None and not entry.failed and len(nodes) > 1:
-        if _compile_now:
-            plan.compile(entry)
-        elif entry.seen == 2:
-            _background.put((plan, entry))
-    try:
-        if entry.executable is not None:
-            entry.executable.run(
-                {f"x{k}": array for k, array in enumerate(inputs)}, {f"y{k}": a for k, a in enumerate(outputs)}
-            )
-            statistics.graphs += 1
-        else:
-            plan.run(inputs, outputs)
-    except MLError as error:
-        raise _located(error, nodes) from error
+    asked = {id(array) for array in wanted}
+    start, copies = (perf_counter(), memory.copies.count) if _profiles else (0.0, 0)
+    kept = _kept(nodes, uses, asked)
+    outputs = [memory.empty(array._desc) for _, _, array in kept]
+    if len(nodes) == 1:
+        _run_alone(context, nodes[0], kept, outputs)
+        whole = False
+    else:
+        whole = _run_together(context, nodes, kept, outputs)
+    dropped = sum([len(node.outputs) for node in nodes]) - len(kept)
     statistics.values += len(kept)
-    statistics.dropped += sum(len(node.outputs) for node in nodes) - len(kept)
+    statistics.dropped += dropped
+    if _profiles:
+        took = perf_counter() - start
+        record = Record.of(nodes, kept, asked, whole, dropped, took, memory.copies.count - copies)
+        for records in _profiles:
+            records.append(record)
     for (_, _, array), value in zip(kept, outputs, strict=True):
-        array._array, array._node = value, None
+        array._array = value  # first: who looks without the lock looks at this
+        array._node = None
     for node in nodes:
-        if all(output() is None or output()._array is not None for output in node.outputs):  # type: ignore[union-attr]
+        if not any(map(_is_open, node.outputs)):
             node.inputs = ()
+
+
+def _run_alone(context: MLContext, node: Pending, kept: Sequence[_Kept], outputs: Sequence[np.ndarray]) -> None:
+    """Run one call, none of whose operands is pending."""
+    template = node.template
+    descs = template.descs
+    if len(outputs) < len(descs):
+        targets = {position: value for (_, position, _), value in zip(kept, outputs, strict=True)}
+        outputs = [targets[k] if k in targets else memory.empty(desc) for k, desc in enumerate(descs)]
+    inputs = [array._values() for array in node.inputs]
+    try:
+        executable = template.executable or _single(template, context)
+        executable.run(_named("x", inputs), _named("y", outputs))
+    except MLError as error:
+        _locate(error, node)
+        raise
+    statistics.operations += 1
+
+
+def _run_together(
+    context: MLContext, nodes: Sequence[Pending], kept: Sequence[_Kept], outputs: Sequence[np.ndarray]
+) -> bool:
+    """Run several calls: as one graph if that is compiled, else one after the other; says whether it was one graph."""
+    signature, leaves = _signature(context, nodes, kept)
+    inputs = [array._values() for array in leaves]
+    executable = None
+    if len(nodes) <= LARGEST:
+        entry = _entry(signature)
+        executable = entry.executable or entry.come(_Plan(context, nodes, kept).compiled)
+    if executable is None:
+        _Plan(context, nodes, kept).run(context, nodes, inputs, outputs)
+        return False
+    try:
+        executable.run(_named("x", inputs), _named("y", outputs))
+    except MLError as error:
+        _locate_in(error, nodes)
+        raise
+    statistics.graphs += 1
+    return True
+
+
+_NAMES = {letter: tuple(f"{letter}{k}" for k in range(1024)) for letter in "xy"}
+
+
+def _named(letter: str, arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    """Arrays by the names of a graph's inputs (`x0`, …) or outputs (`y0`, …)."""
+    if len(arrays) > len(_NAMES[letter]):
+        return {f"{letter}{k}": array for k, array in enumerate(arrays)}
+    return dict(zip(_NAMES[letter], arrays, strict=False))
 
 
 def _needed(wanted: Sequence[Array]) -> tuple[list[Pending], dict[int, int]]:
@@ -179,30 +255,86 @@ def _needed(wanted: Sequence[Array]) -> tuple[list[Pending], dict[int, int]]:
     return order, uses
 
 
-def _position(array: Array) -> int:
+def _signature(
+    context: MLContext, nodes: Sequence[Pending], kept: Sequence[_Kept]
+) -> tuple[tuple[Any, ...], list[Array]]:
+    """What tells a graph from others, and the arrays that it takes.
+
+    Each call is the number of its template, and for each operand the call that yields it and which of its results it is, or
+    a negative number for an input: how many numbers these are follows from the ones before, so nothing is ambiguous.
+    """
+    signature: list[Any] = [context.device.name, context.power_preference]
+    numbers: dict[int, int] = {}
+    slots: dict[int, int] = {}
+    leaves: list[Array] = []
+    for number, node in enumerate(nodes):
+        signature.append(node.template.serial)
+        for array in node.inputs:
+            made = array._node
+            if made is not None:
+                signature.append(numbers[id(made)])
+                signature.append(_position(array, made))
+                continue
+            slot = slots.get(id(array))
+            if slot is None:
+                slot = slots[id(array)] = len(leaves)
+                leaves.append(array)
+            signature.append(-1 - slot)
+        numbers[id(node)] = number
+    signature.append("results")
+    for number, position, _ in kept:
+        signature.append(number)
+        signature.append(position)
+    return tuple(signature), leaves
+
+
+def _position(array: Array, node: Pending) -> int:
     """Which of its call's results an array is."""
-    node = array._node
-    assert node is not None
+    if len(node.outputs) == 1:
+        return 0
     return next(k for k, output in enumerate(node.outputs) if output() is array)
 
 
-def _kept(nodes: Sequence[Pending], uses: dict[int, int], wanted: Sequence[Array]) -> list[tuple[int, int, Array]]:
-    """The results to be written: those that are wanted, and those that others than these calls hold."""
-    asked = {id(array) for array in wanted}
+def _holders(output: ref[Array]) -> int:
+    """How many references there are to an array, with those of this function."""
+    array = output()
+    return sys.getrefcount(array)
+
+
+class _Probe:
+    """Something that one variable holds, to learn how many references `_holders` itself has: Python's versions differ."""
+
+
+_probe: Any = _Probe()
+_OWN = _holders(ref(_probe)) - 1
+
+
+def _kept(nodes: Sequence[Pending], uses: dict[int, int], asked: set[int]) -> list[_Kept]:
+    """The results to be written: those that are asked for, and those that others than these calls hold."""
     kept = []
     for number, node in enumerate(nodes):
         for position, output in enumerate(node.outputs):
+            if output() is None:
+                continue
+            # CPython counts references. Without a counter, as elsewhere, each one looks as if it were held.
+            holders = _holders(output) - _OWN
             array = output()
-            # CPython counts references: the operand lists of these calls, `array`, and the argument of getrefcount.
-            if array is not None and (id(array) in asked or sys.getrefcount(array) > uses.get(id(array), 0) + 2):
+            if array is not None and (id(array) in asked or holders > uses.get(id(array), 0)):
                 kept.append((number, position, array))
+            del array
     return kept
 
 
-def _entry(signature: Any) -> _Entry:
+def _is_open(output: ref[Array]) -> bool:
+    """Whether somebody can still ask for a result that is not there."""
+    array = output()
+    return array is not None and array._array is None
+
+
+def _entry(signature: Any) -> Recurring:
     entry = _entries.get(signature)
     if entry is None:
-        entry = _entries[signature] = _Entry()
+        entry = _entries[signature] = Recurring()
         while len(_entries) > GRAPHS:
             _entries.popitem(last=False)
     else:
@@ -210,16 +342,19 @@ def _entry(signature: Any) -> _Entry:
     return entry
 
 
-def _located(error: MLError, nodes: Sequence[Pending]) -> MLError:
-    """The same error, with the place where the operation was called."""
-    text = str(error)
-    for node in nodes:
-        if text.startswith(node.template.op.name):
-            title = f"{node.template.op.name} {node.label!r}" if node.label else node.template.op.name
-            rest = text.removeprefix(node.template.op.name)
-            return type(error)(f"{title}{rest} (called in {node.place})")
-    places = ", ".join(dict.fromkeys(node.place for node in nodes[:4]))
-    return type(error)(f"{text} (while computing what was called in {places})")
+def _single(template: Template, context: MLContext) -> Executable:
+    """The executable of one call; templates belong to one device."""
+    executable = template.executable
+    if executable is None:
+        plan = _Plan.__new__(_Plan)
+        plan.backend, plan.device, plan.power = context.backend, context.device.name, context.power_preference
+        plan.templates, plan.refs = [template], [[(-1, k) for k in range(len(template.operands))]]
+        plan.kept = [(0, k) for k in range(len(template.descs))]
+        executable = template.executable = plan.compiled()
+        _singles.append(template)
+        while len(_singles) > SINGLES:
+            _singles.popleft().executable = None
+    return executable
 
 
 class _Plan:
@@ -227,50 +362,49 @@ class _Plan:
 
     Attributes:
         templates: its calls, in order.
-        refs: for each call its operands: the call and the number of its result, or -1 and the number of an input.
-        kept: the results to be written: call, and number of its result.
+        refs: for each call its operands: the call and which of its results, or -1 and the number of an input.
+        kept: the results to be written: call, and which of its results.
     """
 
-    def __init__(
-        self,
-        context: MLContext,
-        templates: list[Template],
-        refs: list[list[tuple[int, int]]],
-        kept: list[tuple[int, int]],
-    ) -> None:
+    def __init__(self, context: MLContext, nodes: Sequence[Pending], kept: Sequence[_Kept]) -> None:
         self.backend, self.device, self.power = context.backend, context.device.name, context.power_preference
-        self.templates, self.refs, self.kept = templates, refs, kept
-
-    def compile(self, entry: _Entry) -> None:
-        """Compile the whole; a graph that the engine refuses is run one operation at a time."""
-        with entry.lock:
-            if entry.executable is not None or entry.failed:
-                return
-            try:
-                entry.executable = self._compiled(self.graph())
-                statistics.compiled += 1
-            except MLError:
-                entry.failed = True
+        self.templates = [node.template for node in nodes]
+        self.kept = [(number, position) for number, position, _ in kept]
+        self.refs: list[list[tuple[int, int]]] = []
+        numbers = {id(node): number for number, node in enumerate(nodes)}
+        slots: dict[int, int] = {}
+        for node in nodes:
+            its = []
+            for array in node.inputs:
+                made = array._node
+                if made is not None:
+                    its.append((numbers[id(made)], _position(array, made)))
+                else:
+                    its.append((-1, slots.setdefault(id(array), len(slots))))
+            self.refs.append(its)
 
     def graph(self) -> Graph:
-        """The calls as a graph with inputs `x0`, … and outputs `y0`, …"""
+        """The calls as a graph with inputs `x0`, … and outputs `y0`, …; the label of a call is its number."""
         builder = Operations()
         inputs: dict[int, Operand] = {}
         made: list[tuple[Operand, ...]] = []
-        for template, refs in zip(self.templates, self.refs, strict=True):
+        for place, (template, refs) in enumerate(zip(self.templates, self.refs, strict=True)):
             operands = []
             for (call, number), desc in zip(refs, template.operands, strict=True):
                 if call < 0 and number not in inputs:
                     inputs[number] = Operand(builder, desc, name=f"x{number}")
                 operands.append(inputs[number] if call < 0 else made[call][number])
-            made.append(template.add_to(builder, operands))
+            made.append(template.add_to(builder, operands, f"@{place}"))
         builder.inputs.update((f"x{number}", inputs[number]) for number in sorted(inputs))
         return Graph.reaching({f"y{k}": made[call][number] for k, (call, number) in enumerate(self.kept)})
 
-    def _compiled(self, graph: Graph) -> Executable:
-        return segments.compile(graph, self.backend, device=self.device, power_preference=self.power)
+    def compiled(self) -> Executable:
+        """Compile it."""
+        return segments.compile(self.graph(), self.backend, device=self.device, power_preference=self.power)
 
-    def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+    def run(
+        self, context: MLContext, nodes: Sequence[Pending], inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
+    ) -> None:
         """Run one call after the other; what nobody needs any more is given back on the way."""
         targets = dict(zip(self.kept, outputs, strict=True))
         last: dict[tuple[int, int], int] = {}
@@ -278,48 +412,72 @@ class _Plan:
             last.update(dict.fromkeys(refs, number))
         values: dict[tuple[int, int], np.ndarray] = {(-1, k): array for k, array in enumerate(inputs)}
         for number, (template, refs) in enumerate(zip(self.templates, self.refs, strict=True)):
-            executable = template.executable or self._single(template)
-            results = {}
+            results = []
             for k, desc in enumerate(template.descs):
                 target = targets.get((number, k))
-                results[f"y{k}"] = values[number, k] = memory.empty(desc) if target is None else target
-            executable.run({f"x{k}": values[ref] for k, ref in enumerate(refs)}, results)
+                values[number, k] = memory.empty(desc) if target is None else target
+                results.append(values[number, k])
+            try:
+                executable = template.executable or _single(template, context)
+                executable.run(_named("x", [values[operand] for operand in refs]), _named("y", results))
+            except MLError as error:
+                _locate(error, nodes[number])
+                raise
             statistics.operations += 1
-            for ref in {*refs, *((number, k) for k in range(len(template.descs)))}:
-                if last.get(ref, number) == number:
-                    values.pop(ref, None)
-
-    def _single(self, template: Template) -> Executable:
-        """The executable of one call."""
-        with template.lock:
-            if template.executable is None:
-                refs = [(-1, k) for k in range(len(template.operands))]
-                kept = [(0, k) for k in range(len(template.descs))]
-                alone = _Plan.__new__(_Plan)
-                alone.backend, alone.device, alone.power = self.backend, self.device, self.power
-                alone.templates, alone.refs, alone.kept = [template], [refs], kept
-                template.executable = self._compiled(alone.graph())
-            return template.executable
+            for done in {*refs, *((number, k) for k in range(len(template.descs)))}:
+                if last.get(done, number) == number:
+                    values.pop(done, None)
 
 
-class _Background:
-    """A thread that compiles graphs; it begins with the first one, and ends with the process."""
+# ---------------------------------------------------------------------------------------------------------------------
+# Errors
 
-    def __init__(self) -> None:
-        self._queue: SimpleQueue[tuple[_Plan, _Entry]] = SimpleQueue()
-        self._thread: Thread | None = None
-
-    def put(self, item: tuple[_Plan, _Entry]) -> None:
-        """Compile a graph when there is time."""
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = Thread(target=self._work, name="opweave-compiler", daemon=True)
-            self._thread.start()
-        self._queue.put(item)
-
-    def _work(self) -> None:
-        while True:
-            plan, entry = self._queue.get()
-            plan.compile(entry)
+_CALL = re.compile(r"(\w+) '@(\d+)'")
+"""How a call is named in the errors of a graph, see `_Plan.graph`."""
 
 
-_background = _Background()
+def _locate(error: MLError, node: Pending) -> None:
+    """Add the label of the call that failed, and where it was made."""
+    name = node.template.op.name
+    text = re.sub(rf"^{re.escape(name)}( '@0')?(?=\W)", lambda _: title(name, node.label), str(error), count=1)
+    error.args = (f"{text} (called in {node.place})",)
+
+
+def _locate_in(error: MLError, nodes: Sequence[Pending]) -> None:
+    """The same for a graph: which call it was is said by the first one named, if one is."""
+    found: list[Pending] = []
+
+    def name(match: re.Match[str]) -> str:
+        number = int(match[2])
+        if number >= len(nodes) or nodes[number].template.op.name != match[1]:
+            return match[0]
+        found.append(nodes[number])
+        return title(match[1], nodes[number].label)
+
+    text = _CALL.sub(name, str(error))
+    if found:
+        error.args = (f"{text} (called in {found[0].place})",)
+    else:
+        places = ", ".join(dict.fromkeys(node.place for node in nodes[:4]))
+        error.args = (f"{text} (while computing what was called in {places})",)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is kept in this process
+
+
+def _after_fork() -> None:
+    """A child has none of the threads of the engines, and nobody who would give the lock back."""
+    global _lock
+    _lock = lazy._lock = RLock()
+    _entries.clear()
+    for template in _singles:
+        template.executable = None
+    _singles.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+__all__ = ["GRAPHS", "Record", "background", "compile_now", "force", "profile", "read", "statistics", "wait"]

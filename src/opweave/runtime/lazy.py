@@ -7,13 +7,14 @@ once: what follows from the data types, shapes and attributes is kept as a `Temp
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from itertools import count
-from threading import Lock
+from threading import RLock
 from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakValueDictionary, ref
 
@@ -23,7 +24,7 @@ from .. import memory, operation
 from ..arrays import as_array, contiguous, describe
 from ..dtypes import INFO, DataType, cast_number, check
 from ..errors import ValidationError, require
-from ..graph import Builder, Desc, Operand, Operators
+from ..graph import Builder, Desc, Operand, Operators, check_desc, title
 from ..operation import Op
 from ..ops import Operations
 from ..passes.legalise import constant
@@ -36,18 +37,30 @@ if TYPE_CHECKING:
 LONGEST = 256
 """A chain of so many operations runs by itself, so that programs which never look do not grow without end."""
 
-TEMPLATES = 4096
-"""For how many combinations of operation, data types, shapes and attributes a validated call is remembered."""
+TEMPLATES = 1024
+"""For how many combinations of data types, shapes and attributes an operation remembers a validated call."""
 
-_codes: dict[Desc, int] = {}
-_kinds: dict[tuple[Any, tuple[int, ...]], tuple[Desc, int]] = {}
+KINDS = 4096
+"""How many data types and shapes are numbered at a time."""
+
 entered: ContextVar[tuple[MLContext, ...]] = ContextVar("contexts", default=())
 """The contexts of the `with` blocks that we are in."""
 
+_codes: dict[Desc, int] = {}
+_numbers = count()
+
 
 def code_of(desc: Desc) -> int:
-    """A number for a data type and shape, quicker to compare than those."""
-    return _codes.setdefault(desc, len(_codes))
+    """A number for a data type and shape, quicker to compare than those. It stands for no other, in all of the process.
+
+    One that has been forgotten gets another number when it comes again: its calls are validated once more.
+    """
+    code = _codes.get(desc)
+    if code is None:
+        code = _codes.setdefault(desc, next(_numbers))
+        if len(_codes) > KINDS:
+            _codes.clear()
+    return code
 
 
 @dataclass(eq=False, slots=True)
@@ -63,7 +76,7 @@ class Template:
         operands: data types and shapes of the operands.
         numbers: the data types of operands that were given as Python's numbers, by their numbers.
         serial: tells templates apart.
-        executable: the operation on its own, once that was needed.
+        executable: the operation on its own, once that was needed, on the one device that the template is for.
     """
 
     op: Op[..., Any]
@@ -75,32 +88,36 @@ class Template:
     numbers: Mapping[int, DataType]
     serial: int
     executable: Executable | None = None
-    lock: Lock = field(default_factory=Lock)
 
-    def add_to(self, builder: Operations, operands: list[Operand]) -> tuple[Operand, ...]:
+    def add_to(self, builder: Operations, operands: Sequence[Operand], label: str = "") -> tuple[Operand, ...]:
         """Add a node for the call to a graph."""
 
         def pick(value: Any) -> Any:
             return tuple(map(pick, value)) if isinstance(value, tuple) else None if value is None else operands[value]
 
         inputs = {name: pick(value) for name, value in self.inputs.items()}
-        return builder.add_node(self.op, inputs, self.attributes, "", self.descs)
+        return builder.add_node(self.op, inputs, self.attributes, label, self.descs)
 
 
 class Pending:
     """A call whose results are not computed yet; `outputs` are gone where nobody can ask for them any more."""
 
-    __slots__ = ("depth", "inputs", "label", "outputs", "site", "template")
-    depth: int
+    __slots__ = ("borrows", "depth", "inputs", "label", "outputs", "site", "template")
 
     def __init__(self, template: Template, inputs: tuple[Array, ...], label: str, site: tuple[Any, int]) -> None:
         self.template, self.inputs, self.label, self.site = template, inputs, label, site
         depth: int = 0
+        borrows: bool = False
         for array in inputs:
             node = array._node
-            if node is not None and node.depth > depth:
-                depth = node.depth
-        self.depth = depth + 1
+            if node is not None:
+                if node.depth > depth:
+                    depth = node.depth
+                borrows = borrows or node.borrows
+            elif type(array) is _Borrowed:
+                borrows = True
+        self.depth: int = depth + 1
+        self.borrows: bool = borrows
         self.outputs: tuple[ref[Array], ...] = ()
 
     @property
@@ -177,19 +194,20 @@ class Array(Operators):
         return view
 
     def _values(self) -> np.ndarray:
-        if self._array is None:
-            from .deferred import force
-
-            force([self])
-        assert self._array is not None
-        return self._array
+        values = self._array
+        if values is None:
+            _force((self,))
+            values = self._array
+            assert values is not None
+        return values
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
     def __dlpack__(self, **options: Any) -> Any:
         # DLPack has no read-only memory before its version 1; what comes of it must not be written to.
-        return self._values().__dlpack__(**options)
+        knows_read_only = (options.get("max_version") or (0,)) >= (1,)
+        return (self.numpy() if knows_read_only else self._values()).__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 1, 0  # the host
@@ -211,7 +229,8 @@ class Array(Operators):
         return int(self.item())
 
     def __index__(self) -> int:
-        require(self._desc.data_type not in ("float32", "float16"), f"{self._desc} cannot be an index")
+        if INFO[self._desc.data_type].kind == "f" or self.size != 1:
+            raise TypeError(f"an index must be an integer, got an array {self._desc}")
         return int(self.item())
 
     def __bool__(self) -> bool:
@@ -221,11 +240,24 @@ class Array(Operators):
         require(self.rank > 0, "an array of shape [] has no len()")
         return self.shape[0]
 
+    def __contains__(self, item: Any) -> bool:
+        """Whether an element has that value."""
+        return bool((self._values() == item).any())
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else str(self)
+
+    def __copy__(self) -> Array:
+        return self  # nobody changes it
+
+    def __deepcopy__(self, memo: Any) -> Array:
+        return self
+
     def __repr__(self) -> str:
-        if self._array is None:
-            assert self._node is not None
-            return f"<Array {self._desc}, pending: {self._node.template.op.name}>"
-        values = np.array2string(self._array, threshold=20, edgeitems=3, separator=", ", prefix="<Array ")
+        node = self._node
+        if self._array is None and node is not None:
+            return f"<Array {self._desc}, pending: {title(node.template.op.name, node.label)}>"
+        values = np.array2string(self._values(), threshold=20, edgeitems=3, separator=", ", prefix="<Array ")
         return f"<Array {values}, {self._desc}>"
 
     def __reduce__(self) -> NoReturn:
@@ -245,23 +277,56 @@ class Array(Operators):
         return op if isinstance(op, Op) and op.positional[0] not in op.sequences else None
 
 
+class _Locked:
+    """Arrays of one owner that are read-only for the time being, and how many of ours read them."""
+
+    __slots__ = ("arrays", "count", "owner")
+
+    def __init__(self, owner: Any) -> None:
+        self.owner, self.count = owner, 0
+        self.arrays: list[np.ndarray] = []
+
+
+_locked: dict[int, _Locked] = {}
+_lock = RLock()  # also taken by `__del__`, which may come at any time
+
+
 class _Adopted(Array):
     """Memory of the caller's, which must not change while something is pending that reads it.
 
     NumPy cannot tell us of writes, so the array is read-only meanwhile, and can be written to when nobody needs it any more.
     """
 
-    __slots__ = ("_unlock",)
+    __slots__ = ("_owner", "_source")
 
     def __init__(self, context: MLContext, desc: Desc, code: int, array: np.ndarray) -> None:
-        super().__init__(context, desc, code, array=array)
-        self._unlock = bool(array.flags.writeable)
-        if self._unlock:
-            array.flags.writeable = False
+        # A view that is made now stays writable, as old versions of DLPack need it.
+        super().__init__(context, desc, code, array=array.view())
+        self._source = array
+        owner = array
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+        self._owner = id(owner)
+        with _lock:
+            locked = _locked.get(id(owner)) or _locked.setdefault(id(owner), _Locked(owner))
+            locked.count += 1
+            if array.flags.writeable:
+                array.flags.writeable = False
+                locked.arrays.append(array)
 
     def __del__(self) -> None:
-        if getattr(self, "_unlock", False):
-            self._array.flags.writeable = True  # type: ignore[union-attr]
+        owner = getattr(self, "_owner", None)
+        if owner is None:
+            return
+        with _lock:
+            locked = _locked[owner]
+            locked.count -= 1
+            if locked.count:
+                return
+            del _locked[owner]
+        # The owner first: its views cannot be writable before.
+        for array in sorted(locked.arrays, key=lambda array: array.base is not None):
+            array.flags.writeable = True
 
 
 def array(values: Any, data_type: DataType | None = None, *, copy: bool = True) -> Array:
@@ -284,37 +349,56 @@ def array(values: Any, data_type: DataType | None = None, *, copy: bool = True) 
     Raises:
         ValidationError: values of a type that WebNN does not have.
     """
-    context = current_context()
     if isinstance(values, Array) and data_type in (None, values.data_type):
         return values
-    if isinstance(values, MLTensor):
-        found = borrow(values)
-        return array(found.numpy(), data_type) if copy or data_type not in (None, found.data_type) else found
-    known = (
-        isinstance(values, (np.ndarray, np.generic)) or hasattr(values, "__dlpack__") or hasattr(values, "__array__")
-    )
-    made = as_array(values, "values") if known else np.array(values)
-    if data_type is None and not known:
-        data_type = {"f": "float32", "i": "int32", "b": "uint8"}.get(made.dtype.kind)  # type: ignore[assignment]
     if data_type is not None:
-        made = made.astype(check(data_type), copy=False)
-    desc = describe(made, "values")
-    if not copy and known:
-        return _adopt(context, made)
+        check(data_type)
+    context = current_context()
+    if isinstance(values, MLTensor):
+        borrowed = borrow(values)
+        if not copy and data_type in (None, borrowed.data_type):
+            return borrowed
+        context, made = borrowed._context, borrowed.numpy()
+    elif isinstance(values, (np.ndarray, np.generic)) or hasattr(values, "__dlpack__") or hasattr(values, "__array__"):
+        made = values if type(values) is np.ndarray else as_array(values, "values")
+        if not copy and data_type in (None, made.dtype.name):
+            desc = check_desc(describe(made, "values"), context.backend.max_byte_length, "values")
+            return _adopt(context, made, desc, code_of(desc))
+    else:
+        made, data_type = _from_numbers(values, data_type)
+    if data_type is not None:
+        made = made.astype(data_type, copy=False)
+    desc = check_desc(describe(made, "values"), context.backend.max_byte_length, "values")
     own = memory.empty(desc)
     memory.copy(own, made, "array()")
     return Array(context, desc, code_of(desc), array=own)
+
+
+def _from_numbers(values: Any, data_type: DataType | None) -> tuple[np.ndarray, DataType]:
+    """An array of nested lists of Python's numbers, and the data type to have it in, which can hold them."""
+    try:
+        made = np.array(values)
+    except ValueError as error:
+        raise ValidationError(f"values must be numbers in lists of the same lengths: {error}") from None
+    if made.dtype.kind not in "fiub":
+        raise ValidationError(f"values must be numbers that a data type of WebNN can hold, got {made.dtype.name}")
+    if data_type is None:
+        data_type = "float32" if made.dtype.kind == "f" else "uint8" if made.dtype.kind == "b" else "int32"
+    if INFO[data_type].kind != "f" and made.size and made.dtype.kind in "iu":
+        low, high = int(made.min()), int(made.max())
+        fits = INFO[data_type].lowest <= low and high <= INFO[data_type].highest
+        require(fits, f"values in [{low}, {high}] are not all values of {data_type}; data_type= takes a wider one")
+    return made, data_type
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Calls
 
 _OPERAND, _SEQUENCE, _ATTRIBUTE = 1, 2, 0
-_templates: dict[Any, Template] = {}
+_kinds: dict[tuple[Any, tuple[int, ...], int], tuple[Desc, int]] = {}
 _adopted: WeakValueDictionary[int, _Adopted] = WeakValueDictionary()
-_parameters: dict[Op[..., Any], tuple[tuple[int, ...], dict[str, int]]] = {}
+_scalars: dict[Any, np.ndarray] = {}
 _serials = count()
-_lock = Lock()
 default_context: Callable[[], MLContext] | None = None
 """What gives the context of arrays that have none; set by `opweave.context`."""
 
@@ -349,79 +433,122 @@ def call(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 
 def _note(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    parameters = _parameters.get(op) or _read_parameters(op)
+    flags = op.flags
     label = ""
-    key: list[Any] = [op]
+    # Two calls with the same key differ in nothing but the values of their operands: the names of the arguments by name,
+    # then what there is to say of each argument, in order. Types are part of it, since 1 == True == 1.0.
+    key: list[Any] = [len(args)]
     inputs: list[Any] = []
     context: MLContext | None = None
-    if len(args) > len(parameters[0]):
-        raise ValidationError(f"{op.name}: takes {len(parameters[0])} positional arguments, got {len(args)}")
-    given = list(zip(parameters[0], args, strict=False))
+    if len(args) > len(op.positional):
+        raise ValidationError(f"{op.name}: takes {len(op.positional)} positional arguments, got {len(args)}")
+    given = [(flags[name], value) for name, value in zip(op.positional, args, strict=False)]
     if kwargs:
         for name, value in kwargs.items():
-            flag = parameters[1].get(name)
             if name == "label":
+                if type(value) is not str:
+                    raise ValidationError(f"{op.name}: label must be a string, got {value!r}")
                 label = value
                 continue
-            if flag is None:
-                raise ValidationError(f"{op.name}: has no argument {name!r}; it takes {', '.join(parameters[1])}")
+            if name not in flags:
+                raise ValidationError(f"{op.name}: has no argument {name!r}; it takes {', '.join(flags)}")
             key.append(name)
-            given.append((flag, value))
+            given.append((flags[name], value))
     for flag, value in given:
-        if flag == _ATTRIBUTE or value is None:
-            key.append(tuple(value) if type(value) is list else value)
+        if type(value) is Array and flag == _OPERAND:
+            key.append(value._code)
+            inputs.append(value)
+            if context is not value._context:
+                if context is not None:
+                    raise ValidationError(f"{title(op.name, label)}: the operands belong to several contexts")
+                context = value._context
+        elif flag == _ATTRIBUTE or value is None:
+            key.append(_frozen(value))
         elif flag == _SEQUENCE:
-            require(isinstance(value, (list, tuple)), f"{op.name}: takes a sequence of arrays, got {value!r}")
+            if not isinstance(value, (list, tuple)):
+                raise ValidationError(f"{title(op.name, label)}: takes a sequence of arrays, got {value!r}")
             key.append(len(value))
             for item in value:
                 context = _take(op, item, key, inputs, context)
-        elif type(value) is Array:
-            key.append(value._code)
-            inputs.append(value)
-            if context is None:
-                context = value._context
-            elif context is not value._context:
-                raise ValidationError(f"{op.name}: the operands belong to several contexts")
         else:
             context = _take(op, value, key, inputs, context)
     if context is None:
         context = current_context()
-    key.append(id(context.backend))
+    key += (context._device.name, context._power_preference)
+    whole: tuple[Any, ...] | None = tuple(key)
     try:
-        template = _templates.get(tuple(key))
-    except TypeError as error:
-        raise ValidationError(f"{op.name}: an argument cannot be compared ({error}): {key[1:-1]}") from None
+        template = op.templates.get(whole)
+    except TypeError:  # an attribute that cannot be compared: validated each time
+        whole, template = None, None
     if template is None:
-        template = _validated(op, tuple(key), context, args, kwargs, label)
+        template = _validated(op, whole, context, args, kwargs, label)
     for position, data_type in template.numbers.items():
-        desc = Desc(data_type, ())
-        inputs[position] = Array(context, desc, code_of(desc), array=np.array(inputs[position], data_type))
+        inputs[position] = _scalar(op, label, context, inputs[position], data_type)
     for position, value in enumerate(inputs):
         if not isinstance(value, Array):
-            inputs[position] = _adopt(context, value)
+            desc = template.operands[position]
+            inputs[position] = borrow(value) if isinstance(value, MLTensor) else _adopt(context, value, desc)
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("opweave"):
+    while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
         frame = frame.f_back
     node = Pending(template, tuple(inputs), label, (frame.f_code, frame.f_lineno))
-    outputs = tuple(
-        [Array(context, desc, code, node=node) for desc, code in zip(template.descs, template.codes, strict=True)]
-    )
-    node.outputs = tuple([ref(output) for output in outputs])
-    for value in inputs:
-        if type(value) is _Borrowed:
-            value.readers += node.outputs
+    if len(template.descs) == 1:
+        output = Array(context, template.descs[0], template.codes[0], node=node)
+        outputs: tuple[Array, ...] = (output,)
+        node.outputs = (ref(output),)
+    else:
+        outputs = tuple(
+            [Array(context, desc, code, node=node) for desc, code in zip(template.descs, template.codes, strict=True)]
+        )
+        node.outputs = tuple([ref(output) for output in outputs])
+    if node.borrows:
+        for value in inputs:
+            if type(value) is _Borrowed:
+                value.watch(node.outputs)
     if node.depth >= LONGEST:
-        from .deferred import force
-
-        force(outputs)
+        _force(outputs)
     return outputs if len(outputs) > 1 else outputs[0]
 
 
-def _read_parameters(op: Op[..., Any]) -> tuple[tuple[int, ...], dict[str, int]]:
-    names = (*op.operands, *op.attributes)
-    flags = {n: _SEQUENCE if n in op.sequences else _OPERAND if n in op.operands else _ATTRIBUTE for n in names}
-    found = _parameters[op] = tuple(flags[name] for name in op.positional), flags
-    return found
+def _is_ours(module: str) -> bool:
+    return module.startswith("opweave") and (module == "opweave" or module[7] == ".")
+
+
+def _force(arrays: Sequence[Array]) -> None:
+    from .deferred import force  # which computes arrays, and so needs them
+
+    force(arrays)
+
+
+def _frozen(value: Any) -> Any:
+    """Something hashable that is equal for equal values of the same types only; -0.0 and 0.0 differ."""
+    kind = type(value)
+    if kind is float:
+        return float, value.hex()
+    if kind is list or kind is tuple:
+        if set(map(type, value)) == {int}:
+            return (kind, int, *value)
+        return (kind, *map(_frozen, value))
+    if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:
+        return kind, value.dtype.str, value.shape, value.tobytes()
+    return kind, value
+
+
+def _scalar(op: Op[..., Any], label: str, context: MLContext, value: int | float, data_type: DataType) -> Array:
+    """A number as an array; for integer types it must be one of their values, as everywhere."""
+    # Zeros are told apart by their text: 0.0 == -0.0.
+    key = data_type, type(value), value or str(value)
+    array = _scalars.get(key)
+    if array is None:
+        cast = cast_number(value, data_type)
+        if INFO[data_type].kind != "f" and cast != value:
+            raise ValidationError(f"{title(op.name, label)}: {value!r} is not a value of {data_type}")
+        array = np.array(cast, data_type)
+        if len(_scalars) > KINDS:
+            _scalars.clear()
+        _scalars[key] = array
+    desc = Desc(data_type, ())
+    return Array(context, desc, code_of(desc), array=array)
 
 
 def _take(
@@ -442,10 +569,13 @@ def _take(
     else:
         if type(value) is not np.ndarray:
             value = as_array(value, op.name)
-        found = _kinds.get((value.dtype, value.shape))
+        largest = (context or current_context())._backend.max_byte_length
+        found = _kinds.get((value.dtype, value.shape, largest))
         if found is None:
-            desc = describe(value, op.name)
-            found = _kinds[value.dtype, value.shape] = desc, code_of(desc)
+            desc = check_desc(describe(value, op.name), largest, f"{op.name}: an operand")
+            if len(_kinds) > KINDS:
+                _kinds.clear()
+            found = _kinds[value.dtype, value.shape, largest] = desc, code_of(desc)
         key.append(found[1])
     inputs.append(value)
     if own is not None and context is not None and own is not context:
@@ -453,17 +583,16 @@ def _take(
     return context or own
 
 
-def _adopt(context: MLContext, value: np.ndarray | MLTensor) -> Array:
-    """The memory of a caller's array or tensor as an array of ours."""
-    if isinstance(value, MLTensor):
-        return borrow(value)
+def _adopt(context: MLContext, value: np.ndarray, desc: Desc, code: int | None = None) -> Array:
+    """The memory of a caller's array as an array of ours; a copy where engines cannot read it as it is."""
+    code = code_of(desc) if code is None else code
+    usable = contiguous(value)
+    if usable is not value:
+        return Array(context, desc, code, array=usable)
     known = _adopted.get(id(value))
-    if known is not None and known._context is context:
+    if known is not None and known._context is context and known._source is value:
         return known
-    desc = describe(value, "an operand")
-    made = _Adopted(context, desc, code_of(desc), contiguous(value))
-    if made._array is value:
-        _adopted[id(value)] = made
+    made = _adopted[id(value)] = _Adopted(context, desc, code, value)
     return made
 
 
@@ -480,7 +609,7 @@ class _Recorder(Operations):
     def as_operand(self, value: Any, data_type: DataType) -> Operand:
         if isinstance(value, (int, float)) and INFO[data_type].kind != "f":
             require(cast_number(value, data_type) == value, f"{value!r} is not a value of {data_type}")
-        return constant(self, value, data_type)
+        return constant(self, cast_number(value, data_type), data_type)
 
 
 def _validated(
@@ -488,7 +617,7 @@ def _validated(
 ) -> Template:
     """Validate a call by adding it to a graph, and remember what came of it."""
     recorder = _Recorder(context)
-    flags = _parameters[op][1]
+    flags = op.flags
     slots: dict[str, Any] = dict.fromkeys(op.operands)
     operands: list[Desc | None] = []  # None for numbers, whose data type is not known yet
     numbers: dict[str, int] = {}
@@ -519,50 +648,100 @@ def _validated(
     for name, position in numbers.items():
         operands[position] = node.inputs[name].desc
     descs = tuple(output.desc for output in outputs)
+    template = Template(
+        op,
+        slots,
+        node.attributes,
+        descs,
+        tuple(map(code_of, descs)),
+        tuple(desc for desc in operands if desc is not None),
+        {position: node.inputs[name].data_type for name, position in numbers.items()},
+        next(_serials),
+    )
+    if key is None:
+        return template
     with _lock:
-        template = _templates[key] = Template(
-            op,
-            slots,
-            node.attributes,
-            descs,
-            tuple(map(code_of, descs)),
-            tuple(desc for desc in operands if desc is not None),
-            {position: node.inputs[name].data_type for name, position in numbers.items()},
-            next(_serials),
-        )
-        while len(_templates) > TEMPLATES:
-            del _templates[next(iter(_templates))]
-    return template
+        known: Template = op.templates.setdefault(key, template)
+        while len(op.templates) > TEMPLATES:
+            del op.templates[next(iter(op.templates))]
+    return known
 
 
 class _Borrowed(Array):
     """The memory of a tensor. Who writes to the tensor lets what is pending read it first."""
 
-    __slots__ = ("readers",)
+    __slots__ = ("_readers", "_tensor")
 
     def __init__(self, tensor: MLTensor) -> None:
         super().__init__(tensor.context, tensor.desc, code_of(tensor.desc), array=tensor.memory())
-        self.readers: list[ref[Array]] = []
+        self._tensor = ref(tensor)
+        self._readers: list[ref[Array]] = []
+
+    def watch(self, outputs: Sequence[ref[Array]]) -> None:
+        """Remember the results of a call that reads the tensor, until they are there."""
+        tensor = self._tensor()
+        if tensor is None:
+            return
+        with tensor._lock:
+            if not self._readers:
+                tensor.release_bindings()  # so that the next dispatch to it binds, and asks for `settle`
+            if len(self._readers) % 64 == 63:
+                self._readers = [reader for reader in self._readers if _is_pending(reader)]
+            self._readers += outputs
+
+    def settle(self) -> None:
+        """Compute what is pending and reads the tensor. What fails keeps the tensor from being written while it is there."""
+        readers, self._readers = self._readers, []
+        try:
+            _force([array for reader in readers if (array := reader()) is not None and array._array is None])
+        except BaseException:
+            self._readers += readers
+            raise
+
+
+def _is_pending(output: ref[Array]) -> bool:
+    array = output()
+    return array is not None and array._array is None
 
 
 def borrow(tensor: MLTensor) -> _Borrowed:
     """The memory of a tensor as an array; the same one while somebody has it."""
-    known = tensor.borrowed() if tensor.borrowed is not None else None
-    if known is None:
-        known = _Borrowed(tensor)
-        tensor.borrowed = ref(known)
-        tensor.release_bindings()  # so that the next dispatch to it asks for `settle`
-    return known
+    with tensor._lock:
+        known = tensor.borrowed() if tensor.borrowed is not None else None
+        if known is None or known._array is not tensor.memory():
+            known = _Borrowed(tensor)
+            tensor.borrowed = ref(known)
+        return known
 
 
 def settle(tensor: MLTensor) -> None:
     """Compute what is pending and reads a tensor that is about to be written."""
-    known = tensor.borrowed() if tensor.borrowed is not None else None
-    if known is not None:
-        from .deferred import force
+    known: _Borrowed | None = tensor.borrowed() if tensor.borrowed is not None else None
+    if known is not None and known._readers:
+        known.settle()
 
-        force([array for reader in known.readers if (array := reader()) is not None and array.pending])
-        tensor.borrowed = None
+
+def borrowed_by(arrays: Sequence[Array]) -> AbstractContextManager[Any]:
+    """Holds the locks of the tensors whose memory is read to compute arrays."""
+    stack = [node for array in arrays if (node := array._node) is not None and node.borrows]
+    if not stack:
+        return nullcontext()
+    from .executable import Locks
+
+    seen: set[int] = set()
+    tensors: dict[int, MLTensor] = {}
+    while stack:
+        node = stack.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        for array in node.inputs:
+            made = array._node
+            if made is not None and made.borrows:
+                stack.append(made)
+            elif isinstance(array, _Borrowed) and (tensor := array._tensor()) is not None:
+                tensors[id(tensor)] = tensor
+    return Locks(list(tensors.values()))
 
 
 operation.on_arrays = call
