@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are 
     from .runtime.executable import MLGraph as MLGraph
     from .runtime.lazy import Array as Array, array as array
     from .tensor import MLTensor as MLTensor
+    from .tracing import jit as jit
 
 __version__ = "0.1.0"
 
@@ -67,6 +68,7 @@ _HOMES = {
     "devices": "backends",
     "expr": "",
     "expression": "custom",
+    "jit": "tracing",
     "memory": "",
     "ml": "context",
     "onnx": "",

@@ -208,6 +208,12 @@ ADDITIONS = [
         "What frameworks do on top of WebNN (https://github.com/webmachinelearning/webnn/issues/156).",
     ),
     Deviation(
+        ("opweave.jit",),
+        "addition",
+        "`@opweave.jit` makes a graph of a function of arrays when it is called for the first time.",
+        "Programs that call operations one by one run at a graph's speed, and need no builder.",
+    ),
+    Deviation(
         ("MLGraph.profile", "MLGraph.draw", "MLGraph.direct"),
         "addition",
         "How long each segment of a graph takes, what it moves and copies; the graph as a picture.",

@@ -1,0 +1,395 @@
+"""`ow.jit`: functions of arrays as graphs."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import opweave as ow
+from opweave import memory, tracing
+
+X = np.float32([[1, -2], [3, 4]])
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+def counted(function: Callable[..., Any], **options: Any) -> tuple[Any, list[int]]:
+    """The function, and a list that grows with each time it is traced."""
+    times: list[int] = []
+
+    def body(*args: Any, **kwargs: Any) -> Any:
+        times.append(1)
+        return function(*args, **kwargs)
+
+    return ow.jit(body, **options), times
+
+
+def test_a_function_is_traced_once_for_each_shape_and_type() -> None:
+    double, times = counted(lambda x: x + x)
+    for _ in range(3):
+        assert double(X).tolist() == [[2, -4], [6, 8]]
+    assert len(times) == 1
+    assert double(X[0]).tolist() == [2, -4]
+    assert double(X.astype("int32")).tolist() == [[2, -4], [6, 8]]
+    assert len(times) == 3
+    assert double.cache_info() == (2, 3, tracing.GRAPHS, 3)
+    double.clear_cache()
+    assert double.cache_info() == (0, 0, tracing.GRAPHS, 0)
+
+
+@pytest.mark.parametrize(
+    "kind", ["numpy", "array", "pending", "tensor", "scalar of numpy", "not contiguous", "read-only"]
+)
+def test_arguments_of_all_kinds_are_one_graph(kind: str) -> None:
+    double, times = counted(lambda x: x * 2 + 1)
+    context = ow.ml.create_context(accelerated=False)
+    double(ow.array(X)) if kind != "scalar of numpy" else double(ow.array(1.0))
+    value: Any = X
+    want = X * 2 + 1
+    if kind == "array":
+        value = ow.array(X)
+    elif kind == "pending":
+        value, want = ow.array(X) + 1, (X + 1) * 2 + 1
+    elif kind == "tensor":
+        value = context.tensor_from(X)
+    elif kind == "scalar of numpy":
+        value, want = np.float32(3), np.float32(7)
+    elif kind == "not contiguous":
+        value, want = X.T, (X * 2 + 1).T
+    elif kind == "read-only":
+        value = X.copy()
+        value.flags.writeable = False
+    result = double(value)
+    assert isinstance(result, ow.Array)
+    assert not result.pending
+    np.testing.assert_array_equal(result.numpy(), want)
+    assert len(times) == (2 if kind == "tensor" else 1)  # a context of its own
+
+
+def test_a_pending_argument_is_computed_only_if_it_is_used() -> None:
+    first = ow.jit(lambda x, y: x + 1)
+    unused = ow.array(X) + 1
+    first(X, unused)
+    assert unused.pending
+
+
+def test_nested_arguments_and_results_keep_their_structure() -> None:
+    @ow.jit
+    def swap(pair: Pair, more: dict[str, Any], *, rest: list[Any]) -> Any:
+        (a, b), c = pair, more["c"]
+        return {"sum": a + b, "pair": Pair(c, a * 2), "rest": [*rest, ("text", None, 3)], "same": (a + b, c)}
+
+    result = swap(Pair(X, X + 1), OrderedDict(c=ow.array(X), name="n"), rest=[1.5, X])
+    again = swap(Pair(X + 1, X), OrderedDict(c=ow.array(X), name="n"), rest=[1.5, X])
+    assert swap.cache_info().currsize == 1
+    for got in (result, again):
+        assert list(got) == ["sum", "pair", "rest", "same"]
+        assert type(got["pair"]) is Pair
+        np.testing.assert_array_equal(got["sum"].numpy(), 2 * X + 1)
+        assert got["rest"][0] == 1.5
+        assert got["rest"][2] == ("text", None, 3)
+    np.testing.assert_array_equal(result["pair"].second.numpy(), X * 2)
+    np.testing.assert_array_equal(again["pair"].second.numpy(), X * 2 + 2)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (1, True),
+        (1, 1.0),
+        (0.0, -0.0),
+        ((1,), (True,)),
+        ((1,), [1]),
+        ({"a": 1}, {"b": 1}),
+        (("a", "b"), (("a", "b"),)),
+        (None, "None"),
+        (np.float64(1), 1.0),
+    ],
+)
+def test_static_arguments_that_look_alike_are_told_apart(one: Any, other: Any) -> None:
+    for options in ({}, {"static": ("value",)}):
+
+        def identity(x: Any, value: Any) -> Any:
+            return x + 1, (type(value).__name__, repr(value))
+
+        named = ow.jit(identity, **options) if options else ow.jit(identity)
+        for value in (one, other, one):
+            assert named(X, value)[1] == (type(value).__name__, repr(value))
+        assert named.cache_info()[:2] == (1, 2)
+
+
+def test_static_names_parameters() -> None:
+    summed, times = counted(lambda x, axes: x.reduce_sum(axes=axes))
+    assert summed(X, [0]).tolist() == [4, 2]
+    assert summed(X, [1]).tolist() == [-1, 7]
+    assert len(times) == 2
+
+    @ow.jit(static=("table",))
+    def pick(x: Any, table: Any) -> Any:
+        return x * float(table[0])  # a number here, since it is not an operand
+
+    assert pick(X, (np.float32(2),)).tolist() == (X * 2).tolist()
+    with pytest.raises(
+        ow.ValidationError, match="argument 'table': an object of type ndarray is neither an array, nor"
+    ):
+        pick(X, np.zeros(2))
+    with pytest.raises(
+        ow.ValidationError, match=r"jit '<lambda>': static names parameters of the function, got \['y'\]"
+    ):
+        ow.jit(lambda x: x, static=("y",))  # type: ignore[call-overload]
+
+
+def test_methods_and_their_objects() -> None:
+    class Layer:
+        def __init__(self, weight: Any) -> None:
+            self.weight = weight
+
+        @ow.jit
+        def __call__(self, x: Any) -> Any:
+            """Multiply."""
+            return x @ self.weight
+
+    one, two = Layer(np.eye(2, dtype="float32")), Layer(ow.array(2 * np.eye(2, dtype="float32")))
+    assert one(X).tolist() == X.tolist()
+    assert two(X).tolist() == (2 * X).tolist()
+    assert Layer.__call__.__doc__ == "Multiply."
+    assert Layer.__call__.cache_info().currsize == 2
+    gone = weakref.ref(two)
+    del two
+    gc.collect()
+    assert gone() is None  # the cache does not keep it
+    Layer.__call__(one, X[:1])
+    assert Layer.__call__.cache_info().currsize == 2  # and has forgotten its graph
+
+
+def test_what_a_function_finds_elsewhere() -> None:
+    context = ow.ml.create_context(accelerated=False)
+    weight, bias = np.full((2, 2), 2, "float32"), ow.array([1.0, 2.0])
+    state = context.create_tensor("float32", [2], readable=True, writable=True)
+    scaled = ow.jit(lambda x: x * weight + state)
+    with context:
+        np.testing.assert_array_equal(scaled(X).numpy(), X * 2)
+        context.write_tensor(state, np.float32([5, 6]))  # tensors are read at each call
+        np.testing.assert_array_equal(scaled(X).numpy(), X * 2 + np.float32([5, 6]))
+    with pytest.raises(ValueError, match="read-only"):  # constants must not change unnoticed
+        weight[:] = 3
+    scaled.clear_cache()
+    gc.collect()
+    weight[:] = 3
+    with context:
+        np.testing.assert_array_equal(scaled(X).numpy(), X * 3 + np.float32([5, 6]))
+    with pytest.raises(
+        ow.ValidationError, match=r"jit '<lambda>': .*an array of <MLContext on cpu.*in a function that runs"
+    ):
+        ow.jit(lambda x: x + bias)(context.tensor_from(X))
+
+
+def test_results_that_are_not_computed() -> None:
+    constant = np.float32([7])
+    every = ow.jit(lambda x, t: (x, t, constant, x.builder.constant(constant), ow.array([1.0]) + 1, x))
+    tensor = ow.ml.create_context(accelerated=False).tensor_from(X.copy())
+    given = X.copy()
+    results = every(given, tensor)
+    given[:] = 0
+    assert [r.tolist() for r in results] == [X.tolist(), X.tolist(), [7], [7], [2], X.tolist()]
+    assert not any(r.pending for r in results)
+    assert ow.jit(lambda: 5)() == 5
+
+
+def test_nothing_is_copied_between_calls() -> None:
+    layer = ow.jit(lambda x, w: (x @ w).relu())
+    a, b = ow.array(X), ow.array(X)
+    layer(a, b)
+    before = memory.copies.count
+    layer(layer(a, b), b)
+    layer(X, X)
+    assert memory.copies.count == before
+
+
+def test_calls_while_another_function_is_traced_are_part_of_it() -> None:
+    inner, inner_times = counted(lambda x: x * 2)
+    outer = ow.jit(lambda x: inner(inner(x) + 1))
+    np.testing.assert_array_equal(outer(X).numpy(), (X * 2 + 1) * 2)
+    assert len(inner_times) == 2
+    assert inner.cache_info().currsize == 0
+    builder = ow.MLGraphBuilder(ow.ml.create_context(accelerated=False))
+    graph = builder.build({"y": outer(builder.input("x", "float32", [2]))})
+    assert [node.op.name for node in graph._graph.nodes] == ["mul", "add", "mul"]  # type: ignore[union-attr]
+
+
+def test_custom_operations_python_loops_and_branches_on_shapes() -> None:
+    @ow.expression
+    def gated(x: Any, y: Any) -> Any:
+        return x * ow.expr.sigmoid(y)
+
+    @ow.jit
+    def network(x: Any, layers: list[Any]) -> Any:
+        for weight in layers:
+            x = gated(x @ weight, x)
+            if x.shape[0] > 1:
+                x = x - ow.ops.reduce_mean(x, axes=[0], keep_dimensions=True)
+        return ow.ops.concat([x, x[:1]], 0) if len(x) > 1 else x
+
+    def plain(x: Any, layers: Any) -> Any:
+        for weight in layers:
+            x = (x @ weight) / (1 + np.exp(-x))
+            x = x - x.mean(0, keepdims=True) if len(x) > 1 else x
+        return np.concatenate([x, x[:1]]) if len(x) > 1 else x
+
+    layers = [X, X + 1, X - 1]
+    for x in (X, X[:1]):
+        np.testing.assert_allclose(network(x, layers).numpy(), plain(x, layers), rtol=2e-5, atol=1e-5)
+
+
+def test_contexts() -> None:
+    where: list[str] = []
+
+    @ow.jit
+    def double(x: Any) -> Any:
+        where.append(x.context.device.name)
+        return x + x
+
+    with ow.ml.create_context(device="reference"):
+        assert double(X).context.device.name == "reference"
+    assert double(X).context.device.name != "reference"
+    assert where == ["reference", double(X).context.device.name]
+    one, other = (ow.ml.create_context(accelerated=False) for _ in range(2))
+    with pytest.raises(ow.ValidationError, match=r"jit .*: the arguments belong to several contexts"):
+        ow.jit(lambda x, y: x + y)(one.tensor_from(X), other.tensor_from(X))
+    tensor = one.tensor_from(X)
+    add = ow.jit(lambda x: x + 1)
+    add(tensor)
+    one.destroy()
+    with pytest.raises(ow.InvalidStateError, match="the context is lost"), one:
+        pass
+    with pytest.raises(ow.InvalidStateError, match="the context is lost"):
+        add(tensor)
+
+
+def test_threads_trace_once_and_agree() -> None:
+    function, times = counted(lambda x, n: x * n)
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda k: function(X + k, 3).numpy(), range(64)))
+    assert len(times) == 1
+    for k, result in enumerate(results):
+        np.testing.assert_array_equal(result, (X + k) * 3)
+
+
+def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracing, "GRAPHS", 3)
+    add, times = counted(lambda x, n: x + n)
+    for n in (1, 2, 3, 1, 4, 1, 2):
+        add(X, n)
+    assert add.cache_info().currsize == 3
+    assert len(times) == 5  # 2 was the one that had not been used for longest
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Errors
+
+QUESTIONS: dict[str, Callable[[Any], Any]] = {
+    r"bool\(\)": lambda x: x if x.reduce_sum() else -x,
+    r"'>' .*x\.greater\(y\)": lambda x: x if x.reduce_sum() > 0 else -x,
+    r"'=='": lambda x: x == 0,
+    r"'!='": lambda x: x != 0,
+    r"'<'": lambda x: min(x[0], x[1]),
+    r"'<=' ": lambda x: np.float32(1) <= x,
+    r"float\(\)": lambda x: float(x[0, 0]),
+    r"int\(\)": lambda x: int(x[0, 0]),
+    r"int\(\) ": lambda x: [1, 2][x[0, 0]],
+    r"complex\(\)": lambda x: complex(x[0, 0]),
+    r"round\(\)": lambda x: round(x),
+    r"a format": lambda x: f"{x:.2f}",
+    r"'in'": lambda x: 1.0 in x,
+    r"item\(\)": lambda x: x.item(),
+    r"tolist\(\)": lambda x: x.tolist(),
+    r"numpy\(\)": lambda x: x.numpy(),
+    r"NumPy": lambda x: np.asarray(x),
+    r"NumPy ": lambda x: np.array([x[0, 0], 1.0]),
+    r"np\.sin .*ow\.ops": lambda x: np.sin(x),
+    r"np\.mean": lambda x: np.mean(x),
+    r"np\.concatenate": lambda x: np.concatenate([x, x]),
+    r"np\.norm": lambda x: np.linalg.norm(x),
+    r"DLPack": lambda x: np.from_dlpack(x),
+    r"iteration": lambda x: list(x.reduce_sum()),
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_asking_for_values_is_an_error_that_says_where(question: str) -> None:
+    body = QUESTIONS[question]
+    line = body.__code__.co_firstlineno
+    match = rf"^jit '<lambda>': {question.strip()}.*which are not known while .*\(test_jit\.py, line {line}: .*\); \w+"
+    if " ." in question:
+        asks, advice = question.split(" .*")
+        match = rf"^jit '<lambda>': {asks} asks for .*\(test_jit\.py, line {line}: .*{advice}"
+    with pytest.raises(ow.ValidationError, match=match):
+        ow.jit(body)(X)
+
+
+def test_a_function_that_failed_can_be_called_again() -> None:
+    fails = [True]
+
+    @ow.jit
+    def sometimes(x: Any) -> Any:
+        return x + (1 if not fails.pop() else np.zeros(3, "float32"))
+
+    with pytest.raises(
+        ow.ValidationError, match=r"jit 'sometimes': add: the shapes .* \(test_jit\.py, line \d+: return x \+ \(1 if"
+    ):
+        sometimes(X)
+    fails.append(False)
+    assert sometimes(X).tolist() == (X + 1).tolist()
+
+
+def test_other_errors_keep_their_type() -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        ow.jit(lambda x: x + 1 / 0)(X)
+    assert "while jit '<lambda>' was traced (test_jit.py, line" in caught.value.__notes__[0]
+
+
+def test_arguments_and_results_that_do_not_fit() -> None:
+    @dataclass
+    class Unhashable:
+        a: int = 0
+
+    same = ow.jit(lambda x, *rest: x)
+    for value, message in [
+        (np.zeros(2), r"jit '<lambda>': argument 'x': float64 is not a data type of WebNN"),
+        ([np.zeros(2, ">f4")], "argument 'x': .*native byte order"),
+        (Unhashable(), "argument 'x': an object of type Unhashable is neither an array, nor a tuple, .* nor hashable"),
+        ({1}, "an object of type set"),
+        (np.ma.masked_array(X), "masked"),
+    ]:
+        with pytest.raises(ow.ValidationError, match=message):
+            same(value)
+    with pytest.raises(ow.ValidationError, match="argument number 2: "):
+        same(X, {1})
+    with pytest.raises(ow.ValidationError, match=r"results are arrays, tuples, lists .* got a set"):
+        ow.jit(lambda x: {1, 2})(X)
+    with pytest.raises(ow.ValidationError, match="jit takes a function, got 3"):
+        ow.jit(3)  # type: ignore[call-overload]
+
+    def lazily(x: Any) -> Iterator[Any]:
+        yield x
+
+    with pytest.raises(ow.ValidationError, match="jit 'lazily': a generator or coroutine cannot be traced"):
+        ow.jit(lazily)
+
+    leaked: list[Any] = []
+    ow.jit(lambda x: leaked.append(x) or x + 1)(X)
+    with pytest.raises(ow.InvalidStateError, match="the builder has built its graph"):
+        leaked[0] + 1
+    with pytest.raises(ow.ValidationError, match="operand of another"):
+        ow.jit(lambda x: leaked[0])(X)
