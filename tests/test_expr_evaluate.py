@@ -325,3 +325,20 @@ def test_gathers_of_rows_and_elements(rows: bool) -> None:
     else:
         got = result(lambda t, a: ex.compute((2, 3, 5), lambda i, j, k: t.clamped[a[i, j], (k + 1) % 4, k]), table, at)
         np.testing.assert_array_equal(got, table[inside[:, :, None], (np.arange(5) + 1) % 4, np.arange(5)])
+
+
+def test_reductions_over_what_does_not_depend_on_their_variable() -> None:
+    x = np.arange(6, dtype="float32").reshape(3, 2)
+    nested = trace(
+        lambda x: ex.sum_over(3, lambda r: ex.sum_over(40, lambda _: x[r, 0])), "nested", [Desc("float32", (3, 2))]
+    )
+    y = np.empty((), "float32")
+    evaluate(nested, [x], [y])
+    assert y == x[:, 0].sum() * 40
+    sides = trace(
+        lambda x: ex.sum_over(3, lambda r: ex.max_over(5, lambda _: x[r, 1]) * ex.sum_over(4, lambda s: x[r, 0])),
+        "sides",
+        [Desc("float32", (3, 2))],
+    )
+    evaluate(sides, [x], [y])
+    assert y == (x[:, 1] * x[:, 0] * 4).sum()

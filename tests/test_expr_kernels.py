@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import opweave.expr as ex
-from opweave.errors import MissingExtraError, ValidationError
+from opweave.errors import MissingExtraError, OperationError, ValidationError
 from opweave.expr import ir, kernels, trace
 from opweave.graph import Desc
 
@@ -99,10 +99,10 @@ def test_threads_that_ask_for_the_same_wait_for_one(monkeypatch: pytest.MonkeyPa
     made, barrier, one_is_in = [], Barrier(8), threading.Event()
     original = kernels._compile
 
-    def slow(program: ir.Program, compiled: bool) -> Any:
+    def slow(program: ir.Program, compiled: bool, strict: bool) -> Any:
         made.append(program)
         one_is_in.wait(0.2)  # nobody sets it: others have time to come in here, if they can
-        return original(program, compiled)
+        return original(program, compiled, strict)
 
     monkeypatch.setattr(kernels, "_compile", slow)
 
@@ -118,7 +118,7 @@ def test_threads_that_ask_for_the_same_wait_for_one(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_failure_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(program: ir.Program, compiled: bool) -> Any:
+    def fail(program: ir.Program, compiled: bool, strict: bool) -> Any:
         raise MemoryError
 
     with monkeypatch.context() as patch:
@@ -168,3 +168,16 @@ def test_engines_agree() -> None:
         results.append(outputs)
     for a, b in zip(*results, strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-6, atol=2e-7)
+
+
+def test_what_halide_cannot_compile_is_evaluated_and_says_why() -> None:
+    pytest.importorskip("halide", reason="the extra halide is not installed")
+    descs = [Desc("int32", (4, 3)), Desc("int32", ()), Desc("int32", ())]
+    program = trace(lambda x, base, exponent: x * base**exponent, "powers", descs)
+    kernel = kernels.compile(program)
+    assert kernel.detail.startswith("NumPy; powers: Halide cannot compile this expression")
+    y = np.empty((4, 3), "int32")
+    kernel.run([np.ones((4, 3), "int32"), np.array(3, "int32"), np.array(4, "int32")], [y])
+    assert (y == 81).all()
+    with pytest.raises(OperationError, match="powers: Halide cannot compile this expression"):
+        kernels.compile(program, "halide")

@@ -70,7 +70,7 @@ class Plan:
         program = self.program
         check_arrays(program, inputs, outputs, self.precision)
         inputs, outputs = tuple(inputs), tuple(outputs)
-        if not _overlap(program, inputs, outputs):
+        if not overlap(program, inputs, outputs):
             return lambda: self._run(inputs, outputs)
 
         def aside() -> None:
@@ -117,7 +117,7 @@ def check_arrays(
             )
 
 
-def _overlap(program: Program, inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:
+def overlap(program: Program, inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:
     """Whether writing an output may change what is still to be read from an input."""
     for output in outputs:
         for array in inputs:
@@ -340,8 +340,12 @@ def slots_of(axes: tuple[Index, ...], bodies: tuple[Expr, ...]) -> dict[Index, i
     for node in reversed(walk(*bodies)):
         if isinstance(node, Reduce):
             variables += node.variables
+            # A variable has a dimension even where the values that are reduced do not depend on it.
+            beside = {*node.variables, *node.body.free}
             for variable in node.variables:
-                together.setdefault(variable, set()).update(node.variables)
+                together.setdefault(variable, set()).update(beside)
+            for other in node.body.free:
+                together.setdefault(other, set()).update(node.variables)
     for free in {node.free for node in walk(*bodies)}:
         for variable in free & together.keys():
             together[variable] |= free

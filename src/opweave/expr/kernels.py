@@ -12,7 +12,7 @@ from typing import Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
 
-from ..errors import ValidationError
+from ..errors import OperationError, ValidationError
 from .evaluate import Plan
 from .ir import Program, Type, walk
 
@@ -71,6 +71,8 @@ def compile(program: Program, engine: Engine = "auto") -> Kernel:
 
     Raises:
         MissingExtraError: Halide is asked for, and not installed.
+        OperationError: Halide is asked for, and cannot compile the program. With "auto", NumPy evaluates it then, and the
+            kernel's `detail` says why.
     """
     compiled = is_compiled() if engine == "auto" else engine == "halide"
     bodies = (*(stored.body for stored in program.stored), *program.roots)
@@ -78,15 +80,15 @@ def compile(program: Program, engine: Engine = "auto") -> Kernel:
     key = (str(program), tuple(node.type for node in walk(*bodies)), compiled)
     with _lock:
         known = _kernels.get(key)
-        if known is not None:
+        if known is not None and not (engine == "halide" and getattr(known, "is_refused", False)):
             _kernels.move_to_end(key)
             return known
         mine = _locks.setdefault(key, Lock())
     with mine:  # whoever asks for the same program meanwhile waits
         with _lock:
             known = _kernels.get(key)
-        if known is None:
-            known = _compile(program, compiled)
+        if known is None or (engine == "halide" and getattr(known, "is_refused", False)):
+            known = _compile(program, compiled, strict=engine == "halide")
         with _lock:
             _kernels[key] = known
             _locks.pop(key, None)
@@ -95,22 +97,28 @@ def compile(program: Program, engine: Engine = "auto") -> Kernel:
     return known
 
 
-def _compile(program: Program, compiled: bool) -> Kernel:
-    if compiled:
-        from .halide import compile as compile_with_halide
+def _compile(program: Program, compiled: bool, strict: bool) -> Kernel:
+    if not compiled:
+        return _NumpyKernel(program)
+    from .halide import compile as compile_with_halide
 
+    try:
         kernel: Kernel = compile_with_halide(program)
-        return kernel
-    return _NumpyKernel(program)
+    except OperationError as error:
+        if strict:
+            raise
+        return _NumpyKernel(program, str(error))
+    return kernel
 
 
 class _NumpyKernel:
     """A program that NumPy evaluates."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, refused: str = "") -> None:
         self.plan = Plan(program)
+        self.is_refused = bool(refused)
         extra = "" if has_halide() else "; the extra halide compiles expressions: pip install 'opweave[halide]'"
-        self.detail = "NumPy" + extra
+        self.detail = "NumPy" + (f"; {refused}" if refused else extra)
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
         return self.plan.bind(inputs, outputs)

@@ -15,7 +15,7 @@ import numpy as np
 from ...dtypes import INFO, DataType
 from ...errors import OperationError
 from ...graph import Desc
-from ..evaluate import _overlap, check_arrays
+from ..evaluate import check_arrays, overlap
 from ..ir import Call, Const, Expr, Index, Load, Output, Program, Reduce, Source, walk
 from . import objects
 from .fusion import fused
@@ -71,7 +71,7 @@ class HalideKernel:
             OperationError: a check of the program does not hold (outputs are as they were then), or memory is short.
         """
         check_arrays(self.program, inputs, outputs)
-        if _overlap(self.program, inputs, outputs):
+        if overlap(self.program, inputs, outputs):
             return self._aside(inputs, outputs)
         name = self.program.name
         run = self._part.bound(inputs, outputs, name)
