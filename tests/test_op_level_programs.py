@@ -1,0 +1,214 @@
+"""Random programs of operations on arrays give what NumPy gives, whenever they are read and however they are compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import opweave as ow
+
+CONTEXT = ow.ml.create_context(device="cpu")
+REFERENCE = ow.ml.create_context(device="reference")
+
+
+@ow.expression
+def mixed(x: Any, y: Any, *, scale: float = 0.5) -> Any:
+    return (x - y) * scale
+
+
+@ow.composite
+def gated(b: Any, x: Any, y: Any) -> Any:
+    return b.where(b.is_nan(x), y, b.neg(x)), b.min(x, y)
+
+
+@ow.op
+def running_sum(self: Any, x: ow.MLOperand, axis: int = 0) -> ow.Desc:
+    return x.desc
+
+
+@running_sum.kernel("cpu")
+def _(x: np.ndarray, axis: int, out: np.ndarray) -> None:
+    np.cumsum(x, axis, out=out)
+
+
+# Conditions are of NaN only: what is rounded otherwise must not choose otherwise.
+
+
+def clipped(values: np.ndarray) -> np.ndarray:
+    return np.clip(values, np.float32(-8), np.float32(8))
+
+
+UNARY: dict[str, tuple[Callable[[Any], Any], Callable[[np.ndarray], Any]]] = {
+    "neg": (lambda x: -x, lambda x: -x),
+    "abs": (abs, np.abs),
+    "relu": (lambda x: x.relu(), lambda x: np.maximum(x, 0)),
+    "tanh": (lambda x: ow.ops.tanh(x), np.tanh),
+    "half": (lambda x: 0.5 * x, lambda x: np.float32(0.5) * x),
+    "signed zero": (lambda x: x * -0.0, lambda x: x * np.float32(-0.0)),
+    "transpose": (lambda x: ow.ops.transpose(x), lambda x: x.T),
+    "flat": (lambda x: x.reshape([1, x.size]), lambda x: x.reshape(1, -1)),
+    "row": (lambda x: x[:1], lambda x: x[:1]),
+    "back": (lambda x: x[:, ::-1], lambda x: x[:, ::-1]),
+    "softmax": (lambda x: ow.ops.softmax(x, 1), lambda x: np.exp(x) / np.exp(x).sum(1, keepdims=True)),
+    "sum": (lambda x: clipping(x.reduce_sum(axes=[0], keep_dimensions=True)), lambda x: clipped(x.sum(0, keepdims=True))),
+    "mean": (lambda x: ow.ops.reduce_mean(x, axes=(1,), keep_dimensions=True), lambda x: x.mean(1, keepdims=True)),
+    "cast": (lambda x: ow.ops.cast(x.is_nan(), "float32"), lambda x: np.isnan(x).astype("float32")),
+    "gram": (lambda x: clipping(x @ x.transpose()), lambda x: clipped(x @ x.T)),
+    "kernel": (lambda x: clipping(running_sum(x, axis=1)), lambda x: clipped(x.cumsum(1))),
+}  # fmt: skip
+BINARY: dict[str, tuple[Callable[[Any, Any], Any], Callable[[np.ndarray, np.ndarray], Any]]] = {
+    "add": (lambda x, y: clipping(ow.ops.add(x, y)), lambda x, y: clipped(x + y)),
+    "mul": (lambda x, y: clipping(ow.ops.mul(x, b=y)), lambda x, y: clipped(x * y)),
+    "max": (lambda x, y: ow.ops.max(x, y), np.maximum),
+    "where": (
+        lambda x, y: ow.ops.where(ow.ops.is_nan(y), x, 1.0),
+        lambda x, y: np.where(np.isnan(y), x, np.float32(1)),
+    ),
+    "mixed": (lambda x, y: mixed(ow.array(x), y, scale=0.25), lambda x, y: (x - y) * np.float32(0.25)),
+    "concat": (lambda x, y: ow.ops.concat([x, y], 1)[:, :6], lambda x, y: np.concatenate([x, y], 1)[:, :6]),
+}
+SEVERAL: dict[str, tuple[Callable[[Any, Any], Any], Callable[[np.ndarray, np.ndarray], Any]]] = {
+    "split": (
+        lambda x, y: ow.ops.split(ow.ops.concat((x, y), axis=0), 2),
+        lambda x, y: (x, y),
+    ),
+    "gated": (
+        lambda x, y: gated(ow.array(x), y),
+        lambda x, y: (np.where(np.isnan(x), y, -x), np.minimum(x, y)),
+    ),
+}
+
+
+def clipping(x: Any) -> Any:
+    return ow.ops.clamp(x, min_value=-8, max_value=8)
+
+
+class Program:
+    """What was made so far: pairs of ours and NumPy's; memory of others that ours may read."""
+
+    def __init__(self, draw: Callable[[Any], Any], context: ow.MLContext) -> None:
+        self.draw, self.context = draw, context
+        self.values: list[tuple[Any, np.ndarray]] = []
+        self.arrays: list[np.ndarray] = []
+        self.tensors: list[ow.MLTensor] = []
+        builder = ow.MLGraphBuilder(context)
+        self.double = builder.build({"y": builder.input("x", "float32", [2, 3]) * 2.0})
+        self.fresh()
+        self.borrow()
+
+    def numbers(self, shape: tuple[int, ...] = (2, 3)) -> np.ndarray:
+        some = st.sampled_from([0.0, -0.0, 1.0, -1.5, 2.25, -3.0, 0.125, float("nan"), 7.0])
+        count = int(np.prod(shape))
+        return np.array(self.draw(st.lists(some, min_size=count, max_size=count)), "float32").reshape(shape)
+
+    def pick(self) -> tuple[Any, np.ndarray]:
+        return self.values[self.draw(st.integers(0, len(self.values) - 1))]
+
+    def unary(self) -> None:
+        x, expected = self.pick()
+        ours, theirs = UNARY[self.draw(st.sampled_from(list(UNARY)))]
+        self.values.append((ours(ow.array(x, copy=False)), theirs(expected)))
+
+    def binary(self) -> None:
+        x, a = self.pick()
+        y, b = self.draw(st.sampled_from([pair for pair in self.values if pair[1].shape == a.shape]))
+        ours, theirs = BINARY[self.draw(st.sampled_from(list(BINARY)))]
+        self.values.append((ours(x, y), theirs(a, b)))
+
+    def several(self) -> None:
+        x, a = self.pick()
+        y, b = self.draw(st.sampled_from([pair for pair in self.values if pair[1].shape == a.shape]))
+        ours, theirs = SEVERAL[self.draw(st.sampled_from(list(SEVERAL)))]
+        results = list(zip(ours(x, y), theirs(a, b), strict=True))
+        self.values += self.draw(st.sampled_from([results, results[:1], results[1:]]))
+
+    def fresh(self) -> None:
+        array = self.numbers()
+        self.arrays.append(array)
+        self.values.append((ow.ops.identity(array), array.copy()))
+
+    def borrow(self) -> None:
+        tensor = self.context.create_tensor("float32", (2, 3), readable=True, writable=True)
+        array = self.numbers()
+        self.context.write_tensor(tensor, array)
+        self.tensors.append(tensor)
+        self.values.append((ow.ops.abs(tensor), np.abs(array)))
+
+    def read(self) -> None:
+        x, expected = self.pick()
+        same(x.numpy(), expected)
+
+    def read_several(self) -> None:
+        pairs = [self.pick() for _ in range(self.draw(st.integers(1, 4)))]
+        for values, (_, expected) in zip(ow.read(*(x for x, _ in pairs)), pairs, strict=True):
+            same(values, expected)
+
+    def delete(self) -> None:
+        if len(self.values) > 1:
+            del self.values[self.draw(st.integers(0, len(self.values) - 1))]
+
+    def write_array(self) -> None:
+        """What is pending and reads an array keeps it from being written."""
+        array = self.draw(st.sampled_from(self.arrays))
+        if array.flags.writeable:
+            array[...] = 5
+        else:
+            with pytest.raises(ValueError, match="read-only"):
+                array[...] = 5
+
+    def write_tensor(self) -> None:
+        tensor = self.draw(st.sampled_from(self.tensors))
+        array = self.numbers()
+        self.context.write_tensor(tensor, array)
+        self.values.append((ow.ops.relu(tensor), np.maximum(array, 0)))
+
+    def dispatch(self) -> None:
+        source, target = (self.draw(st.sampled_from(self.tensors)) for _ in range(2))
+        if source is not target:
+            self.context.dispatch(self.double, {"x": source}, {"y": target})
+            same(target.numpy(), source.numpy() * 2)
+            self.values.append((ow.ops.neg(target), -target.numpy()))
+
+    def step(self) -> None:
+        often = [self.unary, self.binary] * 3 + [self.several, self.read] * 2
+        rare = [
+            self.fresh,
+            self.borrow,
+            self.read_several,
+            self.delete,
+            self.write_array,
+            self.write_tensor,
+            self.dispatch,
+        ]
+        self.draw(st.sampled_from([*often, *rare]))()
+
+
+def same(ours: np.ndarray, theirs: np.ndarray) -> None:
+    assert ours.dtype == theirs.dtype
+    np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5)
+
+
+@pytest.fixture(params=[True, False], ids=["compiled at once", "compiled when it recurs"])
+def compile_now(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = ow.ops.compile_now(request.param)
+    yield
+    ow.ops.compile_now(before)
+
+
+@pytest.mark.parametrize("context", [CONTEXT, REFERENCE], ids=["cpu", "reference"])
+@pytest.mark.usefixtures("compile_now")
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_a_program_gives_what_numpy_gives(context: ow.MLContext, data: st.DataObject) -> None:
+    with context:
+        program = Program(data.draw, context)
+        for _ in range(data.draw(st.integers(1, 25))):
+            program.step()
+        for x, expected in program.values:
+            same(x.numpy(), expected)
+        program.values.clear()
+        assert all(array.flags.writeable for array in program.arrays)
