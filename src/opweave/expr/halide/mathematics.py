@@ -112,13 +112,12 @@ def _exp_of_negative(x: HalideExpr) -> HalideExpr:
 
 def exp(x: HalideExpr) -> HalideExpr:
     """The exponential function; results may be denormal."""
-    finite = hl.select(x > f32(89), f32(89), hl.select(x > f32(-104.5), x, f32(-104.5)))  # NaN goes to the last one
+    finite = hl.select(x > f32(89), f32(89), hl.select(x < f32(-104.5), f32(-104.5), x))  # NaN stays, to the end
     less_one, exponent = _exp_parts(finite)
     half = hl.reinterpret(
         _U32, hl.reinterpret(_I32, exponent) >> hl.i32(1)
     )  # 2 ** 128 and 2 ** -150 are no float32, their halves are
-    value = ((less_one + f32(1)) * _power_of_two(half)) * _power_of_two(exponent - half)
-    return hl.select(is_nan(x), x, value)
+    return ((less_one + f32(1)) * _power_of_two(half)) * _power_of_two(exponent - half)
 
 
 _LOG = (
@@ -146,18 +145,18 @@ def log(x: HalideExpr) -> HalideExpr:
 def tanh(x: HalideExpr) -> HalideExpr:
     """The hyperbolic tangent: e / (e + 2), where e = exp(2 * x) - 1 is accurate for small `x` too."""
     size = magnitude(x)
-    limited = hl.select(size < f32(10), size, f32(10))  # tanh(10) is 1, and NaN goes there
+    limited = hl.select(size > f32(10), f32(10), size)  # tanh(10) is 1; NaN stays, to the end
     less_one, exponent = _exp_parts(limited + limited)
     scale = _power_of_two(exponent)
     e = less_one * scale + (scale - f32(1))
-    return hl.select(is_nan(x), x, with_sign(e / (e + f32(2)), x))
+    return with_sign(e / (e + f32(2)), x)
 
 
 def sigmoid(x: HalideExpr) -> HalideExpr:
     """1 / (1 + exp(-x)), also where exp(-x) overflows."""
     size = magnitude(x)
-    e = _exp_of_negative(negated(hl.select(size < f32(104.5), size, f32(104.5))))
-    return hl.select(is_nan(x), x, hl.select(x < f32(0), e, f32(1)) / (f32(1) + e))
+    e = _exp_of_negative(negated(hl.select(size > f32(104.5), f32(104.5), size)))  # NaN stays, to the end
+    return hl.select(x < f32(0), e, f32(1)) / (f32(1) + e)
 
 
 _ERF_SMALL = (-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1, 1.28379166e-1)
@@ -171,11 +170,11 @@ def erf(x: HalideExpr) -> HalideExpr:
     """The error function."""
     size = magnitude(x)
     small = _polynomial(size * size, _ERF_SMALL, f32) * size + size
-    limited = hl.select(size < f32(4), size, f32(4))  # erf(4) is 1, and NaN goes there
+    limited = hl.select(size > f32(4), f32(4), size)  # erf(4) is 1; NaN stays, to the end
     less_one, exponent = _exp_parts(_polynomial(limited, _ERF_LARGE, f32) * limited - limited)
     scale = _power_of_two(exponent)
     large = (f32(1) - scale) - less_one * scale
-    return hl.select(is_nan(x), x, with_sign(hl.select(size > f32(0.927734375), large, small), x))
+    return with_sign(hl.select(size > f32(0.927734375), large, small), x)
 
 
 # 2 / pi in binary, 32 bits after the other, with a word of zeros (its integer part) before.
