@@ -64,3 +64,18 @@ def test_no_rule_and_no_decomposition_is_an_error() -> None:
     assert str(error.value) == (
         "mul 'stem/mul': the back end sparse has no rule for float32[2], float32[], and the operation has no decomposition"
     )
+
+
+def test_an_operation_that_nothing_computes_is_an_error() -> None:
+    @ow.op
+    def mystery(self, x: ow.MLOperand):  # type: ignore[no-untyped-def]
+        return x.desc
+
+    builder = ow.MLGraphBuilder(CONTEXT)
+    y = mystery(builder.input("x", "float32", [2]), label="why")
+    with pytest.raises(ow.NotSupportedError) as error:
+        builder.build({"y": y})
+    assert str(error.value) == (
+        "mystery 'why': the back end reference has no rule for float32[2], "
+        "and the operation has no kernel, expression or decomposition"
+    )

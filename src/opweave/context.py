@@ -38,7 +38,11 @@ async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwar
 
 @dataclass(frozen=True, slots=True)
 class MLContextLostInfo:
-    """Why a context was lost."""
+    """Why a context was lost (`MLContextLostInfo`).
+
+    Attributes:
+        message: the reason, for people.
+    """
 
     message: str
 
@@ -70,14 +74,14 @@ class ML:
         """Create a context.
 
         Args:
-            gpu_device: a WebGPU device to run on, with its buffers as tensors.
+            gpu_device: a WebGPU device, for back ends that run on one.
             power_preference: "low-power" lets idle threads sleep instead of spinning between operations.
             accelerated: whether a GPU or NPU is preferred, if there is one.
             device: the name of a device of `opweave.devices()` to run on; default: the best by the two preferences.
 
         Raises:
             ValidationError: an option has the wrong type or value.
-            NotSupportedError: there is no such device here.
+            NotSupportedError: there is no such device here, or no back end for `gpu_device`.
 
         >>> import opweave as ow
         >>> ow.ml.create_context(device="reference")

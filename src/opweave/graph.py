@@ -28,7 +28,17 @@ MAX_DIMENSION = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Desc:
-    """Data type and shape of an operand or a tensor (`MLOperandDescriptor`)."""
+    """Data type and shape of an operand or a tensor (`MLOperandDescriptor`).
+
+    Attributes:
+        data_type: one of the eight data types of WebNN.
+        shape: the dimensions; `()` for a scalar.
+
+    >>> import opweave as ow
+    >>> desc = ow.Desc("float32", (2, 3))
+    >>> print(desc, desc.rank, desc.byte_length)
+    float32[2, 3] 2 24
+    """
 
     data_type: DataType
     shape: tuple[int, ...]

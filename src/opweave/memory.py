@@ -1,5 +1,9 @@
 """Memory of tensors on the host: aligned allocation, and the one `copy` of the project, which counts.
 
+    ow.memory.copies.reset()
+    context.dispatch(graph, inputs, outputs)
+    ow.memory.copies.count          # how many copies there were; .bytes, and .by_reason
+
 >>> import numpy as np
 >>> before = copies.count
 >>> copy(np.zeros(4, "float32"), np.ones(4, "float32"), "example")

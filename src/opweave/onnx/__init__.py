@@ -1,15 +1,15 @@
 """ONNX models: `InferenceSession` runs them on WebNN graphs, and lets ONNX Runtime do what WebNN cannot express.
 
-import opweave as ow
+    import opweave as ow
 
-session = ow.InferenceSession("model.onnx")
-(logits,) = session.run(None, {"image": pixels})
-print(session.explain())
+    session = ow.InferenceSession("model.onnx")
+    (logits,) = session.run(None, {"image": pixels})
+    print(session.explain())
 
 `save` writes a graph of `MLGraphBuilder` as an ONNX model, and `load` makes a graph of a model:
 
-ow.onnx.save(graph, "model.onnx")
-graph = ow.onnx.load("model.onnx")
+    ow.onnx.save(graph, "model.onnx")
+    graph = ow.onnx.load("model.onnx")
 """
 
 from .convert import load as load

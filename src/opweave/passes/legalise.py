@@ -45,9 +45,11 @@ class _Rewriter(Operations):
                 self.origin[candidate] = self._source
             return candidate.outputs
         if op.decomposition is None:
+            # What has one of these two is only asked here if it does not serve this node.
+            forms = "decomposition" if op.kernels or op.formula else "kernel, expression or decomposition"
             raise NotSupportedError(
                 f"{candidate.title}: the back end {self.backend} has no rule for "
-                f"{', '.join(str(o.desc) for o in candidate.operands)}, and the operation has no decomposition"
+                f"{', '.join(str(o.desc) for o in candidate.operands)}, and the operation has no {forms}"
             )
         outer, self._prefix = self._prefix, label or op.name
         try:
