@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+import gc
+import inspect
+import pickle
 import re
 import threading
+import weakref
 from typing import Any, Literal
 
 import numpy as np
@@ -120,6 +126,86 @@ def test_numbers_are_operands_of_the_type_of_the_others() -> None:
         scaled(1, 2)
 
 
+def test_a_tensor_may_be_several_operands() -> None:
+    @ow.expression
+    def product(a, b):  # type: ignore[no-untyped-def]
+        return a * b
+
+    three, four = (CPU.tensor_from(np.float32([number])) for number in (3, 4))
+    assert product(three, three).numpy().tolist() == [9]
+    assert product(three, four).numpy().tolist() == [12]
+    assert product(three, three).numpy().tolist() == [9]
+
+
+@pytest.mark.parametrize("attribute", [False, True])
+def test_values_that_are_equal_and_not_the_same(attribute: bool) -> None:
+    @ow.expression
+    def product(x, y):  # type: ignore[no-untyped-def]
+        return x * y
+
+    @ow.expression
+    def scaled(x, *, by: float):  # type: ignore[no-untyped-def]
+        return x * by
+
+    one = np.float32([1])
+    signs = [np.signbit(scaled(one, by=y) if attribute else product(one, y)).tolist() for y in (0.0, -0.0, 0.0)]
+    assert signs == [[False], [True], [False]]
+
+    @ow.expression
+    def first(x, *, of):  # type: ignore[no-untyped-def]
+        return ow.expr.cast(x, "float32") * 0 + (2 if isinstance(of[0], bool) else of[0])
+
+    assert [first(one, of=of).tolist() for of in ((1,), (True,), (1,))] == [[1], [2], [1]]
+
+
+def test_what_is_declared_again_counts_from_then_on() -> None:
+    @ow.op
+    def changing(self, x):  # type: ignore[no-untyped-def]
+        return x.desc
+
+    def results() -> list[list[float]]:
+        tensor = CPU.tensor_from(np.float32([1]))
+        return [
+            changing(np.float32([1])).tolist(),
+            changing(np.float32([1])).tolist(),
+            changing(tensor).numpy().tolist(),
+        ]
+
+    changing.decompose(lambda b, x: x + 1)
+    assert results() == [[2]] * 3
+    changing.expression(lambda x: x + 2)
+    assert results() == [[3]] * 3
+    changing.expression(lambda x: x + 3)
+    assert results() == [[4]] * 3
+    changing.kernel("cpu", lambda x, out: np.add(x, 4, out=out) and None)
+    assert results() == [[5]] * 3
+    changing.kernel("cpu", lambda x, out: np.add(x, 5, out=out) and None)
+    assert results() == [[6]] * 3
+
+
+def test_operations_are_pickled_and_copied_by_name() -> None:
+    assert pickle.loads(pickle.dumps([top_k, rms_norm])) == [top_k, rms_norm]
+    assert copy.deepcopy({"op": top_k})["op"] is top_k
+    assert copy.copy(rms_norm) is rms_norm
+
+
+def test_operations_that_are_forgotten_go() -> None:
+    def used() -> weakref.ref[Any]:
+        @ow.op
+        def passing(self, x):  # type: ignore[no-untyped-def]
+            return x.desc
+
+        passing.kernel("cpu", lambda x, out: np.copyto(out, x))
+        assert passing(np.float32([1])).tolist() == [1]
+        return weakref.ref(passing)
+
+    before = used()
+    for number in range(1024):  # back ends remember the limits of so many operations
+        CPU.backend.limits(ow.op(eval("lambda self, x: x.desc", {"number": number})))
+    gc.collect()
+    assert before() is None
+
+
 def test_sequences_and_absent_operands() -> None:
     @ow.op
     def total(self, parts: list[ow.MLOperand], scale: ow.MLOperand | None = None):  # type: ignore[no-untyped-def]
@@ -164,6 +250,25 @@ def test_attributes_are_converted_by_their_annotation() -> None:
         with pytest.raises(ow.ValidationError) as caught:
             typed(x, **wrong, label="l")
         assert str(caught.value) == f"typed 'l': {rule}"
+
+
+def test_annotations_are_read_as_they_are_meant() -> None:
+    alias = ow.MLOperand
+    choice = Literal["v1.0", "v2.0"]
+
+    def rule(self, x: alias, kind: choice = "v1.0", count: Literal[1, 2] = 1):  # type: ignore
+        return x.desc
+
+    rule.__annotations__ = {"x": alias, "kind": choice, "count": Literal[1, 2]}
+    versioned = ow.op(rule)
+    versioned.kernel("cpu", lambda x, kind, count, out: np.multiply(x, float(kind[1:]) * count, out=out) and None)
+    assert versioned.operands == ("x",)
+    assert versioned(np.float32([3]), "v2.0", count=2).tolist() == [12]
+    with pytest.raises(ow.ValidationError, match=r"rule 'l': kind must be 'v1.0' or 'v2.0', got 'v3.0'"):
+        versioned(np.float32([1]), "v3.0", label="l")
+    with pytest.raises(ow.ValidationError, match="rule: count must be 1 or 2, got True"):
+        versioned(np.float32([1]), count=True)
+    assert str(inspect.signature(add_one)) == "(self, /, x, *, label: 'str' = '') -> 'MLOperand'"
 
 
 def test_limits_are_checked() -> None:
@@ -352,6 +457,40 @@ def test_a_faulty_kernel_is_told_and_the_graph_goes_on(kind: str, rule: str) -> 
     assert CPU.compute(graph, {"x": np.float32([1, 2])})["y"].tolist() == [1, 2]
 
 
+@pytest.mark.parametrize("byte", [0xA5, 0x5A])
+def test_results_may_hold_any_bytes(byte: int) -> None:
+    @ow.op
+    def passing(self, x):  # type: ignore[no-untyped-def]
+        return x.desc
+
+    passing.kernel("cpu", lambda x, out: np.copyto(out, x))
+    assert passing(np.uint8([byte, byte])).tolist() == [byte, byte]
+
+
+def test_kernels_that_are_no_plain_functions() -> None:
+    class Scale:
+        def __call__(self, x: np.ndarray, out: np.ndarray) -> None:
+            np.multiply(x, 2, out=out)
+
+        def negate(self, x: np.ndarray, out: np.ndarray) -> None:
+            np.negative(x, out=out)
+
+    def power(exponent: int, x: np.ndarray, out: np.ndarray) -> None:
+        np.power(x, exponent, out=out)
+
+    for kernel, expected in ((Scale(), 6), (Scale().negate, -3), (functools.partial(power, 2), 9)):
+
+        @ow.op
+        def any_kernel(self, x):  # type: ignore[no-untyped-def]
+            return x.desc
+
+        any_kernel.kernel("cpu", kernel)
+        builder = ow.MLGraphBuilder(CPU)
+        graph = builder.build({"y": any_kernel(builder.input("x", "float32", [1]))})
+        assert CPU.compute(graph, {"x": np.float32([3])})["y"].tolist() == [expected]
+        assert "Python kernel, test_custom.py:" in graph.explain()
+
+
 def test_a_kernel_that_dispatches_its_own_graph() -> None:
     @ow.op
     def again(self, x):  # type: ignore[no-untyped-def]
@@ -378,6 +517,8 @@ def test_declarations_that_are_wrong() -> None:
     def misnamed(self, x):  # type: ignore[no-untyped-def]
         return x.desc
 
+    with pytest.raises(ow.ValidationError, match="misnamed: a kernel is a function, got None"):
+        misnamed.kernel("cpu", None)  # type: ignore[arg-type]
     misnamed.kernel("cpu", lambda y, out: None)
     with pytest.raises(
         ow.ValidationError, match=r"misnamed: the kernel takes \['y'\]; the operation has \['x', 'out'\]"
@@ -388,6 +529,81 @@ def test_declarations_that_are_wrong() -> None:
         @ow.op
         def varied(self, *x):  # type: ignore[no-untyped-def]
             return x[0].desc
+
+
+@pytest.mark.parametrize("declare", [ow.op, ow.expression, ow.composite])
+def test_declarations_that_are_no_functions(declare: Any) -> None:
+    for what in (functools.partial(print, 1), None, add_one, ow.Limits()):
+        with pytest.raises(ow.ValidationError, match="an operation is declared by a function with a name, got"):
+            declare(what) if what is not None else declare(3)
+
+
+def test_rules_and_limits_that_are_wrong() -> None:
+    with pytest.raises(ow.ValidationError, match=r"unbound: the first parameter is the builder, got x: .*MLOperand"):
+
+        @ow.op
+        def unbound(x: ow.MLOperand):  # type: ignore[no-untyped-def]
+            return x.desc
+
+    @ow.op
+    def empty(self, x):  # type: ignore[no-untyped-def]
+        return ()
+
+    with pytest.raises(
+        ow.ValidationError, match=r"empty 'e': the shape rule must return a Desc, or a tuple of them, got \(\)"
+    ):
+        empty(np.float32([1]), label="e")
+    for wrong in (ow.Desc("float31", (2,)), ow.Desc("float32", (2.5,)), ow.Desc("float32", [2])):  # type: ignore[arg-type]
+
+        @ow.op
+        def shaped(self, x: ow.MLOperand, *, desc=wrong):  # type: ignore[no-untyped-def]
+            return desc
+
+        with pytest.raises(ow.ValidationError) as refused:
+            shaped(np.float32([1]), label="s")
+        assert (
+            f"shaped 's': the shape rule must return a data type of WebNN and a tuple of integers, got {wrong!r}"
+            in str(refused.value)
+        )
+    for limits, rule in (
+        ({"z": ow.Limits()}, r"limits are for the operands \['x'\], got 'z'"),
+        ({"x": ("float32",)}, r"x must be opweave.Limits, got \('float32',\)"),
+        (
+            {"x": ow.Limits("float32")},
+            "data_types of x must be a tuple of data types, or the name of an operand, got 'float32'",
+        ),
+        (
+            {"x": ow.Limits(ranks=2)},
+            "ranks of x must be the smallest and the largest rank, or the name of an operand, got 2",
+        ),
+    ):
+        with pytest.raises(ow.ValidationError, match=f"limited: {rule}"):
+
+            @ow.op(**limits)  # type: ignore[arg-type]
+            def limited(self, x):  # type: ignore[no-untyped-def]
+                return x.desc
+
+
+def test_attributes_by_name_may_leave_out_those_before() -> None:
+    @ow.op
+    def affine(self, x: ow.MLOperand, scale: int = 2, offset: int = 3):  # type: ignore[no-untyped-def]
+        return x.desc
+
+    affine.kernel("cpu", lambda x, scale, offset, out: np.add(x * scale, offset, out=out) and None)
+    assert affine(np.float32([1]), offset=7).tolist() == [9]
+
+
+def test_calls_that_are_wrong() -> None:
+    one = np.float32([1])
+    for call, rule in (
+        (lambda: add_one(one, one, label="a"), "takes 1 positional arguments, got 2"),
+        (lambda: add_one(one, x=one, label="a"), "x is given twice"),
+        (lambda: add_one(one[:0], label="a"), r"x must have dimensions in \[1, 2147483647\], got \[0\]"),
+        (lambda: add_one(np.float64([1]), label="a"), "x: float64 is not a data type of WebNN"),
+        (lambda: add_one(3, label="a"), "at least one operand must be an array"),
+    ):
+        with pytest.raises(ow.ValidationError, match=f"^add_one 'a': {rule}"):
+            call()
 
 
 def test_an_operation_that_nothing_computes() -> None:

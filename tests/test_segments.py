@@ -11,7 +11,9 @@ import pytest
 
 import opweave as ow
 from opweave.errors import InvalidStateError, OperationError
+from opweave.graph import Graph
 from opweave.kernels import KernelCall
+from opweave.passes.partition import partition
 from opweave.runtime.segments import SegmentedExecutable
 
 CPU = ow.ml.create_context(accelerated=False)
@@ -119,6 +121,20 @@ def test_branches_that_live_long_keep_their_memory() -> None:
     data = random(100)
     got = CPU.compute(graph, {"x": data})["y"]
     np.testing.assert_allclose(got, np.zeros(100), atol=1e-6)  # -e**x + e**x
+
+
+def test_many_segments_in_any_order_are_sorted() -> None:
+    builder = ow.MLGraphBuilder(CPU)
+    chain = [builder.input("x", "float32", [4])]
+    for step in range(1200):
+        chain.append(chain[-1].relu() if step % 2 else -chain[-1])
+    # The last nodes of segments come in the opposite order of what they depend on.
+    outputs = {f"y{step}": chain[step].relu() if step % 2 else -chain[step] for step in reversed(range(1200))}
+    parts = partition(Graph.reaching(outputs), lambda node: node.op.name)
+    place = {node: number for number, part in enumerate(parts) for node in part.nodes}
+    assert len(place) == sum(len(part.nodes) for part in parts) == 1200 + 1199
+    for node, number in place.items():
+        assert all(place[o.node] <= number for o in node.operands if o.node is not None)
 
 
 def test_inputs_and_constants_go_straight_into_kernels() -> None:

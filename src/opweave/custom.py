@@ -25,10 +25,11 @@ import numpy as np
 from .arrays import as_array, contiguous, describe
 from .builder import MLGraphBuilder
 from .context import MLContext, default_context
+from .dtypes import ANY, DataType
 from .errors import MLError, NotSupportedError, ValidationError, require, user_line
-from .graph import Builder, Desc, Operand
+from .graph import Builder, Desc, Operand, check_desc, title
 from .kernels import Kernel
-from .kernels.expression import ExpressionKernel, flat, program_of
+from .kernels.expression import flat, key_of, program_of
 from .kernels.host import HostKernel
 from .operation import Converter, Limits, Op
 from .ops import Operations
@@ -45,7 +46,10 @@ GRAPHS = 256
 
 
 class CustomOp(Op[..., Any]):
-    """An operation of a user. Made by `opweave.operation`, `opweave.expression` and `opweave.composite`.
+    """An operation of a user. Made by `opweave.op`, `opweave.expression` and `opweave.composite`.
+
+    Called with operands it adds a node to their graph; called with arrays or tensors it computes. `label=` names the node in
+    messages and tables.
 
     >>> import numpy as np, opweave as ow
     >>> @ow.expression
@@ -70,10 +74,13 @@ class CustomOp(Op[..., Any]):
         """
         self._annotated = annotated
         self.source = source
-        rule.__signature__ = _signature(source, skip)  # type: ignore[attr-defined]
+        signature = _signature(source, skip)
+        rule.__signature__ = signature  # type: ignore[attr-defined]
         rule.__module__ = source.__module__
         super().__init__(rule, source.__name__, inspect.getdoc(source) or "", limits)
-        self.__wrapped__ = source
+        self.__wrapped__, self.__qualname__ = source, source.__qualname__
+        self.__signature__ = _public(signature)
+        self._check_declared(limits)
         self._direct: OrderedDict[Any, _Direct] = OrderedDict()
         self._graphs: WeakKeyDictionary[MLContext, OrderedDict[Any, MLGraph]] = WeakKeyDictionary()
         self._lock = Lock()
@@ -99,7 +106,8 @@ class CustomOp(Op[..., Any]):
         - `op.kernel("wasm", module, "export")`: a function of a WebAssembly module (`opweave.kernels.wasm`).
 
         Raises:
-            ValidationError: no such device, or a function with other parameters than the operation's.
+            ValidationError: no such device, or what is no kernel: a function takes `out`, and the operation's parameters that
+                it needs, by name.
             NotSupportedError: no back end here runs kernels for that device.
         """
         devices = get_args(DeviceName)
@@ -124,14 +132,41 @@ class CustomOp(Op[..., Any]):
         except ValidationError as error:
             raise ValidationError(f"{self.name}: {error}") from None
         self.kernels[device] = made
+        self._forget()
         return args[0]
+
+    def _forget(self) -> None:
+        """Compile anew from now on: what computes the operation is declared again, as notebooks do it."""
+        with self._lock:
+            self._direct.clear()
+            self._graphs.clear()
+
+    def decompose(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Declare how the operation is made of others: `function(b, ...)` takes a builder and those parameters it needs."""
+        super().decompose(function)
+        self._forget()
+        return function
 
     def expression(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Declare what an element of the result is: `function(...)` takes arrays of `opweave.expr` and attributes by name."""
         super().expression(function)
         if self.decomposition is None:
             self.decomposition = _Decomposition(self)
+        self._forget()
         return function
+
+    def _check_declared(self, limits: Mapping[str, Limits]) -> None:
+        """Require that limits are those of operands (or of outputs), and say what there is."""
+        for name, limit in limits.items():
+            known = name in self.operands or name.startswith("output")
+            require(known, f"{self.name}: limits are for the operands {list(self.operands)}, got {name!r}")
+            require(isinstance(limit, Limits), f"{self.name}: {name} must be opweave.Limits, got {limit!r}")
+            for what, value, rest in (
+                ("data_types", limit.data_types, "a tuple of data types"),
+                ("ranks", limit.ranks, "the smallest and the largest rank"),
+            ):
+                fits = value in self.operands if isinstance(value, str) else isinstance(value, tuple)
+                require(fits, f"{self.name}: {what} of {name} must be {rest}, or the name of an operand, got {value!r}")
 
     def _is_operand(self, parameter: inspect.Parameter) -> bool:
         if self._annotated and parameter.annotation:
@@ -177,33 +212,37 @@ class CustomOp(Op[..., Any]):
 
     def _compute(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The results of arrays and tensors; tensors if an operand is one."""
+        who = title(self.name, str(kwargs.get("label", "")))
         given = dict(zip(self.positional, args, strict=False))
-        if len(given) < len(args) or given.keys() & kwargs.keys():
-            raise ValidationError(
-                f"{self.name}: takes {', '.join(self._parameters)}, got {len(args)} positional arguments"
-            )
+        require(len(given) == len(args), f"{who}: takes {len(given)} positional arguments, got {len(args)}")
+        for name in given.keys() & kwargs.keys():
+            raise ValidationError(f"{who}: {name} is given twice")
         given.update(kwargs)
         feed: dict[str, Any] = {}
+        slots: list[str] = []  # what stands for each operand; a tensor that is several of them is one input
         key: list[Any] = []
         context: MLContext | None = None
         for name, value in given.items():
             if name not in self.operands or value is None or isinstance(value, (int, float)):
-                key.append((name, type(value), tuple(value) if isinstance(value, list) else value))
+                key.append((name, key_of(value)))
                 continue
             items = value if name in self.sequences else (value,)
             for item in items:
-                slot = f"{name}{len(feed)}"
+                slot = f"{name}{len(slots)}"
                 if isinstance(item, MLTensor):
-                    require(context in (None, item.context), f"{self.name}: the tensors belong to several contexts")
-                    context, feed[slot] = item.context, item
-                    key.append((name, slot, item.desc))
+                    require(context in (None, item.context), f"{who}: the tensors belong to several contexts")
+                    context = item.context
+                    slot = next((known for known, tensor in feed.items() if tensor is item), slot)
+                    desc = item.desc
                 else:
-                    array = contiguous(as_array(item, f"{self.name}: {name}"))
-                    feed[slot] = array
-                    key.append((name, slot, describe(array, f"{self.name}: {name}")))
-        require(bool(feed), f"{self.name}: at least one operand must be an array, a tensor, or an operand of a graph")
+                    item = contiguous(as_array(item, f"{who}: {name}"))
+                    desc = check_desc(describe(item, f"{who}: {name}"), Builder.max_byte_length, f"{who}: {name}")
+                feed[slot] = item
+                slots.append(slot)
+                key.append((name, slot, desc))
+        require(bool(feed), f"{who}: at least one operand must be an array, a tensor, or an operand of a graph")
         home = context or default_context()
-        graph = self._graph(home, tuple(key), given, feed)
+        graph = self._graph(home, tuple(key), given, feed, slots)
         feed = {name: feed[name] for name in graph.inputs}  # no more than the results depend on
         if context is None:
             results = tuple(home.compute(graph, feed).values())
@@ -228,7 +267,9 @@ class CustomOp(Op[..., Any]):
             while len(self._direct) > GRAPHS:
                 self._direct.popitem(last=False)
 
-    def _graph(self, context: MLContext, key: Any, given: Mapping[str, Any], feed: Mapping[str, Any]) -> MLGraph:
+    def _graph(
+        self, context: MLContext, key: Any, given: Mapping[str, Any], feed: Mapping[str, Any], slots: Sequence[str]
+    ) -> MLGraph:
         """The graph of this one operation, from the cache if it was called like this before."""
         try:
             with self._lock:
@@ -240,21 +281,21 @@ class CustomOp(Op[..., Any]):
         except TypeError:  # an attribute that cannot be hashed
             key = None
         builder = MLGraphBuilder(context)
-        slots = iter(feed.items())
+        inputs: dict[str, Operand] = {}
+        for slot, value in feed.items():
+            desc = value.desc if isinstance(value, MLTensor) else describe(value, slot)
+            inputs[slot] = builder.input(slot, desc.data_type, desc.shape)
+        rest = iter(slots)
 
         def stand_in(_: Any) -> Operand:
-            slot, value = next(slots)
-            desc = value.desc if isinstance(value, MLTensor) else describe(value, slot)
-            return builder.input(slot, desc.data_type, desc.shape)
+            return inputs[next(rest)]
 
         def operand(name: str, value: Any) -> Any:
             if name not in self.operands or value is None or isinstance(value, (int, float)):
                 return value
             return tuple(map(stand_in, value)) if name in self.sequences else stand_in(value)
 
-        arguments = {name: operand(name, value) for name, value in given.items()}
-        positional = [arguments.pop(name) for name in self.positional if name in arguments]
-        result = self.add(builder, tuple(positional), arguments)
+        result = self.add(builder, (), {name: operand(name, value) for name, value in given.items()})
         results = result if isinstance(result, tuple) else (result,)
         graph = builder.build({f"y{number}": operand for number, operand in enumerate(results)})
         if key is not None:
@@ -332,6 +373,10 @@ def expression(function: Callable[..., Any]) -> CustomOp:
     Returns:
         The operation. Shapes, data types and broadcasting follow from the function.
 
+    Raises:
+        ValidationError: the function has parameters of which nobody can say what they are. What it does is checked when it is
+            traced: data types, broadcasting, and that every index lies inside.
+
     >>> import numpy as np, opweave as ow
     >>> @ow.expression
     ... def scaled_sum(x, y, *, scale: float = 0.5):
@@ -346,6 +391,7 @@ def expression(function: Callable[..., Any]) -> CustomOp:
         descs = tuple(output.desc for output in program_of(made, inputs, attributes).outputs)
         return descs if len(descs) > 1 else descs[0]
 
+    _check_function(function)
     made = CustomOp(rule, function, skip=0, limits={})
     made.expression(function)
     return made
@@ -360,6 +406,10 @@ def composite(function: Callable[..., Any]) -> CustomOp:
 
     Returns:
         The operation. An engine that has a kernel for it takes it whole; elsewhere its parts run.
+
+    Raises:
+        ValidationError: the function has parameters of which nobody can say what they are. What it builds is checked when the
+            operation is called.
 
     >>> import numpy as np, opweave as ow
     >>> @ow.composite
@@ -381,7 +431,8 @@ def composite(function: Callable[..., Any]) -> CustomOp:
         except MLError:
             raise
         except Exception as error:
-            error.add_note(f"while the composite {made.name} was built{user_line(error, function)}")
+            name = title(made.name, arguments["label"])
+            error.add_note(f"while the composite {name} was built{user_line(error, function)}")
             raise
         results = result if isinstance(result, (tuple, list)) else (result,)
         for item in results:
@@ -392,6 +443,7 @@ def composite(function: Callable[..., Any]) -> CustomOp:
         descs = tuple(item.desc for item in results)
         return descs if len(descs) > 1 else descs[0]
 
+    _check_function(function)
     made = CustomOp(rule, function, skip=1, limits={})
     made.decompose(function)
     return made
@@ -425,8 +477,14 @@ def op(function: Callable[..., Any] | None = None, /, **limits: Limits) -> Any:
 
     Args:
         function: takes a builder, operands (annotated `MLOperand`, or not at all) and attributes, checks them with
-            `opweave.errors.require`, and returns the descriptor (`opweave.graph.Desc`) of the result, or a tuple of them.
-        limits: what data types and ranks operands may have, by parameter (`opweave.operation.Limits`).
+            `opweave.errors.require`, and returns the descriptor (`opweave.Desc`) of the result, or a tuple of them.
+        limits: what data types and ranks operands may have, by parameter: `@ow.op(x=ow.Limits(("float32",), ranks=(2, 2)))`.
+
+    Returns:
+        The operation; `help` on its methods `kernel`, `expression` and `decompose` says how they are used.
+
+    Raises:
+        ValidationError: the function has parameters of which nobody can say what they are.
 
     >>> import numpy as np, opweave as ow
     >>> @ow.op
@@ -444,7 +502,12 @@ def op(function: Callable[..., Any] | None = None, /, **limits: Limits) -> Any:
 
 
 def _declare(function: Callable[..., Any], limits: Mapping[str, Limits]) -> CustomOp:
-    takes_label = "label" in inspect.signature(function).parameters
+    _check_function(function)
+    parameters = inspect.signature(function).parameters
+    takes_label = "label" in parameters
+    first = next(iter(parameters.values()), None)
+    is_builder = first is None or "Operand" not in _annotation(first.annotation)
+    require(is_builder, f"{function.__name__}: the first parameter is the builder, got {first}")
 
     def rule(builder: Builder, *, label: str = "", **arguments: Any) -> Any:
         if takes_label:
@@ -456,10 +519,17 @@ def _declare(function: Callable[..., Any], limits: Mapping[str, Limits]) -> Cust
         except MLError:
             raise
         except Exception as error:
-            error.add_note(f"in the shape rule of {made.name}{user_line(error, function)}")
+            error.add_note(f"in the shape rule of {title(made.name, label)}{user_line(error, function)}")
             raise
+        require(result != (), "the shape rule must return a Desc, or a tuple of them, got ()")
         for desc in result if isinstance(result, tuple) else (result,):
             require(isinstance(desc, Desc), f"the shape rule must return a Desc, or a tuple of them, got {desc!r}")
+            require(
+                desc.data_type in ANY
+                and isinstance(desc.shape, tuple)
+                and all(isinstance(size, (int, np.integer)) for size in desc.shape),
+                f"the shape rule must return a data type of WebNN and a tuple of integers, got {desc!r}",
+            )
         return result
 
     made = CustomOp(rule, function, skip=1, limits=limits, annotated=True)
@@ -470,11 +540,25 @@ def _declare(function: Callable[..., Any], limits: Mapping[str, Limits]) -> Cust
 # Signatures
 
 
+def _check_function(function: Any) -> None:
+    is_function = inspect.isfunction(function) or inspect.ismethod(function)
+    require(is_function, f"an operation is declared by a function with a name, got {function!r}")
+
+
+def _public(signature: inspect.Signature) -> inspect.Signature:
+    """A signature as `help` shows it."""
+    parameters = [p if p.annotation else p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    return signature.replace(parameters=parameters)
+
+
 def _signature(source: Callable[..., Any], skip: int) -> inspect.Signature:
     """The signature of an operation: a builder, the parameters of `source`, `label`; annotations as text."""
     builder = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
     label = inspect.Parameter("label", inspect.Parameter.KEYWORD_ONLY, default="", annotation="str")
-    parameters = list(inspect.signature(source).parameters.values())
+    try:
+        parameters = list(inspect.signature(source, eval_str=True).parameters.values())
+    except Exception:  # text that cannot be evaluated: names that are imported for type checkers only, say
+        parameters = list(inspect.signature(source).parameters.values())
     require(len(parameters) >= skip, f"{source.__name__}: the first parameter is the builder")
     for parameter in parameters:
         require(
@@ -493,6 +577,8 @@ def _annotation(annotation: Any) -> str:
     """An annotation as the text that `Op` reads: `Operand`, `Operand | None`, `Sequence[Operand]`, `int`, `Literal[...]`."""
     if annotation is inspect.Parameter.empty:
         return ""
+    if annotation == DataType:
+        return "DataType"
     text = (
         annotation
         if isinstance(annotation, str)
@@ -500,7 +586,7 @@ def _annotation(annotation: Any) -> str:
         if isinstance(annotation, type) and not get_args(annotation)
         else str(annotation)
     )
-    text = re.sub(r"\b(?:\w+\.)+(?=\w)", "", text)  # modules
+    text = re.sub(r"""('[^']*'|"[^"]*")|\b(?:\w+\.)+(?=\w)""", lambda m: m[1] or "", text)  # modules, not in Literals
     text = re.sub(r"\bMLOperand\b", "Operand", text)
     text = re.sub(r"\bOptional\[(.*)\]", r"\1 | None", text)
     return re.sub(r"\b(?:list|tuple|List|Tuple)\[(?=Operand)", "Sequence[", text)
@@ -521,4 +607,4 @@ def _plain(kind: str) -> Converter:
     return convert
 
 
-__all__ = ["CustomOp", "ExpressionKernel", "Sequence", "composite", "expression", "op"]
+__all__ = ["CustomOp", "composite", "expression", "op"]

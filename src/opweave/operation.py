@@ -41,6 +41,7 @@ from typing import (
     get_origin,
     overload,
 )
+from weakref import WeakKeyDictionary
 
 from . import dtypes
 from .dtypes import ANY, DataType
@@ -123,6 +124,10 @@ class Op(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<Op {self.name}>"
+
+    def __reduce__(self) -> str:
+        """Pickled and copied by name, as functions are."""
+        return self.__qualname__
 
     def named(self, name: str, doc: str, **limits: Limits) -> Op[P, R]:
         """Another member of the family: the same function, its own name, first sentence, and limits where they differ."""
@@ -336,7 +341,8 @@ def call_with(function: Callable[..., Any], arguments: Mapping[str, Any], *first
     return function(*first, **{name: arguments[name] for name in parameter_names(function)[len(first) :]})
 
 
-_names: dict[Callable[..., Any], tuple[str, ...]] = {}
+# Weak: operations of users come and go.
+_names: WeakKeyDictionary[Callable[..., Any], tuple[str, ...]] = WeakKeyDictionary()
 
 
 def parameter_names(function: Callable[..., Any]) -> tuple[str, ...]:
@@ -417,9 +423,11 @@ def _data_type(name: str, value: Any) -> DataType:
         raise ValidationError(f"{name} must be {_listed(ANY)}, got {value!r}") from None
 
 
-def _choice(options: tuple[str, ...]) -> Converter:
-    def convert(name: str, value: Any) -> str:
-        if not isinstance(value, str) or value not in options:
+def _choice(options: tuple[Any, ...]) -> Converter:
+    def convert(name: str, value: Any) -> Any:
+        # 1 is equal to True, and another choice.
+        same = (isinstance(value, type(o)) and isinstance(value, bool) == isinstance(o, bool) for o in options)
+        if not any(kind and value == option for kind, option in zip(same, options, strict=True)):
             raise ValidationError(f"{name} must be {_listed([repr(o) for o in options])}, got {value!r}")
         return value
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ..dtypes import DataType
@@ -185,7 +185,7 @@ class Backend(ABC):
         """The data types that `operand` of `op` may have here; None for all that the specification allows."""
         return None
 
-    @cache  # noqa: B019  (back ends live as long as the process)
+    @lru_cache(1024)  # noqa: B019  (back ends live as long as the process; operations of users come and go)
     def limits(self, op: Op[..., Any]) -> Mapping[str, Limits]:
         """The limits of the specification, narrowed to what this back end supports."""
         narrowed = dict(op.limits)
@@ -207,7 +207,12 @@ def discover() -> dict[str, Backend]:
 
 
 def devices() -> list[Device]:
-    """The devices of all back ends, the preferred ones first."""
+    """The devices of all back ends, the preferred ones first; `create_context(device=…)` takes their names.
+
+    >>> import opweave as ow
+    >>> ow.devices()[-1].name
+    'reference'
+    """
     order = {"onnxruntime": 0, "reference": 9}
     backends = sorted(discover().values(), key=lambda backend: order.get(backend.name, 5))
     return [device for backend in backends for device in backend.devices()]

@@ -25,13 +25,20 @@ _traces: OrderedDict[Any, Program] = OrderedDict()
 _lock = Lock()
 
 
+def key_of(value: Any) -> Any:
+    """What tells the values of attributes apart in caches: 0.0 and -0.0, 1 and 1.0 and True are equal, and not the same."""
+    if isinstance(value, (tuple, list)):
+        return type(value), *map(key_of, value)
+    return type(value), repr(value) if isinstance(value, (float, np.floating)) else value
+
+
 def program_of(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mapping[str, Any]) -> Program:
     """The program of an operation's formula for given operands; those in sequences count one by one, absent ones not.
 
     Raises:
         ValidationError: the formula does not fit the operands; the message ends with the user's line.
     """
-    key: Any = (op, tuple(inputs.items()), tuple((name, type(v), v) for name, v in attributes.items()))
+    key: Any = (op, op.formula, tuple(inputs.items()), tuple((name, key_of(v)) for name, v in attributes.items()))
     try:
         with _lock:
             known = _traces.get(key)
@@ -163,4 +170,4 @@ class PreparedExpression:
         return self.kernel.bind(flat(inputs), list(outputs))
 
 
-__all__ = ["ExpressionKernel", "PreparedExpression", "flat", "program_of", "program_of_nodes"]
+__all__ = ["ExpressionKernel", "PreparedExpression", "flat", "key_of", "program_of", "program_of_nodes"]

@@ -13,33 +13,40 @@ results. Operands are read-only; absent ones are None. It fills `out` and return
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..errors import MLError, OperationError, require, user_line
+from ..errors import MLError, OperationError, ValidationError, require, user_line
 from . import Arrays, KernelCall
 
-_UNTOUCHED = 0xA5
-"""Bytes that results are filled with before the first run, to notice a kernel that does not write them."""
+_UNTOUCHED = (0xA5, 0x5A)
+"""Bytes that results are filled with before the first run, to notice a kernel that does not write them. Results that look so
+are computed a second time, over the other byte: they may happen to hold the first one."""
 
 
 class HostKernel:
     """A function that computes a node's results from views of its operands."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
+        require(callable(function), f"a kernel is a function, got {function!r}")
         self.function = function
-        self.python = getattr(function, "py_func", function)  # what Numba compiled
-        parameters = inspect.signature(self.python).parameters.values()
+        self.python = _source(function)
+        self.is_compiled = hasattr(function, "py_func")
+        try:
+            parameters = inspect.signature(getattr(function, "py_func", function)).parameters.values()
+        except ValueError:  # some functions written in C do not say
+            raise ValidationError(f"a kernel takes the operation's parameters and out, got {function!r}") from None
         known = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         fits = all(parameter.kind in known for parameter in parameters)
         self.names = [parameter.name for parameter in parameters]
         self.keywords = {parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY}
         require(
             fits and "out" in self.names,
-            f"a kernel takes the operation's parameters and out, got {inspect.signature(self.python)}",
+            f"a kernel takes the operation's parameters and out, got ({', '.join(map(str, parameters))})",
         )
 
     def prepare(self, call: KernelCall) -> PreparedHost:
@@ -65,10 +72,10 @@ class PreparedHost:
 
     @property
     def detail(self) -> str:
-        """Numba or NumPy, and where the function is."""
-        code = self.kernel.python.__code__
-        place = f"{code.co_filename.rpartition('/')[2]}:{code.co_firstlineno}"
-        return f"{'Numba' if self.kernel.python is not self.kernel.function else 'Python'} kernel, {place}"
+        """Numba or Python, and where the function is."""
+        code = getattr(self.kernel.python, "__code__", None)  # functions written in C have none
+        place = f", {code.co_filename.rpartition('/')[2]}:{code.co_firstlineno}" if code is not None else ""
+        return f"{'Numba' if self.kernel.is_compiled else 'Python'} kernel{place}"
 
     def bind(self, inputs: Mapping[str, Arrays], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
         """Make the views that the function gets; each run makes none."""
@@ -82,8 +89,11 @@ class PreparedHost:
 
         def run() -> None:
             if not self.proven:
-                for array in results:
-                    _bytes(array).fill(_UNTOUCHED)
+                self._prove(call, results)
+                return
+            call()
+
+        def call() -> None:
             try:
                 returned = function(*positional, **keywords)
             except MLError as error:
@@ -97,21 +107,33 @@ class PreparedHost:
                 raise OperationError(
                     f"{self.call.title}: a kernel fills out and returns None, got {type(returned).__name__}"
                 )
-            if not self.proven:
-                self._check_written(results)
 
         return run
 
-    def _check_written(self, results: Sequence[np.ndarray]) -> None:
-        """Require that the first run has changed all results."""
-        for number, array in enumerate(results):
-            if bool((_bytes(array) == _UNTOUCHED).all()):
-                name = f"out[{number}]" if len(results) > 1 else "out"
-                raise OperationError(
-                    f"{self.call.title}: the kernel did not write to {name}; assign to its elements ({name}[...] = …), an "
-                    "array that is only bound to the name is lost"
-                )
-        self.proven = True
+    def _prove(self, call: Callable[[], None], results: Sequence[np.ndarray]) -> None:
+        """Run the kernel for the first time, and require that it writes all results."""
+        untouched: list[int] = []
+        for byte in _UNTOUCHED:
+            for array in results:
+                _bytes(array).fill(byte)
+            call()
+            untouched = [k for k, array in enumerate(results) if bool((_bytes(array) == byte).all())]
+            if not untouched:
+                self.proven = True
+                return
+        name = f"out[{untouched[0]}]" if len(results) > 1 else "out"
+        raise OperationError(
+            f"{self.call.title}: the kernel did not write to {name}; assign to its elements ({name}[...] = …), an array "
+            "that is only bound to the name is lost"
+        )
+
+
+def _source(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The Python function that a callable runs: what Numba compiled, `partial` completes, or an object's `__call__`."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = getattr(function, "py_func", function)
+    return function if hasattr(function, "__code__") else type(function).__call__
 
 
 def _read_only(value: Arrays) -> Arrays:

@@ -133,15 +133,13 @@ def _ordered(graph: Graph, segments: list[Segment]) -> list[Segment]:
             if operand in wanted and operand not in segment.outputs:
                 segment.outputs.append(operand)
     ordered: dict[int, Segment] = {}
-
-    def place(segment: Segment) -> None:
-        # Levels are few, so that this does not go deep; parts of one level follow each other.
-        if id(segment) not in ordered:
-            for operand in segment.inputs:
-                if operand.node is not None:
-                    place(home[operand.node])
-            ordered[id(segment)] = segment
-
     for segment in sorted(segments, key=lambda segment: segment.nodes[-1].serial):
-        place(segment)
+        pending = [segment]
+        while pending:
+            makers = [home[operand.node] for operand in pending[-1].inputs if operand.node is not None]
+            missing = [maker for maker in makers if id(maker) not in ordered]
+            if not missing:
+                done = pending.pop()
+                ordered[id(done)] = done
+            pending += missing
     return list(ordered.values())
