@@ -103,7 +103,7 @@ class CustomOp(Op[..., Any]):
         """Declare what computes the operation on a device.
 
         - `@op.kernel("cpu")` above a function of NumPy views (`opweave.kernels.host`), or `op.kernel("cpu", function)`;
-        - `op.kernel("wasm", module, "export")`: a function of a WebAssembly module (`opweave.kernels.wasm`).
+        - `op.kernel("wasm", module, "export")`: a function of a WebAssembly module (`help(opweave.wasm)` says more).
 
         Raises:
             ValidationError: no such device, or what is no kernel: a function takes `out`, and the operation's parameters that

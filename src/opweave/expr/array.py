@@ -436,6 +436,15 @@ def store(array: Array) -> Array:
     """The same array, computed completely before others read it, instead of anew wherever it is used.
 
     Worth it for what is dear and used at several positions, as the first pass of a separable filter is.
+
+    >>> import numpy as np, opweave as ow
+    >>> @ow.expression
+    ... def blurred(x):
+    ...     h, w = x.shape
+    ...     rows = ow.expr.store(ow.expr.compute((h, w - 1), lambda i, j: x[i, j] + x[i, j + 1]))
+    ...     return ow.expr.compute((h - 1, w - 1), lambda i, j: (rows[i, j] + rows[i + 1, j]) / 4)
+    >>> blurred(np.float32([[0, 4], [4, 8]])).tolist()
+    [[4.0]]
     """
     source = Stored(_axes(array.shape), array.body)
     require(

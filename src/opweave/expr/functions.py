@@ -141,7 +141,18 @@ def arg_min(x: Array, axis: int, *, keep_dimensions: bool = False) -> Array:
 
 
 def sum_over(extents: int | Sequence[int], function: Callable[..., Any]) -> Array:
-    """The sum of `function(r, …)` for all positions in `extents`: one size, or several."""
+    """The sum of `function(r, …)` for all positions in `extents`: one size, or several.
+
+    >>> import numpy as np, opweave as ow
+    >>> @ow.expression
+    ... def product(a, b):
+    ...     return ow.expr.compute(
+    ...         (a.shape[0], b.shape[1]),
+    ...         lambda i, j: ow.expr.sum_over(a.shape[1], lambda k: a[i, k] * b[k, j]),
+    ...     )
+    >>> product(np.float32([[1, 2]]), np.float32([[3], [4]])).tolist()
+    [[11.0]]
+    """
     return over("sum", extents, function)
 
 
