@@ -34,7 +34,7 @@ class Timing:
     part: bool
 
     def __str__(self) -> str:
-        ways = f"woven {_milliseconds(self.woven)}, with NumPy around the network {_milliseconds(self.around)}"
+        ways = f"in one graph {_milliseconds(self.woven)}, with NumPy around the network {_milliseconds(self.around)}"
         return f"{ways} ({self.around / self.woven:.2f}x)" + (", of one window" if self.part else "")
 
 
