@@ -7,11 +7,12 @@ and kept, and the graph is compiled in the background when it comes again.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import RLock
@@ -44,6 +45,7 @@ LARGEST = 2048
 
 _entries: OrderedDict[Any, Recurring] = OrderedDict()
 _singles: deque[Template] = deque()
+_gone: deque[Hashable] = deque()
 _lock = RLock()
 
 
@@ -179,7 +181,7 @@ def _run(context: MLContext, wanted: Sequence[Array]) -> None:
     for (_, _, array), value in zip(kept, outputs, strict=True):
         array._array = value  # first: who looks without the lock looks at this
         array._node = None
-    for node in nodes:
+    for node in reversed(nodes):  # the last first: it gives back the results of those before
         if not any(map(_is_open, node.outputs)):
             node.inputs = ()
 
@@ -208,7 +210,7 @@ def _run_together(
     signature, leaves = _signature(context, nodes, kept)
     inputs = [array._values() for array in leaves]
     executable = None
-    if len(nodes) <= LARGEST:
+    if sum([node.template.size for node in nodes]) <= LARGEST:
         entry = _entry(signature)
         executable = entry.executable or entry.come(_Plan(context, nodes, kept).compiled)
     if executable is None:
@@ -332,6 +334,7 @@ def _is_open(output: ref[Array]) -> bool:
 
 
 def _entry(signature: Any) -> Recurring:
+    _sweep()
     entry = _entries.get(signature)
     if entry is None:
         entry = _entries[signature] = Recurring()
@@ -340,6 +343,23 @@ def _entry(signature: Any) -> Recurring:
     else:
         _entries.move_to_end(signature)
     return entry
+
+
+def forget(serial: Hashable) -> None:
+    """Drop the graphs that a template is part of, now or when another thread is done with them; never waits."""
+    _gone.append(serial)
+    if _lock.acquire(blocking=False):
+        try:
+            _sweep()
+        finally:
+            _lock.release()
+
+
+def _sweep() -> None:
+    while _gone:
+        serial = _gone.popleft()
+        for signature in [signature for signature in _entries if serial in signature]:
+            _entries.pop(signature, None)
 
 
 def _single(template: Template, context: MLContext) -> Executable:
@@ -432,7 +452,7 @@ class _Plan:
 # ---------------------------------------------------------------------------------------------------------------------
 # Errors
 
-_CALL = re.compile(r"(\w+) '@(\d+)'")
+_CALL = re.compile(r"(\w+) '@(\d+)(?:/([^']*))?'")
 """How a call is named in the errors of a graph, see `_Plan.graph`."""
 
 
@@ -449,10 +469,10 @@ def _locate_in(error: MLError, nodes: Sequence[Pending]) -> None:
 
     def name(match: re.Match[str]) -> str:
         number = int(match[2])
-        if number >= len(nodes) or nodes[number].template.op.name != match[1]:
+        if number >= len(nodes) or (match[3] is None and nodes[number].template.op.name != match[1]):
             return match[0]
         found.append(nodes[number])
-        return title(match[1], nodes[number].label)
+        return title(match[1], nodes[number].label if match[3] is None else match[3])
 
     text = _CALL.sub(name, str(error))
     if found:
@@ -470,6 +490,9 @@ def _after_fork() -> None:
     """A child has none of the threads of the engines, and nobody who would give the lock back."""
     global _lock
     _lock = lazy._lock = RLock()
+    # To end an engine's session is to wait for its threads, for ever: those that came from the parent are never let go.
+    lost = [[entry.executable for entry in _entries.values()], [template.executable for template in _singles]]
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(lost))
     _entries.clear()
     for template in _singles:
         template.executable = None

@@ -7,7 +7,7 @@ once: what follows from the data types, shapes and attributes is kept as a `Temp
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -77,6 +77,7 @@ class Template:
         numbers: the data types of operands that were given as Python's numbers, by their numbers.
         serial: tells templates apart.
         executable: the operation on its own, once that was needed, on the one device that the template is for.
+        size: how many operations it stands for.
     """
 
     op: Op[..., Any]
@@ -86,8 +87,9 @@ class Template:
     codes: tuple[int, ...]
     operands: tuple[Desc, ...]
     numbers: Mapping[int, DataType]
-    serial: int
+    serial: Hashable
     executable: Executable | None = None
+    size: int = 1
 
     def add_to(self, builder: Operations, operands: Sequence[Operand], label: str = "") -> tuple[Operand, ...]:
         """Add a node for the call to a graph."""
@@ -310,7 +312,8 @@ class _Adopted(Array):
         with _lock:
             locked = _locked.get(id(owner)) or _locked.setdefault(id(owner), _Locked(owner))
             locked.count += 1
-            if array.flags.writeable:
+            # What comes by DLPack could not be made writable again.
+            if array.flags.writeable and type(owner.base).__name__ != "PyCapsule":
                 array.flags.writeable = False
                 locked.arrays.append(array)
 
@@ -469,9 +472,9 @@ def _note(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
                 raise ValidationError(f"{title(op.name, label)}: takes a sequence of arrays, got {value!r}")
             key.append(len(value))
             for item in value:
-                context = _take(op, item, key, inputs, context)
+                context = _take(op, label, item, key, inputs, context)
         else:
-            context = _take(op, value, key, inputs, context)
+            context = _take(op, label, value, key, inputs, context)
     if context is None:
         context = current_context()
     key += (context._device.name, context._power_preference)
@@ -552,7 +555,7 @@ def _scalar(op: Op[..., Any], label: str, context: MLContext, value: int | float
 
 
 def _take(
-    op: Op[..., Any], value: Any, key: list[Any], inputs: list[Any], context: MLContext | None
+    op: Op[..., Any], label: str, value: Any, key: list[Any], inputs: list[Any], context: MLContext | None
 ) -> MLContext | None:
     """Note an operand that may be anything: what tells it from others goes to `key`, itself to `inputs`."""
     own: MLContext | None = None
@@ -568,18 +571,19 @@ def _take(
         own = value.context
     else:
         if type(value) is not np.ndarray:
-            value = as_array(value, op.name)
+            value = as_array(value, f"{title(op.name, label)}: an operand")
         largest = (context or current_context())._backend.max_byte_length
         found = _kinds.get((value.dtype, value.shape, largest))
         if found is None:
-            desc = check_desc(describe(value, op.name), largest, f"{op.name}: an operand")
+            what = f"{title(op.name, label)}: an operand"
+            desc = check_desc(describe(value, what), largest, what)
             if len(_kinds) > KINDS:
                 _kinds.clear()
             found = _kinds[value.dtype, value.shape, largest] = desc, code_of(desc)
         key.append(found[1])
     inputs.append(value)
     if own is not None and context is not None and own is not context:
-        raise ValidationError(f"{op.name}: the operands belong to several contexts")
+        raise ValidationError(f"{title(op.name, label)}: the operands belong to several contexts")
     return context or own
 
 
@@ -618,12 +622,13 @@ def _validated(
     """Validate a call by adding it to a graph, and remember what came of it."""
     recorder = _Recorder(context)
     flags = op.flags
+    what = f"{title(op.name, label)}: an operand"
     slots: dict[str, Any] = dict.fromkeys(op.operands)
     operands: list[Desc | None] = []  # None for numbers, whose data type is not known yet
     numbers: dict[str, int] = {}
 
     def stand_in(value: Any) -> Any:
-        desc = value.desc if isinstance(value, (Array, MLTensor)) else describe(as_array(value, op.name), op.name)
+        desc = value.desc if isinstance(value, (Array, MLTensor)) else describe(as_array(value, what), what)
         operands.append(desc)
         return Operand(recorder, desc, name=f"x{len(operands) - 1}")
 

@@ -1,0 +1,763 @@
+"""Operations called on arrays: what is noted, what is written, what is kept safe, and what errors say."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable, Iterator
+from threading import Barrier, Thread
+from typing import Any
+from weakref import ref
+
+import numpy as np
+import pytest
+
+import opweave as ow
+from opweave import memory
+from opweave.runtime import deferred, lazy, recurring
+
+STATISTICS = ow.ops.statistics
+
+
+@pytest.fixture(autouse=True)
+def _from_zero() -> Iterator[None]:
+    before = ow.ops.compile_now(False)
+    STATISTICS.reset()
+    yield
+    ow.ops.compile_now(before)
+
+
+@pytest.fixture
+def x() -> ow.Array:
+    return ow.array([[1.0, -2.0, 3.0], [-4.0, 5.0, -6.0]])
+
+
+def counts() -> tuple[int, int]:
+    """Results that were written, and those that were not."""
+    return STATISTICS.values, STATISTICS.dropped
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Arrays
+
+
+@pytest.mark.parametrize(
+    ("values", "data_type", "expected"),
+    [
+        ([1.5, 2], None, "float32[2]"),
+        ([1, 2], None, "int32[2]"),
+        ([True, False], None, "uint8[2]"),
+        (3, None, "int32[]"),
+        (2.5, "float16", "float16[]"),
+        (np.float64(1), "float32", "float32[]"),
+        (np.ones((2, 1), "int8"), None, "int8[2, 1]"),
+        (np.ones(2), "float32", "float32[2]"),
+        ([2**40], "int64", "int64[1]"),
+        (np.ones((4, 4), "float32")[::2, 1:3], None, "float32[2, 2]"),
+    ],
+)
+def test_arrays_are_made_of_anything_with_numbers(values: Any, data_type: Any, expected: str) -> None:
+    made = ow.array(values, data_type)
+    assert str(made.desc) == expected
+    np.testing.assert_array_equal(made.numpy(), np.asarray(values))
+
+
+@pytest.mark.parametrize(
+    ("values", "data_type", "message"),
+    [
+        ([2**40], None, r"values in \[1099511627776, 1099511627776\] are not all values of int32; data_type= takes a wider"),
+        ([-1], "uint8", r"values in \[-1, -1\] are not all values of uint8"),
+        ([[1], [1, 2]], None, "values must be numbers in lists of the same lengths"),
+        (["a"], None, "values must be numbers that a data type of WebNN can hold, got str"),
+        ([object()], None, "values must be numbers that a data type of WebNN can hold, got object"),
+        ([1j], None, "values must be numbers .*, got complex128"),
+        ([2**70], None, "values must be numbers .*, got object"),
+        (np.ones(2), None, "values: float64 is not a data type of WebNN"),
+        ([], None, r"values must have dimensions in \[1, 2147483647\], got \[0\]"),
+        (np.ones((1,) * 9, "int8"), None, "values must have at most 8 dimensions, got 9"),
+        ([1.0], "float64", "data type must be one of .*, got 'float64'"),
+    ],
+)  # fmt: skip
+def test_what_is_no_array(values: Any, data_type: Any, message: str) -> None:
+    with pytest.raises(ow.ValidationError, match=message):
+        ow.array(values, data_type)
+
+
+def test_an_array_behaves_like_one(x: ow.Array) -> None:
+    y = x * 2
+    assert (y.shape, y.ndim, y.rank, y.size, y.dtype, y.data_type) == ((2, 3), 2, 2, 6, np.float32, "float32")
+    assert len(y) == 2
+    assert [row.tolist() for row in y] == [[2, -4, 6], [-8, 10, -12]]
+    assert y[1, -1].item() == -12.0
+    assert float(y[0, 0]) == 2.0
+    assert int(y[0, 0]) == 2
+    assert f"{y[0, 0]:.2f}" == "2.00"
+    assert bool(y[0, 0])
+    assert 10 in y
+    assert 11 not in y
+    assert np.asarray(y).dtype == np.float32
+    assert np.asarray(y, "float64").dtype == np.float64
+    assert list(range(ow.array(3))) == [0, 1, 2]
+    assert copy.copy(y) is y
+    assert copy.deepcopy([y])[0] is y
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(y)
+    with pytest.raises(ow.ValidationError, match=r"item\(\) takes an array of one element, got float32\[2, 3\]"):
+        y.item()
+    with pytest.raises(TypeError, match=r"an index must be an integer, got an array float32\[\]"):
+        range(y[0, 0])
+    with pytest.raises(AttributeError, match="an array has no attribute or operation 'rely'"):
+        y.rely()
+    with pytest.raises(ValueError, match="read-only"):
+        y.numpy()[0] = 1
+
+
+def test_operators(x: ow.Array) -> None:
+    a, b = x.numpy(), np.float32([[2, 4, 8], [1, 2, 4]])
+    pairs = [
+        (x + b, a + b), (b + x, b + a), (x - b, a - b), (b - x, b - a), (x * b, a * b), (b * x, b * a),
+        (x / b, a / b), (b / x, b / a), (1 - x, 1 - a), (1.0 / x, 1 / a), (x**2, a**2), (2**x, 2**a),
+        (-x, -a), (abs(x), abs(a)), (x @ b.T, a @ b.T), (b @ ow.array(a.T), b @ a.T), (np.float32(2) * x, 2 * a),
+        (x.greater(0.0), (a > 0).astype("uint8")), (x.equal(b), (a == b).astype("uint8")), (x[:, ::-2], a[:, ::-2]),
+        (x[None, 1], a[None, 1]), (x[..., 1:], a[..., 1:]),
+    ]  # fmt: skip
+    for ours, theirs in pairs:
+        np.testing.assert_allclose(ours.numpy(), theirs, rtol=1e-5)
+
+
+def test_nan_and_the_sign_of_zero_are_numbers_of_their_own() -> None:
+    x = ow.array([1.0, -1.0])
+    for zero in (0.0, -0.0, 0.0):
+        np.testing.assert_array_equal(np.signbit((x * zero).numpy()), [zero.hex()[0] == "-", zero.hex()[0] != "-"])
+        padded = ow.ops.pad(x, [0], [1], value=zero)
+        assert bool(np.signbit(padded.numpy()[-1])) == (zero.hex()[0] == "-")
+    assert np.isnan((x + float("nan")).numpy()).all()
+    assert (x + float("inf")).tolist() == [float("inf")] * 2
+    assert (x * 10**400).tolist() == [float("inf"), -float("inf")]
+
+
+def test_repr_computes_nothing(x: ow.Array) -> None:
+    y = ow.ops.relu(x, label="first")
+    assert repr(y) == "<Array float32[2, 3], pending: relu 'first'>"
+    assert y.pending
+    y.numpy()
+    assert repr(y) == "<Array [[1., 0., 3.],\n        [0., 5., 0.]], float32[2, 3]>"
+
+
+def test_dlpack_both_ways(x: ow.Array) -> None:
+    torch = pytest.importorskip("torch")
+    there = torch.from_dlpack(x + 1)
+    assert there.tolist() == (x.numpy() + 1).tolist()
+    back = ow.ops.relu(torch.tensor([-1.0, 2.0]))
+    assert back.tolist() == [0, 2]
+    kept = np.ones(3, "float32")
+    adopted = ow.array(kept, copy=False)
+    assert torch.from_dlpack(adopted).data_ptr() == kept.ctypes.data
+    assert not np.from_dlpack(adopted).flags.writeable
+
+
+def test_operands_of_graphs_and_arrays_meet_in_the_graph(x: ow.Array) -> None:
+    context = ow.ml.create_context(device="cpu")
+    builder = ow.MLGraphBuilder(context)
+    operand = builder.input("a", "float32", [2, 3])
+    graph = builder.build({"y": x + operand * x})
+    assert context.compute(graph, {"a": np.ones((2, 3), "float32")})["y"].tolist() == (2 * x.numpy()).tolist()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What calls have in common
+
+
+def test_calls_that_differ_never_share_what_is_known() -> None:
+    seen = []
+
+    @ow.op
+    def noted(self: Any, x: ow.MLOperand, first: Any = None, second: Any = None) -> ow.Desc:
+        seen.append((first, second))
+        return x.desc
+
+    @noted.kernel("cpu")
+    def _(x: np.ndarray, first: Any, second: Any, out: np.ndarray) -> None:
+        out[...] = 0
+
+    x = ow.array([1.0])
+    values = [1, True, 1.0, np.int32(1), np.float32(1), "1", (1,), (True,), (1.0,), ("first",), "first", 0.0, -0.0, None,
+              (1, (2,)), ((1, 2),), [1, [2]], np.array([1, 2]), np.array([1, 3]), np.array([1, 2], "int8")]  # fmt: skip
+    for value in values:
+        for call in (lambda v: noted(x, v), lambda v: noted(x, None, v), lambda v: noted(x, second=v)):
+            before = len(seen)
+            call(value)
+            if value is not None:
+                known = len(seen) == before
+                assert not known or call.__code__.co_consts[-1] == ("second",), (value, "is taken for another")
+            call(value)
+            assert len(seen) <= before + 1, (value, "is validated again")
+    before = len(seen)
+    noted(x, second=2, first=3)
+    noted(x, first=3, second=2)
+    assert seen[before:] == [(3, 2), (3, 2)]
+    noted(x, first=2, second=3)
+    assert seen[-1] == (2, 3)
+
+
+def test_attributes_that_cannot_be_compared_are_validated_each_time() -> None:
+    @ow.op
+    def shifted(self: Any, x: ow.MLOperand, by: Any) -> ow.Desc:
+        return x.desc
+
+    @shifted.kernel("cpu")
+    def _(x: np.ndarray, by: dict[str, float], out: np.ndarray) -> None:
+        out[...] = x + by["value"]
+
+    x, by = ow.array([1.0]), {"value": 1.0}
+    first = shifted(x, by)
+    assert first.tolist() == [2.0]
+    by["value"] = 5.0
+    assert shifted(x, by).tolist() == [6.0]
+    assert shifted.templates == {}
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: ow.ops.relu([1.0]), "^relu: an operand must be an array or a buffer, got list"),
+        (lambda x: ow.ops.relu(np.ones(2), label="a"), "^relu 'a': an operand: float64 is not a data type of WebNN"),
+        (lambda x: ow.ops.relu(np.ones((0, 2), "float32")), r"^relu: an operand must have dimensions in .*, got \[0, 2\]"),
+        (lambda x: ow.ops.relu(np.array([object()])), "^relu: an operand: object is not a data type of WebNN"),
+        (lambda x: ow.ops.add(x, True), "^add: an operand must be an array or a buffer, got bool"),
+        (lambda x: ow.ops.add(2.0, 3.0), "^add: a must be an operand, got 2.0"),
+        (lambda x: ow.ops.concat([x, 1.0], 0), "^concat: an operand must be an array or a buffer, got float"),
+        (lambda x: ow.ops.concat(x, 0), "^concat: takes a sequence of arrays, got <Array"),
+        (lambda x: ow.ops.reduce_sum(x, axes=0), "^reduce_sum: axes must be a sequence, got 0"),
+        (lambda x: ow.ops.reduce_sum(x, axes=[2]), r"^reduce_sum: .*\[2\]"),
+        (lambda x: ow.ops.reduce_sum(x, keep_dimensions=1), "^reduce_sum: keep_dimensions must be True or False, got 1"),
+        (lambda x: ow.ops.softmax(x), "^softmax: the argument 'axis' is missing"),
+        (lambda x: ow.ops.softmax(x, 0, 1), "^softmax: takes 2 positional arguments, got 3"),
+        (lambda x: ow.ops.softmax(x, 0, axis=0), "^softmax: axis is given twice"),
+        (lambda x: ow.ops.relu(x, lable="a"), "^relu: has no argument 'lable'; it takes input"),
+        (lambda x: ow.ops.relu(x, label=3), "^relu: label must be a string, got 3"),
+        (lambda x: ow.ops.matmul(x, x, label="w"), "^matmul 'w': "),
+        (lambda x: ow.array([1, 2]) + 1.5, "^add: 1.5 is not a value of int32"),
+        (lambda x: ow.array([1, 2]) + 2**40, "^add: 1099511627776 is not a value of int32"),
+        (lambda x: x[5], "^index 5 is out of range for axis 0 with 2 elements"),
+        (lambda x: ow.read(np.ones(2)), "^read takes arrays of opweave, got ndarray"),
+    ],
+)  # fmt: skip
+def test_wrong_calls_fail_where_they_are_made(x: ow.Array, function: Callable[[ow.Array], Any], message: str) -> None:
+    ow.ops.reduce_sum(x, keep_dimensions=True)
+    ow.array([1, 2]) + 1.0  # 1.5 would be the same call, but for the value
+    for _ in range(2):
+        with pytest.raises(ow.ValidationError, match=message):
+            function(x)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is written
+
+
+def test_only_what_can_be_asked_for_is_written(x: ow.Array) -> None:
+    ((x + 1).relu() * 2).numpy()
+    assert counts() == (1, 2)
+
+
+@pytest.mark.parametrize("held", ["variable", "list", "closure", "attribute", "bound method", "consumer", "generator"])
+def test_what_somebody_holds_is_written(x: ow.Array, held: str) -> None:
+    def middle() -> ow.Array:
+        made: ow.Array = x + 1
+        return made
+
+    def closing(array: ow.Array) -> Callable[[], ow.Array]:
+        return lambda: array
+
+    def waiting(array: ow.Array) -> Iterator[ow.Array]:
+        yield array
+        yield array
+
+    holders: dict[str, Callable[[ow.Array], Any]] = {
+        "variable": lambda a: a,
+        "list": lambda a: [a],
+        "closure": closing,
+        "attribute": lambda a: type("Holder", (), {"array": a}),
+        "bound method": lambda a: a.relu,
+        "consumer": lambda a: a * 3,
+        "generator": waiting,
+    }
+    array = middle()
+    holder = holders[held](array)
+    if held == "generator":
+        next(holder)
+    result = array.tanh()
+    watched = ref(array)
+    del array
+    result.numpy()
+    assert counts() == (2, 0)
+    found = watched()
+    assert found is not None
+    assert not found.pending
+    assert not hasattr(holder, "pending") or held in ("variable", "consumer")
+
+
+def test_a_weak_reference_holds_nothing(x: ow.Array) -> None:
+    array = x + 1
+    watched = ref(array)
+    result = array.tanh()
+    del array
+    result.numpy()
+    assert counts() == (1, 1)
+    assert watched() is None
+
+
+def test_results_of_several_are_written_one_by_one(x: ow.Array) -> None:
+    left, right = ow.ops.split(x * 2, [1, 2], axis=1)
+    del left
+    assert right.tolist() == [[-4.0, 6.0], [10.0, -12.0]]
+    assert counts() == (1, 2)
+
+
+def test_an_operand_twice_is_one_holder_less(x: ow.Array) -> None:
+    y = x + 1
+    z = y * y
+    del y
+    z.numpy()
+    assert counts() == (1, 1)
+
+
+def test_a_profile_says_what_was_written_and_why(x: ow.Array) -> None:
+    ow.ops.compile_now()
+    with ow.ops.profile() as records:
+        y = ow.ops.add(x, 1.0, label="held")
+        z = y.relu() * 2
+        z.numpy()
+        (z + 1).numpy()
+    first, second = records
+    assert first.calls == ("add 'held'", "relu", "mul")
+    assert first.how == "one graph"
+    assert first.written == (("add 'held'", "float32[2, 3]", "held elsewhere"), ("mul", "float32[2, 3]", "asked for"))
+    assert (first.dropped, first.copies) == (1, 0)
+    assert first.places[0].startswith("test_op_level.py, line ")
+    assert str(first).splitlines()[1:] == [
+        "  add 'held' -> float32[2, 3]: held elsewhere",
+        "  mul -> float32[2, 3]: asked for",
+    ]
+    assert (second.calls, second.how) == (("add",), "one by one")
+    (x + 1).numpy()
+    assert len(records) == 2
+
+
+def test_several_reads_are_one_graph(x: ow.Array) -> None:
+    ow.ops.compile_now()
+    y = x + 1
+    a, b = ow.read(y.relu(), y * 2)
+    assert STATISTICS.graphs == 1
+    np.testing.assert_array_equal(a, np.maximum(x.numpy() + 1, 0))
+    np.testing.assert_array_equal(b, (x.numpy() + 1) * 2)
+
+
+def test_intermediates_are_not_copied() -> None:
+    x = np.ones((3, 5), "float32")
+    before = memory.copies.count
+    (ow.ops.relu(x) @ x.T.copy() + 1).numpy()
+    assert memory.copies.count == before
+    ow.ops.relu(x.T).numpy()
+    assert memory.copies.count == before + 1
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# When it is compiled
+
+
+def test_what_recurs_is_compiled_in_the_background(x: ow.Array) -> None:
+    def once() -> np.ndarray:
+        values: np.ndarray = ((x * 2 + 1).tanh() - 0.625).numpy()
+        return values
+
+    first = once()
+    assert (STATISTICS.operations, STATISTICS.compiled) == (4, 0)
+    once()
+    ow.ops.wait()
+    assert (STATISTICS.compiled, STATISTICS.graphs) == (1, 0)
+    np.testing.assert_allclose(once(), first, rtol=1e-6)
+    assert (STATISTICS.compiled, STATISTICS.graphs) == (1, 1)
+
+
+def test_a_graph_that_is_refused_runs_one_by_one(x: ow.Array, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(plan: Any) -> Any:
+        if len(plan.templates) > 1:
+            raise ow.OperationError("too large for me")
+        return compiled(plan)
+
+    compiled = deferred._Plan.compiled
+    monkeypatch.setattr(deferred._Plan, "compiled", refuse)
+    ow.ops.compile_now()
+    expected = np.arctan(1) * 0 + (x.numpy() * 3 + 0.5) * 7
+    for _ in range(3):
+        np.testing.assert_allclose(((x * 3 + 0.5) * 7).numpy(), expected, rtol=1e-6)
+    assert (STATISTICS.refused, STATISTICS.operations) == (1, 9)
+
+
+def test_an_error_of_the_compiler_itself_is_shown_and_the_next_graph_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    thing, other = recurring.Recurring(), recurring.Recurring()
+
+    def break_down() -> Any:
+        raise KeyError("a bug")
+
+    seen = []
+    monkeypatch.setattr("threading.excepthook", lambda args: seen.append(args.exc_type))
+    for _ in range(2):
+        thing.come(break_down)
+    recurring.background.wait()
+    for _ in range(2):
+        other.come(lambda: "made")  # type: ignore[arg-type,return-value]
+    recurring.background.wait()
+    assert seen == [KeyError]
+    assert thing.executable is None
+    assert other.executable == "made"
+
+
+def run(code: str, **environment: str) -> str:
+    import os
+
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env={**os.environ, **environment}
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    return result.stdout
+
+
+def test_the_environment_says_when() -> None:
+    code = """
+import opweave as ow
+(ow.array([1.0]) + 1 + 2).numpy()
+print(ow.ops.statistics.compiled, ow.ops.compile_now(False))
+"""
+    assert run(code, OPWEAVE_COMPILE="now") == "1 True\n"
+    assert run(code, OPWEAVE_COMPILE="background") == "0 False\n"
+    code = "import opweave as ow\ntry: ow.ops.compile_now()\nexcept ow.ValidationError as error: print(error)"
+    assert run(code, OPWEAVE_COMPILE="later").endswith("OPWEAVE_COMPILE must be 'now' or 'background', got 'later'\n")
+
+
+def test_the_interpreter_ends_while_graphs_are_compiled() -> None:
+    code = """
+import numpy as np, opweave as ow
+for size in range(1, 30):
+    x = ow.array(np.ones((size, size), "float32"))
+    for _ in range(2):
+        y = x
+        for _ in range(20):
+            y = (y @ x).tanh()
+        y.numpy()
+print("end")
+"""
+    assert run(code) == "end\n"
+
+
+@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="there is no fork here")
+def test_a_child_process_computes_as_well() -> None:
+    code = """
+import os, sys, warnings
+warnings.simplefilter("ignore")
+import numpy as np, opweave as ow
+x = ow.array(np.ones((300, 300), "float32"))
+def work():
+    return float((x @ x).relu()[0, 0] + 1)
+for _ in range(3):
+    work()
+    ow.ops.wait()
+pending = x @ x + 2
+child = os.fork()
+if child == 0:
+    results = [work() for _ in range(4)]
+    ow.ops.wait()
+    print(results[-1], work(), pending.numpy()[0, 0], flush=True)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print(work())
+"""
+    assert run(code) == "301.0 301.0 302.0\n301.0\n"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Memory of others
+
+
+def test_an_array_is_read_only_while_something_pending_reads_it() -> None:
+    mine = np.ones(3, "float32")
+    y = ow.ops.relu(mine) + 1
+    with pytest.raises(ValueError, match="read-only"):
+        mine[0] = 5
+    assert y.tolist() == [2, 2, 2]
+    mine[0] = 5
+    y = ow.ops.neg(mine)
+    del y
+    mine[0] = 6
+    view = ow.array(mine, copy=False)
+    with pytest.raises(ValueError, match="read-only"):
+        mine[0] = 7
+    assert np.shares_memory(view.numpy(), mine)
+    del view
+    mine[0] = 7
+
+
+def test_views_and_contexts_that_share_memory_are_given_back_together() -> None:
+    whole = np.ones((2, 3), "float32")
+    part = whole[1]
+    with ow.ml.create_context(device="reference"):
+        first = ow.ops.relu(part)
+    second = ow.ops.relu(whole)
+    third = ow.ops.relu(part)
+    del first
+    assert not part.flags.writeable
+    assert not whole.flags.writeable
+    third.numpy()
+    assert not part.flags.writeable
+    del second
+    assert part.flags.writeable
+    assert whole.flags.writeable
+
+
+def test_read_only_arrays_stay_so() -> None:
+    mine = np.ones(3, "float32")
+    mine.flags.writeable = False
+    ow.ops.relu(mine).numpy()
+    assert not mine.flags.writeable
+
+
+def test_tensors_are_written_after_what_reads_them() -> None:
+    context = ow.ml.create_context(device="cpu")
+    source, target = (context.create_tensor("float32", [2], readable=True, writable=True) for _ in range(2))
+    builder = ow.MLGraphBuilder(context)
+    graph = builder.build({"y": builder.input("x", "float32", [2]) + 1.0})
+    context.write_tensor(source, np.float32([1, 2]))
+    seen = []
+    for number in range(4):
+        seen.append((ow.ops.neg(source), [-number - 1, -number - 2]))
+        held = ow.array(target, copy=False)
+        seen.append((held * 2, (2 * target.numpy()).tolist()))
+        context.dispatch(graph, {"x": source}, {"y": target})
+        assert not seen[-1][0].pending
+        assert seen[-2][0].pending
+        context.write_tensor(source, np.float32([number + 2, number + 3]))
+        assert not seen[-2][0].pending
+    for array, expected in seen:
+        assert array.tolist() == expected
+    assert ow.array(source).context is context
+
+
+def test_a_tensor_is_not_written_while_what_reads_it_fails() -> None:
+    context = ow.ml.create_context(device="cpu")
+    tensor = context.create_tensor("float32", [1], readable=True, writable=True)
+    array = failing(ow.array(tensor, copy=False))
+    for _ in range(2):
+        with pytest.raises(ow.OperationError, match="the kernel raised RuntimeError: no"):
+            context.write_tensor(tensor, np.float32([1]))
+    del array
+    context.write_tensor(tensor, np.float32([1]))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Errors when values are read
+
+
+@ow.op
+def failing(self: Any, x: ow.MLOperand, when: float = 0.0) -> ow.Desc:
+    return x.desc
+
+
+@failing.kernel("cpu")
+def _(x: np.ndarray, when: float, out: np.ndarray) -> None:
+    if x.flat[0] == when:
+        raise RuntimeError("no")
+    out[...] = x
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_errors_say_which_call_it_was(at_once: bool) -> None:
+    ow.ops.compile_now(at_once)
+    x = ow.array([1.0])
+    good = failing(x, when=7.0, label="good")
+    y = x - 1
+    bad = failing(y, label="second"); line = sys._getframe().f_lineno  # fmt: skip  # noqa: E702
+    result = good + bad
+    for _ in range(2):
+        with pytest.raises(ow.OperationError) as caught:
+            result.numpy()
+        text = str(caught.value)
+        assert text.startswith("failing 'second': the kernel raised RuntimeError: no")
+        assert text.endswith(f"(called in test_op_level.py, line {line})")
+        assert text.count("called in") == 1
+        assert isinstance(caught.value.__cause__, RuntimeError)
+        assert result.pending
+        assert bad.pending
+    assert y.tolist() == [0.0]
+    assert good.tolist() == [1.0]
+    assert (good * 2).tolist() == [2.0]
+    with pytest.raises(ow.OperationError, match=rf"^failing 'second': .*line {line}\)$"):
+        bad.numpy()
+
+
+def test_a_lost_context_says_so() -> None:
+    context = ow.ml.create_context(device="cpu")
+    with context:
+        y = ow.array([1.0]) + 1
+    context.destroy()
+    with pytest.raises(ow.InvalidStateError, match="the context is lost"):
+        y.numpy()
+    assert (ow.array([1.0]) + 1).tolist() == [2.0]
+
+
+def test_contexts_do_not_mix() -> None:
+    with ow.ml.create_context(device="reference") as reference:
+        a = ow.array([1.0]) + 1
+    assert a.context is reference
+    b = ow.array([1.0])
+    for call in (lambda: a + b, lambda: ow.ops.concat([b, a], 0)):
+        with pytest.raises(ow.ValidationError, match="the operands belong to several contexts"):
+            call()
+    assert [values.tolist() for values in ow.read(a, b + 1, a * 2)] == [[2.0], [2.0], [4.0]]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Threads
+
+
+def test_threads_share_arrays() -> None:
+    mine = np.linspace(-1, 1, 64, dtype="float32").reshape(8, 8)
+    shared = ow.ops.tanh(mine) @ mine
+    expected = np.tanh(mine) @ mine
+    start, errors = Barrier(6), []
+
+    def work(seed: int) -> None:
+        try:
+            start.wait()
+            for turn in range(30):
+                number = float(turn % 3 + seed % 2)
+                y = shared * number + ow.ops.relu(mine)
+                if turn % 4 == seed % 4:
+                    shared.numpy()
+                np.testing.assert_allclose(y.numpy(), expected * number + np.maximum(mine, 0), rtol=1e-4, atol=1e-5)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert not shared.pending
+
+
+def test_threads_write_tensors_between_reads() -> None:
+    context = ow.ml.create_context(device="cpu")
+    tensor = context.create_tensor("float32", [256], readable=True, writable=True)
+    stop = False
+
+    def write() -> None:
+        number = 0
+        while not stop:
+            number += 1
+            context.write_tensor(tensor, np.full(256, number, "float32"))
+
+    writer = Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(200):
+            values = (ow.ops.relu(tensor) + 1).numpy()
+            assert values.min() == values.max()
+    finally:
+        stop = True
+        writer.join()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Memory
+
+
+def test_chains_that_nobody_reads_run_by_themselves() -> None:
+    x = ow.array([0.0])
+    for _ in range(3 * lazy.LONGEST):
+        x = x + 1
+    assert STATISTICS.operations + STATISTICS.graphs > lazy.LONGEST
+    assert x.item() == 3 * lazy.LONGEST
+
+
+def test_what_is_read_holds_nothing_of_what_it_was_made_of() -> None:
+    mine = np.ones(1000, "float32")
+    first = ow.ops.relu(mine)
+    second = first + 1
+    result = second * 2
+    watched = [ref(first), ref(second), ref(mine)]
+    del first, second, mine
+    result.numpy()
+    assert [array() for array in watched] == [None] * 3
+
+
+def test_operations_that_are_dropped_are_gone() -> None:
+    def make() -> Any:
+        big = np.ones(1000)
+
+        @ow.op
+        def temporary(self: Any, x: ow.MLOperand) -> ow.Desc:
+            return x.desc
+
+        @temporary.kernel("cpu")
+        def _(x: np.ndarray, out: np.ndarray) -> None:
+            out[...] = x + big[0]
+
+        assert temporary(ow.array([1.0])).tolist() == [2.0]
+        return ref(temporary)
+
+    made = [make() for _ in range(4)]
+    deferred._singles.clear()
+    ow.ml.create_context(device="cpu").backend.limits.cache_clear()  # type: ignore[attr-defined]  # bounded
+    gc.collect()
+    assert [op() for op in made] == [None] * 4
+
+
+def test_caches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lazy, "TEMPLATES", 16)
+    monkeypatch.setattr(lazy, "KINDS", 16)
+    monkeypatch.setattr(deferred, "SINGLES", 16)
+    monkeypatch.setattr(deferred, "GRAPHS", 16)
+    for size in range(1, 60):
+        x = np.ones(size, "float32")
+        assert (ow.ops.neg(x) + float(size)).tolist() == [size - 1.0] * size
+    assert len(ow.ops.neg.templates) <= 16
+    assert len(lazy._codes) <= 17
+    assert len(lazy._kinds) <= 17
+    assert len(lazy._scalars) <= 18
+    assert len(deferred._singles) <= 16
+    assert len(deferred._entries) <= 16
+    assert lazy._locked == {}
+
+
+def test_a_soak_holds_memory_flat() -> None:
+    x, w = ow.array(np.ones((4, 4), "float32")), np.full((4, 4), 0.25, "float32")
+
+    def work(count: int) -> None:
+        y = x
+        for number in range(count):
+            y = (y @ w).relu() * 0.5 + float(number % 7)
+            a, _ = ow.ops.split(y, 2)
+            if number % 10 == 0:
+                ow.read(a, y)
+
+    work(300)
+    ow.ops.wait()
+    work(300)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        work(200)
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        work(1500)
+        gc.collect()
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert grown < 50_000
