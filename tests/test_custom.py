@@ -177,9 +177,9 @@ def test_what_is_declared_again_counts_from_then_on() -> None:
     assert results() == [[3]] * 3
     changing.expression(lambda x: x + 3)
     assert results() == [[4]] * 3
-    changing.kernel("cpu", lambda x, out: np.add(x, 4, out=out) and None)
+    changing.kernel("cpu", lambda x, out: np.copyto(out, x + 4))
     assert results() == [[5]] * 3
-    changing.kernel("cpu", lambda x, out: np.add(x, 5, out=out) and None)
+    changing.kernel("cpu", lambda x, out: np.copyto(out, x + 5))
     assert results() == [[6]] * 3
 
 
@@ -261,7 +261,7 @@ def test_annotations_are_read_as_they_are_meant() -> None:
 
     rule.__annotations__ = {"x": alias, "kind": choice, "count": Literal[1, 2]}
     versioned = ow.op(rule)
-    versioned.kernel("cpu", lambda x, kind, count, out: np.multiply(x, float(kind[1:]) * count, out=out) and None)
+    versioned.kernel("cpu", lambda x, kind, count, out: np.copyto(out, x * float(kind[1:]) * count))
     assert versioned.operands == ("x",)
     assert versioned(np.float32([3]), "v2.0", count=2).tolist() == [12]
     with pytest.raises(ow.ValidationError, match=r"rule 'l': kind must be 'v1.0' or 'v2.0', got 'v3.0'"):
@@ -365,6 +365,38 @@ def test_two_threads_share_a_graph() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def test_composites_hold_constants() -> None:
+    @ow.composite
+    def weighted(b, x):  # type: ignore[no-untyped-def]
+        return b.mul(x, b.constant(np.float32([2, 3]))) + b.constant("float32", 1)
+
+    assert weighted(np.float32([1, 1])).tolist() == [3, 4]
+
+    @ow.composite
+    def wrong(b, x):  # type: ignore[no-untyped-def]
+        return x + b.constant([1, 2])
+
+    with pytest.raises(
+        ow.ValidationError, match=r"wrong 'w': constant: takes \(array\) or .* got \(list\) \(test_custom"
+    ):
+        wrong(np.float32([1, 1]), label="w")
+
+
+def test_contexts_are_kept_for_a_few_calls_only() -> None:
+    @ow.composite
+    def plain(b, x):  # type: ignore[no-untyped-def]
+        return x + 1
+
+    def used() -> weakref.ref[Any]:
+        context = ow.ml.create_context(device="reference")
+        assert plain(context.tensor_from(np.float32([1]))).numpy().tolist() == [2]
+        return weakref.ref(context)
+
+    contexts = [used() for _ in range(8)]
+    gc.collect()
+    assert sum(context() is not None for context in contexts) <= 4
 
 
 def test_composites_hold_composites_and_kernels() -> None:
@@ -589,7 +621,7 @@ def test_attributes_by_name_may_leave_out_those_before() -> None:
     def affine(self, x: ow.MLOperand, scale: int = 2, offset: int = 3):  # type: ignore[no-untyped-def]
         return x.desc
 
-    affine.kernel("cpu", lambda x, scale, offset, out: np.add(x * scale, offset, out=out) and None)
+    affine.kernel("cpu", lambda x, scale, offset, out: np.copyto(out, x * scale + offset))
     assert affine(np.float32([1]), offset=7).tolist() == [9]
 
 
@@ -693,6 +725,22 @@ def test_in_an_onnx_model() -> None:
         ow.InferenceSession(model(count=9)).run(None, {"x": np.zeros((1, 4), "float32")})
     with pytest.raises(ow.NotSupportedError, match="TopK2 'best': its attribute nonsense is not supported"):
         ow.InferenceSession(model(count=2, nonsense=1)).run(None, {"x": np.zeros((1, 4), "float32")})
+
+
+def test_tensors_as_attributes_of_onnx_nodes_are_arrays() -> None:
+    @ow.op
+    def shifted(self, x: ow.MLOperand, *, by: Any) -> ow.Desc:
+        return x.desc
+
+    shifted.kernel("cpu", lambda x, by, out: np.copyto(out, x + by))
+    ow.register_onnx("test.tensors", "Shifted", shifted)
+    by = helper.make_tensor("by", TensorProto.FLOAT, [2], [1, 2])
+    node = helper.make_node("Shifted", ["x"], ["y"], domain="test.tensors", by=by)
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy")
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("test.tensors", 1)]
+    model = helper.make_model(helper.make_graph([node], "g", [x], [y]), opset_imports=opsets, ir_version=8)
+    (result,) = ow.onnx.InferenceSession(model.SerializeToString()).run(None, {"x": np.float32([1, 1])})
+    assert result.tolist() == [2, 3]
 
 
 def test_registrations_that_are_wrong() -> None:

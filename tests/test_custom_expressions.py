@@ -111,7 +111,7 @@ def test_checked_indices() -> None:
     y = lookup(builder.input("t", "float32", [5]), builder.input("i", "int32", [2]), label="l") + 1
     graph = builder.build({"y": y})
     target = np.full(2, 7, "float32")
-    with pytest.raises(ow.OperationError, match="lookup 'l'(, add)?: the index"):
+    with pytest.raises(ow.OperationError, match=r"lookup 'l'(, add)?: the index"):
         CPU.compute(graph, {"t": table, "i": np.int32([0, 9])}, {"y": target})
     assert target.tolist() == [7, 7]
     assert CPU.compute(graph, {"t": table, "i": np.int32([0, 1])})["y"].tolist() == (table[:2] + 1).tolist()
@@ -252,6 +252,6 @@ def test_expressions_of_whole_arrays_are_exported_as_what_they_are_made_of(tmp_p
 def test_what_no_operation_expresses_cannot_be_exported(tmp_path: Any) -> None:
     builder = ow.MLGraphBuilder(CPU)
     found = lookup(builder.input("t", "float32", [4]), builder.input("i", "int32", [2]), label="search")
-    with pytest.raises(ow.NotSupportedError, match="lookup 'search': .*checks of indices have no operation"):
+    with pytest.raises(ow.NotSupportedError, match=r"lookup 'search': .*checks of indices have no operation"):
         ow.onnx.save(builder.build({"y": found}), tmp_path / "lookup.onnx")
     assert list(tmp_path.iterdir()) == []

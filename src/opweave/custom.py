@@ -18,7 +18,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import Any, Literal, get_args, overload
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -33,7 +32,7 @@ from .kernels.expression import flat, key_of, program_of
 from .kernels.host import HostKernel
 from .operation import Converter, Limits, Op
 from .ops import Operations
-from .passes.legalise import constant
+from .passes.legalise import Recorder
 from .runtime.executable import MLGraph
 from .runtime.lazy import Array, call
 from .tensor import MLTensor
@@ -43,6 +42,9 @@ DeviceName = Literal["cpu", "wasm", "webgpu", "cuda"]
 
 GRAPHS = 256
 """For how many combinations of shapes, data types and attributes an operation that is called on arrays stays compiled."""
+
+CONTEXTS = 4
+"""For how many contexts, the last ones, it does."""
 
 
 class CustomOp(Op[..., Any]):
@@ -82,7 +84,7 @@ class CustomOp(Op[..., Any]):
         self.__signature__ = _public(signature)
         self._check_declared(limits)
         self._direct: OrderedDict[Any, _Direct] = OrderedDict()
-        self._graphs: WeakKeyDictionary[MLContext, OrderedDict[Any, MLGraph]] = WeakKeyDictionary()
+        self._graphs: OrderedDict[MLContext, OrderedDict[Any, MLGraph]] = OrderedDict()
         self._lock = Lock()
 
     def __repr__(self) -> str:
@@ -273,10 +275,9 @@ class CustomOp(Op[..., Any]):
         """The graph of this one operation, from the cache if it was called like this before."""
         try:
             with self._lock:
-                known = self._graphs.setdefault(context, OrderedDict())
-                graph = known.get(key)
+                graph = self._graphs.get(context, {}).get(key)
                 if graph is not None and not graph.destroyed:
-                    known.move_to_end(key)
+                    self._graphs[context].move_to_end(key)
                     return graph
         except TypeError:  # an attribute that cannot be hashed
             key = None
@@ -304,6 +305,8 @@ class CustomOp(Op[..., Any]):
                 known[key] = graph
                 while len(known) > GRAPHS:
                     known.popitem(last=False)
+                while len(self._graphs) > CONTEXTS:  # graphs keep their context alive
+                    self._graphs.popitem(last=False)
         return graph
 
 
@@ -388,7 +391,14 @@ def expression(function: Callable[..., Any]) -> CustomOp:
     def rule(builder: Builder, **arguments: Any) -> tuple[Desc, ...] | Desc:
         inputs = {name: _descs(arguments[name]) for name in made.operands}
         attributes = {name: arguments[name] for name in made.attributes}
-        descs = tuple(output.desc for output in program_of(made, inputs, attributes).outputs)
+        try:
+            program = program_of(made, inputs, attributes)
+        except MLError:
+            raise
+        except Exception as error:
+            error.add_note(f"for {title(made.name, arguments['label'])}")
+            raise
+        descs = tuple(output.desc for output in program.outputs)
         return descs if len(descs) > 1 else descs[0]
 
     _check_function(function)
@@ -449,11 +459,8 @@ def composite(function: Callable[..., Any]) -> CustomOp:
     return made
 
 
-class _Scratch(Operations):
+class _Scratch(Recorder):
     """A builder that composites are tried in, to learn the descriptors of their results."""
-
-    def as_operand(self, value: Any, data_type: Any) -> Operand:
-        return constant(self, value, data_type)
 
     def stand_in(self, value: Any) -> Any:
         """Operands like the given ones; constants keep their values."""

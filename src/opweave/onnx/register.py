@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from onnx import TensorProto, numpy_helper
+
 from ..builder import MLGraphBuilder
 from ..errors import ValidationError, require
 from ..operation import Op
@@ -17,7 +19,7 @@ def register_onnx(domain: str, op_type: str, op: Op[..., Any], *, attributes: Ma
     Args:
         domain: the operator's domain; "" for ONNX's own operators.
         op_type: its name.
-        op: takes the node's inputs as operands, in order, and the node's attributes by name.
+        op: takes the node's inputs as operands, in order, and the node's attributes by name; tensors come as arrays.
         attributes: the operation's names of attributes that ONNX calls otherwise, `{"onnx_name": "name"}`.
 
     A node with attributes that the operation does not have, or with operands that it refuses, is an error that says why:
@@ -49,6 +51,7 @@ def register_onnx(domain: str, op_type: str, op: Op[..., Any], *, attributes: Ma
         operands = [None if value is None else operand(b, value) for value in inputs]
         values = {"label": label, **{names[name]: value for name, value in given.items()}}
         values.update((name, bool(values[name])) for name in flags & values.keys())
+        values.update((n, numpy_helper.to_array(v)) for n, v in values.items() if isinstance(v, TensorProto))
         return op(b, operands, **values) if several else op(b, *operands, **values)
 
     required = 1 if several else sum(not op.is_optional(name) for name in op.operands)
