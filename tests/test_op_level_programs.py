@@ -106,7 +106,11 @@ class Program:
         return np.array(self.draw(st.lists(some, min_size=count, max_size=count)), "float32").reshape(shape)
 
     def pick(self) -> tuple[Any, np.ndarray]:
-        return self.values[self.draw(st.integers(0, len(self.values) - 1))]
+        return self.one_of(self.values)
+
+    def one_of(self, items: list[Any]) -> Any:
+        """One of them; drawn by its number, since Hypothesis keeps what it draws."""
+        return items[self.draw(st.integers(0, len(items) - 1))]
 
     def unary(self) -> None:
         x, expected = self.pick()
@@ -115,16 +119,16 @@ class Program:
 
     def binary(self) -> None:
         x, a = self.pick()
-        y, b = self.draw(st.sampled_from([pair for pair in self.values if pair[1].shape == a.shape]))
+        y, b = self.one_of([pair for pair in self.values if pair[1].shape == a.shape])
         ours, theirs = BINARY[self.draw(st.sampled_from(list(BINARY)))]
         self.values.append((ours(x, y), theirs(a, b)))
 
     def several(self) -> None:
         x, a = self.pick()
-        y, b = self.draw(st.sampled_from([pair for pair in self.values if pair[1].shape == a.shape]))
+        y, b = self.one_of([pair for pair in self.values if pair[1].shape == a.shape])
         ours, theirs = SEVERAL[self.draw(st.sampled_from(list(SEVERAL)))]
         results = list(zip(ours(x, y), theirs(a, b), strict=True))
-        self.values += self.draw(st.sampled_from([results, results[:1], results[1:]]))
+        self.values += self.one_of([results, results[:1], results[1:]])
 
     def fresh(self) -> None:
         array = self.numbers()
@@ -153,7 +157,7 @@ class Program:
 
     def write_array(self) -> None:
         """What is pending and reads an array keeps it from being written."""
-        array = self.draw(st.sampled_from(self.arrays))
+        array = self.one_of(self.arrays)
         if array.flags.writeable:
             array[...] = 5
         else:
@@ -161,13 +165,13 @@ class Program:
                 array[...] = 5
 
     def write_tensor(self) -> None:
-        tensor = self.draw(st.sampled_from(self.tensors))
+        tensor = self.one_of(self.tensors)
         array = self.numbers()
         self.context.write_tensor(tensor, array)
         self.values.append((ow.ops.relu(tensor), np.maximum(array, 0)))
 
     def dispatch(self) -> None:
-        source, target = (self.draw(st.sampled_from(self.tensors)) for _ in range(2))
+        source, target = (self.one_of(self.tensors) for _ in range(2))
         if source is not target:
             self.context.dispatch(self.double, {"x": source}, {"y": target})
             same(target.numpy(), source.numpy() * 2)
