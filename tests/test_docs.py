@@ -40,3 +40,10 @@ def test_numbers_in_the_pages_are_those_of_the_code() -> None:
     onnx = (ROOT / "docs" / "onnx.md").read_text()
     assert f"the last **{PLANS}** combinations" in onnx
     assert f"The first **{VALUES}** values" in onnx
+
+
+def test_all_environment_variables_are_in_the_table() -> None:
+    pattern = r"\b(?:OPWEAVE|HL)_[A-Z_]+\b"
+    read = {name for path in (ROOT / "src").rglob("*.py") for name in re.findall(pattern, path.read_text())}
+    page = (ROOT / "docs" / "how-it-works.md").read_text()
+    assert sorted(re.findall(rf"^\| `({pattern})`", page, re.MULTILINE)) == sorted(read)

@@ -1,12 +1,15 @@
 """Opweave: the WebNN runtime for Python.
 
-import numpy as np, opweave as ow
+    import numpy as np, opweave as ow
 
-context = ow.ml.create_context()
-builder = ow.MLGraphBuilder(context)
-x = builder.input("x", "float32", [2, 3])
-graph = builder.build({"y": x.relu()})
-context.compute(graph, {"x": np.float32([[-1, 0, 1], [2, -3, 4]])})
+    context = ow.ml.create_context()
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", [2, 3])
+    graph = builder.build({"y": x.relu()})
+    context.compute(graph, {"x": np.float32([[-1, 0, 1], [2, -3, 4]])})
+
+Graphs are made with `MLGraphBuilder`; `InferenceSession` runs ONNX models; `expression`, `composite` and `op` declare operations
+of your own; `array` and `jit` work without a builder.
 """
 
 from __future__ import annotations
