@@ -398,23 +398,27 @@ def _from_numbers(values: Any, data_type: DataType | None) -> tuple[np.ndarray, 
 # Calls
 
 _OPERAND, _SEQUENCE, _ATTRIBUTE = 1, 2, 0
-_kinds: dict[tuple[Any, tuple[int, ...], int], tuple[Desc, int]] = {}
+_kinds: dict[tuple[Any, tuple[int, ...]], tuple[Desc, int]] = {}
 _adopted: WeakValueDictionary[int, _Adopted] = WeakValueDictionary()
 _scalars: dict[Any, np.ndarray] = {}
 _serials = count()
 default_context: Callable[[], MLContext] | None = None
 """What gives the context of arrays that have none; set by `opweave.context`."""
+_default: MLContext | None = None
 
 
 def current_context() -> MLContext:
     """The context of the innermost `with context:`, else the default one."""
+    global _default
     contexts = entered.get()
     if contexts:
         return contexts[-1]
-    if default_context is None:
-        import_module("opweave.context")  # which says what the default is
-    assert default_context is not None
-    return default_context()
+    if _default is None or _default._lost_info is not None:
+        if default_context is None:
+            import_module("opweave.context")  # which says what the default is
+        assert default_context is not None
+        _default = default_context()
+    return _default
 
 
 class _InGraph(Exception):  # noqa: N818  (never seen by users)
@@ -517,10 +521,15 @@ def _is_ours(module: str) -> bool:
     return module.startswith("opweave") and (module == "opweave" or module[7] == ".")
 
 
-def _force(arrays: Sequence[Array]) -> None:
-    from .deferred import force  # which computes arrays, and so needs them
+compute: Callable[[Sequence[Array]], None] | None = None
+"""What computes arrays; set by `opweave.runtime.deferred`, which is imported when there is something to compute."""
 
-    force(arrays)
+
+def _force(arrays: Sequence[Array]) -> None:
+    if compute is None:
+        import_module("opweave.runtime.deferred")
+    assert compute is not None
+    compute(arrays)
 
 
 def _frozen(value: Any) -> Any:
@@ -572,14 +581,14 @@ def _take(
     else:
         if type(value) is not np.ndarray:
             value = as_array(value, f"{title(op.name, label)}: an operand")
-        largest = (context or current_context())._backend.max_byte_length
-        found = _kinds.get((value.dtype, value.shape, largest))
+        found = _kinds.get((value.dtype, value.shape))
         if found is None:
             what = f"{title(op.name, label)}: an operand"
-            desc = check_desc(describe(value, what), largest, what)
+            # How many bytes it may have depends on the back end: that is validated with the call.
+            desc = check_desc(describe(value, what), 2**63, what)
             if len(_kinds) > KINDS:
                 _kinds.clear()
-            found = _kinds[value.dtype, value.shape, largest] = desc, code_of(desc)
+            found = _kinds[value.dtype, value.shape] = desc, code_of(desc)
         key.append(found[1])
     inputs.append(value)
     if own is not None and context is not None and own is not context:
@@ -627,9 +636,9 @@ def _validated(
     operands: list[Desc | None] = []  # None for numbers, whose data type is not known yet
     numbers: dict[str, int] = {}
 
-    def stand_in(value: Any) -> Any:
+    def stand_in(value: Any) -> Operand:
         desc = value.desc if isinstance(value, (Array, MLTensor)) else describe(as_array(value, what), what)
-        operands.append(desc)
+        operands.append(check_desc(desc, recorder.max_byte_length, what))
         return Operand(recorder, desc, name=f"x{len(operands) - 1}")
 
     def convert(name: str, value: Any) -> Any:
