@@ -21,7 +21,7 @@ from .graph import MAX_RANK, Desc, check_desc
 from .kernels import Arena
 from .names import camel_case
 from .operation import Op
-from .runtime import lazy
+from .runtime import lazy, stitch
 from .runtime.executable import MLGraph
 from .tensor import MLTensor
 
@@ -70,6 +70,7 @@ class ML:
         power_preference: PowerPreference = "default",
         accelerated: bool = True,
         device: str | None = None,
+        deferred: bool = False,
     ) -> MLContext:
         """Create a context.
 
@@ -78,6 +79,7 @@ class ML:
             power_preference: "low-power" lets idle threads sleep instead of spinning between operations.
             accelerated: whether a GPU or NPU is preferred, if there is one.
             device: the name of a device of `opweave.devices()` to run on; default: the best by the two preferences.
+            deferred: whether dispatches wait until somebody looks at what they compute, and run together then.
 
         Raises:
             ValidationError: an option has the wrong type or value.
@@ -97,10 +99,11 @@ class ML:
         )
         require(isinstance(accelerated, bool), f"accelerated must be True or False, got {accelerated!r}")
         require(device is None or isinstance(device, str), f"device must be a name, got {device!r}")
+        require(isinstance(deferred, bool), f"deferred must be True or False, got {deferred!r}")
         if device is None:
             device = _choose(backends.devices(), power_preference, accelerated)
         backend, found = backends.find_device(device)
-        return MLContext(backend, found, power_preference)
+        return MLContext(backend, found, power_preference, deferred=deferred)
 
     async def create_context_async(
         self,
@@ -109,6 +112,7 @@ class ML:
         power_preference: PowerPreference = "default",
         accelerated: bool = True,
         device: str | None = None,
+        deferred: bool = False,
     ) -> MLContext:
         """`create_context`, to await."""
         return await in_thread(
@@ -117,6 +121,7 @@ class ML:
             power_preference=power_preference,
             accelerated=accelerated,
             device=device,
+            deferred=deferred,
         )
 
     def __repr__(self) -> str:
@@ -156,8 +161,11 @@ class MLContext:
     A context may be used from several threads: what touches the same tensor runs one after the other.
     """
 
-    def __init__(self, backend: Backend, device: Device, power_preference: PowerPreference) -> None:
+    def __init__(
+        self, backend: Backend, device: Device, power_preference: PowerPreference, *, deferred: bool = False
+    ) -> None:
         self._backend, self._device, self._power_preference = backend, device, power_preference
+        self._deferred = deferred
         self._lost = Lost()
         self._lost_info: MLContextLostInfo | None = None
         self._lock = RLock()
@@ -244,7 +252,8 @@ class MLContext:
             hasattr(memory, "allocate") and hasattr(memory, "owns"),
             f"memory must be a WebAssembly module (opweave.wasm.load), got {type(memory).__name__}",
         )
-        return self._adopt(desc, memory.allocate(desc), readable=readable, writable=writable)
+        array = memory.allocate(desc)
+        return self._adopt(desc, array, readable=readable, writable=writable, pinned=True)
 
     async def create_tensor_async(
         self,
@@ -315,7 +324,7 @@ class MLContext:
         if writable is None:
             writable = bool(array.flags.writeable)
         require(bool(array.flags.writeable) or not writable, "tensor_from cannot make a read-only array writable")
-        return self._adopt(desc, array, readable=readable, writable=writable)
+        return self._adopt(desc, array, readable=readable, writable=writable, pinned=True)
 
     def write_tensor(self, tensor: MLTensor, input_data: Any) -> None:
         """Copy data into a tensor (https://www.w3.org/TR/webnn/#api-mlcontext-writetensor).
@@ -327,13 +336,14 @@ class MLContext:
         Raises:
             ValidationError: a tensor of another context, destroyed or not writable; data that do not fit.
         """
-        array = self._own(tensor, "tensor")
+        self.check_own(tensor, "tensor")
         if not tensor.writable:
             raise ValidationError(f"the tensor {tensor.desc} was not created with writable=True")
         data = fit(as_array(input_data, "input_data"), "input_data", tensor.desc)
         lazy.settle(tensor)
         with tensor._lock:
-            host.copy(array, data, "write_tensor")
+            self.check_own(tensor, "tensor")
+            host.copy(tensor._target(), data, "write_tensor")
 
     def read_tensor(self, tensor: MLTensor, *, out: Any = None) -> np.ndarray:
         """Copy the contents of a tensor into a new array, or into `out` (https://www.w3.org/TR/webnn/#api-mlcontext-readtensor).
@@ -375,7 +385,9 @@ class MLContext:
     def dispatch(self, graph: MLGraph, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> None:
         """Run a graph on tensors (https://www.w3.org/TR/webnn/#api-mlcontext-dispatch).
 
-        On a CPU this is synchronous: the results are there when it returns, and errors are raised here.
+        On a CPU this is synchronous: the results are there when it returns, and errors are raised here. In a context with
+        `deferred=True` it is noted, and runs when somebody looks at the results; that is where errors of kernels are raised,
+        too.
 
         Args:
             graph: a graph of this context.
@@ -387,6 +399,9 @@ class MLContext:
             InvalidStateError: the graph is destroyed, or the context lost.
             ValidationError: missing or unknown names; tensors that do not fit, are destroyed or belong to another context.
         """
+        if self._deferred:
+            stitch.dispatch(self, graph, inputs, outputs)
+            return
         try:
             binding = graph._bindings[
                 (len(inputs), *inputs, *map(id, inputs.values()), *outputs, *map(id, outputs.values()))
@@ -513,23 +528,39 @@ class MLContext:
         return check_desc(desc, self._backend.max_byte_length)
 
     def _adopt(
-        self, desc: Desc, array: np.ndarray, *, readable: bool = False, writable: bool = False, constant: bool = False
+        self,
+        desc: Desc,
+        array: np.ndarray,
+        *,
+        readable: bool = False,
+        writable: bool = False,
+        constant: bool = False,
+        pinned: bool = False,
     ) -> MLTensor:
-        tensor = MLTensor(self, desc, array, readable=readable, writable=writable, constant=constant)
+        """A tensor of this memory; `pinned` memory is somebody else's, and stays where it is."""
+        flags = {"readable": readable, "writable": writable, "constant": constant}
+        if self._deferred:
+            tensor: MLTensor = stitch.DeferredTensor(self, desc, array, pinned=pinned, **flags)
+        else:
+            tensor = MLTensor(self, desc, array, **flags)
         with self._lock:
             self.check_alive()
             self._tensors.add(tensor)
         return tensor
 
-    def _own(self, tensor: MLTensor, what: str) -> np.ndarray:
-        """The memory of a living tensor of this context, or `ValidationError` that says `what` it is."""
+    def check_own(self, tensor: MLTensor, what: str) -> None:
+        """Raise `ValidationError`, which says `what` it is, unless it is a living tensor of this context."""
         if not isinstance(tensor, MLTensor):
             raise ValidationError(f"{what} must be an MLTensor, got {type(tensor).__name__}")
         if tensor._context is not self:
             raise ValidationError(f"{what} is a tensor of another context")
-        if tensor._array is None:
+        if tensor.destroyed:
             raise ValidationError(f"{what}: the tensor {tensor.desc} is destroyed")
-        return tensor._array
+
+    def _own(self, tensor: MLTensor, what: str) -> np.ndarray:
+        """The memory of a living tensor of this context; waits for what is pending."""
+        self.check_own(tensor, what)
+        return tensor.memory()
 
     def _add_graph(self, graph: MLGraph) -> None:
         """Remember a graph, to destroy it when the context is lost."""

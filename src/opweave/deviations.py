@@ -208,6 +208,12 @@ ADDITIONS = [
         "What frameworks do on top of WebNN (https://github.com/webmachinelearning/webnn/issues/156).",
     ),
     Deviation(
+        ("ML.create_context(deferred)",),
+        "addition",
+        "In contexts with `deferred=True` dispatches wait until somebody looks, and run together then.",
+        "Chains of small graphs run as one; results that nobody looks at are not written.",
+    ),
+    Deviation(
         ("opweave.jit",),
         "addition",
         "`@opweave.jit` makes a graph of a function of arrays when it is called for the first time.",
@@ -243,7 +249,7 @@ ADDITIONS = [
             "MLContext.backend",
             "MLContext.check_*",
             "MLContext.lose",
-            "MLGraph.check_alive",
+            "MLGraph.check_*",
             "MLTensor.borrowed",
             "MLTensor.memory",
             "MLTensor.release_bindings",

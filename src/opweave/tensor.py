@@ -100,6 +100,10 @@ class MLTensor:
             raise ValidationError(f"the tensor {self._desc} is destroyed")
         return self._array
 
+    def _target(self) -> np.ndarray:
+        """The memory for who writes all of it, and holds the lock."""
+        return self.memory()
+
     def numpy(self) -> np.ndarray:
         """A view of the contents, no copy; it waits for work that is writing them, and stays valid after `destroy`.
 

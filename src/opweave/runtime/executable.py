@@ -49,6 +49,9 @@ class MLGraph:
         # What `dispatch` was called with -> the binding. An entry lives until one of its tensors goes away, so a key made
         # of identities is never mistaken for another.
         self._bindings: dict[tuple[Any, ...], DispatchBinding] = {}
+        # The graph as a part of larger ones, and what drops these (`opweave.runtime.stitch`).
+        self._template: Any = None
+        self._forget: Callable[[], object] | None = None
         context._add_graph(self)
 
     @property
@@ -169,7 +172,11 @@ class MLGraph:
         with self._lock:
             self._executable = None
             self._graph = None
+            self._template = None
             self._bindings.clear()
+            forget, self._forget = self._forget, None
+        if forget is not None:
+            forget()
 
     def __repr__(self) -> str:
         def listing(descs: Mapping[str, Desc]) -> str:
@@ -178,14 +185,14 @@ class MLGraph:
         state = "destroyed" if self.destroyed else f"{self._size} operations on {self._context.device.name}"
         return f"<MLGraph ({listing(self._inputs)}) -> ({listing(self._outputs)}), {state}>"
 
-    def _bind(self, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> DispatchBinding:
-        """Validate what `dispatch` got as the specification does, bind to the tensors' memory, and remember the binding."""
+    def check_dispatch(self, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> None:
+        """Validate what `dispatch` got as the specification does."""
         self.check_alive()
         for what, tensors in {"inputs": inputs, "outputs": outputs}.items():
             require(isinstance(tensors, Mapping), f"dispatch: {what} must map names to tensors, got {tensors!r}")
         everything = [*inputs.items(), *outputs.items()]
         for name, tensor in everything:
-            self._context._own(tensor, f"dispatch: {name!r}")
+            self._context.check_own(tensor, f"dispatch: {name!r}")
         require(
             len({id(tensor) for _, tensor in everything}) == len(everything),
             "dispatch: each input and output needs a tensor of its own, got one of them twice",
@@ -198,7 +205,11 @@ class MLGraph:
                     tensor.desc == descs[name],
                     f"dispatch: {what} {name!r} must be {descs[name]}, got a tensor {tensor.desc}",
                 )
-        all_tensors = [tensor for _, tensor in everything]
+
+    def _bind(self, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> DispatchBinding:
+        """Validate, bind to the tensors' memory, and remember the binding."""
+        self.check_dispatch(inputs, outputs)
+        all_tensors = [*inputs.values(), *outputs.values()]
         for tensor in outputs.values():
             lazy.settle(tensor)
         with Locks(all_tensors), self._lock:

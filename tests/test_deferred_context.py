@@ -1,0 +1,572 @@
+"""Contexts in which dispatches are noted, and run when somebody looks."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import opweave as ow
+from opweave import memory
+from opweave.runtime import deferred, lazy, recurring
+from opweave.runtime.recurring import compile_now, statistics
+
+SHAPE = [4]
+START = np.float32([1, -2, 3, -4])
+
+
+@pytest.fixture(params=["background", "now"])
+def context(request: pytest.FixtureRequest) -> Iterator[ow.MLContext]:
+    """A deferred context, which compiles chains at the second time or at the first."""
+    before = compile_now(request.param == "now")
+    statistics.reset()
+    yield ow.ml.create_context(accelerated=False, deferred=True)
+    compile_now(before)
+
+
+def graph_of(context: ow.MLContext, function: Callable[..., Any], inputs: int = 1, label: str = "") -> ow.MLGraph:
+    builder = ow.MLGraphBuilder(context)
+    operands = [builder.input(f"in{k}", "float32", SHAPE) for k in range(inputs)]
+    results = function(*operands) if inputs else function(builder)
+    results = results if isinstance(results, tuple) else (results,)
+    return builder.build({f"out{k}": operand for k, operand in enumerate(results)})
+
+
+def tensor_of(context: ow.MLContext, values: Any = None, *, writable: bool = True) -> ow.MLTensor:
+    tensor = context.create_tensor("float32", SHAPE, readable=True, writable=writable)
+    if values is not None:
+        context.write_tensor(tensor, np.float32(values))
+    return tensor
+
+
+def run(graph: ow.MLGraph, inputs: Sequence[ow.MLTensor], outputs: Sequence[ow.MLTensor]) -> None:
+    graph.context.dispatch(
+        graph,
+        {f"in{k}": tensor for k, tensor in enumerate(inputs)},
+        {f"out{k}": tensor for k, tensor in enumerate(outputs)},
+    )
+
+
+def test_nothing_runs_before_somebody_looks(context: ow.MLContext) -> None:
+    double, add = graph_of(context, lambda x: x * 2), graph_of(context, lambda x, y: x + y, 2)
+    x, a, b, c = tensor_of(context, START), tensor_of(context), tensor_of(context), tensor_of(context)
+    run(double, [x], [a])
+    run(double, [a], [b])
+    run(add, [a, b], [c])
+    assert (statistics.graphs, statistics.operations) == (0, 0)
+    np.testing.assert_array_equal(context.read_tensor(c), 6 * START)
+    assert statistics.graphs + statistics.operations > 0
+    assert (statistics.values, statistics.dropped) == (3, 0)  # a and b can still be looked at
+    before = statistics.graphs, statistics.operations
+    np.testing.assert_array_equal(context.read_tensor(a), 2 * START)
+    assert (statistics.graphs, statistics.operations) == before
+
+
+LOOKS: dict[str, Callable[[ow.MLContext, ow.MLTensor], Any]] = {
+    "read_tensor": lambda context, tensor: context.read_tensor(tensor),
+    "read_tensor(out)": lambda context, tensor: context.read_tensor(tensor, out=np.empty(4, "float32")),
+    "numpy": lambda context, tensor: tensor.numpy(),
+    "asarray": lambda context, tensor: np.asarray(tensor),
+    "DLPack": lambda context, tensor: np.from_dlpack(tensor),
+    "compute": lambda context, tensor: context.compute(graph_of(context, lambda x: x.identity()), {"in0": tensor})[
+        "out0"
+    ],
+    "an operation": lambda context, tensor: ow.ops.identity(tensor).numpy(),
+    "array": lambda context, tensor: ow.array(tensor).numpy(),
+    "jit": lambda context, tensor: ow.jit(lambda x: x.identity())(tensor).numpy(),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_every_way_to_look(context: ow.MLContext, look: str) -> None:
+    negate = graph_of(context, lambda x: -x)
+    x, y = tensor_of(context, START), tensor_of(context)
+    run(negate, [x], [y])
+    np.testing.assert_array_equal(LOOKS[look](context, y), -START)
+
+
+def test_only_what_is_needed_runs(context: ow.MLContext) -> None:
+    double = graph_of(context, lambda x: x * 2)
+    x, a, b = tensor_of(context, START), tensor_of(context), tensor_of(context)
+    run(double, [x], [a])
+    run(double, [x], [b])
+    np.testing.assert_array_equal(a.numpy(), 2 * START)
+    assert statistics.operations + statistics.graphs == 1
+
+
+def test_what_nobody_can_look_at_is_not_written(context: ow.MLContext) -> None:
+    double, add = graph_of(context, lambda x: x * 2), graph_of(context, lambda x, y: x + y, 2)
+    x, result = tensor_of(context, START), tensor_of(context)
+    overwritten, destroyed, collected = (tensor_of(context) for _ in range(3))
+    run(double, [x], [overwritten])
+    run(double, [x], [overwritten])  # before anybody looked: the first one never runs
+    assert statistics.dropped == 1
+    run(double, [overwritten], [destroyed])
+    run(add, [overwritten, destroyed], [collected])
+    run(add, [destroyed, collected], [result])
+    destroyed.destroy()
+    context.write_tensor(overwritten, START)
+    del collected
+    gc.collect()
+    np.testing.assert_array_equal(result.numpy(), (4 + 6) * START)
+    assert (statistics.values, statistics.dropped) == (1, 4)
+    run(double, [x], [result])
+    result.destroy()
+    assert statistics.dropped == 5
+    assert statistics.operations + 4 * statistics.graphs == 4
+
+
+def test_a_chain_becomes_one_graph_when_it_comes_again(context: ow.MLContext) -> None:
+    weight = np.float32([1, 2, 3, 4])
+    scale = graph_of(context, lambda x: x * weight)
+    split = graph_of(context, lambda x: (x + 1, x - 1))
+    a, b, c = (tensor_of(context) for _ in range(3))
+    x = tensor_of(context)
+    for step in range(4):
+        context.write_tensor(x, START + step)
+        run(scale, [x], [a])
+        run(split, [a], [b, c])
+        np.testing.assert_array_equal(c.numpy(), (START + step) * weight - 1)
+        np.testing.assert_array_equal(b.numpy(), (START + step) * weight + 1)
+        deferred.wait()
+    assert statistics.compiled == 1
+    assert statistics.graphs == 4 if recurring._now else statistics.graphs in (2, 3)
+
+
+def test_nothing_is_copied(context: ow.MLContext) -> None:
+    double = graph_of(context, lambda x: x * 2)
+    x, a, b = tensor_of(context, START), tensor_of(context), tensor_of(context)
+    before = memory.copies.count
+    for _ in range(3):
+        run(double, [x], [a])
+        run(double, [a], [b])
+        np.testing.assert_array_equal(b.numpy(), 4 * START)
+    assert memory.copies.count == before
+
+
+def test_the_same_graph_in_turns(context: ow.MLContext) -> None:
+    step = graph_of(context, lambda x: x * 0.5 + 1)
+    one, other = tensor_of(context, START), tensor_of(context)
+    want = START
+    for count in (1, 2, 7, lazy.LONGEST + 3):
+        for _ in range(count):
+            run(step, [one], [other])
+            one, other = other, one
+            want = np.float32(want * np.float32(0.5) + np.float32(1))
+        np.testing.assert_allclose(one.numpy(), want, rtol=1e-6)
+
+
+def test_long_chains_run_by_themselves(context: ow.MLContext) -> None:
+    step = graph_of(context, lambda x: x + 1)
+    one, other = tensor_of(context, START), tensor_of(context)
+    for _ in range(lazy.LONGEST - 1):
+        run(step, [one], [other])
+        one, other = other, one
+    assert statistics.operations == 0
+    run(step, [one], [other])
+    assert statistics.operations + statistics.graphs > 0
+
+
+def test_a_tensor_that_is_written_keeps_its_old_values_for_dispatches_before(context: ow.MLContext) -> None:
+    add = graph_of(context, lambda x, y: x + y, 2)
+    x, y, z = tensor_of(context, START), tensor_of(context, START), tensor_of(context)
+    run(add, [x, y], [z])
+    context.write_tensor(x, START * 10)
+    run(add, [x, z], [y])
+    np.testing.assert_array_equal(context.read_tensor(y), 12 * START)
+    np.testing.assert_array_equal(context.read_tensor(z), 2 * START)
+    np.testing.assert_array_equal(context.read_tensor(x), 10 * START)
+
+
+def test_views_show_what_dispatches_write(context: ow.MLContext) -> None:
+    double = graph_of(context, lambda x: x * 2)
+    x, y = tensor_of(context, START), tensor_of(context)
+    part = y.numpy()[1:]  # any view of a view counts
+    run(double, [x], [y])
+    np.testing.assert_array_equal(part, 2 * START[1:])
+    context.write_tensor(y, START)
+    np.testing.assert_array_equal(part, START[1:])
+    del part
+    run(double, [x], [y])
+    assert statistics.values == 0  # noted again
+
+
+def test_writes_through_views_come_after_dispatches_before(context: ow.MLContext) -> None:
+    double = graph_of(context, lambda x: x * 2)
+    x, y, z = tensor_of(context, START), tensor_of(context), tensor_of(context)
+    run(double, [x], [y])
+    view = x.numpy()
+    view[:] = 5
+    run(double, [x], [z])
+    view[:] = 7
+    np.testing.assert_array_equal(y.numpy(), 2 * START)
+    np.testing.assert_array_equal(z.numpy(), [10] * 4)
+    np.testing.assert_array_equal(x.numpy(), [7] * 4)
+
+
+def test_what_is_pending_reads_a_tensor_before_it_is_written_in_place(context: ow.MLContext) -> None:
+    double = graph_of(context, lambda x: x * 2)
+    x, y, z = tensor_of(context, START), tensor_of(context, writable=False), tensor_of(context)
+    run(double, [x], [y])
+    view = y.numpy()  # nobody can write there, so reading it can wait
+    before = statistics.operations
+    run(double, [y], [z])
+    assert statistics.operations == before
+    run(double, [tensor_of(context, 5 * START)], [y])  # but somebody sees what is written
+    np.testing.assert_array_equal(view, 10 * START)
+    np.testing.assert_array_equal(z.numpy(), 4 * START)
+
+
+def test_what_runs_at_once_finds_tensors_that_have_moved(context: ow.MLContext) -> None:
+    double, result = graph_of(context, lambda x: x * 2), np.zeros(4, "float32")
+    x, y, mine = tensor_of(context, START), tensor_of(context), context.tensor_from(result)
+    for factor in (2, 4, 8):
+        run(double, [x], [mine])
+        np.testing.assert_array_equal(result, factor * START)
+        run(double, [x], [y])
+        x, y = y, x
+        run(double, [y], [mine])
+        np.testing.assert_array_equal(result, factor * START)
+    for k in range(3):
+        context.write_tensor(x, START + k)
+        run(double, [x], [mine])
+        np.testing.assert_array_equal(result, 2 * (START + k))
+        run(double, [x], [y])  # keeps what is there: the next write goes elsewhere
+
+
+def test_memory_of_the_user_is_read_and_written_at_once(context: ow.MLContext) -> None:
+    double = graph_of(context, lambda x: x * 2)
+    mine, result = START.copy(), np.zeros(4, "float32")
+    x, y = context.tensor_from(mine), context.tensor_from(result)
+    between = tensor_of(context)
+    run(double, [x], [between])
+    mine[:] = 0  # too late for the dispatch
+    run(double, [between], [y])
+    np.testing.assert_array_equal(result, 4 * START)
+    assert y.numpy().ctypes.data == result.ctypes.data
+    frozen = np.frombuffer(START.tobytes(), "float32")  # nobody can write there
+    run(double, [context.tensor_from(frozen)], [between])
+    assert statistics.values == 0
+    np.testing.assert_array_equal(between.numpy(), 2 * START)
+
+
+def test_constants_of_both_kinds(context: ow.MLContext) -> None:
+    table = context.create_constant_tensor("float32", SHAPE, START)
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("in0", "float32", SHAPE)
+    graph = builder.build({"out0": x * builder.constant(table) + np.float32([1, 1, 1, 1])})
+    alone = graph_of(context, lambda b: b.constant(START) * 2, 0)
+    a, b = tensor_of(context), tensor_of(context)
+    run(alone, [], [a])
+    run(graph, [a], [b])
+    run(graph, [b], [a])
+    np.testing.assert_array_equal(a.numpy(), (2 * START * START + 1) * START + 1)
+
+
+def test_operations_and_dispatches_together(context: ow.MLContext) -> None:
+    double = graph_of(context, lambda x: x * 2)
+    x, y = tensor_of(context, START), tensor_of(context)
+    run(double, [x], [y])
+    later = ow.ops.add(y, 1)
+    run(double, [y], [x])
+    run(double, [x], [y])  # what `later` reads is still there
+    np.testing.assert_array_equal(later.numpy(), 2 * START + 1)
+    np.testing.assert_array_equal(y.numpy(), 8 * START)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The same as one by one
+
+POOL = 5
+index = st.sampled_from([*range(POOL - 1)] * 3 + [POOL - 1])  # the last one is the user's memory
+distinct = st.permutations([*range(POOL - 1)])
+steps = st.one_of(
+    distinct.map(lambda order: ("double", *order[:2])),
+    distinct.map(lambda order: ("mix", *order[:3])),
+    distinct.map(lambda order: ("split", *order[:3])),
+    st.tuples(st.just("double"), index, index),
+    st.tuples(st.just("mix"), index, index, index),
+    st.tuples(st.just("split"), index, index, index),
+    st.tuples(st.just("constant"), index),
+    st.tuples(st.just("write"), index, st.integers(-9, 9)),
+    st.tuples(st.just("read"), index),
+    st.tuples(st.just("view"), index),
+    st.tuples(st.just("look"), index),
+    st.tuples(st.just("poke"), index, st.integers(-9, 9)),
+    st.tuples(st.just("close"), index),
+    st.tuples(st.just("renew"), index),
+    st.tuples(st.just("operation"), index, index),
+    st.tuples(st.just("compute"), index),
+    st.tuples(st.just("mine"), st.integers(-9, 9)),
+)
+
+
+def graphs_of(context: ow.MLContext) -> dict[str, ow.MLGraph]:
+    bounds = {"min_value": -1000, "max_value": 1000}
+    return {
+        "double": graph_of(context, lambda x: (x * 2).clamp(**bounds)),
+        "mix": graph_of(context, lambda x, y: (x - y).clamp(**bounds), 2),
+        "split": graph_of(context, lambda x: (x + 1, -x)),
+        "constant": graph_of(context, lambda b: b.constant(START).relu(), 0),
+    }
+
+
+class Machine:
+    """Runs a program of steps in a context, and notes everything that can be seen on the way."""
+
+    def __init__(self, graphs: dict[str, ow.MLGraph]) -> None:
+        self.graphs, self.context = graphs, graphs["mix"].context
+        self.seen: list[Any] = []
+        self.mine = np.float32([1, 2, 3, 4])
+        self.tensors = [tensor_of(self.context, START + k) for k in range(POOL - 2)]
+        self.tensors += [tensor_of(self.context, writable=False), self.context.tensor_from(self.mine)]
+        self.views: dict[int, np.ndarray] = {}
+        self.arrays: list[ow.Array] = []
+
+    def step(self, name: str, *at: int) -> None:
+        if name in self.graphs:
+            graph = self.graphs[name]
+            split = len(graph.inputs)
+            if len(set(at)) == len(at):
+                run(graph, [self.tensors[k] for k in at[:split]], [self.tensors[k] for k in at[split:]])
+        elif name == "operation":
+            self.arrays.append(ow.ops.sub(self.tensors[at[0]], self.tensors[at[1]]))
+        else:
+            getattr(self, name)(*at)
+
+    def write(self, k: int, value: int) -> None:
+        if self.tensors[k].writable:
+            self.context.write_tensor(self.tensors[k], START * value)
+
+    def read(self, k: int) -> None:
+        self.seen.append(self.context.read_tensor(self.tensors[k]).tolist())
+
+    def view(self, k: int) -> None:
+        self.views[k] = self.tensors[k].numpy()[::-1]
+
+    def look(self, k: int) -> None:
+        self.seen.append(self.views[k].tolist() if k in self.views else None)
+
+    def poke(self, k: int, value: int) -> None:
+        if self.tensors[k].writable:
+            if k not in self.views:
+                self.view(k)
+            self.read_operations()  # of which NumPy cannot tell us, in any context
+            self.views[k][1] = value
+
+    def close(self, k: int) -> None:
+        self.views.pop(k, None)
+
+    def renew(self, k: int) -> None:
+        if k < POOL - 1:
+            self.views.pop(k, None)
+            self.tensors[k].destroy()
+            self.tensors[k] = tensor_of(self.context, START, writable=True)
+
+    def compute(self, k: int) -> None:
+        self.seen.append(self.context.compute(self.graphs["double"], {"in0": self.tensors[k]})["out0"].tolist())
+
+    def mine_(self, value: int) -> None:
+        self.read_operations()
+        self.mine[2] = value
+        self.seen.append(self.mine.tolist())
+
+    def read_operations(self) -> None:
+        self.seen += [array.tolist() for array in self.arrays]
+        self.arrays.clear()
+
+    def end(self) -> list[Any]:
+        for k in range(POOL):
+            self.look(k)
+            self.read(k)
+        self.read_operations()
+        self.seen.append(self.mine.tolist())
+        return self.seen
+
+
+@pytest.mark.parametrize("at_first", [False, True])
+def test_random_programs_come_out_as_if_dispatched_one_by_one(at_first: bool) -> None:
+    both = [graphs_of(ow.ml.create_context(accelerated=False, deferred=is_deferred)) for is_deferred in (False, True)]
+
+    @settings(max_examples=50 if at_first else 150, deadline=None)
+    @given(st.lists(steps, min_size=5, max_size=40))
+    def check(program: list[tuple[Any, ...]]) -> None:
+        seen = []
+        for graphs in both:
+            machine = Machine(graphs)
+            for name, *at in program:
+                machine.step("mine_" if name == "mine" else name, *at)
+            seen.append(machine.end())
+        assert seen[1] == seen[0]
+
+    before = compile_now(at_first)
+    try:
+        check()
+    finally:
+        compile_now(before)
+
+
+def test_threads(context: ow.MLContext) -> None:
+    step = graph_of(context, lambda x: x + 1)
+    shared = tensor_of(context, START)
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            x, y = tensor_of(context, START), tensor_of(context)
+            for k in range(60):
+                run(step, [x], [y])
+                x, y = y, x
+                run(step, [shared], [y])
+                if k % 7 == 0:
+                    np.testing.assert_array_equal(context.read_tensor(x), START + k + 1)
+                    np.testing.assert_array_equal(context.read_tensor(y), START + 1)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Ends and errors
+
+
+def test_a_graph_that_is_destroyed_still_runs_what_was_dispatched(context: ow.MLContext) -> None:
+    double = graph_of(context, lambda x: x * 2)
+    x, y, z = tensor_of(context, START), tensor_of(context), tensor_of(context)
+    for _ in range(2):
+        run(double, [x], [y])
+        run(double, [y], [z])
+        context.read_tensor(z)
+    deferred.wait()
+    assert statistics.compiled == 1
+    run(double, [x], [y])
+    run(double, [y], [z])
+    executable, graph = weakref.ref(double._executable), weakref.ref(double)  # type: ignore[arg-type]
+    kept = len(deferred._entries)
+    double.destroy()
+    assert len(deferred._entries) == kept - 1  # what it was compiled into is gone
+    np.testing.assert_array_equal(z.numpy(), 4 * START)
+    assert len(deferred._entries) == kept - 1
+    with pytest.raises(ow.InvalidStateError, match="the graph is destroyed"):
+        run(double, [x], [y])
+    del double
+    gc.collect()
+    assert graph() is None
+    assert executable() is None
+
+
+def test_a_graph_that_is_collected_leaves_nothing(context: ow.MLContext) -> None:
+    double = graph_of(context, lambda x: x * 2)
+    x, y, z = tensor_of(context, START), tensor_of(context), tensor_of(context)
+    kept = len(deferred._entries)
+    for _ in range(2):
+        run(double, [x], [y])
+        run(double, [y], [z])
+        context.read_tensor(z)
+    deferred.wait()
+    executable = weakref.ref(double._executable)  # type: ignore[arg-type]
+    assert len(deferred._entries) == kept + 1
+    del double
+    gc.collect()
+    assert executable() is None
+    assert len(deferred._entries) == kept
+
+
+def test_the_end_of_a_context_drops_what_is_pending(context: ow.MLContext) -> None:
+    double = graph_of(context, lambda x: x * 2)
+    x, y = tensor_of(context, START), tensor_of(context)
+    run(double, [x], [y])
+    context.destroy()
+    with pytest.raises(ow.ValidationError, match=r"the tensor float32\[4\] is destroyed"):
+        y.numpy()
+    with pytest.raises(ow.InvalidStateError, match="the context is lost"):
+        run(double, [x], [y])
+    assert statistics.operations == 0
+
+
+@ow.op
+def picky(self: Any, x: ow.MLOperand) -> Any:
+    """A kernel that can fail."""
+    return x.desc
+
+
+@picky.kernel("cpu")
+def _(x: Any, out: Any) -> None:
+    if x[0] == 13:
+        raise ValueError("thirteen")
+    out[:] = x
+
+
+def test_errors_of_kernels_say_which_dispatch(context: ow.MLContext) -> None:
+    check, double = graph_of(context, lambda x: picky(x, label="mine")), graph_of(context, lambda x: x * 2)
+    x, y, z = tensor_of(context, START), tensor_of(context), tensor_of(context)
+    for _ in range(2):  # so that it is compiled
+        run(check, [x], [y])
+        run(double, [y], [z])
+        context.read_tensor(z)
+        deferred.wait()
+    context.write_tensor(x, np.full(4, 13, "float32"))
+    run(check, [x], [y])
+    line = test_errors_of_kernels_say_which_dispatch.__code__.co_firstlineno + 9
+    run(double, [y], [z])
+    for _ in range(2):
+        with pytest.raises(
+            ow.OperationError, match=r"picky 'mine': .*thirteen.*called in test_deferred_context\.py, line"
+        ):
+            context.read_tensor(z)
+    assert line > 0
+    run(double, [x], [z])  # others work
+    np.testing.assert_array_equal(z.numpy(), [26] * 4)
+    context.write_tensor(y, START)
+    np.testing.assert_array_equal(y.numpy(), START)
+
+
+def test_wrong_dispatches_are_errors_at_once(context: ow.MLContext) -> None:
+    add = graph_of(context, lambda x, y: x + y, 2)
+    x, y, z = tensor_of(context), tensor_of(context), tensor_of(context)
+    wrong = context.create_tensor("float32", [5])
+    constant = context.create_constant_tensor("float32", SHAPE, START)
+    other = ow.ml.create_context(accelerated=False, deferred=True)
+    gone = tensor_of(context)
+    gone.destroy()
+    for inputs, outputs, message in [
+        ({"in0": x}, {"out0": z}, r"dispatch: inputs must hold \['in0', 'in1'\]; missing: \['in1'\]"),
+        ({"in0": x, "in1": y, "in2": z}, {"out0": z}, "tensor of its own|unknown"),
+        ({"in0": x, "in1": x}, {"out0": z}, "got one of them twice"),
+        ({"in0": x, "in1": wrong}, {"out0": z}, r"'in1' must be float32\[4\], got a tensor float32\[5\]"),
+        ({"in0": x, "in1": constant}, {"out0": z}, "'in1' is a constant tensor"),
+        ({"in0": x, "in1": tensor_of(other)}, {"out0": z}, "'in1' is a tensor of another context"),
+        ({"in0": x, "in1": gone}, {"out0": z}, r"'in1': the tensor float32\[4\] is destroyed"),
+        ({"in0": x, "in1": START}, {"out0": z}, "'in1' must be an MLTensor, got ndarray"),
+        ([x, y], {"out0": z}, "inputs must map names to tensors"),
+    ]:
+        with pytest.raises(ow.ValidationError, match=message):
+            context.dispatch(add, inputs, outputs)  # type: ignore[arg-type]
+    with pytest.raises(ow.ValidationError, match="graph must be an MLGraph, got NoneType"):
+        context.dispatch(None, {}, {})  # type: ignore[arg-type]
+    with pytest.raises(ow.ValidationError, match="the graph belongs to another context"):
+        other.dispatch(add, {}, {})
+    with pytest.raises(ow.ValidationError, match="deferred must be True or False, got 1"):
+        ow.ml.create_context(deferred=1)  # type: ignore[arg-type]
+
+
+def test_nothing_piles_up(context: ow.MLContext) -> None:
+    """Tensors that are read again and again, and never looked at, keep nothing of what read them."""
+    double = graph_of(context, lambda x: x * 2)
+    x, y = tensor_of(context, START), tensor_of(context)
+    for _ in range(1000):
+        run(double, [x], [y])
+    assert len(x.current()._readers) <= 64  # type: ignore[attr-defined]
+    assert statistics.dropped == 999
