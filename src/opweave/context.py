@@ -361,7 +361,7 @@ class MLContext:
         Raises:
             ValidationError: a tensor of another context, destroyed or not readable; an `out` that does not fit.
         """
-        array = self._own(tensor, "tensor")
+        self.check_own(tensor, "tensor")
         if not tensor.readable:
             raise ValidationError(f"the tensor {tensor.desc} was not created with readable=True")
         if out is None:
@@ -373,7 +373,7 @@ class MLContext:
             target = fit(whole, "out", tensor.desc)
             require(bool(target.flags.writeable), "out must be writable")
         with tensor._lock:
-            host.copy(target, array, "read_tensor")
+            host.copy(target, self._own(tensor, "tensor"), "read_tensor")
         return target
 
     async def read_tensor_async(self, tensor: MLTensor, *, out: Any = None) -> np.ndarray:

@@ -11,6 +11,7 @@ once. Such is memory of the user's (`tensor_from`), that of a WebAssembly module
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import count
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from ..backends import Executable
     from ..context import MLContext
 
+_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 _serials = count()
 _DISPATCH: Any = SimpleNamespace(name="dispatch")
 """What stands for the operation where a whole graph is called."""
@@ -46,13 +48,18 @@ _DISPATCH: Any = SimpleNamespace(name="dispatch")
 class Value(Array):
     """What a tensor holds after a dispatch or a write; it stays the same when the tensor gets another one."""
 
-    __slots__ = ("_readers",)
+    __slots__ = ("_readers", "_spare")
 
     def __init__(
         self, context: MLContext, desc: Any, code: int, *, node: Pending | None = None, array: np.ndarray | None = None
     ) -> None:
         super().__init__(context, desc, code, node=node, array=array)
         self._readers: list[ref[Array]] = []
+        self._spare: np.ndarray | None = None
+
+    def _room(self) -> np.ndarray:
+        spare, self._spare = self._spare, None
+        return memory.empty(self._desc) if spare is None else spare
 
     def watch(self, outputs: Sequence[ref[Array]]) -> None:
         """Remember the results of a dispatch that reads this."""
@@ -156,7 +163,13 @@ class DeferredTensor(MLTensor):
         return self._value
 
     def become(self, value: Value) -> None:
-        """Hold something else from now on."""
+        """Hold something else from now on, in the memory that there was, if nobody needs that any more.
+
+        Who calls this holds the lock, and has found that nobody sees the memory.
+        """
+        before, borrowed = self._value, self.borrowed() if self.borrowed is not None else None
+        if borrowed is None and not (before is not None and before.pending_readers):
+            value._spare = before._spare if before is not None and before.pending else self._array
         self._value, self._memory = value, None
         self._forget_bindings()
 
@@ -335,7 +348,7 @@ def _checked(
 def _site() -> tuple[Any, int]:
     """Where `dispatch` was called."""
     frame = sys._getframe(2)
-    while frame.f_back is not None and lazy._is_ours(frame.f_globals.get("__name__", "")):
+    while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
         frame = frame.f_back
     return frame.f_code, frame.f_lineno
 
