@@ -189,6 +189,51 @@ def test_small_chains_stay_with_the_engine() -> None:
 # Errors
 
 
+def test_expressions_hold_expressions() -> None:
+    @ow.expression
+    def scaled(x: Any, *, by: float = 2.0) -> Any:
+        return x * by
+
+    @ow.expression
+    def outer(x: Any) -> Any:
+        return swiglu(scaled(x), x) + scaled(x, by=3)
+
+    x = np.float32([1, -2])
+    np.testing.assert_allclose(outer(x), 2 * x * x / (1 + np.exp(-x)) + 3 * x, rtol=1e-6)
+    kernel = ow.op(lambda self, x: x.desc)
+    for inner, rule in (
+        (lambda x: scaled(x, by="3"), "scaled: by must be of type float, got '3'"),
+        (lambda x: scaled(x, 3), "scaled: too many positional arguments"),
+        (kernel, "<lambda>: has no expression that another one could hold"),
+    ):
+        with pytest.raises(ow.ValidationError, match=rule):
+            _holding(inner)(x)
+
+
+def _holding(inner: Any) -> Any:
+    @ow.expression
+    def holding(x: Any) -> Any:
+        return inner(x)
+
+    return holding
+
+
+def test_arrays_and_positions_that_do_not_belong() -> None:
+    kept: list[Any] = []
+
+    @ow.expression
+    def keeping(x: Any) -> Any:
+        kept.append(x)
+        return x + 1
+
+    keeping(np.float32([1]))
+    with pytest.raises(ow.ValidationError, match=r"depends on an array of another expression, float32\[1\]"):
+        _holding(lambda x: x + kept[0])(np.float32([1]))
+    far = _holding(lambda x: ow.expr.compute((4,), lambda i: ow.expr.cast(i * 10**9, "float32") + x[0]))
+    with pytest.raises(ow.ValidationError, match=r"the position .* goes from 0 to 3000000000, beyond int32"):
+        far(np.float32([1]))
+
+
 def test_errors_show_the_line_and_the_label() -> None:
     @ow.expression
     def branches(x: Any) -> Any:

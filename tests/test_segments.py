@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings, strategies as st
 
 import opweave as ow
 from opweave.errors import InvalidStateError, OperationError
+from opweave.expr import kernels
 from opweave.graph import Graph
 from opweave.kernels import KernelCall
+from opweave.passes import fuse
 from opweave.passes.partition import partition
 from opweave.runtime.segments import SegmentedExecutable
 
@@ -329,3 +333,112 @@ def test_explain_numbers_segments_and_tells_their_memory() -> None:
     text = builder.build({"y": builder.abs(builder.input("x", "float32", [64]))}).explain()
     assert "intermediates" not in text
     assert text.splitlines()[-1].split() == ["abs", "cpu", "native", "ONNX", "Runtime"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Random graphs
+
+
+@ow.op
+def halved(self: Any, x: ow.MLOperand) -> tuple[ow.Desc, ow.Desc]:
+    return x.desc, ow.Desc(x.data_type, (1,) * x.rank)
+
+
+@halved.kernel("cpu")
+def _(x: np.ndarray, out: tuple[np.ndarray, np.ndarray]) -> None:
+    out[0][...] = x / 2
+    out[1][...] = x.mean()
+
+
+@ow.expression
+def product(x: Any, y: Any) -> Any:
+    return x * y * 0.5
+
+
+@ow.expression
+def centred(x: Any) -> Any:
+    mean = ow.expr.reduce_mean(x, keep_dimensions=True)
+    return x - mean, mean
+
+
+@ow.expression
+def mean(x: Any) -> Any:
+    return ow.expr.reduce_mean(x, keep_dimensions=True)
+
+
+@ow.expression
+def shifted(x: Any) -> Any:
+    return ow.expr.compute(x.shape, lambda *i: x.clamped[(*i[:-1], i[-1] + 1)])
+
+
+@ow.composite
+def squashed(b: Any, x: Any) -> Any:
+    return product(x / (b.abs(x) + 1), halved(x)[0])
+
+
+STEPS: list[Callable[[Any, Any, Any], Any]] = [
+    lambda b, x, y: b.tanh(x),
+    lambda b, x, y: b.add(x, y),
+    lambda b, x, y: b.where(b.greater(x, 0.0), x, y),
+    lambda b, x, y: b.clamp(x, min_value=-1, max_value=1),
+    lambda b, x, y: b.max(x, b.constant(np.float32([0.25]))),
+    lambda b, x, y: b.softmax(x, axis=x.rank - 1),
+    lambda b, x, y: b.reduce_mean(x, keep_dimensions=True),
+    lambda b, x, y: b.matmul(x, b.transpose(x)) if x.rank == 2 else b.neg(x),
+    lambda b, x, y: halved(x),
+    lambda b, x, y: product(x, y),
+    lambda b, x, y: centred(x),
+    lambda b, x, y: product(x, mean(x)),
+    lambda b, x, y: shifted(x),
+    lambda b, x, y: squashed(x),
+]
+
+
+def grown(context: ow.MLContext, steps: list[tuple[int, int, int]], shapes: list[tuple[int, ...]]) -> ow.MLGraph:
+    """A graph of `STEPS`, each with the values made before it that it names; a third of all values are outputs."""
+    builder = ow.MLGraphBuilder(context)
+    values = [builder.input(f"x{k}", "float32", shape) for k, shape in enumerate(shapes)]
+    for step, first, second in steps:
+        x, y = (values[k % len(values)] for k in (first, second))
+        try:
+            made = STEPS[step](builder, x, y)
+        except ow.ValidationError:  # shapes that do not broadcast
+            made = builder.abs(x)
+        values += made if isinstance(made, tuple) else (made,)
+    results = values[len(shapes) :]
+    return builder.build({f"y{k}": value for k, value in enumerate(results) if k % 3 == 0 or k == len(results) - 1})
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, len(STEPS) - 1), st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=20
+    ),
+    st.lists(st.sampled_from([(2, 3), (1, 3), (2, 1), (3,), (1,), (2, 2, 3)]), min_size=1, max_size=3),
+)
+def test_random_graphs_agree_with_the_reference(
+    steps: list[tuple[int, int, int]], shapes: list[tuple[int, ...]]
+) -> None:
+    feeds = {f"x{k}": random(*shape, seed=k) for k, shape in enumerate(shapes)}
+    reference = ow.ml.create_context(device="reference")
+    with pytest.MonkeyPatch.context() as patch:
+        # Fuse whatever can be, and let NumPy evaluate it: compilers have tests of their own, and take longer.
+        for limit in ("MIN_ELEMENTS", "MIN_NODES", "MIN_SAVED"):
+            patch.setattr(fuse, limit, 1)
+        patch.setattr(kernels, "is_compiled", lambda: True)
+        patch.setattr(kernels, "_compile", lambda program, *_, **__: kernels._NumpyKernel(program))
+        patch.setattr(kernels, "_kernels", OrderedDict())
+        graph = grown(CPU, steps, shapes)
+        expected = grown(reference, steps, shapes)
+    given_feeds = {name: feeds[name] for name in graph.inputs}
+    results, wanted = CPU.compute(graph, given_feeds), reference.compute(expected, given_feeds)
+    for name, array in wanted.items():
+        np.testing.assert_allclose(results[name], array, rtol=1e-4, atol=1e-5, err_msg=name)
+    executable = graph.check_alive()
+    if isinstance(executable, SegmentedExecutable):
+        done: set[Any] = set()
+        for runner in executable.runners:
+            assert all(operand.node is None or operand.node in done for operand in runner.part.inputs)
+            assert done.isdisjoint(runner.part.nodes)
+            done.update(runner.part.nodes)
+        assert done == set(executable.graph.nodes)

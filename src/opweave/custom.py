@@ -26,11 +26,12 @@ from .builder import MLGraphBuilder
 from .context import MLContext, default_context
 from .dtypes import ANY, DataType
 from .errors import MLError, NotSupportedError, ValidationError, require, user_line
+from .expr.array import Array as Traced
 from .graph import Builder, Desc, Operand, check_desc, title
 from .kernels import Kernel
 from .kernels.expression import flat, key_of, program_of
 from .kernels.host import HostKernel
-from .operation import Converter, Limits, Op
+from .operation import Converter, Limits, Op, call_with
 from .ops import Operations
 from .passes.legalise import Recorder
 from .runtime.executable import MLGraph
@@ -189,6 +190,7 @@ class CustomOp(Op[..., Any]):
         """Add a node to the graph of the operands, or compute the results of arrays and tensors.
 
         Results of NumPy's arrays are NumPy's, of tensors tensors; what is called with an `opweave.Array` is computed later.
+        In an expression, another one that is called with its arrays becomes a part of it.
 
         Raises:
             ValidationError: operands or attributes that do not fit.
@@ -210,7 +212,25 @@ class CustomOp(Op[..., Any]):
                     return self.add(item.builder, args, kwargs)
                 if isinstance(item, Array):
                     return call(self, args, kwargs)
+                if isinstance(item, Traced):
+                    return self._inline(args, kwargs)
         return self._compute(args, kwargs)
+
+    def _inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the operation is in the midst of another expression that is traced: its own formula."""
+        formula = self.formula
+        if formula is None:
+            raise ValidationError(f"{self.name}: has no expression that another one could hold")
+        try:
+            given = inspect.signature(self).bind(None, *args, **kwargs)
+        except TypeError as error:
+            raise ValidationError(f"{self.name}: {error}") from None
+        given.apply_defaults()
+        values = given.arguments
+        for name in self.attributes:
+            if values[name] is not None:
+                values[name] = self._converters[name](f"{self.name}: {name}", values[name])
+        return call_with(formula, values)
 
     def _compute(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The results of arrays and tensors; tensors if an operand is one."""

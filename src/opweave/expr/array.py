@@ -533,7 +533,13 @@ def trace(function: Callable[..., Any], name: str, descs: Sequence[Desc], **attr
             raise ValidationError(f"the result depends on a position outside of its axes: {array!r}")
     bodies = ir.unified(*(array.body for array in results))
     outputs = tuple(Output(_axes(array.shape), body) for array, body in zip(results, bodies, strict=True))
-    return Program(name, inputs, outputs, tuple(dict.fromkeys(checks)))
+    program = Program(name, inputs, outputs, tuple(dict.fromkeys(checks)))
+    foreign = [source for source in ir.sources(*program.roots) if isinstance(source, Input) and source not in inputs]
+    require(
+        not foreign, f"the result depends on an array of another expression, {', '.join(str(s.desc) for s in foreign)}"
+    )
+    ir.check_positions(*(stored.body for stored in program.stored), *program.roots)
+    return program
 
 
 __all__ = [

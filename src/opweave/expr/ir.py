@@ -427,6 +427,16 @@ def bounds(root: Expr) -> Range | None:
     return found[root]
 
 
+def check_positions(*roots: Expr) -> None:
+    """Require that positions, which are computed as int32, stay in its range; what is not known is taken to."""
+    limits = INFO["int32"]
+    found: dict[Expr, Range | None] = {}
+    for node in walk(*roots):
+        known = found[node] = _bounds(node, found) if node.type in _WHOLE else None
+        if node.type == "index" and known and (known[0] < limits.lowest or known[1] > limits.highest):
+            raise ValidationError(f"the position {text(node)} goes from {known[0]} to {known[1]}, beyond int32")
+
+
 def _bounds(node: Expr, found: Mapping[Expr, Range | None]) -> Range | None:
     if isinstance(node, Const):
         return int(node.value), int(node.value)
@@ -602,6 +612,7 @@ __all__ = [
     "ValidationError",
     "bounds",
     "call",
+    "check_positions",
     "number",
     "sources",
     "storage",

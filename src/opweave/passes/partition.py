@@ -133,13 +133,17 @@ def _ordered(graph: Graph, segments: list[Segment]) -> list[Segment]:
             if operand in wanted and operand not in segment.outputs:
                 segment.outputs.append(operand)
     ordered: dict[int, Segment] = {}
+    opened: set[int] = set()
     for segment in sorted(segments, key=lambda segment: segment.nodes[-1].serial):
         pending = [segment]
         while pending:
             makers = [home[operand.node] for operand in pending[-1].inputs if operand.node is not None]
             missing = [maker for maker in makers if id(maker) not in ordered]
-            if not missing:
+            if missing:
+                assert id(pending[-1]) not in opened, "segments depend on each other in a circle"
+                opened.add(id(pending[-1]))
+                pending += missing
+            else:
                 done = pending.pop()
                 ordered[id(done)] = done
-            pending += missing
     return list(ordered.values())
