@@ -19,7 +19,7 @@ from opweave.backends import find_device
 from .common import Row
 
 DOCS = Path(__file__).parent.parent / "docs"
-BENCHMARKS = ("overhead", "convolution", "resnet50", "architectures", "fusion", "expressions")
+BENCHMARKS = ("overhead", "convolution", "resnet50", "architectures", "fusion", "expressions", "op_level")
 VERSIONS = ("opweave", "onnxruntime", "numpy")
 
 

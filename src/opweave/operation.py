@@ -106,6 +106,7 @@ class Op(Generic[P, R]):
         self.flags = {
             n: 2 if n in self.sequences else int(n in self.operands) for n in (*self.operands, *self.attributes)
         }
+        self.positional_flags = tuple(self.flags[name] for name in self.positional)
         self.templates: dict[Any, Any] = {}
         self._fillers: dict[str, Callable[..., Any]] = {}
         self._casts: dict[str, str] = {}

@@ -166,7 +166,7 @@ def _run(context: MLContext, wanted: Sequence[Array]) -> None:
     asked = {id(array) for array in wanted}
     start, copies = (perf_counter(), memory.copies.count) if _profiles else (0.0, 0)
     kept = _kept(nodes, uses, asked)
-    outputs = [memory.empty(array._desc) for _, _, array in kept]
+    outputs = [array._room() for _, _, array in kept]
     if len(nodes) == 1:
         _run_alone(context, nodes[0], kept, outputs)
         whole = False
@@ -201,7 +201,7 @@ def _short_way(array: Array) -> bool:
             inputs.append(operand._array)
         context, template = array._context, node.template
         context.check_alive()
-        output = memory.empty(array._desc)
+        output = array._room()
         try:
             executable = template.executable or _single(template, context)
             executable.run(_named("x", inputs), {"y0": output})

@@ -6,6 +6,7 @@ once: what follows from the data types, shapes and attributes is kept as a `Temp
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -202,6 +203,10 @@ class Array(Operators):
             values = self._array
             assert values is not None
         return values
+
+    def _room(self) -> np.ndarray:
+        """Memory for the values, which are about to be computed."""
+        return memory.empty(self._desc)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.numpy(), dtype=dtype, copy=copy)
@@ -402,6 +407,7 @@ _kinds: dict[tuple[Any, tuple[int, ...]], tuple[Desc, int]] = {}
 _adopted: WeakValueDictionary[int, _Adopted] = WeakValueDictionary()
 _scalars: dict[Any, np.ndarray] = {}
 _serials = count()
+_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 default_context: Callable[[], MLContext] | None = None
 """What gives the context of arrays that have none; set by `opweave.context`."""
 _default: MLContext | None = None
@@ -449,7 +455,7 @@ def _note(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     context: MLContext | None = None
     if len(args) > len(op.positional):
         raise ValidationError(f"{op.name}: takes {len(op.positional)} positional arguments, got {len(args)}")
-    given = [(flags[name], value) for name, value in zip(op.positional, args, strict=False)]
+    given = list(zip(op.positional_flags, args, strict=False))
     if kwargs:
         for name, value in kwargs.items():
             if name == "label":
@@ -492,11 +498,11 @@ def _note(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     for position, data_type in template.numbers.items():
         inputs[position] = _scalar(op, label, context, inputs[position], data_type)
     for position, value in enumerate(inputs):
-        if not isinstance(value, Array):
+        if type(value) is not Array and not isinstance(value, Array):
             desc = template.operands[position]
             inputs[position] = borrow(value) if isinstance(value, MLTensor) else _adopt(context, value, desc)
-    frame = sys._getframe(1)
-    while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
+    frame = sys._getframe(2)  # who called `call`
+    while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
         frame = frame.f_back
     node = Pending(template, tuple(inputs), label, (frame.f_code, frame.f_lineno))
     if len(template.descs) == 1:
@@ -515,10 +521,6 @@ def _note(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     if node.depth >= LONGEST:
         _force(outputs)
     return outputs if len(outputs) > 1 else outputs[0]
-
-
-def _is_ours(module: str) -> bool:
-    return module.startswith("opweave") and (module == "opweave" or module[7] == ".")
 
 
 compute: Callable[[Sequence[Array]], None] | None = None
