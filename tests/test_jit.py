@@ -252,6 +252,11 @@ def test_custom_operations_python_loops_and_branches_on_shapes() -> None:
         np.testing.assert_allclose(network(x, layers).numpy(), plain(x, layers), rtol=2e-5, atol=1e-5)
 
 
+def test_arrays_of_operands_are_these() -> None:
+    double = ow.jit(lambda x: ow.array(x) + ow.array(x, "float32") + ow.array(x, "int32").cast("float32"))
+    assert double(np.float32([1.5, 2])).tolist() == [4, 6]
+
+
 def test_contexts() -> None:
     where: list[str] = []
 

@@ -16,7 +16,7 @@ from functools import partial
 from importlib import import_module
 from itertools import count
 from threading import RLock
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 from weakref import WeakValueDictionary, ref
 
 import numpy as np
@@ -361,6 +361,9 @@ def array(values: Any, data_type: DataType | None = None, *, copy: bool = True) 
         return values
     if data_type is not None:
         check(data_type)
+    if isinstance(values, Operand):  # a function of arrays that is traced, or called to build a graph
+        same = data_type in (None, values.data_type)
+        return cast("Array", values if same else values.cast(data_type))
     context = current_context()
     if isinstance(values, MLTensor):
         borrowed = borrow(values)
