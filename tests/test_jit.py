@@ -147,7 +147,7 @@ def test_static_names_parameters() -> None:
     with pytest.raises(
         ow.ValidationError, match=r"jit '<lambda>': static names parameters of the function, got \['y'\]"
     ):
-        ow.jit(lambda x: x, static=("y",))  # type: ignore[call-overload]
+        ow.jit(lambda x: x, static=("y",))
 
 
 def test_methods_and_their_objects() -> None:
@@ -354,6 +354,7 @@ def test_a_function_that_failed_can_be_called_again() -> None:
         ow.ValidationError, match=r"jit 'sometimes': add: the shapes .* \(test_jit\.py, line \d+: return x \+ \(1 if"
     ):
         sometimes(X)
+    assert sometimes.cache_info() == (0, 1, tracing.GRAPHS, 0)
     fails.append(False)
     assert sometimes(X).tolist() == (X + 1).tolist()
 
@@ -396,5 +397,8 @@ def test_arguments_and_results_that_do_not_fit() -> None:
     ow.jit(lambda x: leaked.append(x) or x + 1)(X)
     with pytest.raises(ow.InvalidStateError, match="the builder has built its graph"):
         leaked[0] + 1
+    ow.jit(lambda x: leaked.append(x))(X)
+    with pytest.raises(ow.InvalidStateError, match="the builder has built its graph"):
+        leaked[1] + 1
     with pytest.raises(ow.ValidationError, match="operand of another"):
         ow.jit(lambda x: leaked[0])(X)

@@ -53,7 +53,7 @@ class CacheInfo(NamedTuple):
 
 
 @overload
-def jit(function: Callable[P, R], /) -> Jitted[P, R]: ...
+def jit(function: Callable[P, R], /, *, static: Sequence[str] = ()) -> Jitted[P, R]: ...
 @overload
 def jit(*, static: Sequence[str] = ()) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
 def jit(function: Callable[..., Any] | None = None, /, *, static: Sequence[str] = ()) -> Any:
@@ -157,7 +157,7 @@ class Jitted(Generic[P, R]):
         if program is None:
             with entry.lock:
                 if entry.program is None:
-                    entry.program = self._trace(context, args, kwargs)
+                    entry.program = self._made(tuple(key), context, args, kwargs)
                 program = entry.program
         return program(leaves)  # type: ignore[no-any-return]
 
@@ -193,6 +193,14 @@ class Jitted(Generic[P, R]):
             while len(self._entries) > GRAPHS:
                 self._entries.popitem(last=False)
             return entry
+
+    def _made(self, key: Any, context: MLContext, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Program:
+        try:
+            return self._trace(context, args, kwargs)
+        except BaseException:
+            with self._lock:
+                self._entries.pop(key, None)
+            raise
 
     def _trace(self, context: MLContext, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Program:
         """Call the function with operands, and compile what it does with them."""
@@ -552,6 +560,7 @@ class _Tracer(MLGraphBuilder):
         """Compile what the function has returned."""
         tree = _mapped(result, self._marked)
         graph = self.build(self._outputs) if self._outputs else None
+        self._built = True
         numbers = {operand.name: number for operand, number in self._arguments.items()}
         return _Program(self.context, tree, graph, numbers, self._tensors, self._captured, len(self._arguments))
 
