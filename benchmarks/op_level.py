@@ -160,7 +160,9 @@ def others(ways: Ways, stack: ExitStack, data: Mapping[str, np.ndarray]) -> None
 
         ways[f"PyTorch {torch.__version__}, eager"] = eager
     try:
-        ways["TensorFlow.js, Wasm, one thread"] = stack.enter_context(TensorFlowJs(data))
+        node = stack.enter_context(TensorFlowJs(data))
+        np.testing.assert_allclose(node.first, ways["ours"]()[0, : len(node.first), 0, 0], rtol=1e-3)  # type: ignore[index]
+        ways["TensorFlow.js, Wasm, one thread"] = node
     except MissingError as error:
         print(f"TensorFlow.js is left out: {error}", file=sys.stderr)
 
@@ -176,7 +178,11 @@ const read = (name, shape) => tf.tensor(new Float32Array(new Uint8Array(readFile
   wasm.setWasmPaths(join(modules, "node_modules/@tensorflow/tfjs-backend-wasm/dist/"));
   if (!(await tf.setBackend("wasm"))) throw new Error("TensorFlow.js has no wasm back end here");
   const a = read("a", [1, n, n, c]), filters = ["b", "d", "g"].map((name) => read(name, [3, 3, c, c]));
-  const run = () => tf.tidy(() => filters.reduce((x, filter) => tf.conv2d(x, filter, 1, "same"), a).dataSync());
+  const run = () => {  // what a tidy returns it goes through, element by element
+    let values;
+    tf.tidy(() => { values = filters.reduce((x, filter) => tf.conv2d(x, filter, 1, "same"), a).dataSync(); });
+    return values;
+  };
   console.log(Array.from(run().slice(0, 8)).join(" "));
   for await (const _ of createInterface({ input: process.stdin })) { run(); console.log("done"); }
 })();
@@ -200,7 +206,8 @@ class TensorFlowJs:
             [node, str(script), str(modules), str(folder), str(CHANNELS), str(SIZE)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, env={**os.environ},
         )  # fmt: skip
-        self.first = self._line()
+        self.first = [float(value) for value in self._line().split()]
+        """The first 8 values of the result, by channel."""
 
     def _line(self) -> str:
         assert self._process.stdout is not None
