@@ -18,15 +18,16 @@ from opweave.runtime import deferred, lazy, recurring
 from opweave.runtime.recurring import compile_now, statistics
 
 SHAPE = [4]
-START = np.float32([1, -2, 3, -4])
+START = np.array([1, -2, 3, -4], "float32")
 
 
-@pytest.fixture(params=["background", "now"])
+@pytest.fixture(params=["background", "now", "reference"])
 def context(request: pytest.FixtureRequest) -> Iterator[ow.MLContext]:
-    """A deferred context, which compiles chains at the second time or at the first."""
+    """A deferred context, which compiles chains at the second time or at the first, on either back end."""
     before = compile_now(request.param == "now")
     statistics.reset()
-    yield ow.ml.create_context(accelerated=False, deferred=True)
+    device = "reference" if request.param == "reference" else None
+    yield ow.ml.create_context(accelerated=False, device=device, deferred=True)
     compile_now(before)
 
 
@@ -158,7 +159,7 @@ def test_the_same_graph_in_turns(context: ow.MLContext) -> None:
         for _ in range(count):
             run(step, [one], [other])
             one, other = other, one
-            want = np.float32(want * np.float32(0.5) + np.float32(1))
+            want = np.asarray(want * np.float32(0.5) + np.float32(1))
         np.testing.assert_allclose(one.numpy(), want, rtol=1e-6)
 
 
@@ -323,7 +324,7 @@ class Machine:
     def __init__(self, graphs: dict[str, ow.MLGraph]) -> None:
         self.graphs, self.context = graphs, graphs["mix"].context
         self.seen: list[Any] = []
-        self.mine = np.float32([1, 2, 3, 4])
+        self.mine = np.array([1, 2, 3, 4], "float32")
         self.tensors = [tensor_of(self.context, START + k) for k in range(POOL - 2)]
         self.tensors += [tensor_of(self.context, writable=False), self.context.tensor_from(self.mine)]
         self.views: dict[int, np.ndarray] = {}
@@ -453,7 +454,7 @@ def test_a_graph_that_is_destroyed_still_runs_what_was_dispatched(context: ow.ML
     assert statistics.compiled == 1
     run(double, [x], [y])
     run(double, [y], [z])
-    executable, graph = weakref.ref(double._executable), weakref.ref(double)  # type: ignore[arg-type]
+    executable, graph = weakref.ref(double._executable), weakref.ref(double)
     kept = len(deferred._entries)
     double.destroy()
     assert len(deferred._entries) == kept - 1  # what it was compiled into is gone
@@ -476,7 +477,7 @@ def test_a_graph_that_is_collected_leaves_nothing(context: ow.MLContext) -> None
         run(double, [y], [z])
         context.read_tensor(z)
     deferred.wait()
-    executable = weakref.ref(double._executable)  # type: ignore[arg-type]
+    executable = weakref.ref(double._executable)
     assert len(deferred._entries) == kept + 1
     del double
     gc.collect()
@@ -519,14 +520,11 @@ def test_errors_of_kernels_say_which_dispatch(context: ow.MLContext) -> None:
         deferred.wait()
     context.write_tensor(x, np.full(4, 13, "float32"))
     run(check, [x], [y])
-    line = test_errors_of_kernels_say_which_dispatch.__code__.co_firstlineno + 9
+    place = rf"called in test_deferred_context\.py, line {run.__code__.co_firstlineno + 1}\)"
     run(double, [y], [z])
     for _ in range(2):
-        with pytest.raises(
-            ow.OperationError, match=r"picky 'mine': .*thirteen.*called in test_deferred_context\.py, line"
-        ):
+        with pytest.raises(ow.OperationError, match=rf"^picky 'mine': .*thirteen.*{place}"):
             context.read_tensor(z)
-    assert line > 0
     run(double, [x], [z])  # others work
     np.testing.assert_array_equal(z.numpy(), [26] * 4)
     context.write_tensor(y, START)
@@ -553,13 +551,13 @@ def test_wrong_dispatches_are_errors_at_once(context: ow.MLContext) -> None:
         ([x, y], {"out0": z}, "inputs must map names to tensors"),
     ]:
         with pytest.raises(ow.ValidationError, match=message):
-            context.dispatch(add, inputs, outputs)  # type: ignore[arg-type]
+            context.dispatch(add, inputs, outputs)
     with pytest.raises(ow.ValidationError, match="graph must be an MLGraph, got NoneType"):
-        context.dispatch(None, {}, {})  # type: ignore[arg-type]
+        context.dispatch(None, {}, {})
     with pytest.raises(ow.ValidationError, match="the graph belongs to another context"):
         other.dispatch(add, {}, {})
     with pytest.raises(ow.ValidationError, match="deferred must be True or False, got 1"):
-        ow.ml.create_context(deferred=1)  # type: ignore[arg-type]
+        ow.ml.create_context(deferred=1)
 
 
 def test_nothing_piles_up(context: ow.MLContext) -> None:
