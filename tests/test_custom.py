@@ -158,29 +158,25 @@ def test_values_that_are_equal_and_not_the_same(attribute: bool) -> None:
     assert [first(one, of=of).tolist() for of in ((1,), (True,), (1,))] == [[1], [2], [1]]
 
 
-def test_what_is_declared_again_counts_from_then_on() -> None:
+@pytest.mark.parametrize("form", ["decompose", "expression", "kernel"])
+def test_what_is_declared_again_counts_from_then_on(form: str) -> None:
     @ow.op
     def changing(self, x):  # type: ignore[no-untyped-def]
         return x.desc
 
-    def results() -> list[list[float]]:
-        tensor = CPU.tensor_from(np.float32([1]))
-        return [
-            changing(np.float32([1])).tolist(),
-            changing(np.float32([1])).tolist(),
-            changing(tensor).numpy().tolist(),
-        ]
+    def declare(number: int) -> None:
+        if form == "decompose":
+            changing.decompose(lambda b, x: x + number)
+        elif form == "expression":
+            changing.expression(lambda x: x + number)
+        else:
+            changing.kernel("cpu", lambda x, out: np.copyto(out, x + number))
 
-    changing.decompose(lambda b, x: x + 1)
-    assert results() == [[2]] * 3
-    changing.expression(lambda x: x + 2)
-    assert results() == [[3]] * 3
-    changing.expression(lambda x: x + 3)
-    assert results() == [[4]] * 3
-    changing.kernel("cpu", lambda x, out: np.copyto(out, x + 4))
-    assert results() == [[5]] * 3
-    changing.kernel("cpu", lambda x, out: np.copyto(out, x + 5))
-    assert results() == [[6]] * 3
+    one = np.float32([1])
+    for number in (1, 2, 3):
+        declare(number)
+        assert [changing(one).tolist() for _ in range(2)] == [[1 + number]] * 2
+        assert changing(CPU.tensor_from(one)).numpy().tolist() == [1 + number]
 
 
 def test_operations_are_pickled_and_copied_by_name() -> None:
@@ -551,6 +547,10 @@ def test_declarations_that_are_wrong() -> None:
 
     with pytest.raises(ow.ValidationError, match="misnamed: a kernel is a function, got None"):
         misnamed.kernel("cpu", None)  # type: ignore[arg-type]
+    with pytest.raises(ow.ValidationError, match=r"misnamed: the function takes \['z'\]; the operation has \['x'\]"):
+        misnamed.decompose(lambda b, z: z)
+    with pytest.raises(ow.ValidationError, match=r"misnamed: the function takes \['z'\]; the operation has \['x'\]"):
+        misnamed.expression(lambda z: z)
     misnamed.kernel("cpu", lambda y, out: None)
     with pytest.raises(
         ow.ValidationError, match=r"misnamed: the kernel takes \['y'\]; the operation has \['x', 'out'\]"

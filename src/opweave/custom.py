@@ -146,17 +146,26 @@ class CustomOp(Op[..., Any]):
 
     def decompose(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Declare how the operation is made of others: `function(b, ...)` takes a builder and those parameters it needs."""
+        self._check_form(function, 1)
         super().decompose(function)
         self._forget()
         return function
 
     def expression(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Declare what an element of the result is: `function(...)` takes arrays of `opweave.expr` and attributes by name."""
+        self._check_form(function, 0)
         super().expression(function)
         if self.decomposition is None:
             self.decomposition = _Decomposition(self)
         self._forget()
         return function
+
+    def _check_form(self, function: Callable[..., Any], leading: int) -> None:
+        """Require that a decomposition or an expression takes nothing but what the operation has, after `leading` ones."""
+        require(callable(function), f"{self.name}: expected a function, got {function!r}")
+        known = (*self.operands, *self.attributes)
+        unknown = [name for name in list(inspect.signature(function).parameters)[leading:] if name not in known]
+        require(not unknown, f"{self.name}: the function takes {unknown}; the operation has {list(known)}")
 
     def _check_declared(self, limits: Mapping[str, Limits]) -> None:
         """Require that limits are those of operands (or of outputs), and say what there is."""
