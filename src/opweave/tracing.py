@@ -636,6 +636,9 @@ class _Program:
         made: list[Array] = []
         if self.run is not None:
             taken = leaves if self.takes_all else [leaves[number] for number in self.takes] + self.tensors
+            pending = [leaf for leaf in taken if isinstance(leaf, Array) and leaf._array is None]
+            if pending:
+                deferred.force(pending)  # which takes the locks of tensors, so it must come before ours
             if any(isinstance(leaf, MLTensor) for leaf in taken):
                 with Locks(list({id(leaf): leaf for leaf in taken if isinstance(leaf, MLTensor)}.values())):
                     made = self._computed(taken)
@@ -656,9 +659,6 @@ class _Program:
         return _copied(self.context, found) if isinstance(found, np.ndarray) else found
 
     def _computed(self, taken: list[Any]) -> list[Array]:
-        pending = [leaf for leaf in taken if isinstance(leaf, Array) and leaf._array is None]
-        if pending:
-            deferred.force(pending)
         sources = [
             contiguous(leaf)
             if type(leaf) is np.ndarray

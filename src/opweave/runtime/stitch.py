@@ -289,11 +289,14 @@ def dispatch(
     """Note that a graph is to run on tensors; run it at once where somebody could see that it has not."""
     sources, targets = _checked(context, graph, inputs, outputs)
     template = _template(graph)
+    if _must_run_now(sources, targets):
+        for tensor in targets:
+            lazy.settle(tensor)  # takes the locks of other tensors, so it must come before ours
     with Locks([*sources, *targets]):
         context.check_alive()
         if any(tensor.destroyed for tensor in (*sources, *targets)):
             graph.check_dispatch(inputs, outputs)  # says which
-        if any(tensor._is_shared for tensor in sources) or any(tensor._is_seen for tensor in targets):
+        if _must_run_now(sources, targets):
             _at_once(graph, inputs, outputs, sources, targets)
             return
         node = Noted(template, tuple([tensor.current() for tensor in sources]), "", _site())
@@ -308,6 +311,11 @@ def dispatch(
             tensor.become(value)
     if node.depth >= lazy.LONGEST:
         deferred.force(values)
+
+
+def _must_run_now(sources: Sequence[DeferredTensor], targets: Sequence[DeferredTensor]) -> bool:
+    """Whether somebody could see, or spoil, what has not run yet."""
+    return any(tensor._is_seen for tensor in targets) or any(tensor._is_shared for tensor in sources)
 
 
 def _at_once(
