@@ -318,6 +318,13 @@ def test_results_of_several_are_written_one_by_one(x: ow.Array) -> None:
     assert counts() == (1, 2)
 
 
+def test_one_result_is_a_tuple_where_the_builder_gives_one(x: ow.Array) -> None:
+    for parts in (1, [2]):
+        split = ow.ops.split(x, parts)
+        assert isinstance(split, tuple)
+        assert [part.tolist() for part in split] == [x.tolist()]
+
+
 def test_an_operand_twice_is_one_holder_less(x: ow.Array) -> None:
     y = x + 1
     z = y * y

@@ -79,6 +79,7 @@ class Template:
         serial: tells templates apart.
         executable: the operation on its own, once that was needed, on the one device that the template is for.
         size: how many operations it stands for.
+        is_tuple: whether the results are given as a tuple, also where it is one result.
     """
 
     op: Op[..., Any]
@@ -91,6 +92,7 @@ class Template:
     serial: Hashable
     executable: Executable | None = None
     size: int = 1
+    is_tuple: bool = False
 
     def add_to(self, builder: Operations, operands: Sequence[Operand], label: str = "") -> tuple[Operand, ...]:
         """Add a node for the call to a graph."""
@@ -523,7 +525,7 @@ def _note(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
                 value.watch(node.outputs)
     if node.depth >= LONGEST:
         _force(outputs)
-    return outputs if len(outputs) > 1 else outputs[0]
+    return outputs if template.is_tuple else outputs[0]
 
 
 compute: Callable[[Sequence[Array]], None] | None = None
@@ -676,6 +678,7 @@ def _validated(
         tuple(desc for desc in operands if desc is not None),
         {position: node.inputs[name].data_type for name, position in numbers.items()},
         next(_serials),
+        is_tuple=isinstance(result, tuple),
     )
     if key is None:
         return template

@@ -1,0 +1,65 @@
+"""The conformance cases of the specification, its operations called one at a time on arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import wpt
+
+import opweave as ow
+from opweave.names import snake_case
+from opweave.ops import Operations
+
+CONTEXT = ow.ml.create_context(device="cpu")
+
+
+def run(case: wpt.Case) -> dict[str, np.ndarray]:
+    """Call the operators of a case: constants are given as NumPy's arrays, inputs as ours."""
+    operands: dict[str, Any] = {}
+    for name, tensor in case["inputs"].items():
+        array = wpt.array_of(tensor)
+        operands[name] = array if tensor["constant"] else ow.array(array)
+    for step in case["operators"]:
+        op = getattr(ow.ops, snake_case(step["name"]))
+        positional, options = [], {}
+        for argument in step["arguments"]:
+            ((name, value),) = argument.items()
+            if name == "options":
+                options = {snake_case(k): wpt._number(v) for k, v in value.items()}
+                options |= {k: operands[v] for k, v in options.items() if k in op.operands}
+            elif snake_case(name) in op.operands:
+                positional.append([operands[item] for item in value] if isinstance(value, list) else operands[value])
+            else:
+                positional.append(wpt._number(value))
+        result = op(*positional, **options)
+        names = step["outputs"]
+        operands |= {names: result} if isinstance(names, str) else dict(zip(names, result, strict=True))
+    wanted = list(case["expected"])
+    return dict(zip(wanted, ow.read(*(operands[name] for name in wanted)), strict=True))
+
+
+WITHOUT_CASES = {"is_infinite": np.isinf, "is_nan": np.isnan, "round_even": np.rint}
+
+
+@pytest.mark.parametrize("name", WITHOUT_CASES)
+def test_operations_without_cases_do_as_numpy_does(name: str) -> None:
+    x = np.float32([0.5, 1.5, -2.5, np.nan, np.inf, -np.inf])
+    np.testing.assert_array_equal(getattr(ow.ops, name)(x).numpy(), WITHOUT_CASES[name](x))
+
+
+@pytest.mark.parametrize("name", Operations.listing())
+def test_operations_conform(name: str) -> None:
+    """All cases in which the operation comes, but those that are known to fail on this back end."""
+    assert getattr(ow.ops, name) is getattr(Operations, name)
+    known = wpt.expected_failures("onnxruntime")
+    cases = [
+        case
+        for case in wpt.cases("conformance")
+        if case["id"] not in known and any(snake_case(step["name"]) == name for step in case["operators"])
+    ]
+    assert bool(cases) != (name in WITHOUT_CASES)
+    with CONTEXT:
+        for case in cases:
+            wpt.check_conformance(case, run(case))
