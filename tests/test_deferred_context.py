@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from threading import Thread
@@ -437,6 +438,35 @@ def test_threads(context: ow.MLContext) -> None:
     for thread in threads:
         thread.join()
     assert failed == []
+
+
+def test_threads_that_do_all_of_it_to_the_same_tensors_do_not_wait_for_each_other(context: ow.MLContext) -> None:
+    mix, add = graph_of(context, lambda x, y: x - y, 2), ow.jit(lambda x, y: x + y)
+    tensors = [*(tensor_of(context, START) for _ in range(4)), context.tensor_from(START.copy())]
+
+    def work(seed: int) -> None:
+        pick = random.Random(seed)
+        held: list[Any] = []
+        for _ in range(300):
+            a, b, c = pick.sample(tensors, 3)
+            action = pick.randrange(6)
+            if action < 2:
+                run(mix, [a, b], [c])
+            elif action == 2:
+                held = [*held[-1:], a.numpy()]
+            elif action == 3:
+                context.write_tensor(a, START)
+            elif action == 4:
+                held = [*held[-1:], ow.ops.add(a, b)]
+            else:
+                add(a, b)
+
+    threads = [Thread(target=work, args=(seed,), daemon=True) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -156,6 +156,12 @@ class DeferredTensor(MLTensor):
             self._forget_bindings()
         return self.memory()
 
+    @property
+    def _is_ready(self) -> bool:
+        """Whether nobody needs what the memory holds, which is about to be written."""
+        borrowed = self.borrowed() if self.borrowed is not None else None
+        return self._value is None and not (borrowed is not None and borrowed._readers)
+
     def current(self) -> Value:
         """What the tensor holds, for a dispatch that reads it."""
         if self._value is None:
@@ -289,28 +295,32 @@ def dispatch(
     """Note that a graph is to run on tensors; run it at once where somebody could see that it has not."""
     sources, targets = _checked(context, graph, inputs, outputs)
     template = _template(graph)
-    if _must_run_now(sources, targets):
-        for tensor in targets:
-            lazy.settle(tensor)  # takes the locks of other tensors, so it must come before ours
     with Locks([*sources, *targets]):
         context.check_alive()
         if any(tensor.destroyed for tensor in (*sources, *targets)):
             graph.check_dispatch(inputs, outputs)  # says which
-        if _must_run_now(sources, targets):
-            _at_once(graph, inputs, outputs, sources, targets)
-            return
-        node = Noted(template, tuple([tensor.current() for tensor in sources]), "", _site())
-        values = [
-            Value(context, desc, code, node=node) for desc, code in zip(template.descs, template.codes, strict=True)
-        ]
-        node.outputs = tuple([ref(value) for value in values])
-        for value in node.inputs:
-            if isinstance(value, Value):
-                value.watch(node.outputs)
-        for tensor, value in zip(targets, values, strict=True):
-            tensor.become(value)
-    if node.depth >= lazy.LONGEST:
+        now = _must_run_now(sources, targets)
+        values = [] if now else _note(context, template, sources, targets)
+    if now:  # without our locks: what must run before takes those of other tensors
+        while not _at_once(graph, inputs, outputs, sources, targets):
+            pass
+    elif values and values[0]._node is not None and values[0]._node.depth >= lazy.LONGEST:
         deferred.force(values)
+
+
+def _note(
+    context: MLContext, template: GraphTemplate, sources: Sequence[DeferredTensor], targets: Sequence[DeferredTensor]
+) -> list[Value]:
+    """Give tensors values that are still to be computed."""
+    node = Noted(template, tuple([tensor.current() for tensor in sources]), "", _site())
+    values = [Value(context, desc, code, node=node) for desc, code in zip(template.descs, template.codes, strict=True)]
+    node.outputs = tuple([ref(value) for value in values])
+    for value in node.inputs:
+        if isinstance(value, Value):
+            value.watch(node.outputs)
+    for tensor, value in zip(targets, values, strict=True):
+        tensor.become(value)
+    return values
 
 
 def _must_run_now(sources: Sequence[DeferredTensor], targets: Sequence[DeferredTensor]) -> bool:
@@ -324,12 +334,22 @@ def _at_once(
     outputs: Mapping[str, MLTensor],
     sources: Sequence[DeferredTensor],
     targets: Sequence[DeferredTensor],
-) -> None:
-    deferred.force([tensor._value for tensor in sources if tensor._value is not None])
+) -> bool:
+    """Run a graph on the memory of tensors; False if another thread has changed them meanwhile."""
     for tensor in targets:
-        tensor._target()
+        lazy.settle(tensor)
+    with Locks([*sources, *targets]):
+        for tensor in sources:
+            tensor.memory()
+        for tensor in targets:
+            tensor._target()
     key = (len(inputs), *inputs, *map(id, inputs.values()), *outputs, *map(id, outputs.values()))
-    (graph._bindings.get(key) or graph._bind(inputs, outputs))()
+    binding = graph._bindings.get(key) or graph._bind(inputs, outputs)
+    with Locks([*sources, *targets]):
+        ready = graph._bindings.get(key) is binding and all(tensor._is_ready for tensor in targets)
+        if ready:
+            binding()
+    return ready
 
 
 def _checked(
@@ -355,7 +375,7 @@ def _checked(
 
 def _site() -> tuple[Any, int]:
     """Where `dispatch` was called."""
-    frame = sys._getframe(2)
+    frame = sys._getframe(1)
     while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
         frame = frame.f_back
     return frame.f_code, frame.f_lineno
