@@ -26,7 +26,7 @@ from .common import Row, at_most
 from .interop.tfjs import MissingError, install
 
 CHANNELS, SIZE = 100, 100
-PADDED = {"padding": [1, 1, 1, 1]}
+PADDED: dict[str, Any] = {"padding": [1, 1, 1, 1]}
 ROUNDS = 15
 """So many turns are taken; the fastest of each way counts, since others work on the machine."""
 
@@ -161,7 +161,7 @@ def others(ways: Ways, stack: ExitStack, data: Mapping[str, np.ndarray]) -> None
         ways[f"PyTorch {torch.__version__}, eager"] = eager
     try:
         node = stack.enter_context(TensorFlowJs(data))
-        np.testing.assert_allclose(node.first, ways["ours"]()[0, : len(node.first), 0, 0], rtol=1e-3)  # type: ignore[index]
+        np.testing.assert_allclose(node.first, ways["ours"]()[0, : len(node.first), 0, 0], rtol=1e-3)  # type: ignore[index,arg-type]
         ways["TensorFlow.js, Wasm, one thread"] = node
     except MissingError as error:
         print(f"TensorFlow.js is left out: {error}", file=sys.stderr)

@@ -153,12 +153,12 @@ class _Growth:
             return self._of_floats(type, depth - 1, exact, signed_zero)
         names = WHOLE if type not in SIGNED else (*WHOLE, "abs", "neg", "sign")
         if self.decomposable:
-            names = tuple(n for n in names if not n.startswith(("bit", "shift")))
+            names = tuple(n for n in names if not n.startswith(("bit", "shift")))  # type: ignore[assignment]
         return self._call(self.draw(st.sampled_from(names)), type, depth - 1, True, False)
 
     def _of_floats(self, type: str, depth: int, exact: bool, signed_zero: bool) -> tuple[Any, ...]:
         names = (*EXACT, *STEPS) if exact else (*GENTLE, *SMOOTH, *SMOOTH)
-        names = tuple(n for n in names if not (signed_zero and n in ("max", "min")))
+        names = tuple(n for n in names if not (signed_zero and n in ("max", "min")))  # type: ignore[assignment]
         name = self.draw(st.sampled_from(names))
         return self._call(name, type, depth, exact or name not in GENTLE, signed_zero or name in ZERO_MATTERS)
 

@@ -524,7 +524,7 @@ def test_a_kernel_that_dispatches_its_own_graph() -> None:
     def again(self, x):  # type: ignore[no-untyped-def]
         return x.desc
 
-    again.kernel("cpu", lambda x, out: CPU.compute(graph, {"x": np.float32([1, 2])}))
+    again.kernel("cpu", lambda x, out: CPU.compute(graph, {"x": np.float32([1, 2])}))  # type: ignore[call-overload,has-type]
     builder = ow.MLGraphBuilder(CPU)
     graph = builder.build({"y": again(builder.input("x", "float32", [2])) + 1})
     with pytest.raises(ow.OperationError, match="again: the graph is dispatched by one of its own kernels"):

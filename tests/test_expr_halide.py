@@ -384,7 +384,7 @@ def test_a_colour_image() -> None:
     )
     expected = sum(x[dy : dy + 128, dx : dx + 139].astype(np.float64) for dy in range(3) for dx in range(3)) / 9
     np.testing.assert_allclose(blurred, expected, rtol=1e-6)
-    np.testing.assert_allclose(grey, x @ np.float32([0.25, 0.5, 0.25]), rtol=1e-6)
+    np.testing.assert_allclose(grey, x @ np.float32([0.25, 0.5, 0.25]), rtol=1e-6)  # type: ignore[operator]
 
 
 def test_an_output_may_be_an_input() -> None:
@@ -422,7 +422,7 @@ def test_objects_are_kept_and_made_anew(tmp_path: Path, monkeypatch: pytest.Monk
     program, x = _sample()
     made: list[object] = []
     original = compiler._Part._compiled
-    monkeypatch.setattr(compiler._Part, "_compiled", lambda self, name: made.append(1) or original(self, name))
+    monkeypatch.setattr(compiler._Part, "_compiled", lambda self, name: made.append(1) or original(self, name))  # type: ignore[func-returns-value]
 
     def correct() -> bool:
         y = np.zeros_like(x)

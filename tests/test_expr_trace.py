@@ -32,7 +32,7 @@ def traced(function: Callable[..., Any], *descs: Desc) -> ir.Program:
 
 def leaked(x: ex.Array) -> Any:
     kept: list[Any] = []
-    rows = ex.compute((4,), lambda i: kept.append(i) or x[i, 0])
+    rows = ex.compute((4,), lambda i: kept.append(i) or x[i, 0])  # type: ignore[func-returns-value]
     return rows, kept[0] + 1
 
 
@@ -140,7 +140,7 @@ ERRORS: list[tuple[str, Callable[..., Any], tuple[Desc, ...], str]] = [
     ("sum of truths", lambda x: ex.reduce_sum(x > 0), (X,), "sum: bool cannot be reduced; cast it to a data type"),
     (
         "positions",
-        lambda x: ex.arg_max_over((2, 2), lambda i, j: x[i, j]),
+        lambda x: ex.arg_max_over((2, 2), lambda i, j: x[i, j]),  # type: ignore[misc]
         (X,),
         "arg_max_over takes one size, got [2, 2]",
     ),
@@ -174,7 +174,7 @@ def test_nodes_check_their_operands() -> None:
     with pytest.raises(ValidationError, match=r"^where: the condition must be bool, got float32$"):
         ir.call("where", one, one, one)
     with pytest.raises(TypeError, match=r"^exp\(\) takes 1 positional argument but 2 were given$"):
-        ex.exp(one, one)
+        ex.exp(one, one)  # type: ignore[call-arg]
 
 
 def test_checked_works_in_expressions_only() -> None:

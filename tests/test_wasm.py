@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import importlib.util
 import subprocess
@@ -201,9 +202,7 @@ def test_what_the_module_grows_itself_is_its_own() -> None:
     second = inside(module, np.full(200_000, 2, "uint8"))
     assert set(first) == {1}
     assert set(second) == {2}
-    everything = np.ctypeslib.as_array(
-        (np.ctypeslib.ctypes.c_uint8 * module.memory.size).from_address(module.memory.address)
-    )
+    everything = np.ctypeslib.as_array((ctypes.c_uint8 * module.memory.size).from_address(module.memory.address))
     assert (everything == 5).sum() == 2 * 65536
 
 
@@ -364,7 +363,7 @@ def test_pointers_of_signatures_are_those_of_the_tensors() -> None:
     bind(module, "f", {"x": x, "xs": (a, b)}, (out,), "x*, xs[1]*, xs*, xs.desc*, out*")()
     base = module.memory.address
     assert out[:2].tolist() == [array.__array_interface__["data"][0] - base for array in (x, b)]
-    words = np.ctypeslib.as_array((np.ctypeslib.ctypes.c_uint32 * (module.memory.size // 4)).from_address(base))
+    words = np.ctypeslib.as_array((ctypes.c_uint32 * (module.memory.size // 4)).from_address(base))
     table, descs = out[2] // 4, out[3] // 4
     assert words[table : table + 2].tolist() == [array.__array_interface__["data"][0] - base for array in (a, b)]
     assert words[descs : descs + 18].tolist() == [1, 4, *[0] * 7, 1, 5, *[0] * 7]
@@ -509,7 +508,7 @@ def test_threads_take_turns() -> None:
 def test_the_interpreter_is_free_while_a_function_runs() -> None:
     module = wat('(func (export "spin") (loop (br 0)))', timeout=0.3)
     run = bind(module, "spin", {}, (module.allocate(Desc("int8", (1,))),), "")
-    turns = []
+    turns: list[object] = []
 
     def count() -> None:
         while thread.is_alive():

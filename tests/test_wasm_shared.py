@@ -81,7 +81,7 @@ def stack(module: wasm.Module, divisor: int) -> int:
 def expected(x: np.ndarray, third: float) -> np.ndarray:
     i = np.arange(x.size)
     weights = np.float32([1, 2, third, 4, 5])
-    return np.float32((2 + i % 2) * x * weights[i % 256 % 5] + third)
+    return np.float32((2 + i % 2) * x * weights[i % 256 % 5] + third)  # type: ignore[return-value]
 
 
 def test_tensors_serve_all_modules_of_a_memory(movable: Path) -> None:

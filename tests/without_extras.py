@@ -14,12 +14,12 @@ EXTRAS = {"halide", "llvmlite", "numba", "wasmtime", "wgpu"}
 class Refuse(MetaPathFinder):
     """Finds the packages of the extras first, and says that they are not there."""
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name.partition(".")[0] in EXTRAS:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return None
 
 
-sys.meta_path.insert(0, Refuse())
+def pytest_configure() -> None:
+    """Refuse from now on: as a plugin only, not when the file is read for its doctests."""
+    sys.meta_path.insert(0, Refuse())
