@@ -21,7 +21,7 @@ from .graph import MAX_RANK, Desc, check_desc
 from .kernels import Arena
 from .names import camel_case
 from .operation import Op
-from .runtime import lazy, stitch
+from .runtime import lazy
 from .runtime.executable import MLGraph
 from .tensor import MLTensor
 
@@ -400,6 +400,8 @@ class MLContext:
             ValidationError: missing or unknown names; tensors that do not fit, are destroyed or belong to another context.
         """
         if self._deferred:
+            from .runtime import stitch
+
             stitch.dispatch(self, graph, inputs, outputs)
             return
         try:
@@ -540,6 +542,8 @@ class MLContext:
         """A tensor of this memory; `pinned` memory is somebody else's, and stays where it is."""
         flags = {"readable": readable, "writable": writable, "constant": constant}
         if self._deferred:
+            from .runtime import stitch
+
             tensor: MLTensor = stitch.DeferredTensor(self, desc, array, pinned=pinned, **flags)
         else:
             tensor = MLTensor(self, desc, array, **flags)

@@ -154,8 +154,21 @@ class Backend(ABC):
         """The devices that it can drive here, and those it could with something more installed."""
 
     @abstractmethod
-    def compile(self, graph: Graph, *, device: str, power_preference: PowerPreference) -> Executable:
-        """Make `graph` runnable. Raises `OperationError` when the engine refuses."""
+    def compile(
+        self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True
+    ) -> Executable:
+        """Make `graph` runnable.
+
+        Args:
+            graph: what to compile.
+            device: one of the back end's devices.
+            power_preference: of the context.
+            alone: whether it is all that runs for a while, not one of several that take turns: then threads may wait for its
+                next operation without sleeping.
+
+        Raises:
+            OperationError: the engine refuses it.
+        """
 
     def lower(
         self, *ops: Op[..., Any], when: Callable[..., bool] | None = None

@@ -13,7 +13,6 @@ from typing import Literal, Protocol, TypeAlias, get_args
 import numpy as np
 
 from ..errors import OperationError, ValidationError
-from .evaluate import Plan
 from .ir import Program, Type, walk
 
 Engine = Literal["auto", "halide", "numpy"]
@@ -115,6 +114,8 @@ class _NumpyKernel:
     """A program that NumPy evaluates."""
 
     def __init__(self, program: Program, refused: str = "") -> None:
+        from .evaluate import Plan
+
         self.plan = Plan(program)
         self.is_refused = bool(refused)
         extra = "" if has_halide() else "; the extra halide compiles expressions: pip install 'opweave[halide]'"

@@ -194,7 +194,11 @@ class Plan:
         graph = extract(inner, boundary)
         context = self.context
         executable = segments.compile(
-            graph, context.backend, device=context.device.name, power_preference=context.power_preference
+            graph,
+            context.backend,
+            device=context.device.name,
+            power_preference=context.power_preference,
+            alone=len(self.segments) == 1,
         )
         return _WebnnPart(executable, list(graph.inputs), list(graph.outputs))
 

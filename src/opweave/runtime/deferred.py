@@ -450,7 +450,9 @@ class _Plan:
 
     def compiled(self) -> Executable:
         """Compile it."""
-        return segments.compile(self.graph(), self.backend, device=self.device, power_preference=self.power)
+        return segments.compile(
+            self.graph(), self.backend, device=self.device, power_preference=self.power, alone=False
+        )
 
     def run(
         self, context: MLContext, nodes: Sequence[Pending], inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]

@@ -22,7 +22,6 @@ from ..errors import InvalidStateError, ValidationError, require
 from ..graph import Desc, Graph, printable
 from ..tensor import MLTensor
 from . import lazy
-from .profile import intermediates
 from .segments import SegmentedExecutable
 
 if TYPE_CHECKING:
@@ -95,6 +94,8 @@ class MLGraph:
         last = ""
         if isinstance(executable, SegmentedExecutable):
             rows = [(str(p.segment), *row) for p, row in zip(placements, rows, strict=True)]  # type: ignore[misc]
+            from .profile import intermediates
+
             last = f"\n\nintermediates: {intermediates(executable.plan)}"
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         table = "\n".join(

@@ -33,7 +33,13 @@ HOST_KERNELS = ("cpu", "wasm")
 
 
 def compile(
-    graph: Graph, backend: Backend, *, device: str, power_preference: PowerPreference, fuse: bool = True
+    graph: Graph,
+    backend: Backend,
+    *,
+    device: str,
+    power_preference: PowerPreference,
+    fuse: bool = True,
+    alone: bool = True,
 ) -> Executable:
     """Make a graph runnable: by the back end alone where it can, else in segments.
 
@@ -43,6 +49,7 @@ def compile(
         device: one of its devices.
         power_preference: for the engine.
         fuse: whether chains of element-wise operations that an engine would go through one by one become one loop.
+        alone: whether it does not take turns with other graphs.
 
     Raises:
         NotSupportedError: an operation has neither a rule, a kernel, an expression nor a decomposition.
@@ -51,12 +58,12 @@ def compile(
     choose = _Choice(backend)
     fuse = fuse and backend.gains_from_loops and kernels.is_compiled()
     if all(backend.supports(node) for node in graph.nodes) and not (fuse and choose.take(graph)):
-        return backend.compile(graph, device=device, power_preference=power_preference)
+        return backend.compile(graph, device=device, power_preference=power_preference, alone=alone)
     legal, origin = legalise(graph, lambda node: choose.kind(node) is not None, backend.name)
     choose.taken = choose.take(legal) if fuse else set()
     parts = partition(legal, choose.kind, joined={"expression"}, fits=choose.fits)
     if [part.kind for part in parts] == ["backend"]:
-        return backend.compile(graph, device=device, power_preference=power_preference)
+        return backend.compile(graph, device=device, power_preference=power_preference, alone=alone)
     runners = [choose.runner(part, device, power_preference) for part in parts]
     return SegmentedExecutable(legal, runners, _placements(graph, legal, origin, parts, runners), origin)
 
@@ -107,7 +114,7 @@ class _Choice:
             names = {operand: f"x{k}" for k, operand in enumerate(part.inputs)}
             outputs = {f"y{k}": operand for k, operand in enumerate(part.outputs)}
             made = extract(outputs, names)
-            executable = self.backend.compile(made, device=device, power_preference=power_preference)
+            executable = self.backend.compile(made, device=device, power_preference=power_preference, alone=False)
             return _BackendRunner(part, executable, names, outputs)
         if part.kind == "expression":
             return self._expression(part, device)

@@ -42,10 +42,10 @@ class OnnxRuntime(Backend):
         done = emit(self, Graph.reaching({"y": node.outputs[0]}))[2][node]
         return "decomposed" if isinstance(done, list) else done
 
-    def compile(self, graph: Graph, *, device: str, power_preference: PowerPreference) -> Any:
+    def compile(self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True) -> Any:
         from .sessions import compile
 
-        return compile(self, graph, device, power_preference)
+        return compile(self, graph, device, power_preference, alone)
 
     def emit(self, ctx: Emitter, graph: Graph) -> tuple[dict[str, Value], dict[Node, How]]:
         """Emit all nodes of a legal graph; the result holds the value of each output, and how each node is done."""

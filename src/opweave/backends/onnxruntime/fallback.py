@@ -51,7 +51,7 @@ class FallbackSession:
         names: Mapping[str, str],
         power_preference: PowerPreference,
     ) -> None:
-        options = session_options(power_preference)
+        options = session_options(power_preference, alone=False)
         self._constants: dict[str, Any] = {}
         in_files = any(isinstance(memory.owner(array), mmap) for array in constants.values())
         files = memory.mapped_files() if in_files else []

@@ -30,12 +30,18 @@ ENGINE_ERRORS: tuple[type[Exception], ...] = (
 CPU = engine.OrtDevice(engine.OrtDevice.cpu(), engine.OrtDevice.default_memory(), 0)
 
 SPIN_MICROSECONDS = 50
-"""Long enough for the gaps inside of a graph and between two runs of it. The engine's own default is so long that the
-threads of one session take the cores from the next: two convolutions of two sessions in turns took 1.37 ms instead of 1.0."""
+"""Of sessions that take turns. The engine's own default is so long that the threads of one take the cores from the next: two
+convolutions of two sessions in turns took 1.37 ms instead of 1.0. For one that is alone the default is better: short
+spinning costs networks with many small operations up to a tenth of their time."""
 
 
 def compile(
-    backend: OnnxRuntime, graph: Graph, device: str, power_preference: PowerPreference, measures: bool = False
+    backend: OnnxRuntime,
+    graph: Graph,
+    device: str,
+    power_preference: PowerPreference,
+    alone: bool = True,
+    measures: bool = False,
 ) -> Session:
     """Make a session of `graph`, one that measures its kernels or not.
 
@@ -44,7 +50,7 @@ def compile(
     """
     ctx, emitted, how = emit(backend, graph)
     model, weights = ctx.finish(emitted)
-    options = session_options(power_preference)
+    options = session_options(power_preference, alone)
     folder = TemporaryDirectory(prefix="opweave-") if measures else None
     if folder is not None:
         options.enable_profiling, options.profile_file_prefix = True, os.path.join(folder.name, "times")
@@ -60,7 +66,7 @@ def compile(
     except ENGINE_ERRORS as error:
         raise OperationError(f"ONNX Runtime does not take the graph: {error}") from error
     placed = _placements(graph, how, device)
-    again = partial(compile, backend, graph, device, power_preference, True)
+    again = partial(compile, backend, graph, device, power_preference, alone, measures=True)
     given = (session, list(graph.inputs), list(graph.outputs), values, placed, again)
     if folder is not None:
         from .measure import MeasuredSession, Owners
@@ -69,8 +75,8 @@ def compile(
     return Session(*given)
 
 
-def session_options(power_preference: PowerPreference) -> onnxruntime.SessionOptions:
-    """The options of all our sessions."""
+def session_options(power_preference: PowerPreference, alone: bool = True) -> onnxruntime.SessionOptions:
+    """The options of all our sessions; `alone` for one that does not take turns with others."""
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", "/")
     options.log_severity_level = 4  # its errors are raised; its warnings speak of graphs that are meant to be so
@@ -81,7 +87,7 @@ def session_options(power_preference: PowerPreference) -> onnxruntime.SessionOpt
     # Each session has threads of its own. How long they spin for more work, before they sleep, decides who else can run.
     if power_preference == "low-power":
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    else:
+    elif not alone:
         options.add_session_config_entry("session.intra_op.spin_duration_us", str(SPIN_MICROSECONDS))
     return options
 

@@ -26,7 +26,9 @@ class Reference(Backend):
     def devices(self) -> list[Device]:
         return [Device("reference", "cpu", self.name, f"NumPy {np.__version__}, float64 inside: slow and exact")]
 
-    def compile(self, graph: Graph, *, device: str, power_preference: PowerPreference) -> _Interpreter:
+    def compile(
+        self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True
+    ) -> _Interpreter:
         from ...passes.legalise import legalise
 
         legal, origin = legalise(graph, self.supports, self.name)
