@@ -743,6 +743,21 @@ def test_tensors_as_attributes_of_onnx_nodes_are_arrays() -> None:
     assert result.tolist() == [2, 3]
 
 
+def test_a_composite_in_an_onnx_model() -> None:
+    ow.register_onnx("com.example", "RmsNorm", rms_norm)
+    info = helper.make_tensor_value_info
+    node = helper.make_node("RmsNorm", ["x", "w"], ["y"], domain="com.example", name="norm", epsilon=0.5)
+    graph = helper.make_graph(
+        [node], "g", [info("x", TensorProto.FLOAT, [2, 4]), info("w", TensorProto.FLOAT, [4])], [info("y", 1, [2, 4])]
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.example", 1)]
+    session = ow.InferenceSession(helper.make_model(graph, opset_imports=imports), fallback="error")
+    x, w = rng.standard_normal((2, 4)).astype("float32"), rng.standard_normal(4).astype("float32")
+    wanted = x / np.sqrt((x**2).mean(-1, keepdims=True) + 0.5) * w
+    np.testing.assert_allclose(session.run(None, {"x": x, "w": w})[0], wanted, rtol=1e-5)
+    assert "  custom: rms_norm 'norm', decomposed, " in session.explain()
+
+
 def test_registrations_that_are_wrong() -> None:
     with pytest.raises(ow.ValidationError, match=r"top_k has the attributes \['k'\], not 'n'"):
         ow.register_onnx("com.example", "TopK2", top_k, attributes={"count": "n"})

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
+from onnx import helper
 from wasm_tools import wat
 
 import opweave as ow
@@ -119,3 +120,28 @@ def test_a_signature_that_does_not_fit_is_told_at_build(module: wasm.Module) -> 
         ow.ValidationError, match=r"odd 'mine': the signature 'x\*, out\*' does not fit conv2d\(i32, .*2 values for 20"
     ):
         builder.build({"y": y})
+
+
+def test_in_an_onnx_model() -> None:
+    module = library.load()
+
+    @ow.op
+    def heap_relu(self, x: ow.MLOperand):  # type: ignore[no-untyped-def]
+        return x.desc
+
+    heap_relu.kernel("wasm", module, "relu", signature="x*:float32, out*, x.size")
+    ow.register_onnx("com.example", "HeapRelu", heap_relu)
+    info = helper.make_tensor_value_info
+    nodes = [
+        helper.make_node("Neg", ["x"], ["a"]),
+        helper.make_node("HeapRelu", ["a"], ["b"], domain="com.example", name="heap"),
+        helper.make_node("Neg", ["b"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "g", [info("x", 1, [2, 3])], [info("y", 1, [2, 3])])
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.example", 1)]
+    session = ow.InferenceSession(helper.make_model(graph, opset_imports=imports), fallback="error")
+    x = np.float32([[1, -2, 3], [-4, 5, -6]])
+    ow.memory.copies.reset()
+    assert session.run(None, {"x": x})[0].tolist() == np.minimum(x, 0).tolist()
+    assert ow.memory.copies.count == 0
+    assert "  custom: heap_relu 'heap', kernel, " in session.explain()

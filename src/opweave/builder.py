@@ -15,7 +15,6 @@ from .errors import InvalidStateError, ValidationError, require
 from .graph import Desc, Graph, MLOperand, Operand
 from .operation import Limits, Number, Op
 from .ops import Operations
-from .runtime import segments
 from .runtime.executable import MLGraph
 from .tensor import MLTensor
 
@@ -169,6 +168,8 @@ class MLGraphBuilder(Operations):
         graph = Graph.reaching(outputs)
         self._built = True
         context = self.context
+        from .runtime import segments  # not before something is compiled: it takes 20 ms to load
+
         executable = segments.compile(
             graph,
             context.backend,

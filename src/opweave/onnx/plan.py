@@ -25,6 +25,7 @@ from ..runtime import segments
 from .booleans import as_declared, as_stored
 from .model import Model
 from .partition import Segment, partition
+from .registry import CONVERTERS, key_of
 from .trace import Constant, Dynamic, Tensor, Trace
 
 Fallback = Literal["auto", "error"]
@@ -131,8 +132,9 @@ class Plan:
     def custom(self, number: int) -> list[Placement]:
         """Where the custom operations of a segment run."""
         part = self._by_segment[number]
+        names = {CONVERTERS[key].op for step in self.segments[number].steps if (key := key_of(step.node)) in CONVERTERS}
         placements = part.executable.explain() if isinstance(part, _WebnnPart) else []
-        return [placement for placement in placements if placement.how in ("kernel", "expression")]
+        return [placement for placement in placements if placement.node.partition(" ")[0] in names - {""}]
 
     def run(self, feed: Mapping[str, Any], names: Sequence[str], out: Mapping[str, np.ndarray]) -> list[Any]:
         """Run on arrays that have been checked, and return the outputs `names`; those in `out` are written in place."""

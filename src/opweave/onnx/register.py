@@ -57,7 +57,12 @@ def register_onnx(domain: str, op_type: str, op: Op[..., Any], *, attributes: Ma
     required = 1 if several else sum(not op.is_optional(name) for name in op.operands)
     count = None if several else len(op.operands)
     CONVERTERS[domain, op_type] = Converter(
-        convert, frozenset({*names, "label"}), count, required, is_custom=domain not in ("", "com.microsoft")
+        convert,
+        frozenset({*names, "label"}),
+        count,
+        required,
+        is_custom=domain not in ("", "com.microsoft"),
+        op=op.name,
     )
 
 

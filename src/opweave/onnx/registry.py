@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-from onnx import TensorProto
+from onnx import NodeProto, TensorProto
 
 from ..builder import MLGraphBuilder
 from ..dtypes import DataType
@@ -74,6 +74,7 @@ class Converter:
         inputs: how many inputs it takes at the most; None for any number.
         required: how many of them it must be given.
         is_custom: whether it is an operation of the user, for an operator that no engine knows.
+        op: the name of the user's operation, if it is one.
     """
 
     function: Callable[..., Any]
@@ -81,6 +82,7 @@ class Converter:
     inputs: int | None
     required: int
     is_custom: bool = False
+    op: str = ""
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> Converter:
@@ -108,6 +110,11 @@ def converts(*op_types: str, domain: str = "") -> Callable[[Callable[..., Any]],
         return function
 
     return register
+
+
+def key_of(node: NodeProto) -> tuple[str, str]:
+    """What the converter of a node is found by."""
+    return "" if node.domain == "ai.onnx" else node.domain, node.op_type
 
 
 def known(value: Tensor | None, what: str) -> np.ndarray:

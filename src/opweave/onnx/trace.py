@@ -27,7 +27,7 @@ from .booleans import as_declared, as_stored
 from .control import CONTROL, check_ends
 from .functions import expand
 from .model import Model
-from .registry import CONVERTERS, DATA_TYPES, Converter, NotConstant, Unsupported
+from .registry import CONVERTERS, DATA_TYPES, Converter, NotConstant, Unsupported, key_of
 
 FOLD_BYTES = 65536
 """Nodes on constants up to this size are computed at once: shape arithmetic, not weights."""
@@ -277,7 +277,7 @@ class Tracer:
             reason = f"{self._blame(node, error)} ({type(error).__name__}: {error})"
         else:
             return [Step(node, "webnn")]
-        if CONVERTERS.get(_key(node), _NONE).is_custom:
+        if CONVERTERS.get(key_of(node), _NONE).is_custom:
             raise NotSupportedError(f"{node.op_type} {node.name!r}: {reason}")
         if steps := self._expand(node, values):
             return steps
@@ -396,7 +396,7 @@ class Tracer:
     # Conversion ------------------------------------------------------------------------------------------------------
 
     def _convert(self, node: NodeProto, values: Sequence[Value | None]) -> None:
-        converter = CONVERTERS.get(_key(node))
+        converter = CONVERTERS.get(key_of(node))
         if converter is None:
             raise Unsupported("WebNN has nothing to express it with")
         types = [self._element_type(name, value) for name, value in zip(node.input, values, strict=True)]
@@ -580,11 +580,6 @@ def free_names(graph: onnx.GraphProto) -> set[str]:
                 free |= free_names(inner) - made
         made |= set(node.output)
     return free | {o.name for o in graph.output if o.name not in made}
-
-
-def _key(node: NodeProto) -> tuple[str, str]:
-    """What the converter of a node is found by."""
-    return "" if node.domain == "ai.onnx" else node.domain, node.op_type
 
 
 _NONE = Converter(lambda: None, frozenset(), 0, 0)

@@ -22,7 +22,6 @@ from ..errors import InvalidStateError, ValidationError, require
 from ..graph import Desc, Graph, printable
 from ..tensor import MLTensor
 from . import lazy
-from .segments import SegmentedExecutable
 
 if TYPE_CHECKING:
     from ..backends import Binding, Executable, Placement
@@ -92,6 +91,8 @@ class MLGraph:
         placements = executable.explain()
         rows = [(p.node, p.device, p.how, p.detail) for p in placements]
         last = ""
+        from .segments import SegmentedExecutable
+
         if isinstance(executable, SegmentedExecutable):
             rows = [(str(p.segment), *row) for p, row in zip(placements, rows, strict=True)]  # type: ignore[misc]
             from .profile import intermediates
