@@ -158,7 +158,7 @@ def test_halide_without_the_extra_is_an_error(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_engines_agree() -> None:
-    pytest.importorskip("halide")
+    pytest.importorskip("halide", reason="the extra halide is not installed")
     x = np.linspace(-5, 5, 1000, dtype=np.float32)
     program = trace(lambda x: (ex.gelu(x), ex.softplus(x), ex.silu(x)), "three", [Desc("float32", x.shape)])
     results: list[list[np.ndarray]] = []

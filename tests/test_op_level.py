@@ -149,7 +149,7 @@ def test_repr_computes_nothing(x: ow.Array) -> None:
 
 
 def test_dlpack_both_ways(x: ow.Array) -> None:
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     there = torch.from_dlpack(x + 1)
     assert there.tolist() == (x.numpy() + 1).tolist()
     back = ow.ops.relu(torch.tensor([-1.0, 2.0]))

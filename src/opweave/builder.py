@@ -168,7 +168,7 @@ class MLGraphBuilder(Operations):
         graph = Graph.reaching(outputs)
         self._built = True
         context = self.context
-        from .runtime import segments  # not before something is compiled: it takes 20 ms to load
+        from .runtime import segments  # not before something is compiled: it brings much along
 
         executable = segments.compile(
             graph,

@@ -30,9 +30,8 @@ ENGINE_ERRORS: tuple[type[Exception], ...] = (
 CPU = engine.OrtDevice(engine.OrtDevice.cpu(), engine.OrtDevice.default_memory(), 0)
 
 SPIN_MICROSECONDS = 50
-"""Of sessions that take turns. The engine's own default is so long that the threads of one take the cores from the next: two
-convolutions of two sessions in turns took 1.37 ms instead of 1.0. For one that is alone the default is better: short
-spinning costs networks with many small operations up to a tenth of their time."""
+"""Of sessions that take turns. The engine's own default is so long that the threads of one take the cores from the next. For
+one that is alone the default is better: with short spinning, networks of many small operations are slower."""
 
 
 def compile(
