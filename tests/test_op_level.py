@@ -18,7 +18,7 @@ import pytest
 
 import opweave as ow
 from opweave import memory
-from opweave.runtime import deferred, lazy, recurring
+from opweave.runtime import deferred, lazy, plan as plans, recurring
 
 STATISTICS = ow.ops.statistics
 
@@ -392,13 +392,13 @@ def test_what_recurs_is_compiled_in_the_background(x: ow.Array) -> None:
 
 
 def test_a_graph_that_is_refused_runs_one_by_one(x: ow.Array, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(plan: Any) -> Any:
+    def refuse(plan: Any, constants: Any = None) -> Any:
         if len(plan.templates) > 1:
             raise ow.OperationError("too large for me")
-        return compiled(plan)
+        return compiled(plan, constants)
 
-    compiled = deferred._Plan.compiled
-    monkeypatch.setattr(deferred._Plan, "compiled", refuse)
+    compiled = plans.Plan.compiled
+    monkeypatch.setattr(plans.Plan, "compiled", refuse)
     ow.ops.compile_now()
     expected = np.arctan(1) * 0 + (x.numpy() * 3 + 0.5) * 7
     for _ in range(3):

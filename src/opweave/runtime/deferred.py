@@ -12,9 +12,10 @@ import os
 import re
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from threading import RLock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -24,11 +25,12 @@ import numpy as np
 
 from .. import memory
 from ..errors import MLError, require
-from ..graph import Graph, Operand, title
-from ..ops import Operations
-from . import lazy, segments
+from ..graph import title
+from . import constants, lazy
+from .constants import Whole
 from .lazy import Array, Pending, Template, borrowed_by
-from .recurring import Recurring, background, compile_now, statistics
+from .plan import Kept, Plan, position_of
+from .recurring import background, compile_now, statistics
 
 if TYPE_CHECKING:
     from ..backends import Executable
@@ -43,7 +45,7 @@ SINGLES = 512
 LARGEST = 2048
 """Graphs of more calls than this are not compiled: they run one operation at a time."""
 
-_entries: OrderedDict[Any, Recurring] = OrderedDict()
+_entries: OrderedDict[Any, Whole] = OrderedDict()
 _singles: deque[Template] = deque()
 _gone: deque[Hashable] = deque()
 _lock = RLock()
@@ -115,7 +117,7 @@ class Record:
         return "\n".join(lines + [f"  {call} -> {desc}: {why}" for call, desc, why in self.written])
 
     @classmethod
-    def of(cls, nodes: Sequence[Pending], kept: Sequence[_Kept], asked: set[int], whole: bool, *numbers: Any) -> Record:
+    def of(cls, nodes: Sequence[Pending], kept: Sequence[Kept], asked: set[int], whole: bool, *numbers: Any) -> Record:
         """The record of what has just run."""
         calls = tuple(title(node.template.op.name, node.label) for node in nodes)
         written = tuple(
@@ -156,9 +158,6 @@ def wait() -> None:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Running
-
-_Kept = tuple[int, int, Array]
-"""A result to be written: the number of its call, which of the call's results, and the array that wants it."""
 
 
 def _run(context: MLContext, wanted: Sequence[Array]) -> None:
@@ -216,7 +215,7 @@ def _short_way(array: Array) -> bool:
         return True
 
 
-def _run_alone(context: MLContext, node: Pending, kept: Sequence[_Kept], outputs: Sequence[np.ndarray]) -> None:
+def _run_alone(context: MLContext, node: Pending, kept: Sequence[Kept], outputs: Sequence[np.ndarray]) -> None:
     """Run one call, none of whose operands is pending."""
     template = node.template
     descs = template.descs
@@ -234,25 +233,40 @@ def _run_alone(context: MLContext, node: Pending, kept: Sequence[_Kept], outputs
 
 
 def _run_together(
-    context: MLContext, nodes: Sequence[Pending], kept: Sequence[_Kept], outputs: Sequence[np.ndarray]
+    context: MLContext, nodes: Sequence[Pending], kept: Sequence[Kept], outputs: Sequence[np.ndarray]
 ) -> bool:
     """Run several calls: as one graph if that is compiled, else one after the other; says whether it was one graph."""
     signature, leaves = _signature(context, nodes, kept)
     inputs = [array._values() for array in leaves]
-    executable = None
+    executable, given = None, None
     if sum([node.template.size for node in nodes]) <= LARGEST:
-        entry = _entry(signature)
-        executable = entry.executable or entry.come(_Plan(context, nodes, kept).compiled)
+        executable, given = _compiled(_entry(signature), partial(Plan, context, nodes, kept), leaves, inputs)
     if executable is None:
-        _Plan(context, nodes, kept).run(context, nodes, inputs, outputs)
+        _one_by_one(context, Plan(context, nodes, kept), nodes, inputs, outputs)
         return False
     try:
-        executable.run(_named("x", inputs), _named("y", outputs))
+        executable.run(_named("x", inputs) if given is None else given, _named("y", outputs))
     except MLError as error:
         _locate_in(error, nodes)
         raise
     statistics.graphs += 1
     return True
+
+
+def _compiled(
+    entry: Whole, plan: Callable[[], Plan], leaves: Sequence[Array], inputs: Sequence[np.ndarray]
+) -> tuple[Executable | None, dict[str, np.ndarray] | None]:
+    """What runs a graph as a whole, if that is compiled; and which inputs it takes, None for all."""
+    variant = entry.find(inputs)
+    executable = variant.executable if variant is not None else None
+    if variant is not None and executable is not None:
+        return executable, variant.given(inputs)
+    executable = entry.executable or entry.come(plan().compiled)
+    if executable is not None and variant is None:
+        variant = entry.learn(plan, leaves, inputs)
+        if variant is not None and variant.executable is not None:
+            return variant.executable, variant.given(inputs)
+    return executable, None
 
 
 _NAMES = {letter: tuple(f"{letter}{k}" for k in range(1024)) for letter in "xy"}
@@ -288,7 +302,7 @@ def _needed(wanted: Sequence[Array]) -> tuple[list[Pending], dict[int, int]]:
 
 
 def _signature(
-    context: MLContext, nodes: Sequence[Pending], kept: Sequence[_Kept]
+    context: MLContext, nodes: Sequence[Pending], kept: Sequence[Kept]
 ) -> tuple[tuple[Any, ...], list[Array]]:
     """What tells a graph from others, and the arrays that it takes.
 
@@ -305,7 +319,7 @@ def _signature(
             made = array._node
             if made is not None:
                 signature.append(numbers[id(made)])
-                signature.append(_position(array, made))
+                signature.append(position_of(array, made))
                 continue
             slot = slots.get(id(array))
             if slot is None:
@@ -318,13 +332,6 @@ def _signature(
         signature.append(number)
         signature.append(position)
     return tuple(signature), leaves
-
-
-def _position(array: Array, node: Pending) -> int:
-    """Which of its call's results an array is."""
-    if len(node.outputs) == 1:
-        return 0
-    return next(k for k, output in enumerate(node.outputs) if output() is array)
 
 
 def _holders(output: ref[Array]) -> int:
@@ -341,7 +348,7 @@ _probe: Any = _Probe()
 _OWN = _holders(ref(_probe)) - 1
 
 
-def _kept(nodes: Sequence[Pending], uses: dict[int, int], asked: set[int]) -> list[_Kept]:
+def _kept(nodes: Sequence[Pending], uses: dict[int, int], asked: set[int]) -> list[Kept]:
     """The results to be written: those that are asked for, and those that others than these calls hold."""
     kept = []
     for number, node in enumerate(nodes):
@@ -363,13 +370,13 @@ def _is_open(output: ref[Array]) -> bool:
     return array is not None and array._array is None
 
 
-def _entry(signature: Any) -> Recurring:
+def _entry(signature: Any) -> Whole:
     _sweep()
     entry = _entries.get(signature)
     if entry is None:
-        entry = _entries[signature] = Recurring()
+        entry = _entries[signature] = Whole()
         while len(_entries) > GRAPHS:
-            _entries.popitem(last=False)
+            _entries.popitem(last=False)[1].drop()
     else:
         _entries.move_to_end(signature)
     return entry
@@ -378,6 +385,11 @@ def _entry(signature: Any) -> Recurring:
 def forget(serial: Hashable) -> None:
     """Drop the graphs that a template is part of, now or when another thread is done with them; never waits."""
     _gone.append(serial)
+    _try_to_sweep()
+
+
+def _try_to_sweep() -> None:
+    """Drop what is not needed any more, unless another thread is reading: then it does that when it reads next."""
     if _lock.acquire(blocking=False):
         try:
             _sweep()
@@ -386,99 +398,55 @@ def forget(serial: Hashable) -> None:
 
 
 def _sweep() -> None:
+    constants.sweep()
     while _gone:
         serial = _gone.popleft()
         for signature in [signature for signature in _entries if serial in signature]:
-            _entries.pop(signature, None)
+            entry = _entries.pop(signature, None)
+            if entry is not None:
+                entry.drop()
 
 
 def _single(template: Template, context: MLContext) -> Executable:
     """The executable of one call; templates belong to one device."""
     executable = template.executable
     if executable is None:
-        plan = _Plan.__new__(_Plan)
-        plan.backend, plan.device, plan.power = context.backend, context.device.name, context.power_preference
-        plan.templates, plan.refs = [template], [[(-1, k) for k in range(len(template.operands))]]
-        plan.kept = [(0, k) for k in range(len(template.descs))]
-        executable = template.executable = plan.compiled()
+        executable = template.executable = Plan.of_one(template, context).compiled()
         _singles.append(template)
         while len(_singles) > SINGLES:
             _singles.popleft().executable = None
     return executable
 
 
-class _Plan:
-    """A graph that was asked for, without its values.
-
-    Attributes:
-        templates: its calls, in order.
-        refs: for each call its operands: the call and which of its results, or -1 and the number of an input.
-        kept: the results to be written: call, and which of its results.
-    """
-
-    def __init__(self, context: MLContext, nodes: Sequence[Pending], kept: Sequence[_Kept]) -> None:
-        self.backend, self.device, self.power = context.backend, context.device.name, context.power_preference
-        self.templates = [node.template for node in nodes]
-        self.kept = [(number, position) for number, position, _ in kept]
-        self.refs: list[list[tuple[int, int]]] = []
-        numbers = {id(node): number for number, node in enumerate(nodes)}
-        slots: dict[int, int] = {}
-        for node in nodes:
-            its = []
-            for array in node.inputs:
-                made = array._node
-                if made is not None:
-                    its.append((numbers[id(made)], _position(array, made)))
-                else:
-                    its.append((-1, slots.setdefault(id(array), len(slots))))
-            self.refs.append(its)
-
-    def graph(self) -> Graph:
-        """The calls as a graph with inputs `x0`, … and outputs `y0`, …; the label of a call is its number."""
-        builder = Operations()
-        inputs: dict[int, Operand] = {}
-        made: list[tuple[Operand, ...]] = []
-        for place, (template, refs) in enumerate(zip(self.templates, self.refs, strict=True)):
-            operands = []
-            for (call, number), desc in zip(refs, template.operands, strict=True):
-                if call < 0 and number not in inputs:
-                    inputs[number] = Operand(builder, desc, name=f"x{number}")
-                operands.append(inputs[number] if call < 0 else made[call][number])
-            made.append(template.add_to(builder, operands, f"@{place}"))
-        builder.inputs.update((f"x{number}", inputs[number]) for number in sorted(inputs))
-        return Graph.reaching({f"y{k}": made[call][number] for k, (call, number) in enumerate(self.kept)})
-
-    def compiled(self) -> Executable:
-        """Compile it."""
-        return segments.compile(
-            self.graph(), self.backend, device=self.device, power_preference=self.power, alone=False
-        )
-
-    def run(
-        self, context: MLContext, nodes: Sequence[Pending], inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
-    ) -> None:
-        """Run one call after the other; what nobody needs any more is given back on the way."""
-        targets = dict(zip(self.kept, outputs, strict=True))
-        last: dict[tuple[int, int], int] = {}
-        for number, refs in enumerate(self.refs):
-            last.update(dict.fromkeys(refs, number))
-        values: dict[tuple[int, int], np.ndarray] = {(-1, k): array for k, array in enumerate(inputs)}
-        for number, (template, refs) in enumerate(zip(self.templates, self.refs, strict=True)):
-            results = []
-            for k, desc in enumerate(template.descs):
-                target = targets.get((number, k))
-                values[number, k] = memory.empty(desc) if target is None else target
-                results.append(values[number, k])
-            try:
-                executable = template.executable or _single(template, context)
-                executable.run(_named("x", [values[operand] for operand in refs]), _named("y", results))
-            except MLError as error:
-                _locate(error, nodes[number])
-                raise
-            statistics.operations += 1
-            for done in {*refs, *((number, k) for k in range(len(template.descs)))}:
-                if last.get(done, number) == number:
-                    values.pop(done, None)
+def _one_by_one(
+    context: MLContext,
+    plan: Plan,
+    nodes: Sequence[Pending],
+    inputs: Sequence[np.ndarray],
+    outputs: Sequence[np.ndarray],
+) -> None:
+    """Run one call after the other; what nobody needs any more is given back on the way."""
+    targets = dict(zip(plan.kept, outputs, strict=True))
+    last: dict[tuple[int, int], int] = {}
+    for number, refs in enumerate(plan.refs):
+        last.update(dict.fromkeys(refs, number))
+    values: dict[tuple[int, int], np.ndarray] = {(-1, k): array for k, array in enumerate(inputs)}
+    for number, (template, refs) in enumerate(zip(plan.templates, plan.refs, strict=True)):
+        results = []
+        for k, desc in enumerate(template.descs):
+            target = targets.get((number, k))
+            values[number, k] = memory.empty(desc) if target is None else target
+            results.append(values[number, k])
+        try:
+            executable = template.executable or _single(template, context)
+            executable.run(_named("x", [values[operand] for operand in refs]), _named("y", results))
+        except MLError as error:
+            _locate(error, nodes[number])
+            raise
+        statistics.operations += 1
+        for done in {*refs, *((number, k) for k in range(len(template.descs)))}:
+            if last.get(done, number) == number:
+                values.pop(done, None)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -524,7 +492,10 @@ def _after_fork() -> None:
     _lock = lazy._lock = RLock()
     # To end an engine's session is to wait for its threads, for ever: those that came from the parent are never let go.
     lost = [[entry.executable for entry in _entries.values()], [template.executable for template in _singles]]
+    lost += [[variant.executable for entry in _entries.values() for variant in entry.variants]]
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(lost))
+    for entry in _entries.values():
+        entry.drop()
     _entries.clear()
     for template in _singles:
         template.executable = None
@@ -536,5 +507,6 @@ if hasattr(os, "register_at_fork"):
 
 
 lazy.compute = force
+constants.when_gone = _try_to_sweep
 
 __all__ = ["GRAPHS", "Record", "background", "compile_now", "force", "profile", "read", "statistics", "wait"]

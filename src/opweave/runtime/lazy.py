@@ -17,7 +17,7 @@ from importlib import import_module
 from itertools import count
 from threading import RLock
 from typing import TYPE_CHECKING, Any, NoReturn, cast
-from weakref import WeakValueDictionary, ref
+from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 import numpy as np
 
@@ -43,6 +43,8 @@ TEMPLATES = 1024
 
 KINDS = 4096
 """How many data types and shapes are numbered at a time."""
+
+_NEVER = -sys.maxsize
 
 entered: ContextVar[tuple[MLContext, ...]] = ContextVar("contexts", default=())
 """The contexts of the `with` blocks that we are in."""
@@ -119,7 +121,7 @@ class Pending:
                 if node.depth > depth:
                     depth = node.depth
                 borrows = borrows or node.borrows
-            elif type(array) is _Borrowed:
+            elif type(array) is Borrowed:
                 borrows = True
         self.depth: int = depth + 1
         self.borrows: bool = borrows
@@ -139,7 +141,7 @@ class Array(Operators):
     `np.asarray`, DLPack or `item()`: then what it needs is computed, as one graph.
     """
 
-    __slots__ = ("__weakref__", "_array", "_code", "_context", "_desc", "_node")
+    __slots__ = ("__weakref__", "_array", "_code", "_context", "_desc", "_node", "_reads")
     __array_ufunc__ = None  # so that `array + x` asks x
 
     def __init__(
@@ -147,6 +149,7 @@ class Array(Operators):
     ) -> None:
         self._context, self._desc, self._code = context, desc, code
         self._node, self._array = node, array
+        self._reads = 0  # how often it was a weight (`opweave.runtime.constants`); never again if negative
 
     @property
     def data_type(self) -> DataType:
@@ -206,6 +209,10 @@ class Array(Operators):
             assert values is not None
         return values
 
+    def _is_immutable(self) -> bool:
+        """Whether nobody can write to the memory, now or later."""
+        return type(self) is Array and self._reads >= 0
+
     def _room(self) -> np.ndarray:
         """Memory for the values, which are about to be computed."""
         return memory.empty(self._desc)
@@ -216,6 +223,9 @@ class Array(Operators):
     def __dlpack__(self, **options: Any) -> Any:
         # DLPack has no read-only memory before its version 1; what comes of it must not be written to.
         knows_read_only = (options.get("max_version") or (0,)) >= (1,)
+        if self._is_immutable():
+            # PyTorch, for one, writes to it nevertheless: no program may rely on it any more, which know it by identity.
+            self._reads, self._array = _NEVER, self._values().view()
         return (self.numpy() if knows_read_only else self._values()).__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -284,6 +294,12 @@ class Array(Operators):
     def _operation(self, name: str) -> Op[..., Any] | None:
         op = None if name.startswith("_") else getattr(Operations, name, None)
         return op if isinstance(op, Op) and op.positional[0] not in op.sequences else None
+
+
+class Number(Array):
+    """A number of Python's that is an operand; the same number is the same memory each time."""
+
+    __slots__ = ()
 
 
 class _Locked:
@@ -521,7 +537,7 @@ def _note(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         node.outputs = tuple([ref(output) for output in outputs])
     if node.borrows:
         for value in inputs:
-            if type(value) is _Borrowed:
+            if type(value) is Borrowed:
                 value.watch(node.outputs)
     if node.depth >= LONGEST:
         _force(outputs)
@@ -567,7 +583,7 @@ def _scalar(op: Op[..., Any], label: str, context: MLContext, value: int | float
             _scalars.clear()
         _scalars[key] = array
     desc = Desc(data_type, ())
-    return Array(context, desc, code_of(desc), array=array)
+    return Number(context, desc, code_of(desc), array=array)
 
 
 def _take(
@@ -689,7 +705,7 @@ def _validated(
     return known
 
 
-class _Borrowed(Array):
+class Borrowed(Array):
     """The memory of a tensor. Who writes to the tensor lets what is pending read it first."""
 
     __slots__ = ("_readers", "_tensor")
@@ -698,6 +714,16 @@ class _Borrowed(Array):
         super().__init__(tensor.context, tensor.desc, code_of(tensor.desc), array=tensor.memory())
         self._tensor = ref(tensor)
         self._readers: list[ref[Array]] = []
+
+    def _is_immutable(self) -> bool:
+        tensor = self._tensor()
+        return tensor is not None and tensor._constant and not tensor.destroyed
+
+    def tell(self, who: Any) -> None:
+        """Call `who.release()` when the tensor is destroyed."""
+        tensor = self._tensor()
+        if tensor is not None:
+            tensor._bindings.add(who)
 
     def watch(self, outputs: Sequence[ref[Array]]) -> None:
         """Remember the results of a call that reads the tensor, until they are there."""
@@ -721,24 +747,29 @@ class _Borrowed(Array):
             raise
 
 
+_lasting: WeakKeyDictionary[MLTensor, Borrowed] = WeakKeyDictionary()
+
+
 def _is_pending(output: ref[Array]) -> bool:
     array = output()
     return array is not None and array._array is None
 
 
-def borrow(tensor: MLTensor) -> _Borrowed:
+def borrow(tensor: MLTensor) -> Borrowed:
     """The memory of a tensor as an array; the same one while somebody has it."""
     with tensor._lock:
         known = tensor.borrowed() if tensor.borrowed is not None else None
         if known is None or known._array is not tensor.memory():
-            known = _Borrowed(tensor)
+            known = Borrowed(tensor)
             tensor.borrowed = ref(known)
+            if tensor._constant:
+                _lasting[tensor] = known  # the same one at each call, so that it is seen to recur
         return known
 
 
 def settle(tensor: MLTensor) -> None:
     """Compute what is pending and reads a tensor that is about to be written."""
-    known: _Borrowed | None = tensor.borrowed() if tensor.borrowed is not None else None
+    known: Borrowed | None = tensor.borrowed() if tensor.borrowed is not None else None
     if known is not None and known._readers:
         known.settle()
 
@@ -761,7 +792,7 @@ def borrowed_by(arrays: Sequence[Array]) -> AbstractContextManager[Any]:
             made = array._node
             if made is not None and made.borrows:
                 stack.append(made)
-            elif isinstance(array, _Borrowed) and (tensor := array._tensor()) is not None:
+            elif isinstance(array, Borrowed) and (tensor := array._tensor()) is not None:
                 tensors[id(tensor)] = tensor
     return Locks(list(tensors.values()))
 

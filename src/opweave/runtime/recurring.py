@@ -27,6 +27,7 @@ class Statistics:
         graphs: reads that ran a compiled graph.
         operations: operations that ran one by one.
         compiled: graphs that were compiled.
+        specialised: graphs that were compiled once more, with inputs that stay the same as constants.
         refused: graphs that the engine did not take as a whole; they run one operation at a time.
         values: results that were written, because they were asked for or could be asked for later.
         dropped: results that nobody could ask for, which were never written to an array of their own.
@@ -35,6 +36,7 @@ class Statistics:
     graphs: int = 0
     operations: int = 0
     compiled: int = 0
+    specialised: int = 0
     refused: int = 0
     values: int = 0
     dropped: int = 0
@@ -82,6 +84,9 @@ class Recurring:
 
     __slots__ = ("_lock", "_queued", "executable", "refusal", "seen")
 
+    counter = "compiled"
+    """The member of `statistics` that counts it."""
+
     def __init__(self) -> None:
         self.seen = 0
         self.executable: Executable | None = None
@@ -95,13 +100,17 @@ class Recurring:
             make: compiles it; called now, later in another thread, or never.
         """
         self.seen += 1
-        if self.executable is None and self.refusal is None:
-            if _now:
-                self.compile(make)
-            elif self.seen > 1 and not self._queued:
-                self._queued = True
-                background.put(self, make)
+        if self.executable is None and self.refusal is None and (_now or self.seen > 1):
+            self.start(make)
         return self.executable
+
+    def start(self, make: Callable[[], Executable]) -> None:
+        """Compile it, now or in the background."""
+        if _now:
+            self.compile(make)
+        elif not self._queued:
+            self._queued = True
+            background.put(self, make)
 
     def compile(self, make: Callable[[], Executable]) -> None:
         """Compile it, if that has not been done."""
@@ -110,7 +119,7 @@ class Recurring:
                 return
             try:
                 self.executable = make()
-                statistics.compiled += 1
+                setattr(statistics, self.counter, getattr(statistics, self.counter) + 1)
             except MLError as error:
                 self.refusal = error
                 statistics.refused += 1
