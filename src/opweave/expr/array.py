@@ -501,10 +501,15 @@ def reduce(reduction: Reduction, x: Array, axes: Sequence[int] | None, keep_dime
 # Tracing
 
 
+def of_input(source: Input) -> Array:
+    """The array of the elements of an input."""
+    return Array(source.desc.shape, Load(source, _positions(source.desc.shape)))
+
+
 def inputs_of(descs: Sequence[Desc]) -> tuple[tuple[Input, ...], tuple[Array, ...]]:
     """Inputs of data types and shapes, and the arrays of their elements."""
     inputs = tuple(Input(number, desc) for number, desc in enumerate(descs))
-    return inputs, tuple(Array(source.desc.shape, Load(source, _positions(source.desc.shape))) for source in inputs)
+    return inputs, tuple(map(of_input, inputs))
 
 
 def trace(function: Callable[..., Any], name: str, descs: Sequence[Desc], **attributes: Any) -> Program:
@@ -527,19 +532,28 @@ def trace(function: Callable[..., Any], name: str, descs: Sequence[Desc], **attr
         results = tuple(as_array(r) for r in (result if isinstance(result, (tuple, list)) else (result,)))
     finally:
         _checks.reset(token)
+    return program(name, inputs, results, checks)
+
+
+def program(name: str, inputs: tuple[Input, ...], results: Sequence[Array], checks: Sequence[Check] = ()) -> Program:
+    """The program that computes `results` from `inputs`.
+
+    Raises:
+        ValidationError: there is no result; one depends on a position outside of it, or on another array than the inputs.
+    """
     require(len(results) > 0, "an expression must return an array, or a tuple of them")
     for array in results:
         if not array.body.free <= set(_axes(array.shape)):
             raise ValidationError(f"the result depends on a position outside of its axes: {array!r}")
     bodies = ir.unified(*(array.body for array in results))
     outputs = tuple(Output(_axes(array.shape), body) for array, body in zip(results, bodies, strict=True))
-    program = Program(name, inputs, outputs, tuple(dict.fromkeys(checks)))
-    foreign = [source for source in ir.sources(*program.roots) if isinstance(source, Input) and source not in inputs]
+    made = Program(name, inputs, outputs, tuple(dict.fromkeys(checks)))
+    foreign = [source for source in ir.sources(*made.roots) if isinstance(source, Input) and source not in inputs]
     require(
         not foreign, f"the result depends on an array of another expression, {', '.join(str(s.desc) for s in foreign)}"
     )
-    ir.check_positions(*(stored.body for stored in program.stored), *program.roots)
-    return program
+    ir.check_positions(*(stored.body for stored in made.stored), *made.roots)
+    return made
 
 
 __all__ = [
@@ -551,7 +565,9 @@ __all__ = [
     "cast",
     "compute",
     "inputs_of",
+    "of_input",
     "over",
+    "program",
     "reduce",
     "store",
     "trace",

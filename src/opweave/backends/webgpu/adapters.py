@@ -1,0 +1,123 @@
+"""The adapters of WebGPU here: hardware that it can drive, and processors that pretend to be some."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from ...errors import NotSupportedError, import_extra
+from .. import Device, PowerPreference
+
+if TYPE_CHECKING:
+    import wgpu
+
+WANTED_FEATURES = ("shader-f16", "shader-int64", "subgroup", "timestamp-query")
+"""What kernels and profiles make use of, where an adapter has it."""
+
+WANTED_LIMITS = (
+    "max-buffer-size",
+    "max-storage-buffer-binding-size",
+    "max-storage-buffers-per-shader-stage",
+    "max-compute-workgroup-storage-size",
+    "max-compute-invocations-per-workgroup",
+    "max-compute-workgroup-size-x",
+    "max-compute-workgroup-size-y",
+    "max-compute-workgroup-size-z",
+)
+"""Limits of which a device gets all that its adapter has; wgpu gives it the least that WebGPU promises otherwise."""
+
+PURPOSE = "running on WebGPU devices"
+
+
+def is_installed() -> bool:
+    """Whether the package wgpu is there."""
+    return "wgpu" in sys.modules or importlib.util.find_spec("wgpu") is not None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Mesa's EGL complains on the standard error output where the variable is missing, and needs nothing of it."""
+    name = "XDG_RUNTIME_DIR"
+    if name in os.environ or sys.platform != "linux":
+        yield
+        return
+    os.environ[name] = "/tmp"
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
+
+
+@cache
+def adapters() -> dict[str, wgpu.GPUAdapter]:
+    """Adapters by the names of their devices: `gpu`, `gpu:1`, … for hardware, `gpu-software` for what is none.
+
+    Raises:
+        MissingExtraError: wgpu is not installed.
+    """
+    wgpu = import_extra("wgpu", "webgpu", PURPOSE)
+    with _quiet():
+        found = wgpu.gpu.enumerate_adapters_sync()
+    # OpenGL shows the same hardware once more, and has no compute shaders to speak of.
+    usable = [adapter for adapter in found if adapter.info["backend_type"] != "OpenGL"]
+    rank = {"DiscreteGPU": 0, "IntegratedGPU": 1}
+    usable.sort(key=lambda adapter: rank.get(adapter.info["adapter_type"], 2))
+    named: dict[str, wgpu.GPUAdapter] = {}
+    seen: set[tuple[str, int]] = set()
+    for adapter in usable:
+        info = adapter.info
+        identity = info["device"], info["device_id"]
+        if identity in seen and info["backend_type"] != "Vulkan":
+            continue  # DirectX 12 beside Vulkan, say
+        seen.add(identity)
+        base = "gpu-software" if is_software(info) else "gpu"
+        count = sum(name.partition(":")[0] == base for name in named)
+        named[f"{base}:{count}" if count else base] = adapter
+    return named
+
+
+def is_software(info: Any) -> bool:
+    """Whether an adapter is a processor that pretends: right, and slow."""
+    return str(info["adapter_type"]) == "CPU"
+
+
+def devices(backend: str) -> list[Device]:
+    """The devices of all adapters, those of hardware first."""
+    if not is_installed():
+        hint = "pip install 'opweave[webgpu]'"
+        return [Device("gpu", "gpu", backend, "any vendor's GPU through WebGPU", available=False, hint=hint)]
+    found = []
+    for name, adapter in adapters().items():
+        info = adapter.info
+        software = is_software(info)
+        text = f"{info['device']}, WebGPU on {info['backend_type']}"
+        # What computes is the processor, so it must not be taken for an accelerator.
+        kind = "cpu" if software else "gpu"
+        found.append(Device(name, kind, backend, f"{text}; software, slow" if software else text))  # type: ignore[arg-type]
+    if not any(device.kind == "gpu" for device in found):
+        hint = "there is no adapter for a GPU; a driver for Vulkan, Metal or DirectX 12 makes one"
+        found.append(Device("gpu", "gpu", backend, "any vendor's GPU through WebGPU", available=False, hint=hint))
+    return found
+
+
+def request_device(name: str, power_preference: PowerPreference) -> wgpu.GPUDevice:
+    """A device of an adapter, with the features and limits that kernels make use of.
+
+    Raises:
+        NotSupportedError: the adapter gives none.
+    """
+    adapter = adapters()[name]
+    features = [feature for feature in WANTED_FEATURES if feature in adapter.features]
+    limits = {limit: adapter.limits[limit] for limit in WANTED_LIMITS if limit in adapter.limits}
+    try:
+        with _quiet():
+            return adapter.request_device_sync(
+                label="opweave", required_features=features, required_limits=limits  # type: ignore[arg-type]
+            )
+    except Exception as error:  # wgpu raises RuntimeError and errors of its own
+        raise NotSupportedError(f"the adapter {adapter.info['device']!r} gives no device: {error}") from error

@@ -1,0 +1,312 @@
+"""A WebGPU device, and what Opweave keeps for it: pipelines, buffers to copy through, and what it can do."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet, ref
+
+import numpy as np
+
+from ... import memory
+from ...errors import InvalidStateError, OperationError, ValidationError, import_extra, require
+from ...expr.wgsl import Features, Kernel
+from ...graph import Desc
+from . import adapters
+
+if TYPE_CHECKING:
+    import wgpu
+
+PIPELINES = 4096
+"""How many compiled kernels are kept for the next graph."""
+
+STAGING = 8
+"""How many idle buffers for copies to the host are kept."""
+
+WORD = 4
+"""Bytes: buffers are bound, copied and written in such steps."""
+
+
+def padded(count: int) -> int:
+    """Bytes of a buffer for `count` bytes of data."""
+    return -(-count // WORD) * WORD
+
+
+@dataclass(eq=False, slots=True)
+class DeviceArray:
+    """Memory of a tensor on a device.
+
+    Attributes:
+        desc: data type and shape.
+        buffer: the buffer that it lies in.
+        offset: bytes from the start of the buffer.
+    """
+
+    desc: Desc
+    buffer: wgpu.GPUBuffer
+    offset: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of data."""
+        return self.desc.byte_length
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The dimensions."""
+        return self.desc.shape
+
+
+class Engine:
+    """A WebGPU device. All methods may be called from several threads."""
+
+    def __init__(self, device: wgpu.GPUDevice) -> None:
+        self.wgpu = import_extra("wgpu", "webgpu", adapters.PURPOSE)
+        self.device = device
+        info = device.adapter_info
+        self.is_software = adapters.is_software(info)
+        self.description = f"{info['device']}, WebGPU on {info['backend_type']}"
+        limits, features = device.limits, device.features
+        self.features = Features(
+            float16="shader-f16" in features,
+            int64="shader-int64" in features,
+            subgroups="subgroup" in features,
+            max_buffers=limits["max-storage-buffers-per-shader-stage"],
+            max_invocations=min(
+                limits["max-compute-invocations-per-workgroup"], limits["max-compute-workgroup-size-x"]
+            ),
+            max_workgroups=limits["max-compute-workgroups-per-dimension"],
+            max_shared=limits["max-compute-workgroup-storage-size"],
+            is_software=self.is_software,
+        )
+        self.has_timestamps = "timestamp-query" in features
+        self.alignment: int = limits["min-storage-buffer-offset-alignment"]
+        # What packs four elements into a word rounds up to one.
+        self.max_byte_length: int = min(
+            limits["max-storage-buffer-binding-size"], limits["max-buffer-size"], 2**31 - 1
+        ) // WORD * WORD
+        usage = self.wgpu.BufferUsage
+        self.tensor_usage: int = usage.STORAGE | usage.COPY_SRC | usage.COPY_DST
+        self.on_lost: WeakSet[Any] = WeakSet()  # contexts
+        self._lock = RLock()
+        self._pipelines: OrderedDict[str, Any] = OrderedDict()
+        self._layouts: dict[tuple[bool, ...], tuple[Any, Any]] = {}
+        self._staging: list[Any] = []
+        self._uploaded: dict[tuple[int, int], tuple[Callable[[], Any], Callable[[], Any]]] = {}
+
+    # Errors ----------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def calls(self, what: str) -> Iterator[None]:
+        """Errors of the device become Opweave's; when the device is gone, so are its contexts.
+
+        Raises:
+            InvalidStateError: the device is lost.
+            OperationError: it refuses what it was asked for, or has no memory left.
+        """
+        try:
+            yield
+        except self.wgpu.GPUError as error:
+            text = _reason(error)
+            if "is lost" in text:
+                for context in list(self.on_lost):
+                    context.lose(f"its WebGPU device is lost ({self.description})")
+                raise InvalidStateError(f"{what}: the WebGPU device is lost") from error
+            raise OperationError(f"{what}: {text}") from error
+
+    # Memory ----------------------------------------------------------------------------------------------------------
+
+    def allocate(self, desc: Desc) -> DeviceArray:
+        """A new buffer of zeros.
+
+        Raises:
+            OperationError: there is not so much memory.
+        """
+        return DeviceArray(desc, self.buffer(desc.byte_length, f"a tensor {desc}"))
+
+    def buffer(self, count: int, label: str) -> wgpu.GPUBuffer:
+        """A new buffer of zeros for `count` bytes that kernels read and write."""
+        with self.calls(f"{label} of {count} bytes"):
+            return self.device.create_buffer(label=label, size=padded(count), usage=self.tensor_usage)
+
+    def adopt(self, buffer: Any, desc: Desc) -> DeviceArray:
+        """The user's buffer as the memory of a tensor.
+
+        Raises:
+            ValidationError: it belongs to another device, is too small, or cannot be bound as storage.
+        """
+        wgpu = self.wgpu
+        require(
+            isinstance(buffer, wgpu.GPUBuffer),
+            f"tensor_from takes a GPUBuffer of the context's device, got {type(buffer).__name__}",
+        )
+        require(buffer._device is self.device, "tensor_from: the buffer belongs to another GPUDevice than the context")
+        require(
+            bool(buffer.usage & wgpu.BufferUsage.STORAGE),
+            f"tensor_from: the buffer must have the usage STORAGE, got {buffer.usage:#x}",
+        )
+        count = padded(desc.byte_length)
+        require(buffer.size >= count, f"tensor_from: {desc} takes {count} bytes, the buffer has {buffer.size}")
+        return DeviceArray(desc, buffer)
+
+    def write(self, target: DeviceArray, source: np.ndarray, reason: str) -> None:
+        """Copy an array into a tensor; the copy takes part in the order of the queue."""
+        self._check_usage(target, "COPY_DST", reason)
+        self._write(target.buffer, target.offset, source)
+        memory.copies.add(target.nbytes, reason)
+
+    def _write(self, buffer: Any, offset: int, source: np.ndarray) -> None:
+        raw = np.ascontiguousarray(source).reshape(-1).view(np.uint8)
+        whole = raw.size // WORD * WORD
+        with self.calls("writing a tensor"), self._lock:
+            if whole:
+                self.device.queue.write_buffer(buffer, offset, raw[:whole])
+            if whole < raw.size:
+                tail = np.zeros(WORD, np.uint8)
+                tail[: raw.size - whole] = raw[whole:]
+                self.device.queue.write_buffer(buffer, offset + whole, tail)
+
+    def read(self, sources: Sequence[DeviceArray], targets: Sequence[np.ndarray], reason: str) -> None:
+        """Copy tensors into arrays: all are started before the first is waited for.
+
+        Raises:
+            InvalidStateError: the device is lost.
+        """
+        starts, at = [], 0
+        for source in sources:
+            self._check_usage(source, "COPY_SRC", reason)
+            starts.append(at)
+            at += -(-source.nbytes // 8) * 8  # what is mapped begins at multiples of 8
+        with self.calls("reading a tensor"):
+            staging = self._take_staging(at)
+            try:
+                with self._lock:
+                    encoder = self.device.create_command_encoder()
+                    for source, start in zip(sources, starts, strict=True):
+                        encoder.copy_buffer_to_buffer(
+                            source.buffer, source.offset, staging, start, padded(source.nbytes)
+                        )
+                    self.device.queue.submit([encoder.finish()])
+                    # wgpu's way to skip an empty submission before it maps; ours is on its way already.
+                    staging.map_async("READ_NOSYNC").sync_wait()
+                    view = np.frombuffer(staging.read_mapped(copy=False), np.uint8)
+                    for source, start, target in zip(sources, starts, targets, strict=True):
+                        found = view[start : start + source.nbytes].view(source.desc.data_type)
+                        memory.copy(target, found.reshape(source.shape), reason)
+                    del view, found
+                    staging.unmap()
+            except BaseException:
+                staging.destroy()
+                raise
+            self._give_staging(staging)
+
+    def _take_staging(self, count: int) -> Any:
+        """A buffer to copy through, of at least `count` bytes."""
+        with self._lock:
+            fitting = [buffer for buffer in self._staging if count <= buffer.size <= max(4 * count, 1 << 16)]
+            if fitting:
+                best = min(fitting, key=lambda buffer: buffer.size)
+                self._staging.remove(best)
+                return best
+        usage = self.wgpu.BufferUsage
+        size = 1 << max(count - 1, 255).bit_length()
+        return self.device.create_buffer(
+            label="opweave: reading", size=min(size, padded(count) if count > 1 << 26 else size),
+            usage=usage.COPY_DST | usage.MAP_READ,
+        )  # fmt: skip
+
+    def _give_staging(self, buffer: Any) -> None:
+        with self._lock:
+            self._staging.append(buffer)
+            while len(self._staging) > STAGING:
+                self._staging.pop(0).destroy()
+
+    def _check_usage(self, array: DeviceArray, name: str, reason: str) -> None:
+        """Buffers of users may not have the usage that a copy needs."""
+        if not array.buffer.usage & getattr(self.wgpu.BufferUsage, name):
+            raise ValidationError(f"{reason}: the buffer of the tensor {array.desc} was made without the usage {name}")
+
+    def upload(self, array: np.ndarray) -> Any:
+        """The buffer of a constant; graphs that share the array share the buffer."""
+        key = array.ctypes.data, array.nbytes
+        with self._lock:
+            kept, held = self._uploaded.get(key, (lambda: None, lambda: None))
+            known = held()
+            if known is not None and kept() is not None:  # or another array may lie there by now
+                return known
+        made = self.buffer(array.nbytes, "a constant")
+        self._write(made, 0, array)
+        memory.copies.add(array.nbytes, "a constant to the device")
+        with self._lock:
+            self._uploaded[key] = ref(array), ref(made)
+        return made
+
+    # Kernels ---------------------------------------------------------------------------------------------------------
+
+    def layout(self, writes: tuple[bool, ...]) -> tuple[Any, Any]:
+        """The layouts of a kernel's bind group and pipeline."""
+        with self._lock:
+            known = self._layouts.get(writes)
+            if known is None:
+                kinds = ["storage" if written else "read-only-storage" for written in writes]
+                group = self.device.create_bind_group_layout(
+                    entries=[
+                        {"binding": k, "visibility": self.wgpu.ShaderStage.COMPUTE, "buffer": {"type": kind}}
+                        for k, kind in enumerate(kinds)
+                    ]
+                )
+                whole = self.device.create_pipeline_layout(bind_group_layouts=[group])
+                known = self._layouts[writes] = group, whole
+            return known
+
+    def pipelines(self, kernels: Sequence[Kernel]) -> list[Any]:
+        """Compiled kernels; those that are new are compiled at the same time.
+
+        Raises:
+            OperationError: the device refuses one; the message shows the line of WGSL.
+        """
+        fresh = {kernel.source: kernel for kernel in kernels if kernel.source not in self._pipelines}
+        if len(fresh) > 1:
+            with ThreadPoolExecutor(min(8, len(fresh))) as pool:
+                list(pool.map(self._pipeline, fresh.values()))
+        return [self._pipeline(kernel) for kernel in kernels]
+
+    def _pipeline(self, kernel: Kernel) -> Any:
+        with self._lock:
+            known = self._pipelines.get(kernel.source)
+            if known is not None:
+                self._pipelines.move_to_end(kernel.source)
+                return known
+        _, layout = self.layout(kernel.writes)
+        with self.calls(kernel.title):
+            module = self.device.create_shader_module(label=kernel.title, code=kernel.source)
+            made = self.device.create_compute_pipeline(
+                label=kernel.title, layout=layout, compute={"module": module, "entry_point": "main"}
+            )
+        with self._lock:
+            self._pipelines[kernel.source] = made
+            while len(self._pipelines) > PIPELINES:
+                self._pipelines.popitem(last=False)
+        return made
+
+    def bind_group(self, writes: tuple[bool, ...], places: Sequence[DeviceArray]) -> Any:
+        """What ties a kernel to memory."""
+        layout, _ = self.layout(writes)
+        entries = [
+            {"binding": k, "resource": {"buffer": p.buffer, "offset": p.offset, "size": padded(p.nbytes)}}
+            for k, p in enumerate(places)
+        ]
+        with self.calls("binding a kernel"):
+            return self.device.create_bind_group(layout=layout, entries=entries)
+
+
+def _reason(error: BaseException) -> str:
+    """What wgpu says, without its headline, in one piece."""
+    lines = [line.rstrip() for line in str(error).splitlines()]
+    kept = [line for line in lines if line.strip() and line.strip() not in ("Validation Error", "Caused by:")]
+    return "\n".join(kept) if len(kept) > 2 else " ".join(line.strip() for line in kept)

@@ -1,0 +1,61 @@
+"""Expressions as WGSL: the compute shaders of a program, for devices of WebGPU (https://www.w3.org/TR/WGSL/).
+
+Nothing here needs a device: text comes out, with what is to be bound where, and how many workgroups it takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ..ir import Input, Output, Stored
+
+Buffer: TypeAlias = Input | Stored | Output
+"""What a kernel reads or writes: operands, arrays stored on the way, results."""
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What a device can do, as far as kernels depend on it.
+
+    Attributes:
+        float16: whether shaders have `f16` (the feature shader-f16); else pairs are packed into words.
+        int64: whether shaders have `i64` and `u64`.
+        subgroups: whether the invocations of a workgroup can exchange values without memory.
+        max_buffers: storage buffers a kernel may use.
+        max_invocations: invocations in a workgroup.
+        max_workgroups: workgroups in one dimension of a dispatch.
+        max_shared: bytes of memory that a workgroup shares.
+        is_software: whether the device is a processor that pretends.
+    """
+
+    float16: bool = False
+    int64: bool = False
+    subgroups: bool = False
+    max_buffers: int = 8
+    max_invocations: int = 256
+    max_workgroups: int = 65535
+    max_shared: int = 16384
+    is_software: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A compute shader and how to run it.
+
+    Attributes:
+        title: what it computes, for tables.
+        source: the WGSL module; its entry point is `main`.
+        bindings: what stands at `@group(0) @binding(k)`, in order.
+        writes: whether it writes each of them; those it only reads are declared `read`.
+        workgroups: how many to dispatch in each dimension.
+    """
+
+    title: str
+    source: str
+    bindings: tuple[Buffer, ...]
+    writes: tuple[bool, ...]
+    workgroups: tuple[int, int, int]
+
+
+__all__ = ["Buffer", "Features", "Kernel"]
