@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import TensorProto, TypeProto, helper
 
 from ..arrays import as_array, contiguous
 from ..errors import ValidationError, require
 from ..tensor import MLTensor
 from .booleans import as_declared, check_bool
+from .messages import TensorProto, TypeProto, ValueInfoProto, dtype_of
 from .registry import DATA_TYPES
 
 
@@ -49,7 +48,7 @@ class Argument:
     dims: tuple[int | str | None, ...] | None
 
     @classmethod
-    def of(cls, info: onnx.ValueInfoProto, fixed: Mapping[str, int]) -> Argument:
+    def of(cls, info: ValueInfoProto, fixed: Mapping[str, int]) -> Argument:
         """What `info` says, with the sizes of named dimensions in `fixed`."""
         type = info.type.optional_type.elem_type if info.type.HasField("optional_type") else info.type
         tensor = type.tensor_type
@@ -74,8 +73,7 @@ class Argument:
     @property
     def dtype(self) -> np.dtype[Any]:
         """NumPy's data type for the elements of a tensor."""
-        dtype: np.dtype[Any] = helper.tensor_dtype_to_np_dtype(self.element_type)
-        return dtype
+        return dtype_of(self.element_type)
 
     def check(self, array: np.ndarray, what: str) -> None:
         """Require the declared data type and shape of an array."""
@@ -170,7 +168,7 @@ def check_named_dimensions(arguments: list[Argument], feed: Mapping[str, Any]) -
 def type_name(type: TypeProto) -> str:
     """A type as ONNX Runtime writes it.
 
-    >>> type_name(helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, None)))
+    >>> type_name(TypeProto(sequence_type={"elem_type": {"tensor_type": {"elem_type": TensorProto.FLOAT}}}))
     'seq(tensor(float))'
     """
     match type.WhichOneof("value"):

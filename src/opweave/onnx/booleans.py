@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from onnx import TensorProto
 
 from ..errors import MLError
+from .messages import TensorProto
 
 
 def as_stored(array: np.ndarray) -> np.ndarray:

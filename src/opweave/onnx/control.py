@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper
 
 from ..errors import OperationError
+from .messages import AttributeProto, GraphProto, NodeProto, TensorProto, attribute_value, node as make_node
 from .registry import Unsupported, normalized
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def unroll_scan(tracer: Tracer, node: NodeProto) -> list[Step]:
     """The steps of a Scan's body for each slice of what it scans."""
     if tracer.opset < 9:
         raise Unsupported("it scans batches, as before operator set 9")
-    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute if a.type != AttributeProto.GRAPH}
+    attributes = {a.name: attribute_value(a) for a in node.attribute if a.type != AttributeProto.GRAPH}
     body, count = _graph(node, "body"), len(node.input) - attributes["num_scan_inputs"]
     state, scanned = list(node.input[:count]), list(node.input[count:])
     shapes = [tracer.shape(name) for name in scanned]
@@ -95,7 +95,7 @@ def unroll_scan(tracer: Tracer, node: NodeProto) -> list[Step]:
             place = np.array(length - 1 - turn if backward[k] else turn, np.int64)
             at = tracer.add_constant(f"{turns.prefix}place {k}", place)
             slices.append(f"{turns.prefix}slice {k}")
-            turns.add([helper.make_node("Gather", [name, at], [slices[-1]], axis=axis)])
+            turns.add([make_node("Gather", [name, at], [slices[-1]], axis=axis)])
         state = turns.turn([*state, *slices])
     results = len(turns.gathered)
     out_axes = attributes.get("scan_output_axes") or [0] * results
@@ -176,8 +176,8 @@ class _Turns:
         longer = np.array([*shape[:axis], 1, *shape[axis:]], np.int64)
         wanted = self._tracer.add_constant(f"{self._prefix}shape of {output}", longer)
         parts = [f"{name} in {output}" for name in names]
-        self.add(helper.make_node("Reshape", [name, wanted], [part]) for name, part in zip(names, parts, strict=True))
-        self.add([helper.make_node("Concat", parts, [output], axis=axis)])
+        self.add(make_node("Reshape", [name, wanted], [part]) for name, part in zip(names, parts, strict=True))
+        self.add([make_node("Concat", parts, [output], axis=axis)])
 
 
 def _graph(node: NodeProto, name: str) -> GraphProto:
@@ -226,7 +226,7 @@ def _inline(
 
 def _copies(pairs: Iterable[tuple[str, str]]) -> list[NodeProto]:
     """Nodes that give values other names."""
-    return [helper.make_node("Identity", [name], [output]) for name, output in pairs if output]
+    return [make_node("Identity", [name], [output]) for name, output in pairs if output]
 
 
 def _renamed(node: NodeProto, names: Mapping[str, str]) -> NodeProto:

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import TensorProto
 
 from .. import __version__
 from ..backends.onnxruntime import ort
@@ -20,6 +18,7 @@ from ..files import written
 from ..graph import Graph, Node
 from ..passes.legalise import legalise
 from ..runtime.executable import MLGraph
+from .messages import GraphProto, ModelProto, TensorProto
 
 INSIDE_BYTES = 1_500_000_000
 """Weights up to this size are written into the model itself; a protocol buffer can hold 2 GB at the most."""
@@ -72,7 +71,7 @@ def save(graph: MLGraph, path: str | Path) -> None:
         file.write(model.SerializeToString())
 
 
-def to_onnx(graph: Graph) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+def to_onnx(graph: Graph) -> tuple[ModelProto, dict[str, np.ndarray]]:
     """A graph as a model, and the arrays of those of its initializers that it holds no data of."""
 
     def supports(node: Node) -> bool:
@@ -82,7 +81,7 @@ def to_onnx(graph: Graph) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     values, _ = ort.emit(ctx, legalise(graph, supports, "ONNX")[0])
     descs = [operand.desc for operand in graph.outputs.values()]
     places = {f"o{k}": pair for k, pair in enumerate(zip(values.values(), descs, strict=True))}
-    model = onnx.ModelProto.FromString(ctx.finish(places)[0])
+    model = ModelProto.FromString(ctx.finish(places)[0])
     both = graph.inputs.keys() & graph.outputs.keys()
     if both:
         raise ValidationError(f"ONNX needs different names for inputs and outputs, got {min(both)!r} for one of each")
@@ -97,7 +96,7 @@ def to_onnx(graph: Graph) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     return model, {tensor.name: array for tensor, array in outside}
 
 
-def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+def _rename(graph: GraphProto, names: Mapping[str, str]) -> None:
     """Give inputs and outputs their names; others step aside where they are called the same."""
     inner = {name for node in graph.node for name in node.output} | {tensor.name for tensor in graph.initializer}
     taken, table = set(names.values()), dict(names)

@@ -13,9 +13,8 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
 
+from .messages import ModelProto, NodeProto, TensorProto, array_of, attribute_value, dtype_of, element_type_of
 from .registry import Unsupported, sliced
 
 LARGE_BYTES = 2**24
@@ -52,7 +51,7 @@ class TooLarge(Exception):  # noqa: N818
     """The result is not one to compute while the graph is built."""
 
 
-def shape_of_node(node: onnx.NodeProto, shape: Sequence[int]) -> np.ndarray:
+def shape_of_node(node: NodeProto, shape: Sequence[int]) -> np.ndarray:
     """What Shape or Size give for an input of some shape."""
     if node.op_type == "Size":
         return np.array(math.prod(shape), np.int64)
@@ -60,7 +59,7 @@ def shape_of_node(node: onnx.NodeProto, shape: Sequence[int]) -> np.ndarray:
     return np.array(shape[bounds.get("start", 0) : bounds.get("end", len(shape))], np.int64)
 
 
-def with_numpy(node: onnx.NodeProto, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+def with_numpy(node: NodeProto, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
     """The outputs of a node on arrays; None for inputs that are absent.
 
     Raises:
@@ -70,7 +69,7 @@ def with_numpy(node: onnx.NodeProto, arrays: Sequence[np.ndarray | None]) -> lis
     function = EVALUATORS.get(node.op_type)
     if function is None or any(a is not None and a.dtype.kind not in "biuf" for a in arrays):
         raise Declined
-    attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    attributes = {attribute.name: attribute_value(attribute) for attribute in node.attribute}
     if function is _split:
         attributes["outputs"] = len(node.output)
     try:
@@ -84,18 +83,17 @@ def with_numpy(node: onnx.NodeProto, arrays: Sequence[np.ndarray | None]) -> lis
     return [np.asarray(result, order="C") for result in results]
 
 
-def with_engine(
-    node: onnx.NodeProto, arrays: Sequence[np.ndarray | None], proto: onnx.ModelProto
-) -> list[np.ndarray] | None:
+def with_engine(node: NodeProto, arrays: Sequence[np.ndarray | None], proto: ModelProto) -> list[np.ndarray] | None:
     """The outputs of a node of a model on arrays; None where ONNX Runtime fails (the node then stays in the graph)."""
+    from onnx import ValueInfoProto, helper
+
     from ..backends.onnxruntime.fallback import evaluate
 
     feed = {name: array for name, array in zip(node.input, arrays, strict=True) if array is not None}
     inputs = [
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
-        for name, array in feed.items()
+        helper.make_tensor_value_info(name, element_type_of(array.dtype), array.shape) for name, array in feed.items()
     ]
-    outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
+    outputs = [ValueInfoProto(name=name) for name in node.output if name]
     graph = helper.make_graph([node], "fold", inputs, outputs)
     model = helper.make_model(graph, opset_imports=proto.opset_import, ir_version=proto.ir_version)
     found = evaluate(model, feed)
@@ -121,7 +119,7 @@ def _same_types(*arrays: np.ndarray) -> None:
 
 
 def _cast(x: np.ndarray, *, to: int, saturate: int = 1, round_mode: bytes = b"") -> Any:
-    dtype = helper.tensor_dtype_to_np_dtype(to)
+    dtype = dtype_of(to)
     if dtype.kind not in "biuf":
         raise Declined
     if x.dtype.kind == "f" and dtype.kind in "iu":
@@ -246,7 +244,7 @@ def _range(start: np.ndarray, limit: np.ndarray, delta: np.ndarray) -> Any:
 
 
 def _constant_of_shape(shape: np.ndarray, *, value: TensorProto | None = None) -> Any:
-    fill = np.zeros((), np.float32) if value is None else numpy_helper.to_array(value).reshape(())
+    fill = np.zeros((), np.float32) if value is None else array_of(value).reshape(())
     sizes = _check_size(shape.tolist(), fill.dtype)
     if math.prod(sizes) * fill.itemsize > GENERATED_BYTES:
         raise TooLarge

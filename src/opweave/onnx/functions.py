@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx
-from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto
+
+from .messages import AttributeProto, FunctionProto, NodeProto, TypeProto
 
 
 def expand(

@@ -14,30 +14,24 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-import onnx
-import onnx.inliner
-from onnx import AttributeProto, SparseTensorProto, TensorProto, numpy_helper
 
 from .. import memory
 from ..errors import DataError, NotSupportedError, OperationError
 from .booleans import check_bool
+from .messages import (
+    PLAIN,
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    SparseTensorProto,
+    TensorProto,
+    ValueInfoProto,
+    array_of,
+)
 from .wire import HERE, without_weights
 
-_RAW: dict[int, str] = {
-    TensorProto.FLOAT: "float32",
-    TensorProto.FLOAT16: "float16",
-    TensorProto.DOUBLE: "float64",
-    TensorProto.INT8: "int8",
-    TensorProto.INT16: "int16",
-    TensorProto.INT32: "int32",
-    TensorProto.INT64: "int64",
-    TensorProto.UINT8: "uint8",
-    TensorProto.UINT16: "uint16",
-    TensorProto.UINT32: "uint32",
-    TensorProto.UINT64: "uint64",
-    TensorProto.BOOL: "bool",
-}
-"""Element types whose raw bytes NumPy reads as they are."""
+KNOWN_OPSET = 21
+"""Operator sets up to this one are in every version of the `onnx` package that has NumPy 2; for others it is asked."""
 
 LARGE_BYTES = 2**20
 """Models from this size are read without their weights, and their files are mapped into memory."""
@@ -95,7 +89,7 @@ class Model:
         surprising: the names of values that came in other shapes than ONNX's inference says.
     """
 
-    proto: onnx.ModelProto
+    proto: ModelProto
     folder: Path | None = None
     opsets: dict[str, int] = field(default_factory=dict)
     names: set[str] = field(default_factory=set, repr=False)
@@ -114,7 +108,7 @@ class Model:
             DataError: the file cannot be read, or holds no valid ONNX model.
         """
         folder, what, here = None, "the model", None
-        if isinstance(source, onnx.ModelProto):
+        if isinstance(source, ModelProto):
             proto = source
         else:
             if isinstance(source, (str, os.PathLike)):
@@ -134,7 +128,7 @@ class Model:
                 raise DataError(f"{what}: it is empty")
             try:
                 lean = without_weights(data) if len(data) >= LARGE_BYTES else None
-                proto = onnx.ModelProto.FromString(lean or bytes(data))
+                proto = ModelProto.FromString(lean or bytes(data))
             except Exception as error:
                 raise DataError(f"{what}: not an ONNX model ({error})") from None
             if isinstance(here, _Mapped):
@@ -142,8 +136,10 @@ class Model:
         if not proto.graph.node and not proto.graph.output:
             raise DataError(f"{what}: not an ONNX model (there is no graph in it)")
         if proto.functions:
+            from onnx import inliner
+
             try:
-                proto = onnx.inliner.inline_local_functions(proto, convert_version=True)
+                proto = inliner.inline_local_functions(proto, convert_version=True)
             except Exception as error:  # it is written in C++, and raises what it likes
                 raise DataError(f"{what}: its functions cannot be put in place ({_first_line(error)})") from None
         opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
@@ -182,9 +178,13 @@ class Model:
         """What must hold before a walk over the nodes: named values, each made once, before it is used."""
         if not self.opsets:
             raise DataError("the model does not say which operator sets it uses (opset_import)")
-        newest = onnx.defs.onnx_opset_version()
-        if not 1 <= self.opsets.get("", 1) <= newest:
-            raise NotSupportedError(f"operator sets 1 to {newest} are known, and the model uses {self.opsets['']}")
+        opset = self.opsets.get("", 1)
+        if not 1 <= opset <= KNOWN_OPSET:
+            from onnx import defs
+
+            newest = defs.onnx_opset_version()
+            if not 1 <= opset <= newest:
+                raise NotSupportedError(f"operator sets 1 to {newest} are known, and the model uses {opset}")
         graph = self.proto.graph
         for what, values in (("inputs", graph.input), ("outputs", graph.output)):
             for value in values:
@@ -196,7 +196,7 @@ class Model:
             raise DataError("the model has no outputs")
         self._check_nodes(graph, set(), "")
 
-    def _check_value(self, value: onnx.ValueInfoProto, what: str) -> None:
+    def _check_value(self, value: ValueInfoProto, what: str) -> None:
         if not value.name or not isinstance(value.name, str):
             raise DataError(f"an {what} of the model has no name, or one that is no text: {value.name!r}")
         tensor = value.type.tensor_type
@@ -210,7 +210,7 @@ class Model:
         if any(size < 0 for size in sizes):
             raise DataError(f"the input {value.name!r} has the dimensions {sizes}")
 
-    def _check_nodes(self, graph: onnx.GraphProto, outer: set[str], where: str) -> None:
+    def _check_nodes(self, graph: GraphProto, outer: set[str], where: str) -> None:
         initialised = [i.name for i in graph.initializer] + [i.values.name for i in graph.sparse_initializer]
         if "" in initialised or len(set(initialised)) < len(initialised):
             names = sorted({name for name, count in Counter(initialised).items() if count > 1 or not name})
@@ -251,7 +251,7 @@ class Model:
         Raises:
             DataError: the data are missing, too short, or in a file outside of the model's folder.
         """
-        shape, name = tuple(tensor.dims), _RAW.get(tensor.data_type)
+        shape, name = tuple(tensor.dims), PLAIN.get(tensor.data_type)
         what = f"the tensor {tensor.name!r}"
         if tensor.data_type not in TensorProto.DataType.values() or tensor.data_type == TensorProto.UNDEFINED:
             raise DataError(f"{what} has no data type that is known: {tensor.data_type}")
@@ -280,7 +280,7 @@ class Model:
             raw = TensorProto(dims=tensor.dims, data_type=tensor.data_type, name=tensor.name, raw_data=bytes(data))
             tensor = raw
         try:
-            array: np.ndarray = numpy_helper.to_array(tensor)
+            array = array_of(tensor)
         except Exception as error:  # there are many ways in which data and shape do not fit
             raise DataError(f"{what} cannot be read: {_first_line(error)}") from None
         if array.size != elements or array.shape != tuple(tensor.dims):

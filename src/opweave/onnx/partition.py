@@ -11,8 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from onnx import AttributeProto, NodeProto
-
+from .messages import AttributeProto, NodeProto
 from .trace import Constant, Step, Trace, free_names
 
 

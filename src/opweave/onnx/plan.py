@@ -12,8 +12,6 @@ from threading import Lock
 from typing import Any, Literal
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper
 
 from .. import memory
 from ..backends import Placement
@@ -23,6 +21,7 @@ from ..graph import Desc, MLOperand
 from ..passes.extract import extract
 from ..runtime import segments
 from .booleans import as_declared, as_stored
+from .messages import GraphProto, NodeProto, TensorProto, ValueInfoProto, tensor_type
 from .model import Model
 from .partition import Segment, partition
 from .registry import CONVERTERS, key_of
@@ -205,12 +204,14 @@ class Plan:
         return _WebnnPart(executable, list(graph.inputs), list(graph.outputs))
 
     def _compile_fallback(self, model: Model, segment: Segment) -> _FallbackPart:
+        from onnx import helper
+
         from ..backends.onnxruntime.fallback import FallbackSession
 
         values = self.trace.values
         names = {name: self._slot[name] for name in [*segment.inputs, *segment.outputs]}
         constants = {name: values[name] for name in segment.constants}
-        graph = onnx.GraphProto(name="fallback")
+        graph = GraphProto(name="fallback")
         graph.node.extend(step.node for step in segment.steps)
         for name in segment.inputs:
             graph.input.append(_value_info(name, values[name]))
@@ -238,16 +239,16 @@ class Plan:
         return _FallbackPart(session, list(dict.fromkeys(inputs)), list(dict.fromkeys(outputs)), booleans)
 
 
-def _value_info(name: str, value: Any) -> onnx.ValueInfoProto:
+def _value_info(name: str, value: Any) -> ValueInfoProto:
     if isinstance(value, Tensor):
-        return helper.make_tensor_value_info(name, value.element_type, value.operand.shape)
-    info = onnx.ValueInfoProto(name=name)
+        return ValueInfoProto(name=name, type=tensor_type(value.element_type, value.operand.shape))
+    info = ValueInfoProto(name=name)
     if isinstance(value, Dynamic) and value.type is not None:
         info.type.CopyFrom(value.type)
     return info
 
 
-def _title(node: onnx.NodeProto) -> str:
+def _title(node: NodeProto) -> str:
     return f"{node.op_type} {node.name!r}" if node.name else node.op_type
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from onnx import TensorProto, numpy_helper
-
 from ..builder import MLGraphBuilder
 from ..errors import ValidationError, require
 from ..operation import Op
+from .messages import TensorProto, array_of
 from .registry import CONVERTERS, Converter, Tensor, operand
 
 
@@ -51,7 +50,7 @@ def register_onnx(domain: str, op_type: str, op: Op[..., Any], *, attributes: Ma
         operands = [None if value is None else operand(b, value) for value in inputs]
         values = {"label": label, **{names[name]: value for name, value in given.items()}}
         values.update((name, bool(values[name])) for name in flags & values.keys())
-        values.update((n, numpy_helper.to_array(v)) for n, v in values.items() if isinstance(v, TensorProto))
+        values.update((n, array_of(v)) for n, v in values.items() if isinstance(v, TensorProto))
         return op(b, operands, **values) if several else op(b, *operands, **values)
 
     required = 1 if several else sum(not op.is_optional(name) for name in op.operands)

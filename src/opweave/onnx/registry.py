@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-from onnx import NodeProto, TensorProto
 
 from ..builder import MLGraphBuilder
 from ..dtypes import DataType
 from ..graph import MLOperand
+from .messages import NodeProto, TensorProto
 
 Tensor: TypeAlias = "MLOperand | np.ndarray"
 

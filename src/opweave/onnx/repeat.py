@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto
 
 from .. import memory
 from .arguments import Argument
+from .messages import TensorProto
 from .plan import Plan
 
 Signature = tuple[np.dtype[Any], tuple[int, ...]]

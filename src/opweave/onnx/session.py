@@ -10,7 +10,6 @@ from threading import Lock
 from typing import Any, Literal, get_args
 
 import numpy as np
-import onnx
 
 from .. import memory
 from ..context import MLContext, in_thread, ml
@@ -21,6 +20,7 @@ from ..shapes import OtherShapes
 from ..tensor import MLTensor
 from .arguments import Argument, NodeArg, check_named_dimensions
 from .booleans import as_stored
+from .messages import ValueInfoProto
 from .model import Model
 from .plan import Fallback, Plan
 from .repeat import Repeat
@@ -246,7 +246,7 @@ class InferenceSession:
         lines.append(f"{counted(folded, 'node')} computed when the model was compiled")
         return "\n".join(lines)
 
-    def _check_fixed(self, inputs: Sequence[onnx.ValueInfoProto]) -> None:
+    def _check_fixed(self, inputs: Sequence[ValueInfoProto]) -> None:
         """Require sizes for dimensions that the inputs have."""
         dims = [dim for info in inputs for dim in info.type.tensor_type.shape.dim]
         names = sorted({dim.dim_param for dim in dims if dim.dim_param})

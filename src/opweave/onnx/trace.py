@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-import onnx
-from onnx import NodeProto, TensorProto, TypeProto, checker, helper, numpy_helper, shape_inference
 
 from .. import memory
 from ..builder import MLGraphBuilder
@@ -25,7 +23,19 @@ from ..graph import MLOperand
 from . import fold, operators as operators  # the latter registers the converters
 from .booleans import as_declared, as_stored
 from .control import CONTROL, check_ends
-from .functions import expand
+from .messages import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    TypeProto,
+    ValueInfoProto,
+    attribute_value,
+    dtype_of,
+    element_type_of,
+    tensor_type,
+)
 from .model import Model
 from .registry import CONVERTERS, DATA_TYPES, Converter, NotConstant, Unsupported, key_of
 
@@ -53,7 +63,7 @@ class Constant:
     @property
     def element_type(self) -> int:
         """The ONNX element type."""
-        return int(helper.np_dtype_to_tensor_dtype(self.array.dtype))
+        return element_type_of(self.array.dtype)
 
 
 @dataclass(frozen=True)
@@ -190,7 +200,7 @@ class Tracer:
         self._bind(name, Constant(array))
         return name
 
-    def initializers(self, graph: onnx.GraphProto) -> list[tuple[str, np.ndarray]]:
+    def initializers(self, graph: GraphProto) -> list[tuple[str, np.ndarray]]:
         """The names and arrays of a sub-graph's initializers."""
         dense = [(initializer.name, self.model.array(initializer)) for initializer in graph.initializer]
         return dense + [(sparse.values.name, self.model.dense(sparse)) for sparse in graph.sparse_initializer]
@@ -213,13 +223,13 @@ class Tracer:
 
     # Nodes -----------------------------------------------------------------------------------------------------------
 
-    def _input(self, info: onnx.ValueInfoProto) -> Value:
+    def _input(self, info: ValueInfoProto) -> Value:
         shape = self._shapes[info.name]
         element_type = info.type.tensor_type.elem_type if info.type.HasField("tensor_type") else 0
         type = info.type
         if shape is not None and element_type:  # what is known of it now is more than the model says
-            type = helper.make_tensor_type_proto(element_type, shape)
-            dtype = helper.tensor_dtype_to_np_dtype(element_type)
+            type = tensor_type(element_type, shape)
+            dtype = dtype_of(element_type)
             if 0 in shape and dtype.kind in "biuf":
                 return Constant(np.zeros(shape, dtype))  # there is nothing about it that is not known
         return self._placeholder(info.name, type, element_type, shape)
@@ -294,6 +304,8 @@ class Tracer:
 
     def _is_sound(self, node: NodeProto) -> bool:
         """Whether ONNX's own checks find nothing wrong with a node."""
+        from onnx import checker, shape_inference
+
         proto, schema = self.model.proto, self._schema(node)
         imports = {entry.domain: entry.version for entry in proto.opset_import}
         context = checker.C.CheckerContext()
@@ -313,6 +325,7 @@ class Tracer:
     def _expand(self, node: NodeProto, values: Sequence[Value | None]) -> list[Step]:
         """The steps of an operator's definition, where WebNN expresses them all or ONNX Runtime lacks the operator."""
         from ..backends.onnxruntime.opsets import knows
+        from .functions import expand
 
         schema = self._schema(node)
         if schema is None or not (schema.has_function or schema.has_context_dependent_function):
@@ -376,9 +389,9 @@ class Tracer:
             case "value":
                 return [self.model.array(attribute.t)]
             case "value_float" | "value_floats":
-                return [np.array(helper.get_attribute_value(attribute), np.float32)]
+                return [np.array(attribute_value(attribute), np.float32)]
             case "value_int" | "value_ints":
-                return [np.array(helper.get_attribute_value(attribute), np.int64)]
+                return [np.array(attribute_value(attribute), np.int64)]
         return None  # strings and sparse tensors
 
     def _result_bytes(self, node: NodeProto, values: Sequence[Value | None]) -> float:
@@ -480,14 +493,18 @@ class Tracer:
 
     def _schema(self, node: NodeProto) -> Any:
         """The operator of a node, None where ONNX does not have it."""
+        from onnx import defs
+
         domain = "" if node.domain == "ai.onnx" else node.domain
         try:
-            return onnx.defs.get_schema(node.op_type, self.model.opsets.get(domain, 1), domain)
-        except onnx.defs.SchemaError:
+            return defs.get_schema(node.op_type, self.model.opsets.get(domain, 1), domain)
+        except defs.SchemaError:
             return None
 
     def _infer(self, node: NodeProto, values: Sequence[Value | None]) -> dict[str, TypeProto]:
         """The types of a node's outputs, as far as ONNX's shape inference can tell."""
+        from onnx import shape_inference
+
         schema = self._schema(node)
         if schema is None:
             return {}
@@ -511,6 +528,8 @@ class Tracer:
 
 def _known(values: Mapping[str, Value | None]) -> tuple[dict[str, TypeProto], dict[str, TensorProto]]:
     """The types of values, as far as they are known, and the data of small constants: what inference works on."""
+    from onnx import numpy_helper
+
     types, data = {}, {}
     for name, value in values.items():
         if value is not None and (type := _type_proto(value)).WhichOneof("value"):
@@ -521,11 +540,13 @@ def _known(values: Mapping[str, Value | None]) -> tuple[dict[str, TypeProto], di
 
 
 def _infer_in_model(
-    node: NodeProto, types: Mapping[str, TypeProto], data: Mapping[str, TensorProto], proto: onnx.ModelProto
+    node: NodeProto, types: Mapping[str, TypeProto], data: Mapping[str, TensorProto], proto: ModelProto
 ) -> dict[str, TypeProto]:
     """Inference for a node with sub-graphs that use names from around them."""
-    inputs = [onnx.ValueInfoProto(name=name, type=type) for name, type in types.items() if name not in data]
-    outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
+    from onnx import helper, shape_inference
+
+    inputs = [ValueInfoProto(name=name, type=type) for name, type in types.items() if name not in data]
+    outputs = [ValueInfoProto(name=name) for name in node.output if name]
     graph = helper.make_graph([node], "inference", inputs, outputs, initializer=list(data.values()))
     model = helper.make_model(graph, opset_imports=proto.opset_import, ir_version=proto.ir_version)
     found = shape_inference.infer_shapes(model, data_prop=True)
@@ -536,9 +557,9 @@ def _type_proto(value: Value | None) -> TypeProto:
     """The type of a value, empty where it is not known."""
     match value:
         case Constant(array):
-            return helper.make_tensor_type_proto(value.element_type, array.shape)
+            return tensor_type(value.element_type, array.shape)
         case Tensor(operand, element_type):
-            return helper.make_tensor_type_proto(element_type, operand.shape)
+            return tensor_type(element_type, operand.shape)
         case Dynamic(type) if type is not None:
             return type
     return TypeProto()
@@ -548,7 +569,7 @@ def _is_static(tensor: TypeProto.Tensor) -> bool:
     return tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
 
 
-_GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+_GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 _DIVISORS = frozenset({"strides", "dilations", "group", "blocksize", "num_outputs", "num_groups"})
 """Attributes that sizes are divided by."""
 
@@ -560,7 +581,7 @@ def _check_divisors(node: NodeProto, values: Sequence[Value | None]) -> None:
     """Refuse zeros that the engine divides by while it infers shapes: they end the process."""
     for attribute in node.attribute:
         if attribute.name in _DIVISORS:
-            given = list(attribute.ints) if attribute.type == onnx.AttributeProto.INTS else [attribute.i]
+            given = list(attribute.ints) if attribute.type == AttributeProto.INTS else [attribute.i]
             if min(given, default=1) < 1:
                 raise DataError(f"{node.op_type} {node.name!r}: {attribute.name} must be positive, got {given}")
     split = values[1] if node.op_type == "SplitToSequence" and len(values) > 1 else None
@@ -568,14 +589,14 @@ def _check_divisors(node: NodeProto, values: Sequence[Value | None]) -> None:
         raise DataError(f"SplitToSequence {node.name!r}: split must be positive, got {split.array.item()}")
 
 
-def free_names(graph: onnx.GraphProto) -> set[str]:
+def free_names(graph: GraphProto) -> set[str]:
     """The names that a sub-graph takes from outside."""
     made = {i.name for i in graph.input} | {i.name for i in graph.initializer}
     free: set[str] = set()
     for node in graph.node:
         free |= {name for name in node.input if name and name not in made}
         for attribute in node.attribute:
-            graphs = [attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else attribute.graphs
+            graphs = [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs
             for inner in graphs:
                 free |= free_names(inner) - made
         made |= set(node.output)
@@ -595,7 +616,7 @@ def _keywords(
             raise Unsupported("it has sub-graphs")
         if attribute.name not in converter.attributes:
             raise Unsupported(f"its attribute {attribute.name} is not supported")
-        value = helper.get_attribute_value(attribute)
+        value = attribute_value(attribute)
         if isinstance(value, bytes):
             value = value.decode(errors="replace")
         elif isinstance(value, list) and value and isinstance(value[0], bytes):

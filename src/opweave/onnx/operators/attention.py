@@ -7,11 +7,11 @@ from math import copysign, inf, sqrt
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto
 
 from ...builder import MLGraphBuilder
 from ...composites import group_query_attention, multi_head_attention
 from ...graph import MLOperand
+from ..messages import TensorProto
 from ..registry import MICROSOFT, Tensor, Unsupported, converts, known, operand, shape_of
 from .rotary import rotate
 

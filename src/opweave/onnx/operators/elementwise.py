@@ -8,12 +8,12 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto
 
 from ...builder import MLGraphBuilder
 from ...dtypes import FLOATS, INFO, DataType
 from ...graph import MLOperand
 from ...operation import Op
+from ..messages import TensorProto
 from ..registry import DATA_TYPES, Tensor, Unsupported, check_count, converts, integer, known, normalized, operand
 
 

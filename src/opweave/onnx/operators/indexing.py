@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from math import prod
 
 import numpy as np
-from onnx import TensorProto
 
 from ...builder import MLGraphBuilder
 from ...composites import top_k
 from ...graph import MLOperand
 from ..booleans import as_stored
+from ..messages import TensorProto
 from ..registry import Tensor, Unsupported, check_count, converts, integer, normalized, operand, shape_of
 
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from math import prod
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
 
 from ...builder import MLGraphBuilder
 from ...composites import depth_to_space, space_to_depth
 from ...graph import MLOperand
 from ...shapes import broadcast
 from ..booleans import as_stored
+from ..messages import TensorProto, array_of, dtype_of
 from ..registry import Tensor, Unsupported, converts, integers, known, normalized, operand, shape_of
 
 
@@ -97,7 +97,7 @@ def _(
     if outputs < 2:
         return (data,)
     # Nothing is dropped. The mask was of the type of the data before operator set 10.
-    dtype = np.dtype(bool) if opset >= 10 else helper.tensor_dtype_to_np_dtype(types[0])
+    dtype = np.dtype(bool) if opset >= 10 else dtype_of(types[0])
     return data, np.ones(shape_of(data), dtype)
 
 
@@ -111,7 +111,7 @@ def _(b: MLGraphBuilder, input: Tensor, shape: Tensor) -> Tensor:
 @converts("ConstantOfShape")
 def _(b: MLGraphBuilder, input: Tensor, *, value: TensorProto | None = None) -> Tensor:
     # Small ones are folded; the memory of a large one is needed only while the graph runs.
-    single = np.zeros((), np.float32) if value is None else numpy_helper.to_array(value).reshape(())
+    single = np.zeros((), np.float32) if value is None else array_of(value).reshape(())
     return b.expand(b.constant(as_stored(single)), integers(input, "the shape"))
 
 
@@ -120,7 +120,7 @@ def _(b: MLGraphBuilder, input: Tensor, *, dtype: int = 0, k: int = 0, types: li
     shape = shape_of(input)
     if len(shape) != 2:
         raise Unsupported(f"its input must have rank 2, got {list(shape)}")
-    return np.eye(*shape, k=k, dtype=helper.tensor_dtype_to_np_dtype(dtype or types[0]))
+    return np.eye(*shape, k=k, dtype=dtype_of(dtype or types[0]))
 
 
 @converts("DepthToSpace")
