@@ -1,0 +1,64 @@
+"""Operations that pick elements by index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ....expr import Array, compute
+from ....ops import indexing as ops
+from . import Scatter, rule
+from .positions import named
+
+
+@rule(ops.gather)
+def _(input: Array, indices: Array, axis: int) -> Array:
+    shape = (*input.shape[:axis], *indices.shape, *input.shape[axis + 1 :])
+
+    def element(*p: Array) -> Array:
+        end = axis + indices.rank
+        return input[(*p[:axis], named(indices[p[axis:end]], input.shape[axis]), *p[end:])]
+
+    return compute(shape, element)
+
+
+@rule(ops.gather_elements)
+def _(input: Array, indices: Array, axis: int) -> Array:
+    def element(*p: Array) -> Array:
+        return input[(*p[:axis], named(indices[p], input.shape[axis]), *p[axis + 1 :])]
+
+    return compute(indices.shape, element)
+
+
+def _point(indices: Array, p: Sequence[Array], shape: Sequence[int]) -> tuple[Array, ...]:
+    """The position along each of the leading axes of `shape` whose coordinates `indices` holds at `p`."""
+    return tuple(named(indices[(*p, axis)], shape[axis]) for axis in range(indices.shape[-1]))
+
+
+@rule(ops.gather_nd)
+def _(input: Array, indices: Array) -> Array:
+    *counts, coordinates = indices.shape
+    shape = (*counts, *input.shape[coordinates:])
+
+    def element(*p: Array) -> Array:
+        end = len(counts)
+        return input[(*_point(indices, p[:end], input.shape), *p[end:])]
+
+    return compute(shape, element)
+
+
+@rule(ops.scatter_elements)
+def _(input: Array, indices: Array, updates: Array, axis: int) -> Scatter:
+    def at(*p: Array) -> Sequence[Array]:
+        return *p[:axis], named(indices[p], input.shape[axis]), *p[axis + 1 :]
+
+    return Scatter(input, indices.shape, at, lambda *p: updates[p])
+
+
+@rule(ops.scatter_nd)
+def _(input: Array, indices: Array, updates: Array) -> Scatter:
+    end = indices.rank - 1
+
+    def at(*p: Array) -> Sequence[Array]:
+        return *_point(indices, p[:end], input.shape), *p[end:]
+
+    return Scatter(input, updates.shape, at, lambda *p: updates[p])

@@ -1,0 +1,162 @@
+"""Operations that move elements: where each element of the result comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from ....expr import Array, compute, where
+from ....ops import movement as ops
+from . import rule
+
+
+@rule(ops.concat)
+def _(inputs: Sequence[Array], axis: int) -> Array:
+    sizes = [input.shape[axis] for input in inputs]
+    starts = list(accumulate(sizes[:-1], initial=0))
+    shape = (*inputs[0].shape[:axis], sum(sizes), *inputs[0].shape[axis + 1 :])
+
+    def element(*p: Array) -> Array:
+        def of(k: int) -> Array:
+            return inputs[k].clamped[(*p[:axis], p[axis] - starts[k], *p[axis + 1 :])]
+
+        result = of(len(inputs) - 1)
+        for k in reversed(range(len(inputs) - 1)):
+            result = where(p[axis] < starts[k + 1], of(k), result)
+        return result
+
+    return compute(shape, element)
+
+
+@rule(ops.expand)
+def _(input: Array, new_shape: Sequence[int]) -> Array:
+    return Array(
+        tuple(new_shape), input.body
+    )  # axes are counted from the last one, and those of size 1 have no variable
+
+
+@rule(ops.pad)
+def _(
+    input: Array, beginning_padding: Sequence[int], ending_padding: Sequence[int], mode: ops.PaddingMode, value: float
+) -> Array:
+    padded = list(zip(beginning_padding, input.shape, ending_padding, strict=True))
+
+    def element(*p: Array) -> Array:
+        key = tuple(position - before for position, before in zip(p, beginning_padding, strict=True))
+        if mode == "constant":
+            return input.padded(value)[key]
+        if mode == "edge":
+            return input.clamped[key]
+        return input[tuple(_mirrored(k, *sizes) for k, sizes in zip(key, padded, strict=True))]
+
+    return compute([before + size + after for before, size, after in padded], element)
+
+
+def _mirrored(position: Array, before: int, size: int, after: int) -> Array:
+    """The position in [0, size) of which one in [-before, size + after) is the mirror image."""
+    last = size - 1
+    if before:
+        position = abs(position)
+    return last - abs(last - position) if after else position
+
+
+@rule(ops.reshape)
+def reshape(input: Array, new_shape: Sequence[int]) -> Array:
+    """The same elements in the same order, divided into axes in another way."""
+    groups = _groups(input.shape, new_shape)
+
+    def element(*p: Array) -> Array:
+        key: list[Array | int] = []
+        for old, new in groups:
+            flat: Array | int = 0
+            for axis in new:
+                flat = p[axis] if axis == new[0] else flat * new_shape[axis] + p[axis]
+            places: list[Array | int] = []
+            for axis in reversed(old[1:]):
+                places.append(flat % input.shape[axis])
+                flat = flat // input.shape[axis]
+            key += [*([flat] if old else []), *reversed(places)]
+        return input[tuple(key)]
+
+    return compute(new_shape, element)
+
+
+def _groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+    """The axes of two shapes of as many elements, in the smallest groups that have as many elements themselves.
+
+    >>> _groups([2, 3, 4], [6, 2, 2])
+    [([0, 1], [0]), ([2], [1, 2])]
+    """
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(old) or j < len(new):
+        before: list[int] = []
+        after: list[int] = []
+        left = right = 1
+        while not (before or after) or left != right:
+            if left <= right and i < len(old):
+                before.append(i)
+                left, i = left * old[i], i + 1
+            else:
+                after.append(j)
+                right, j = right * new[j], j + 1
+        groups.append((before, after))
+    return groups
+
+
+@rule(ops.reverse)
+def _(input: Array, axes: Sequence[int]) -> Array:
+    def element(*p: Array) -> Array:
+        return input[
+            tuple(input.shape[axis] - 1 - position if axis in axes else position for axis, position in enumerate(p))
+        ]
+
+    return compute(input.shape, element)
+
+
+@rule(ops.slice)
+def _(input: Array, starts: Sequence[int], sizes: Sequence[int], strides: Sequence[int]) -> Array:
+    shape = [-(-size // stride) for size, stride in zip(sizes, strides, strict=True)]
+    # A stride beyond the size, which int32 may not hold, is never taken.
+    steps = [stride if size > 1 else 1 for stride, size in zip(strides, shape, strict=True)]
+
+    def element(*p: Array) -> Array:
+        return input[tuple(position * step + start for position, step, start in zip(p, steps, starts, strict=True))]
+
+    return compute(shape, element)
+
+
+@rule(ops.split)
+def _(input: Array, splits: int | Sequence[int], axis: int) -> tuple[Array, ...]:
+    sizes = ops.part_sizes(input.shape[axis], splits)
+
+    def part(start: int, size: int) -> Array:
+        shape = (*input.shape[:axis], size, *input.shape[axis + 1 :])
+        return compute(shape, lambda *p: input[(*p[:axis], p[axis] + start, *p[axis + 1 :])])
+
+    return tuple(part(start, size) for start, size in zip(accumulate(sizes[:-1], initial=0), sizes, strict=True))
+
+
+@rule(ops.tile)
+def _(input: Array, repetitions: Sequence[int]) -> Array:
+    shape = [size * times for size, times in zip(input.shape, repetitions, strict=True)]
+    return compute(shape, lambda *p: input[tuple(k % size for k, size in zip(p, input.shape, strict=True))])
+
+
+@rule(ops.transpose)
+def _(input: Array, permutation: Sequence[int]) -> Array:
+    shape = [input.shape[axis] for axis in permutation]
+    return compute(shape, lambda *p: input[tuple(p[permutation.index(axis)] for axis in range(input.rank))])
+
+
+@rule(ops.triangular)
+def _(input: Array, upper: bool, diagonal: int) -> Array:
+    rows, columns = input.shape[-2:]
+    border = min(max(diagonal, -rows), columns)  # further ones keep as much, and int32 may not hold their sums
+
+    def element(*p: Array) -> Array:
+        row, column = p[-2:]
+        kept = column >= row + border if upper else column <= row + border
+        return where(kept, input[p], 0)
+
+    return compute(input.shape, element)

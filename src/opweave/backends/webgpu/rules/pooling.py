@@ -1,0 +1,165 @@
+"""Pooling: one number for each window of an image."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ....dtypes import FLOATS, INFO
+from ....expr import Array, clamp, max_over, sqrt, sum_over
+from ....expr.ir import storage
+from ....ops import pooling as ops
+from ....shapes import window_extent
+from . import rule
+from .positions import computed, sizes_of
+from .reduction import narrowed, widened
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How a window slides along one axis: elements, taps, padding before, step, distance of the taps, and windows."""
+
+    size: int
+    taps: int
+    before: int
+    stride: int
+    dilation: int
+    count: int
+
+    def position(self, window: Array, tap: Array) -> Array:
+        """Where a tap of a window lies; less than 0, or `size` and more, in the padding."""
+        return window * self.stride + tap * self.dilation - self.before
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether all taps of all windows lie inside."""
+        return self.before == 0 and self._last < self.size
+
+    @property
+    def _last(self) -> int:
+        """The last position that a tap reaches."""
+        return (self.count - 1) * self.stride + window_extent(self.taps, self.dilation) - 1 - self.before
+
+    @property
+    def covers_edges(self) -> bool:
+        """Whether each window that reaches beyond an edge has that edge's element in it, too."""
+        return (
+            self.dilation == 1 and self.before < self.taps and (self.count - 1) * self.stride - self.before < self.size
+        )
+
+    def elements(self, window: Array) -> Array | int:
+        """How many taps of a window lie inside."""
+        if self.is_inside:
+            return self.taps
+        start = window * self.stride - self.before
+        first = clamp((self.dilation - 1 - start) // self.dilation, 0)
+        end = clamp((self.size - 1 - start) // self.dilation + 1, None, self.taps)
+        return clamp(end - first, 0)
+
+
+def windows(
+    sizes: Mapping[str, int],
+    taps: Sequence[int],
+    padding: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    counts: Sequence[int],
+) -> tuple[Window, Window]:
+    """The windows along height and width of an image."""
+    down, right = (
+        Window(sizes[letter], *rest)
+        for letter, *rest in zip("hw", taps, padding[::2], strides, dilations, counts, strict=True)
+    )
+    return down, right
+
+
+@dataclass(frozen=True, slots=True)
+class _Pool:
+    """Windows over an image."""
+
+    input: Array
+    layout: str
+    down: Window
+    right: Window
+
+    def result(self, element: Callable[[dict[str, Array]], Array]) -> Array:
+        sizes = {**sizes_of(self.input, self.layout), "h": self.down.count, "w": self.right.count}
+        return computed(self.layout, sizes, element)
+
+    def key(self, p: Mapping[str, Array], i: Array, j: Array) -> tuple[Array, ...]:
+        """The position in the image of a tap of a window."""
+        there = {**p, "h": self.down.position(p["h"], i), "w": self.right.position(p["w"], j)}
+        return tuple(there[letter] for letter in self.layout)
+
+    @property
+    def taps(self) -> tuple[int, int]:
+        return self.down.taps, self.right.taps
+
+
+def _pool(
+    input: Array,
+    window_dimensions: Sequence[int],
+    padding: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    layout: str,
+    output_sizes: Sequence[int],
+) -> _Pool:
+    places = windows(sizes_of(input, layout), window_dimensions, padding, strides, dilations, output_sizes)
+    return _Pool(input, layout, *places)
+
+
+@rule(ops.average_pool2d)
+def _(
+    input: Array,
+    window_dimensions: Sequence[int],
+    padding: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    layout: str,
+    output_sizes: Sequence[int],
+) -> Array:
+    pool = _pool(input, window_dimensions, padding, strides, dilations, layout, output_sizes)
+
+    x = widened(input)  # counts of elements are more than float16 holds
+
+    def element(p: dict[str, Array]) -> Array:
+        total = sum_over(pool.taps, lambda i, j: x.padded(0)[pool.key(p, i, j)])
+        return total / (pool.down.elements(p["h"]) * pool.right.elements(p["w"]))
+
+    return narrowed(pool.result(element), input)
+
+
+@rule(ops.l2_pool2d)
+def _(
+    input: Array,
+    window_dimensions: Sequence[int],
+    padding: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    layout: str,
+    output_sizes: Sequence[int],
+) -> Array:
+    pool = _pool(input, window_dimensions, padding, strides, dilations, layout, output_sizes)
+    squares = input * input
+    return pool.result(lambda p: sqrt(sum_over(pool.taps, lambda i, j: squares.padded(0)[pool.key(p, i, j)])))
+
+
+@rule(ops.max_pool2d)
+def _(
+    input: Array,
+    window_dimensions: Sequence[int],
+    padding: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    layout: str,
+    output_sizes: Sequence[int],
+) -> Array:
+    pool = _pool(input, window_dimensions, padding, strides, dilations, layout, output_sizes)
+    data_type = storage(input.data_type)
+    lowest = -math.inf if data_type in FLOATS else INFO[data_type].lowest
+    # The element at the edge stands for those beyond where the window has it anyway: that takes no condition.
+    covers = pool.down.covers_edges and pool.right.covers_edges
+    access = input.clamped if covers else input.padded(lowest)
+    return pool.result(lambda p: max_over(pool.taps, lambda i, j: access[pool.key(p, i, j)]))

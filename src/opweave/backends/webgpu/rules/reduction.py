@@ -1,0 +1,134 @@
+"""Reductions, positions of extremes, cumulative sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .... import expr
+from ....dtypes import DataType
+from ....expr import Array, cast, compute, store, sum_over, where
+from ....operation import Op
+from ....ops import reduction as ops
+from . import rule
+
+BLOCK = 16
+"""Cumulative sums add up so many elements one by one."""
+
+_Reduction = Callable[[Array, Sequence[int], bool], Array]
+
+
+def widened(input: Array) -> Array:
+    """The array in float32 if it is float16: what is stored on the way keeps its digits, and does not overflow."""
+    return cast(input, "float32") if input.data_type == "float16" else input
+
+
+def narrowed(result: Array, like: Array) -> Array:
+    """What was computed of `widened(like)` in the data type of `like`."""
+    return cast(result, "float16") if like.data_type == "float16" else result
+
+
+def _sum(x: Array, axes: Sequence[int], keep: bool) -> Array:
+    return expr.reduce_sum(x, axes, keep_dimensions=keep)
+
+
+def _log_sum_exp(x: Array, axes: Sequence[int], keep: bool) -> Array:
+    # log Σ eˣ = m + log Σ eˣ⁻ᵐ, where no exponential overflows if m is the maximum; an infinite one would give ∞ - ∞.
+    wide = widened(x)
+    largest = expr.reduce_max(wide, axes, keep_dimensions=True)
+    m = store(where(expr.is_infinite(largest), 0, largest))
+    last = _without(m, axes) if not keep else m
+    return narrowed(last + expr.log(_sum(expr.exp(wide - m), axes, keep)), x)
+
+
+def _without(array: Array, axes: Sequence[int]) -> Array:
+    """The array without axes of size 1."""
+    kept = [axis for axis in range(array.rank) if axis not in axes]
+    shape = [array.shape[axis] for axis in kept]
+
+    def element(*p: Array) -> Array:
+        positions = dict(zip(kept, p, strict=True))
+        return array[tuple(positions.get(axis, 0) for axis in range(array.rank))]
+
+    return compute(shape, element)
+
+
+def _magnitude(x: Array) -> Array:
+    return x if x.data_type.startswith("u") else abs(x)
+
+
+_REDUCTIONS: dict[Op[..., Any], _Reduction] = {
+    ops.reduce_l1: lambda x, axes, keep: _sum(_magnitude(x), axes, keep),
+    ops.reduce_l2: lambda x, axes, keep: expr.sqrt(_sum(x * x, axes, keep)),
+    ops.reduce_log_sum: lambda x, axes, keep: expr.log(_sum(x, axes, keep)),
+    ops.reduce_log_sum_exp: _log_sum_exp,
+    ops.reduce_max: lambda x, axes, keep: expr.reduce_max(x, axes, keep_dimensions=keep),
+    ops.reduce_mean: lambda x, axes, keep: expr.reduce_mean(x, axes, keep_dimensions=keep),
+    ops.reduce_min: lambda x, axes, keep: expr.reduce_min(x, axes, keep_dimensions=keep),
+    ops.reduce_product: lambda x, axes, keep: expr.reduce_product(x, axes, keep_dimensions=keep),
+    ops.reduce_sum: _sum,
+    ops.reduce_sum_square: lambda x, axes, keep: _sum(x * x, axes, keep),
+}
+
+
+def _reducing(reduction: _Reduction) -> Callable[[Array, Sequence[int], bool], Array]:
+    def function(input: Array, axes: Sequence[int], keep_dimensions: bool) -> Array:
+        return reduction(input, axes, keep_dimensions)
+
+    return function
+
+
+for _op, _reduction in _REDUCTIONS.items():
+    rule(_op)(_reducing(_reduction))
+
+
+@rule(ops.arg_max)
+def _(input: Array, axis: int, keep_dimensions: bool, output_data_type: DataType) -> Array:
+    return cast(expr.arg_max(input, axis, keep_dimensions=keep_dimensions), output_data_type)
+
+
+@rule(ops.arg_min)
+def _(input: Array, axis: int, keep_dimensions: bool, output_data_type: DataType) -> Array:
+    return cast(expr.arg_min(input, axis, keep_dimensions=keep_dimensions), output_data_type)
+
+
+@rule(ops.cumulative_sum)
+def _(input: Array, axis: int, exclusive: bool, reversed: bool) -> Array:
+    return narrowed(_partial_sums(widened(input), axis, exclusive, reversed), input)
+
+
+def _partial_sums(x: Array, axis: int, exclusive: bool, reversed: bool) -> Array:
+    """Sums within a block, and before them the sum of all earlier blocks, found in the same way: O(n log n) additions."""
+    size = x.shape[axis]
+    blocks = -(-size // BLOCK)
+
+    def at(array: Array, p: Sequence[Array], position: Array) -> Array:
+        return array.clamped[(*p[:axis], position, *p[axis + 1 :])]
+
+    def line(position: Array) -> Array:
+        return size - 1 - position if reversed else position
+
+    def of_block(*p: Array) -> Array:
+        def element(r: Array) -> Array:
+            position = p[axis] * BLOCK + r
+            return where(position < size, at(x, p, line(position)), 0)
+
+        return sum_over(BLOCK, element)
+
+    earlier = None
+    if blocks > 1:
+        sums = store(compute((*x.shape[:axis], blocks, *x.shape[axis + 1 :]), of_block))
+        earlier = store(_partial_sums(sums, axis, exclusive=True, reversed=False))
+
+    def element(*p: Array) -> Array:
+        position = line(p[axis])
+        block, within = position // BLOCK, position % BLOCK
+
+        def one(r: Array) -> Array:
+            counts = r < within if exclusive else r <= within
+            return where(counts, at(x, p, line(block * BLOCK + r)), 0)
+
+        total = sum_over(min(BLOCK, size), one)
+        return total if earlier is None else at(earlier, p, block) + total
+
+    return compute(x.shape, element)

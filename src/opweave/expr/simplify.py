@@ -1,0 +1,266 @@
+"""Programs with simpler positions: what reshaping, padding and windows add to an index, and the index does not need.
+
+Operations that are put into each other leave positions such as `((i * 6 + j) // 6) % 4` behind, which is `i % 4`, and
+conditions that always hold. Positions become sums of variables with factors, quotients and remainders lose what divides
+evenly, and whatever their ranges decide is decided: comparisons, `where`, clamps. What data depends on stays as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from .ir import Call, Const, Expr, Index, Load, Output, Program, Range, Reduce, Stored, bounds, call, unified, walk
+
+_REFLECTED = {"greater": "lesser", "lesser_or_equal": "greater_or_equal"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """A position: a constant, and factors (none of them 0) of what is no sum itself."""
+
+    constant: int = 0
+    terms: Mapping[Expr, int] = field(default_factory=dict)
+
+    def plus(self, other: _Sum, factor: int = 1) -> _Sum:
+        terms = dict(self.terms)
+        for term, count in other.terms.items():
+            terms[term] = terms.get(term, 0) + count * factor
+        return _Sum(self.constant + other.constant * factor, {t: count for t, count in terms.items() if count})
+
+    def times(self, factor: int) -> _Sum:
+        return _Sum().plus(self, factor)
+
+
+class _Simplifier:
+    """Rewrites nodes; those that are built alike become one node, so that they can cancel each other out."""
+
+    def __init__(self) -> None:
+        self.stored: dict[Stored, Stored] = {}
+        self._made: dict[Expr, Expr] = {}
+        self._sums: dict[Expr, _Sum] = {}
+        self._alike: dict[tuple[object, ...], Expr] = {}
+        self._ranges: dict[Expr, Range | None] = {}
+
+    def rewritten(self, root: Expr) -> Expr:
+        """`root` in simpler words."""
+        for node in walk(root, enter=lambda n: () if n in self._made else n.parts):
+            if node not in self._made:
+                self._made[node] = self._rewrite(node, tuple(self._made[part] for part in node.parts))
+        return self._made[root]
+
+    def _rewrite(self, node: Expr, parts: tuple[Expr, ...]) -> Expr:
+        match node:
+            case Index(extent=1):
+                return Const(0, "index")
+            case Load(source=Stored() as source):
+                return Load(self.stored.get(source, source), parts)
+            case Reduce():
+                return _reduced(node, parts[0])
+            case Call():
+                return self._call(node.name, parts, node)
+        return node.rebuilt(parts) if parts else node
+
+    def _call(self, name: str, parts: tuple[Expr, ...], node: Expr) -> Expr:
+        first = parts[0]
+        if name == "where" and isinstance(first, Const):
+            return parts[1] if first.value else parts[2]
+        if name in ("logical_and", "logical_or"):
+            return _junction(name, parts)
+        if parts[-1].type == "index":
+            if name in ("lesser", "greater_or_equal", *_REFLECTED):
+                return self._compared(name, parts)
+            if node.type == "index":
+                return self._index(name, parts)
+        return node.rebuilt(parts)
+
+    # Conditions ------------------------------------------------------------------------------------------------------
+
+    def _compared(self, name: str, parts: tuple[Expr, ...]) -> Expr:
+        """A comparison of positions; one that the ranges decide is a constant."""
+        a, b = reversed(parts) if name in _REFLECTED else parts
+        known = self._range_of(self._sum(a).plus(self._sum(b), -1))
+        if known is not None:
+            if known[1] < 0:
+                return Const(_REFLECTED.get(name, name) == "lesser", "bool")
+            if known[0] >= 0:
+                return Const(_REFLECTED.get(name, name) != "lesser", "bool")
+        return call(name, *parts)
+
+    # Positions -------------------------------------------------------------------------------------------------------
+
+    def _index(self, name: str, parts: tuple[Expr, ...]) -> Expr:
+        sums = [self._sum(part) for part in parts] if name != "where" else []
+        match name:
+            case "add" | "sub":
+                return self._expression(sums[0].plus(sums[1], 1 if name == "add" else -1))
+            case "neg":
+                return self._expression(sums[0].times(-1))
+            case "mul" if not sums[1].terms:
+                return self._expression(sums[0].times(sums[1].constant))
+            case "mul" if not sums[0].terms:
+                return self._expression(sums[1].times(sums[0].constant))
+            case "floor_div" if not sums[1].terms and sums[1].constant > 0:
+                return self._expression(self._quotient(sums[0], sums[1].constant))
+            case "mod" if not sums[1].terms and sums[1].constant > 0:
+                return self._expression(self._remainder(sums[0], sums[1].constant))
+            case "max" | "min":
+                return self._chosen(name, parts, sums)
+            case "abs":
+                known = self._range_of(sums[0])
+                if known is not None and known[0] >= 0:
+                    return parts[0]
+        return self._alone(name, *parts)
+
+    def _quotient(self, dividend: _Sum, divisor: int) -> _Sum:
+        """`dividend // divisor`."""
+        whole, rest = _divided(dividend, divisor)
+        known = self._range_of(rest)
+        if known is not None and known[0] // divisor == known[1] // divisor:
+            return whole.plus(_Sum(known[0] // divisor))
+        # (g * x + c) // (g * n) is (x + c // g) // n.
+        common = math.gcd(divisor, *rest.terms.values())
+        rest = _Sum(rest.constant // common, {term: count // common for term, count in rest.terms.items()})
+        divisor //= common
+        inner = _only(rest)
+        if isinstance(inner, Call) and inner.name == "floor_div" and isinstance(inner.parts[1], Const):
+            rest, divisor = self._sum(inner.parts[0]), divisor * int(inner.parts[1].value)
+        return whole.plus(self._single("floor_div", rest, divisor))
+
+    def _remainder(self, dividend: _Sum, divisor: int) -> _Sum:
+        """`dividend % divisor`."""
+        _, rest = _divided(dividend, divisor)
+        known = self._range_of(rest)
+        if known is not None and known[0] // divisor == known[1] // divisor:
+            return rest.plus(_Sum(-(known[0] // divisor) * divisor))
+        # (g * x + c) % (g * n) is g * ((x + c // g) % n) + c % g.
+        common = math.gcd(divisor, *rest.terms.values())
+        inner = _Sum(rest.constant // common, {term: count // common for term, count in rest.terms.items()})
+        return self._single("mod", inner, divisor // common).times(common).plus(_Sum(rest.constant % common))
+
+    def _chosen(self, name: str, parts: tuple[Expr, ...], sums: list[_Sum]) -> Expr:
+        """The greater or the lesser of two positions."""
+        difference = self._range_of(sums[0].plus(sums[1], -1))
+        if difference is not None:
+            if difference[0] >= 0:
+                return parts[0] if name == "max" else parts[1]
+            if difference[1] <= 0:
+                return parts[1] if name == "max" else parts[0]
+        return self._alone(name, *parts)
+
+    # Sums ------------------------------------------------------------------------------------------------------------
+
+    def _sum(self, node: Expr) -> _Sum:
+        """What a rewritten node is, as a sum."""
+        if isinstance(node, Const):
+            return _Sum(int(node.value))
+        return self._sums.get(node) or _Sum(0, {node: 1})
+
+    def _expression(self, value: _Sum) -> Expr:
+        """A sum as a node."""
+        value = self._joined(value)
+        only = _only(value)
+        if only is not None:
+            return only
+        result: Expr | None = None
+        for term, count in sorted(value.terms.items(), key=lambda item: item[1] < 0):  # what is subtracted comes last
+            part = term if abs(count) == 1 else self._alone("mul", term, Const(abs(count), "index"))
+            if result is None:
+                result = part if count > 0 else self._alone("neg", part)
+            else:
+                result = self._alone("add" if count > 0 else "sub", result, part)
+        if result is None:
+            return Const(value.constant, "index")
+        if value.constant:
+            name = "add" if value.constant > 0 else "sub"
+            result = self._alone(name, result, Const(abs(value.constant), "index"))
+        self._sums[result] = value
+        return result
+
+    def _joined(self, value: _Sum) -> _Sum:
+        """The sum in which `x // n * n + x % n` is `x`."""
+        for term, count in value.terms.items():
+            if isinstance(term, Call) and term.name == "mod" and isinstance(term.parts[1], Const):
+                divisor, dividend = int(term.parts[1].value), self._sum(term.parts[0])
+                quotient = _only(self._quotient(dividend, divisor))
+                if quotient is not None and value.terms.get(quotient) == count * divisor:
+                    rest = {t: n for t, n in value.terms.items() if t is not term and t is not quotient}
+                    return self._joined(_Sum(value.constant, rest).plus(dividend, count))
+        return value
+
+    def _single(self, name: str, dividend: _Sum, divisor: int) -> _Sum:
+        return _Sum(0, {self._alone(name, self._expression(dividend), Const(divisor, "index")): 1})
+
+    def _alone(self, name: str, *parts: Expr) -> Expr:
+        """The call, the same node for the same parts."""
+        key = name, *(("constant", p.value) if isinstance(p, Const) else p for p in parts)
+        if key not in self._alike:
+            self._alike[key] = Call(name, parts)
+        return self._alike[key]
+
+    def _range_of(self, value: _Sum) -> Range | None:
+        low = high = value.constant
+        for term, count in value.terms.items():
+            if term not in self._ranges:
+                self._ranges[term] = bounds(term)
+            known = self._ranges[term]
+            if known is None:
+                return None
+            ends = known[0] * count, known[1] * count
+            low, high = low + min(ends), high + max(ends)
+        return low, high
+
+
+def _only(value: _Sum) -> Expr | None:
+    """The one term of a sum that has no other, and no factor."""
+    if value.constant or list(value.terms.values()) != [1]:
+        return None
+    return next(iter(value.terms))
+
+
+def _divided(value: _Sum, divisor: int) -> tuple[_Sum, _Sum]:
+    """What of a sum is divisible, divided, and the rest, whose constant is in [0, divisor)."""
+    whole = {term: count // divisor for term, count in value.terms.items() if count % divisor == 0}
+    rest = {term: count for term, count in value.terms.items() if count % divisor}
+    return _Sum(value.constant // divisor, whole), _Sum(value.constant % divisor, rest)
+
+
+def _junction(name: str, parts: tuple[Expr, ...]) -> Expr:
+    """`and`, `or`, where one of the conditions may be a constant."""
+    decides = name == "logical_or"
+    for condition, other in (parts, parts[::-1]):
+        if isinstance(condition, Const):
+            return condition if condition.value == decides else other
+    return call(name, *parts)
+
+
+def _reduced(node: Reduce, body: Expr) -> Expr:
+    """A reduction without the variables that have one position."""
+    variables = tuple(variable for variable in node.variables if variable.extent > 1)
+    if variables:
+        return Reduce(node.reduction, variables, body)
+    return Const(0, "int32") if node.reduction.startswith("arg_") else body
+
+
+def simplified(program: Program) -> Program:
+    """The same program with simpler positions and conditions.
+
+    >>> from opweave.expr import compute, trace
+    >>> from opweave.graph import Desc
+    >>> flat = lambda x: compute((24,), lambda i: x[i // 6, i % 6])
+    >>> print(simplified(trace(lambda x: compute((4, 6), lambda i, j: flat(x)[i * 6 + j]), "copy", [Desc("int8", (4, 6))])))
+    copy(x0: int8[4, 6]) -> (y0: int8[4, 6]):
+      y0[i, j] =
+        x0[i, j]
+    """
+    simplifier = _Simplifier()
+    for stored in program.stored:
+        simplifier.stored[stored] = Stored(stored.axes, *unified(simplifier.rewritten(stored.body)))
+    bodies = unified(*(simplifier.rewritten(output.body) for output in program.outputs))
+    outputs = tuple(Output(output.axes, body) for output, body in zip(program.outputs, bodies, strict=True))
+    checks = tuple(type(c)(simplifier.rewritten(c.condition), c.message) for c in program.checks)
+    return Program(program.name, program.inputs, outputs, checks)
+
+
+__all__ = ["simplified"]
