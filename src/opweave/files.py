@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,10 +18,12 @@ def written(path: str | Path) -> Iterator[BinaryIO]:
     Raises:
         DataError: the file cannot be written.
     """
+    from tempfile import mkstemp
+
     target = Path(path)
     try:
         # Beside the target: a file is moved within its file system only.
-        descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        descriptor, name = mkstemp(prefix=f".{target.name}.", dir=target.parent)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
     try:

@@ -13,12 +13,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ..dtypes import DataType
 from ..errors import NotSupportedError
 from ..graph import Graph, Node
 from ..operation import Limits, Op, parameter_names
+from .entries import entry_points
 
 if TYPE_CHECKING:
     import numpy as np
@@ -213,10 +215,8 @@ class Backend(ABC):
 @cache
 def discover() -> dict[str, Backend]:
     """All back ends, by name, found through the entry point group `opweave.backends`."""
-    from importlib.metadata import entry_points
-
-    found = sorted(entry_points(group="opweave.backends"), key=lambda entry: entry.name)
-    return {entry.name: entry.load() for entry in found}
+    found = {name: value.partition(":") for name, value in sorted(entry_points("opweave.backends").items())}
+    return {name: getattr(import_module(module), attribute) for name, (module, _, attribute) in found.items()}
 
 
 def devices() -> list[Device]:

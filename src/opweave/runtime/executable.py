@@ -7,7 +7,6 @@ order, the tensors' by identity, then the graph's, so that nobody waits for each
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from html import escape
 from pathlib import Path
 from threading import RLock
 from types import MappingProxyType
@@ -159,6 +158,8 @@ class MLGraph:
         return drawing
 
     def _repr_html_(self) -> str:
+        from html import escape
+
         return f"<pre>{escape(repr(self))}</pre>" if self.destroyed else self.draw()
 
     def check_alive(self) -> Executable:

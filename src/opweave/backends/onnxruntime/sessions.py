@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,8 +49,11 @@ def compile(
     ctx, emitted, how = emit(backend, graph)
     model, weights = ctx.finish(emitted)
     options = session_options(power_preference, alone)
-    folder = TemporaryDirectory(prefix="opweave-") if measures else None
-    if folder is not None:
+    folder = None
+    if measures:
+        from tempfile import TemporaryDirectory
+
+        folder = TemporaryDirectory(prefix="opweave-")
         options.enable_profiling, options.profile_file_prefix = True, os.path.join(folder.name, "times")
     values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in weights.items()}
     try:

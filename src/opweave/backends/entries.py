@@ -1,0 +1,67 @@
+"""Find the entry points of installed packages, without `importlib.metadata` where that would find nothing else.
+
+`importlib.metadata` loads the standard library's mail, archives and sockets, two megabytes, for the one small file that is
+read here.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from importlib.machinery import PathFinder
+
+_FOLDERS = (".dist-info", ".egg-info")
+
+
+def entry_points(group: str) -> dict[str, str]:
+    """The entry points of a group in all installed packages: `{name: "module:attribute"}`."""
+    found: dict[str, str] = {}
+    if any(hasattr(finder, "find_distributions") and finder is not PathFinder for finder in sys.meta_path):
+        return _with_metadata(group)
+    for place in sys.path:
+        if os.path.isfile(place):  # packages in an archive
+            return _with_metadata(group)
+        for text in _texts(place or "."):
+            for name, value in _entries(text, group):
+                found.setdefault(name, value)  # the place that is searched first wins
+    return found
+
+
+def _with_metadata(group: str) -> dict[str, str]:
+    from importlib.metadata import entry_points as all_of
+
+    return {entry.name: _reference(entry.value) for entry in all_of(group=group)}
+
+
+def _texts(place: str) -> Iterator[str]:
+    """What the packages in a folder say of their entry points."""
+    try:
+        names = sorted(name for name in os.listdir(place) if name.endswith(_FOLDERS))
+    except OSError:  # a place of the path that is not there
+        return
+    for name in names:
+        try:
+            with open(os.path.join(place, name, "entry_points.txt"), encoding="utf-8") as file:
+                yield file.read()
+        except OSError:  # most packages have none
+            continue
+
+
+def _entries(text: str, group: str) -> Iterator[tuple[str, str]]:
+    r"""The entry points of one file.
+
+    >>> list(_entries("[console_scripts]\nrun = a:b\n\n[my.group] \n# one\nx = package.module:name\n", "my.group"))
+    [('x', 'package.module:name')]
+    """
+    inside = False
+    for line in map(str.strip, text.splitlines()):
+        if line.startswith("["):
+            inside = line == f"[{group}]"
+        elif inside and line and not line.startswith(("#", ";")):
+            name, _, value = line.partition("=")
+            yield name.strip(), _reference(value)
+
+
+def _reference(value: str) -> str:
+    return value.partition("[")[0].strip()  # without the extras that it needs

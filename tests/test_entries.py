@@ -1,0 +1,74 @@
+"""Entry points are found as `importlib.metadata` finds them, and without it where packages lie in folders."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from importlib.metadata import DistributionFinder, entry_points as reference
+from pathlib import Path
+
+import pytest
+
+from opweave.backends.entries import entry_points
+
+GROUP = "opweave.test"
+
+
+def install(folder: Path, package: str, text: str) -> None:
+    path = folder / f"{package}-1.0.dist-info"
+    path.mkdir(parents=True)
+    path.joinpath("METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    path.joinpath("entry_points.txt").write_text(text)
+
+
+def expected(group: str) -> dict[str, str]:
+    return {entry.name: entry.value.partition(" [")[0] for entry in reference(group=group)}
+
+
+@pytest.mark.parametrize("group", ["opweave.backends", "console_scripts", "pytest11"])
+def test_what_is_installed_here(group: str) -> None:
+    assert entry_points(group) == expected(group) != {}
+
+
+def test_files_with_all_that_they_may_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(
+        tmp_path / "first",
+        "one",
+        f"[other]\na = no:no\n\n[{GROUP}]\n# a comment\nb=one.b:x.y\n c = one:c [extra]\n[console_scripts]\nd = no:no\n",
+    )
+    install(tmp_path / "first", "two", f"[{GROUP}]\ne = two:e\n")
+    install(tmp_path / "second", "one", f"[{GROUP}]\nb = hidden:b\n")
+    tmp_path.joinpath("first", "three-1.0.dist-info").mkdir()
+    for folder in ("second", "first", "missing"):
+        monkeypatch.syspath_prepend(str(tmp_path / folder))
+    assert entry_points(GROUP) == expected(GROUP) == {"b": "one.b:x.y", "c": "one:c", "e": "two:e"}
+
+
+def test_packages_in_an_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        archive.writestr("four-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: four\nVersion: 1.0\n")
+        archive.writestr("four-1.0.dist-info/entry_points.txt", f"[{GROUP}]\nf = four:f\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "all.zip"))
+    assert entry_points(GROUP) == {"f": "four:f"}
+
+
+def test_packages_that_a_finder_of_somebody_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, "five", f"[{GROUP}]\ng = five:g\n")
+
+    class Finder(DistributionFinder):
+        def find_spec(self, *_: object) -> None:
+            return None
+
+        def find_distributions(self, context: DistributionFinder.Context | None = None) -> list[object]:  # type: ignore[override]
+            from importlib.metadata import PathDistribution
+
+            return [PathDistribution(path) for path in tmp_path.iterdir()]
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder()])
+    assert entry_points(GROUP) == {"g": "five:g"}
+
+
+def test_devices_are_listed_without_importlib_metadata() -> None:
+    code = "import sys, opweave.backends as b; b.find_device('cpu'); print('importlib.metadata' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
