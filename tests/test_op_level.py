@@ -18,7 +18,7 @@ import pytest
 
 import opweave as ow
 from opweave import memory
-from opweave.runtime import deferred, lazy, plan as plans, recurring
+from opweave.runtime import adopted, calls, deferred, lazy, plan as plans, recurring
 
 STATISTICS = ow.ops.statistics
 
@@ -726,8 +726,9 @@ def test_operations_that_are_dropped_are_gone() -> None:
 
 
 def test_caches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lazy, "TEMPLATES", 16)
+    monkeypatch.setattr(calls, "TEMPLATES", 16)
     monkeypatch.setattr(lazy, "KINDS", 16)
+    monkeypatch.setattr(calls, "KINDS", 16)
     monkeypatch.setattr(deferred, "SINGLES", 16)
     monkeypatch.setattr(deferred, "GRAPHS", 16)
     for size in range(1, 60):
@@ -735,11 +736,11 @@ def test_caches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (ow.ops.neg(x) + float(size)).tolist() == [size - 1.0] * size
     assert len(ow.ops.neg.templates) <= 16
     assert len(lazy._codes) <= 17
-    assert len(lazy._kinds) <= 17
-    assert len(lazy._scalars) <= 18
+    assert len(calls._kinds) <= 17
+    assert len(calls._scalars) <= 18
     assert len(deferred._singles) <= 16
     assert len(deferred._entries) <= 16
-    assert lazy._locked == {}
+    assert adopted._locked == {}
 
 
 def test_a_soak_holds_memory_flat() -> None:

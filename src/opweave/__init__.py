@@ -37,9 +37,10 @@ if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are 
     from .onnx.register import register_onnx as register_onnx
     from .onnx.session import InferenceSession as InferenceSession
     from .operation import Limits as Limits
+    from .runtime.adopted import array as array
     from .runtime.deferred import read as read
     from .runtime.executable import MLGraph as MLGraph
-    from .runtime.lazy import Array as Array, array as array
+    from .runtime.lazy import Array as Array
     from .tensor import MLTensor as MLTensor
     from .tracing import jit as jit
 
@@ -65,7 +66,7 @@ _HOMES = {
     "NotSupportedError": "errors",
     "OperationError": "errors",
     "ValidationError": "errors",
-    "array": "runtime.lazy",
+    "array": "runtime.adopted",
     "composite": "custom",
     "composites": "",
     "devices": "backends",

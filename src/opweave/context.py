@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import RLock
 from typing import Any, ParamSpec, TypeVar, cast, get_args
@@ -21,9 +22,9 @@ from .graph import MAX_RANK, Desc, check_desc
 from .kernels import Arena
 from .names import camel_case
 from .operation import Op
-from .runtime import lazy
+from .runtime import adopted
 from .runtime.executable import MLGraph
-from .tensor import MLTensor
+from .tensor import DeviceTensor, MLTensor
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -75,7 +76,7 @@ class ML:
         """Create a context.
 
         Args:
-            gpu_device: a WebGPU device, for back ends that run on one.
+            gpu_device: a `wgpu.GPUDevice` of yours: graphs run on it, and tensors are its buffers.
             power_preference: "low-power" lets idle threads sleep instead of spinning between operations.
             accelerated: whether a GPU or NPU is preferred, if there is one.
             device: the name of a device of `opweave.devices()` to run on; default: the best by the two preferences.
@@ -83,16 +84,13 @@ class ML:
 
         Raises:
             ValidationError: an option has the wrong type or value.
-            NotSupportedError: there is no such device here, or no back end for `gpu_device`.
+            NotSupportedError: there is no such device here.
+            MissingExtraError: a `gpu_device` without the extra `webgpu`.
 
         >>> import opweave as ow
         >>> ow.ml.create_context(device="reference")
         <MLContext on reference>
         """
-        if gpu_device is not None:
-            raise NotSupportedError(
-                "no back end here runs on a WebGPU device; use device= with one of opweave.devices()"
-            )
         require(
             power_preference in get_args(PowerPreference),
             f"power_preference must be one of {', '.join(map(repr, get_args(PowerPreference)))}, got {power_preference!r}",
@@ -100,9 +98,18 @@ class ML:
         require(isinstance(accelerated, bool), f"accelerated must be True or False, got {accelerated!r}")
         require(device is None or isinstance(device, str), f"device must be a name, got {device!r}")
         require(isinstance(deferred, bool), f"deferred must be True or False, got {deferred!r}")
-        if device is None:
-            device = _choose(backends.devices(), power_preference, accelerated)
-        backend, found = backends.find_device(device)
+        if gpu_device is not None:
+            require(device is None, f"device must not be given with gpu_device, got {device!r}")
+            backend, found = backends.of_gpu_device(gpu_device)
+        else:
+            if device is None:
+                device = _choose(power_preference, accelerated)
+            backend, found = backends.find_device(device)
+            backend = backend.open(found, power_preference)
+        if deferred and backend.memory is not None:
+            raise NotSupportedError(
+                f"deferred=True is for contexts on the CPU; on {found.name} dispatches only enqueue work as it is"
+            )
         return MLContext(backend, found, power_preference, deferred=deferred)
 
     async def create_context_async(
@@ -128,8 +135,9 @@ class ML:
         return "<ML>"
 
 
-def _choose(devices: Sequence[Device], power_preference: PowerPreference, accelerated: bool) -> str:
+def _choose(power_preference: PowerPreference, accelerated: bool) -> str:
     """The name of the device that suits the preferences best; power preference comes first, as the specification says."""
+    devices = backends.devices()
     order = {"low-power": ["npu", "gpu", "cpu"], "high-performance": ["gpu", "npu", "cpu"]}
     kinds = order.get(power_preference, ["gpu", "npu", "cpu"]) if accelerated else ["cpu", "npu", "gpu"]
     available = [device for device in devices if device.available]
@@ -152,7 +160,7 @@ def default_context() -> MLContext:
         return _default[0]
 
 
-lazy.default_context = default_context
+adopted.default_context = default_context
 
 
 class MLContext:
@@ -171,6 +179,9 @@ class MLContext:
         self._lock = RLock()
         self._tensors: WeakSet[MLTensor] = WeakSet()
         self._graphs: WeakSet[MLGraph] = WeakSet()
+        self._memory = backend.memory
+        if self._memory is not None:
+            self._memory.on_lost.add(self)
 
     # Attributes ------------------------------------------------------------------------------------------------------
 
@@ -207,11 +218,11 @@ class MLContext:
     def __enter__(self) -> MLContext:
         """Make this the context of the arrays and operations in a `with` block."""
         self.check_alive()
-        lazy.entered.set((*lazy.entered.get(), self))
+        adopted.entered.set((*adopted.entered.get(), self))
         return self
 
     def __exit__(self, *_: object) -> None:
-        lazy.entered.set(lazy.entered.get()[:-1])
+        adopted.entered.set(adopted.entered.get()[:-1])
 
     def __repr__(self) -> str:
         return f"<MLContext on {self._device.name}{', lost' if self._lost_info else ''}>"
@@ -247,7 +258,9 @@ class MLContext:
         for name, flag in {"readable": readable, "writable": writable}.items():
             require(isinstance(flag, bool), f"{name} must be True or False, got {flag!r}")
         if memory is None:
-            return self._adopt(desc, host.allocate(desc), readable=readable, writable=writable)
+            array = host.allocate(desc) if self._memory is None else self._memory.allocate(desc)
+            return self._adopt(desc, array, readable=readable, writable=writable)
+        require(self._memory is None, f"memory= is for contexts on the CPU; this one is on {self._device.name}")
         require(
             hasattr(memory, "allocate") and hasattr(memory, "owns"),
             f"memory must be a WebAssembly module (opweave.wasm.load), got {type(memory).__name__}",
@@ -294,11 +307,23 @@ class MLContext:
         """`create_constant_tensor`, to await."""
         return await in_thread(self.create_constant_tensor, data_type, shape, input_data)
 
-    def tensor_from(self, array: Any, *, readable: bool = True, writable: bool | None = None) -> MLTensor:
+    def tensor_from(
+        self,
+        array: Any,
+        data_type: DataType | None = None,
+        shape: Sequence[int] | None = None,
+        *,
+        readable: bool = True,
+        writable: bool | None = None,
+    ) -> MLTensor:
         """Make a tensor of memory that exists already, without a copy.
 
         Args:
-            array: a C-contiguous NumPy array, or an object with DLPack (a PyTorch or ONNX Runtime tensor, say) in host memory.
+            array: a C-contiguous NumPy array, or an object with DLPack (a PyTorch or ONNX Runtime tensor, say) in host
+                memory. In a context on a WebGPU device: a `wgpu.GPUBuffer` of that device with the usage STORAGE (and COPY_SRC
+                to be read, COPY_DST to be written from the host).
+            data_type: of the elements in a `GPUBuffer`; arrays know theirs.
+            shape: likewise.
             readable: whether its contents may be read through the tensor.
             writable: likewise written; default: whether the array itself is writable.
 
@@ -310,6 +335,16 @@ class MLContext:
             ValidationError: not contiguous, not in native byte order, or of a data type that WebNN does not have.
         """
         self.check_alive()
+        if self._memory is not None:
+            require(
+                data_type is not None and shape is not None,
+                f"tensor_from takes a GPUBuffer, data_type and shape on {self._device.name}; create_tensor and "
+                "write_tensor take arrays there",
+            )
+            desc = self.check_desc(data_type, shape)
+            lent = self._memory.adopt(array, desc)
+            return self._adopt(desc, lent, readable=readable, writable=writable is not False, pinned=True)
+        require(data_type is None and shape is None, "tensor_from takes data_type and shape for a GPUBuffer only")
         known = isinstance(array, np.ndarray) or hasattr(array, "__dlpack__")
         require(known, f"tensor_from takes an array, got {type(array).__name__}")
         array = as_array(array, "tensor_from: array")
@@ -340,10 +375,13 @@ class MLContext:
         if not tensor.writable:
             raise ValidationError(f"the tensor {tensor.desc} was not created with writable=True")
         data = fit(as_array(input_data, "input_data"), "input_data", tensor.desc)
-        lazy.settle(tensor)
+        adopted.settle(tensor)
         with tensor._lock:
             self.check_own(tensor, "tensor")
-            host.copy(tensor._target(), data, "write_tensor")
+            if self._memory is not None:
+                self._memory.write(tensor.memory(), data, "write_tensor")
+            else:
+                host.copy(tensor._target(), data, "write_tensor")
 
     def read_tensor(self, tensor: MLTensor, *, out: Any = None) -> np.ndarray:
         """Copy the contents of a tensor into a new array, or into `out` (https://www.w3.org/TR/webnn/#api-mlcontext-readtensor).
@@ -373,19 +411,57 @@ class MLContext:
             target = fit(whole, "out", tensor.desc)
             require(bool(target.flags.writeable), "out must be writable")
         with tensor._lock:
-            host.copy(target, self._own(tensor, "tensor"), "read_tensor")
+            source = self._own(tensor, "tensor")
+            if self._memory is not None:
+                self._memory.read([source], [target], "read_tensor")
+            else:
+                host.copy(target, source, "read_tensor")
         return target
 
     async def read_tensor_async(self, tensor: MLTensor, *, out: Any = None) -> np.ndarray:
         """`read_tensor`, to await."""
         return await in_thread(self.read_tensor, tensor, out=out)
 
+    @contextmanager
+    def export_to_gpu(self, tensor: MLTensor) -> Iterator[Any]:
+        """Lend a tensor to the user's own shaders (https://www.w3.org/TR/webnn/#api-mlcontext-exporttogpu).
+
+        Nothing is copied and nothing waited for: what is submitted to the device's queue inside of the `with` block runs
+        after the dispatches before it, and before those after it. Meanwhile WebNN must not use the tensor.
+
+        Args:
+            tensor: a tensor of this context, which is on a WebGPU device.
+
+        Returns:
+            A context manager that yields the `wgpu.GPUBuffer`.
+
+        Raises:
+            NotSupportedError: the context is not on a WebGPU device.
+            InvalidStateError: the tensor is exported already; or it is used by WebNN while it is.
+            ValidationError: a tensor of another context, destroyed or constant.
+        """
+        if self._memory is None:
+            raise NotSupportedError(f"export_to_gpu: the context is on {self._device.name}, not on a WebGPU device")
+        self.check_own(tensor, "export_to_gpu: tensor")
+        require(isinstance(tensor, DeviceTensor), "export_to_gpu: tensor is a constant tensor")
+        assert isinstance(tensor, DeviceTensor)
+        with tensor._lock:
+            array = tensor.memory()
+            tensor._exported = True
+            tensor.release_bindings()
+        try:
+            yield array.buffer
+        finally:
+            with tensor._lock:
+                tensor._exported = False
+
     # Running ---------------------------------------------------------------------------------------------------------
 
     def dispatch(self, graph: MLGraph, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> None:
         """Run a graph on tensors (https://www.w3.org/TR/webnn/#api-mlcontext-dispatch).
 
-        On a CPU this is synchronous: the results are there when it returns, and errors are raised here. In a context with
+        On a CPU this is synchronous: the results are there when it returns, and errors are raised here. On a GPU it only puts
+        work into the device's queue: what comes after finds the results, and reading them waits. In a context with
         `deferred=True` it is noted, and runs when somebody looks at the results; that is where errors of kernels are raised,
         too.
 
@@ -545,6 +621,10 @@ class MLContext:
             from .runtime import stitch
 
             tensor: MLTensor = stitch.DeferredTensor(self, desc, array, pinned=pinned, **flags)
+        elif (
+            self._memory is not None and not constant
+        ):  # constants go to the device with the graphs that they are part of
+            tensor = DeviceTensor(self, desc, array, **flags)
         else:
             tensor = MLTensor(self, desc, array, **flags)
         with self._lock:

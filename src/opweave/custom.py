@@ -34,8 +34,9 @@ from .kernels.host import HostKernel
 from .operation import Converter, Limits, Op, call_with
 from .ops import Operations
 from .passes.legalise import Recorder
+from .runtime.calls import call
 from .runtime.executable import MLGraph
-from .runtime.lazy import Array, call
+from .runtime.lazy import Array
 from .tensor import MLTensor
 
 DeviceName = Literal["cpu", "wasm", "webgpu", "cuda"]

@@ -74,7 +74,7 @@ class Limits:
 
 
 on_arrays: Callable[[Op[..., Any], tuple[Any, ...], dict[str, Any]], Any] | None = None
-"""What an operation does that is called with arrays; set by `opweave.runtime.lazy`."""
+"""What an operation does that is called with arrays; set by `opweave.runtime.calls`."""
 
 
 class Op(Generic[P, R]):
@@ -209,7 +209,7 @@ class Op(Generic[P, R]):
         if args and isinstance(args[0], Builder):
             return self.add(args[0], args[1:], kwargs)
         if on_arrays is None:
-            import_module(f"{__package__}.context")  # who computes says so when it is imported
+            import_module(f"{__package__}.runtime.calls")  # which sets it
         assert on_arrays is not None
         return on_arrays(self, args, kwargs)
 

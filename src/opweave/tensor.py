@@ -9,7 +9,7 @@ from weakref import WeakSet, ref
 import numpy as np
 
 from .dtypes import DataType
-from .errors import ValidationError, require
+from .errors import InvalidStateError, ValidationError, require
 from .graph import Desc
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class MLTensor:
         # Held while a graph runs on the tensor, or its contents are read or written: orders what touches it.
         self._lock = RLock()
         self._bindings: WeakSet[Any] = WeakSet()
-        # The array that pending operations read the memory as (`opweave.runtime.lazy`).
+        # The array that pending operations read the memory as (`opweave.runtime.adopted`).
         self.borrowed: ref[Any] | None = None
 
     @property
@@ -133,3 +133,63 @@ class MLTensor:
     def __repr__(self) -> str:
         flags = [name for name in ("readable", "writable", "constant", "destroyed") if getattr(self, name)]
         return f"<MLTensor {', '.join([str(self._desc), *flags])}>"
+
+
+class DeviceTensor(MLTensor):
+    """A tensor in the memory of a GPU: `gpu_buffer` is that memory, shared with the user's own shaders without a copy."""
+
+    def __init__(self, context: MLContext, desc: Desc, array: Any, **flags: bool) -> None:
+        super().__init__(context, desc, array, **flags)
+        self._exported = False
+
+    @property
+    def gpu_buffer(self) -> Any:
+        """The `wgpu.GPUBuffer` that holds it, in C order, for shaders and commands on the same device.
+
+        The order of the queue is all it takes: what is submitted after a dispatch finds its results, and a dispatch finds
+        what was submitted before. float16 lies two to a word of 32 bits, int8 and uint8 four; the buffer's size is a
+        multiple of 4 bytes.
+
+        Raises:
+            ValidationError: the tensor is destroyed.
+        """
+        return self._device_array().buffer
+
+    @property
+    def exported(self) -> bool:
+        """Whether `context.export_to_gpu` has lent it out."""
+        return self._exported
+
+    def _device_array(self) -> Any:
+        if self._array is None:
+            raise ValidationError(f"the tensor {self._desc} is destroyed")
+        return self._array
+
+    def memory(self) -> Any:
+        """The memory itself, for back ends; `ValidationError` once the tensor is destroyed, or while it is exported."""
+        array = self._device_array()
+        if self._exported:
+            raise InvalidStateError(
+                f"the tensor {self._desc} is exported to the GPU; it comes back when the with block ends"
+            )
+        return array
+
+    def numpy(self) -> np.ndarray:
+        """There is no view of a GPU's memory: `context.read_tensor(tensor)` copies it.
+
+        Raises:
+            ValidationError: always.
+        """
+        raise ValidationError(
+            f"the tensor {self._desc} lies on {self._context.device.name}, where NumPy cannot reach it; "
+            "context.read_tensor(tensor) copies it"
+        )
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            self.numpy()
+        return np.asarray(self._context.read_tensor(self), dtype=dtype)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        self.numpy()
+        raise AssertionError

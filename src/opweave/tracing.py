@@ -29,7 +29,7 @@ from .dtypes import DataType
 from .errors import MLError, ValidationError, require, user_line
 from .graph import Desc, MLOperand, Node, Operand, Operators
 from .operation import Op
-from .runtime import deferred, lazy
+from .runtime import adopted, deferred, lazy
 from .runtime.executable import Locks, MLGraph
 from .runtime.lazy import Array
 from .tensor import MLTensor
@@ -174,7 +174,7 @@ class Jitted(Generic[P, R]):
                     context = leaf.context
                 elif context is not leaf.context:
                     raise ValidationError(f"jit {self._name!r}: the arguments belong to several contexts")
-        return context or lazy.current_context()
+        return context or adopted.current_context()
 
     def _entry(self, key: Any) -> _Entry:
         with self._lock:
@@ -538,7 +538,7 @@ class _Tracer(MLGraphBuilder):
         elif isinstance(value, MLTensor):
             operand = self.constant(value)
         else:
-            keep = value if isinstance(value, Array) else lazy.array(value, copy=False)
+            keep = value if isinstance(value, Array) else adopted.array(value, copy=False)
             operand = Traced(self, keep.desc, value=keep._values())
         self._captured[id(value)] = (value, keep), operand
         return operand

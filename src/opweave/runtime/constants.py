@@ -22,7 +22,8 @@ import numpy as np
 
 from .. import memory
 from ..backends import Executable
-from .lazy import Array, Borrowed, Number, Template
+from .adopted import Borrowed
+from .lazy import Array, Number, Template
 from .plan import Plan
 from .recurring import Recurring
 

@@ -26,9 +26,10 @@ import numpy as np
 from .. import memory
 from ..errors import MLError, require
 from ..graph import title
-from . import constants, lazy
+from . import adopted, constants, lazy
+from .adopted import borrowed_by
 from .constants import Whole
-from .lazy import Array, Pending, Template, borrowed_by
+from .lazy import Array, Pending, Template
 from .plan import Kept, Plan, position_of
 from .recurring import background, compile_now, statistics
 
@@ -489,7 +490,7 @@ def _locate_in(error: MLError, nodes: Sequence[Pending]) -> None:
 def _after_fork() -> None:
     """A child has none of the threads of the engines, and nobody who would give the lock back."""
     global _lock
-    _lock = lazy._lock = RLock()
+    _lock = adopted._lock = RLock()
     # To end an engine's session is to wait for its threads, for ever: those that came from the parent are never let go.
     lost = [[entry.executable for entry in _entries.values()], [template.executable for template in _singles]]
     lost += [[variant.executable for entry in _entries.values() for variant in entry.variants]]

@@ -20,7 +20,7 @@ from ..arrays import as_array, contiguous, fit
 from ..errors import InvalidStateError, ValidationError, require
 from ..graph import Desc, Graph, printable
 from ..tensor import MLTensor
-from . import lazy
+from . import adopted
 
 if TYPE_CHECKING:
     from ..backends import Binding, Executable, Placement
@@ -214,15 +214,18 @@ class MLGraph:
         self.check_dispatch(inputs, outputs)
         all_tensors = [*inputs.values(), *outputs.values()]
         for tensor in outputs.values():
-            lazy.settle(tensor)
+            adopted.settle(tensor)
         with Locks(all_tensors), self._lock:
             # Another thread may have destroyed something meanwhile; from here on it has to wait.
             executable = self.check_alive()
             sources = {name: self._context._own(inputs[name], f"dispatch: {name!r}") for name in self._inputs}
             targets = {name: self._context._own(outputs[name], f"dispatch: {name!r}") for name in self._outputs}
-            for name, array in targets.items():
-                require(bool(array.flags.writeable), f"dispatch: output {name!r} is read-only memory")
-            memory.check_overlap(sources, targets, self._constants)
+            if self._context._memory is None:
+                for name, array in targets.items():
+                    require(bool(array.flags.writeable), f"dispatch: output {name!r} is read-only memory")
+                memory.check_overlap(sources, targets, self._constants)
+            else:
+                self._context._memory.check_overlap(sources, targets)
             key = (len(inputs), *inputs, *map(id, inputs.values()), *outputs, *map(id, outputs.values()))
             binding = DispatchBinding(self, key, executable.bind(sources, targets), all_tensors)
             while len(self._bindings) >= MAX_BINDINGS:
@@ -259,8 +262,8 @@ class MLGraph:
         with Locks(tensors):
             for name, value in inputs.items():
                 if isinstance(value, MLTensor):
-                    array = self._context._own(value, f"compute: input {name!r}")
-                    sources[name] = fit(array, f"compute: input {name!r}", self._inputs[name])
+                    what = f"compute: input {name!r}"
+                    sources[name] = fit_tensor(value, self._context._own(value, what), what, self._inputs[name])
             if outputs:
                 memory.check_overlap(sources, targets, self._constants)
             executable.run(sources, targets)
@@ -350,6 +353,14 @@ class DispatchBinding:
         if graph is not None:
             with graph._lock:
                 graph._bindings.pop(self._key, None)
+
+
+def fit_tensor(tensor: MLTensor, array: Any, what: str, desc: Desc) -> Any:
+    """The memory of a tensor that stands for `desc`; on the host, a flat one will do."""
+    if isinstance(array, np.ndarray):
+        return fit(array, what, desc)
+    require(tensor.desc == desc, f"{what} must be {desc}, got a tensor {tensor.desc}")
+    return array
 
 
 def check_names(what: str, given: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

@@ -65,7 +65,7 @@ def compile(
     if [part.kind for part in parts] == ["backend"]:
         return backend.compile(graph, device=device, power_preference=power_preference, alone=alone)
     runners = [choose.runner(part, device, power_preference) for part in parts]
-    return SegmentedExecutable(legal, runners, _placements(graph, legal, origin, parts, runners), origin)
+    return SegmentedExecutable(legal, runners, placements_of(graph, legal, origin, parts, runners), origin)
 
 
 class _Choice:
@@ -115,7 +115,7 @@ class _Choice:
             outputs = {f"y{k}": operand for k, operand in enumerate(part.outputs)}
             made = extract(outputs, names)
             executable = self.backend.compile(made, device=device, power_preference=power_preference, alone=False)
-            return _BackendRunner(part, executable, names, outputs)
+            return BackendRunner(part, executable, names, outputs)
         if part.kind == "expression":
             return self._expression(part, device)
         (node,) = part.nodes
@@ -177,7 +177,7 @@ class _Runner:
         raise NotImplementedError
 
 
-class _BackendRunner(_Runner):
+class BackendRunner(_Runner):
     """Nodes that the back end has rules for."""
 
     def __init__(
@@ -187,12 +187,14 @@ class _BackendRunner(_Runner):
         self.executable, self.inputs, self.outputs = executable, inputs, outputs
 
     def bind(self, arrays: Mapping[Operand, np.ndarray]) -> Callable[[], None]:
+        """Tie it to memory."""
         return self.executable.bind(
             {name: arrays[operand] for operand, name in self.inputs.items()},
             {name: arrays[operand] for name, operand in self.outputs.items()},
         )
 
     def placements(self) -> list[Placement]:
+        """Where its nodes run, in order."""
         return self.executable.explain()
 
 
@@ -243,7 +245,7 @@ class _ExpressionRunner(_Runner):
         return [Placement(node.title, self.device, "expression", detail) for node in self.part.nodes]
 
 
-def _placements(
+def placements_of(
     graph: Graph, legal: Graph, origin: Mapping[Node, Node], parts: Sequence[Segment], runners: Sequence[_Runner]
 ) -> list[Placement]:
     """Where each node of the user's graph runs."""
@@ -480,10 +482,10 @@ class _MeasuredSegments(SegmentedExecutable):
         self._measured: dict[int, Measured] = {}
         runners = []
         for number, runner in enumerate(plain.runners):
-            made = runner.executable.measured() if isinstance(runner, _BackendRunner) else None
-            if made is not None and isinstance(runner, _BackendRunner):
+            made = runner.executable.measured() if isinstance(runner, BackendRunner) else None
+            if made is not None and isinstance(runner, BackendRunner):
                 self._measured[number] = made
-                runner = _BackendRunner(runner.part, made, runner.inputs, runner.outputs)
+                runner = BackendRunner(runner.part, made, runner.inputs, runner.outputs)
             runners.append(runner)
         self.runners = runners
 
@@ -521,4 +523,4 @@ class SegmentedCall:
         return times
 
 
-__all__ = ["SegmentedCall", "SegmentedExecutable", "Step", "compile"]
+__all__ = ["HOST_KERNELS", "BackendRunner", "SegmentedCall", "SegmentedExecutable", "Step", "compile", "placements_of"]

@@ -27,7 +27,7 @@ from ..errors import require
 from ..graph import Graph, Operand
 from ..ops import Operations
 from ..tensor import MLTensor
-from . import deferred, lazy
+from . import adopted, deferred, lazy
 from .executable import Locks, MLGraph
 from .lazy import Array, Pending, Template
 
@@ -64,7 +64,7 @@ class Value(Array):
     def watch(self, outputs: Sequence[ref[Array]]) -> None:
         """Remember the results of a dispatch that reads this."""
         if len(self._readers) % 64 == 63:
-            self._readers = [reader for reader in self._readers if lazy._is_pending(reader)]
+            self._readers = [reader for reader in self._readers if lazy.is_pending(reader)]
         self._readers += outputs
 
     @property
@@ -142,7 +142,7 @@ class DeferredTensor(MLTensor):
                 window = np.asarray(_Window(array))
                 self._window = ref(window)
             view = window.view()
-            view.flags.writeable = self._writable
+            view.setflags(write=self._writable)
             return view
 
     def _target(self) -> np.ndarray:
@@ -337,7 +337,7 @@ def _at_once(
 ) -> bool:
     """Run a graph on the memory of tensors; False if another thread has changed them meanwhile."""
     for tensor in targets:
-        lazy.settle(tensor)
+        adopted.settle(tensor)
     with Locks([*sources, *targets]):
         for tensor in sources:
             tensor.memory()
@@ -378,7 +378,7 @@ def _site() -> tuple[Any, int]:
     frame = sys._getframe(1)
     while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
         frame = frame.f_back
-    return frame.f_code, frame.f_lineno
+    return frame.f_code, frame.f_lasti
 
 
 __all__ = ["DeferredTensor", "dispatch"]

@@ -1,0 +1,288 @@
+"""Arrays of what others have: values that are copied, and memory of NumPy's and of tensors that is read where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
+from importlib import import_module
+from threading import RLock
+from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakKeyDictionary, ref
+
+import numpy as np
+
+from .. import memory
+from ..arrays import as_array, contiguous, describe
+from ..dtypes import INFO, DataType, check
+from ..errors import ValidationError, require
+from ..graph import Desc, Operand, check_desc
+from ..tensor import MLTensor
+from .lazy import Array, code_of, force, is_pending
+
+if TYPE_CHECKING:
+    from ..context import MLContext
+
+entered: ContextVar[tuple[MLContext, ...]] = ContextVar("contexts", default=())
+"""The contexts of the `with` blocks that we are in."""
+
+default_context: Callable[[], MLContext] | None = None
+"""What gives the context of arrays that have none; set by `opweave.context`."""
+_default: MLContext | None = None
+
+
+def current_context() -> MLContext:
+    """The context of the innermost `with context:`, else the default one."""
+    global _default
+    contexts = entered.get()
+    if contexts:
+        return contexts[-1]
+    if _default is None or _default._lost_info is not None:
+        if default_context is None:
+            import_module("opweave.context")  # which says what the default is
+        assert default_context is not None
+        _default = default_context()
+    return _default
+
+
+def array(values: Any, data_type: DataType | None = None, *, copy: bool = True) -> Array:
+    """Make an array of values.
+
+    Args:
+        values: an array, anything with DLPack, a tensor, a number, or nested lists of numbers.
+        data_type: of the result; default: that of `values`, float32 for Python's floats, int32 for its integers.
+        copy: whether the values are copied. Without, the array is the caller's memory; see below.
+
+    Memory that is not copied (also that of arrays passed to operations directly) must not change while something is
+    pending that reads it. NumPy's arrays are read-only meanwhile, so that writing is an error (other views of the same
+    memory are not); tensors may be written: what is pending is computed first.
+
+    >>> import opweave as ow
+    >>> x = ow.array([[1.0, 2.0], [3.0, 4.0]])
+    >>> (x @ x + 1).tolist()
+    [[8.0, 11.0], [16.0, 23.0]]
+
+    Raises:
+        ValidationError: values of a type that WebNN does not have.
+    """
+    if isinstance(values, Array) and data_type in (None, values.data_type):
+        return values
+    if data_type is not None:
+        check(data_type)
+    if isinstance(values, Operand):  # a function of arrays that is traced, or called to build a graph
+        same = data_type in (None, values.data_type)
+        return cast("Array", values if same else values.cast(data_type))
+    context = current_context()
+    if isinstance(values, MLTensor):
+        borrowed = borrow(values)
+        if not copy and data_type in (None, borrowed.data_type):
+            return borrowed
+        context, made = borrowed._context, borrowed.numpy()
+    elif isinstance(values, (np.ndarray, np.generic)) or hasattr(values, "__dlpack__") or hasattr(values, "__array__"):
+        made = values if type(values) is np.ndarray else as_array(values, "values")
+        if not copy and data_type in (None, made.dtype.name):
+            desc = check_desc(describe(made, "values"), context.backend.max_byte_length, "values")
+            return adopt(context, made, desc, code_of(desc))
+    else:
+        made, data_type = _from_numbers(values, data_type)
+    if data_type is not None:
+        made = made.astype(data_type, copy=False)
+    desc = check_desc(describe(made, "values"), context.backend.max_byte_length, "values")
+    own = memory.empty(desc)
+    memory.copy(own, made, "array()")
+    return Array(context, desc, code_of(desc), array=own)
+
+
+def _from_numbers(values: Any, data_type: DataType | None) -> tuple[np.ndarray, DataType]:
+    """An array of nested lists of Python's numbers, and the data type to have it in, which can hold them."""
+    try:
+        made = np.array(values)
+    except ValueError as error:
+        raise ValidationError(f"values must be numbers in lists of the same lengths: {error}") from None
+    if made.dtype.kind not in "fiub":
+        raise ValidationError(f"values must be numbers that a data type of WebNN can hold, got {made.dtype.name}")
+    if data_type is None:
+        data_type = "float32" if made.dtype.kind == "f" else "uint8" if made.dtype.kind == "b" else "int32"
+    if INFO[data_type].kind != "f" and made.size and made.dtype.kind in "iu":
+        low, high = int(made.min()), int(made.max())
+        fits = INFO[data_type].lowest <= low and high <= INFO[data_type].highest
+        require(fits, f"values in [{low}, {high}] are not all values of {data_type}; data_type= takes a wider one")
+    return made, data_type
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Memory of NumPy's
+
+
+class _Locked:
+    """Arrays of one owner that are read-only for the time being, and how many of ours read them."""
+
+    __slots__ = ("arrays", "count", "owner")
+
+    def __init__(self, owner: Any) -> None:
+        self.owner, self.count = owner, 0
+        self.arrays: list[np.ndarray] = []
+
+
+_locked: dict[int, _Locked] = {}
+_adopted: dict[int, ref[Adopted]] = {}
+"""What has been made of arrays that are in use, by the identities of these."""
+_lock = RLock()  # also taken by `__del__`, which may come at any time
+
+
+class Adopted(Array):
+    """Memory of the caller's, which must not change while something is pending that reads it.
+
+    NumPy cannot tell us of writes, so the array is read-only meanwhile, and can be written to when nobody needs it any more.
+    """
+
+    __slots__ = ("_owner", "_source")
+
+    def __init__(self, context: MLContext, desc: Desc, code: int, array: np.ndarray, is_writable: bool) -> None:
+        # What `Array.__init__` does, for less; a view that is made now stays writable, as old versions of DLPack need it.
+        self._context, self._desc, self._code = context, desc, code
+        self._node, self._array, self._reads = None, array.view(), 0
+        self._source = owner = array
+        while isinstance(base := owner.base, np.ndarray):
+            owner = base
+        number = self._owner = id(owner)
+        with _lock:
+            locked = _locked.get(number)
+            if locked is None:
+                locked = _locked[number] = _Locked(owner)
+            locked.count += 1
+            # What comes by DLPack could not be made writable again.
+            if is_writable and (base is None or type(base).__name__ != "PyCapsule"):
+                array.setflags(write=False)  # quicker than array.flags
+                locked.arrays.append(array)
+            _adopted[id(array)] = ref(self)
+
+    def __del__(self) -> None:
+        try:
+            number = self._owner
+        except AttributeError:  # it was never made
+            return
+        with _lock:
+            source = id(self._source)
+            found = _adopted.get(source)
+            known = found() if found is not None else None
+            if known is None or known is self:  # else it is that of another context
+                _adopted.pop(source, None)
+            locked = _locked[number]
+            locked.count -= 1
+            if locked.count:
+                return
+            del _locked[number]
+        arrays = locked.arrays
+        if len(arrays) > 1:  # the owner first: its views cannot be writable before
+            arrays.sort(key=lambda array: array.base is not None)
+        for array in arrays:
+            array.setflags(write=True)
+
+
+def adopt(context: MLContext, value: np.ndarray, desc: Desc, code: int) -> Array:
+    """The memory of a caller's array as an array of ours; a copy where engines cannot read it as it is."""
+    flags = value.flags
+    is_writable = flags.carray  # contiguous and aligned, too
+    if not is_writable:
+        usable = contiguous(value)
+        if usable is not value:
+            return Array(context, desc, code, array=usable)
+        is_writable = flags.writeable
+        known = _adopted.get(id(value))
+        made = known() if known is not None else None
+        if made is not None and made._context is context and made._source is value and made._code == code:
+            return made
+    return Adopted(context, desc, code, value, is_writable)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Memory of tensors
+
+
+class Borrowed(Array):
+    """The memory of a tensor. Who writes to the tensor lets what is pending read it first."""
+
+    __slots__ = ("_readers", "_tensor")
+    is_of_tensor = True
+
+    def __init__(self, tensor: MLTensor) -> None:
+        super().__init__(tensor.context, tensor.desc, code_of(tensor.desc), array=tensor.memory())
+        self._tensor = ref(tensor)
+        self._readers: list[ref[Array]] = []
+
+    def _is_immutable(self) -> bool:
+        tensor = self._tensor()
+        return tensor is not None and tensor._constant and not tensor.destroyed
+
+    def tell(self, who: Any) -> None:
+        """Call `who.release()` when the tensor is destroyed."""
+        tensor = self._tensor()
+        if tensor is not None:
+            tensor._bindings.add(who)
+
+    def watch(self, outputs: Sequence[ref[Array]]) -> None:
+        """Remember the results of a call that reads the tensor, until they are there."""
+        tensor = self._tensor()
+        if tensor is None:
+            return
+        with tensor._lock:
+            if not self._readers:
+                tensor.release_bindings()  # so that the next dispatch to it binds, and asks for `settle`
+            if len(self._readers) % 64 == 63:
+                self._readers = [reader for reader in self._readers if is_pending(reader)]
+            self._readers += outputs
+
+    def settle(self) -> None:
+        """Compute what is pending and reads the tensor. What fails keeps the tensor from being written while it is there."""
+        readers, self._readers = self._readers, []
+        try:
+            force([array for reader in readers if (array := reader()) is not None and array._array is None])
+        except BaseException:
+            self._readers += readers
+            raise
+
+
+_lasting: WeakKeyDictionary[MLTensor, Borrowed] = WeakKeyDictionary()
+
+
+def borrow(tensor: MLTensor) -> Borrowed:
+    """The memory of a tensor as an array; the same one while somebody has it."""
+    with tensor._lock:
+        known = tensor.borrowed() if tensor.borrowed is not None else None
+        if known is None or known._array is not tensor.memory():
+            known = Borrowed(tensor)
+            tensor.borrowed = ref(known)
+            if tensor._constant:
+                _lasting[tensor] = known  # the same one at each call, so that it is seen to recur
+        return known
+
+
+def settle(tensor: MLTensor) -> None:
+    """Compute what is pending and reads a tensor that is about to be written."""
+    known: Borrowed | None = tensor.borrowed() if tensor.borrowed is not None else None
+    if known is not None and known._readers:
+        known.settle()
+
+
+def borrowed_by(arrays: Sequence[Array]) -> AbstractContextManager[Any]:
+    """Holds the locks of the tensors whose memory is read to compute arrays."""
+    stack = [node for array in arrays if (node := array._node) is not None and node.borrows]
+    if not stack:
+        return nullcontext()
+    from .executable import Locks
+
+    seen: set[int] = set()
+    tensors: dict[int, MLTensor] = {}
+    while stack:
+        node = stack.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        for array in node.inputs:
+            made = array._node
+            if made is not None and made.borrows:
+                stack.append(made)
+            elif isinstance(array, Borrowed) and (tensor := array._tensor()) is not None:
+                tensors[id(tensor)] = tensor
+    return Locks(list(tensors.values()))

@@ -1,0 +1,269 @@
+"""Calls of operations on arrays: a call validates its arguments, notes what is to be done, and returns."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from itertools import count
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import operation
+from ..arrays import as_array, describe
+from ..dtypes import INFO, DataType, cast_number
+from ..errors import ValidationError, require
+from ..graph import Builder, Desc, Operand, check_desc, title
+from ..operation import Op
+from ..ops import Operations
+from ..passes.legalise import constant
+from ..tensor import MLTensor
+from .adopted import adopt, borrow, current_context
+from .lazy import KINDS, Array, Number, Template, code_of, note
+
+if TYPE_CHECKING:
+    from ..context import MLContext
+
+TEMPLATES = 1024
+"""For how many combinations of data types, shapes and attributes an operation remembers a validated call."""
+
+_OPERAND, _SEQUENCE, _ATTRIBUTE = 1, 2, 0
+_kinds: dict[tuple[Any, tuple[int, ...]], int] = {}
+_scalars: dict[Any, np.ndarray] = {}
+_serials = count()
+_lock = Lock()
+
+
+class _InGraph(Exception):  # noqa: N818  (never seen by users)
+    """An operand of a graph is among the arguments: the call belongs to its builder."""
+
+    def __init__(self, builder: Builder) -> None:
+        self.builder = builder
+
+
+def call(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Note that `op` is to be called on arrays, tensors and numbers; its result, or a tuple of them.
+
+    With operands of a graph among the arguments it is added to that.
+    """
+    try:
+        return _note(op, args, kwargs)
+    except _InGraph as found:
+        return op.add(found.builder, args, kwargs)
+
+
+def _note(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    flags = op.flags
+    label = ""
+    # Two calls with the same key differ in nothing but the values of their operands: the names of the arguments by name,
+    # then what there is to say of each argument, in order. Types are part of it, since 1 == True == 1.0.
+    key: list[Any] = [len(args)]
+    inputs: list[Any] = []
+    context: MLContext | None = None
+    others = False  # whether there are operands of other kinds than arrays of ours
+    if len(args) > len(op.positional):
+        raise ValidationError(f"{op.name}: takes {len(op.positional)} positional arguments, got {len(args)}")
+    given: Iterable[tuple[int, Any]] = zip(op.positional_flags, args, strict=False)
+    if kwargs:
+        given = list(given)
+        for name, value in kwargs.items():
+            if name == "label":
+                if type(value) is not str:
+                    raise ValidationError(f"{op.name}: label must be a string, got {value!r}")
+                label = value
+                continue
+            if name not in flags:
+                raise ValidationError(f"{op.name}: has no argument {name!r}; it takes {', '.join(flags)}")
+            key.append(name)
+            given.append((flags[name], value))
+    for flag, value in given:
+        if type(value) is Array and flag == _OPERAND:
+            key.append(value._code)
+            inputs.append(value)
+            if context is not value._context:
+                if context is not None:
+                    raise ValidationError(f"{title(op.name, label)}: the operands belong to several contexts")
+                context = value._context
+        elif flag == _ATTRIBUTE or value is None:
+            key.append(_frozen(value))
+        elif type(value) is np.ndarray and flag == _OPERAND:
+            others = True
+            key.append(_kinds.get((value.dtype, value.shape)) or _kind(op, label, value))
+            inputs.append(value)
+        elif flag == _SEQUENCE:
+            if not isinstance(value, (list, tuple)):
+                raise ValidationError(f"{title(op.name, label)}: takes a sequence of arrays, got {value!r}")
+            key.append(len(value))
+            others = True
+            for item in value:
+                context = _take(op, label, item, key, inputs, context)
+        else:
+            others = True
+            context = _take(op, label, value, key, inputs, context)
+    if context is None:
+        context = current_context()
+    key += (context._device.name, context._power_preference)
+    whole: tuple[Any, ...] | None = tuple(key)
+    try:
+        template = op.templates.get(whole)
+    except TypeError:  # an attribute that cannot be compared: validated each time
+        whole, template = None, None
+    if template is None:
+        template = _validated(op, whole, context, args, kwargs, label)
+    if others:
+        for position, value in enumerate(inputs):
+            if type(value) is Array or isinstance(value, Array):
+                continue
+            if type(value) is np.ndarray:
+                inputs[position] = adopt(context, value, template.operands[position], template.operand_codes[position])
+            elif isinstance(value, MLTensor):
+                inputs[position] = borrow(value)
+            else:
+                inputs[position] = _scalar(op, label, context, value, template.numbers[position])
+    return note(template, tuple(inputs), label, context, sys._getframe(2))  # who called `call`
+
+
+def _frozen(value: Any) -> Any:
+    """Something hashable that is equal for equal values of the same types only; -0.0 and 0.0 differ."""
+    kind = type(value)
+    if kind is float:
+        return float, value.hex()
+    if kind is list or kind is tuple:
+        if set(map(type, value)) == {int}:
+            return (kind, int, *value)
+        return (kind, *map(_frozen, value))
+    if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:
+        return kind, value.dtype.str, value.shape, value.tobytes()
+    return kind, value
+
+
+def _scalar(op: Op[..., Any], label: str, context: MLContext, value: int | float, data_type: DataType) -> Array:
+    """A number as an array; for integer types it must be one of their values, as everywhere."""
+    # Zeros are told apart by their text: 0.0 == -0.0.
+    key = data_type, type(value), value or str(value)
+    array = _scalars.get(key)
+    if array is None:
+        cast = cast_number(value, data_type)
+        if INFO[data_type].kind != "f" and cast != value:
+            raise ValidationError(f"{title(op.name, label)}: {value!r} is not a value of {data_type}")
+        array = np.array(cast, data_type)
+        if len(_scalars) > KINDS:
+            _scalars.clear()
+        _scalars[key] = array
+    desc = Desc(data_type, ())
+    return Number(context, desc, code_of(desc), array=array)
+
+
+def _take(
+    op: Op[..., Any], label: str, value: Any, key: list[Any], inputs: list[Any], context: MLContext | None
+) -> MLContext | None:
+    """Note an operand that may be anything: what tells it from others goes to `key`, itself to `inputs`."""
+    own: MLContext | None = None
+    if isinstance(value, Operand):
+        raise _InGraph(value.builder)
+    if isinstance(value, Array):
+        key.append(value._code)
+        own = value._context
+    elif type(value) in (int, float):
+        key.append(type(value))
+    elif isinstance(value, MLTensor):
+        key.append(code_of(value.desc))
+        own = value.context
+    else:
+        if type(value) is not np.ndarray:
+            value = as_array(value, f"{title(op.name, label)}: an operand")
+        key.append(_kinds.get((value.dtype, value.shape)) or _kind(op, label, value))
+    inputs.append(value)
+    if own is not None and context is not None and own is not context:
+        raise ValidationError(f"{title(op.name, label)}: the operands belong to several contexts")
+    return context or own
+
+
+def _kind(op: Op[..., Any], label: str, value: np.ndarray) -> int:
+    """The number of an array's data type and shape, which are valid."""
+    what = f"{title(op.name, label)}: an operand"
+    # How many bytes it may have depends on the back end: that is validated with the call.
+    desc = check_desc(describe(value, what), 2**63, what)
+    if len(_kinds) > KINDS:
+        _kinds.clear()
+    code = _kinds[value.dtype, value.shape] = code_of(desc)
+    return code
+
+
+class _Recorder(Operations):
+    """A builder in which calls are validated."""
+
+    def __init__(self, context: MLContext) -> None:
+        super().__init__()
+        self.context, self.max_byte_length = context, context.backend.max_byte_length
+
+    def limits(self, op: Op[..., Any]) -> Any:
+        return self.context.backend.limits(op)
+
+    def as_operand(self, value: Any, data_type: DataType) -> Operand:
+        if isinstance(value, (int, float)) and INFO[data_type].kind != "f":
+            require(cast_number(value, data_type) == value, f"{value!r} is not a value of {data_type}")
+        return constant(self, cast_number(value, data_type), data_type)
+
+
+def _validated(
+    op: Op[..., Any], key: Any, context: MLContext, args: tuple[Any, ...], kwargs: Mapping[str, Any], label: str
+) -> Template:
+    """Validate a call by adding it to a graph, and remember what came of it."""
+    recorder = _Recorder(context)
+    flags = op.flags
+    what = f"{title(op.name, label)}: an operand"
+    slots: dict[str, Any] = dict.fromkeys(op.operands)
+    operands: list[Desc | None] = []  # None for numbers, whose data type is not known yet
+    numbers: dict[str, int] = {}
+
+    def stand_in(value: Any) -> Operand:
+        desc = value.desc if isinstance(value, (Array, MLTensor)) else describe(as_array(value, what), what)
+        operands.append(check_desc(desc, recorder.max_byte_length, what))
+        return Operand(recorder, desc, name=f"x{len(operands) - 1}")
+
+    def convert(name: str, value: Any) -> Any:
+        if flags[name] == _ATTRIBUTE or value is None:
+            return value
+        if flags[name] == _SEQUENCE:
+            slots[name] = tuple(range(len(operands), len(operands) + len(value)))
+            return tuple(map(stand_in, value))
+        slots[name] = len(operands)
+        if type(value) in (int, float):
+            numbers[name] = len(operands)
+            operands.append(None)
+            return value
+        return stand_in(value)
+
+    converted = [convert(name, value) for name, value in zip(op.positional, args, strict=False)]
+    named = {name: convert(name, value) for name, value in kwargs.items() if name != "label"}
+    result = op.add(recorder, tuple(converted), {**named, "label": label})
+    outputs = result if isinstance(result, tuple) else (result,)
+    node = outputs[0].node
+    for name, position in numbers.items():
+        operands[position] = node.inputs[name].desc
+    descs = tuple(output.desc for output in outputs)
+    known_operands = tuple(desc for desc in operands if desc is not None)
+    template = Template(
+        op,
+        slots,
+        node.attributes,
+        descs,
+        tuple(map(code_of, descs)),
+        known_operands,
+        {position: node.inputs[name].data_type for name, position in numbers.items()},
+        next(_serials),
+        is_tuple=isinstance(result, tuple),
+        operand_codes=tuple(map(code_of, known_operands)),
+    )
+    if key is None:
+        return template
+    with _lock:
+        known: Template = op.templates.setdefault(key, template)
+        while len(op.templates) > TEMPLATES:
+            del op.templates[next(iter(op.templates))]
+    return known
+
+
+operation.on_arrays = call
