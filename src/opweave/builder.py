@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -142,20 +142,26 @@ class MLGraphBuilder(Operations):
         except ValidationError as error:
             raise ValidationError(f"constant: {error}") from None
 
-    def build(self, outputs: Mapping[str, MLOperand], *, fuse: bool = True) -> MLGraph:
+    def build(
+        self, outputs: Mapping[str, MLOperand], *, fuse: bool = True, fallback: Literal["auto", "error"] = "auto"
+    ) -> MLGraph:
         """Compile the graph up to `outputs` (https://www.w3.org/TR/webnn/#api-mlgraphbuilder-build).
 
         Args:
             outputs: the operands that the graph yields, by name. Inputs and constants cannot be outputs; `identity` makes
                 an operand of them that can.
             fuse: whether chains of element-wise operations become one loop where that is faster; it takes the extra `halide`.
+            fallback: whether operations that the context's device lacks run on the CPU, with copies that `explain()` and the
+                profile show, or are an error.
 
         Raises:
             InvalidStateError: the graph is built already, or the context lost.
             ValidationError: no outputs, an empty name, an operand of another builder, an input or a constant.
+            NotSupportedError: an operation that nothing here can run, or the device cannot with `fallback="error"`.
             OperationError: the engine refuses the graph.
         """
         self.check_open()
+        require(fallback in ("auto", "error"), f"build: fallback must be 'auto' or 'error', got {fallback!r}")
         require(isinstance(outputs, Mapping), f"build: outputs must map names to operands, got {outputs!r}")
         require(len(outputs) > 0, "build: outputs must not be empty")
         for name, operand in outputs.items():
@@ -168,17 +174,20 @@ class MLGraphBuilder(Operations):
         graph = Graph.reaching(outputs)
         self._built = True
         context = self.context
-        from .runtime import segments  # not before something is compiled: it brings much along
+        given: dict[str, Any] = {"power_preference": context.power_preference, "fuse": fuse}
+        # Not before something is compiled: it brings much along.
+        if context.backend.memory is None:
+            from .runtime import segments
 
-        executable = segments.compile(
-            graph,
-            context.backend,
-            device=context.device.name,
-            power_preference=context.power_preference,
-            fuse=fuse,
-        )
+            executable = segments.compile(graph, context.backend, device=context.device.name, **given)
+        else:
+            from .runtime import mixed
+
+            executable = mixed.compile(graph, context.backend, device=context.device.name, fallback=fallback, **given)
         return MLGraph(context, graph, executable)
 
-    async def build_async(self, outputs: Mapping[str, MLOperand], *, fuse: bool = True) -> MLGraph:
+    async def build_async(
+        self, outputs: Mapping[str, MLOperand], *, fuse: bool = True, fallback: Literal["auto", "error"] = "auto"
+    ) -> MLGraph:
         """`build`, to await."""
-        return await in_thread(self.build, outputs, fuse=fuse)
+        return await in_thread(self.build, outputs, fuse=fuse, fallback=fallback)

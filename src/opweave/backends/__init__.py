@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Protocol
+from weakref import WeakSet
 
 from ..dtypes import DataType
 from ..errors import NotSupportedError
@@ -24,6 +25,8 @@ from .entries import entry_points
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from ..graph import Desc
 
 RuleFunction = Callable[..., Any]
 PowerPreference = Literal["default", "high-performance", "low-power"]
@@ -137,10 +140,37 @@ class Device:
     hint: str = ""
 
 
+class DeviceMemory(Protocol):
+    """Where tensors lie that the host does not see: a device, which runs what it is given in that order."""
+
+    on_lost: WeakSet[Any]
+    """The contexts to tell when the device is gone."""
+
+    def allocate(self, desc: Desc) -> Any:
+        """Memory of zeros for a tensor."""
+
+    def adopt(self, buffer: Any, desc: Desc) -> Any:
+        """The user's buffer as the memory of a tensor; `ValidationError` where it cannot be."""
+
+    def write(self, target: Any, source: np.ndarray, reason: str) -> None:
+        """Copy an array into the memory of a tensor, counted."""
+
+    def read(self, sources: Sequence[Any], targets: Sequence[np.ndarray], reason: str) -> None:
+        """Copy tensors into arrays, counted: all are started before the first is waited for."""
+
+    def check_overlap(self, sources: Mapping[str, Any], targets: Mapping[str, Any]) -> None:
+        """Raise `ValidationError` if an output shares memory with another tensor."""
+
+    def wait(self) -> None:
+        """Wait until all that was given to the device is done."""
+
+
 class Backend(ABC):
     """Base of all back ends."""
 
     name: str
+    memory: DeviceMemory | None = None
+    """The device where its tensors lie; None for the host."""
     leading = 0
     """How many leading parameters each rule gets from the back end."""
     max_byte_length = 2**31 - 1
@@ -172,6 +202,10 @@ class Backend(ABC):
             OperationError: the engine refuses it.
         """
 
+    def open(self, device: Device, power_preference: PowerPreference) -> Backend:
+        """The back end for a context on one of its devices: itself, unless each context has a device of its own."""
+        return self
+
     def lower(
         self, *ops: Op[..., Any], when: Callable[..., bool] | None = None
     ) -> Callable[[RuleFunction], RuleFunction]:
@@ -191,6 +225,10 @@ class Backend(ABC):
     def supports(self, node: Node) -> bool:
         """Whether there is a rule for `node`."""
         return self.rule(node) is not None
+
+    def why_not(self, node: Node) -> str | None:
+        """Why it cannot do `node`; empty if it can; None where its decomposition is what to ask about."""
+        return "" if self.supports(node) else None
 
     def how(self, node: Node) -> How | None:
         """How it would do `node`; None if it cannot."""
@@ -226,18 +264,29 @@ def devices() -> list[Device]:
     >>> ow.devices()[-1].name
     'reference'
     """
+    return [device for backend in _ordered() for device in backend.devices()]
+
+
+def _ordered() -> list[Backend]:
     order = {"onnxruntime": 0, "reference": 9}
-    backends = sorted(discover().values(), key=lambda backend: order.get(backend.name, 5))
-    return [device for backend in backends for device in backend.devices()]
+    return sorted(discover().values(), key=lambda backend: order.get(backend.name, 5))
 
 
 def find_device(name: str) -> tuple[Backend, Device]:
     """The available device called `name`, or `NotSupportedError` that lists what there is."""
-    known = devices()
-    for device in known:
-        if device.name == name:
-            if not device.available:
-                raise NotSupportedError(f"device {name!r} is not available here: {device.hint}")
-            return discover()[device.backend], device
+    known: list[Device] = []
+    for backend in _ordered():  # those that take long to list come after those that were asked for
+        for device in backend.devices():
+            if device.name == name:
+                if not device.available:
+                    raise NotSupportedError(f"device {name!r} is not available here: {device.hint}")
+                return backend, device
+            known.append(device)
     names = ", ".join(repr(device.name) for device in known if device.available)
     raise NotSupportedError(f"there is no device {name!r}; available: {names}")
+
+
+def of_gpu_device(gpu_device: Any) -> tuple[Backend, Device]:
+    """The back end for a WebGPU device of the user's, and the device as one of ours."""
+    backend = discover()["webgpu"].on(gpu_device)  # type: ignore[attr-defined]
+    return backend, backend.device

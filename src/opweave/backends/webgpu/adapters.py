@@ -36,7 +36,12 @@ PURPOSE = "running on WebGPU devices"
 
 def is_installed() -> bool:
     """Whether the package wgpu is there."""
-    return "wgpu" in sys.modules or importlib.util.find_spec("wgpu") is not None
+    if "wgpu" in sys.modules:
+        return sys.modules["wgpu"] is not None
+    try:
+        return importlib.util.find_spec("wgpu") is not None
+    except ImportError:
+        return False
 
 
 @contextmanager
@@ -117,7 +122,9 @@ def request_device(name: str, power_preference: PowerPreference) -> wgpu.GPUDevi
     try:
         with _quiet():
             return adapter.request_device_sync(
-                label="opweave", required_features=features, required_limits=limits  # type: ignore[arg-type]
+                label="opweave",
+                required_features=features,
+                required_limits=limits,  # type: ignore[arg-type]
             )
     except Exception as error:  # wgpu raises RuntimeError and errors of its own
         raise NotSupportedError(f"the adapter {adapter.info['device']!r} gives no device: {error}") from error

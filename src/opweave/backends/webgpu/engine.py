@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -87,9 +87,9 @@ class Engine:
         self.has_timestamps = "timestamp-query" in features
         self.alignment: int = limits["min-storage-buffer-offset-alignment"]
         # What packs four elements into a word rounds up to one.
-        self.max_byte_length: int = min(
-            limits["max-storage-buffer-binding-size"], limits["max-buffer-size"], 2**31 - 1
-        ) // WORD * WORD
+        self.max_byte_length: int = (
+            min(limits["max-storage-buffer-binding-size"], limits["max-buffer-size"], 2**31 - 1) // WORD * WORD
+        )
         usage = self.wgpu.BufferUsage
         self.tensor_usage: int = usage.STORAGE | usage.COPY_SRC | usage.COPY_DST
         self.on_lost: WeakSet[Any] = WeakSet()  # contexts
@@ -97,6 +97,7 @@ class Engine:
         self._pipelines: OrderedDict[str, Any] = OrderedDict()
         self._layouts: dict[tuple[bool, ...], tuple[Any, Any]] = {}
         self._staging: list[Any] = []
+        self._mark: Any = None
         self._uploaded: dict[tuple[int, int], tuple[Callable[[], Any], Callable[[], Any]]] = {}
 
     # Errors ----------------------------------------------------------------------------------------------------------
@@ -177,9 +178,13 @@ class Engine:
         Raises:
             InvalidStateError: the device is lost.
         """
-        starts, at = [], 0
         for source in sources:
             self._check_usage(source, "COPY_SRC", reason)
+        self._read(sources, targets, reason)
+
+    def _read(self, sources: Sequence[DeviceArray], targets: Sequence[np.ndarray], reason: str | None) -> None:
+        starts, at = [], 0
+        for source in sources:
             starts.append(at)
             at += -(-source.nbytes // 8) * 8  # what is mapped begins at multiples of 8
         with self.calls("reading a tensor"):
@@ -197,13 +202,33 @@ class Engine:
                     view = np.frombuffer(staging.read_mapped(copy=False), np.uint8)
                     for source, start, target in zip(sources, starts, targets, strict=True):
                         found = view[start : start + source.nbytes].view(source.desc.data_type)
-                        memory.copy(target, found.reshape(source.shape), reason)
-                    del view, found
+                        if reason is not None:
+                            memory.copy(target, found.reshape(source.shape), reason)
+                        del found
+                    del view
                     staging.unmap()
             except BaseException:
                 staging.destroy()
                 raise
             self._give_staging(staging)
+
+    def check_overlap(self, sources: Mapping[str, DeviceArray], targets: Mapping[str, DeviceArray]) -> None:
+        """Raise `ValidationError` if an output shares memory with another tensor."""
+        taken = [(name, array) for mapping in (targets, sources) for name, array in mapping.items()]
+        for at, (name, target) in enumerate(taken[: len(targets)]):
+            for other, array in taken[at + 1 :]:
+                if array.buffer is target.buffer and (
+                    target.offset < array.offset + padded(array.nbytes)
+                    and array.offset < target.offset + padded(target.nbytes)
+                ):
+                    raise ValidationError(f"output {name!r} overlaps the memory of {other!r}")
+
+    def wait(self) -> None:
+        """Wait until all that was given to the device is done."""
+        if self._mark is None:
+            self._mark = self.buffer(WORD, "to wait for")
+        mark = DeviceArray(Desc("uint32", ()), self._mark)
+        self._read([mark], [np.empty((), np.uint32)], None)
 
     def _take_staging(self, count: int) -> Any:
         """A buffer to copy through, of at least `count` bytes."""

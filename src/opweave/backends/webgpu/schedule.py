@@ -11,15 +11,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import numpy as np
-
-from ...errors import NotSupportedError
 from ...expr import array as arrays, ir, wgsl
 from ...expr.array import Array
 from ...expr.ir import Input, Output, Program, Stored
+from ...expr.simplify import simplified
 from ...expr.wgsl import Features, Kernel
 from ...graph import Desc, Graph, Node, Operand
 from ...kernels import KernelCall
@@ -143,7 +141,7 @@ def traced(node: Node) -> Program | Scatter:
             return arrays.of_input(inputs[-1])
 
         made = _applied(node, {name: array(value) for name, value in descs.items()})
-        known = made if isinstance(made, Scatter) else arrays.program(node.op.name, tuple(inputs), made)
+        known = made if isinstance(made, Scatter) else simplified(arrays.program(node.op.name, tuple(inputs), made))
         if len(_traced) >= 1024:
             _traced.clear()
         _traced[key] = known
@@ -235,17 +233,14 @@ class Schedule:
     def _fill(self, place: Place, value: Pending, title: str) -> None:
         """Schedule the kernels that compute a pending value."""
         inputs = tuple(sorted(value.sources, key=lambda source: source.number))
-        program = arrays.program(title, inputs, (value.result,))
+        program = simplified(arrays.program(title, inputs, (value.result,)))
         self._places[program.outputs[0]] = place
         if value.anchor is None:
             kernels = wgsl.kernels(program, self.features)
         else:
             plain = isinstance(program.outputs[0].body, ir.Load)
+            self._places[value.anchor.result] = place  # where it goes without an epilogue
             kernels = value.anchor.kernels(None if plain else program, title)
-            for kernel in kernels:  # without an epilogue it has an output of its own
-                for key in kernel.bindings:
-                    if isinstance(key, Output):
-                        self._places[key] = place
         self._append(kernels, value.nodes)
 
     def _append(self, kernels: Sequence[Kernel], nodes: tuple[Node, ...]) -> None:
@@ -258,19 +253,22 @@ class Schedule:
     # Nodes -----------------------------------------------------------------------------------------------------------
 
     def _node(self, node: Node) -> None:
-        """Make pending values of what a node yields, or schedule it."""
+        """Make pending values of what a node yields, or kernels."""
         if "webgpu" in node.op.kernels:
-            return self._kernel(node)
-        if node.op is reshape:
-            return self._reshape(node)
-        found = contraction(node, self.features)
-        if found is not None:
-            return self._contraction(node, found)
-        program = traced(node)
-        if isinstance(program, Scatter):
-            return self._scatter(node)
-        if node.op is concat and len(set(node.operands)) >= self.features.max_buffers:
-            return self._concat(node)
+            self._kernel(node)
+        elif node.op is reshape:
+            self._reshape(node)
+        elif (found := contraction(node, self.features)) is not None:
+            self._contraction(node, found)
+        elif isinstance(program := traced(node), Scatter):
+            self._scatter(node)
+        elif node.op is concat and len(set(node.operands)) >= self.features.max_buffers:
+            self._concat(node)
+        else:
+            self._expression(node, program)
+
+    def _expression(self, node: Node, program: Program) -> None:
+        """Make pending values of what a node yields, which those that it reads may become a part of."""
         self._make_room(node, program)
         known: dict[Operand, Array] = {}
         nodes: list[Node] = []
@@ -286,13 +284,9 @@ class Schedule:
                 known[operand] = self._loaded(operand)
         made = _applied(node, {name: _follow(value, known) for name, value in node.inputs.items()})
         for operand, result in zip(node.outputs, made, strict=True):
+            if result.data_type in ("bool", "index"):  # what others read is what would be stored
+                result = Array(result.shape, ir.Cast(result.body, operand.data_type))
             self._values[operand] = Pending(result, (*nodes, node), anchor)
-        for operand in node.outputs:
-            if operand.data_type != "uint8" or not self._values:  # a comparison may yield bool, which is read as uint8
-                continue
-            value = self._values[operand]
-            if isinstance(value, Pending) and value.result.data_type == "bool":
-                value.result = Array(value.result.shape, ir.Cast(value.result.body, "uint8"))
 
     def _loaded(self, operand: Operand) -> Array:
         """An operand that lies in memory, as an array; scalars among the constants are numbers."""
@@ -442,7 +436,7 @@ def _readings(node: Node, program: Program) -> dict[Operand, _Reading]:
     inside: Counter[Operand] = Counter()
     largest = max(output.desc.element_count for output in program.outputs)
     roots = [*(stored.body for stored in program.stored), *program.roots]
-    owners = {source: operand for source, operand in zip(program.inputs, numbers, strict=True)}
+    owners = dict(zip(program.inputs, numbers, strict=True))
     for root in roots:
         for found in ir.walk(root):
             if isinstance(found, ir.Load) and isinstance(found.source, Input):
@@ -469,7 +463,9 @@ def _flat(value: Any) -> list[Operand]:
 
 
 def _follow(value: Any, known: Mapping[Operand, Any]) -> Any:
-    return tuple(_follow(v, known) for v in value) if isinstance(value, tuple) else None if value is None else known[value]
+    return (
+        tuple(_follow(v, known) for v in value) if isinstance(value, tuple) else None if value is None else known[value]
+    )
 
 
 def _element(array: Array, shape: tuple[int, ...], at: Sequence[Array]) -> Array:
@@ -488,4 +484,4 @@ def _scalar(array: Array) -> Array:
     return array[(0,) * array.rank] if array.rank else array
 
 
-__all__ = ["NotSupportedError", "Pending", "Place", "Schedule", "Step", "field", "np", "supported", "traced"]
+__all__ = ["Pending", "Place", "Schedule", "Step", "supported", "traced"]
