@@ -119,9 +119,7 @@ class _Simplifier:
         known = self._range_of(rest)
         if known is not None and known[0] // divisor == known[1] // divisor:
             return whole.plus(_Sum(known[0] // divisor))
-        # (g * x + c) // (g * n) is (x + c // g) // n.
-        common = math.gcd(divisor, *rest.terms.values())
-        rest = _Sum(rest.constant // common, {term: count // common for term, count in rest.terms.items()})
+        common, rest, _ = self._common(rest, divisor)  # (g * x + y) // (g * n) is x // n
         divisor //= common
         inner = _only(rest)
         if isinstance(inner, Call) and inner.name == "floor_div" and isinstance(inner.parts[1], Const):
@@ -134,10 +132,17 @@ class _Simplifier:
         known = self._range_of(rest)
         if known is not None and known[0] // divisor == known[1] // divisor:
             return rest.plus(_Sum(-(known[0] // divisor) * divisor))
-        # (g * x + c) % (g * n) is g * ((x + c // g) % n) + c % g.
-        common = math.gcd(divisor, *rest.terms.values())
-        inner = _Sum(rest.constant // common, {term: count // common for term, count in rest.terms.items()})
-        return self._single("mod", inner, divisor // common).times(common).plus(_Sum(rest.constant % common))
+        common, rest, beside = self._common(rest, divisor)  # (g * x + y) % (g * n) is g * (x % n) + y
+        return self._single("mod", rest, divisor // common).times(common).plus(beside)
+
+    def _common(self, value: _Sum, divisor: int) -> tuple[int, _Sum, _Sum]:
+        """The greatest divisor `g` of `divisor` found such that `value` is `g * x + y` with `y` in [0, g), `x`, and `y`."""
+        for common in sorted({math.gcd(divisor, count) for count in value.terms.values()}, reverse=True):
+            multiple, beside = _divided(value, common)
+            known = self._range_of(beside)
+            if known is not None and known[0] >= 0 and known[1] < common:
+                return common, multiple, beside
+        return 1, value, _Sum()
 
     def _chosen(self, name: str, parts: tuple[Expr, ...], sums: list[_Sum]) -> Expr:
         """The greater or the lesser of two positions."""
@@ -163,16 +168,19 @@ class _Simplifier:
         only = _only(value)
         if only is not None:
             return only
-        result: Expr | None = None
-        for term, count in sorted(value.terms.items(), key=lambda item: item[1] < 0):  # what is subtracted comes last
+        if not value.terms:
+            return Const(value.constant, "index")
+        ordered = sorted(value.terms.items(), key=lambda item: item[1] < 0)  # what is subtracted comes last
+        leads = ordered[0][1] < 0  # 5 - x rather than -x + 5
+        result: Expr | None = Const(value.constant, "index") if leads and value.constant else None
+        for term, count in ordered:
             part = term if abs(count) == 1 else self._alone("mul", term, Const(abs(count), "index"))
             if result is None:
                 result = part if count > 0 else self._alone("neg", part)
             else:
                 result = self._alone("add" if count > 0 else "sub", result, part)
-        if result is None:
-            return Const(value.constant, "index")
-        if value.constant:
+        assert result is not None
+        if value.constant and not leads:
             name = "add" if value.constant > 0 else "sub"
             result = self._alone(name, result, Const(abs(value.constant), "index"))
         self._sums[result] = value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,7 +88,8 @@ class _Spread:
         step = self.dilation // self.common
         first = place // self.common * pow(step, -1, self.period) % self.period
         tap = first + number * self.period
-        position = (place - first * self.dilation) // self.stride - number * step
+        start = place if self.dilation == 1 else place - first * self.dilation  # what // takes away otherwise
+        position = start // self.stride - number * step
         there = (tap < self.taps) & (position >= 0) & (position < self.size)
         return tap, position, there if self.common == 1 else there & (place % self.common == 0)
 
@@ -183,38 +184,53 @@ def _(input: Array, mode: str, sizes: Sequence[int], axes: Sequence[int]) -> Arr
         )
     if input.data_type in FLOATS:
         x = widened(input)
-        return narrowed(compute(shape, lambda *p: _blend(x, p, scales)), input)
+        return narrowed(compute(shape, lambda *p: _blend(x, p, scales, _mix_floats)), input)
     return _blended_integers(input, shape, scales)
 
 
-def _blend(x: Array, p: Sequence[Any], scales: Mapping[int, _Scale]) -> Array:
+_Mix = Callable[[Array, Array, Array, int], Array]
+"""What lies between two elements, by the weight of the second one and what that is to be divided by."""
+
+
+def _mix_floats(low: Array, high: Array, part: Array, denominator: int) -> Array:
+    weight = cast(part, "float32") / denominator
+    return low * (1 - weight) + high * weight  # an infinity stays one, which high - low would not
+
+
+def _mix_finite(low: Array, high: Array, part: Array, denominator: int) -> Array:
+    return low + (high - low) * (cast(part, "float32") / denominator)  # equal elements stay what they are
+
+
+def _mix_integers(low: Array, high: Array, part: Array, denominator: int) -> Array:
+    return low * (denominator - part) + high * part  # divided by all denominators at the end
+
+
+def _blend(x: Array, p: Sequence[Any], scales: Mapping[int, _Scale], mix: _Mix) -> Array:
     """The element of `x` at positions of the result along the axes of `scales`: linear between neighbours."""
     if not scales:
         return x[tuple(p)]
     axis, *others = scales
     before, after, part = scales[axis].around(p[axis])
     low, high = (
-        _blend(x, (*p[:axis], place, *p[axis + 1 :]), {a: scales[a] for a in others}) for place in (before, after)
+        _blend(x, (*p[:axis], place, *p[axis + 1 :]), {a: scales[a] for a in others}, mix) for place in (before, after)
     )
-    if x.data_type == "int32":  # divided by all denominators at the end
-        return low * (scales[axis].denominator - part) + high * part
-    weight = cast(part, "float32") / scales[axis].denominator
-    return low * (1 - weight) + high * weight
+    return mix(low, high, part, scales[axis].denominator)
 
 
 def _blended_integers(input: Array, shape: Sequence[int], scales: Mapping[int, _Scale]) -> Array:
     """Integers of 8 bits between their neighbours, rounded to even: exact where the sums fit into int32."""
     divisor = math.prod(scale.denominator for scale in scales.values())
+    data_type = _type_of(input)
     if 2**9 * divisor >= 2**31:
-        mean = compute(shape, lambda *p: _blend(cast(input, "float32"), p, scales))
-        return cast(round_even(mean), _type_of(input))
+        x = cast(input, "float32")
+        return cast(round_even(compute(shape, lambda *p: _blend(x, p, scales, _mix_finite))), data_type)
     x = cast(input, "int32")
 
     def element(*p: Array) -> Array:
-        total = _blend(x, p, scales)
+        total = _blend(x, p, scales, _mix_integers)
         quotient, twice = total // divisor, total % divisor * 2
         up = (twice > divisor) | ((twice == divisor) & (quotient % 2 == 1))
-        return cast(where(up, quotient + 1, quotient), _type_of(input))
+        return cast(where(up, quotient + 1, quotient), data_type)
 
     return compute(shape, element)
 

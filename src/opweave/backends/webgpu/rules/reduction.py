@@ -12,7 +12,7 @@ from ....operation import Op
 from ....ops import reduction as ops
 from . import rule
 
-BLOCK = 16
+BLOCK = 32
 """Cumulative sums add up so many elements one by one."""
 
 _Reduction = Callable[[Array, Sequence[int], bool], Array]

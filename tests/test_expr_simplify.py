@@ -1,0 +1,161 @@
+"""Simpler positions mean the same, and are what they should be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from expr_programs import Case, index_form, programs
+from hypothesis import given, settings, strategies as st
+
+import opweave.expr as ex
+from opweave.backends.webgpu.rules import lower
+from opweave.expr import Array, compute, trace
+from opweave.expr.evaluate import evaluate
+from opweave.expr.ir import Program
+from opweave.expr.simplify import simplified
+from opweave.graph import Desc
+from opweave.operation import Op
+from opweave.ops import movement as ops
+
+
+def results(program: Program, arrays: tuple[np.ndarray, ...]) -> list[np.ndarray]:
+    outputs = [np.empty(output.desc.shape, output.desc.data_type) for output in program.outputs]
+    evaluate(program, arrays, outputs)
+    return outputs
+
+
+def assert_means_the_same(case: Case) -> None:
+    program = case.program()
+    for got, wanted in zip(results(simplified(program), case.arrays), results(program, case.arrays), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
+@settings(max_examples=200, deadline=None)
+@given(index_form())
+def test_index_forms_mean_the_same(case: Case) -> None:
+    assert_means_the_same(case)
+
+
+@settings(max_examples=100, deadline=None)
+@given(programs())
+def test_programs_mean_the_same(case: Case) -> None:
+    assert_means_the_same(case)
+
+
+SHAPES: tuple[tuple[int, ...], ...] = (
+    *((24,), (2, 12), (12, 2), (4, 6), (3, 8), (2, 3, 4), (4, 3, 2)),
+    *((1, 24), (2, 2, 6), (2, 1, 3, 4), (24, 1)),
+)
+IN_NUMPY: dict[Op[..., Any], Callable[..., np.ndarray]] = {
+    ops.reshape: lambda x, new_shape: x.reshape(new_shape),
+    ops.transpose: lambda x, permutation: x.transpose(permutation),
+    ops.reverse: lambda x, axes: np.flip(x, axes),
+}
+
+
+@st.composite
+def moves(draw: st.DrawFn) -> list[tuple[Op[..., Any], dict[str, Any]]]:
+    """Operations in a row, with their attributes, that move 24 elements."""
+    steps: list[tuple[Op[..., Any], dict[str, Any]]] = []
+    shape = SHAPES[0]
+    for _ in range(draw(st.integers(1, 5))):
+        kind = draw(st.sampled_from([ops.reshape, ops.reshape, ops.transpose, ops.reverse]))
+        if kind is ops.reshape:
+            shape = draw(st.sampled_from(SHAPES))
+            steps.append((kind, {"new_shape": shape}))
+        elif kind is ops.transpose:
+            order = draw(st.permutations(range(len(shape))))
+            shape = tuple(shape[axis] for axis in order)
+            steps.append((kind, {"permutation": order}))
+        else:
+            steps.append((kind, {"axes": (draw(st.integers(0, len(shape) - 1)),)}))
+    return steps
+
+
+def lowered(op: Op[..., Any], input: Array, **attributes: Any) -> Array:
+    result = lower(op, {"input": input}, attributes)
+    assert isinstance(result, Array)
+    return result
+
+
+@settings(max_examples=200, deadline=None)
+@given(moves())
+def test_elements_that_are_moved_again_and_again_are_the_right_ones(
+    steps: list[tuple[Op[..., Any], dict[str, Any]]],
+) -> None:
+    def expression(x: Array) -> Array:
+        for op, attributes in steps:
+            x = lowered(op, x, **attributes)
+        return x
+
+    x = wanted = np.arange(24, dtype=np.int32)
+    for op, attributes in steps:
+        wanted = IN_NUMPY[op](wanted, **attributes)
+    (got,) = results(simplified(trace(expression, "moved", [Desc("int32", (24,))])), (x,))
+    np.testing.assert_array_equal(got, wanted)
+
+
+def text(function: Callable[..., Array], *shapes: tuple[int, ...], data_type: str = "float32") -> str:
+    """What one element of the result is."""
+    program = simplified(trace(function, "f", [Desc(data_type, shape) for shape in shapes]))
+    return " ".join(str(program).splitlines()[2:]).replace("    ", "").strip()
+
+
+def reshaped(x: Array, *shapes: list[int]) -> Array:
+    for shape in shapes:
+        x = lowered(ops.reshape, x, new_shape=shape)
+    return x
+
+
+@pytest.mark.parametrize(
+    ("function", "shape", "wanted"),
+    [
+        (lambda x: reshaped(x, [24], [2, 3, 4]), (2, 3, 4), "x0[i, j, k]"),
+        (lambda x: reshaped(x, [4, 6], [6, 4], [2, 3, 4]), (2, 3, 4), "x0[i, j, k]"),
+        (lambda x: reshaped(x, [2, 12]), (2, 3, 4), "x0[i, j // 4, j % 4]"),
+        (lambda x: reshaped(x, [2, 12], [8, 3]), (2, 12), "x0[i // 4, ((i % 4) * 3) + j]"),
+        (lambda x: compute((4,), lambda i: x[(i * 6 + 3) // 3]), (8,), "x0[(i * 2) + 1]"),
+        (lambda x: compute((4,), lambda i: x[(i * 6 + 5) % 8]), (8,), "x0[((((i * 3) + 2) % 4) * 2) + 1]"),
+        (lambda x: compute((4,), lambda i: x[i // 2 // 2]), (1,), "x0[0]"),
+        (lambda x: compute((40,), lambda i: x[i // 2 // 5]), (4,), "x0[i // 10]"),
+        (lambda x: compute((4,), lambda i: x.clamped[i - 1]), (3,), "x0[max(i - 1, 0)]"),
+        (lambda x: compute((4,), lambda i: x.padded(7)[i]), (3,), "where(i < 3, x0[min(i, 2)], 7.0)"),
+        (lambda x: compute((3,), lambda i: x.padded(7)[i]), (3,), "x0[i]"),
+        (lambda x: compute((3,), lambda i: ex.where(i + 1 > 0, x[2 - i], 0)), (3,), "x0[2 - i]"),
+        (lambda x: compute((3,), lambda i: ex.where(i > 2, 1, x[abs(i)])), (3,), "x0[i]"),
+        (lambda x: compute((3,), lambda i: ex.where((i < 3) & (i > 1), x[i], 0)), (3,), "where(i > 1, x0[i], 0.0)"),
+        (lambda x: ex.sum_over((1, 3), lambda i, j: x[i, j]), (1, 3), "sum(r0 < 3: x0[0, r0])"),
+        (lambda x: ex.sum_over(1, lambda i: x[i]), (1,), "x0[0]"),
+        (lambda x: ex.cast(ex.arg_max_over(1, lambda i: x[i]), "float32"), (1,), "float32(0)"),
+    ],
+)
+def test_positions_are_simple(function: Callable[[Array], Array], shape: tuple[int, ...], wanted: str) -> None:
+    assert text(function, shape) == wanted
+
+
+def test_what_is_stored_is_simplified_too() -> None:
+    def function(x: Array) -> Array:
+        total = ex.store(compute((4,), lambda i: ex.sum_over(6, lambda j: reshaped(x, [24])[i * 6 + j])))
+        return x / compute((4, 6), lambda i, j: total[i])
+
+    program = simplified(trace(function, "f", [Desc("float32", (4, 6))]))
+    assert "sum(r0 < 6: x0[i, r0])" in str(program)
+
+
+def test_checks_are_simplified_and_kept() -> None:
+    program = simplified(
+        trace(
+            lambda x, k: compute((3,), lambda i: x.checked[k[i + 0]]), "f", [Desc("float32", (3,)), Desc("int32", (3,))]
+        )
+    )
+    assert [check.message for check in program.checks] == ["the index x1[i] of axis 0 must be in [0, 3)"]
+
+
+def test_divisors_that_depend_on_data_stay() -> None:
+    def function(x: Array) -> Array:
+        return compute((3,), lambda i: (i + 4) // x[i])
+
+    assert text(function, (3,), data_type="int32") == "int32(i + 4) // x0[i]"
