@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import atexit
 import json
+import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from rich.progress import Progress
+
+from .peak import peak_mib as peak_mib
 
 
 @dataclass
@@ -79,13 +85,17 @@ def alternate(
 
 def in_process(module: str, *args: str) -> dict[str, Any]:
     """Run `python -m module args` in a process of its own; the JSON of its last line."""
-    result = subprocess.run([sys.executable, "-m", module, *args], capture_output=True, text=True, check=True)
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": _bytecode()}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    command = [sys.executable, "-m", module, *args]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     last: dict[str, Any] = json.loads(result.stdout.strip().splitlines()[-1])
     return last
 
 
-def peak_mib() -> float:
-    """The most memory that this process has had resident, in MiB."""
-    with open("/proc/self/status") as file:  # getrusage would tell the parent's, where that was larger at the fork
-        (line,) = (line for line in file if line.startswith("VmHWM"))
-    return int(line.split()[1]) / 1024
+@cache
+def _bytecode() -> str:
+    """A folder where compiled modules are kept, as those of installed packages are: to compile takes time and megabytes."""
+    folder = TemporaryDirectory(prefix="opweave-bytecode-")
+    atexit.register(folder.cleanup)
+    return folder.name
