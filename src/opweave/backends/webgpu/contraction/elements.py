@@ -1,0 +1,84 @@
+"""How the elements of float operands and results are read and written, alone or four at a time.
+
+float16 is computed in float32: without the feature, two elements lie in a word.
+"""
+
+from __future__ import annotations
+
+from ....expr.wgsl import Buffer, Features
+
+
+class Reader:
+    """Reads an operand through a binding of its own.
+
+    Attributes:
+        name: of the variable.
+        source: what is bound to it.
+        width: 4 if elements are read four at a time, 1 otherwise; one of them for all reads.
+    """
+
+    def __init__(self, name: str, source: Buffer, features: Features) -> None:
+        self.name, self.source, self.width = name, source, 1
+        self.half = source.desc.data_type == "float16"
+        self.packed = self.half and not features.float16
+
+    @property
+    def declaration(self) -> str:
+        """The type of the binding."""
+        if self.packed:
+            return "array<vec2<u32>>" if self.width == 4 else "array<u32>"
+        element = "f16" if self.half else "f32"
+        return f"array<vec4<{element}>>" if self.width == 4 else f"array<{element}>"
+
+    def load(self, at: str, width: int) -> str:
+        """Element `at`, or the four elements from 4 * `at` on, as float32."""
+        if self.packed:
+            return f"halves_{self.name}({at})"
+        if not self.half:
+            return f"{self.name}[{at}]"
+        return f"vec4<f32>({self.name}[{at}])" if width == 4 else f"f32({self.name}[{at}])"
+
+    @property
+    def helper(self) -> str:
+        """The function that takes words apart, where there is one."""
+        if not self.packed:
+            return ""
+        if self.width == 4:
+            words = [f"half_value(w.{c} {half})" for c in "xy" for half in ("& 0xffffu", ">> 16u")]
+            return (
+                f"fn halves_{self.name}(at: u32) -> vec4<f32> {{\n    let w = {self.name}[at];\n"
+                f"    return vec4<f32>({', '.join(words)});\n}}\n"
+            )
+        word = f"({self.name}[at / 2u] >> (at % 2u * 16u)) & 0xffffu"
+        return f"fn halves_{self.name}(at: u32) -> f32 {{\n    return half_value({word});\n}}\n"
+
+
+class Writer:
+    """Writes a float result through a binding of its own, four elements at a time where that is aligned."""
+
+    def __init__(self, target: Buffer, features: Features, contiguous: bool) -> None:
+        self.target, self.width = target, 4 if contiguous else 1
+        self.half = target.desc.data_type == "float16"
+        self.packed = self.half and not features.float16
+
+    @staticmethod
+    def serves(data_type: str, features: Features, contiguous: bool) -> bool:
+        """Whether results of a type can be written as tiles come: words are written by one invocation alone."""
+        return data_type == "float32" or (data_type == "float16" and (features.float16 or contiguous))
+
+    @property
+    def declaration(self) -> str:
+        """The type of the binding."""
+        if self.packed:
+            return "array<vec2<u32>>"
+        element = "f16" if self.half else "f32"
+        return f"array<vec4<{element}>>" if self.width == 4 else f"array<{element}>"
+
+    def store(self, at: str, value: str) -> str:
+        """The statement that writes element `at`, or four from 4 * `at` on."""
+        if self.packed:
+            halves = (f"half_bits({value}.{a}) | (half_bits({value}.{b}) << 16u)" for a, b in ("xy", "zw"))
+            value = f"vec2<u32>({', '.join(halves)})"
+        elif self.half:
+            value = f"vec4<f16>({value})" if self.width == 4 else f"f16({value})"
+        return f"result[{at}] = {value};"

@@ -1,0 +1,424 @@
+"""The kernel of most contractions: tiles of the result, cut from tiles of both operands in shared memory.
+
+A workgroup computes a tile of `rows` x `columns`. Step by step, it fetches `depth` terms of the lines that it needs into
+registers, while it computes with those of the step before, and places them in memory that its invocations share; terms
+change slowest there, so that an invocation reads the four lines it needs at once. Sums are kept in registers: every one
+of them has a name, since devices spill arrays whose index is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .elements import Reader
+from .problem import Matrix, Problem, Window
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """How the work is divided.
+
+    Attributes:
+        rows: of the result, for a workgroup.
+        columns: of the result, for a workgroup.
+        depth: terms in a step.
+        height: rows for an invocation, a multiple of 4.
+        width: columns for an invocation, a multiple of 4.
+        buffers: tiles in shared memory: with 2, there is one barrier in a step instead of two.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    height: int
+    width: int
+    buffers: int = 1
+
+    @property
+    def invocations(self) -> int:
+        """Invocations in a workgroup."""
+        return self.rows // self.height * (self.columns // self.width)
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory at most: lines may be padded by four elements."""
+        return 4 * self.buffers * self.depth * (self.rows + self.columns + 8)
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.columns}x{self.depth}/{self.height}x{self.width}" + ("d" if self.buffers > 1 else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The steps of a problem with a tile.
+
+    Attributes:
+        count: how many.
+        a_tap: steps for each tap; 0 where a step goes over the border of a tap.
+        ragged: whether some terms of a step may not exist, and must be taken as 0.
+    """
+
+    count: int
+    a_tap: int
+    ragged: bool
+
+    @classmethod
+    def of(cls, problem: Problem, depth: int) -> Steps:
+        """Taps begin with a step of their own unless that wasted an eighth of the work."""
+        a_tap = -(-problem.channels // depth)
+        flat = -(-problem.terms // depth)
+        if problem.taps == 1 or a_tap * problem.taps * 8 <= flat * 9:
+            return cls(a_tap * problem.taps, a_tap, problem.channels % depth != 0)
+        return cls(flat, 0, problem.terms % depth != 0)
+
+
+class Side:
+    """The text for one operand: what is computed once, fetched in a step, and placed in shared memory."""
+
+    def __init__(self, name: str, matrix: Matrix | Window, problem: Problem, tile: Tile, reader: Reader) -> None:
+        self.name, self.matrix, self.problem, self.tile = name, matrix, problem, tile
+        self.lines = tile.rows if name == "a" else tile.columns
+        self.steps = Steps.of(problem, tile.depth)
+        self.along_terms = self._along_terms()
+        self.width = 4 if self._in_vectors() else 1
+        self.reader = reader
+        self.padding = 4 if self.along_terms else 0
+        inner = (tile.depth if self.along_terms else self.lines) // self.width
+        outer = self.lines if self.along_terms else tile.depth
+        self.total, self.count = inner * outer, -(-inner * outer // tile.invocations)
+        self.once: list[str] = []
+        self.positions = list(self._positions(inner, tile.invocations))
+
+    def _along_terms(self) -> bool:
+        """Whether neighbouring invocations fetch neighbouring terms, not neighbouring lines."""
+        matrix = self.matrix
+        return matrix.step == 1 if isinstance(matrix, Window) else matrix.step < matrix.stride
+
+    def _linear(self) -> bool:
+        """Whether terms are equally spaced over the borders of taps."""
+        matrix, problem = self.matrix, self.problem
+        return isinstance(matrix, Matrix) and (problem.taps == 1 or matrix.tap == problem.channels * matrix.step)
+
+    def _in_vectors(self) -> bool:
+        """Whether four neighbours, aligned, can be fetched at once."""
+        matrix, problem = self.matrix, self.problem
+        if problem.stacks > 1 and any(stride % 4 for _, stride in matrix.stack):
+            return False
+        if isinstance(matrix, Window):
+            fits = problem.channels % 4 == 0 and matrix.pixel % 4 == 0 and matrix.batch % 4 == 0
+            return self.along_terms and fits and self.steps.a_tap > 0 and self.tile.depth % 4 == 0
+        if not (self.steps.a_tap or self._linear()):
+            return False
+        if self.along_terms:
+            spaced = problem.taps == 1 or matrix.tap % 4 == 0
+            whole = problem.channels % 4 == 0 and self.tile.depth % 4 == 0
+            return matrix.step == 1 and matrix.stride % 4 == 0 and whole and spaced
+        aligned = matrix.lines % 4 == 0 and matrix.step % 4 == 0 and (problem.taps == 1 or matrix.tap % 4 == 0)
+        return matrix.stride == 1 and aligned
+
+    def _positions(self, inner: int, invocations: int) -> Iterator[tuple[str, str]]:
+        """(line, term) of each fetch of an invocation, relative to the tile; a vector's first."""
+        n = self.name
+        for k in range(self.count):
+            if invocations % inner == 0:
+                i, o = f"{n}_i", _sum(f"{n}_o", k * (invocations // inner))
+                if not k:
+                    self.once += [f"let {n}_i = lane % {inner}u;", f"let {n}_o = lane / {inner}u;"]
+            elif inner % invocations == 0:
+                per = inner // invocations
+                i, o = _sum("lane", k % per * invocations), f"{k // per}u"
+            else:
+                i, o = f"{n}_i{k}", f"{n}_o{k}"
+                at = _sum("lane", k * invocations)
+                self.once += [f"let {i} = ({at}) % {inner}u;", f"let {o} = ({at}) / {inner}u;"]
+            if self.width == 4:
+                i = f"({i}) * 4u"
+            yield (o, i) if self.along_terms else (i, o)
+
+    @property
+    def declaration(self) -> str:
+        """The shared memory."""
+        quads = (self.lines + self.padding) // 4
+        buffers = f", {self.tile.buffers}>" if self.tile.buffers > 1 else ""
+        prefix = "array<" if buffers else ""
+        return f"var<workgroup> tile_{self.name}: {prefix}array<array<vec4<f32>, {quads}>, {self.tile.depth}>{buffers};"
+
+    def setup(self) -> list[str]:
+        """What is computed once."""
+        n, matrix = self.name, self.matrix
+        lines, first = list(self.once), "first_row" if n == "a" else "first_column"
+        stack = "stack"
+        offset = _stack_offset(matrix, stack, self.problem.stacks)
+        if offset != "0u":
+            lines.append(f"let {n}_stack = {offset};")
+        base = f"{n}_stack" if offset != "0u" else ""
+        seen: dict[str, str] = {}
+        self.at: list[str] = []
+        for k, (line, term) in enumerate(self.positions):
+            if isinstance(matrix, Window):
+                if line not in seen:
+                    seen[line] = f"{n}{len(seen)}"
+                    lines += self._pixel(seen[line], f"min({first} + {line}, {matrix.lines - 1}u)", base)
+                self.at.append(seen[line])
+                continue
+            last = matrix.lines - (4 if self.width == 4 and not self.along_terms else 1)
+            if line not in seen:
+                seen[line] = f"{n}_line{len(seen)}"
+                text = _times(f"min({first} + {line}, {last}u)", matrix.stride)
+                lines.append(f"let {seen[line]} = {base + ' + ' if base else ''}{text};")
+            self.at.append(seen[line])
+            if self.steps.a_tap or self._linear():
+                text = f"{seen[line]} + {_times(f'({term})', matrix.step)}"
+                lines.append(f"let {n}_at{k} = {_quarter(text, self.width)};")
+        for k in range(self.count):
+            lines.append(f"var {n}_next{k}: {'vec4<f32>' if self.width == 4 else 'f32'};")
+        return lines
+
+    def _pixel(self, name: str, line: str, base: str) -> list[str]:
+        """Where the window of a position begins."""
+        m = self.matrix
+        assert isinstance(m, Window)
+        height, width = m.output
+        lines = [f"let {name}_position = {line};"]
+        p = f"{name}_position"
+        y = f"{p} / {width}u" if m.batches == 1 else f"{p} / {width}u % {height}u"
+        for axis, text, stride, before in zip("yx", (y, f"{p} % {width}u"), m.strides, m.before, strict=True):
+            start = f"i32({text})" if m.transposed or stride == 1 else f"i32({text}) * {stride}"
+            shift = before if m.transposed else -before
+            moved = f" {'+' if shift > 0 else '-'} {abs(shift)}" if shift else ""
+            lines.append(f"let {name}_{axis} = {start}{moved};")
+        terms = [base] if base else []
+        if m.batches > 1:
+            terms.append(_times(f"({p} / {height * width}u)", m.batch))
+        lines.append(f"let {name}_image = i32({' + '.join(terms) or '0u'});")
+        return lines
+
+    def fetch(self) -> list[str]:
+        """What is fetched for a step, whose first tap and channel (or term, where steps go over taps) are known."""
+        if isinstance(self.matrix, Window):
+            return self._fetch_window(self.matrix)
+        return self._fetch_matrix(self.matrix)
+
+    def _fetch_matrix(self, matrix: Matrix) -> list[str]:
+        n, channels, lines = self.name, self.problem.channels, []
+        flat = not self.steps.a_tap
+        if not flat or self._linear():
+            jump = _times("first", matrix.step)
+            if self.problem.taps > 1 and not flat:
+                jump = f"tap * {matrix.tap}u + {jump}"
+            lines.append(f"let {n}_jump = {_quarter(jump, self.width)};")
+        bound = self.problem.terms if flat else channels
+        for k, (_, term) in enumerate(self.positions):
+            if not flat or self._linear():
+                at = f"{n}_at{k} + {n}_jump"
+            else:
+                t = f"(first + {term})"
+                at = f"{self.at[k]} + {t} % {channels}u * {matrix.step}u + {t} / {channels}u * {matrix.tap}u"
+            value = self.reader.load(at, self.width)
+            if self.steps.ragged:
+                value = f"select({'vec4<f32>()' if self.width == 4 else '0.0'}, {value}, first + {term} < {bound}u)"
+            lines.append(f"{n}_next{k} = {value};")
+        return lines
+
+    def _fetch_window(self, m: Window) -> list[str]:
+        n, lines, seen = self.name, [], set()
+        flat = not self.steps.a_tap
+        for k, (_, term) in enumerate(self.positions):
+            name = self.at[k]
+            key = f"{name}_{k}" if flat else name
+            if flat:
+                t = f"{n}_term{k}"
+                lines.append(f"let {t} = first + {term};")
+                tap, channel = f"{t} / {self.problem.channels}u", f"{t} % {self.problem.channels}u"
+                if self.problem.channels == 1:
+                    tap, channel = t, "0u"
+            else:
+                tap, channel = "tap", f"(first + {term})"
+            if key not in seen:
+                seen.add(key)
+                lines += _tap(m, name, key, tap)
+            at = f"u32({key}_at) + {_times(channel, m.step)}"
+            conditions = [] if m.inside else [f"{key}_in"]
+            if self.steps.ragged:
+                bound = self.problem.terms if flat else self.problem.channels
+                conditions.append(f"first + {term} < {bound}u")
+            value = self.reader.load(_quarter(at, self.width), self.width)
+            if conditions:
+                value = f"select({'vec4<f32>()' if self.width == 4 else '0.0'}, {value}, {' && '.join(conditions)})"
+            lines.append(f"{n}_next{k} = {value};")
+        return lines
+
+    def place(self, buffer: str) -> list[str]:
+        """What was fetched goes to shared memory."""
+        lines = []
+        for k, (line, term) in enumerate(self.positions):
+            tile, value = f"tile_{self.name}{buffer}", f"{self.name}_next{k}"
+            if self.width == 4 and not self.along_terms:
+                text = [f"{tile}[{term}][({line}) / 4u] = {value};"]
+            elif self.width == 4:
+                text = [
+                    f"{tile}[{_sum(term, c)}][({line}) / 4u][({line}) % 4u] = {value}.{'xyzw'[c]};" for c in range(4)
+                ]
+            else:
+                text = [f"{tile}[{term}][({line}) / 4u][({line}) % 4u] = {value};"]
+            if (k + 1) * self.tile.invocations > self.total:
+                at = _sum("lane", k * self.tile.invocations)
+                text = [f"if ({at} < {self.total}u) {{", *("    " + t for t in text), "}"]
+            lines += text
+        return lines
+
+
+def _tap(m: Window, name: str, key: str, tap: str) -> list[str]:
+    """Which pixel a tap of a window meets, and whether there is one."""
+    (kh, kw), lines = m.kernel, []
+    parts = {"y": f"i32({tap}) / {kw}" if kw > 1 else f"i32({tap})", "x": f"i32({tap}) % {kw}" if kw > 1 else "0"}
+    if kh == kw == 1:
+        parts = {"y": "0", "x": "0"}
+    conditions = []
+    for axis, size, stride, dilation in zip("yx", m.size, m.strides, m.dilations, strict=True):
+        moved = "0" if parts[axis] == "0" else f"({parts[axis]}) * {dilation}" if dilation > 1 else parts[axis]
+        sign = "-" if m.transposed else "+"
+        at = f"{name}_{axis}" if moved == "0" else f"{name}_{axis} {sign} {moved}"
+        if m.transposed and stride > 1:
+            lines.append(f"let {key}_{axis}_spread = {at};")
+            conditions += [f"{key}_{axis}_spread >= 0", f"{key}_{axis}_spread % {stride} == 0"]
+            at = f"{key}_{axis}_spread / {stride}"
+        lines.append(f"let {key}_{axis}_at = {at};")
+        conditions.append(f"u32({key}_{axis}_at) < {size}u")
+    pixel = f"({key}_y_at * {m.size[1]} + {key}_x_at)"
+    lines.append(f"let {key}_at = {name}_image + {pixel}{f' * {m.pixel}' if m.pixel > 1 else ''};")
+    if not m.inside:
+        lines.append(f"let {key}_in = {' && '.join(conditions)};")
+    return lines
+
+
+def _sum(text: str, constant: int) -> str:
+    return f"{text} + {constant}u" if constant else text
+
+
+def _times(text: str, factor: int) -> str:
+    return text if factor == 1 else f"{text} * {factor}u"
+
+
+def _quarter(text: str, width: int) -> str:
+    return f"({text}) / 4u" if width == 4 else text
+
+
+def _stack_offset(matrix: Matrix | Window, stack: str, stacks: int) -> str:
+    """Where the matrix of a stack begins."""
+    parts, below = [], stacks
+    for size, stride in matrix.stack:
+        below //= size
+        if stride and size > 1:
+            position = stack if below == 1 else f"{stack} / {below}u"
+            parts.append(f"{position} % {size}u * {stride}u" if below * size < stacks else _times(position, stride))
+    return " + ".join(parts) or "0u"
+
+
+def body(problem: Problem, tile: Tile, a: Reader, b: Reader, splits: int) -> str:
+    """The entry point, which gives sums to `put(stack, row, column, vec4)`.
+
+    Args:
+        problem: what to compute.
+        tile: how.
+        a: reads the left operand.
+        b: reads the right operand.
+        splits: among how many workgroups the steps of a tile are divided; `put` gets a split's number in place of a
+            stack's then, as split * stacks + stack.
+    """
+    left, right = Side("a", problem.left, problem, tile, a), Side("b", problem.right, problem, tile, b)
+    a.width, b.width = left.width, right.width
+    across = tile.columns // tile.width
+    steps = left.steps
+    share = -(-steps.count // splits)
+    stack = "group.z" if splits == 1 else f"group.z % {problem.stacks}u"
+    once = [
+        f"let first_row = group.y * {tile.rows}u;",
+        f"let first_column = group.x * {tile.columns}u;",
+        *([f"let stack = {stack};"] if problem.stacks > 1 else []),
+        f"let ty = lane / {across}u;",
+        f"let tx = lane % {across}u;",
+        *left.setup(),
+        *right.setup(),
+    ]
+    if splits > 1:
+        split = f"group.z / {problem.stacks}u" if problem.stacks > 1 else "group.z"
+        once.append(f"let begin = {split} * {share}u;")
+        once.append(f"let end = min(begin + {share}u, {steps.count}u);")
+    begin, end = ("begin", "end") if splits > 1 else ("0u", f"{steps.count}u")
+    sums = [f"sum_{r}_{c}" for r in range(tile.height) for c in range(tile.width // 4)]
+    double = tile.buffers > 1
+    fetch = [*_locate(steps, tile.depth), *left.fetch(), *right.fetch()]
+    place = left.place("[side]" if double else "") + right.place("[side]" if double else "")
+    compute = list(_compute(tile, "[side]" if double else ""))
+    loop = [
+        *(["let side = (step - " + begin + ") % 2u;"] if double else ["workgroupBarrier();"]),
+        *place,
+        "workgroupBarrier();",
+        f"if (step + 1u < {end}) {{",
+        "    let ahead = step + 1u;",
+        *("    " + line for line in fetch),
+        "}",
+        *compute,
+    ]
+    text = [
+        *once,
+        *(f"var {name} = vec4<f32>();" for name in sums),
+        "{",
+        f"    let ahead = {begin};",
+        *("    " + line for line in fetch),
+        "}",
+        f"for (var step = {begin}; step < {end}; step++) {{",
+        *("    " + line for line in loop),
+        "}",
+        *_finish(problem, tile, splits),
+    ]
+    head = (
+        f"@compute @workgroup_size({tile.invocations})\n"
+        "fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {"
+    )
+    return "\n".join([left.declaration, right.declaration, "", head, *("    " + t for t in text), "}", ""])
+
+
+def _locate(steps: Steps, depth: int) -> list[str]:
+    """The first tap and channel, or the first term, of the step that comes."""
+    if not steps.a_tap or steps.a_tap == steps.count:
+        return [f"let first = ahead * {depth}u;"]
+    if steps.a_tap == 1:
+        return ["let tap = ahead;", "let first = 0u;"]
+    return [f"let tap = ahead / {steps.a_tap}u;", f"let first = ahead % {steps.a_tap}u * {depth}u;"]
+
+
+def _compute(tile: Tile, side: str) -> Iterator[str]:
+    """The products of a step, unrolled."""
+    down, across = tile.rows // tile.height, tile.columns // tile.width
+    for k in range(tile.depth):
+        yield "{"
+        for r in range(tile.height // 4):
+            yield f"    let a{r} = tile_a{side}[{k}][{_sum('ty', r * down)}];"
+        for c in range(tile.width // 4):
+            yield f"    let b{c} = tile_b{side}[{k}][{_sum('tx', c * across)}];"
+        for r in range(tile.height):
+            for c in range(tile.width // 4):
+                yield f"    sum_{r}_{c} = fma(vec4<f32>(a{r // 4}.{'xyzw'[r % 4]}), b{c}, sum_{r}_{c});"
+        yield "}"
+
+
+def _finish(problem: Problem, tile: Tile, splits: int) -> Iterator[str]:
+    down, across = tile.rows // tile.height, tile.columns // tile.width
+    where = "group.z" if splits > 1 or problem.stacks > 1 else "0u"
+    for r in range(tile.height):
+        for c in range(tile.width // 4):
+            row = f"first_row + ty * 4u + {r // 4 * down * 4 + r % 4}u"
+            column = f"first_column + tx * 4u + {c * across * 4}u"
+            yield f"put({where}, {row}, {column}, sum_{r}_{c});"
+
+
+def workgroups(problem: Problem, tile: Tile, splits: int) -> tuple[int, int, int]:
+    """How many workgroups it takes."""
+    return (
+        -(-problem.columns // tile.columns),
+        -(-problem.rows // tile.rows),
+        problem.stacks * splits,
+    )
