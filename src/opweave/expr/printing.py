@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from .ir import FUNCTIONS, Call, Cast, Const, Expr, Index, Input, Load, Program, Reduce, Source, Stored, walk
 
@@ -41,11 +41,21 @@ def show(program: Program) -> str:
     return "\n".join(lines)
 
 
-def inline(root: Expr) -> str:
-    """A node in one line, cut where it is long."""
-    free = sorted(root.free, key=lambda v: (v.axis == 0, v.axis, v.serial))
-    scope = _Scope({}, {v: _AXES[k] if k < len(_AXES) else f"i{k}" for k, v in enumerate(free)}, limit=12)
-    line = scope.value(root)
+def inline(root: Expr, names: Mapping[Source, str] | None = None, axes: Sequence[Index] | None = None) -> str:
+    """A node in one line, cut where it is long.
+
+    Args:
+        root: the node.
+        names: what arrays are called; the variables of reductions are counted then, so that the same expression always
+            reads the same.
+        axes: the variables that it depends on, in order; default: found in it.
+    """
+    free = sorted(root.free, key=lambda v: (v.axis == 0, v.axis, v.serial)) if axes is None else axes
+    variables: dict[Expr, str] = {v: _AXES[k] if k < len(_AXES) else f"i{k}" for k, v in enumerate(free)}
+    if names is not None:
+        inner = (v for node in walk(root) if isinstance(node, Reduce) for v in node.variables)
+        variables.update({v: f"r{k}" for k, v in enumerate(dict.fromkeys(inner))})
+    line = _Scope(names or {}, variables, limit=12).value(root)
     return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
 
 

@@ -58,4 +58,7 @@ class Kernel:
     workgroups: tuple[int, int, int]
 
 
-__all__ = ["Buffer", "Features", "Kernel"]
+from .kernels import kernels, scatter, unsupported  # noqa: E402 — they need the classes above
+from .writer import Block, Module  # noqa: E402
+
+__all__ = ["Block", "Buffer", "Features", "Kernel", "Module", "kernels", "scatter", "unsupported"]

@@ -1,0 +1,150 @@
+"""Functions of the vocabulary on single elements, as WGSL text.
+
+Integers of 8 bits are computed in 32 and wrapped around after each function that may leave their range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...dtypes import FLOATS
+from ..ir import FUNCTIONS, Type
+from .types import computed, zero
+
+_WRAPPED = frozenset({"add", "sub", "mul", "div", "pow", "neg", "abs", "floor_div", "shift_left"})
+"""What may leave the range of integers of 8 bits."""
+
+_INFIX = {
+    **{name: function.symbol for name, function in FUNCTIONS.items() if function.symbol and function.result is None},
+    **{name: FUNCTIONS[name].symbol for name in ("equal", "greater", "greater_or_equal", "lesser", "lesser_or_equal")},
+    "logical_and": "&&",
+    "logical_or": "||",
+    "logical_xor": "!=",
+}
+
+_FLOAT_CALLS = {
+    "max": "maximum",
+    "min": "minimum",
+    "pow": "power",
+    "sign": "sign_of",
+    "ceil": "ceil",
+    "floor": "floor",
+    "round_even": "round",
+    "sqrt": "sqrt",
+    "exp": "exponential",
+    "log": "logarithm",
+    "sin": "sine",
+    "cos": "cosine",
+    "tan": "tangent",
+    "tanh": "hyperbolic_tangent",
+    "erf": "error_function",
+    "sigmoid": "logistic",
+    "is_nan": "is_nan",
+    "is_infinite": "is_infinite",
+    "abs": "abs",
+}
+
+_WHOLE_CALLS = {
+    "div": "divide_",
+    "floor_div": "floor_divide_",
+    "mod": "modulo_",
+    "pow": "power_",
+    "shift_left": "shift_left_",
+    "shift_right": "shift_right_",
+    "sign": "sign_",
+    "abs": "absolute_",
+}
+
+
+def operand(text: str) -> str:
+    """A text that can stand beside operators: with brackets around it where there are operators in it."""
+    depth = 0
+    for character in text:
+        depth += (character in "([") - (character in ")]")
+        if character in " -!" and depth == 0:
+            return f"({text})"
+    return text
+
+
+def argument(text: str) -> str:
+    """A text that can be an argument: `<` and `>` of two arguments would be taken for brackets."""
+    return operand(text) if "<" in text or ">" in text else text
+
+
+def called(name: str, arguments: Sequence[str]) -> str:
+    """A call of a function of WGSL."""
+    return f"{name}({', '.join(argument(a) for a in arguments)})"
+
+
+def wrapped(text: str, type: Type) -> str:
+    """A 32-bit integer wrapped around to a type of 8 bits; other types stay."""
+    if type == "uint8":
+        return f"{operand(text)} & 255u"
+    return f"extractBits({argument(text)}, 0u, 8u)" if type == "int8" else text
+
+
+def call(name: str, type: Type, arguments: Sequence[str]) -> str:
+    """A function of `ir.FUNCTIONS` on elements of a type."""
+    text = _call(name, type, arguments)
+    return wrapped(text, type) if name in _WRAPPED else text
+
+
+def _call(name: str, type: Type, arguments: Sequence[str]) -> str:
+    first = operand(arguments[0])
+    if name == "where":
+        return called("select", (arguments[2], arguments[1], arguments[0]))
+    if name == "logical_not":
+        return f"!{first}"
+    if name == "not_equal":
+        # Said in the way that is true for NaN.
+        return f"!({first} == {operand(arguments[1])})" if type in FLOATS else f"{first} != {operand(arguments[1])}"
+    if type == "bool" and name in _INFIX and not name.startswith("logical") and name != "equal":
+        return f"select(0u, 1u, {argument(arguments[0])}) {_INFIX[name]} select(0u, 1u, {argument(arguments[1])})"
+    if name == "neg":
+        return f"-{first}" if type in FLOATS or type == "index" else f"{zero(computed(type))} - {first}"
+    if name == "reciprocal":
+        return f"1.0f / {first}"
+    if type in FLOATS and name in _FLOAT_CALLS:
+        return called(_FLOAT_CALLS[name], arguments)
+    if type not in FLOATS and name in _WHOLE_CALLS:
+        return called(_WHOLE_CALLS[name] + computed(type), arguments)
+    if name in ("max", "min"):
+        return called(name, arguments)
+    return f"{first} {_INFIX[name]} {operand(arguments[1])}"
+
+
+def with_constant(name: str, type: Type, value: str, constant: str) -> str | None:
+    """The greater or the lesser of a float and a finite number, of which only one can be NaN; None for other functions."""
+    rule = {"max": "at_least", "min": "at_most"}.get(name)
+    return called(rule, (value, constant)) if rule and type in FLOATS else None
+
+
+def index_division(name: str, text: str, divisor: int) -> str:
+    """`//` or `%` of an index that is not negative by a positive number."""
+    return f"i32(u32({text}) {'/' if name == 'floor_div' else '%'} {divisor}u)"
+
+
+def cast(text: str, source: Type, target: Type) -> str:
+    """An element converted to another type, as `ir.Cast` says."""
+    to = computed(target)
+    if target == "bool":
+        value = operand(text)
+        same = f"{value} == {zero(computed(source))}"
+        return text if source == "bool" else f"!({same})" if source in FLOATS else same.replace("==", "!=")
+    if source == "bool":
+        one = zero(to).replace("0", "1", 1)
+        return called("select", (zero(to), one, text))
+    if source in FLOATS:
+        if target in FLOATS:
+            return called("rounded_to_half", (text,)) if (source, target) == ("float32", "float16") else text
+        short = {"int8": "i8", "uint8": "u8"}.get(target, to)
+        return called(f"to_{short}", (text,))
+    if target == "float16":
+        return f"rounded_to_half(f32({text}))"
+    if to == "u64" and computed(source) == "i32":
+        text = f"i64({text})"  # which keeps the sign
+    converted = text if computed(source) == to else f"{to}({text})"
+    return converted if source == target else wrapped(converted, target)
+
+
+__all__ = ["argument", "call", "called", "cast", "index_division", "operand", "with_constant", "wrapped"]

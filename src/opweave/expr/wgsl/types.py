@@ -1,0 +1,101 @@
+"""Data types in WGSL: what elements are computed in, and how they lie in buffers."""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...dtypes import FLOATS, INFO, DataType
+from ..ir import Type
+
+if TYPE_CHECKING:
+    from . import Features
+
+_COMPUTED: dict[Type, str] = {
+    **dict.fromkeys(("float32", "float16"), "f32"),  # arithmetic on float16 is that of float32
+    **dict.fromkeys(("int32", "int8", "index"), "i32"),
+    **dict.fromkeys(("uint32", "uint8"), "u32"),
+    "int64": "i64",
+    "uint64": "u64",
+    "bool": "bool",
+}
+
+SUFFIXES = {"f32": "f", "i32": "", "u32": "u", "i64": "li", "u64": "lu"}
+
+
+def computed(type: Type) -> str:
+    """The WGSL type that elements of a type are computed in."""
+    return _COMPUTED[type]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How elements of a data type lie in a buffer.
+
+    Attributes:
+        element: the WGSL type of an element of the buffer.
+        lanes: how many elements of the data type lie in one of those.
+    """
+
+    element: str
+    lanes: int = 1
+
+
+def layout(data_type: DataType, features: Features) -> Layout:
+    """How elements of a data type lie in a buffer; four of 8 bits, or two of float16 without `f16`, share a word."""
+    if data_type == "float16":
+        return Layout("f16") if features.float16 else Layout("u32", 2)
+    if INFO[data_type].bits == 8:
+        return Layout("u32", 4)
+    return Layout(computed(data_type))
+
+
+def zero(type: str) -> str:
+    """0 of a WGSL type."""
+    return "0.0f" if type == "f32" else f"0{SUFFIXES[type]}"
+
+
+def is_plain(value: float, type: Type) -> bool:
+    """Whether a number can be written as a literal: is finite, normal, and not -0."""
+    if type not in FLOATS or (value == 0 and math.copysign(1, value) > 0):
+        return True
+    return 2.0**-126 <= abs(rounded(value)) < math.inf
+
+
+def rounded(value: float) -> float:
+    """A number as float32 has it."""
+    if math.isfinite(value) and abs(value) >= 2.0**128 - 2.0**103:  # half a unit above the greatest
+        return math.copysign(math.inf, value)
+    return float(struct.unpack("<f", struct.pack("<f", value))[0])
+
+
+def bits(value: float) -> str:
+    """The bits of a number as float32, a u32 literal."""
+    return f"0x{struct.unpack('<I', struct.pack('<f', rounded(value)))[0]:08x}u"
+
+
+def literal(value: int | float | bool, type: Type) -> str:
+    """A number as a literal of the type that it is computed in; floats must be plain."""
+    if type == "bool":
+        return "true" if value else "false"
+    if type in FLOATS:
+        return _float(rounded(value))
+    target = computed(type)
+    whole = int(value)
+    if target == "i64" and whole == INFO["int64"].lowest:
+        return f"({whole + 1}li - 1li)"  # a literal is a positive number with a sign before it
+    return f"{whole}{SUFFIXES[target]}"
+
+
+def _float(value: float) -> str:
+    """The shortest text that is `value` again in float32."""
+    for digits in range(1, 10):
+        text = f"{value:.{digits}g}"
+        if rounded(float(text)) == value:
+            break
+    return f"{text}f" if any(c in text for c in ".e") else f"{text}.0f"
+
+
+__all__ = ["SUFFIXES", "Layout", "bits", "computed", "is_plain", "layout", "literal", "rounded", "zero"]
