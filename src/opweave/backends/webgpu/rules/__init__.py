@@ -4,9 +4,9 @@
     def _(input: Array, permutation: Sequence[int]) -> Array: ...
 
 A rule takes the op's own parameters, those it needs, by name: an `Array` for an operand, a tuple of them for a sequence, None
-for one that is absent, and attributes as they are. It returns the result, or a tuple of results. What is read more than once
-at several positions (the sum of a softmax) is stored, so that it is computed once; everything else is for the scheduler to
-decide. Operations with a formula of their own (`Op.formula`) need no rule, and the recurrent ones are decomposed.
+for one that is absent, and attributes as they are. It returns the result, or a tuple of results. What is computed once, where
+several elements need it (the sum of a softmax), is for the kernels to decide, and what is computed together for the schedule.
+Operations with a formula of their own (`Op.formula`) need no rule, and the recurrent ones are decomposed.
 
 Positions are written as the mathematics says them; `opweave.expr.simplify` takes away what they do not need.
 """

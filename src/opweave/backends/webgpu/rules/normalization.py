@@ -1,13 +1,12 @@
-"""Normalisations and softmax. Means and variances are stored, and found in two passes, which loses no digits."""
+"""Normalisations and softmax. Variances are found in two passes, which loses no digits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ....expr import Array, compute, exp, reduce_max, reduce_mean, reduce_sum, sqrt, store
+from ....expr import Array, compute, exp, reduce_max, reduce_mean, reduce_sum, sqrt
 from ....ops import normalization as ops
 from . import rule
-from .reduction import narrowed, widened
 
 
 def _along(vector: Array | None, axes: Sequence[int], like: Array) -> Array | None:
@@ -18,25 +17,19 @@ def _along(vector: Array | None, axes: Sequence[int], like: Array) -> Array | No
     return compute(shape, lambda *p: vector[tuple(p[axis] for axis in axes)])
 
 
-def _normalize(x: Array, mean: Array, deviation: Array, scale: Array | None, bias: Array | None) -> Array:
-    y = (x - mean) / deviation
+def _normalize(
+    x: Array, mean: Array, variance: Array, scale: Array | None, bias: Array | None, epsilon: float
+) -> Array:
+    y = (x - mean) / sqrt(variance + epsilon)
     if scale is not None:
         y = scale * y
     return y if bias is None else y + bias
 
 
-def _normalize_along(
-    input: Array, axes: Sequence[int], scale: Array | None, bias: Array | None, epsilon: float
-) -> Array:
-    x = widened(input)
-    mean = store(reduce_mean(x, axes, keep_dimensions=True))
+def _normalize_along(x: Array, axes: Sequence[int], scale: Array | None, bias: Array | None, epsilon: float) -> Array:
+    mean = reduce_mean(x, axes, keep_dimensions=True)
     variance = reduce_mean((x - mean) * (x - mean), axes, keep_dimensions=True)
-    y = _normalize(x, mean, store(sqrt(variance + epsilon)), _wide(scale), _wide(bias))
-    return narrowed(y, input)
-
-
-def _wide(array: Array | None) -> Array | None:
-    return None if array is None else widened(array)
+    return _normalize(x, mean, variance, scale, bias, epsilon)
 
 
 @rule(ops.batch_normalization)
@@ -52,7 +45,7 @@ def _(
     m, v, k, c = (_along(vector, (axis,), input) for vector in (mean, variance, scale, bias))
     assert m is not None
     assert v is not None
-    return _normalize(input, m, sqrt(v + epsilon), k, c)
+    return _normalize(input, m, v, k, c, epsilon)
 
 
 @rule(ops.instance_normalization)
@@ -69,6 +62,5 @@ def _(input: Array, scale: Array | None, bias: Array | None, axes: Sequence[int]
 @rule(ops.softmax)
 def _(input: Array, axis: int) -> Array:
     # The largest exponent becomes 0, so that no exponential overflows, and the sum is at least 1.
-    x = widened(input)
-    e = exp(x - store(reduce_max(x, [axis], keep_dimensions=True)))
-    return narrowed(e / store(reduce_sum(e, [axis], keep_dimensions=True)), input)
+    e = exp(input - reduce_max(input, [axis], keep_dimensions=True))
+    return e / reduce_sum(e, [axis], keep_dimensions=True)

@@ -34,11 +34,10 @@ def _sum(x: Array, axes: Sequence[int], keep: bool) -> Array:
 
 def _log_sum_exp(x: Array, axes: Sequence[int], keep: bool) -> Array:
     # log Σ eˣ = m + log Σ eˣ⁻ᵐ, where no exponential overflows if m is the maximum; an infinite one would give ∞ - ∞.
-    wide = widened(x)
-    largest = expr.reduce_max(wide, axes, keep_dimensions=True)
-    m = store(where(expr.is_infinite(largest), 0, largest))
-    last = _without(m, axes) if not keep else m
-    return narrowed(last + expr.log(_sum(expr.exp(wide - m), axes, keep)), x)
+    largest = expr.reduce_max(x, axes, keep_dimensions=True)
+    m = where(expr.is_infinite(largest), 0, largest)
+    total = m + expr.log(_sum(expr.exp(x - m), axes, True))
+    return total if keep else _without(total, axes)
 
 
 def _without(array: Array, axes: Sequence[int]) -> Array:
