@@ -154,6 +154,16 @@ def test_windows_slide_everywhere(name: str, layout: str) -> None:
     drawn(one)
 
 
+def test_steps_that_are_never_taken_may_be_beyond_int32() -> None:
+    x, most = np.ones([1, 1, 3, 3], np.float32), [2**32 - 1] * 2
+    for name in ("average_pool2d", "max_pool2d"):
+        check(OPS[name], Call(x, strides=most))
+        check(OPS[name], Call(x[..., :1, :1], window_dimensions=[1, 1], dilations=most))
+    check(OPS["conv2d"], Call(x, x, strides=most))
+    check(OPS["slice"], Call(x, [0] * 4, [1] * 4, strides=[2**32 - 1] * 4))
+    check(OPS["triangular"], Call(x, diagonal=2**31 - 1))
+
+
 def test_transposed_convolutions_find_all_contributions() -> None:
     def one(make: Make) -> None:
         taps, strides = [make.integer(1, 6), make.integer(1, 6)], [make.integer(1, 6), make.integer(1, 6)]

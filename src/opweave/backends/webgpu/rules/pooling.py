@@ -68,8 +68,11 @@ def windows(
 ) -> tuple[Window, Window]:
     """The windows along height and width of an image."""
     down, right = (
-        Window(sizes[letter], *rest)
-        for letter, *rest in zip("hw", taps, padding[::2], strides, dilations, counts, strict=True)
+        # The step of a single window, and the distance of a single tap, mean nothing, and may be beyond int32.
+        Window(sizes[letter], size, before, stride if count > 1 else 1, dilation if size > 1 else 1, count)
+        for letter, size, before, stride, dilation, count in zip(
+            "hw", taps, padding[::2], strides, dilations, counts, strict=True
+        )
     )
     return down, right
 
