@@ -14,6 +14,7 @@ from ....expr.wgsl import Features, Kernel, Module
 from ....graph import Desc, Node, Operand
 from ....ops import convolution, matrix
 from . import problem as problems, tiled
+from .direct import Thin, grouped, is_grouped, is_thin
 from .elements import Reader
 from .epilogue import Finish, addition, assemble, partial, put_partial
 from .problem import Matrix, Problem
@@ -46,6 +47,7 @@ class Contraction:
     ) -> None:
         self.operands, self.inputs, self.result, self.prepared = operands, inputs, result, prepared
         self.problem, self.features, self._after = problem, features, after
+        self.method = "thin" if is_thin(problem) else "grouped" if is_grouped(problem) else "tiled"
         self.tile, self.splits = choose(problem, features)
 
     def kernels(self, epilogue: Program | None, title: str) -> list[Kernel]:
@@ -57,6 +59,9 @@ class Contraction:
             title: for tables.
         """
         finish = self._finish(epilogue)
+        direct = self._direct(finish, title)
+        if direct is not None:
+            return [direct]
         if self.splits > 1 or not finish.serves(self.features):
             return self._in_parts(finish, title)
         module = Module(self.features)
@@ -69,6 +74,24 @@ class Contraction:
                 title, self._comment(), (a, b), finish.target, writer.declaration, module, end + "\n" + text, groups
             )
         ]
+
+    def _direct(self, finish: Finish, title: str) -> Kernel | None:
+        """The kernel for a shape that tiles do not suit; None for others."""
+        problem, (a, b) = self.problem, self._readers()
+        if self.method == "thin":
+            thin = Thin(problem, a, b)
+            text, groups, comment, fours = thin.text(), thin.workgroups, thin.comment, thin.vectors
+        elif self.method == "grouped":
+            text, groups = grouped(problem, a, b)
+            comment, fours = "an invocation for each element", False
+        else:
+            return None
+        if not finish.serves(self.features, fours):
+            return None
+        module = Module(self.features)
+        end, writer = finish.text(module, self.features, fours)
+        comment = f"{self._size()}; {comment}"
+        return assemble(title, comment, (a, b), finish.target, writer.declaration, module, end + "\n" + text, groups)
 
     def _in_parts(self, finish: Finish, title: str) -> list[Kernel]:
         problem, splits = self.problem, self.splits
@@ -104,11 +127,14 @@ class Contraction:
         p = self.problem
         return Reader("a", p.left.source, self.features), Reader("b", p.right.source, self.features)
 
-    def _comment(self) -> str:
+    def _size(self) -> str:
         p = self.problem
         stacks = f"{p.stacks} times " if p.stacks > 1 else ""
+        return f"{stacks}{p.rows} x {p.columns}, sums of {p.terms}"
+
+    def _comment(self) -> str:
         split = f", {self.splits} parts" if self.splits > 1 else ""
-        return f"{stacks}{p.rows} x {p.columns}, sums of {p.terms}; tiles of {self.tile}{split}"
+        return f"{self._size()}; tiles of {self.tile}{split}"
 
 
 After = Callable[[Load], Expr]

@@ -29,14 +29,14 @@ class Finish:
         """What the expression reads, but for the sum."""
         return [source for source in ir.sources(self.body) if source is not self.result]
 
-    def serves(self, features: Features) -> bool:
-        """Whether tiles can be written as they come."""
-        return Writer.serves(self.target.desc.data_type, features, self.problem.contiguous)
+    def serves(self, features: Features, fours: bool = True) -> bool:
+        """Whether results can be written as they come, in fours of columns or one by one."""
+        return Writer.serves(self.target.desc.data_type, features, fours and self.problem.contiguous)
 
-    def text(self, module: Module, features: Features) -> tuple[str, Writer]:
-        """The functions `finish` and `put`, and how the result is bound."""
+    def text(self, module: Module, features: Features, fours: bool = True) -> tuple[str, Writer]:
+        """The functions `finish` and `put`, which takes four columns or one, and how the result is bound."""
         problem = self.problem
-        writer = Writer(self.target, features, problem.contiguous)
+        writer = Writer(self.target, features, fours and problem.contiguous)
         whole = self.target.desc.shape
         known: dict[Expr, str] = {}
         for node in ir.walk(self.body):
@@ -56,7 +56,7 @@ class Finish:
         lines = [*places, *block.lines, f"return {value};"]
         finish = "fn finish(sum: f32, at: u32, stack: u32, row: u32, column: u32) -> f32 {\n"
         finish += "".join(f"    {line}\n" for line in lines) + "}\n"
-        return finish + "\n" + _put(problem, writer), writer
+        return finish + "\n" + (_put(problem, writer) if fours else _put_one(problem, writer)), writer
 
     def apart(self, parts: Stored, title: str, features: Features) -> list[Kernel]:
         """The kernel that adds up parts of sums for results whose words are shared by neighbours."""
@@ -111,6 +111,18 @@ def _put(problem: Problem, writer: Writer) -> str:
             ]
             lines += [f"if ({column} < {problem.columns}u) {{", *("    " + p for p in part), "}"]
     head = "fn put(stack: u32, row: u32, column: u32, sum: vec4<f32>) {\n"
+    return head + "".join(f"    {line}\n" for line in lines) + "}\n"
+
+
+def _put_one(problem: Problem, writer: Writer) -> str:
+    """The function that stores one element, if it exists."""
+    lines = [
+        f"if (row < {problem.rows}u && column < {problem.columns}u) {{",
+        f"    let at = {problem.flat('stack', 'row', 'column')};",
+        f"    {writer.store('at', 'finish(sum, at, stack, row, column)')}",
+        "}",
+    ]
+    head = "fn put(stack: u32, row: u32, column: u32, sum: f32) {\n"
     return head + "".join(f"    {line}\n" for line in lines) + "}\n"
 
 

@@ -149,7 +149,7 @@ class Side:
         n, matrix = self.name, self.matrix
         lines, first = list(self.once), "first_row" if n == "a" else "first_column"
         stack = "stack"
-        offset = _stack_offset(matrix, stack, self.problem.stacks)
+        offset = stack_offset(matrix, stack, self.problem.stacks)
         if offset != "0u":
             lines.append(f"let {n}_stack = {offset};")
         base = f"{n}_stack" if offset != "0u" else ""
@@ -305,7 +305,7 @@ def _quarter(text: str, width: int) -> str:
     return f"({text}) / 4u" if width == 4 else text
 
 
-def _stack_offset(matrix: Matrix | Window, stack: str, stacks: int) -> str:
+def stack_offset(matrix: Matrix | Window, stack: str, stacks: int) -> str:
     """Where the matrix of a stack begins."""
     parts, below = [], stacks
     for size, stride in matrix.stack:

@@ -1,0 +1,243 @@
+"""Kernels for contractions that tiles do not suit: few lines on one side, and groups of few channels.
+
+Both read each element of the larger operand once, or nearly so, and are as fast as memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .elements import Reader
+from .problem import Matrix, Problem, Window
+from .tiled import stack_offset
+
+THIN = 8
+"""As many lines on one side are still computed by one invocation; of more, tiles make better use."""
+INVOCATIONS = 256
+MOST_TAPS = 128
+"""Windows of more elements are left to tiles: the text would grow too long."""
+
+
+def is_thin(problem: Problem) -> bool:
+    """Whether one operand is a vector or a few, and the other a matrix."""
+    sides = isinstance(problem.left, Matrix) and isinstance(problem.right, Matrix)
+    return sides and problem.taps == 1 and min(problem.rows, problem.columns) <= THIN and problem.terms >= 32
+
+
+def is_grouped(problem: Problem) -> bool:
+    """Whether there are groups with few output channels each."""
+    if problem.layout.kind == "matrix" or problem.stacks == 1:
+        return False
+    outputs = problem.rows if problem.layout.kind == "nchw" else problem.columns
+    return outputs <= THIN and problem.taps <= MOST_TAPS
+
+
+class Thin:
+    """Products with a few lines: invocations divide the terms among themselves, and add up what each has.
+
+    Where the lines of the large matrix are next to each other, an invocation computes with four of them; where terms are,
+    neighbouring invocations read neighbouring terms of one line.
+
+    Attributes:
+        swapped: whether the few lines are columns.
+        quads: whether an invocation has four lines.
+        vectors: whether results are written four at a time.
+        width: lines, or fours of lines, of a workgroup.
+    """
+
+    def __init__(self, problem: Problem, a: Reader, b: Reader) -> None:
+        self.problem = problem
+        self.swapped = problem.columns < problem.rows
+        few, many = (problem.right, problem.left) if self.swapped else (problem.left, problem.right)
+        assert isinstance(few, Matrix)
+        assert isinstance(many, Matrix)
+        self.few, self.many = few, many
+        self.few_reader, self.many_reader = (b, a) if self.swapped else (a, b)
+        self.count, self.lines = min(problem.rows, problem.columns), max(problem.rows, problem.columns)
+        whole = many.step % 4 == 0 and all(stride % 4 == 0 for _, stride in many.stack)
+        self.quads = many.stride == 1 and many.lines % 4 == 0 and whole
+        self.vectors = self.quads and not self.swapped
+        units = -(-self.lines // 4) if self.quads else self.lines
+        self.width = next((w for w in (32, 16, 8) if units // w * problem.stacks >= 128), 4)
+        if not self.quads and many.step == 1:
+            self.width = min(self.width, 8)
+        self.units = units
+
+    @property
+    def workgroups(self) -> tuple[int, int, int]:
+        """How many workgroups it takes."""
+        groups = -(-self.units // self.width)
+        across = min(groups, 32768)
+        return across, -(-groups // across), self.problem.stacks
+
+    @property
+    def comment(self) -> str:
+        """How the work is divided."""
+        lines = "fours of lines" if self.quads else "lines"
+        return f"{self.width} {lines} for a workgroup, whose invocations divide the terms"
+
+    def text(self) -> str:
+        """The entry point."""
+        teams = INVOCATIONS // self.width
+        vector = "vec4<f32>" if self.quads else "f32"
+        self.few_reader.width, self.many_reader.width = 1, 4 if self.quads else 1
+        along = not self.quads and self.many.step == 1  # neighbours take neighbouring terms
+        line, part = ("lane / {t}u", "lane % {t}u") if along else ("lane % {w}u", "lane / {w}u")
+        across = self.workgroups[0]
+        group = f"(group.y * {across}u + group.x)" if self.workgroups[1] > 1 else "group.x"
+        stack = "group.z" if self.problem.stacks > 1 else "0u"
+        offsets = [stack_offset(m, stack, self.problem.stacks) for m in (self.many, self.few)]
+        multiple = 4 if self.quads else self.many.stride
+        start = f"min(unit, {self.units - 1}u) * {multiple}u"
+        start = start if offsets[0] == "0u" else f"{offsets[0]} + {start}"
+        lines = [
+            f"let unit = {group} * {self.width}u + {line.format(t=teams, w=self.width)};",
+            f"let part = {part.format(t=teams, w=self.width)};",
+            f"let start = {f'({start}) / 4u' if self.quads else start};",
+            f"let few_start = {offsets[1]};",
+            *(f"var sum_{k} = {vector}();" for k in range(self.count)),
+            *self._loop(teams),
+        ]
+        for k in range(self.count):
+            lines += [f"parts[lane] = sum_{k};", "workgroupBarrier();"]
+            half = teams // 2
+            while half:
+                distance = half if along else half * self.width
+                add = f"parts[lane] += parts[lane + {distance}u];"
+                lines += [f"if (part < {half}u) {{", f"    {add}", "}", "workgroupBarrier();"]
+                half //= 2
+            lines += [f"if (part == 0u && unit < {self.units}u) {{", *self._puts(k, stack), "}"]
+            if k + 1 < self.count:
+                lines.append("workgroupBarrier();")
+        return (
+            f"var<workgroup> parts: array<{vector}, {INVOCATIONS}>;\n\n@compute @workgroup_size({INVOCATIONS})\n"
+            "fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {\n"
+            + "".join(f"    {t}\n" for t in lines)
+            + "}\n"
+        )
+
+    def _loop(self, teams: int) -> Iterator[str]:
+        """The products: four terms at a time as far as that goes, so that loads do not wait for each other."""
+        terms = self.problem.terms
+        whole = terms // (4 * teams) * 4 * teams
+        step = self.many.step // 4 if self.quads else self.many.step
+        loops = ((0, whole, 4), (whole, terms, 1))
+        for begin, end, count in loops:
+            if begin == end:
+                continue
+            yield f"for (var term = {begin}u + part; term < {end}u; term += {count * teams}u) {{"
+            at = [f"(term + {c * teams}u)" if c else "term" for c in range(count)]
+            for c in range(count):
+                load = self.many_reader.load(f"start + {at[c]} * {step}u", 4 if self.quads else 1)
+                yield f"    let m{c} = {load};"
+            for k in range(self.count):
+                for c in range(count):
+                    where = f"few_start + {k * self.few.stride}u + {at[c]} * {self.few.step}u"
+                    factor = self.few_reader.load(where, 1)
+                    factor = f"vec4<f32>({factor})" if self.quads else factor
+                    yield f"    sum_{k} = fma({factor}, m{c}, sum_{k});"
+            yield "}"
+
+    def _puts(self, k: int, stack: str) -> list[str]:
+        if self.vectors:
+            return [f"    put({stack}, {k}u, unit * 4u, parts[lane]);"]
+        if not self.quads:
+            where = f"unit, {k}u" if self.swapped else f"{k}u, unit"
+            return [f"    put({stack}, {where}, parts[lane]);"]
+        values = "xyzw"
+        return [f"    put({stack}, unit * 4u + {c}u, {k}u, parts[lane].{values[c]});" for c in range(4)]
+
+
+def grouped(problem: Problem, a: Reader, b: Reader) -> tuple[str, tuple[int, int, int]]:
+    """The entry point that computes one element an invocation, in the order in which they lie, and its workgroups."""
+    shape, kind = problem.layout.shape, problem.layout.kind
+    total = shape[0] * shape[1] * shape[2] * shape[3]
+    groups = -(-total // INVOCATIONS)
+    across = min(groups, 32768)
+    pixels, height = problem.layout.pixels, shape[2] if kind == "nchw" else shape[1]
+    width = pixels // height
+    outputs = problem.rows if kind == "nchw" else problem.columns
+    channels = outputs * problem.stacks
+    if kind == "nchw":
+        channel, pixel, batch = f"at / {pixels}u % {channels}u", f"at % {pixels}u", f"at / {pixels * channels}u"
+    else:
+        channel, pixel, batch = f"at % {channels}u", f"at / {channels}u % {pixels}u", f"at / {channels * pixels}u"
+    image, filter = (problem.right, problem.left) if kind == "nchw" else (problem.left, problem.right)
+    x, w = (b, a) if kind == "nchw" else (a, b)
+    assert isinstance(filter, Matrix)
+    x.width = w.width = 1
+    position = f"batch * {pixels}u + pixel"
+    row, column = ("output", position) if kind == "nchw" else (position, "output")
+    loop = problem.channels * problem.taps > MOST_TAPS
+    products = [
+        line for c in ([None] if loop else range(problem.channels)) for line in _taps(problem, image, filter, x, w, c)
+    ]
+    lines = [
+        f"let at = (group.y * {across}u + group.x) * {INVOCATIONS}u + lane;",
+        f"if (at >= {total}u) {{",
+        "    return;",
+        "}",
+        f"let channel = {channel};",
+        f"let pixel = {pixel};",
+        f"let batch = {batch};",
+        f"let stack = channel / {outputs}u;",
+        f"let output = channel % {outputs}u;",
+        f"let weights = {stack_offset(filter, 'stack', problem.stacks)} + output * {filter.stride}u;",
+        *_origin(image, problem, width),
+        "var sum = 0.0;",
+        *([f"for (var c = 0u; c < {problem.channels}u; c++) {{"] if loop else []),
+        *(("    " if loop else "") + line for line in products),
+        *(["}"] if loop else []),
+        f"put(stack, {row}, {column}, sum);",
+    ]
+    text = (
+        f"@compute @workgroup_size({INVOCATIONS})\n"
+        "fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {\n"
+        + "".join(f"    {line}\n" for line in lines)
+        + "}\n"
+    )
+    return text, (across, -(-groups // across), 1)
+
+
+def _origin(image: Matrix | Window, problem: Problem, width: int) -> list[str]:
+    """Where the window of a position begins."""
+    offset = stack_offset(image, "stack", problem.stacks)
+    if isinstance(image, Matrix):
+        return [f"let origin = {offset} + (batch * {problem.layout.pixels}u + pixel) * {image.stride}u;"]
+    lines = []
+    for axis, text, stride, before in zip(
+        "yx", (f"pixel / {width}u", f"pixel % {width}u"), image.strides, image.before, strict=True
+    ):
+        start = f"i32({text})" if image.transposed else f"i32({text}) * {stride}"
+        shift = before if image.transposed else -before
+        lines.append(f"let {axis} = {start} + {shift};")
+    return [f"let origin = i32(batch * {image.batch}u + {offset});", *lines]
+
+
+def _taps(
+    problem: Problem, image: Matrix | Window, filter: Matrix, x: Reader, w: Reader, channel: int | None
+) -> Iterator[str]:
+    """The products of a channel; of channel `c` if None."""
+    step = f"c * {image.step}u" if channel is None else f"{channel * image.step}u"
+    weight_step = f"c * {filter.step}u" if channel is None else f"{channel * filter.step}u"
+    for tap in range(problem.taps):
+        weight = w.load(f"weights + {weight_step} + {tap * filter.tap}u", 1)
+        if isinstance(image, Matrix):
+            yield f"sum = fma({x.load(f'origin + {step}', 1)}, {weight}, sum);"
+            continue
+        yield "{"
+        conditions = []
+        for axis, n, size, stride, dilation in zip(
+            "yx", divmod(tap, image.kernel[1]), image.size, image.strides, image.dilations, strict=True
+        ):
+            moved = f"{axis} {'-' if image.transposed else '+'} {n * dilation}"
+            if image.transposed and stride > 1:
+                conditions += [f"{moved} >= 0", f"({moved}) % {stride} == 0"]
+                moved = f"({moved}) / {stride}"
+            yield f"    let {axis}_at = {moved};"
+            conditions.append(f"u32({axis}_at) < {size}u")
+        at = f"u32(origin + (y_at * {image.size[1]} + x_at) * {image.pixel}) + {step}"
+        yield f"    if ({' && '.join(conditions)}) {{"
+        yield f"        sum = fma({x.load(at, 1)}, {weight}, sum);"
+        yield "    }"
+        yield "}"
