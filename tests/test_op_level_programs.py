@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import opweave as ow
+from opweave.runtime import constants
 
 CONTEXT = ow.ml.create_context(device="cpu")
 REFERENCE = ow.ml.create_context(device="reference")
@@ -197,8 +198,10 @@ def same(ours: np.ndarray, theirs: np.ndarray) -> None:
 
 
 @pytest.fixture(params=[True, False], ids=["compiled at once", "compiled when it recurs"])
-def compile_now(request: pytest.FixtureRequest) -> Iterator[None]:
+def compile_now(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = ow.ops.compile_now(request.param)
+    monkeypatch.setattr(constants, "RECURRENCES", 1)
+    monkeypatch.setattr(constants, "PATIENCE", 1)
     yield
     ow.ops.compile_now(before)
 
@@ -216,3 +219,132 @@ def test_a_program_gives_what_numpy_gives(context: ow.MLContext, data: st.DataOb
             same(x.numpy(), expected)
         program.values.clear()
         assert all(array.flags.writeable for array in program.arrays)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The same program again and again, while others write to what it reads
+
+
+class Recurring:
+    """A program of a few calls on memory of every kind, which somebody changes between its runs as far as that is allowed."""
+
+    kinds = ("ours", "a result", "NumPy's", "NumPy's, kept", "a tensor", "a constant tensor")
+
+    def __init__(self, draw: Callable[[Any], Any], context: ow.MLContext) -> None:
+        self.draw, self.context = draw, context
+        self.leaves: list[Any] = []
+        self.values: list[np.ndarray] = []
+        self.sources: list[Any] = []
+        self.others: list[tuple[int, Any, np.ndarray, Any]] = []  # that were there before, and may come again
+        self.held = [draw(st.sampled_from(self.kinds)) for _ in range(draw(st.integers(1, 4)))]
+        for k in range(len(self.held)):
+            self.leaves.append(None)
+            self.values.append(np.empty(0))
+            self.sources.append(None)
+            self.replace(k)
+        self.others.clear()
+        # A call works on what came before, and with one of the arrays, to which something may be done first.
+        self.steps: list[tuple[str, str, int]] = []
+        for _ in range(draw(st.integers(1, 4))):
+            name, before = draw(st.sampled_from([*TOGETHER, *ALIKE])), draw(st.sampled_from(["", "", *ALIKE]))
+            self.steps.append((name, before, draw(st.integers(0, len(self.held) - 1))))
+
+    def numbers(self) -> np.ndarray:
+        some = st.sampled_from([0.0, -0.0, 1.0, -1.5, 2.25, -3.0, 0.125, 7.0])
+        return np.array(self.draw(st.lists(some, min_size=9, max_size=9)), "float32").reshape(3, 3)
+
+    def replace(self, k: int) -> None:
+        """Another array in place of one."""
+        if "NumPy" not in self.held[k]:
+            self.others.append((k, self.leaves[k], self.values[k], self.sources[k]))
+        self.leaves[k] = None
+        kind, values = self.held[k], self.numbers()
+        self.values[k] = values
+        if kind == "ours":
+            self.leaves[k] = ow.array(values)
+        elif kind == "a result":
+            self.leaves[k] = ow.ops.abs(ow.array(values))
+            self.values[k] = np.abs(values)
+        elif kind.startswith("NumPy's"):
+            self.sources[k] = values.copy()
+            self.leaves[k] = ow.array(self.sources[k], copy=False) if "kept" in kind else self.sources[k]
+        elif kind == "a tensor":
+            self.sources[k] = self.context.create_tensor("float32", (3, 3), readable=True, writable=True)
+            self.context.write_tensor(self.sources[k], values)
+            self.leaves[k] = ow.array(self.sources[k], copy=False)
+        else:
+            self.leaves[k] = self.context.create_constant_tensor("float32", (3, 3), values)
+
+    def restore(self, _: int) -> None:
+        """An array that was there before."""
+        if self.others:
+            k, *before = self.others.pop(self.draw(st.integers(0, len(self.others) - 1)))
+            self.others.append((k, self.leaves[k], self.values[k], self.sources[k]))
+            self.leaves[k], self.values[k], self.sources[k] = before
+
+    def write(self, k: int) -> None:
+        """Other values in the same memory, where somebody may do that."""
+        if self.held[k] == "NumPy's":
+            values = self.numbers()
+            self.leaves[k][...] = values
+        elif self.held[k] == "NumPy's, kept":
+            values = self.numbers()
+            assert not self.sources[k].flags.writeable
+            self.leaves[k] = None
+            self.sources[k][...] = values
+            self.leaves[k] = ow.array(self.sources[k], copy=False)
+        elif self.held[k] == "a tensor":
+            values = self.numbers()
+            self.context.write_tensor(self.sources[k], values)
+        else:
+            return
+        self.values[k] = values
+
+    def run(self) -> None:
+        expected = self.numbers() if self.draw(st.booleans()) else self.values[0]
+        result = ow.ops.identity(expected)
+        for name, before, k in self.steps:
+            if name in ALIKE:
+                result, expected = ALIKE[name][0](result), ALIKE[name][1](expected)
+                continue
+            leaf, value = self.leaves[k], self.values[k]
+            if before:
+                leaf, value = ALIKE[before][0](ow.array(leaf, copy=False)), ALIKE[before][1](value)
+            result, expected = TOGETHER[name][0](result, leaf), TOGETHER[name][1](expected, value)
+        leaf = None
+        same(result.numpy(), expected)
+        fixed = [value for variant in constants._by_use for value in variant.values]
+        for source in self.sources:  # what can be written is never a constant
+            array = source if source is None or isinstance(source, np.ndarray) else source.memory()
+            assert array is None or not any(np.shares_memory(array, value) for value in fixed)
+
+
+ALIKE = {name: UNARY[name] for name in ("neg", "relu", "tanh", "half", "transpose", "back", "softmax", "gram")}
+TOGETHER: dict[str, tuple[Callable[[Any, Any], Any], Callable[[np.ndarray, np.ndarray], Any]]] = {
+    **{name: BINARY[name] for name in ("add", "mul", "max")},
+    "matmul": (lambda x, y: clipping(x @ y), lambda x, y: clipped(x @ y)),
+}
+
+
+@pytest.mark.parametrize("context", [CONTEXT, REFERENCE], ids=["cpu", "reference"])
+@settings(max_examples=80, deadline=None)
+@given(data=st.data())
+def test_a_program_that_recurs_sees_what_is_written_between_its_runs(
+    context: ow.MLContext, data: st.DataObject
+) -> None:
+    recurrences, constants.RECURRENCES = constants.RECURRENCES, 2
+    before = ow.ops.compile_now()
+    constants._by_use.clear()
+    try:
+        with context:
+            program = Recurring(data.draw, context)
+            for _ in range(data.draw(st.integers(3, 6))):
+                for _ in range(data.draw(st.integers(1, 4))):
+                    program.run()
+                what = data.draw(st.sampled_from(["nothing", "write", "replace", "restore"]))
+                k = data.draw(st.integers(0, len(program.held) - 1))
+                if what != "nothing":
+                    getattr(program, what)(k)
+    finally:
+        ow.ops.compile_now(before)
+        constants.RECURRENCES = recurrences

@@ -85,11 +85,10 @@ def array(values: Any, data_type: DataType | None = None, *, copy: bool = True) 
             return adopt(context, made, desc, code_of(desc))
     else:
         made, data_type = _from_numbers(values, data_type)
-    if data_type is not None:
-        made = made.astype(data_type, copy=False)
-    desc = check_desc(describe(made, "values"), context.backend.max_byte_length, "values")
-    own = memory.empty(desc)
-    memory.copy(own, made, "array()")
+    desc = describe(made, "values") if data_type is None else Desc(data_type, made.shape)
+    own = memory.empty(check_desc(desc, context.backend.max_byte_length, "values"))
+    np.copyto(own, made, casting="unsafe")  # which converts on the way
+    memory.copies.add(own.nbytes, "array()")
     return Array(context, desc, code_of(desc), array=own)
 
 
@@ -213,7 +212,8 @@ class Borrowed(Array):
 
     def _is_immutable(self) -> bool:
         tensor = self._tensor()
-        return tensor is not None and tensor._constant and not tensor.destroyed
+        is_on_host = isinstance(self._array, np.ndarray)
+        return is_on_host and tensor is not None and tensor._constant and not tensor.destroyed
 
     def tell(self, who: Any) -> None:
         """Call `who.release()` when the tensor is destroyed."""

@@ -39,8 +39,9 @@ VARIANTS = 8
 SHARE = 4
 """Constants take at most one part in so many of the machine's memory, since engines keep packed copies of them."""
 
-FOLDED = frozenset({"dequantize_linear"})
-"""Operations whose first operand may be a weight although they have others."""
+INEXACT = frozenset({"dequantize_linear"})
+"""Operations whose operands stay inputs: where quantized weights are constants, ONNX Runtime multiplies them with activations
+in eight bits, and results would be others from one read to the next."""
 
 _gone: deque[Specialised] = deque()
 _by_use: OrderedDict[Specialised, None] = OrderedDict()
@@ -239,15 +240,11 @@ def candidates(plan: Plan, leaves: Sequence[Array]) -> tuple[int, ...]:
     roots: dict[tuple[int, int], frozenset[int]] = {(-1, k): frozenset({k}) for k in range(len(leaves))}
     for number, (template, refs) in enumerate(zip(plan.templates, plan.refs, strict=True)):
         arrays = [operand for operand in refs if not (operand[0] < 0 and operand[1] in found)]
-        of_one = len(set(arrays)) == 1 or template.op.name in FOLDED
-        together: frozenset[int] = frozenset()
-        if of_one and all(operand in roots for operand in arrays):
-            together = together.union(*[roots[operand] for operand in arrays])
-        if together:
-            roots.update({(number, k): together for k in range(len(template.descs))})
+        if len(set(arrays)) == 1 and arrays[0] in roots and template.op.name not in INEXACT:
+            roots.update({(number, k): roots[arrays[0]] for k in range(len(template.descs))})
     numbers = frozenset(found)
     for template, refs in zip(plan.templates, plan.refs, strict=True):
-        if not _has_kernels(template):  # kernels of users gain nothing
+        if not _has_kernels(template) and template.op.name not in INEXACT:  # kernels of users gain nothing
             for operand in _ordered(template, refs)[1:]:
                 found |= roots.get(operand, frozenset())
     return tuple(sorted(found)) if found > numbers else ()
@@ -273,7 +270,7 @@ def _worked_on(plan: Plan, fixed: set[int], numbers: set[int]) -> frozenset[int]
         if not refs or not all(operand in roots for operand in refs):
             continue
         arrays = [operand for operand in dict.fromkeys(_ordered(template, refs)) if roots[operand]]
-        if len(arrays) > 1 and template.op.name not in FOLDED:
+        if len(arrays) > 1:
             return roots[arrays[0]]
         together: frozenset[int] = frozenset().union(*[roots[operand] for operand in refs])
         roots.update({(number, k): together for k in range(len(template.descs))})

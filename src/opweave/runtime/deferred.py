@@ -100,6 +100,7 @@ class Record:
         dropped: how many results nobody could ask for.
         seconds: how long it took.
         copies: how many copies of tensors were made.
+        constants: how many inputs were constants of what ran, since they had been the same for some time.
     """
 
     calls: tuple[str, ...]
@@ -109,6 +110,7 @@ class Record:
     dropped: int
     seconds: float
     copies: int
+    constants: int = 0
 
     def __str__(self) -> str:
         lines = [
@@ -169,15 +171,16 @@ def _run(context: MLContext, wanted: Sequence[Array]) -> None:
     outputs = [array._room() for _, _, array in kept]
     if len(nodes) == 1:
         _run_alone(context, nodes[0], kept, outputs)
-        whole = False
+        constants = None
     else:
-        whole = _run_together(context, nodes, kept, outputs)
+        constants = _run_together(context, nodes, kept, outputs)
     dropped = sum([len(node.outputs) for node in nodes]) - len(kept)
     statistics.values += len(kept)
     statistics.dropped += dropped
     if _profiles:
         took = perf_counter() - start
-        record = Record.of(nodes, kept, asked, whole, dropped, took, memory.copies.count - copies)
+        numbers = dropped, took, memory.copies.count - copies, constants or 0
+        record = Record.of(nodes, kept, asked, constants is not None, *numbers)
         for records in _profiles:
             records.append(record)
     for (_, _, array), value in zip(kept, outputs, strict=True):
@@ -235,8 +238,12 @@ def _run_alone(context: MLContext, node: Pending, kept: Sequence[Kept], outputs:
 
 def _run_together(
     context: MLContext, nodes: Sequence[Pending], kept: Sequence[Kept], outputs: Sequence[np.ndarray]
-) -> bool:
-    """Run several calls: as one graph if that is compiled, else one after the other; says whether it was one graph."""
+) -> int | None:
+    """Run several calls, as one graph if that is compiled, else one after the other.
+
+    Returns:
+        How many inputs were constants of the graph; None if it was not one.
+    """
     signature, leaves = _signature(context, nodes, kept)
     inputs = [array._values() for array in leaves]
     executable, given = None, None
@@ -244,14 +251,14 @@ def _run_together(
         executable, given = _compiled(_entry(signature), partial(Plan, context, nodes, kept), leaves, inputs)
     if executable is None:
         _one_by_one(context, Plan(context, nodes, kept), nodes, inputs, outputs)
-        return False
+        return None
     try:
         executable.run(_named("x", inputs) if given is None else given, _named("y", outputs))
     except MLError as error:
         _locate_in(error, nodes)
         raise
     statistics.graphs += 1
-    return True
+    return 0 if given is None else len(inputs) - len(given)
 
 
 def _compiled(
