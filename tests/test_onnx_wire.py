@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import opweave as ow
 from opweave import memory
-from opweave.onnx.model import LARGE_BYTES, Model
+from opweave.onnx.model import LARGE_BYTES, SMALL_BYTES, Model
 from opweave.onnx.wire import HERE, LEAST_BYTES, without_weights
 
 ROWS = LARGE_BYTES // 4096 + 1
@@ -68,10 +68,15 @@ def test_weights_in_a_file_are_used_from_where_they_are(tmp_path: Path, shift: i
     model = Model.load(path)
     data, weights = path.read_bytes(), dict(model.weights)
     files = memory.mapped_files()
-    for name, wanted in (("w", WEIGHTS), ("b", np.arange(ROWS, dtype=np.float32))):
-        np.testing.assert_array_equal(weights[name], wanted)
-        found = memory.find_in_files(weights[name], files)
-        assert found == (str(path), data.index(wanted.tobytes()))
+    np.testing.assert_array_equal(weights["w"], WEIGHTS)
+    assert memory.find_in_files(weights["w"], files) == (str(path), data.index(WEIGHTS.tobytes()))
+
+
+def test_small_weights_are_read_so_that_none_of_their_neighbours_are_mapped(tmp_path: Path) -> None:
+    weights = dict(Model.load(written(tmp_path, product())).weights)
+    assert LEAST_BYTES < weights["b"].nbytes <= SMALL_BYTES < weights["w"].nbytes
+    np.testing.assert_array_equal(weights["b"], np.arange(ROWS))
+    assert memory.find_in_files(weights["b"], memory.mapped_files()) is None
 
 
 @pytest.mark.parametrize("shift", range(4))

@@ -37,6 +37,10 @@ LARGE_BYTES = 2**20
 """Models from this size are read without their weights, and their files are mapped into memory."""
 
 
+SMALL_BYTES = 4096
+"""Weights up to this size are copied from mapped files: where one is looked at, many pages around it come along and stay."""
+
+
 @dataclass(frozen=True)
 class _Mapped:
     """A file that is mapped into memory, and its state at that time."""
@@ -164,13 +168,18 @@ class Model:
             weights.append((tensor.name, self.array(tensor)))
             if self._owned:
                 tensor.ClearField("raw_data")  # the array has a copy of its own
+        for mapped in self._mapped():
+            mapped.forget()
         if not isinstance(self._here, _Mapped):
             self._here = None  # likewise
         return weights + [(sparse.values.name, self.dense(sparse)) for sparse in graph.sparse_initializer]
 
+    def _mapped(self) -> list[_Mapped]:
+        return [*self._files.values(), *([self._here] if isinstance(self._here, _Mapped) else [])]
+
     def _check_files(self) -> None:
         """Require that the files with weights are what they were when they were mapped."""
-        for mapped in [*self._files.values(), *([self._here] if isinstance(self._here, _Mapped) else [])]:
+        for mapped in self._mapped():
             if mapped.changed():
                 raise DataError(f"{mapped.path} has changed since the model was read; its weights are needed again")
 
@@ -327,7 +336,8 @@ class Model:
         if offset < 0 or length < 0 or offset + length > len(whole):
             name = found.path.name if isinstance(found, _Mapped) else "of the model"
             raise DataError(f"{where} end beyond the file {name}: {offset} + {length} of {len(whole)} bytes")
-        return whole[offset : offset + length]
+        data = whole[offset : offset + length]
+        return memoryview(bytes(data)) if isinstance(found, _Mapped) and length <= SMALL_BYTES else data
 
     def _file(self, location: str, where: str) -> _Mapped:
         """A file in the model's folder."""
