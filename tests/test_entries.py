@@ -6,6 +6,7 @@ import subprocess
 import sys
 import zipfile
 from importlib.metadata import DistributionFinder, entry_points as reference
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,15 @@ def test_packages_that_a_finder_of_somebody_knows(tmp_path: Path, monkeypatch: p
 def test_devices_are_listed_without_importlib_metadata() -> None:
     code = "import sys, opweave.backends as b; b.find_device('cpu'); print('importlib.metadata' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+@pytest.mark.skipif(find_spec("wgpu") is None, reason="wgpu is not installed")
+@pytest.mark.parametrize(("nodes", "looked"), [((), "False"), (("/dev/null",), "True")])
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows its hardware as files")
+def test_adapters_are_looked_at_only_where_there_may_be_hardware(nodes: tuple[str, ...], looked: str) -> None:
+    code = (
+        f"import sys, opweave as ow; from opweave.backends.webgpu import adapters; adapters.NODES = {nodes!r};"
+        "ow.ml.create_context(); print('wgpu' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == looked

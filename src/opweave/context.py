@@ -137,7 +137,7 @@ class ML:
 
 def _choose(power_preference: PowerPreference, accelerated: bool) -> str:
     """The name of the device that suits the preferences best; power preference comes first, as the specification says."""
-    devices = backends.devices()
+    devices = backends.default_devices()
     order = {"low-power": ["npu", "gpu", "cpu"], "high-performance": ["gpu", "npu", "cpu"]}
     kinds = order.get(power_preference, ["gpu", "npu", "cpu"]) if accelerated else ["cpu", "npu", "gpu"]
     available = [device for device in devices if device.available]

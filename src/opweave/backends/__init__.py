@@ -185,6 +185,10 @@ class Backend(ABC):
     def devices(self) -> list[Device]:
         """The devices that it can drive here, and those it could with something more installed."""
 
+    def by_default(self) -> bool:
+        """Whether a context may get one of its devices without its name; asked before `devices`, which can take long."""
+        return True
+
     @abstractmethod
     def compile(
         self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True
@@ -265,6 +269,11 @@ def devices() -> list[Device]:
     'reference'
     """
     return [device for backend in _ordered() for device in backend.devices()]
+
+
+def default_devices() -> list[Device]:
+    """Those of the back ends that contexts may get without a name."""
+    return [device for backend in _ordered() if backend.by_default() for device in backend.devices()]
 
 
 def _ordered() -> list[Backend]:

@@ -42,6 +42,9 @@ class WebGPU(Backend):
     def devices(self) -> list[Device]:
         return adapters.devices(self.name)
 
+    def by_default(self) -> bool:
+        return adapters.may_have_hardware()
+
     def open(self, device: Device, power_preference: PowerPreference) -> Backend:
         from .engine import Engine
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from glob import glob
 from typing import TYPE_CHECKING, Any
 
 from ...errors import NotSupportedError, import_extra
@@ -31,6 +32,9 @@ WANTED_LIMITS = (
 )
 """Limits of which a device gets all that its adapter has; wgpu gives it the least that WebGPU promises otherwise."""
 
+NODES = ("/dev/dri/renderD*", "/dev/nvidia*", "/dev/dxg", "/dev/kgsl-3d*", "/dev/mali*")
+"""Where Linux shows hardware that drivers of Vulkan use."""
+
 PURPOSE = "running on WebGPU devices"
 
 
@@ -42,6 +46,13 @@ def is_installed() -> bool:
         return importlib.util.find_spec("wgpu") is not None
     except ImportError:
         return False
+
+
+def may_have_hardware() -> bool:
+    """Whether there may be an adapter that is none of software; to look at them takes 80 MiB."""
+    if not is_installed():
+        return False
+    return sys.platform != "linux" or any(glob(pattern) for pattern in NODES)
 
 
 @contextmanager
