@@ -1,4 +1,4 @@
-"""Index expressions of operations: what they say, evaluated with NumPy, agrees with the reference. No device is needed."""
+"""Index expressions of operations: what they say, evaluated with NumPy, agrees with the reference; so do their kernels."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from samples import SAMPLES, Call, Make, type_choices
 from test_agreement import REFERENCE, assert_agree, outputs_of, record, run
+from webgpu_device import gpu_context
 
 from opweave.backends.webgpu.rules import RULES, Scatter, lower
 from opweave.expr import Array, compute, trace
@@ -104,6 +105,20 @@ def test_rule_agrees_with_reference(op: Op[..., Any], types: dict[str, str]) -> 
     @given(st.data())
     def agree(data: st.DataObject) -> None:
         check(op, SAMPLES[op].make(Make(data.draw, types)))
+
+    agree()
+
+
+@pytest.mark.parametrize(("op", "types"), rows())
+def test_kernels_agree_with_reference(op: Op[..., Any], types: dict[str, str]) -> None:
+    """On an adapter, of software if there is one."""
+    context = gpu_context()
+
+    @settings(few, max_examples=3)
+    @given(st.data())
+    def agree(data: st.DataObject) -> None:
+        call = SAMPLES[op].make(Make(data.draw, types))
+        assert_agree(SAMPLES[op], call, run(context, op, call), run(REFERENCE, op, call))
 
     agree()
 
