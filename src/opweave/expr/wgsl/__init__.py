@@ -5,6 +5,7 @@ Nothing here needs a device: text comes out, with what is to be bound where, and
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -45,10 +46,12 @@ class Kernel:
 
     Attributes:
         title: what it computes, for tables.
-        source: the WGSL module; its entry point is `main`.
+        source: the WGSL module.
         bindings: what stands at `@group(0) @binding(k)`, in order.
         writes: whether it writes each of them; those it only reads are declared `read`.
         workgroups: how many to dispatch in each dimension.
+        entry_point: the function that is called.
+        explain: what makes a message for users of what the device's compiler says; None where they wrote none of the WGSL.
     """
 
     title: str
@@ -56,6 +59,8 @@ class Kernel:
     bindings: tuple[Buffer, ...]
     writes: tuple[bool, ...]
     workgroups: tuple[int, int, int]
+    entry_point: str = "main"
+    explain: Callable[[str], str] | None = None
 
 
 from .kernels import kernels, scatter, unsupported  # noqa: E402 — they need the classes above

@@ -141,8 +141,8 @@ def cast(text: str, source: Type, target: Type) -> str:
         return called(f"to_{short}", (text,))
     if target == "float16":
         return f"rounded_to_half(f32({text}))"
-    if to == "u64" and computed(source) == "i32":
-        text = f"i64({text})"  # which keeps the sign
+    wider = {("i32", "u64"): "i64", ("u32", "i64"): "u64"}.get((computed(source), to))
+    text = f"{wider}({text})" if wider else text  # wider first: the sign is that of the source
     converted = text if computed(source) == to else f"{to}({text})"
     return converted if source == target else wrapped(converted, target)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ...dtypes import FLOATS, INFO, DataType
@@ -80,7 +81,7 @@ def unsupported(program: Program, features: Features) -> str:
         for node in walk(root):
             if node.type in ("int64", "uint64") and not features.int64:
                 return f"{program.name}: the device has no {node.type}"
-    for kernel in kernels(program, features):
+    for kernel in _planned(program, features):
         if len(kernel.bindings) > features.max_buffers:
             count = len(kernel.bindings)
             return f"{program.name}: {kernel.title} takes {count} buffers, the device has {features.max_buffers}"
@@ -98,7 +99,12 @@ def kernels(program: Program, features: Features) -> list[Kernel]:
         First those that compute the arrays stored on the way (which may be more than the program's, and are bound like
         those), then those of the outputs. What is bound but no input of the program is written by a kernel before.
     """
-    return _Plan(program, features).kernels
+    return list(_planned(program, features))
+
+
+@lru_cache(4)
+def _planned(program: Program, features: Features) -> tuple[Kernel, ...]:
+    return tuple(_Plan(program, features).kernels)
 
 
 class _Plan:

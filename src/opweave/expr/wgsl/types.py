@@ -58,7 +58,9 @@ def zero(type: str) -> str:
 
 
 def is_plain(value: float, type: Type) -> bool:
-    """Whether a number can be written as a literal: is finite, normal, and not -0."""
+    """Whether a number can be written as a literal: a float that is finite, normal, and not -0; not the least int64."""
+    if type == "int64":
+        return value != INFO["int64"].lowest
     if type not in FLOATS or (value == 0 and math.copysign(1, value) > 0):
         return True
     return 2.0**-126 <= abs(rounded(value)) < math.inf
@@ -71,8 +73,10 @@ def rounded(value: float) -> float:
     return float(struct.unpack("<f", struct.pack("<f", value))[0])
 
 
-def bits(value: float) -> str:
-    """The bits of a number as float32, a u32 literal."""
+def bits(value: int | float, type: Type) -> str:
+    """The bits of a number, a literal of an unsigned integer."""
+    if type == "int64":
+        return f"{int(value) & 2**64 - 1}lu"
     return f"0x{struct.unpack('<I', struct.pack('<f', rounded(value)))[0]:08x}u"
 
 
@@ -84,9 +88,10 @@ def literal(value: int | float | bool, type: Type) -> str:
         return _float(rounded(value))
     target = computed(type)
     whole = int(value)
-    if target == "i64" and whole == INFO["int64"].lowest:
-        return f"({whole + 1}li - 1li)"  # a literal is a positive number with a sign before it
-    return f"{whole}{SUFFIXES[target]}"
+    suffix = SUFFIXES[target] or "i" * (whole < 0)
+    if target == "i32" and whole == INFO["int32"].lowest:
+        return f"({whole + 1}i - 1i)"  # a literal is a positive number with a sign before it
+    return f"{whole}{suffix}"
 
 
 def _float(value: float) -> str:

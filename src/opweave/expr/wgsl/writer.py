@@ -109,9 +109,10 @@ class Module:
         plain = is_plain(value, type)
         if plain and not opaque:
             return literal(value, type)
-        wgsl, text = (computed(type), literal(value, type)) if plain else ("u32", bits(value))
+        pattern = "u64" if type == "int64" else "u32"
+        wgsl, text = (computed(type), literal(value, type)) if plain else (pattern, bits(value, type))
         name = self._constants.setdefault((wgsl, text), f"c{len(self._constants)}")
-        return name if plain else f"bitcast<f32>({name})"
+        return name if plain else f"bitcast<{computed(type)}>({name})"
 
     def text(self, body: str, workgroup_size: tuple[int, int, int]) -> str:
         """The module: bindings, the functions and variables that it needs, and `main`.
@@ -319,7 +320,10 @@ class Block:
         if isinstance(node, Index):
             return self._sum((0, {node: 1}), made)
         if isinstance(node, Load):
-            return self.module.load(node.source, self._sum(self._place(node), made, unsigned=True))
+            flat = self._sum(self._place(node), made, unsigned=True)
+            if self.module.layout(node.source).lanes > 1 and not _is_simple(flat):
+                flat = self._let(flat, self._depth(node))  # it is needed twice
+            return self.module.load(node.source, flat)
         if isinstance(node, Reduce):
             return self._reduced(node, uses)
         if _is_sum(node):
@@ -499,7 +503,7 @@ class Block:
 
     def _gathered(self, state: _State) -> None:
         """Reduce what the invocations of a team have found, in shared memory; all of them know the result."""
-        memory = [self._memory(type) for type in state.types]
+        memory = [self._memory(f"shared_{'at' if k else type}", type) for k, type in enumerate(state.types)]
         self.add(*(f"{m}[lane] = {name};" for m, name in zip(memory, state.names, strict=True)))
         self.add("workgroupBarrier();")
         other = [f"{m}[lane + stride]" for m in memory]
@@ -515,9 +519,8 @@ class Block:
             "workgroupBarrier();",
         )
 
-    def _memory(self, type: str) -> str:
+    def _memory(self, name: str, type: str) -> str:
         """Memory of the team for a value of each invocation."""
-        name = f"shared_{type}"
         declaration = f"var<workgroup> {name}: array<{type}, {self.team}>;"
         if declaration not in self.module.shared:
             self.module.shared.append(declaration)

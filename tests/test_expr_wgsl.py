@@ -1,0 +1,534 @@
+"""Expressions as WGSL, run on the first Vulkan adapter, against those evaluated with NumPy."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pytest
+from expr_programs import Case, programs
+from hypothesis import HealthCheck, Phase, given, settings
+
+import opweave.expr as ex
+from opweave.dtypes import ANY, DataType
+from opweave.expr import Array, ir, trace
+from opweave.expr.array import apply
+from opweave.expr.evaluate import evaluate
+from opweave.expr.wgsl import Block, Buffer, Features, Kernel, Module, kernels, mathematics, scatter, unsupported
+from opweave.graph import Desc
+
+ALL = Features(float16=True, int64=True, max_buffers=16)
+PACKED = Features(float16=False, int64=True, max_buffers=16)
+
+
+@lru_cache
+def device(features: Features = ALL) -> Any:
+    """The device of the tests, which has what `features` say."""
+    os.environ.setdefault("XDG_RUNTIME_DIR", "/tmp")  # Mesa says so much without it
+    wgpu = pytest.importorskip("wgpu", reason="needs the extra webgpu")
+    adapters = [a for a in wgpu.gpu.enumerate_adapters_sync() if a.info["backend_type"] == "Vulkan"]
+    if not adapters:
+        pytest.skip("no Vulkan adapter")
+    wanted = ["shader-int64"] + ["shader-f16"] * features.float16
+    missing = [name for name in wanted if name not in adapters[0].features]
+    if missing:
+        pytest.skip(f"{adapters[0].info['device']} lacks {', '.join(missing)}")
+    limits = {"max-storage-buffers-per-shader-stage": features.max_buffers}
+    return adapters[0].request_device_sync(required_features=wanted, required_limits=limits)
+
+
+class Runner:
+    """Runs kernels on arrays."""
+
+    def __init__(self, features: Features = ALL) -> None:
+        import wgpu
+
+        self.device = device(features)
+        usage = wgpu.BufferUsage
+        self.usage = usage.STORAGE | usage.COPY_SRC | usage.COPY_DST
+        self.buffers: dict[Buffer, Any] = {}
+
+    def fill(self, buffer: Buffer, array: np.ndarray | None = None) -> None:
+        """Memory for a buffer; without an array, it holds nonsense."""
+        padded = np.full(max(4, -(-buffer.desc.byte_length // 4) * 4), 0xAB, np.uint8)
+        if array is not None:
+            padded[: array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        self.buffers[buffer] = self.device.create_buffer_with_data(data=padded, usage=self.usage)
+
+    def run(self, made: Sequence[Kernel]) -> None:
+        encoder = self.device.create_command_encoder()
+        for kernel in made:
+            for buffer in kernel.bindings:
+                if buffer not in self.buffers:
+                    self.fill(buffer)
+            module = self.device.create_shader_module(code=kernel.source)
+            pipeline = self.device.create_compute_pipeline(
+                layout="auto", compute={"module": module, "entry_point": "main"}
+            )
+            entries = [
+                {"binding": k, "resource": {"buffer": self.buffers[buffer]}} for k, buffer in enumerate(kernel.bindings)
+            ]
+            group = self.device.create_bind_group(layout=pipeline.get_bind_group_layout(0), entries=entries)
+            step = encoder.begin_compute_pass()
+            step.set_pipeline(pipeline)
+            step.set_bind_group(0, group)
+            step.dispatch_workgroups(*kernel.workgroups)
+            step.end()
+        self.device.queue.submit([encoder.finish()])
+
+    def result(self, buffer: Buffer) -> np.ndarray:
+        data = np.frombuffer(self.device.queue.read_buffer(self.buffers[buffer]), np.uint8)
+        desc = buffer.desc
+        return data[: desc.byte_length].view(desc.data_type).reshape(desc.shape)
+
+
+def run_program(program: ir.Program, arrays: Sequence[np.ndarray], features: Features = ALL) -> list[np.ndarray]:
+    assert unsupported(program, features) == ""
+    runner = Runner(features)
+    for source, array in zip(program.inputs, arrays, strict=True):
+        runner.fill(source, array)
+    runner.run(kernels(program, features))
+    return [runner.result(output) for output in program.outputs]
+
+
+def program_of(function: Callable[..., Any], *arrays: np.ndarray) -> ir.Program:
+    return trace(function, "sample", [Desc(a.dtype.name, a.shape) for a in arrays])  # type: ignore[arg-type]
+
+
+def run(function: Callable[..., Any], *arrays: np.ndarray, features: Features = ALL) -> list[np.ndarray]:
+    return run_program(program_of(function, *arrays), arrays, features)
+
+
+def witness(program: ir.Program, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    expected = [np.zeros(o.desc.shape, o.desc.data_type) for o in program.outputs]
+    evaluate(program, arrays, expected)
+    return expected
+
+
+def sources(function: Callable[..., Any], *descs: Desc, features: Features = ALL) -> list[str]:
+    return [kernel.source for kernel in kernels(trace(function, "sample", descs), features)]
+
+
+def assert_close(actual: np.ndarray, expected: np.ndarray, rtol: float, atol: float = 1.2e-38) -> None:
+    """Integers are the same, floats close; what is denormal may be 0."""
+    if actual.dtype.kind != "f":
+        np.testing.assert_array_equal(actual, expected)
+    else:
+        with np.errstate(all="ignore"):
+            np.testing.assert_allclose(actual.astype(np.float64), expected.astype(np.float64), rtol=rtol, atol=atol)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Programs
+
+
+@pytest.mark.parametrize("features", [ALL, PACKED], ids=["f16", "packed"])
+@settings(
+    max_examples=80,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+@given(case=programs())
+def test_programs_agree_with_numpy(features: Features, case: Case) -> None:
+    program = case.program()
+    for a, e in zip(run_program(program, case.arrays, features), witness(program, case.arrays), strict=True):
+        rtol, atol = (1e-6, 1.2e-38) if case.exact else (1e-3, 1e-6)
+        assert_close(a, e, rtol if a.dtype != "float16" or case.exact else 2e-3, atol)
+
+
+# How many elements, and which axes are reduced, so that all forms of kernels take part.
+REDUCED: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+    ((7,), (0,)),
+    ((3, 40), (1,)),
+    ((40, 6), (0,)),
+    ((5, 1, 700), (2,)),
+    ((2, 300, 5), (1,)),
+    ((5000, 40), (1,)),
+    ((64, 4100), (0,)),
+    ((40_003,), (0,)),
+    ((3, 60, 700), (1, 2)),
+    ((2, 3, 41, 43), (0, 2, 3)),
+]
+
+
+@pytest.mark.parametrize(("shape", "axes"), REDUCED)
+@pytest.mark.parametrize("data_type", ["float32", "int8", "float16"])
+def test_reductions(shape: tuple[int, ...], axes: tuple[int, ...], data_type: DataType) -> None:
+    x = np.random.default_rng(0).integers(-9, 9, shape).astype(data_type)
+
+    def function(x: Array) -> tuple[Array, ...]:
+        centred = x - ex.reduce_max(x, axes, keep_dimensions=True)
+        total = ex.reduce_sum(x, axes) if data_type == "int8" else ex.cast(ex.reduce_sum(x, axes), "float32")
+        return total, ex.reduce_min(x, axes), centred, ex.arg_max(x, axes[-1]), ex.arg_min(x, axes[-1])
+
+    program = program_of(function, x)
+    for actual, expected in zip(run_program(program, [x]), witness(program, [x]), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize(("shape", "axes"), [((5, 700), (1,)), ((40_003,), (0,)), ((300, 9000), (0,))])
+def test_reductions_of_special_numbers(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    plain = rng.integers(-2, 3, shape).astype(np.float32)
+    x = np.where(rng.random(shape) < 0.001, np.float32(np.nan), plain)
+    for array in (x, plain, np.full(shape, -np.inf, np.float32), np.full(shape, np.nan, np.float32)):
+        program = program_of(
+            lambda x: (
+                ex.reduce_max(x, axes),
+                ex.reduce_min(x, axes),
+                *(f(x, axes[0]) for f in (ex.arg_max, ex.arg_min)),
+            ),
+            array,
+        )
+        for actual, expected in zip(run_program(program, [array]), witness(program, [array]), strict=True):
+            np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (64, 1000), (1000, 64), (200_003,), (7, 40, 33), (2, 65_600)])
+@pytest.mark.parametrize("axis", [0, -1])
+def test_normalisations(shape: tuple[int, ...], axis: int) -> None:
+    def softmax(x: Array) -> tuple[Array, ...]:
+        e = ex.exp(x - ex.reduce_max(x, [axis], keep_dimensions=True))
+        mean = ex.reduce_mean(x, [axis], keep_dimensions=True)
+        return e / ex.reduce_sum(e, [axis], keep_dimensions=True), x - mean, ex.arg_max(x, axis), ex.reduce_sum(x)
+
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    soft, centred, position, total = run(softmax, x)
+    wide = x.astype(np.float64)
+    e = np.exp(wide - wide.max(axis, keepdims=True))
+    np.testing.assert_allclose(soft, e / e.sum(axis, keepdims=True), rtol=2e-6)
+    np.testing.assert_allclose(centred, wide - wide.mean(axis, keepdims=True), atol=2e-6)
+    np.testing.assert_array_equal(position, x.argmax(axis))
+    np.testing.assert_allclose(total, wide.sum(), atol=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(50,), (5000, 4), (1, 12_345), (300_007,)])
+def test_sums_are_accurate(shape: tuple[int, ...]) -> None:
+    x = np.random.default_rng(0).random(shape, np.float32)
+    (y,) = run(lambda x: ex.reduce_sum(x, [0 if x.shape[0] > 1 else 1]), x)
+    exact = x.astype(np.float64).sum(0 if shape[0] > 1 else 1)
+    assert np.max(np.abs(y - exact) / exact) <= 3e-7
+
+
+@pytest.mark.parametrize("data_type", ["float32", "uint8", "float16", "int64"])
+@pytest.mark.parametrize("shape", [(), (1,), (17,), (257, 263), (70_000, 3), (5, 1, 7, 401)])
+def test_sizes(shape: tuple[int, ...], data_type: DataType) -> None:
+    x = np.random.default_rng(0).integers(0, 99, shape).astype(data_type)
+    row = np.ascontiguousarray(x[..., :1]) if shape else x
+    for features in (ALL, PACKED):
+        (y,) = run(lambda x, r: x * 2 + r, x, row, features=features)
+        np.testing.assert_array_equal(y, x * 2 + row)
+
+
+def test_more_workgroups_than_one_dimension_has() -> None:
+    features = Features(max_workgroups=3)
+    x = np.arange(9999, dtype=np.float32)
+    (y,) = run(lambda x: x + 1, x, features=features)
+    np.testing.assert_array_equal(y, x + 1)
+    rows = np.random.default_rng(0).integers(0, 9, (25, 64)).astype(np.float32)
+    (total,) = run(lambda x: ex.reduce_sum(x, [1]), rows, features=features)
+    np.testing.assert_array_equal(total, rows.sum(1))
+    (kernel,) = kernels(program_of(lambda x: x + 1, np.zeros(256 * 10, np.float32)), features)
+    assert math.prod(kernel.workgroups) >= 10
+    assert max(kernel.workgroups) <= 3
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Functions
+
+
+def special(data_type: str) -> np.ndarray:
+    """Numbers at which functions go wrong."""
+    dtype = np.dtype(data_type)
+    if dtype.kind != "f":
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        wanted = [low, low + 1, high, high - 1, -7, -2, -1, 0, 1, 2, 3, 5, 7, 8, 31, 32, 33, 63, 64]
+        return np.array([v for v in wanted if low <= v <= high], dtype)
+    whole = [*(2.0**k for k in (7, 8, 15, 16, 31, 32, 63, 64)), 65504, 65519.9, 65520, 255.5, 3e38, 1e-7]
+    values = [0, 0.5, 1, 1.5, 2.5, 127.5, 88.8, 104, *whole, math.inf, math.nan]
+    with np.errstate(over="ignore"):
+        return np.array([*values, *(-v for v in values)]).astype(dtype)
+
+
+def errors(actual: np.ndarray, exact: np.ndarray, dtype: Any = np.float32) -> np.ndarray:
+    """The difference in units in the last place; 0 where both are NaN, the same infinity, or denormal."""
+    limits = np.finfo(dtype)
+    with np.errstate(all="ignore"):
+        rounded = exact.astype(dtype)
+        unit = np.spacing(np.minimum(np.abs(rounded), limits.max)).astype(np.float64)
+        difference = np.abs(actual.astype(np.float64) - exact) / np.maximum(unit, float(limits.smallest_subnormal))
+    same = (actual == rounded.astype(actual.dtype)) | (np.isnan(actual) & np.isnan(exact))
+    difference[same & ~np.isfinite(rounded)] = 0
+    least = float(np.finfo(np.float32).smallest_normal)
+    difference[(np.abs(exact) <= least) & (np.abs(actual) <= least)] = 0
+    return np.where(np.isnan(difference), math.inf, difference)
+
+
+@pytest.mark.parametrize("data_type", ANY)
+def test_all_functions_at_special_values(data_type: DataType) -> None:
+    values = special(data_type)
+    a, b = (grid.ravel() for grid in np.meshgrid(values, values))
+    names = [name for name, function in ir.FUNCTIONS.items() if data_type in function.types and name != "where"]
+    targets = [t for t in ANY if t != data_type]
+
+    def function(x: Array, y: Array) -> tuple[Array, ...]:
+        calls = [apply(name, *(x, y)[: ir.FUNCTIONS[name].arity]) for name in names]
+        less, same = x < y, x == y
+        logic = [less & same, less | same, less ^ same, ~less, less == same, less <= same, ex.where(less, x, y)]
+        return (*calls, *(ex.cast(x, target) for target in targets), *logic, ex.cast(less, data_type))
+
+    labels = [*names, *targets, *["logic"] * 8]
+    program = program_of(function, a, b)
+    results = zip(labels, run_program(program, (a, b)), witness(program, (a, b)), strict=True)
+    for label, actual, expected in results:
+        if actual.dtype.kind == "f":
+            ulps = errors(actual.astype(np.float32), expected.astype(np.float64), actual.dtype)
+            assert ulps.max() <= 4, (label, a[ulps.argmax()], b[ulps.argmax()], actual[ulps.argmax()])
+        else:
+            wrong = np.flatnonzero(actual != expected)
+            assert not len(wrong), (label, [(a[k], b[k], actual[k], expected[k]) for k in wrong[:5]])
+
+
+@pytest.mark.parametrize("data_type", ANY)
+def test_constants(data_type: DataType) -> None:
+    values = [v.item() for v in special(data_type)]
+    outputs = tuple(
+        ir.Output((), ir.number(v, data_type) if k % 2 else ir.call("max", *[ir.number(v, data_type)] * 2))
+        for k, v in enumerate(values)
+    )
+    program = ir.Program("constants", (), outputs)
+    features = Features(float16=True, int64=True, max_buffers=8)
+    for actual, value in zip(run_program(program, [], features), values, strict=True):
+        np.testing.assert_array_equal(actual, np.array(value).astype(data_type))
+
+
+EXACT: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    **{name: getattr(np, name) for name in ("exp", "log", "sin", "cos", "tan", "tanh")},
+    "erf": np.vectorize(math.erf, otypes=[np.float64]),
+    "sigmoid": lambda x: np.where(x >= 0, 1, np.exp(-np.abs(x))) / (1 + np.exp(-np.abs(x))),
+}
+
+
+def test_functions_are_accurate_everywhere() -> None:
+    x = np.arange(0, 2**32, 16381, dtype=np.uint64).astype(np.uint32).view(np.float32)  # every exponent, 512 times
+    x = x[~((np.abs(x) < np.finfo(np.float32).smallest_normal) & (x != 0))]
+    results = run(lambda x: tuple(getattr(ex, name)(x) for name in EXACT), x)
+    with np.errstate(all="ignore"):
+        for (name, exact), result in zip(EXACT.items(), results, strict=True):
+            expected = exact(x.astype(np.float64))
+            ulps = errors(result, expected)
+            assert ulps.max() <= mathematics.BOUNDS[name], (name, ulps.max(), x[ulps.argmax()])
+            known = ~np.isnan(expected) & (np.abs(expected) > np.finfo(np.float32).smallest_normal)
+            assert (np.signbit(result) == np.signbit(expected))[known].all(), name
+
+
+def test_powers_are_accurate_everywhere() -> None:
+    rng = np.random.default_rng(0)
+    bits = rng.integers(0, 2**32, (2, 100_000), dtype=np.uint32).view(np.float32)
+    bits = bits[:, (np.abs(bits) >= np.finfo(np.float32).smallest_normal).all(0)]
+    usual = np.stack([np.exp(rng.uniform(-10, 10, 100_000)), rng.uniform(-20, 20, 100_000)]).astype(np.float32)
+    near_one = np.stack([rng.uniform(0.9, 1.1, 100_000), rng.uniform(-900, 900, 100_000)]).astype(np.float32)
+    grid = np.stack([g.ravel() for g in np.meshgrid(special("float32"), special("float32"))])
+    a, b = np.ascontiguousarray(np.concatenate([bits, usual, near_one, grid], axis=1))
+    (result,) = run(ex.pow, a, b)
+    with np.errstate(all="ignore"):
+        ulps = errors(result, np.power(a.astype(np.float64), b.astype(np.float64)))
+    assert ulps.max() <= mathematics.BOUNDS["pow"], (ulps.max(), a[ulps.argmax()], b[ulps.argmax()])
+
+
+@pytest.mark.parametrize("features", [ALL, PACKED], ids=["f16", "packed"])
+def test_all_halves(features: Features) -> None:
+    halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    (wide,) = run(lambda x: ex.cast(x, "float32"), halves, features=features)
+    np.testing.assert_array_equal(wide, halves.astype(np.float32))
+    bits = np.arange(0, 2**32, 16001, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    with np.errstate(all="ignore"):  # between neighbours, and a little beside
+        between = ((wide[:-1].astype(np.float64) + wide[1:]) / 2).astype(np.float32)
+        floats = np.concatenate([bits, between, np.nextafter(between, -np.inf), np.nextafter(between, np.inf)])
+        expected = floats.astype(np.float16)
+    computed, narrow = run(lambda x: (ex.cast(x, "float16") * 1.0, ex.cast(x, "float16")), floats, features=features)
+    (stored,) = run(lambda x, y: ex.cast(x, "float16") + y, floats, np.zeros((), np.float16), features=features)
+    for actual in (computed, narrow, stored):
+        np.testing.assert_array_equal(actual, expected)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Elements scattered, and parts of kernels that others write
+
+
+@pytest.mark.parametrize("features", [ALL, PACKED], ids=["f16", "packed"])
+@pytest.mark.parametrize("data_type", ANY)
+def test_scatter(data_type: DataType, features: Features) -> None:
+    rng = np.random.default_rng(0)
+    place = rng.permutation(35)[:11]
+    indices = np.stack([place // 7, place % 7], 1).astype(np.int32)
+    values, array = rng.integers(0, 100, 11).astype(data_type), np.arange(35).reshape(5, 7).astype(data_type)
+    at, source = ir.Input(0, Desc("int32", (11, 2))), ir.Input(1, Desc(data_type, (11,)))
+    axis = ir.Index(11, -1)
+    where = tuple(ir.Cast(ir.Load(at, (axis, ir.Const(k, "index"))), "index") for k in range(2))
+    kernel, target = scatter(
+        Desc(data_type, (5, 7)), (axis,), where, ir.Load(source, (axis,)), features, "scatterND 'a'"
+    )
+    assert kernel.title == "scatterND 'a'"
+    assert kernel.writes == (False, False, True)
+    runner = Runner(features)
+    for buffer, content in ((at, indices), (source, values), (target, array)):
+        runner.fill(buffer, content)
+    runner.run([kernel])
+    array[indices[:, 0], indices[:, 1]] = values
+    np.testing.assert_array_equal(runner.result(target), array)
+
+
+def test_of_values_that_meet_one_stays() -> None:
+    values = np.arange(1, 1001, dtype=np.uint8)
+    source, axis = ir.Input(0, Desc("uint8", (1000,))), ir.Index(1000, -1)
+    place = ir.call("mod", axis, ir.Const(3, "index"))
+    kernel, target = scatter(Desc("uint8", (5,)), (axis,), (place,), ir.Load(source, (axis,)), ALL, "scatter")
+    runner = Runner()
+    runner.fill(source, values)
+    runner.fill(target, np.zeros(5, np.uint8))
+    runner.run([kernel])
+    result = runner.result(target)
+    assert all(result[k] in values[k::3] for k in range(3))
+    assert result[3:].tolist() == [0, 0]
+
+
+def test_a_kernel_of_parts() -> None:
+    x, y = ir.Input(0, Desc("float32", (4, 8))), ir.Input(1, Desc("float32", (8,)))
+    i, j = ir.Index(4, -2), ir.Index(8, -1)
+    target = ir.Output((i, j), ir.Const(0.0, "float32"))
+    product: ir.Expr = ir.Load(x, (i, j))
+    module = Module(ALL)
+    module.read(x)
+    module.write(target)
+    block = Block(module, {i: "m", j: "n"}, {product: "sum"})
+    value = block.value(ir.call("max", ir.call("add", product, ir.Load(y, (j,))), ir.number(0.0, "float32")))
+    assert value == "at_least(sum + x1[n], 0.0f)"
+    body = ["let m = i32(local.y);", "let n = i32(local.x);", f"let sum = 2.0f * {module.load(x, 'm * 8 + n')};"]
+    text = module.text("\n".join([*body, *block.lines, module.store(target, "m * 8 + n", value)]), (8, 4, 1))
+    assert module.bindings == [x, target, y]
+    assert module.writes == [False, True, False]
+    kernel = Kernel("relu", text, tuple(module.bindings), tuple(module.writes), (1, 1, 1))
+    runner = Runner()
+    a, b = np.random.default_rng(0).standard_normal((5, 8)).astype(np.float32)[:4], np.ones(8, np.float32)
+    runner.fill(x, a)
+    runner.fill(y, b)
+    runner.run([kernel])
+    np.testing.assert_array_equal(runner.result(target), np.maximum(2 * a + b, 0))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Texts
+
+
+def test_elements_of_one_position_need_none() -> None:
+    (source,) = sources(lambda x, y, b: ex.max(x + y * b, 0), *[Desc("float32", (4, 8))] * 2, Desc("float32", (8,)))
+    assert (
+        source
+        == """\
+// y0[i, j] = max(x0[i, j] + (x1[i, j] * x2[j]), 0.0)
+@group(0) @binding(0) var<storage, read> x0: array<f32>;
+@group(0) @binding(1) var<storage, read> x1: array<f32>;
+@group(0) @binding(2) var<storage, read> x2: array<f32>;
+@group(0) @binding(3) var<storage, read_write> y0: array<f32>;
+
+fn is_nan(x: f32) -> bool {
+    return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u;
+}
+
+// The greater of x and a number.
+fn at_least(x: f32, limit: f32) -> f32 {
+    return select(max(x, limit), x, is_nan(x));
+}
+
+@compute @workgroup_size(32)
+fn main(@builtin(global_invocation_id) global: vec3<u32>) {
+    let flat = global.x;
+    let j = i32(flat % 8u);
+    y0[flat] = at_least(x0[flat] + (x1[flat] * x2[j]), 0.0f);
+}
+"""
+    )
+
+
+def test_neighbouring_axes_are_one_number() -> None:
+    """A bias of channels, and a mask of rows and columns."""
+    image, bias, mask = Desc("float32", (2, 3, 5, 7)), Desc("float32", (3, 1, 1)), Desc("float32", (5, 7))
+    (source,) = sources(lambda x, b, m: x * m + b, image, bias, mask)
+    body = source[source.index("{") :]
+    assert "let kl = i32(flat % 35u);" in body
+    assert "let j = i32((flat / 35u) % 3u);" in body
+    assert "y0[flat] = (x0[flat] * x2[kl]) + x1[j];" in body
+
+
+def test_the_same_expression_is_the_same_text() -> None:
+    softmax = lambda x: ex.exp(x) / ex.reduce_sum(ex.exp(x), [1], keep_dimensions=True)  # noqa: E731
+    first, second = (sources(softmax, Desc("float32", (64, 640))) for _ in range(2))
+    assert first == second
+
+
+def test_what_does_not_change_stands_before_the_loop() -> None:
+    def function(x: Array, k: Array) -> Array:
+        return ex.compute((4, 5), lambda i, j: ex.sum_over(3, lambda r: ex.exp(x[i, j]) * k[r]))
+
+    (source,) = sources(function, Desc("float32", (4, 5)), Desc("float32", (3,)))
+    body = source[source.index("fn main") :]
+    assert body.count("exponential(") == 1
+    assert body.index("exponential(") < body.index("for (")
+
+
+def count(function: Callable[..., Any], *descs: Desc) -> tuple[int, list[Mapping[str, Any]]]:
+    made = kernels(trace(function, "sample", descs), ALL)
+    return len(made), [{"groups": math.prod(k.workgroups), "barrier": "Barrier" in k.source} for k in made]
+
+
+def test_forms_of_kernels() -> None:
+    """Rows are one kernel; what is reduced along other axes is stored; huge reductions are made in parts."""
+    softmax = lambda x, axis: ex.exp(x) / ex.reduce_sum(ex.exp(x), [axis], keep_dimensions=True)  # noqa: E731
+    rows, columns = Desc("float32", (64, 512)), Desc("float32", (512, 4096))
+    assert count(lambda x: softmax(x, 1), rows) == (1, [{"groups": 64, "barrier": True}])
+    number, made = count(lambda x: softmax(x, 0), columns)
+    assert number == 2
+    assert made == [{"groups": 16, "barrier": False}, {"groups": 512 * 4096 // 256, "barrier": False}]
+    number, made = count(lambda x: x - ex.reduce_max(x), Desc("float32", (1 << 20,)))
+    assert [entry["groups"] for entry in made] == [256, 1, 4096]
+    # Windows of few elements are computed where they are used.
+    blurred = lambda x: ex.compute((62, 62), lambda i, j: ex.sum_over((3, 3), lambda a, b: x[i + a, j + b]))  # noqa: E731
+    assert count(blurred, Desc("float32", (64, 64))) == (1, [{"groups": 16, "barrier": False}])
+
+
+def test_outputs_of_one_shape_share_a_kernel() -> None:
+    program = trace(lambda x: (x + 1, ex.reduce_max(x), x * 2), "sample", [Desc("float32", (9, 9))])
+    made = kernels(program, ALL)
+    assert made[0].bindings[-2:] == (program.outputs[0], program.outputs[2])
+    assert made[0].title == "sample: y0 float32[9, 9], y1 float32[9, 9]"
+    assert made[1].bindings == (program.inputs[0], program.outputs[1])
+    narrow = kernels(program, Features(max_buffers=2))
+    assert [len(kernel.bindings) for kernel in narrow] == [2, 2, 2]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What cannot run
+
+
+def test_what_a_device_has_not_is_told() -> None:
+    add = lambda x: x + 1  # noqa: E731
+    whole = trace(add, "p", [Desc("int64", (3,))])
+    assert unsupported(whole, Features()) == "p: the device has no int64"
+    assert unsupported(whole, Features(int64=True)) == ""
+    wide = trace(lambda x: ex.cast(ex.cast(x, "uint64") * 2, "int32"), "p", [Desc("int32", (3,))])
+    assert unsupported(wide, Features()) == "p: the device has no uint64"
+    checked = trace(
+        lambda x, i: ex.compute((2,), lambda k: x.checked[i[k]]), "p", [Desc("float32", (3,)), Desc("int32", (2,))]
+    )
+    assert unsupported(checked, Features()).startswith(
+        "p: what must hold while it runs is not told by devices: the index"
+    )
+    large = trace(add, "p", [Desc("uint8", (2**31,))])
+    assert unsupported(large, Features()) == "p: uint8[2147483648] has more than 2147483647 elements"
