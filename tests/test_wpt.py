@@ -1,4 +1,4 @@
-"""The conformance and validation cases of the specification, on both back ends.
+"""The conformance and validation cases of the specification, on all back ends.
 
 Known failures stand in `expect/<name>.toml` with the reason; an entry that passes fails the run.
 """
@@ -13,12 +13,15 @@ import wpt
 
 import opweave as ow
 
-DEVICES = {"onnxruntime": "cpu", "reference": "reference"}
+DEVICES = {"onnxruntime": "cpu", "reference": "reference", "webgpu": "gpu-software"}
 
 
 @cache
 def context_of(backend: str) -> ow.MLContext:
-    return ow.ml.create_context(device=DEVICES[backend])
+    try:
+        return ow.ml.create_context(device=DEVICES[backend])
+    except ow.NotSupportedError as error:
+        pytest.skip(str(error))
 
 
 def strictly(expectations: str, case: wpt.Case, run: Callable[[], None]) -> None:

@@ -9,7 +9,7 @@ from weakref import WeakSet, ref
 import numpy as np
 
 from .dtypes import DataType
-from .errors import InvalidStateError, ValidationError, require
+from .errors import InvalidStateError, NotSupportedError, ValidationError, require
 from .graph import Desc
 
 if TYPE_CHECKING:
@@ -69,6 +69,33 @@ class MLTensor:
     def desc(self) -> Desc:
         """Data type and shape."""
         return self._desc
+
+    @property
+    def gpu_buffer(self) -> Any:
+        """The `wgpu.GPUBuffer` that holds the tensor, in a context on a WebGPU device.
+
+        Raises:
+            NotSupportedError: it is none, or the tensor is a constant tensor, which lies on the host.
+            ValidationError: the tensor is destroyed.
+        """
+        self.memory()
+        where = "is a constant tensor" if self._constant else f"lies on {self._context.device.name}"
+        raise NotSupportedError(
+            f"the tensor {self._desc} {where}, not on a WebGPU device; create_context(device='gpu') makes a context "
+            "whose tensors are buffers"
+        )
+
+    @property
+    def gpu_buffer(self) -> Any:
+        """The `wgpu.GPUBuffer` that holds a tensor of a WebGPU context; it is shared with the user's own shaders.
+
+        Raises:
+            ValidationError: the tensor lies on the host, or is destroyed.
+        """
+        raise ValidationError(
+            f"gpu_buffer: the tensor {self._desc} lies on {self._context.device.name}; "
+            "contexts on a WebGPU device have tensors that are its buffers"
+        )
 
     @property
     def destroyed(self) -> bool:

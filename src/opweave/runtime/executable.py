@@ -265,7 +265,8 @@ class MLGraph:
                     what = f"compute: input {name!r}"
                     sources[name] = fit_tensor(value, self._context._own(value, what), what, self._inputs[name])
             if outputs:
-                memory.check_overlap(sources, targets, self._constants)
+                here = {name: array for name, array in sources.items() if isinstance(array, np.ndarray)}
+                memory.check_overlap(here, targets, self._constants)
             executable.run(sources, targets)
         return targets
 

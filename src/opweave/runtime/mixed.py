@@ -23,6 +23,7 @@ from ..passes.partition import partition
 from .segments import (
     HOST_KERNELS,
     BackendRunner,
+    Measuring,
     SegmentedCall,
     SegmentedExecutable,
     Step,
@@ -207,6 +208,10 @@ class MixedExecutable(SegmentedExecutable):
         """Run the graph once."""
         self.bind(inputs, outputs)()
 
+    def measured(self) -> _MeasuredMixed:
+        """The same, with engines that measure their kernels; it shares the memory of this one."""
+        return _MeasuredMixed(self)
+
     def direct(self, names: Sequence[str]) -> None:
         """There is no shorter way."""
 
@@ -219,6 +224,10 @@ class MixedExecutable(SegmentedExecutable):
             for operand in runner.part.inputs
             if homes.get(operand, runner.part.kind) != runner.part.kind
         ]
+
+
+class _MeasuredMixed(Measuring, MixedExecutable):
+    """A compiled graph that is measured."""
 
 
 def _is_device(array: Any) -> bool:

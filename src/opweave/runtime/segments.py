@@ -474,11 +474,13 @@ class SegmentedExecutable:
         return [*before, Step(runner.title, number, runner.bind(local), reads, writes), *after]
 
 
-class _MeasuredSegments(SegmentedExecutable):
-    """A compiled graph whose engines measure their kernels, as far as they can."""
+class Measuring:
+    """What makes another kind of executable one whose engines measure their kernels, as far as they can."""
+
+    runners: Sequence[_Runner]
 
     def __init__(self, plain: SegmentedExecutable) -> None:
-        vars(self).update(vars(plain))
+        vars(self).update(vars(plain))  # memory, too: it runs in place of the other one
         self._measured: dict[int, Measured] = {}
         runners = []
         for number, runner in enumerate(plain.runners):
@@ -495,6 +497,10 @@ class _MeasuredSegments(SegmentedExecutable):
         for number, executable in self._measured.items():
             found += [replace(time, segment=number) for time in executable.finish()]
         return found
+
+
+class _MeasuredSegments(Measuring, SegmentedExecutable):
+    """A compiled graph that is measured."""
 
 
 class SegmentedCall:
@@ -523,4 +529,13 @@ class SegmentedCall:
         return times
 
 
-__all__ = ["HOST_KERNELS", "BackendRunner", "SegmentedCall", "SegmentedExecutable", "Step", "compile", "placements_of"]
+__all__ = [
+    "HOST_KERNELS",
+    "BackendRunner",
+    "Measuring",
+    "SegmentedCall",
+    "SegmentedExecutable",
+    "Step",
+    "compile",
+    "placements_of",
+]

@@ -9,13 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from glob import glob
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...errors import NotSupportedError, import_extra
 from .. import Device, PowerPreference
-
-if TYPE_CHECKING:
-    import wgpu
 
 WANTED_FEATURES = ("shader-f16", "shader-int64", "subgroup", "timestamp-query")
 """What kernels and profiles make use of, where an adapter has it."""
@@ -70,7 +67,7 @@ def _quiet() -> Iterator[None]:
 
 
 @cache
-def adapters() -> dict[str, wgpu.GPUAdapter]:
+def adapters() -> dict[str, Any]:
     """Adapters by the names of their devices: `gpu`, `gpu:1`, … for hardware, `gpu-software` for what is none.
 
     Raises:
@@ -83,7 +80,7 @@ def adapters() -> dict[str, wgpu.GPUAdapter]:
     usable = [adapter for adapter in found if adapter.info["backend_type"] != "OpenGL"]
     rank = {"DiscreteGPU": 0, "IntegratedGPU": 1}
     usable.sort(key=lambda adapter: rank.get(adapter.info["adapter_type"], 2))
-    named: dict[str, wgpu.GPUAdapter] = {}
+    named: dict[str, Any] = {}
     seen: set[tuple[str, int]] = set()
     for adapter in usable:
         info = adapter.info
@@ -121,7 +118,7 @@ def devices(backend: str) -> list[Device]:
     return found
 
 
-def request_device(name: str, power_preference: PowerPreference) -> wgpu.GPUDevice:
+def request_device(name: str, power_preference: PowerPreference) -> Any:
     """A device of an adapter, with the features and limits that kernels make use of.
 
     Raises:
@@ -135,7 +132,7 @@ def request_device(name: str, power_preference: PowerPreference) -> wgpu.GPUDevi
             return adapter.request_device_sync(
                 label="opweave",
                 required_features=features,
-                required_limits=limits,  # type: ignore[arg-type]
+                required_limits=limits,
             )
     except Exception as error:  # wgpu raises RuntimeError and errors of its own
         raise NotSupportedError(f"the adapter {adapter.info['device']!r} gives no device: {error}") from error

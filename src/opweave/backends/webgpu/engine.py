@@ -103,8 +103,12 @@ class Engine:
     # Errors ----------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def calls(self, what: str) -> Iterator[None]:
+    def calls(self, what: str, explain: Callable[[str], str] | None = None) -> Iterator[None]:
         """Errors of the device become Opweave's; when the device is gone, so are its contexts.
+
+        Args:
+            what: leads messages.
+            explain: makes the rest of the message of what the device says; None: that is it.
 
         Raises:
             InvalidStateError: the device is lost.
@@ -118,7 +122,7 @@ class Engine:
                 for context in list(self.on_lost):
                     context.lose(f"its WebGPU device is lost ({self.description})")
                 raise InvalidStateError(f"{what}: the WebGPU device is lost") from error
-            raise OperationError(f"{what}: {text}") from error
+            raise OperationError(f"{what}: {text if explain is None else explain(str(error))}") from error
 
     # Memory ----------------------------------------------------------------------------------------------------------
 
@@ -308,10 +312,10 @@ class Engine:
                 self._pipelines.move_to_end(kernel.source)
                 return known
         _, layout = self.layout(kernel.writes)
-        with self.calls(kernel.title):
+        with self.calls(kernel.title, kernel.explain):
             module = self.device.create_shader_module(label=kernel.title, code=kernel.source)
             made = self.device.create_compute_pipeline(
-                label=kernel.title, layout=layout, compute={"module": module, "entry_point": "main"}
+                label=kernel.title, layout=layout, compute={"module": module, "entry_point": kernel.entry_point}
             )
         with self._lock:
             self._pipelines[kernel.source] = made

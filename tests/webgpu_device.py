@@ -1,0 +1,32 @@
+"""The adapter that tests of WebGPU run on: one of software, so that all machines see the same; else what there is."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+
+import opweave as ow
+
+
+@cache
+def adapter() -> Any:
+    """The adapter; tests that need it are skipped where there is none."""
+    pytest.importorskip("wgpu", reason="wgpu is not installed")
+    from opweave.backends.webgpu.adapters import adapters
+
+    found = adapters()
+    if not found:
+        pytest.skip("there is no adapter of WebGPU; Mesa's mesa-vulkan-drivers has one for every processor")
+    return found.get("gpu-software") or next(iter(found.values()))
+
+
+@cache
+def gpu_context() -> ow.MLContext:
+    """A context on it, with all features that Opweave asks for; the same for all tests."""
+    from opweave.backends.webgpu.adapters import adapters
+
+    adapter()
+    names = {id(found): name for name, found in adapters().items()}
+    return ow.ml.create_context(device=names[id(adapter())])
