@@ -279,8 +279,9 @@ EXACT: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-def test_functions_are_accurate_everywhere() -> None:
-    x = np.arange(0, 2**32, 8191, dtype=np.uint64).astype(np.uint32).view(np.float32)  # every exponent, 1024 times
+def assert_accurate(step: int) -> None:
+    """Every function keeps its bound on each `step`-th of all float32."""
+    x = np.arange(0, 2**32, step, dtype=np.uint64).astype(np.uint32).view(np.float32)
     results = run(lambda x: tuple(getattr(ex, name)(x) for name in EXACT), x)
     with np.errstate(all="ignore"):
         for (name, exact), result in zip(EXACT.items(), results, strict=True):
@@ -289,6 +290,66 @@ def test_functions_are_accurate_everywhere() -> None:
             assert ulps.max() <= mathematics.BOUNDS[name], (name, ulps.max(), x[ulps.argmax()])
             known = ~np.isnan(expected)
             assert (np.signbit(result) == np.signbit(expected))[known].all(), name
+
+
+def test_functions_are_accurate_everywhere() -> None:
+    assert_accurate(8191)  # every exponent, 1024 times
+
+
+@pytest.mark.parametrize("features", ["sse41", "sse41-avx", "sse41-avx-avx2-f16c-fma"])
+def test_functions_are_accurate_on_lesser_machines(features: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    hl = mathematics.hl
+    here = hl.get_host_target()
+    if here.arch != hl.TargetArch.X86 or not here.has_feature(hl.TargetFeature.FMA):
+        pytest.skip("needs an x86 processor with these features")
+    system = str(here).split("-")[2]
+    lesser = hl.Target(f"x86-64-{system}-{features}-strict_float")
+    monkeypatch.setattr(objects, "target", lambda: lesser)
+    assert_accurate(32749)
+
+
+def test_functions_are_accurate_without_fused_multiply_adds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(code: str) -> bytes:
+        raise RuntimeError("this LLVM cannot read it")
+
+    monkeypatch.setattr(objects, "assembled", refused)
+    monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path))
+    assert_accurate(32749)
+
+
+@pytest.mark.parametrize("name", ["exp", "tanh", "sigmoid"])
+def test_every_product_inside_of_a_function_may_be_fused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes: list[str] = []
+    assembled = objects.assembled
+
+    def seen(code: str) -> bytes:
+        codes.append(code)
+        return assembled(code)
+
+    monkeypatch.setattr(objects, "assembled", seen)
+    monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path))
+    run(lambda x: apply(name, x), np.zeros(4099, np.float32))
+    products = [line for code in codes for line in code.splitlines() if " = fmul " in line]
+    others = [line for line in products if " = fmul contract " not in line]
+    assert len(products) >= 8
+    assert len(others) == (
+        2 if name == "exp" else 0
+    )  # that ends with a product of products, in vectors and in the rest
+
+
+@pytest.mark.parametrize("name", [*EXACT, "pow"])
+def test_what_is_done_with_results_of_functions_is_rounded_each_time(name: str) -> None:
+    def applied(x: Array) -> Array:
+        return ex.pow(ex.abs(x), 1.7) if name == "pow" else apply(name, x)
+
+    x, y, z = np.random.default_rng(0).uniform(0.1, 3, (3, 5001)).astype(np.float32)
+    (f,) = run(applied, x)
+    results = run(lambda x, y, z: (applied(x) * y + z, y * z - applied(x), applied(x) * applied(y) + 0.5), x, y, z)
+    (g,) = run(applied, y)
+    for result, expected in zip(results, [f * y + z, y * z - f, f * g + np.float32(0.5)], strict=True):
+        np.testing.assert_array_equal(result, expected)
 
 
 def test_powers_are_accurate_everywhere() -> None:
