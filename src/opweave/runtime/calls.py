@@ -30,7 +30,7 @@ TEMPLATES = 1024
 
 _OPERAND, _SEQUENCE, _ATTRIBUTE = 1, 2, 0
 _kinds: dict[tuple[Any, tuple[int, ...]], int] = {}
-_scalars: dict[Any, np.ndarray] = {}
+_scalars: dict[Any, tuple[np.ndarray, Desc, int]] = {}
 _serials = count()
 _lock = Lock()
 
@@ -142,17 +142,17 @@ def _scalar(op: Op[..., Any], label: str, context: MLContext, value: int | float
     """A number as an array; for integer types it must be one of their values, as everywhere."""
     # Zeros are told apart by their text: 0.0 == -0.0.
     key = data_type, type(value), value or str(value)
-    array = _scalars.get(key)
-    if array is None:
+    known = _scalars.get(key)
+    if known is None:
         cast = cast_number(value, data_type)
         if INFO[data_type].kind != "f" and cast != value:
             raise ValidationError(f"{title(op.name, label)}: {value!r} is not a value of {data_type}")
-        array = np.array(cast, data_type)
+        desc = Desc(data_type, ())
         if len(_scalars) > KINDS:
             _scalars.clear()
-        _scalars[key] = array
-    desc = Desc(data_type, ())
-    return Number(context, desc, code_of(desc), array=array)
+        known = _scalars[key] = np.array(cast, data_type), desc, code_of(desc)
+    array, desc, code = known
+    return Number(context, desc, code, array=array)
 
 
 def _take(
