@@ -122,6 +122,13 @@ ADDITIONS = [
         "No copy between NumPy, PyTorch and a graph.",
     ),
     Deviation(
+        ("MLContext.export_to_gpu", "MLTensor.gpu_buffer"),
+        "addition",
+        "`with context.export_to_gpu(tensor) as buffer` lends a tensor to the user's own shaders, as `exportToGPU` of later "
+        "drafts does; `tensor.gpu_buffer` is its buffer.",
+        "Contexts on a WebGPU device have tensors that are its buffers; `tensor_from(buffer, data_type, shape)` is the way back.",
+    ),
+    Deviation(
         ("MLTensor.numpy", "MLTensor.__array__", "MLTensor.__dlpack__", "MLTensor.__dlpack_device__"),
         "addition",
         "Tensors can be looked at in place, as arrays of NumPy and of everything that speaks DLPack.",
@@ -188,6 +195,12 @@ ADDITIONS = [
         "addition",
         "Custom operations: expressions, composites, kernels; in graphs, on arrays, and inside of ONNX models.",
         "What Opweave exists for (https://github.com/webmachinelearning/webnn/issues/6).",
+    ),
+    Deviation(
+        ("MLGraphBuilder.build(fallback)",),
+        "addition",
+        "`fallback='error'` refuses graphs of which the device lacks something, instead of running that on the CPU.",
+        "Who needs the device for all of it must not be surprised by copies.",
     ),
     Deviation(
         ("MLGraphBuilder.build(fuse)",),

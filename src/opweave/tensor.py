@@ -86,18 +86,6 @@ class MLTensor:
         )
 
     @property
-    def gpu_buffer(self) -> Any:
-        """The `wgpu.GPUBuffer` that holds a tensor of a WebGPU context; it is shared with the user's own shaders.
-
-        Raises:
-            ValidationError: the tensor lies on the host, or is destroyed.
-        """
-        raise ValidationError(
-            f"gpu_buffer: the tensor {self._desc} lies on {self._context.device.name}; "
-            "contexts on a WebGPU device have tensors that are its buffers"
-        )
-
-    @property
     def destroyed(self) -> bool:
         """Whether `destroy` has been called, here or by the loss of the context."""
         return self._array is None
