@@ -43,12 +43,14 @@ class Contraction:
         problem: Problem,
         after: After,
         prepared: dict[int, Prepare],
+        tile: Tile,
+        splits: int,
         features: Features,
     ) -> None:
         self.operands, self.inputs, self.result, self.prepared = operands, inputs, result, prepared
         self.problem, self.features, self._after = problem, features, after
+        self.tile, self.splits = tile, splits
         self.method = "thin" if is_thin(problem) else "grouped" if is_grouped(problem) else "tiled"
-        self.tile, self.splits = choose(problem, features)
 
     def kernels(self, epilogue: Program | None, title: str) -> list[Kernel]:
         """The kernels, in order.
@@ -142,7 +144,7 @@ After = Callable[[Load], Expr]
 
 
 def contraction(node: Node, features: Features) -> Contraction | None:
-    """The kernels for a node; None where it is no contraction.
+    """The kernels for a node; None where it is no contraction, or one that a device has too few workgroups for.
 
     Args:
         node: an application of matmul, gemm, conv2d or conv_transpose2d.
@@ -174,7 +176,10 @@ def contraction(node: Node, features: Features) -> Contraction | None:
             sides[k], prepared[number] = _laid_out(side, problem)
             inputs[number] = sides[k].source
     problem = replace(problem, left=sides[0], right=sides[1])
-    return Contraction(operands, tuple(inputs), result, problem, after, prepared, features)
+    chosen = choose(problem, features)
+    if chosen is None:
+        return None
+    return Contraction(operands, tuple(inputs), result, problem, after, prepared, *chosen, features)
 
 
 def _laid_out(matrix: Matrix, problem: Problem) -> tuple[Matrix, Prepare]:

@@ -25,7 +25,6 @@ class Tile:
         depth: terms in a step.
         height: rows for an invocation, a multiple of 4.
         width: columns for an invocation, a multiple of 4.
-        buffers: tiles in shared memory: with 2, there is one barrier in a step instead of two.
     """
 
     rows: int
@@ -33,7 +32,6 @@ class Tile:
     depth: int
     height: int
     width: int
-    buffers: int = 1
 
     @property
     def invocations(self) -> int:
@@ -43,10 +41,10 @@ class Tile:
     @property
     def shared(self) -> int:
         """Bytes of shared memory at most: lines may be padded by four elements."""
-        return 4 * self.buffers * self.depth * (self.rows + self.columns + 8)
+        return 4 * self.depth * (self.rows + self.columns + 8)
 
     def __str__(self) -> str:
-        return f"{self.rows}x{self.columns}x{self.depth}/{self.height}x{self.width}" + ("d" if self.buffers > 1 else "")
+        return f"{self.rows}x{self.columns}x{self.depth}/{self.height}x{self.width}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +138,7 @@ class Side:
     def declaration(self) -> str:
         """The shared memory."""
         quads = (self.lines + self.padding) // 4
-        buffers = f", {self.tile.buffers}>" if self.tile.buffers > 1 else ""
-        prefix = "array<" if buffers else ""
-        return f"var<workgroup> tile_{self.name}: {prefix}array<array<vec4<f32>, {quads}>, {self.tile.depth}>{buffers};"
+        return f"var<workgroup> tile_{self.name}: array<array<vec4<f32>, {quads}>, {self.tile.depth}>;"
 
     def setup(self) -> list[str]:
         """What is computed once."""
@@ -249,11 +245,11 @@ class Side:
             lines.append(f"{n}_next{k} = {value};")
         return lines
 
-    def place(self, buffer: str) -> list[str]:
+    def place(self) -> list[str]:
         """What was fetched goes to shared memory."""
         lines = []
         for k, (line, term) in enumerate(self.positions):
-            tile, value = f"tile_{self.name}{buffer}", f"{self.name}_next{k}"
+            tile, value = f"tile_{self.name}", f"{self.name}_next{k}"
             if self.width == 4 and not self.along_terms:
                 text = [f"{tile}[{term}][({line}) / 4u] = {value};"]
             elif self.width == 4:
@@ -348,19 +344,17 @@ def body(problem: Problem, tile: Tile, a: Reader, b: Reader, splits: int) -> str
         once.append(f"let end = min(begin + {share}u, {steps.count}u);")
     begin, end = ("begin", "end") if splits > 1 else ("0u", f"{steps.count}u")
     sums = [f"sum_{r}_{c}" for r in range(tile.height) for c in range(tile.width // 4)]
-    double = tile.buffers > 1
     fetch = [*_locate(steps, tile.depth), *left.fetch(), *right.fetch()]
-    place = left.place("[side]" if double else "") + right.place("[side]" if double else "")
-    compute = list(_compute(tile, "[side]" if double else ""))
     loop = [
-        *(["let side = (step - " + begin + ") % 2u;"] if double else ["workgroupBarrier();"]),
-        *place,
+        "workgroupBarrier();",
+        *left.place(),
+        *right.place(),
         "workgroupBarrier();",
         f"if (step + 1u < {end}) {{",
         "    let ahead = step + 1u;",
         *("    " + line for line in fetch),
         "}",
-        *compute,
+        *_compute(tile),
     ]
     text = [
         *once,
@@ -390,15 +384,15 @@ def _locate(steps: Steps, depth: int) -> list[str]:
     return [f"let tap = ahead / {steps.a_tap}u;", f"let first = ahead % {steps.a_tap}u * {depth}u;"]
 
 
-def _compute(tile: Tile, side: str) -> Iterator[str]:
+def _compute(tile: Tile) -> Iterator[str]:
     """The products of a step, unrolled."""
     down, across = tile.rows // tile.height, tile.columns // tile.width
     for k in range(tile.depth):
         yield "{"
         for r in range(tile.height // 4):
-            yield f"    let a{r} = tile_a{side}[{k}][{_sum('ty', r * down)}];"
+            yield f"    let a{r} = tile_a[{k}][{_sum('ty', r * down)}];"
         for c in range(tile.width // 4):
-            yield f"    let b{c} = tile_b{side}[{k}][{_sum('tx', c * across)}];"
+            yield f"    let b{c} = tile_b[{k}][{_sum('tx', c * across)}];"
         for r in range(tile.height):
             for c in range(tile.width // 4):
                 yield f"    sum_{r}_{c} = fma(vec4<f32>(a{r // 4}.{'xyzw'[r % 4]}), b{c}, sum_{r}_{c});"
