@@ -513,6 +513,36 @@ def test_outputs_of_one_shape_share_a_kernel() -> None:
     assert [len(kernel.bindings) for kernel in narrow] == [2, 2, 2]
 
 
+def test_outputs_of_all_types() -> None:
+    x = np.arange(35).reshape(5, 7).astype(np.float32)
+    wanted = [t for t in ANY for _ in range(2)]
+    for features in (ALL, PACKED):
+        results = run(lambda x: tuple(ex.cast(x + k, t) for k, t in enumerate(wanted)), x, features=features)
+        for k, (result, data_type) in enumerate(zip(results, wanted, strict=True)):
+            np.testing.assert_array_equal(result, (x + k).astype(data_type))
+
+
+@pytest.mark.parametrize("data_type", ["float32", "int8"])
+def test_more_arrays_than_a_kernel_may_read(data_type: DataType) -> None:
+    rng = np.random.default_rng(0)
+    arrays = [rng.integers(-9, 9, (4, 8)).astype(data_type) for _ in range(20)]
+
+    def joined(*arrays: Array) -> Array:
+        def element(i: Array, j: Array) -> Array:
+            result = arrays[0].clamped[i, j]
+            for k, array in enumerate(arrays[1:], 1):
+                result = ex.where(i >= k * 4, array.clamped[i - k * 4, j], result)
+            return result
+
+        return ex.compute((80, 8), element)
+
+    program = program_of(joined, *arrays)
+    features = Features(max_buffers=8)
+    assert max(len(kernel.bindings) for kernel in kernels(program, features)) <= 8
+    (result,) = run_program(program, arrays, features)
+    np.testing.assert_array_equal(result, np.concatenate(arrays))
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # What cannot run
 

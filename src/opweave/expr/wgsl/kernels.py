@@ -36,6 +36,7 @@ from ..ir import (
 )
 from ..printing import inline
 from .elements import called, wrapped
+from .types import layout
 from .writer import Block, Grid, Module
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def unsupported(program: Program, features: Features) -> str:
     for kernel in _planned(program, features):
         if len(kernel.bindings) > features.max_buffers:
             count = len(kernel.bindings)
-            return f"{program.name}: {kernel.title} takes {count} buffers, the device has {features.max_buffers}"
+            return f"{kernel.title} takes {count} buffers, the device has {features.max_buffers}"
     return ""
 
 
@@ -120,21 +121,27 @@ class _Plan:
             self._add(group[0].axes, [_Target(output, output.body) for output in group])
 
     def _groups(self) -> list[list[Output]]:
-        """Outputs that one kernel computes: of the same axes, and no more than there are buffers for."""
+        """Outputs that one kernel computes: of the same axes, as many of them to a word, within the limit of buffers."""
         groups: list[list[Output]] = []
         for output in self.program.outputs:
             for group in groups:
                 bodies = [*(other.body for other in group), output.body]
                 count = len(_read(bodies)) + len(bodies)
-                if group[0].axes == output.axes and count <= self.features.max_buffers:
+                alike = self._lanes(group[0]) == self._lanes(output)
+                if group[0].axes == output.axes and alike and count <= self.features.max_buffers:
                     group.append(output)
                     break
             else:
                 groups.append([output])
         return groups
 
+    def _lanes(self, output: Output) -> int:
+        """How many elements of an output share a word."""
+        return layout(output.desc.data_type, self.features).lanes
+
     def _add(self, axes: tuple[Index, ...], targets: Sequence[_Target]) -> None:
         bodies = self._without_repetition(axes, unified(*(target.body for target in targets)))
+        bodies = self._with_fewer_buffers(axes, bodies)
         made = [_Target(target.buffer, body) for target, body in zip(targets, bodies, strict=True)]
         self.kernels.append(_Writing(self.program, self.features, axes, made).kernel())
 
@@ -180,7 +187,20 @@ class _Plan:
         type: DataType = "float32" if storage(node.type) == "float16" else storage(node.type)
         kept = Stored(axes, Cast(body, type) if type != node.type else body)
         self._add(axes, [_Target(kept, kept.body)])
-        return Load(kept, axes)
+        load = Load(kept, axes)
+        return Cast(load, node.type) if node.type in ("bool", "index") else load
+
+    def _with_fewer_buffers(self, axes: tuple[Index, ...], bodies: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """`bodies`, in which parts are loaded from other arrays, until they read no more buffers than a kernel may use."""
+        most = self.features.max_buffers - len(bodies)
+        while len(_read(bodies)) > most:
+            counts = {node: len(_read([node])) for node in walk(*bodies) if node.free <= set(axes)}
+            fitting = {node: count for node, count in counts.items() if 1 < count < self.features.max_buffers}
+            if not fitting:
+                return bodies
+            chosen = max(fitting, key=lambda node: fitting[node])
+            bodies = tuple(substitute(body, {chosen: self._stored(chosen)}) for body in bodies)
+        return bodies
 
     def _in_parts(self, node: Reduce) -> Expr:
         """A reduction of the reductions of parts, which are computed by different workgroups."""
@@ -301,7 +321,7 @@ class _Writing:
             self.module.read(source)
         for target in targets:
             self.module.write(target.buffer)
-        self.lanes = max(self.module.layout(target.buffer).lanes for target in targets)
+        (self.lanes,) = {self.module.layout(target.buffer).lanes for target in targets}
         names = ", ".join(f"{self.module.names[t.buffer]} {t.buffer.desc}" for t in targets)
         self.title = f"{program.name}: {names}"
 
@@ -357,8 +377,8 @@ class _Writing:
         name = "word" if packed else "row"
         lines = _guarded(name, number, workgroups, math.prod(groups))
         if packed:
-            block = Block(self.module, {}, team=width)
-            self._words(block, "word", count, team=True)
+            block = Block(self.module, {}, team=width, team_depth=1)
+            self._words(block, "word", count, alone="if (lane == 0u) {")
         else:
             block = Block(self.module, {}, grid=Grid(rows, "row"), team=width)
             self._row(block, rows, rest, width)
@@ -398,36 +418,23 @@ class _Writing:
         return self.module.store(target.buffer, flat, value)
 
     def _words(
-        self, block: Block, word: str, size: int, *, grid: Grid | None = None, written: str = "", team: bool = False
+        self, block: Block, word: str, size: int, *, grid: Grid | None = None, written: str = "", alone: str = ""
     ) -> None:
-        """Statements that compute all elements of a word, and write it."""
-        packed = [t for t in self.targets if self.module.layout(t.buffer).lanes > 1]
-        names = {id(t): f"{self.module.names[t.buffer]}_word" for t in packed}
-        for target in packed:
-            if self.module.layout(target.buffer).lanes == self.lanes:
-                block.add(f"var {names[id(target)]} = 0u;")
+        """Statements that compute all elements of a word, and write it; only those writes are within `alone`."""
+        names = [f"{self.module.names[target.buffer]}_word" for target in self.targets]
+        bits = 32 // self.lanes
+        block.add(*(f"var {name} = 0u;" for name in names))
         block.enter(grid=grid or Grid(self.axes))
-        last = f"{word} * {self.lanes}u + b" if self.lanes > 1 else word
+        last = f"{word} * {self.lanes}u + b"
         block.add(f"let flat = min({last}, {size - 1}u);" if size % self.lanes else f"let flat = {last};")
-        for target in self.targets:
-            self._into_word(block, target, names.get(id(target), ""), grid is not None, written or word)
+        for target, name in zip(self.targets, names, strict=True):
+            data_type = target.buffer.desc.data_type
+            pattern = _pattern(_converted(target.body, data_type, block.value(target.body)), data_type)
+            block.add(f"{name} |= {pattern} << (b * {bits}u);")
         block.leave(f"for (var b = 0u; b < {self.lanes}u; b++) {{")
-        for target in packed:
-            if self.module.layout(target.buffer).lanes == self.lanes:
-                block.add(f"{self.module.names[target.buffer]}[{written or word}] = {names[id(target)]};")
-
-    def _into_word(self, block: Block, target: _Target, name: str, in_row: bool, word: str) -> None:
-        lanes = self.module.layout(target.buffer).lanes
-        value = _converted(target.body, target.buffer.desc.data_type, block.value(target.body))
-        if lanes == 1:
-            flat = f"{word} * {self.lanes}u + b" if in_row else "flat"
-            block.add(self.module.store(target.buffer, flat, value))
-            return
-        bits = 32 // lanes
-        data_type = target.buffer.desc.data_type
-        pattern = _pattern(value, data_type)
-        assert lanes == self.lanes, "float16 and integers of 8 bits are written by different kernels"
-        block.add(f"{name} |= {pattern} << (b * {bits}u);")
+        pairs = zip(self.targets, names, strict=True)
+        lines = [f"{self.module.names[target.buffer]}[{written or word}] = {name};" for target, name in pairs]
+        block.add(*_within(alone, lines))
 
     def _finished(self, lines: Sequence[str], size: tuple[int, int, int], groups: tuple[int, int, int]) -> Kernel:
         from . import Kernel
@@ -507,6 +514,11 @@ def _replaced(name: str, flat: str, pattern: str, lanes: int) -> list[str]:
         "    }",
         "}",
     ]
+
+
+def _within(head: str, lines: Sequence[str]) -> list[str]:
+    """Statements in the block that `head` begins, if it is not empty."""
+    return [head, *(f"    {line}" for line in lines), "}"] if head and lines else list(lines)
 
 
 def _pattern(text: str, data_type: DataType) -> str:

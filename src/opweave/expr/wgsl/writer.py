@@ -204,6 +204,7 @@ class Block:
         grid: positions that follow from the number of an element.
         team: how many invocations reduce together what depends on none of the positions that differ among them; it takes
             a variable `lane`, their number. 0 if each works alone.
+        team_depth: how many loops they all go through in the same way.
     """
 
     def __init__(
@@ -214,8 +215,9 @@ class Block:
         *,
         grid: Grid | None = None,
         team: int = 0,
+        team_depth: int = 0,
     ) -> None:
-        self.module, self.team = module, team
+        self.module, self.team, self.team_depth = module, team, team_depth
         variables = {*positions, *(grid.axes if grid else ())}
         named: dict[Expr, str] = dict(positions.items())
         first = _Scope(variables, (grid,) if grid else (), {**named, **(known or {})})
@@ -430,7 +432,7 @@ class Block:
         number = self._loops
         self._loops += 1
         size = math.prod(variable.extent for variable in node.variables)
-        together = self.team > 1 and depth == 0 and size > 4
+        together = self.team > 1 and depth <= self.team_depth and size > 4
         state = _State(self.module, node, f"{node.reduction.replace('arg_', 'at_')}{number}")
         self.add(*state.declarations())
         if together:
