@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are 
         ValidationError as ValidationError,
     )
     from .graph import Desc as Desc, MLOperand as MLOperand
-    from .kernels import wasm as wasm
+    from .kernels import wasm as wasm, wgsl as wgsl
     from .onnx.register import register_onnx as register_onnx
     from .onnx.session import InferenceSession as InferenceSession
     from .operation import Limits as Limits
@@ -81,6 +81,7 @@ _HOMES = {
     "read": "runtime.deferred",
     "register_onnx": "onnx.register",
     "wasm": "kernels",
+    "wgsl": "kernels",
 }
 """Public name -> the module that holds it. A test compares it with the imports above."""
 

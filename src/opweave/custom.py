@@ -4,7 +4,7 @@ Four ways to say what an operation does, and one operation may have several of t
 
 - `@expression`: what one element of the result is; compiled for the device, fused with its neighbours;
 - `@composite`: built-in operations, kept together under a name for engines that have a kernel for the whole;
-- `@op` with `.kernel(device)`: a function of your own, on the memory of the tensors themselves;
+- `@op` with `.kernel(device)`: a function or a shader of your own, on the memory of the tensors themselves;
 - `@op` with `.decompose` or `.expression`, beside kernels, for devices that have none.
 
 Called with operands an operation adds a node to their graph; called with arrays or tensors it computes.
@@ -17,13 +17,13 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
-from typing import Any, Literal, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import numpy as np
 
 from .arrays import as_array, contiguous, describe
 from .builder import MLGraphBuilder
-from .context import MLContext, default_context
+from .context import MLContext
 from .dtypes import ANY, DataType
 from .errors import MLError, NotSupportedError, ValidationError, require, user_line
 from .expr.array import Array as Traced
@@ -34,10 +34,14 @@ from .kernels.host import HostKernel
 from .operation import Converter, Limits, Op, call_with
 from .ops import Operations
 from .passes.legalise import Recorder
+from .runtime.adopted import current_context, entered
 from .runtime.calls import call
 from .runtime.executable import MLGraph
 from .runtime.lazy import Array
 from .tensor import MLTensor
+
+if TYPE_CHECKING:
+    from .kernels.wgsl import Shader, WgslKernel
 
 DeviceName = Literal["cpu", "wasm", "webgpu", "cuda"]
 """What kernels can be given for; "wasm" runs on the CPU, in the memory of a module."""
@@ -102,12 +106,27 @@ class CustomOp(Op[..., Any]):
     @overload
     def kernel(self, device: Literal["wasm"], module: Any, export: str, /, signature: str | None = None) -> None: ...
     @overload
+    def kernel(
+        self,
+        device: Literal["webgpu"],
+        source: str | Shader | Sequence[str | Shader] | Callable[..., Any],
+        /,
+        *,
+        invocations: int | Sequence[int] | None = None,
+        workgroups: int | Sequence[int] | None = None,
+        workgroup_size: int | None = None,
+        constants: Mapping[str, Any] = ...,
+        scratch: Mapping[str, Desc] = ...,
+    ) -> None: ...
+    @overload
     def kernel(self, device: DeviceName, function: Callable[..., Any], /) -> None: ...
     def kernel(self, device: DeviceName, /, *args: Any, **options: Any) -> Any:
         """Declare what computes the operation on a device.
 
         - `@op.kernel("cpu")` above a function of NumPy views (`opweave.kernels.host`), or `op.kernel("cpu", function)`;
-        - `op.kernel("wasm", module, "export")`: a function of a WebAssembly module (`help(opweave.wasm)` says more).
+        - `op.kernel("wasm", module, "export")`: a function of a WebAssembly module (`help(opweave.wasm)` says more);
+        - `op.kernel("webgpu", "fn main(i: u32) { out[i] = x[i] * x[i]; }")`: WGSL, or `@op.kernel("webgpu")` above a function
+          that makes it (`help(opweave.wgsl)` says more).
 
         Raises:
             ValidationError: no such device, or what is no kernel: a function takes `out`, and the operation's parameters that
@@ -116,7 +135,7 @@ class CustomOp(Op[..., Any]):
         """
         devices = get_args(DeviceName)
         require(device in devices, f"{self.name}: kernels are for {', '.join(map(repr, devices))}, got {device!r}")
-        if device in ("webgpu", "cuda"):
+        if device == "cuda":
             raise NotSupportedError(f"{self.name}: no back end here runs kernels for {device!r}")
         if not args:
             return lambda function: self._add_kernel(device, function, options)
@@ -126,11 +145,15 @@ class CustomOp(Op[..., Any]):
     def _add_kernel(self, device: str, *given: Any) -> Any:
         *args, options = given
         try:
-            made: Kernel
+            made: Kernel | WgslKernel
             if device == "wasm":
                 from .kernels.wasm import WasmKernel
 
                 made = WasmKernel(*args, **options)
+            elif device == "webgpu":
+                from .kernels.wgsl import WgslKernel
+
+                made = WgslKernel(*args, **options)
             else:
                 made = HostKernel(*args, **options)
         except ValidationError as error:
@@ -206,7 +229,7 @@ class CustomOp(Op[..., Any]):
             ValidationError: operands or attributes that do not fit.
             OperationError: a kernel failed.
         """
-        if not kwargs:
+        if not kwargs and not entered.get():
             try:
                 direct = self._direct[tuple([(type(a), a.dtype, a.shape) for a in args])]
             except (KeyError, AttributeError, TypeError):
@@ -273,17 +296,15 @@ class CustomOp(Op[..., Any]):
                 slots.append(slot)
                 key.append((name, slot, desc))
         require(bool(feed), f"{who}: at least one operand must be an array, a tensor, or an operand of a graph")
-        home = context or default_context()
+        home = context or current_context()
         graph = self._graph(home, tuple(key), given, feed, slots)
         feed = {name: feed[name] for name in graph.inputs}  # no more than the results depend on
         if context is None:
             results = tuple(home.compute(graph, feed).values())
-            if not kwargs and len(feed) == len(args) and all(type(a) is np.ndarray for a in args):
+            if not kwargs and not entered.get() and len(feed) == len(args) and all(type(a) is np.ndarray for a in args):
                 self._remember(args, graph, tuple(feed))
             return results if len(results) > 1 else results[0]
-        tensors = {
-            name: value if isinstance(value, MLTensor) else home.tensor_from(value) for name, value in feed.items()
-        }
+        tensors = {name: value if isinstance(value, MLTensor) else _tensor(home, value) for name, value in feed.items()}
         outputs = {
             name: home.create_tensor(desc.data_type, desc.shape, readable=True, writable=True)
             for name, desc in graph.outputs.items()
@@ -338,6 +359,15 @@ class CustomOp(Op[..., Any]):
                 while len(self._graphs) > CONTEXTS:  # graphs keep their context alive
                     self._graphs.popitem(last=False)
         return graph
+
+
+def _tensor(context: MLContext, array: np.ndarray) -> MLTensor:
+    """An array as a tensor: its own memory on the host, a copy on other devices."""
+    if context.backend.memory is None:
+        return context.tensor_from(array)
+    tensor = context.create_tensor(describe(array, "array").data_type, array.shape, writable=True)
+    context.write_tensor(tensor, array)
+    return tensor
 
 
 class _Direct:

@@ -190,6 +190,7 @@ ADDITIONS = [
             "opweave.composites",
             "opweave.expr",
             "opweave.wasm",
+            "opweave.wgsl",
             "opweave.register_onnx",
         ),
         "addition",

@@ -67,9 +67,10 @@ class _Rewriter(Recorder):
         if op.decomposition is None:
             # What has one of these two is only asked here if it does not serve this node.
             forms = "decomposition" if op.kernels or op.formula else "kernel, expression or decomposition"
+            kernels = f"; its kernels are for {', '.join(map(repr, op.kernels))}" if op.kernels else ""
             raise NotSupportedError(
                 f"{candidate.title}: the back end {self.backend} has no rule for "
-                f"{', '.join(str(o.desc) for o in candidate.operands)}, and the operation has no {forms}"
+                f"{', '.join(str(o.desc) for o in candidate.operands)}, and the operation has no {forms}{kernels}"
             )
         outer, self._prefix = self._prefix, label or op.name
         try:

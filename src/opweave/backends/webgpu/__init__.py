@@ -119,8 +119,9 @@ def _placements(graph: Graph, legal: Graph, origin: Mapping[Node, Node], schedul
         kernels = "no kernel of its own" if not numbers else f"kernel {numbers[0]}" if len(numbers) == 1 else (
             f"kernels {numbers[0]} to {numbers[-1]}"
         )  # fmt: skip
+        own = f", {node.op.kernels['webgpu'].detail}" if how == "kernel" else ""
         names = f", {', '.join(dict.fromkeys(part.op.name for part in its))}" if how == "decomposed" and its else ""
-        found.append(Placement(node.title, device, how, f"WebGPU: {kernels}{names}"))
+        found.append(Placement(node.title, device, how, f"WebGPU: {kernels}{own}{names}"))
     return found
 
 

@@ -170,6 +170,8 @@ def supported(node: Node, features: Features) -> str | None:
     if "webgpu" in node.op.kernels or contraction(node, features) is not None:
         return ""
     if forms(node.op) is None:
+        if node.op.decomposition is None and node.op.kernels:
+            return f"its kernels are for {', '.join(map(repr, node.op.kernels))}, not for 'webgpu'"
         return None
     program = traced(node)
     return "" if isinstance(program, Scatter) else wgsl.unsupported(program, features)

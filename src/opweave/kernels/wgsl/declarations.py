@@ -1,0 +1,254 @@
+"""What Opweave adds to a shader: buffers, shapes and attributes under the names of parameters, and the entry point."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
+from typing import Any
+
+from ...errors import NotSupportedError, require
+from ...expr.ir import Input
+from ...expr.wgsl import Features
+from ...expr.wgsl.mathematics import used, words
+from .names import spelled
+from .shader import Buffer, Shader, sizes
+
+WIDTH = 64
+"""Invocations of a workgroup, where a shader does not say: two or four of the groups that hardware runs in step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A buffer, what stands for its memory, and whether the shader may write it."""
+
+    buffer: Buffer
+    memory: Input
+    writes: bool
+
+    def declaration(self, number: int) -> str:
+        """The buffer as WGSL declares it."""
+        mode = "read_write" if self.writes else "read"
+        element = f"atomic<{self.buffer.element}>" if self.writes and self.buffer.packed > 1 else self.buffer.element
+        return f"@group(0) @binding({number}) var<storage, {mode}> {self.buffer.variable}: array<{element}>;"
+
+    def functions(self) -> dict[str, str]:
+        """The functions that read and write an element, by name."""
+        buffer, name = self.buffer, self.buffer.name
+        made = {f"load_{name}": f"fn load_{name}(i: u32) -> {buffer.type} {{ return {self._element()}; }}"}
+        if self.writes:
+            made[f"store_{name}"] = f"fn store_{name}(i: u32, value: {buffer.type}) {{ {self._assignment()} }}"
+        return made
+
+    def _element(self) -> str:
+        buffer, variable = self.buffer, self.buffer.variable
+        if buffer.packed == 1:
+            return f"f32({variable}[i])" if buffer.element == "f16" else f"{variable}[i]"
+        word = f"{variable}[i / {buffer.packed}u]"
+        word = f"atomicLoad(&{word})" if self.writes else word
+        if buffer.data_type == "float16":
+            return f"half_value(({word} >> (i % 2u * 16u)) & 0xffffu)"
+        bits = f"bitcast<i32>({word})" if buffer.type == "i32" else word
+        return f"extractBits({bits}, i % 4u * 8u, 8u)"
+
+    def _assignment(self) -> str:
+        buffer, variable = self.buffer, self.buffer.variable
+        if buffer.packed == 1:
+            return f"{variable}[i] = {'f16(value)' if buffer.element == 'f16' else 'value'};"
+        width = 32 // buffer.packed
+        bits = "half_bits(value)" if buffer.data_type == "float16" else "bitcast<u32>(value)"
+        # Others may be writing the rest of the word: only the bits of this element are cleared, then set.
+        return (
+            f"let at = i % {buffer.packed}u * {width}u; "
+            f"atomicAnd(&{variable}[i / {buffer.packed}u], ~({(1 << width) - 1:#x}u << at)); "
+            f"atomicOr(&{variable}[i / {buffer.packed}u], ({bits} & {(1 << width) - 1:#x}u) << at);"
+        )
+
+    def constants(self) -> dict[str, str]:
+        """Its shape as constants, by name."""
+        name, shape = self.buffer.name, self.buffer.shape
+        made = {
+            f"{name}_size": f"const {name}_size: u32 = {self.buffer.size}u;",
+            f"{name}_rank": f"const {name}_rank: u32 = {len(shape)}u;",
+        }
+        if shape:  # arrays have elements
+            strides = tuple(accumulate((1, *shape[:0:-1]), mul))[::-1]
+            made[f"{name}_shape"] = f"const {name}_shape = {_u32s(shape)};"
+            made[f"{name}_strides"] = f"const {name}_strides = {_u32s(strides)};"
+        return made
+
+
+def _u32s(values: Sequence[int]) -> str:
+    return f"array<u32, {len(values)}>({', '.join(f'{value}u' for value in values)})"
+
+
+def constant(name: str, value: Any) -> str | None:
+    """An attribute as a constant of no particular type; None if WGSL has none for it."""
+    if isinstance(value, (tuple, list)):
+        kinds = {isinstance(item, bool) for item in value}
+        items = [_number(item) for item in value]
+        if not items or None in items or len(kinds) > 1:
+            return None
+        text = f"array({', '.join(map(str, items))})"
+    else:
+        found = _number(value)
+        if found is None:
+            return None
+        text = found
+    return f"const {spelled(name)} = {text};"
+
+
+def _number(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return str(value) if -(2**63) <= value < 2**63 else None
+    if isinstance(value, float) and math.isfinite(value):
+        return repr(value)
+    return None
+
+
+class Scope:
+    """The names that the shaders of a node can use, and what declares them.
+
+    Args:
+        title: name and label of the node, which lead messages.
+        bound: operands and results.
+        attributes: by name.
+        absent: operands that were not given.
+        features: of the device.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        bound: Sequence[Bound],
+        attributes: dict[str, Any],
+        absent: Sequence[str],
+        features: Features,
+    ) -> None:
+        self.title, self.bound, self.features = title, tuple(bound), features
+        self.attributes, self.absent = attributes, tuple(absent)
+
+    def module(self, shader: Shader, entry: Entry) -> tuple[str, tuple[Bound, ...]]:
+        """The text that follows the user's, and the buffers that it declares, in order.
+
+        Raises:
+            ValidationError: two things have the same name.
+            NotSupportedError: the device cannot bind so many buffers.
+        """
+        given = self._texts(shader)
+        texts = [text for name, text in given.items() if name in shader.words]
+        inner = set().union(*map(words, texts)) | shader.words  # accessors name their buffers
+        bound = tuple(item for item in self.bound if item.buffer.variable in inner)
+        most = self.features.max_buffers
+        if len(bound) > most:
+            raise NotSupportedError(f"{self.title}: the shader takes {len(bound)} buffers, the device has {most}")
+        lines = [item.declaration(number) for number, item in enumerate(bound)]
+        needed = [text.strip() for text in used(texts)]
+        return "\n".join([*lines, *texts, *needed, *entry.lines]) + "\n", bound
+
+    def _texts(self, shader: Shader) -> dict[str, str]:
+        """Declarations by name."""
+        made: dict[str, str] = {}
+        for item in self.bound:
+            for name, text in {item.buffer.variable: "", **item.constants(), **item.functions()}.items():
+                require(name not in made, f"{self.title}: two declarations are called {name}; rename a parameter")
+                made[name] = text
+        for name, value in {**self.attributes, **shader.constants}.items():
+            text_or_none = constant(name, value)
+            require(
+                text_or_none is not None or name not in shader.constants,
+                f"{self.title}: the constant {name} must be a finite number, true, false or a tuple of them, got {value!r}",
+            )
+            word = spelled(name)
+            require(word not in made, f"{self.title}: two declarations are called {word}; rename a parameter")
+            if text_or_none is not None:
+                made[word] = text_or_none
+        return {name: text for name, text in made.items() if text}
+
+    def hint(self, name: str) -> str:
+        """Why a name is not declared."""
+        for item in self.bound:
+            if name == item.buffer.name:  # it is packed
+                buffer = item.buffer
+                return (
+                    f"{name} is {buffer.data_type} here, {buffer.packed} to a word: load_{name}(i) reads an element"
+                    + (f", store_{name}(i, value) writes one" if item.writes else "")
+                    + f", {name}_words are the words"
+                )
+        if name in self.absent:
+            return f"the operand {name} is absent here; a function can give another text then"
+        if name in self.attributes:
+            value = self.attributes[name]
+            return f"{name} is {value!r}, which is no constant of WGSL; a function can put it into the text"
+        names = [item.buffer.variable for item in self.bound]
+        names += [spelled(n) for n, value in self.attributes.items() if constant(n, value) is not None]
+        return f"declared are {', '.join(names)}, sizes, and the functions of opweave.wgsl"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The entry point of a shader.
+
+    Attributes:
+        name: what the pipeline calls.
+        workgroups: how many to dispatch.
+        lines: its text, where Opweave makes it.
+    """
+
+    name: str
+    workgroups: tuple[int, int, int]
+    lines: tuple[str, ...] = ()
+
+
+def entry_of(shader: Shader, out: Buffer, features: Features) -> Entry:
+    """The entry point of a shader: its own, or one that calls `fn main` for each element or position.
+
+    Raises:
+        ValidationError: the shader does not fit, or wants more than the device has.
+    """
+    most, name = features.max_workgroups, shader.entry
+    if name:
+        given = sizes(shader.workgroups or 1)
+        require(max(given) <= most, f"the device dispatches {most} workgroups a dimension, got {list(given)}")
+        x, y, z = (*given, 1, 1)[:3]
+        return Entry(name, (x, y, z))
+    parameters = shader.parameters()
+    extents = shader.extents(out, parameters)
+    width = shader.workgroup_size or min(WIDTH, features.max_invocations)
+    require(
+        width <= features.max_invocations,
+        f"workgroup_size must be at most {features.max_invocations} on this device, got {width}",
+    )
+    count = math.prod(extents)
+    groups = -(-count // width)
+    x = min(groups, most)
+    y = -(-groups // x)
+    require(y <= most, f"the device has no room for {count} invocations in workgroups of {width}")
+    arguments: list[str] = []
+    stride = count
+    for extent, type in zip(extents, parameters, strict=True):
+        stride //= extent
+        index = "i" if stride == 1 else f"i / {stride}u"
+        index = index if len(arguments) == 0 else f"{index} % {extent}u"
+        arguments.append(f"i32({index})" if type == "i32" else index)
+    number = "group.x" if y == 1 else f"(group.y * {x}u + group.x)"
+    return Entry(
+        "opweave_main",
+        (x, y, 1),
+        (
+            f"@compute @workgroup_size({width})",
+            "fn opweave_main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {",
+            f"    let i = {number} * {width}u + lane;",
+            f"    if (i < {count}u) {{",
+            f"        main({', '.join(arguments)});",
+            "    }",
+            "}",
+        ),
+    )
+
+
+__all__ = ["Bound", "Entry", "Scope", "constant", "entry_of"]

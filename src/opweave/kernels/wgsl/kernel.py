@@ -1,0 +1,179 @@
+"""WGSL as the kernel of an operation."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from ...errors import MLError, OperationError, ValidationError, require, user_line
+from ...expr.ir import Input
+from ...expr.wgsl import Features, Kernel
+from ...expr.wgsl.types import computed, layout
+from ...graph import Desc
+from .. import KernelCall
+from .declarations import Bound, Scope, entry_of
+from .messages import Explained, Written
+from .shader import Buffer, Shader
+
+Inputs: TypeAlias = "Mapping[str, Input | tuple[Input, ...] | None]"
+"""What stands for the memory of operands, by parameter."""
+
+
+class WgslKernel:
+    """WGSL that computes a node's results on a WebGPU device.
+
+    Args:
+        source: WGSL; a `Shader`, or several that run one after the other; or a function that makes any of these for a node.
+        options: what `Shader` takes besides, for WGSL that is given as text.
+
+    Raises:
+        ValidationError: it is none of these, or an option does not fit.
+    """
+
+    def __init__(self, source: Any, **options: Any) -> None:
+        self.function: Callable[..., Any] | None = None
+        self.names: list[str] = []
+        self.shaders: tuple[Shader, ...] = ()
+        if callable(source):
+            require(not options, f"a function returns its options in a Shader, got {', '.join(options)}")
+            self.function, self.where = source, Written.of(source)
+            parameters = inspect.signature(source).parameters.values()
+            named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+            fits = all(parameter.kind in named for parameter in parameters)
+            require(fits, f"a kernel takes the operation's parameters and out, got ({', '.join(map(str, parameters))})")
+            self.names = [parameter.name for parameter in parameters]
+        else:
+            self.where = Written.here()
+            try:
+                self.shaders = _shaders(Shader(source, **options) if isinstance(source, str) else source)
+            except TypeError as error:
+                if isinstance(error, ValidationError):
+                    raise
+                known = "invocations, workgroups, workgroup_size, constants, scratch"
+                raise ValidationError(f"WGSL takes {known}, got {', '.join(options)}") from None
+            require(isinstance(source, str) or not options, f"a Shader has its options, got {', '.join(options)}")
+
+    def __repr__(self) -> str:
+        place = self.where.place()
+        return f"<WgslKernel{f' of {place}' if place else ''}>"
+
+    @property
+    def detail(self) -> str:
+        """What it is, for `explain()`."""
+        return f"WGSL{self._place()}"
+
+    def kernels(self, call: KernelCall, inputs: Inputs, targets: Sequence[Input], features: Features) -> list[Kernel]:
+        """The kernels for a node, in the order in which they run.
+
+        Args:
+            call: the node.
+            inputs: what stands for the memory of each operand.
+            targets: what stands for that of each result.
+            features: what the device can do.
+
+        Raises:
+            ValidationError: a shader does not fit to the node, or does not write a result; errors name `call.title`.
+            NotSupportedError: it wants more than the device has.
+            OperationError: the function raised something.
+        """
+        given: dict[str, Any] = {}
+        bound: list[Bound] = []
+        for name, value in inputs.items():
+            items = [_bound(f"{name}{k}", item, features) for k, item in enumerate(value)] if isinstance(
+                value, tuple
+            ) else [] if value is None else [_bound(name, value, features)]  # fmt: skip
+            bound += items
+            buffers = tuple(item.buffer for item in items)
+            given[name] = buffers if isinstance(value, tuple) else buffers[0] if buffers else None
+        names = [f"out{k}" for k in range(len(targets))] if len(targets) > 1 else ["out"]
+        results = [_bound(name, target, features, writes=True) for name, target in zip(names, targets, strict=True)]
+        outs = tuple(result.buffer for result in results)
+        given.update(call.attributes)
+        given = {"features": features, "out": outs if len(outs) > 1 else outs[0], **given}
+        shaders = self.shaders if self.function is None else self._made(call, given)
+        written = set().union(*(shader.words for shader in shaders))
+        for result in results:
+            # Of a packed result the name itself is not declared; who uses it is told so by the compiler.
+            wanted = {result.buffer.name, result.buffer.variable, f"store_{result.buffer.name}"}
+            require(
+                bool(wanted & written), f"{call.title}: the WGSL does not write {result.buffer.name}{self._place()}"
+            )
+        absent = [name for name, value in inputs.items() if value is None]
+        shared: dict[str, Bound] = {}
+        made = []
+        for number, shader in enumerate(shaders):
+            own = [_scratch(name, desc, shared, call.title, features) for name, desc in shader.scratch.items()]
+            scope = Scope(call.title, [*bound, *results, *own], dict(call.attributes), absent, features)
+            title = f"{call.title}, pass {number + 1} of {len(shaders)}" if len(shaders) > 1 else call.title
+            made.append(self._kernel(title, shader, scope, outs[0], features))
+        return made
+
+    def _made(self, call: KernelCall, given: Mapping[str, Any]) -> tuple[Shader, ...]:
+        """What the function returns for a node."""
+        function = self.function
+        assert function is not None
+        known = [*call.inputs, *call.attributes, "out"]
+        unknown = [name for name in self.names if name not in given]
+        require(not unknown, f"{call.title}: the kernel takes {unknown}; the operation has {known}")
+        try:
+            return _shaders(function(**{name: given[name] for name in self.names}))
+        except ValidationError as error:
+            where = user_line(error, function) or self._place()
+            raise ValidationError(f"{call.title}: {error}{where}") from error
+        except MLError as error:
+            raise OperationError(f"{call.title}: {error}{user_line(error, function)}") from error
+        except Exception as error:
+            where = user_line(error, function)
+            raise OperationError(f"{call.title}: the kernel raised {type(error).__name__}: {error}{where}") from error
+
+    def _kernel(self, title: str, shader: Shader, scope: Scope, out: Buffer, features: Features) -> Kernel:
+        try:
+            entry = entry_of(shader, out, features)
+        except ValidationError as error:
+            raise ValidationError(f"{title}: {error}{self._place()}") from None
+        rest, bound = scope.module(shader, entry)
+        before = "enable f16;\n" if any(item.buffer.element == "f16" for item in bound) else ""
+        return Kernel(
+            title,
+            f"{before}{shader.source.rstrip()}\n\n{rest}",
+            tuple(item.memory for item in bound),
+            tuple(item.writes for item in bound),
+            entry.workgroups,
+            entry.name,
+            Explained(shader, before.count("\n"), self.where, scope.hint),
+        )
+
+    def _place(self) -> str:
+        place = self.where.place()
+        return f" ({place})" if place else ""
+
+
+def _shaders(given: Any) -> tuple[Shader, ...]:
+    """One or several shaders, some of them text."""
+    items = given if isinstance(given, (tuple, list)) else (given,)
+    require(
+        bool(items) and all(isinstance(item, (str, Shader)) for item in items),
+        f"a kernel is WGSL (a string), an opweave.wgsl.Shader, several of them, or a function of these, got {given!r}",
+    )
+    return tuple(item if isinstance(item, Shader) else Shader(item) for item in items)
+
+
+def _bound(name: str, memory: Input, features: Features, *, writes: bool = False) -> Bound:
+    lay = layout(memory.desc.data_type, features)
+    type = computed(memory.desc.data_type)
+    return Bound(Buffer(name, memory.desc, type, lay.element, lay.lanes), memory, writes)
+
+
+def _scratch(name: str, desc: Desc, shared: dict[str, Bound], title: str, features: Features) -> Bound:
+    """Memory between passes: the same for all that give it the same name."""
+    known = shared.get(name)
+    if known is None:
+        fits = features.int64 or desc.data_type not in ("int64", "uint64")
+        require(fits, f"{title}: scratch {name}: the device has no {desc.data_type}")
+        known = shared[name] = _bound(name, Input(len(shared), desc), features, writes=True)
+    require(known.buffer.desc == desc, f"{title}: scratch {name} is {known.buffer.desc} in one pass, {desc} in another")
+    return known
+
+
+__all__ = ["WgslKernel"]

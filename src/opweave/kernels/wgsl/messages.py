@@ -1,0 +1,128 @@
+"""Errors of the device's compiler, told by the lines that users wrote."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .shader import Shader
+
+_HEADLINE = re.compile(r"^\s*Shader (?:'.*' parsing|validation) error: (.*)$", re.MULTILINE)
+_PLACE = re.compile(r"^(\s*)┌─ (.*):(\d+):(\d+)$")
+_GUTTER = re.compile(r"^(\s*)(\d+)( │.*)$")
+_NAME = re.compile(r"identifier: `(\w+)`")
+_PACKAGE = str(Path(__file__).parents[2])
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Where users wrote WGSL, or the function that makes it.
+
+    Attributes:
+        file: its path, as Python knows it.
+        line: of the function, or of the call; 0 if nobody knows.
+    """
+
+    file: str = ""
+    line: int = 0
+
+    @staticmethod
+    def of(function: Callable[..., Any]) -> Written:
+        """The place of a function."""
+        code = getattr(inspect.unwrap(function), "__code__", None)
+        return Written() if code is None else Written(code.co_filename, code.co_firstlineno)
+
+    @staticmethod
+    def here() -> Written:
+        """The place of the innermost caller outside of Opweave."""
+        frame = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+            frame = frame.f_back  # type: ignore[assignment]
+        return Written() if frame is None else Written(frame.f_code.co_filename, frame.f_lineno)
+
+    def place(self, source: str = "", line: int = 0) -> str:
+        """A file and a line for messages: of that line of the text if it stands in the file as it is, else of the whole."""
+        if not self.file:
+            return ""
+        name = self.file.replace("\\", "/").rpartition("/")[2]
+        return f"{name}, line {self._found(source, line) or self.line}"
+
+    def _found(self, source: str, line: int) -> int:
+        lines = linecache.getlines(self.file)
+        whole = "".join(lines)
+        if source and whole.count(source) == 1:
+            return whole.count("\n", 0, whole.index(source)) + line
+        wanted = source.split("\n")[line - 1].strip() if line else ""
+        same = [number for number, text in enumerate(lines, 1) if wanted and text.strip() == wanted]
+        return same[0] if len(same) == 1 else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """What makes a message for users of one of the compiler.
+
+    Attributes:
+        shader: what they wrote.
+        before: how many lines stand before it in the module.
+        where: the place that it comes from.
+        hint: says more about a name that is not declared.
+    """
+
+    shader: Shader
+    before: int
+    where: Written
+    hint: Callable[[str], str]
+
+    def __call__(self, text: str) -> str:
+        """The message: what is wrong, in which line, and the lines that the compiler shows."""
+        headline = _HEADLINE.search(text)
+        if headline is None:  # of the pipeline: nothing that has a line
+            lines = [line.strip() for line in text.splitlines()]
+            kept = [line for line in lines if line and line not in ("Validation Error", "Caused by:")]
+            place = self.where.place(self.shader.source)
+            return " ".join(kept) + (f" ({place})" if place else "")
+        rest = text[headline.end() :].lstrip("\n").split("\n")
+        shown = rest[: rest.index("")] if "" in rest else rest
+        said = headline[1].strip()
+        if said.startswith(("Entry point", "Function")):  # the reason is in its notes
+            notes = [line.split("= ", 1)[1] for line in shown if line.lstrip().startswith("= ")]
+            said = notes[0] if notes else said
+        name = _NAME.search(said)
+        more = f" ({self.hint(name[1])})" if name else ""
+        number = self._line(shown)
+        if number == 0 and not any(map(_GUTTER.match, shown)):
+            place = self.where.place(self.shader.source)
+            return f"{said}{f' ({place})' if place else ''}"
+        if number == 0:
+            return f"in what Opweave adds to the WGSL: {said}{more}\n" + "\n".join(shown)
+        place = self.where.place(self.shader.source, number)
+        return f"line {number} of the WGSL{f' ({place})' if place else ''}: {said}{more}\n" + "\n".join(
+            self._renumbered(line) for line in shown
+        )
+
+    def _line(self, shown: list[str]) -> int:
+        """The first line of the user's that the compiler shows, counted from 1; 0 if there is none."""
+        numbers = [int(match[3]) for line in shown if (match := _PLACE.match(line))]
+        numbers += [int(match[2]) for line in shown if (match := _GUTTER.match(line))]
+        count = self.shader.source.count("\n") + 1
+        return next((number - self.before for number in numbers if 0 < number - self.before <= count), 0)
+
+    def _renumbered(self, line: str) -> str:
+        """A line of what the compiler shows, with the number that it has in the user's text."""
+        count = self.shader.source.count("\n") + 1
+        if match := _PLACE.match(line):
+            return f"{match[1]}┌─ WGSL:{int(match[3]) - self.before}:{match[4]}"
+        if match := _GUTTER.match(line):
+            number = int(match[2]) - self.before
+            text = str(number) if 0 < number <= count else ""
+            return f"{match[1]}{text.rjust(len(match[2]))}{match[3]}"
+        return line
+
+
+__all__ = ["Explained", "Written"]

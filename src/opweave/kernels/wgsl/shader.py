@@ -1,0 +1,193 @@
+"""What users write, and what they are told: shaders, and the buffers that these can name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from typing import Any
+
+from ...dtypes import DataType
+from ...errors import require
+from ...graph import Desc
+from .names import spelled
+
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_WORD = re.compile(r"[^\W\d]\w*")
+_ENTRY = re.compile(r"@\s*compute\b[^{;]*?\bfn\s+(\w+)")
+_MAIN = re.compile(r"\bfn\s+main\s*\(([^)]*)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A tensor that a shader can name.
+
+    Attributes:
+        name: that of the parameter, `out`, or that of the scratch memory; `load_…` and its like have it in theirs.
+        desc: data type and shape.
+        type: the WGSL type that `load_…` gives and `store_…` takes: "f32", "i32", "u32", "i64", "u64".
+        element: the WGSL type of the buffer's elements.
+        packed: how many elements share one of those.
+    """
+
+    name: str
+    desc: Desc
+    type: str
+    element: str
+    packed: int = 1
+
+    @property
+    def variable(self) -> str:
+        """What the buffer is called in WGSL: its name, `…_words` if elements share words, `…_` if WGSL reserves the name."""
+        return spelled(self.name) if self.packed == 1 else f"{self.name}_words"
+
+    @property
+    def data_type(self) -> DataType:
+        """The data type of WebNN."""
+        return self.desc.data_type
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The dimensions."""
+        return self.desc.shape
+
+    @property
+    def rank(self) -> int:
+        """How many dimensions there are."""
+        return self.desc.rank
+
+    @property
+    def size(self) -> int:
+        """How many elements there are."""
+        return self.desc.element_count
+
+
+@dataclass(frozen=True)
+class Shader:
+    """A compute shader, and how much of it is to run.
+
+    Args:
+        source: WGSL, without declarations of buffers; `opweave.wgsl` says which names it can use.
+        invocations: how often `fn main(…)` is called, or the extents of the positions that it is called for; default: the
+            elements, or the positions, of the (first) result.
+        workgroups: how many workgroups to dispatch, in up to three dimensions; for entry points with `@compute`.
+        workgroup_size: invocations in a workgroup, where Opweave makes the entry point; default: 64.
+        constants: further numbers (or true, false, tuples of numbers) that the text names.
+        scratch: memory between the passes of a node: data type and shape (`opweave.Desc`) by name.
+
+    Raises:
+        ValidationError: a value of another type.
+    """
+
+    source: str
+    invocations: int | Sequence[int] | None = None
+    workgroups: int | Sequence[int] | None = None
+    workgroup_size: int | None = None
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    scratch: Mapping[str, Desc] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.source, str), f"source must be WGSL, a string, got {self.source!r}")
+        for name, value in {"invocations": self.invocations, "workgroups": self.workgroups}.items():
+            require(
+                value is None or all(map(_is_count, sizes(value))), f"{name} must be positive integers, got {value!r}"
+            )
+        count = len(sizes(self.workgroups or 1))
+        require(0 < count <= 3, f"workgroups must have 1 to 3 dimensions, got {self.workgroups!r}")
+        size = self.workgroup_size
+        require(size is None or _is_count(size), f"workgroup_size must be a positive integer, got {size!r}")
+        for what, mapping in {"constants": self.constants, "scratch": self.scratch}.items():
+            fits = isinstance(mapping, Mapping) and all(isinstance(n, str) and n.isidentifier() for n in mapping)
+            require(fits, f"{what} must map names to values, got {mapping!r}")
+        for name, desc in self.scratch.items():
+            require(isinstance(desc, Desc), f"scratch {name!r} must be an opweave.Desc, got {desc!r}")
+
+    @cached_property
+    def plain(self) -> str:
+        """The text without its comments."""
+        return _COMMENT.sub(" ", self.source)
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """The names and keywords in the text."""
+        return frozenset(_WORD.findall(self.plain))
+
+    @property
+    def entry(self) -> str:
+        """The name of the user's own entry point; empty if there is none.
+
+        Raises:
+            ValidationError: there are several, or declarations that are Opweave's to make.
+        """
+        found = _ENTRY.findall(self.plain)
+        require(len(found) <= 1, f"a shader has one entry point, got {', '.join(found)}; give a Shader for each")
+        declares = re.search(r"@\s*(?:binding|group)\b", self.plain)
+        require(
+            declares is None,
+            "a shader has no @group and @binding: buffers are declared under the names of parameters, results as out",
+        )
+        if not found:
+            require(
+                self.workgroups is None,
+                "workgroups= is for entry points with @compute; fn main takes invocations=",
+            )
+            return ""
+        require(
+            self.invocations is None and self.workgroup_size is None,
+            f"invocations= and workgroup_size= are for fn main without @compute; {found[0]} takes workgroups=",
+        )
+        require(self.workgroups is not None, f"{found[0]} with @compute takes workgroups=, how many to dispatch")
+        return str(found[0])
+
+    def parameters(self) -> list[str]:
+        """The types of the parameters of `fn main`, each `u32` or `i32`.
+
+        Raises:
+            ValidationError: there is no such function, or it takes something else.
+        """
+        found = _MAIN.search(self.plain)
+        require(found is not None, "a shader has fn main(i: u32), or an entry point with @compute")
+        assert found is not None
+        given = [part.strip() for part in found[1].split(",") if part.strip()]
+        types = [part.partition(":")[2].strip() for part in given]
+        fits = bool(types) and all(type in ("u32", "i32") for type in types)
+        require(
+            fits,
+            f"fn main takes the number of an element, or its position on each axis, as u32 or i32, got ({', '.join(given)})",
+        )
+        return types
+
+    def extents(self, out: Buffer, parameters: Sequence[str]) -> tuple[int, ...]:
+        """How many positions there are for each parameter of `fn main`.
+
+        Raises:
+            ValidationError: there are more or fewer parameters.
+        """
+        count = len(parameters)
+        if self.invocations is None:
+            shape = (out.size,) if count == 1 else out.shape
+            what = f"{out.name} has {out.rank} axes"
+        else:
+            shape = sizes(self.invocations)
+            shape = (prod(shape),) if count == 1 else shape
+            what = f"invocations are {list(shape)}"
+        require(
+            len(shape) == count,
+            f"fn main takes {count} positions, but {what}; one parameter is the number of an element",
+        )
+        require(prod(shape) < 2**31, f"there may be 2**31 - 1 invocations, got {list(shape)}")
+        return shape
+
+
+def sizes(value: int | Sequence[int]) -> tuple[int, ...]:
+    """One or several numbers as a tuple."""
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)  # type: ignore[return-value]
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+__all__ = ["Buffer", "Shader", "sizes"]
