@@ -317,7 +317,8 @@ class Schedule:
         if value.anchor is not None or value.reduces:
             same = all(output.desc.shape == operand.shape for output in program.outputs)
             alone = value.anchor is None or (anchor is None and len(program.outputs) == 1)
-            return reading.aligned and same and alone and value.alias is None and program.is_pointwise
+            once = not program.stored and not any(isinstance(n, ir.Reduce) for n in ir.walk(*program.roots))
+            return reading.aligned and same and alone and value.alias is None and once
         if value.only_moves:
             return reading.loads <= 4 and value.alias is None
         return reading.loads <= 1 and reading.times <= 1 and (value.alias is None or value.calls <= 8)
