@@ -120,7 +120,7 @@ def test_kernels_agree_with_reference(op: Op[..., Any], types: dict[str, str]) -
         call = SAMPLES[op].make(Make(data.draw, types))
         got, wanted = run(context, op, call), run(REFERENCE, op, call)
         for name, array in wanted.items():
-            # Shaders may be compiled as if nothing were NaN (https://www.w3.org/TR/WGSL/#differences-from-ieee754): x / x is 1.
+            # Compilers may take it that nothing is NaN (https://www.w3.org/TR/WGSL/#differences-from-ieee754): x / x is 1.
             got[name] = np.where(array == array, got[name], array)
         assert_agree(SAMPLES[op], call, got, wanted)
 
