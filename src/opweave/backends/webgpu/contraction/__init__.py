@@ -60,7 +60,7 @@ class Contraction:
                 axes, and perhaps other arrays. None stores the result as it is, to `result`.
             title: for tables.
         """
-        finish = self._finish(epilogue)
+        finish = self._finish(epilogue, title)
         direct = self._direct(finish, title)
         if direct is not None:
             return [direct]
@@ -116,14 +116,17 @@ class Contraction:
             assemble(title, comment, (reader,), finish.target, writer.declaration, module, end + "\n" + text, groups),
         ]
 
-    def _finish(self, epilogue: Program | None) -> Finish:
+    def _finish(self, epilogue: Program | None, title: str) -> Finish:
         if epilogue is None:
             axes = tuple(Index(size, k - self.result.desc.rank) for k, size in enumerate(self.result.desc.shape))
             return Finish(self.problem, self.result, self.result, axes, self._after(Load(self.result, axes)))
         (output,) = epilogue.outputs
         loads = [n for n in ir.walk(output.body) if isinstance(n, Load) and n.source is self.result]
         body = ir.substitute(output.body, {load: self._after(load) for load in loads})
-        return Finish(self.problem, self.result, output, output.axes, body)
+        finish = Finish(self.problem, self.result, output, output.axes, body)
+        own = all(finish.at_own_position(load) for load in loads)
+        assert own, f"{title}: the epilogue must read the result at its own position"
+        return finish
 
     def _readers(self) -> tuple[Reader, Reader]:
         p = self.problem

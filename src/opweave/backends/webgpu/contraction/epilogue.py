@@ -42,7 +42,7 @@ class Finish:
         for node in ir.walk(self.body):
             if isinstance(node, Load) and node.source is self.result:
                 known[node] = "sum"
-            elif isinstance(node, Load) and node.source.desc.shape == whole and self._at_own_position(node):
+            elif isinstance(node, Load) and node.source.desc.shape == whole and self.at_own_position(node):
                 known[node] = module.load(node.source, "at")
         positions = {axis: f"i{k}" for k, axis in enumerate(self.axes)}
         block = Block(module, positions, known)
@@ -89,7 +89,8 @@ class Finish:
         total: Expr = Reduce("sum", (count,), Load(parts, (part, row, column)))
         return total if load.type == "float32" else ir.Cast(total, load.type)
 
-    def _at_own_position(self, load: Load) -> bool:
+    def at_own_position(self, load: Load) -> bool:
+        """Whether it reads at the position that is written, of an array of the same shape."""
         pairs = zip(load.parts, self.axes, strict=True)
         return all(part is axis or (axis.extent == 1 and isinstance(part, ir.Const)) for part, axis in pairs)
 

@@ -1,0 +1,428 @@
+"""Matrix products and convolutions as compute shaders, run on the first Vulkan adapter, against the reference back end.
+
+Values lie on a grid on which sums of products are exact, in whatever order they are added: results are equal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pytest
+from test_expr_wgsl import Runner
+
+import opweave as ow
+from opweave.backends.webgpu import contraction as contractions
+from opweave.backends.webgpu.contraction import Contraction, contraction
+from opweave.backends.webgpu.contraction.problem import Problem
+from opweave.backends.webgpu.contraction.tiled import Tile, workgroups
+from opweave.backends.webgpu.contraction.tiles import SHAPES, choose
+from opweave.expr import ir
+from opweave.expr.wgsl import Features
+from opweave.graph import Node
+
+FLOAT16 = Features(float16=True, max_buffers=16)
+PACKED = Features(float16=False, max_buffers=16)
+SOFTWARE = Features(float16=True, max_buffers=16, is_software=True)
+GRAPHICS = Features(float16=True, max_shared=49152)
+
+
+@lru_cache
+def context() -> ow.MLContext:
+    return ow.ml.create_context(device="reference")
+
+
+@dataclass
+class Row:
+    """A call of an operation.
+
+    Attributes:
+        op: its name.
+        shapes: of its operands, by name.
+        options: its attributes.
+        constants: the operands that are constants.
+    """
+
+    op: str
+    shapes: dict[str, tuple[int, ...]]
+    options: dict[str, Any] = field(default_factory=dict)
+    constants: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        shapes = "-".join("x".join(map(str, shape)) for shape in self.shapes.values())
+        options = ",".join(f"{k}={v}" for k, v in self.options.items())
+        return ":".join(filter(None, (self.op, shapes, options, "+".join(self.constants)))).replace(" ", "")
+
+
+def matmul(a: tuple[int, ...], b: tuple[int, ...], *constants: str) -> Row:
+    return Row("matmul", {"a": a, "b": b}, {}, constants)
+
+
+def gemm(
+    a: tuple[int, ...], b: tuple[int, ...], *constants: str, c: tuple[int, ...] | None = None, **options: Any
+) -> Row:
+    return Row("gemm", {"a": a, "b": b} | ({} if c is None else {"c": c}), options, constants)
+
+
+def conv(input: tuple[int, ...], filter: tuple[int, ...], *constants: str, bias: int = 0, **options: Any) -> Row:
+    shapes = {"input": input, "filter": filter} | ({"bias": (bias,)} if bias else {})
+    return Row("conv2d", shapes, options, constants)
+
+
+def transposed(input: tuple[int, ...], filter: tuple[int, ...], *constants: str, bias: int = 0, **options: Any) -> Row:
+    return Row("conv_transpose2d", conv(input, filter, bias=bias).shapes, options, constants)
+
+
+def values_of(row: Row, data_type: str = "float32", seed: int = 0) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
+    return {name: (random.integers(-4, 5, shape) / 4).astype(data_type) for name, shape in row.shapes.items()}
+
+
+def as_input(builder: ow.MLGraphBuilder, name: str, value: np.ndarray) -> ow.MLOperand:
+    return builder.input(name, value.dtype.name, value.shape)  # type: ignore[arg-type]
+
+
+def node_of(row: Row, values: Mapping[str, np.ndarray]) -> Node:
+    builder = ow.MLGraphBuilder(context())
+    operands = {
+        name: builder.constant(value) if name in row.constants else as_input(builder, name, value)
+        for name, value in values.items()
+    }
+    node = getattr(builder, row.op)(**operands, **row.options).node
+    assert isinstance(node, Node)
+    return node
+
+
+def expected(row: Row, values: Mapping[str, np.ndarray]) -> np.ndarray:
+    builder = ow.MLGraphBuilder(context())
+    operands = {name: as_input(builder, name, value) for name, value in values.items()}
+    graph = builder.build({"y": getattr(builder, row.op)(**operands, **row.options)})
+    return np.asarray(context().compute(graph, dict(values))["y"])
+
+
+def made(row: Row, values: Mapping[str, np.ndarray], features: Features) -> Contraction:
+    found = contraction(node_of(row, values), features)
+    assert found is not None
+    return found
+
+
+def computed(
+    found: Contraction,
+    values: Sequence[np.ndarray],
+    epilogue: ir.Program | None = None,
+    others: Mapping[ir.Input, np.ndarray] | None = None,
+) -> np.ndarray:
+    """What the kernels write."""
+    kernels = found.kernels(epilogue, "sample")
+    runner = Runner(found.features)
+    for number, (source, value) in enumerate(zip(found.inputs, values, strict=True)):
+        laid = found.prepared[number](value) if number in found.prepared else value
+        assert laid.shape == source.desc.shape
+        runner.fill(source, laid)
+    for source, value in (others or {}).items():
+        runner.fill(source, value)
+    runner.run(kernels)
+    return runner.result(found.result if epilogue is None else epilogue.outputs[0])
+
+
+def check(row: Row, features: Features = FLOAT16, data_type: str = "float32") -> Contraction:
+    values = values_of(row, data_type)
+    found = made(row, values, features)
+    np.testing.assert_array_equal(computed(found, list(values.values())), expected(row, values))
+    return found
+
+
+ROWS = (
+    # Products: whole vectors and not, one term, one element, stacks that broadcast, a stack on one side only.
+    matmul((33, 36), (36, 28)),
+    matmul((33, 37), (37, 29)),
+    matmul((10, 1), (1, 12)),
+    matmul((1, 1), (1, 1)),
+    matmul((3, 1, 9, 7), (2, 7, 10)),
+    matmul((2, 3, 10, 8), (8, 12), "b"),
+    matmul((9, 8), (3, 8, 12), "a"),
+    matmul((5, 1, 12, 20), (1, 4, 20, 16), "b"),
+    *(
+        gemm((40, 12) if i else (12, 40), (24, 40) if j else (40, 24), *names, a_transpose=i, b_transpose=j)
+        for i, j, names in ((False, True, ()), (True, False, ()), (True, True, ()), (True, True, ("a", "b")))
+    ),
+    gemm((9, 5), (5, 10), c=(10,), alpha=0.5, beta=2.0),
+    gemm((9, 5), (5, 10), "c", c=(9, 1), beta=-1.0),
+    gemm((9, 5), (5, 12), c=()),
+    # A vector, or a few, times a matrix.
+    matmul((1, 64), (64, 100)),
+    matmul((3, 67), (67, 10)),
+    matmul((3, 67), (67, 10), "b"),
+    matmul((100, 67), (67, 1)),
+    matmul((2, 100, 64), (64, 3), "a"),
+    matmul((2, 30, 64), (2, 64, 3)),
+    gemm((2, 300), (77, 300), b_transpose=True, c=(77,)),
+    gemm((1, 512), (600, 512), b_transpose=True),
+    conv((1, 40, 1, 1), (20, 40, 1, 1), "filter", bias=20),
+    # Convolutions: padding, strides, dilations, layouts, images that end in the midst of a tile.
+    conv((1, 20, 10, 10), (20, 20, 3, 3), "filter", padding=(1, 1, 1, 1), bias=20),
+    conv((2, 20, 10, 10), (20, 20, 3, 3), padding=(1, 0, 2, 1)),
+    conv((1, 3, 20, 20), (8, 3, 7, 7), "filter", padding=(3, 3, 3, 3), strides=(2, 2)),
+    conv((2, 16, 7, 9), (10, 16, 2, 3), "filter", dilations=(2, 3), strides=(1, 2)),
+    conv((1, 16, 8, 8), (20, 16, 1, 1), "filter"),
+    conv((2, 16, 7, 7), (20, 16, 1, 1), strides=(2, 2)),
+    conv((1, 5, 4, 4), (3, 5, 4, 4), "filter", bias=3),
+    *(
+        conv((2, 6, 5, 16), shape, *names, input_layout="nhwc", filter_layout=layout, padding=(1, 1, 1, 1), bias=12)
+        for layout, shape in (("oihw", (12, 16, 3, 3)), ("hwio", (3, 3, 16, 12)), ("ohwi", (12, 3, 3, 16)))
+        for names in ((), ("filter",))
+    ),
+    conv((1, 16, 6, 5), (16, 3, 3, 12), filter_layout="ihwo"),
+    conv((1, 6, 5, 7), (3, 3, 7, 9), "filter", input_layout="nhwc", filter_layout="hwio"),
+    conv((2, 6, 6, 16), (1, 1, 16, 12), "filter", input_layout="nhwc", filter_layout="hwio"),
+    # Groups: many outputs each in tiles, few of them directly.
+    conv((2, 24, 7, 8), (24, 12, 3, 3), "filter", groups=2, padding=(1, 1, 1, 1), bias=24),
+    conv((2, 7, 8, 24), (3, 3, 12, 24), groups=2, input_layout="nhwc", filter_layout="hwio"),
+    conv((2, 8, 9, 10), (8, 1, 3, 3), "filter", groups=8, padding=(1, 1, 1, 1), bias=8),
+    conv(
+        (2, 9, 10, 8),
+        (3, 3, 1, 8),
+        groups=8,
+        padding=(1, 0, 1, 2),
+        strides=(2, 1),
+        input_layout="nhwc",
+        filter_layout="hwio",
+    ),
+    conv((1, 80, 5, 6), (4, 40, 3, 3), groups=2, dilations=(2, 1), padding=(2, 2, 2, 2)),
+    conv((2, 8, 9, 10), (8, 2, 1, 1), groups=4),
+    # Transposed convolutions.
+    transposed((2, 4, 5, 5), (4, 6, 3, 3), strides=(2, 2), padding=(1, 0, 1, 0), output_padding=(1, 0)),
+    transposed((1, 16, 4, 5), (16, 12, 2, 2), "filter", strides=(2, 2), bias=12),
+    transposed((1, 4, 5, 8), (3, 2, 6, 8), dilations=(2, 1), input_layout="nhwc", filter_layout="hwoi"),
+    transposed((1, 20, 4, 4), (20, 10, 3, 3), groups=2, strides=(1, 2)),
+    transposed((2, 8, 5, 6), (8, 2, 3, 3), "filter", groups=4, strides=(2, 3), padding=(1, 0, 0, 1)),
+    transposed((2, 5, 5, 4), (2, 3, 3, 4), groups=2, strides=(2, 3), input_layout="nhwc", filter_layout="ohwi", bias=4),
+)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_kernels_agree_with_the_reference(row: Row) -> None:
+    check(row)
+
+
+HALVES = tuple(ROWS[k] for k in (0, 1, 4, 5, 12, 15, 18, 21)) + tuple(row for row in ROWS if "conv" in row.op)[::4]
+
+
+@pytest.mark.parametrize("features", [FLOAT16, PACKED], ids=["f16", "packed"])
+@pytest.mark.parametrize("row", HALVES, ids=str)
+def test_float16_is_summed_up_in_float32(row: Row, features: Features) -> None:
+    check(row, features, "float16")
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize(
+    "shape", SHAPES, ids=lambda shape: f"{shape.rows}x{shape.columns}/{shape.height}x{shape.width}"
+)
+def test_every_tile_has_right_tails(shape: Any, splits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The text of deeper and larger ones takes a software device long.
+    depth = 20 if shape.rows + shape.columns <= 96 and splits > 1 else 8
+    tile = Tile(shape.rows, shape.columns, depth, shape.height, shape.width)
+    monkeypatch.setattr(contractions, "choose", lambda problem, features: (tile, splits))
+    check(conv((2, 20, 9, 10), (36, 20, 3, 3), "filter", padding=(1, 1, 1, 1), bias=36))
+    if shape.rows + shape.columns <= 128 and splits == 1:
+        check(matmul((2, 70, 63), (63, 70)))
+        check(conv((2, 9, 10, 12), (20, 3, 3, 12), input_layout="nhwc", filter_layout="ohwi"))
+
+
+def relu_with_more(found: Contraction, data_type: str) -> tuple[ir.Program, ir.Input, ir.Input]:
+    """max(result + residual, 0) * scale, where the scale has the size of the last axis, as another data type."""
+    desc = found.result.desc
+    residual, scale = ir.Input(0, desc), ir.Input(1, ow.Desc(desc.data_type, desc.shape[-1:]))
+    axes = tuple(ir.Index(size, k - desc.rank) for k, size in enumerate(desc.shape))
+    total = ir.call("add", ir.Load(found.result, axes), ir.Load(residual, axes))
+    zero = ir.number(0.0, desc.data_type)
+    body = ir.call("mul", ir.call("max", total, zero), ir.Load(scale, axes[-1:]))
+    if data_type == "uint8":
+        body = ir.call("greater", body, zero)
+    elif data_type != desc.data_type:
+        body = ir.Cast(body, data_type)  # type: ignore[arg-type]
+    program = ir.Program("relu", (found.result, residual, scale), (ir.Output(axes, body),))
+    return program, residual, scale
+
+
+@pytest.mark.parametrize("data_type", ["float32", "float16", "int32", "uint8"])
+@pytest.mark.parametrize(
+    "row",
+    [
+        matmul((2, 9, 20), (20, 10)),
+        gemm((2, 40), (40, 12), c=(12,), beta=0.5),
+        conv((2, 12, 5, 6), (10, 12, 3, 3), "filter", bias=10),
+        conv((2, 5, 6, 8), (3, 3, 1, 8), bias=8, groups=8, input_layout="nhwc", filter_layout="hwio"),
+    ],
+    ids=str,
+)
+def test_what_follows_is_in_the_same_kernel(row: Row, data_type: str) -> None:
+    values = values_of(row)
+    found = made(row, values, FLOAT16)
+    program, residual, scale = relu_with_more(found, data_type)
+    random = np.random.default_rng(1)
+    others = {source: (random.integers(-4, 5, source.desc.shape) / 4).astype("float32") for source in (residual, scale)}
+    got = computed(found, list(values.values()), program, others)
+    want = np.maximum(expected(row, values) + others[residual], 0) * others[scale]
+    np.testing.assert_array_equal(got, want > 0 if data_type == "uint8" else want.astype(data_type))
+    if data_type == "float32":
+        assert len(found.kernels(program, "sample")) == 1
+
+
+@pytest.mark.parametrize("features", [FLOAT16, PACKED], ids=["f16", "packed"])
+def test_what_follows_parts_of_sums(features: Features, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contractions, "choose", lambda problem, features: (Tile(32, 32, 16, 4, 4), 4))
+    row = conv((1, 32, 5, 5), (7, 32, 3, 3), "filter", bias=7)
+    values = values_of(row, "float16")
+    found = made(row, values, features)
+    program, residual, scale = relu_with_more(found, "float16")
+    others = {source: np.ones(source.desc.shape, "float16") for source in (residual, scale)}
+    got = computed(found, list(values.values()), program, others)
+    want = np.maximum(expected(row, values).astype("float32") + 1, 0).astype("float16")
+    np.testing.assert_allclose(got, want, rtol=1e-3)
+    first, second = found.kernels(program, "sample")
+    (parts,) = (buffer for buffer in first.bindings if isinstance(buffer, ir.Stored))
+    assert parts in second.bindings
+
+
+def test_an_epilogue_must_read_at_its_own_position() -> None:
+    row = matmul((10, 20), (20, 10))
+    found = made(row, values_of(row), FLOAT16)
+    axes = tuple(ir.Index(10, k - 2) for k in range(2))
+    program = ir.Program("turned", (found.result,), (ir.Output(axes, ir.Load(found.result, axes[::-1])),))
+    with pytest.raises(AssertionError, match="sample: the epilogue must read the result at its own position"):
+        found.kernels(program, "sample")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        matmul((40, 5), (5, 36)),
+        gemm((40, 5), (36, 5), b_transpose=True),
+        conv((1, 5, 6, 6), (12, 5, 3, 3), padding=(1, 1, 1, 1)),
+        conv((1, 6, 6, 5), (12, 5, 3, 3), padding=(1, 1, 1, 1), input_layout="nhwc"),
+        matmul((2, 45), (45, 36)),
+    ],
+    ids=str,
+)
+def test_infinities_beyond_the_terms_of_a_sum_do_not_matter(row: Row) -> None:
+    """Steps go over the ends of lines and images, where other elements lie: infinity times 0 would be NaN."""
+    values = values_of(row)
+    names = list(values)
+    values[names[0]].reshape(-1)[-1] = np.inf
+    values[names[1]] = np.abs(values[names[1]]) + 1
+    found = made(row, values, FLOAT16)
+    got, want = computed(found, list(values.values())), expected(row, values)
+    assert np.isinf(want).sum() <= want.size / 2
+    finite = np.isfinite(want)
+    np.testing.assert_array_equal(got[finite], want[finite])
+    if row.op != "conv2d":
+        np.testing.assert_array_equal(got, want)
+
+
+def test_sums_are_accurate() -> None:
+    random = np.random.default_rng(0)
+    row = conv((1, 64, 12, 12), (32, 64, 3, 3), "filter", padding=(1, 1, 1, 1))
+    values = {name: random.standard_normal(shape, "float32") for name, shape in row.shapes.items()}
+    got = computed(made(row, values, FLOAT16), list(values.values()))
+    want = expected(row, {name: value.astype("float64").astype("float32") for name, value in values.items()})
+    assert np.abs(got - want).max() < 2e-6 * np.abs(want).max() * 4
+
+
+# Choices --------------------------------------------------------------------------------------------------------------
+
+
+def problem_of(row: Row) -> Problem:
+    return made(row, values_of(row), GRAPHICS).problem
+
+
+def chosen(row: Row, features: Features = GRAPHICS) -> tuple[Tile, int]:
+    found = choose(problem_of(row), features)
+    assert found is not None
+    return found
+
+
+def test_much_work_is_done_in_large_tiles() -> None:
+    tile, splits = chosen(matmul((2048, 64), (64, 4096)))
+    assert (tile.rows, tile.columns, splits) == (128, 128, 1)
+
+
+def test_deep_sums_of_few_elements_are_divided() -> None:
+    _, splits = chosen(conv((1, 512, 7, 7), (512, 512, 3, 3), "filter", padding=(1, 1, 1, 1)))
+    assert splits >= 8
+    assert chosen(conv((1, 64, 56, 56), (64, 64, 1, 1), "filter")) == (Tile(32, 32, 16, 4, 4), 1)
+
+
+def test_steps_leave_little_out() -> None:
+    tile, _ = chosen(conv((1, 100, 30, 30), (100, 100, 3, 3), "filter"))
+    assert tile.depth == 20  # 5 steps of 100 channels; 7 of 16 were 112
+
+
+def test_devices_that_pretend_get_small_tiles() -> None:
+    assert chosen(matmul((2048, 64), (64, 2048)), SOFTWARE) == (Tile(32, 32, 16, 4, 4), 1)
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (64, 4096), (3000, 3000), (100000, 16)])
+@pytest.mark.parametrize("features", [Features(), GRAPHICS, Features(max_invocations=64, max_shared=8192)])
+def test_limits_of_devices_hold(shape: tuple[int, int], features: Features) -> None:
+    problem = problem_of(matmul((shape[0], 40), (40, shape[1])))
+    found = choose(problem, features)
+    assert found is not None
+    tile, splits = found
+    assert tile.shared <= features.max_shared
+    assert tile.invocations <= features.max_invocations
+    assert max(workgroups(problem, tile, splits)) <= features.max_workgroups
+
+
+def test_what_is_no_contraction_is_left_to_others() -> None:
+    builder = ow.MLGraphBuilder(context())
+    x = builder.input("x", "float32", [4, 4])
+    node = builder.relu(x).node
+    assert isinstance(node, Node)
+    assert contraction(node, FLOAT16) is None
+    row = matmul((70000, 10, 10), (70000, 10, 10))
+    builder = ow.MLGraphBuilder(context())
+    a, b = (builder.input(name, "float32", shape) for name, shape in row.shapes.items())
+    many = builder.matmul(a, b).node
+    assert isinstance(many, Node)
+    assert contraction(many, FLOAT16) is None  # more stacks than workgroups in a dimension
+
+
+# Text -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", [ROWS[0], ROWS[15], ROWS[19], ROWS[-3]], ids=str)
+def test_text_is_stable(row: Row) -> None:
+    texts = [[kernel.source for kernel in made(row, values_of(row), FLOAT16).kernels(None, "sample")] for _ in range(2)]
+    assert texts[0] == texts[1]
+
+
+def test_text_is_unrolled_and_says_what_it_does() -> None:
+    row = conv((1, 16, 8, 8), (32, 16, 3, 3), "filter", padding=(1, 1, 1, 1), bias=32)
+    (kernel,) = made(row, values_of(row), SOFTWARE).kernels(None, "conv2d 'stem'")
+    assert kernel.source.startswith("// conv2d 'stem': 32 x 64, sums of 144; tiles of 32x32x16/4x4\n")
+    assert kernel.workgroups == (2, 1, 1)
+    assert kernel.writes == (False, False, False, True)
+    body = kernel.source.partition("fn main(")[2]
+    assert len(re.findall(r"sum_\d_0 = fma\(", body)) == 16 * 4
+    assert body.count("for (") == 1
+    assert "enable f16" not in kernel.source
+
+
+def test_constants_are_laid_out_once_for_whole_vectors() -> None:
+    row = conv((1, 5, 8, 8), (6, 5, 3, 3), "filter")
+    values = values_of(row)
+    found = made(row, values, FLOAT16)
+    assert found.inputs[1].desc.shape == (9, 5, 8)
+    laid = found.prepared[1](values["filter"])
+    np.testing.assert_array_equal(laid[..., :6], values["filter"].reshape(6, 5, 9).transpose(2, 1, 0))
+    assert not laid[..., 6:].any()
+
+
+def test_rows_cover_all_methods() -> None:
+    methods = {made(row, values_of(row), FLOAT16).method for row in ROWS}
+    assert methods == {"tiled", "thin", "grouped"}
