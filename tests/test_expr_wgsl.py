@@ -483,6 +483,38 @@ def test_what_does_not_change_stands_before_the_loop() -> None:
     assert body.index("exponential(") < body.index("for (")
 
 
+def test_of_values_that_are_loaded_only_the_chosen_one_is() -> None:
+    def function(x: Array, y: Array, z: Array) -> Array:
+        shared = z * 2
+        joined = ex.compute((8,), lambda i: ex.where(i < 4, x.clamped[i] + shared[i], ex.exp(y.clamped[i - 4])))
+        return joined * shared
+
+    descs = (Desc("float32", (4,)), Desc("float32", (4,)), Desc("float32", (8,)))
+    (source,) = sources(function, *descs)
+    body = source[source.index("fn main") :].split("\n")
+    assert body[5:] == [
+        "    let t0 = i32(flat);",
+        "    let t2 = x2[flat];",
+        "    let t3 = t2 * 2.0f;",
+        "    var t1: f32;",
+        "    if (t0 < 4) {",
+        "        t1 = x0[min(max(t0, 0), 3)] + t3;",
+        "    } else {",
+        "        t1 = exponential(x1[min(max(i32(flat) - 4, 0), 3)]);",
+        "    }",
+        "    y0[flat] = t1 * t3;",
+        "}",
+        "",
+    ]
+    # Padding loads from one array only.
+    padded = lambda x: ex.compute((6,), lambda i: x.padded(0)[i - 1])  # noqa: E731
+    assert "select(" in sources(padded, Desc("float32", (4,)))[0]
+    arrays = [np.arange(desc.shape[0], dtype=np.float32) for desc in descs]
+    program = program_of(function, *arrays)
+    (actual,), (expected,) = run_program(program, arrays), witness(program, arrays)
+    np.testing.assert_allclose(actual, expected, rtol=1e-6)
+
+
 def count(function: Callable[..., Any], *descs: Desc) -> tuple[int, list[Mapping[str, Any]]]:
     made = kernels(trace(function, "sample", descs), ALL)
     return len(made), [{"groups": math.prod(k.workgroups), "barrier": "Barrier" in k.source} for k in made]

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _AXES = "ijklmnop"
 LONGEST = 100
 """Expressions of more characters are divided into several statements."""
+BRANCHES = 24
+"""So many choices between values that are loaded are made by branches; the values of others are all computed."""
 PART = 64
 """Sums of floats are made of sums of so many elements, which keeps more of their digits."""
 
@@ -181,6 +183,7 @@ class _Scope:
         variables: what is bound here, besides what is bound outside of it.
         grids: the numbers that variables follow from.
         known: expressions whose values have names here.
+        own: expressions that are needed in this branch only.
     """
 
     variables: set[Index]
@@ -188,6 +191,7 @@ class _Scope:
     known: dict[Expr, str] = field(default_factory=dict)
     runs: dict[tuple[Grid, int, int], str] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
+    own: frozenset[Expr] = frozenset()
 
 
 Linear = tuple[int, dict[Expr, int]]
@@ -222,6 +226,7 @@ class Block:
         named: dict[Expr, str] = dict(positions.items())
         first = _Scope(variables, (grid,) if grid else (), {**named, **(known or {})})
         self._scopes = [first]
+        self._branches: dict[Expr, tuple[frozenset[Expr], ...]] = {}
         self._count = self._loops = self._letters = self._counters = 0
 
     @property
@@ -232,10 +237,27 @@ class Block:
     def value(self, expr: Expr) -> str:
         """Text of an expression, once the statements are done; its type is the one that it is computed in."""
         uses: dict[Expr, int] = {}
-        for node in walk(expr, enter=self._needs):
+        nodes = walk(expr, enter=self._needs)
+        for node in nodes:
             for part in self._needs(node):
                 uses[part] = uses.get(part, 0) + 1
+        choices = [node for node in nodes if isinstance(node, Call) and node.name == "where"]
+        for node in choices[-BRANCHES:]:
+            own = tuple(self._exclusive(part, uses) for part in node.parts[1:])
+            if all(any(isinstance(inner, Load) for inner in nodes) for nodes in own):
+                self._branches[node] = own
         return self._value(expr, uses)
+
+    def _exclusive(self, root: Expr, uses: Mapping[Expr, int]) -> frozenset[Expr]:
+        """What a part is made of that nothing else needs; nothing if that includes reductions, which all take part in."""
+        within: dict[Expr, int] = {root: 1}
+        own = set()
+        for node in reversed(walk(root, enter=self._needs)):
+            if within.get(node) == uses.get(node):
+                own.add(node)
+                for part in self._needs(node):
+                    within[part] = within.get(part, 0) + 1
+        return frozenset() if any(isinstance(node, Reduce) for node in own) else frozenset(own)
 
     def named(self, expr: Expr) -> str:
         """The value as a name or a literal, which can be used several times."""
@@ -265,7 +287,8 @@ class Block:
     def _depth(self, node: Expr) -> int:
         """The outermost scope in which a node has a value."""
         for depth in range(len(self._scopes) - 1, 0, -1):
-            if not node.free.isdisjoint(self._scopes[depth].variables):
+            scope = self._scopes[depth]
+            if node in scope.own or not node.free.isdisjoint(scope.variables):
                 return depth
         return 0
 
@@ -295,26 +318,27 @@ class Block:
 
     def _value(self, root: Expr, uses: Mapping[Expr, int]) -> str:
         made: dict[Expr, str] = {}
-        nodes = walk(root, enter=lambda node: () if isinstance(node, Reduce) else self._needs(node))
-        for node in nodes:
+        for node in walk(root, enter=self._before):
             known = self._known(node)
             if known is not None:
                 made[node] = known
                 continue
             text = self._one(node, made, uses)
             depth = self._depth(node)
-            if isinstance(node, Reduce) and _is_simple(text):
+            whole = isinstance(node, Reduce) or node in self._branches
+            if whole and _is_simple(text):
                 self._scopes[depth].known[node] = text
-            shared = (
-                uses.get(node, 0) > 1
-                or len(text) > LONGEST
-                or depth < len(self._scopes) - 1
-                or isinstance(node, Reduce)
-            )
+            shared = whole or uses.get(node, 0) > 1 or len(text) > LONGEST or depth < len(self._scopes) - 1
             if shared and not _is_simple(text):
                 text = self._scopes[depth].known[node] = self._let(text, depth)
             made[node] = text
         return made[root]
+
+    def _before(self, node: Expr) -> tuple[Expr, ...]:
+        """The nodes whose values must be there before the statements of a node begin."""
+        if isinstance(node, Reduce):
+            return ()
+        return node.parts[:1] if node in self._branches and self._known(node) is None else self._needs(node)
 
     def _one(self, node: Expr, made: Mapping[Expr, str], uses: Mapping[Expr, int]) -> str:
         if isinstance(node, Const):
@@ -328,6 +352,8 @@ class Block:
             return self.module.load(node.source, flat)
         if isinstance(node, Reduce):
             return self._reduced(node, uses)
+        if node in self._branches:
+            return self._chosen(node, made[node.parts[0]], uses)
         if _is_sum(node):
             return self._sum(_linear(node), made)
         parts = [made[part] for part in node.parts]
@@ -422,6 +448,25 @@ class Block:
             return name
         self._letters += 1
         return f"{name}_{self._letters}"
+
+    # Branches --------------------------------------------------------------------------------------------------------
+
+    def _chosen(self, node: Expr, condition: str, uses: Mapping[Expr, int]) -> str:
+        """A name for one of two values, of which only that one is computed: both are loaded from memory."""
+        depth = self._depth(node)
+        scopes, self._scopes = self._scopes, self._scopes[: depth + 1]
+        name = f"t{self._count}"
+        self._count += 1
+        lines = [f"var {name}: {computed(node.type)};", f"if ({_bare(condition)}) {{"]
+        for number, (part, own) in enumerate(zip(node.parts[1:], self._branches[node], strict=True)):
+            self._scopes.append(_Scope(set(), own=own))
+            value = self._value(part, uses)
+            self.add(f"{name} = {_bare(value)};")
+            inner = self._scopes.pop()
+            lines += [*(f"    {line}" for line in inner.lines), "}" if number else "} else {"]
+        self.add(*lines)
+        self._scopes = scopes
+        return name
 
     # Reductions ------------------------------------------------------------------------------------------------------
 
