@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import opweave as ow
-from opweave.runtime import constants
+from opweave.runtime import constants, pool
 
 CONTEXT = ow.ml.create_context(device="cpu")
 REFERENCE = ow.ml.create_context(device="reference")
@@ -202,6 +202,7 @@ def compile_now(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     before = ow.ops.compile_now(request.param)
     monkeypatch.setattr(constants, "RECURRENCES", 1)
     monkeypatch.setattr(constants, "PATIENCE", 1)
+    monkeypatch.setattr(pool, "LARGE", 1)  # memory of small results is used again, too
     yield
     ow.ops.compile_now(before)
 
@@ -333,6 +334,7 @@ def test_a_program_that_recurs_sees_what_is_written_between_its_runs(
     context: ow.MLContext, data: st.DataObject
 ) -> None:
     recurrences, constants.RECURRENCES = constants.RECURRENCES, 2
+    large, pool.LARGE = pool.LARGE, 1
     before = ow.ops.compile_now()
     constants._by_use.clear()
     try:
@@ -348,3 +350,4 @@ def test_a_program_that_recurs_sees_what_is_written_between_its_runs(
     finally:
         ow.ops.compile_now(before)
         constants.RECURRENCES = recurrences
+        pool.LARGE = large

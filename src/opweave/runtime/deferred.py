@@ -26,7 +26,7 @@ import numpy as np
 from .. import memory
 from ..errors import MLError, require
 from ..graph import title
-from . import adopted, constants, lazy
+from . import adopted, constants, lazy, pool
 from .adopted import borrowed_by
 from .constants import Whole
 from .lazy import Array, Pending, Template
@@ -225,7 +225,7 @@ def _run_alone(context: MLContext, node: Pending, kept: Sequence[Kept], outputs:
     descs = template.descs
     if len(outputs) < len(descs):
         targets = {position: value for (_, position, _), value in zip(kept, outputs, strict=True)}
-        outputs = [targets[k] if k in targets else memory.empty(desc) for k, desc in enumerate(descs)]
+        outputs = [targets[k] if k in targets else pool.room(desc) for k, desc in enumerate(descs)]
     inputs = [array._values() for array in node.inputs]
     try:
         executable = template.executable or _single(template, context)
@@ -443,7 +443,7 @@ def _one_by_one(
         results = []
         for k, desc in enumerate(template.descs):
             target = targets.get((number, k))
-            values[number, k] = memory.empty(desc) if target is None else target
+            values[number, k] = pool.room(desc) if target is None else target
             results.append(values[number, k])
         try:
             executable = template.executable or _single(template, context)

@@ -18,12 +18,12 @@ from weakref import ref
 
 import numpy as np
 
-from .. import memory
 from ..dtypes import INFO, DataType
 from ..errors import require
 from ..graph import Desc, Operand, Operators, title
 from ..operation import Op
 from ..ops import Operations
+from . import pool
 
 if TYPE_CHECKING:
     from ..backends import Executable
@@ -210,7 +210,7 @@ class Array(Operators):
 
     def _room(self) -> np.ndarray:
         """Memory for the values, which are about to be computed."""
-        return memory.empty(self._desc)
+        return pool.room(self._desc)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.numpy(), dtype=dtype, copy=copy)

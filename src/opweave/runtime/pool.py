@@ -1,0 +1,97 @@
+"""Memory for large results: that of results which nobody can see any more, if there is some of the same size.
+
+The system gives large memory page by page, when it is first written, which takes longer than to compute an element-wise
+operation. What is smaller the C library uses again by itself.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+
+import numpy as np
+
+from .. import memory
+from ..graph import Desc
+
+LARGE = 32 * 2**20
+"""Bytes: where the C library begins to give memory back to the system at once (the largest `M_MMAP_THRESHOLD` of glibc)."""
+
+MOST = memory.physical() // 32
+"""How many bytes are kept for later at most."""
+
+AGE = 16
+"""After so many large results of other sizes, memory that is kept is let go."""
+
+_spare: deque[tuple[int, np.ndarray]] = deque()
+"""What is kept, the oldest first, with the number of the request before which it came back."""
+_wanted: OrderedDict[int, int] = OrderedDict()
+"""How often a size has been asked for; the last few sizes."""
+_turn = 0
+
+
+class _Window:
+    """Gives NumPy memory that its array does not own: all views of it keep this, and so we learn when none is left."""
+
+    __slots__ = ("__array_interface__", "__weakref__", "raw")
+
+    def __init__(self, raw: np.ndarray) -> None:
+        self.raw, self.__array_interface__ = raw, raw.__array_interface__
+
+    def __del__(self) -> None:
+        raw = getattr(self, "raw", None)
+        if raw is not None and _wanted.get(raw.nbytes, 0) > 1:
+            _spare.append((_turn, raw))  # may come at any time, in any thread: nothing else is done here
+            _trim()
+
+
+def room(desc: Desc) -> np.ndarray:
+    """A new array with whatever was there.
+
+    Raises:
+        OperationError: there is not enough memory.
+    """
+    size = desc.byte_length
+    return memory.empty(desc) if size < LARGE else _large(desc, size)
+
+
+def _large(desc: Desc, size: int) -> np.ndarray:
+    global _turn
+    _turn += 1
+    _wanted[size] = _wanted.pop(size, 0) + 1
+    while len(_wanted) > AGE:
+        _wanted.popitem(last=False)
+    raw = _taken(size)
+    if raw is None:
+        raw = memory.empty(Desc("uint8", (size,)))
+    return np.asarray(_Window(raw)).view(desc.data_type).reshape(desc.shape)
+
+
+def _taken(size: int) -> np.ndarray | None:
+    """Memory of that size that is kept; what has not been asked for in a long time is let go."""
+    found: np.ndarray | None = None
+    for _ in range(len(_spare)):
+        try:
+            turn, raw = _spare.popleft()
+        except IndexError:  # another thread has it
+            break
+        if found is None and raw.nbytes == size:
+            found = raw
+        elif _turn - turn < AGE:
+            _spare.append((turn, raw))
+    return found
+
+
+def _trim() -> None:
+    while kept() > MOST:
+        try:
+            _spare.popleft()
+        except IndexError:
+            break
+
+
+def kept() -> int:
+    """Bytes that are kept for later."""
+    return sum([raw.nbytes for _, raw in list(_spare)])
+
+
+__all__ = ["LARGE", "MOST", "kept", "room"]
