@@ -127,6 +127,15 @@ def test_kernels_agree_with_reference(op: Op[..., Any], types: dict[str, str]) -
     agree()
 
 
+def test_positions_beyond_int32_are_for_another_back_end() -> None:
+    call = Call(np.arange(50001, dtype=np.float32).reshape(1, 1, 1, -1), mode="linear", sizes=[1, 50000])
+    builder, result, arrays = record(gpu_context(), OPS["resample2d"], call)
+    graph = builder.build({"y": result})
+    assert "not a value of index" in graph.explain()
+    got = gpu_context().compute(graph, arrays)["y"]
+    np.testing.assert_allclose(got, run(REFERENCE, OPS["resample2d"], call)["y0"], rtol=1e-6, atol=1e-6)
+
+
 # Larger shapes and other options than those of the samples ------------------------------------------------------------
 
 
