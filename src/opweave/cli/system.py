@@ -21,6 +21,7 @@ EXTRAS = {
     "numba": (["numba"], "compiles host kernels written in Python"),
     "safetensors": (["safetensors"], "reads and writes weights"),
     "wasm": (["wasmtime"], "runs WebAssembly kernels"),
+    "webgpu": (["wgpu"], "runs graphs on GPUs of any vendor"),
 }
 """Extra -> the modules it brings, and what they are for; those that this version makes use of."""
 
@@ -103,15 +104,18 @@ def ops(
         "decomposed": "[blue]○[/blue]",
         None: "[red]✗[/red]",
     }
-    table = Table("operation", "", box=None, header_style="bold", padding=(0, 2, 0, 0))
-    kinds = "  ".join(INFO[t].kind for t in ANY)
-    bits = " ".join(str(INFO[t].bits).ljust(2) for t in ANY)
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("operation", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    # The bits stand upright, so that three back ends fit on a screen.
+    kinds = " ".join(INFO[t].kind for t in ANY)
+    tens, ones = (" ".join(f"{INFO[t].bits:2}"[k] for t in ANY) for k in (0, 1))
     for name in backends:
-        table.add_column(f"{name}\n{kinds}\n{bits}", no_wrap=True)
+        table.add_column(f"{name}\n{kinds}\n{tens}\n{ones}", no_wrap=True)
     for name in names or listing:
         row = support(listing[name], backends)
         if row.core or not core:
-            cells = ["  ".join(signs[how[t]] if t in how else "[dim]·[/dim]" for t in ANY) for how in row.how.values()]
+            cells = [" ".join(signs[how[t]] if t in how else "[dim]·[/dim]" for t in ANY) for how in row.how.values()]
             table.add_row(name, "◆" if row.core else "", *cells)
     console.print(table)
     legend = {

@@ -79,9 +79,12 @@ class WebGPU(Backend):
 
     def why_not(self, node: Node) -> str | None:
         """Why there are no kernels for a node; empty if there are; None if its decomposition may have some."""
+        from ...expr.wgsl import Features
         from .schedule import supported
 
-        return supported(node, self.memory.features)
+        # Without a device, one that has it all is meant.
+        features = Features(float16=True, int64=True) if self.memory is None else self.memory.features
+        return supported(node, features)
 
     def supports(self, node: Node) -> bool:
         return self.why_not(node) == ""

@@ -202,19 +202,25 @@ class Engine:
                         )
                     self.device.queue.submit([encoder.finish()])
                     # wgpu's way to skip an empty submission before it maps; ours is on its way already.
-                    staging.map_async("READ_NOSYNC").sync_wait()
-                    view = np.frombuffer(staging.read_mapped(copy=False), np.uint8)
-                    for source, start, target in zip(sources, starts, targets, strict=True):
-                        found = view[start : start + source.nbytes].view(source.desc.data_type)
-                        if reason is not None:
-                            memory.copy(target, found.reshape(source.shape), reason)
-                        del found
-                    del view
-                    staging.unmap()
+                    mapped = staging.map_async("READ_NOSYNC")
+                mapped.sync_wait()  # others may use the device meanwhile, and read, too
+                if reason is not None:
+                    self._copy_out(staging, sources, starts, targets, reason)
+                staging.unmap()
             except BaseException:
                 staging.destroy()
                 raise
             self._give_staging(staging)
+
+    @staticmethod
+    def _copy_out(
+        staging: Any, sources: Sequence[DeviceArray], starts: Sequence[int], targets: Sequence[np.ndarray], reason: str
+    ) -> None:
+        """Copy what is mapped; no view of it is left afterwards."""
+        view = np.frombuffer(staging.read_mapped(copy=False), np.uint8)
+        for source, start, target in zip(sources, starts, targets, strict=True):
+            found = view[start : start + source.nbytes].view(source.desc.data_type)
+            memory.copy(target, found.reshape(source.shape), reason)
 
     def check_overlap(self, sources: Mapping[str, DeviceArray], targets: Mapping[str, DeviceArray]) -> None:
         """Raise `ValidationError` if an output shares memory with another tensor."""
