@@ -75,7 +75,12 @@ def compile(
             raise NotSupportedError(
                 f"{node.title}: {device} cannot run it ({reason or 'there is no kernel'}), and fallback is 'error'"
             )
-        return _on_host(node, host)
+        runs_there = _on_host(node, host)
+        if not runs_there and reason and node.op.decomposition is None:
+            raise NotSupportedError(
+                f"{node.title}: {device} cannot run it ({reason}), and there is no kernel for the host either"
+            )
+        return runs_there
 
     legal, origin = legalise(graph, runs, backend.name)
     parts = partition(legal, lambda node: "device" if on_device(node) else "host")

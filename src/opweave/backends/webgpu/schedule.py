@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from ...errors import ValidationError
 from ...expr import array as arrays, ir, wgsl
 from ...expr.array import Array
 from ...expr.ir import Input, Output, Program, Stored
@@ -21,7 +22,7 @@ from ...expr.simplify import simplified
 from ...expr.wgsl import Features, Kernel
 from ...graph import Desc, Graph, Node, Operand
 from ...kernels import KernelCall
-from ...kernels.expression import key_of
+from ...kernels.expression import key_of, program_of
 from ...operation import call_with
 from ...ops.movement import concat, reshape
 from .contraction import Contraction, contraction
@@ -130,22 +131,27 @@ def traced(node: Node) -> Program | Scatter:
     key = (node.op, forms(node.op), tuple(descs.items()), attributes)
     known = _traced.get(key)
     if known is None:
-        inputs: list[Input] = []
-
-        def array(value: Any) -> Any:
-            if isinstance(value, tuple):
-                return tuple(map(array, value))
-            if value is None:
-                return None
-            inputs.append(Input(len(inputs), value))
-            return arrays.of_input(inputs[-1])
-
-        made = _applied(node, {name: array(value) for name, value in descs.items()})
-        known = made if isinstance(made, Scatter) else simplified(arrays.program(node.op.name, tuple(inputs), made))
         if len(_traced) >= 1024:
             _traced.clear()
-        _traced[key] = known
+        known = _traced[key] = _trace(node, descs)
     return known
+
+
+def _trace(node: Node, descs: Mapping[str, Any]) -> Program | Scatter:
+    if node.op not in RULES:  # an expression of a user's, which may have indices to check
+        return simplified(program_of(node.op, descs, node.attributes))
+    inputs: list[Input] = []
+
+    def array(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(array, value))
+        if value is None:
+            return None
+        inputs.append(Input(len(inputs), value))
+        return arrays.of_input(inputs[-1])
+
+    made = _applied(node, {name: array(value) for name, value in descs.items()})
+    return made if isinstance(made, Scatter) else simplified(arrays.program(node.op.name, tuple(inputs), made))
 
 
 def _descs(value: Any) -> Any:
@@ -173,7 +179,10 @@ def supported(node: Node, features: Features) -> str | None:
         if node.op.decomposition is None and node.op.kernels:
             return f"its kernels are for {', '.join(map(repr, node.op.kernels))}, not for 'webgpu'"
         return None
-    program = traced(node)
+    try:
+        program = traced(node)
+    except ValidationError as error:  # positions beyond int32
+        return str(error)
     return "" if isinstance(program, Scatter) else wgsl.unsupported(program, features)
 
 

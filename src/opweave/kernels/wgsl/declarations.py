@@ -157,7 +157,7 @@ class Scope:
             for name, text in {item.buffer.variable: "", **item.constants(), **item.functions()}.items():
                 require(name not in made, f"{self.title}: two declarations are called {name}; rename a parameter")
                 made[name] = text
-        for name, value in {**self.attributes, **shader.constants}.items():
+        for name, value in (*self.attributes.items(), *shader.constants.items()):
             text_or_none = constant(name, value)
             require(
                 text_or_none is not None or name not in shader.constants,
