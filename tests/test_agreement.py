@@ -1,4 +1,4 @@
-"""Every operation three ways, on Hypothesis-made calls: ONNX Runtime's rule, the NumPy reference, the decomposition."""
+"""Every operation on Hypothesis-made calls: ONNX Runtime's rule, WebGPU's kernels, the NumPy reference, the decomposition."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from samples import SAMPLES, Call, Make, Sample, type_choices
+from webgpu_device import gpu_context
 
 import opweave as ow
 from opweave.expr.evaluate import evaluate
@@ -113,6 +114,20 @@ def test_rule_agrees_with_reference(op: Op[..., Any], types: dict[str, str]) -> 
     def check(data: st.DataObject) -> None:
         call = sample.make(Make(data.draw, types))
         assert_agree(sample, call, run(ORT, op, call), run(REFERENCE, op, call))
+
+    check()
+
+
+@pytest.mark.parametrize(("op", "types"), rows())
+def test_webgpu_agrees_with_reference(op: Op[..., Any], types: dict[str, str]) -> None:
+    """On an adapter of software, where every shader takes its time to compile."""
+    context, sample = gpu_context(), SAMPLES[op]
+
+    @settings(few, max_examples=4)
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        call = sample.make(Make(data.draw, types))
+        assert_agree(sample, call, run(context, op, call), run(REFERENCE, op, call))
 
     check()
 
