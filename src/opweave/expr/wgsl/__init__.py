@@ -63,7 +63,9 @@ class Kernel:
     explain: Callable[[str], str] | None = None
 
 
-from .kernels import kernels, scatter, unsupported  # noqa: E402 — they need the classes above
-from .writer import Block, Module  # noqa: E402
+from .block import Block  # noqa: E402 — they need the classes above
+from .module import Module  # noqa: E402
+from .plan import kernels, unsupported  # noqa: E402
+from .scattered import scatter  # noqa: E402
 
 __all__ = ["Block", "Buffer", "Features", "Kernel", "Module", "kernels", "scatter", "unsupported"]

@@ -5,10 +5,11 @@ Integers of 8 bits are computed in 32 and wrapped around after each function tha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ...dtypes import FLOATS
-from ..ir import FUNCTIONS, Type
+from ..ir import FUNCTIONS, Call, Const, Expr, Type, bounds
 from .types import computed, zero
 
 _WRAPPED = frozenset({"add", "sub", "mul", "div", "pow", "neg", "abs", "floor_div", "shift_left"})
@@ -54,6 +55,23 @@ _WHOLE_CALLS = {
     "sign": "sign_",
     "abs": "absolute_",
 }
+
+
+def is_simple(text: str) -> bool:
+    """Whether a text is a name or a literal."""
+    return all(character.isalnum() or character in "_.-" for character in text)
+
+
+def bare(text: str) -> str:
+    """A text without brackets around all of it."""
+    if not (text.startswith("(") and text.endswith(")")):
+        return text
+    depth = 0
+    for k, character in enumerate(text):
+        depth += (character == "(") - (character == ")")
+        if depth == 0:
+            return text[1:-1] if k == len(text) - 1 else text
+    return text
 
 
 def operand(text: str) -> str:
@@ -147,4 +165,38 @@ def cast(text: str, source: Type, target: Type) -> str:
     return converted if source == target else wrapped(converted, target)
 
 
-__all__ = ["argument", "call", "called", "cast", "index_division", "operand", "with_constant", "wrapped"]
+def constants(parts: Sequence[Expr]) -> list[Const]:
+    """Parts that are all constants."""
+    return [part for part in parts if isinstance(part, Const)]
+
+
+def _is_zero(node: Expr) -> bool:
+    return isinstance(node, Const) and node.value == 0
+
+
+def _is_negative(node: Expr) -> bool:
+    return isinstance(node, Const) and math.copysign(1, node.value) < 0
+
+
+def function(node: Call, parts: Sequence[str]) -> str:
+    """A function of the vocabulary, in a simpler form where an argument is a constant."""
+    divisor = node.parts[-1]
+    if node.name in ("div", "reciprocal") and node.type in FLOATS and _is_zero(divisor):
+        # Said in words: llvmpipe makes any number of a division by a constant 0.
+        dividend = parts[0] if node.name == "div" else "1.0f"
+        return called("over_zero", (f"-{operand(dividend)}" if _is_negative(divisor) else dividend,))
+    if node.name in ("max", "min"):
+        for part, other in ((0, 1), (1, 0)):
+            constant = node.parts[part]
+            if isinstance(constant, Const) and constant.value == constant.value:
+                text = with_constant(node.name, node.type, parts[other], parts[part])
+                if text:
+                    return text
+    if node.type == "index" and node.name in ("floor_div", "mod"):
+        known = bounds(node.parts[0])
+        if isinstance(divisor, Const) and divisor.value > 0 and known and known[0] >= 0:
+            return index_division(node.name, parts[0], int(divisor.value))
+    return call(node.name, node.parts[-1].type, parts)
+
+
+__all__ = ["argument", "bare", "call", "called", "cast", "constants", "function", "is_simple", "operand", "wrapped"]

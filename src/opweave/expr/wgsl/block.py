@@ -1,0 +1,408 @@
+"""The statements that compute expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..ir import Call, Cast, Const, Expr, Index, Load, Reduce, walk
+from . import elements
+from .elements import bare, constants, function, is_simple, operand
+from .module import Module
+from .positions import Grid, Linear, is_sum, linear, place, size_of
+from .reductions import PART, State
+from .types import computed
+
+_AXES = "ijklmnop"
+LONGEST = 100
+"""Expressions of more characters are divided into several statements."""
+BRANCHES = 24
+"""So many choices between values that are loaded are made by branches; the values of others are all computed."""
+
+
+@dataclass
+class _Scope:
+    """Statements in which some variables have values.
+
+    Attributes:
+        variables: what is bound here, besides what is bound outside of it.
+        grids: the numbers that variables follow from.
+        known: expressions whose values have names here.
+        own: expressions that are needed in this branch only.
+    """
+
+    variables: set[Index]
+    grids: tuple[Grid, ...] = ()
+    known: dict[Expr, str] = field(default_factory=dict)
+    runs: dict[tuple[Grid, int, int], str] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+    own: frozenset[Expr] = frozenset()
+
+
+class Block:
+    """Statements of a function, in which what is common is computed once, and outside of loops where that is possible.
+
+    Args:
+        module: where buffers and constants are declared.
+        positions: the names of variables that have values.
+        known: the names of other expressions that have values.
+        grid: positions that follow from the number of an element.
+        team: how many invocations reduce together what depends on none of the positions that differ among them; it takes
+            a variable `lane`, their number. 0 if each works alone.
+        team_depth: how many loops they all go through in the same way.
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        positions: Mapping[Index, str],
+        known: Mapping[Expr, str] | None = None,
+        *,
+        grid: Grid | None = None,
+        team: int = 0,
+        team_depth: int = 0,
+    ) -> None:
+        self.module, self.team, self.team_depth = module, team, team_depth
+        variables = {*positions, *(grid.axes if grid else ())}
+        named: dict[Expr, str] = dict(positions.items())
+        first = _Scope(variables, (grid,) if grid else (), {**named, **(known or {})})
+        self._scopes = [first]
+        self._branches: dict[Expr, tuple[frozenset[Expr], ...]] = {}
+        self._count = self._loops = self._letters = self._counters = 0
+
+    @property
+    def lines(self) -> list[str]:
+        """The statements so far."""
+        return self._scopes[0].lines
+
+    def value(self, expr: Expr) -> str:
+        """Text of an expression, once the statements are done; its type is the one that it is computed in."""
+        uses: dict[Expr, int] = {}
+        nodes = walk(expr, enter=self._needs)
+        for node in nodes:
+            for part in self._needs(node):
+                uses[part] = uses.get(part, 0) + 1
+        choices = [node for node in nodes if isinstance(node, Call) and node.name == "where"]
+        for node in choices[-BRANCHES:]:
+            own = tuple(self._exclusive(part, uses) for part in node.parts[1:])
+            if all(any(isinstance(inner, Load) for inner in nodes) for nodes in own):
+                self._branches[node] = own
+        return self._value(expr, uses)
+
+    def _exclusive(self, root: Expr, uses: Mapping[Expr, int]) -> frozenset[Expr]:
+        """What a part is made of that nothing else needs; nothing if that includes reductions, which all take part in."""
+        within: dict[Expr, int] = {root: 1}
+        own = set()
+        for node in reversed(walk(root, enter=self._needs)):
+            if within.get(node) == uses.get(node):
+                own.add(node)
+                for part in self._needs(node):
+                    within[part] = within.get(part, 0) + 1
+        return frozenset() if any(isinstance(node, Reduce) for node in own) else frozenset(own)
+
+    def named(self, expr: Expr) -> str:
+        """The value as a name or a literal, which can be used several times."""
+        text = self.value(expr)
+        return text if is_simple(text) else self.let(text)
+
+    def let(self, text: str) -> str:
+        """A name for a text, in the innermost loop."""
+        return self._let(text, len(self._scopes) - 1)
+
+    # Scopes ----------------------------------------------------------------------------------------------------------
+
+    def enter(self, variables: Mapping[Index, str] | None = None, grid: Grid | None = None) -> None:
+        """Begin the statements of a loop, in which variables have values."""
+        bound = {*(variables or {}), *(grid.axes if grid else ())}
+        self._scopes.append(_Scope(bound, (grid,) if grid else (), dict((variables or {}).items())))
+
+    def leave(self, head: str) -> None:
+        """End the statements of a loop, whose first line is `head`."""
+        inner = self._scopes.pop()
+        self._scopes[-1].lines += [head, *(f"    {line}" for line in inner.lines), "}"]
+
+    def add(self, *statements: str) -> None:
+        """Add statements to the innermost loop."""
+        self._scopes[-1].lines += statements
+
+    def _depth(self, node: Expr) -> int:
+        """The outermost scope in which a node has a value."""
+        for depth in range(len(self._scopes) - 1, 0, -1):
+            scope = self._scopes[depth]
+            if node in scope.own or not node.free.isdisjoint(scope.variables):
+                return depth
+        return 0
+
+    def _known(self, node: Expr) -> str | None:
+        for scope in reversed(self._scopes):
+            if node in scope.known:
+                return scope.known[node]
+        return None
+
+    def _let(self, text: str, depth: int) -> str:
+        name = f"t{self._count}"
+        self._count += 1
+        self._scopes[depth].lines.append(f"let {name} = {bare(text)};")
+        return name
+
+    # Nodes -----------------------------------------------------------------------------------------------------------
+
+    def _needs(self, node: Expr) -> tuple[Expr, ...]:
+        """The nodes whose values a node is computed from, positions only where they are not sums."""
+        if self._known(node) is not None:
+            return ()
+        if isinstance(node, Load):
+            return tuple(atom for atom in place(node)[1] if not isinstance(atom, Index))
+        if is_sum(node):
+            return tuple(atom for atom in linear(node)[1] if not isinstance(atom, Index))
+        return node.parts
+
+    def _value(self, root: Expr, uses: Mapping[Expr, int]) -> str:
+        made: dict[Expr, str] = {}
+        for node in walk(root, enter=self._before):
+            known = self._known(node)
+            if known is not None:
+                made[node] = known
+                continue
+            text = self._one(node, made, uses)
+            depth = self._depth(node)
+            whole = isinstance(node, Reduce) or node in self._branches
+            if whole and is_simple(text):
+                self._scopes[depth].known[node] = text
+            shared = whole or uses.get(node, 0) > 1 or len(text) > LONGEST or depth < len(self._scopes) - 1
+            if shared and not is_simple(text):
+                text = self._scopes[depth].known[node] = self._let(text, depth)
+            made[node] = text
+        return made[root]
+
+    def _before(self, node: Expr) -> tuple[Expr, ...]:
+        """The nodes whose values must be there before the statements of a node begin."""
+        if isinstance(node, Reduce):
+            return ()
+        return node.parts[:1] if node in self._branches and self._known(node) is None else self._needs(node)
+
+    def _one(self, node: Expr, made: Mapping[Expr, str], uses: Mapping[Expr, int]) -> str:
+        if isinstance(node, Const):
+            return self.module.constant(node.value, node.type)
+        if isinstance(node, Index):
+            return self._sum((0, {node: 1}), made)
+        if isinstance(node, Load):
+            flat = self._sum(place(node), made, unsigned=True)
+            if self.module.layout(node.source).lanes > 1 and not is_simple(flat):
+                flat = self._let(flat, self._depth(node))  # it is needed twice
+            return self.module.load(node.source, flat)
+        if isinstance(node, Reduce):
+            return self._reduced(node, uses)
+        if node in self._branches:
+            return self._chosen(node, made[node.parts[0]], uses)
+        if is_sum(node):
+            return self._sum(linear(node), made)
+        parts = [made[part] for part in node.parts]
+        if all(isinstance(part, Const) for part in node.parts):
+            # Compilers refuse constant expressions that overflow.
+            parts = [self.module.constant(part.value, part.type, opaque=True) for part in constants(node.parts)]
+        if isinstance(node, Cast):
+            return elements.cast(parts[0], node.parts[0].type, node.type)
+        assert isinstance(node, Call)
+        return function(node, parts)
+
+    def _sum(self, linear: Linear, made: Mapping[Expr, str], unsigned: bool = False) -> str:
+        """A sum as text of type i32; it may be a u32 if `unsigned`."""
+        constant, factors = linear
+        rest = {atom: factor for atom, factor in factors.items() if factor}
+        terms: list[tuple[str, int]] = []
+        for depth, scope in enumerate(self._scopes):
+            for grid in scope.grids:
+                runs = self._runs(grid, depth, rest)
+                if unsigned and not constant and not rest and not terms and runs == [(grid.flat, 1)]:
+                    return grid.flat
+                terms += ((f"i32({text})" if text == grid.flat else text, factor) for text, factor in runs)
+        for atom, factor in rest.items():
+            text = made.get(atom) or self._known(atom)
+            assert text is not None, atom
+            terms.append((operand(text), factor))
+        result = ""
+        for text, factor in sorted(terms, key=lambda term: term[1] < 0):
+            if abs(factor) != 1:
+                text = f"{text} * {abs(factor)}"
+            sign = "-" if factor < 0 else "+"
+            result = f"{result} {sign} {text}" if result else text if factor > 0 else f"-({text})"
+        if constant and result:
+            return f"{result} {'+' if constant > 0 else '-'} {abs(constant)}"
+        return result or str(constant)
+
+    def _runs(self, grid: Grid, depth: int, factors: dict[Expr, int]) -> list[tuple[str, int]]:
+        """Neighbouring axes that move together, as one number each; they are taken out of `factors`."""
+        axes = [axis for axis in grid.axes if axis.extent > 1]
+        for axis in grid.axes:
+            if axis.extent == 1:
+                factors.pop(axis, None)
+        terms = []
+        last = len(axes) - 1
+        while last >= 0:
+            first, factor = last, factors.get(axes[last], 0)
+            last -= 1
+            if not factor:
+                continue
+            inner, size = first, axes[first].extent
+            while inner > 0 and factors.get(axes[inner - 1], 0) == factor * size:
+                inner -= 1
+                size *= axes[inner].extent
+            for axis in axes[inner : first + 1]:
+                del factors[axis]
+            terms.append((self._run(grid, depth, axes, inner, first), factor))
+            last = inner - 1
+        return terms[::-1]
+
+    def _run(self, grid: Grid, depth: int, axes: Sequence[Index], first: int, last: int) -> str:
+        """The number of axes from `first` to `last`."""
+        if first == 0 and last == len(axes) - 1:
+            return grid.flat
+        scope = self._scopes[depth]
+        key = (grid, first, last)
+        if key not in scope.runs:
+            text = grid.flat
+            within = size_of(axes[last + 1 :])
+            size = size_of(axes[first : last + 1])
+            text = text if within == 1 else f"{text} / {within}u"
+            text = text if first == 0 else f"{text} % {size}u" if within == 1 else f"({text}) % {size}u"
+            start, end = grid.letter + first, grid.letter + last
+            letters = _AXES[start : end + 1] if end < len(_AXES) else f"i{start}_{end}"
+            name = self._unique(grid.prefix + letters)
+            scope.lines.append(f"let {name} = i32({text});")
+            scope.runs[key] = name
+        return scope.runs[key]
+
+    def _unique(self, name: str) -> str:
+        taken = {known for scope in self._scopes for known in (*scope.known.values(), *scope.runs.values())}
+        if name not in taken:
+            return name
+        self._letters += 1
+        return f"{name}_{self._letters}"
+
+    # Branches --------------------------------------------------------------------------------------------------------
+
+    def _chosen(self, node: Expr, condition: str, uses: Mapping[Expr, int]) -> str:
+        """A name for one of two values, of which only that one is computed: both are loaded from memory."""
+        depth = self._depth(node)
+        scopes, self._scopes = self._scopes, self._scopes[: depth + 1]
+        name = f"t{self._count}"
+        self._count += 1
+        lines = [f"var {name}: {computed(node.type)};", f"if ({bare(condition)}) {{"]
+        for number, (part, own) in enumerate(zip(node.parts[1:], self._branches[node], strict=True)):
+            self._scopes.append(_Scope(set(), own=own))
+            value = self._value(part, uses)
+            self.add(f"{name} = {bare(value)};")
+            inner = self._scopes.pop()
+            lines += [*(f"    {line}" for line in inner.lines), "}" if number else "} else {"]
+        self.add(*lines)
+        self._scopes = scopes
+        return name
+
+    # Reductions ------------------------------------------------------------------------------------------------------
+
+    def _reduced(self, node: Reduce, uses: Mapping[Expr, int]) -> str:
+        """A name for the value of a reduction, once its loops are written where they need no repetition."""
+        depth = self._depth(node)
+        scopes, self._scopes = self._scopes, self._scopes[: depth + 1]
+        number = self._loops
+        self._loops += 1
+        size = size_of(node.variables)
+        together = self.team > 1 and depth <= self.team_depth and size > 4
+        state = State(self.module, node, f"{node.reduction.replace('arg_', 'at_')}{number}")
+        self.add(*state.declarations())
+        if together:
+            self._strided(node, state, size, uses)
+            self._gathered(state)
+        else:
+            self._nested(node, state, uses)
+        self._scopes = scopes
+        return elements.wrapped(state.name, node.type)
+
+    def _element(self, node: Reduce, state: State, uses: Mapping[Expr, int]) -> None:
+        """One step of a reduction."""
+        text = self._value(node.body, uses)
+        if not state.positions or is_simple(text):
+            value = text
+        else:
+            value = self.let(text)
+        position = self._sum((0, {node.variables[0]: 1}), {}) if state.positions else ""
+        self.add(*state.step(bare(value), position))
+
+    def _strided(self, node: Reduce, state: State, size: int, uses: Mapping[Expr, int]) -> None:
+        """The part of a reduction that falls to one invocation of a team: elements next to those of its neighbours."""
+        name = f"r{self._next()}"
+        if state.is_long(-(-size // self.team)):
+            start = f"{name}_from"
+            self.enter()
+            self.add(*state.begin_part())
+            self.enter(grid=Grid(node.variables, name, prefix=name))
+            self._element(node, state.part(), uses)
+            step = PART * self.team
+            self.leave(
+                f"for (var {name} = {start}; {name} < min({start} + {step}u, {size}u); {name} += {self.team}u) {{"
+            )
+            self.add(*state.end_part())
+            self.leave(f"for (var {start} = lane; {start} < {size}u; {start} += {step}u) {{")
+            return
+        self.enter(grid=Grid(node.variables, name, prefix=name))
+        self._element(node, state, uses)
+        self.leave(f"for (var {name} = lane; {name} < {size}u; {name} += {self.team}u) {{")
+
+    def _nested(self, node: Reduce, state: State, uses: Mapping[Expr, int]) -> None:
+        """A reduction by one invocation: a loop for each variable."""
+        *outer, last = node.variables
+        names = {variable: f"r{self._next()}" for variable in node.variables}
+        for variable in outer:
+            self.enter({variable: names[variable]})
+        long = state.is_long(size_of(node.variables))
+        parted = long and last.extent > 2 * PART
+        name, start = names[last], f"{names[last]}_from"
+        if parted:
+            self.enter()
+        if long:
+            self.add(*state.begin_part())
+        self.enter({last: name})
+        self._element(node, state.part() if long else state, uses)
+        first, end = (start, f"min({start} + {PART}, {last.extent})") if parted else ("0", str(last.extent))
+        self.leave(f"for (var {name} = {first}; {name} < {end}; {name}++) {{")
+        if long:
+            self.add(*state.end_part())
+        if parted:
+            self.leave(f"for (var {start} = 0; {start} < {last.extent}; {start} += {PART}) {{")
+        for variable in reversed(outer):
+            self.leave(
+                f"for (var {names[variable]} = 0; {names[variable]} < {variable.extent}; {names[variable]}++) {{"
+            )
+
+    def _next(self) -> int:
+        self._counters += 1
+        return self._counters - 1
+
+    def _gathered(self, state: State) -> None:
+        """Reduce what the invocations of a team have found, in shared memory; all of them know the result."""
+        memory = [self._memory(f"shared_{'at' if k else type}", type) for k, type in enumerate(state.types)]
+        self.add(*(f"{m}[lane] = {name};" for m, name in zip(memory, state.names, strict=True)))
+        self.add("workgroupBarrier();")
+        other = [f"{m}[lane + stride]" for m in memory]
+        body = [*state.combine(other), *(f"{m}[lane] = {n};" for m, n in zip(memory, state.names, strict=True))]
+        self.add(
+            f"for (var stride = {self.team // 2}u; stride > 0u; stride = stride >> 1u) {{",
+            "    if (lane < stride) {",
+            *(f"        {line}" for line in body),
+            "    }",
+            "    workgroupBarrier();",
+            "}",
+            *(f"{name} = {m}[0];" for m, name in zip(memory, state.names, strict=True)),
+            "workgroupBarrier();",
+        )
+
+    def _memory(self, name: str, type: str) -> str:
+        """Memory of the team for a value of each invocation."""
+        declaration = f"var<workgroup> {name}: array<{type}, {self.team}>;"
+        if declaration not in self.module.shared:
+            self.module.shared.append(declaration)
+        return name
+
+
+__all__ = ["Block"]

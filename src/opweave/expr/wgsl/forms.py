@@ -1,0 +1,203 @@
+"""The forms of kernels: which invocation computes what.
+
+An invocation computes one element of the results, or those of one word, or a workgroup computes a row: reductions, which its
+invocations make together, and the elements that follow from them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..ir import Expr, Index, Input, Load, Output, Program, Reduce, Stored, walk
+from .block import Block
+from .module import Module
+from .positions import Grid, size_of
+from .writing import comment_of, converted, dispatch, guarded, pattern_of, read, width_of, within
+
+if TYPE_CHECKING:
+    from . import Features, Kernel
+
+SHORT = 8
+"""Reductions of so many elements are computed wherever they are used."""
+ALONE = 32
+"""An invocation reduces so many elements by itself, for one element of the result."""
+MANY_ROWS = 1 << 14
+"""Of so many rows, each is long enough for a workgroup."""
+MANY = 4096
+"""So many elements of the result keep a device busy, an invocation each."""
+FEW = 64
+"""So many workgroups do, a row each."""
+ROW = 1 << 14
+"""The longest row that a workgroup computes where there are fewer."""
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """What a kernel writes: `body` is one element of `buffer`."""
+
+    buffer: Stored | Output
+    body: Expr
+
+
+def reductions(bodies: Sequence[Expr]) -> list[Reduce]:
+    """The reductions in expressions, inner ones first."""
+    return [node for node in walk(*bodies) if isinstance(node, Reduce)]
+
+
+def row_axes(axes: tuple[Index, ...], bodies: Sequence[Expr], lanes: int) -> tuple[Index, ...] | None:
+    """The first axes, if reductions depend on them only, and a workgroup is to compute all elements of the others.
+
+    Args:
+        axes: those of the results.
+        bodies: an element of each result.
+        lanes: how many elements of them share a word.
+    """
+    outside = [node for node in reductions(bodies) if node.free <= set(axes) and size_of(node.variables) > SHORT]
+    free = {axis for node in outside for axis in node.free if axis.extent > 1}
+    count = next((k + 1 for k in reversed(range(len(axes))) if axes[k] in free), 0)
+    rows, length = axes[:count], size_of(axes[count:])
+    if not outside or any(axis.extent > 1 and axis not in free for axis in rows):
+        return None
+    if length > 1 and length % lanes:
+        return None  # a word would belong to two rows
+    longest = max(length, *(size_of(node.variables) for node in outside))
+    enough = ALONE if length == 1 or size_of(rows) > MANY_ROWS else SHORT
+    return rows if longest > enough and (longest <= ROW or size_of(rows) >= FEW) else None
+
+
+class Form:
+    """Writing the kernel of some targets of the same axes."""
+
+    def __init__(
+        self, program: Program, features: Features, axes: tuple[Index, ...], targets: Sequence[Target]
+    ) -> None:
+        self.features, self.axes, self.targets = features, axes, targets
+        self.bodies = [target.body for target in targets]
+        self.size = size_of(axes)
+        self.module = Module(features)
+        for source in sorted(
+            read(self.bodies), key=lambda s: s.number if isinstance(s, Input) else len(program.inputs)
+        ):
+            self.module.read(source)
+        for target in targets:
+            self.module.write(target.buffer)
+        (self.lanes,) = {self.module.layout(target.buffer).lanes for target in targets}
+        names = ", ".join(f"{self.module.names[t.buffer]} {t.buffer.desc}" for t in targets)
+        self.title = f"{program.name}: {names}"
+
+    def kernel(self) -> Kernel:
+        """The kernel, in the form that suits its reductions."""
+        rows = self._rows()
+        return self._map() if rows is None else self._row_by_row(rows)
+
+    def _rows(self) -> tuple[Index, ...] | None:
+        """The axes whose every position is computed by a workgroup; None if an invocation computes an element."""
+        rows = row_axes(self.axes, self.bodies, self.lanes)
+        if rows is not None and size_of(rows) == self.size >= MANY and not self._reads_neighbours():
+            return None  # those that neighbouring invocations read are neighbours
+        return rows
+
+    def _reads_neighbours(self) -> bool:
+        """Whether elements that follow each other in a reduction lie next to each other."""
+        last = {node.variables[-1] for node in reductions(self.bodies)}
+        loads = [node for node in walk(*self.bodies) if isinstance(node, Load) and node.parts]
+        return any(load.parts[-1] in last or not load.parts[-1].free.isdisjoint(last) for load in loads)
+
+    def _map(self) -> Kernel:
+        """An invocation for each element, or for each word."""
+        count = -(-self.size // self.lanes)
+        width = width_of(count, self.features)
+        groups, number = dispatch(-(-count // width), width, self.features)
+        name = "flat" if self.lanes == 1 else "word"
+        lines = guarded(name, number, count, math.prod(groups) * width)
+        block = Block(self.module, {}, grid=Grid(self.axes) if self.lanes == 1 else None)
+        if self.lanes == 1:
+            self._stores(block)
+        else:
+            self._words(block, "word", self.size)
+        return self._finished([*lines, *block.lines], (width, 1, 1), groups)
+
+    def _row_by_row(self, rows: tuple[Index, ...]) -> Kernel:
+        """A workgroup for each position of some axes; its invocations reduce together, and share the elements of a row."""
+        rest = self.axes[len(rows) :]
+        longest = max(size_of(rest), *(size_of(node.variables) for node in reductions(self.bodies)))
+        width = width_of(max(32, -(-longest // 4)), self.features)
+        count, length = size_of(rows), size_of(rest)
+        packed = self.lanes > 1 and length == 1
+        workgroups = -(-count // self.lanes) if packed else count
+        groups, number = dispatch(workgroups, 0, self.features)
+        name = "word" if packed else "row"
+        lines = guarded(name, number, workgroups, math.prod(groups))
+        if packed:
+            block = Block(self.module, {}, team=width, team_depth=1)
+            self._words(block, "word", count, alone="if (lane == 0u) {")
+        else:
+            block = Block(self.module, {}, grid=Grid(rows, "row"), team=width)
+            self._row(block, rows, rest, width)
+        return self._finished([*lines, *block.lines], (width, 1, 1), groups)
+
+    def _row(self, block: Block, rows: tuple[Index, ...], rest: tuple[Index, ...], width: int) -> None:
+        """The elements of a row."""
+        length = size_of(rest)
+        for node in reductions(self.bodies):
+            if node.free <= set(rows) and size_of(node.variables) > 4:
+                block.value(node)  # all invocations take part, so it stands outside of what only some of them do
+        if length == 1:
+            block.enter()
+            for target in self.targets:
+                block.add(self._stored(block, target, "row"))
+            block.leave("if (lane == 0u) {")
+            return
+        if self.lanes == 1:
+            block.enter(grid=Grid(rest, "column", len(rows)))
+            for target in self.targets:
+                block.add(self._stored(block, target, f"row * {length}u + column"))
+            block.leave(f"for (var column = lane; column < {length}u; column += {width}u) {{")
+            return
+        words = length // self.lanes
+        block.enter()
+        block.add(f"let word = row * {words}u + column_word;")
+        self._words(block, "column_word", length, grid=Grid(rest, "flat", len(rows)), written="word")
+        block.leave(f"for (var column_word = lane; column_word < {words}u; column_word += {width}u) {{")
+
+    def _stores(self, block: Block) -> None:
+        for target in self.targets:
+            block.add(self._stored(block, target, "flat"))
+
+    def _stored(self, block: Block, target: Target, flat: str) -> str:
+        """A statement that writes an element."""
+        value = converted(target.body, target.buffer.desc.data_type, block.value(target.body))
+        return self.module.store(target.buffer, flat, value)
+
+    def _words(
+        self, block: Block, word: str, size: int, *, grid: Grid | None = None, written: str = "", alone: str = ""
+    ) -> None:
+        """Statements that compute all elements of a word, and write it; only those writes are within `alone`."""
+        names = [f"{self.module.names[target.buffer]}_word" for target in self.targets]
+        bits = 32 // self.lanes
+        block.add(*(f"var {name} = 0u;" for name in names))
+        block.enter(grid=grid or Grid(self.axes))
+        last = f"{word} * {self.lanes}u + b"
+        block.add(f"let flat = min({last}, {size - 1}u);" if size % self.lanes else f"let flat = {last};")
+        for target, name in zip(self.targets, names, strict=True):
+            data_type = target.buffer.desc.data_type
+            pattern = pattern_of(converted(target.body, data_type, block.value(target.body)), data_type)
+            block.add(f"{name} |= {pattern} << (b * {bits}u);")
+        block.leave(f"for (var b = 0u; b < {self.lanes}u; b++) {{")
+        pairs = zip(self.targets, names, strict=True)
+        lines = [f"{self.module.names[target.buffer]}[{written or word}] = {name};" for target, name in pairs]
+        block.add(*within(alone, lines))
+
+    def _finished(self, lines: Sequence[str], size: tuple[int, int, int], groups: tuple[int, int, int]) -> Kernel:
+        from . import Kernel
+
+        module = self.module
+        comment = [comment_of(module, target.buffer, self.axes, target.body) for target in self.targets]
+        source = "\n".join([*comment, module.text("\n".join(lines), size)])
+        return Kernel(self.title, source, tuple(module.bindings), tuple(module.writes), groups)
+
+
+__all__ = ["FEW", "SHORT", "Form", "Target", "reductions", "row_axes"]

@@ -1,0 +1,142 @@
+"""Modules of WGSL in the making: buffers, constants, and the functions that are used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..ir import Input, Stored, Type
+from . import mathematics
+from .elements import called, operand
+from .types import Layout, bits, computed, is_plain, layout, literal
+
+if TYPE_CHECKING:
+    from . import Buffer, Features
+
+
+class Module:
+    """One WGSL module in the making.
+
+    Attributes:
+        bindings: the buffers it declares, in order.
+        writes: whether it writes each of them.
+    """
+
+    def __init__(self, features: Features) -> None:
+        self.features = features
+        self.bindings: list[Buffer] = []
+        self.writes: list[bool] = []
+        self.names: dict[Buffer, str] = {}
+        self.atomic: set[Buffer] = set()
+        self.shared: list[str] = []
+        self._constants: dict[tuple[str, str], str] = {}
+
+    def read(self, source: Input | Stored) -> None:
+        """Declare a buffer that is read."""
+        self._declare(source, "x" if isinstance(source, Input) else "s", False)
+
+    def write(self, target: Buffer) -> None:
+        """Declare a buffer that is written."""
+        self._declare(target, "s" if isinstance(target, Stored) else "y", True)
+
+    def _declare(self, buffer: Buffer, letter: str, writes: bool) -> None:
+        if buffer in self.names:
+            number = self.bindings.index(buffer)
+            self.writes[number] = self.writes[number] or writes
+            return
+        # By their order, so that kernels which differ in nothing else have the same text, and are compiled once.
+        self.names[buffer] = f"{letter}{sum(name[0] == letter for name in self.names.values())}"
+        self.bindings.append(buffer)
+        self.writes.append(writes)
+
+    def layout(self, buffer: Buffer) -> Layout:
+        """How the elements of a buffer lie in it."""
+        return layout(buffer.desc.data_type, self.features)
+
+    def load(self, source: Input | Stored, flat: str) -> str:
+        """Text of an element in the type that it is computed in.
+
+        Args:
+            source: where it lies; it is declared, if it is not yet.
+            flat: the number of the element, an i32 or a u32.
+        """
+        if source not in self.names:
+            self.read(source)
+        name, data_type = self.names[source], source.desc.data_type
+        lay = self.layout(source)
+        if lay.lanes == 1:
+            return f"f32({name}[{flat}])" if lay.element == "f16" else f"{name}[{flat}]"
+        if flat.isdigit():
+            word, lane = str(int(flat) // lay.lanes), f"{int(flat) % lay.lanes * (32 // lay.lanes)}u"
+        else:
+            number = flat if flat == "flat" else f"u32({flat})"
+            shift, mask = (2, 3) if lay.lanes == 4 else (1, 1)
+            word = f"{operand(number)} >> {shift}u"
+            lane = f"({operand(number)} & {mask}u) * {32 // lay.lanes}u"
+        if data_type == "float16":
+            return called("half_value", (f"({name}[{word}] >> {operand(lane)}) & 0xffffu",))
+        element = f"bitcast<i32>({name}[{word}])" if data_type == "int8" else f"{name}[{word}]"
+        return f"extractBits({element}, {lane}, 8u)"
+
+    def store(self, target: Buffer, flat: str, value: str) -> str:
+        """A statement that writes an element of a type of which one fills a word, or float16 where there is `f16`.
+
+        Args:
+            target: where it is written; it is declared, if it is not yet.
+            flat: the number of the element, an i32 or a u32.
+            value: of the type that it is computed in.
+        """
+        self.write(target)
+        lay = self.layout(target)
+        assert lay.lanes == 1, f"{target.desc} has {lay.lanes} elements in a word"
+        if lay.element == "f16":
+            value = f"f16({value})"
+        return f"{self.names[target]}[{flat}] = {value};"
+
+    def constant(self, value: int | float | bool, type: Type, *, opaque: bool = False) -> str:
+        """A number as text; where it is not a plain literal, or on demand, a variable that compilers do not look into."""
+        plain = is_plain(value, type)
+        if plain and not opaque:
+            return literal(value, type)
+        pattern = "u64" if type == "int64" else "u32"
+        wgsl, text = (computed(type), literal(value, type)) if plain else (pattern, bits(value, type))
+        name = self._constants.setdefault((wgsl, text), f"c{len(self._constants)}")
+        return name if plain else f"bitcast<{computed(type)}>({name})"
+
+    def text(self, body: str, workgroup_size: tuple[int, int, int]) -> str:
+        """The module: bindings, the functions and variables that it needs, and `main`.
+
+        Args:
+            body: the statements of `main`; they may use `global`, `group`, `local` (`vec3<u32>`) and `lane` (u32), the
+                built-in values of the invocation.
+            workgroup_size: invocations of a workgroup in each dimension.
+        """
+        parts = []
+        if any(self.layout(buffer).element == "f16" for buffer in self.bindings):
+            parts.append("enable f16;\n")
+        parts.append("\n".join(self._binding(k) for k in range(len(self.bindings))) + "\n")
+        private = [f"var<private> {name}: {type} = {value};" for (type, value), name in self._constants.items()]
+        if private or self.shared:
+            parts.append("\n".join((*private, *self.shared)) + "\n")
+        parts += (f"{declaration}\n" for declaration in mathematics.used((body,)))
+        builtins = {
+            "global": "@builtin(global_invocation_id) global: vec3<u32>",
+            "group": "@builtin(workgroup_id) group: vec3<u32>",
+            "local": "@builtin(local_invocation_id) local: vec3<u32>",
+            "lane": "@builtin(local_invocation_index) lane: u32",
+        }
+        used = mathematics.words(body)
+        parameters = ", ".join(text for name, text in builtins.items() if name in used)
+        size = ", ".join(map(str, workgroup_size)).removesuffix(", 1").removesuffix(", 1")
+        lines = "\n".join(f"    {line}" if line else "" for line in body.rstrip("\n").split("\n"))
+        parts.append(f"@compute @workgroup_size({size})\nfn main({parameters}) {{\n{lines}\n}}\n")
+        return "\n".join(parts)
+
+    def _binding(self, number: int) -> str:
+        buffer = self.bindings[number]
+        mode = "read_write" if self.writes[number] else "read"
+        element = self.layout(buffer).element
+        element = f"atomic<{element}>" if buffer in self.atomic else element
+        return f"@group(0) @binding({number}) var<storage, {mode}> {self.names[buffer]}: array<{element}>;"
+
+
+__all__ = ["Module"]

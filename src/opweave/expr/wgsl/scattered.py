@@ -1,0 +1,83 @@
+"""Kernels that write some elements of an array."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from ...graph import Desc
+from ..ir import Const, Expr, Index, Output, call, unified
+from ..printing import inline
+from .block import Block
+from .module import Module
+from .positions import Grid, size_of
+from .writing import comment_of, converted, dispatch, guarded, pattern_of, read, width_of
+
+if TYPE_CHECKING:
+    from . import Features, Kernel
+
+
+def scatter(
+    target: Desc, axes: tuple[Index, ...], at: tuple[Expr, ...], value: Expr, features: Features, title: str
+) -> tuple[Kernel, Output]:
+    """The kernel that writes some elements of an array, an invocation each; of those that meet, one stays.
+
+    Args:
+        target: the array, which has been filled before.
+        axes: the domain; the kernel goes through all its positions.
+        at: an index for each axis of the array, known to lie inside of it.
+        value: what is written there.
+        features: what the device can do.
+        title: for tables.
+
+    Returns:
+        The kernel, and what stands for the array in its bindings.
+    """
+    from . import Kernel
+
+    buffer = Output(tuple(Index(size) for size in target.shape), Const(0, target.data_type))
+    *indices, value = unified(*at, value)
+    module = Module(features)
+    for source in read([*indices, value]):
+        module.read(source)
+    module.write(buffer)
+    count = size_of(axes)
+    width = width_of(count, features)
+    groups, number = dispatch(-(-count // width), width, features)
+    block = Block(module, {}, grid=Grid(axes))
+    place = Const(0, "index")
+    flat: Expr = place
+    for index, size in zip(indices, target.shape, strict=True):
+        flat = call("add", call("mul", flat, Const(size, "index")), index)
+    position = block.named(flat)
+    element = converted(value, target.data_type, block.value(value))
+    lanes = module.layout(buffer).lanes
+    if lanes == 1:
+        block.add(module.store(buffer, position, element))
+    else:
+        module.atomic.add(buffer)
+        block.add(*_replaced(module.names[buffer], position, pattern_of(element, target.data_type), lanes))
+    lines = [*guarded("flat", number, count, math.prod(groups) * width), *block.lines]
+    where = ", ".join(inline(index, module.names, axes) for index in indices)  # type: ignore[arg-type]
+    text = "\n".join([comment_of(module, buffer, axes, value, where), module.text("\n".join(lines), (width, 1, 1))])
+    return Kernel(title, text, tuple(module.bindings), tuple(module.writes), groups), buffer
+
+
+def _replaced(name: str, flat: str, pattern: str, lanes: int) -> list[str]:
+    """Statements that write an element in a word of which other invocations write others."""
+    bits, shift = 32 // lanes, lanes.bit_length() - 1
+    return [
+        f"let shift = (u32({flat}) & {lanes - 1}u) * {bits}u;",
+        f"let pattern = {pattern} << shift;",
+        f"let word = u32({flat}) >> {shift}u;",
+        "loop {",
+        f"    let old = atomicLoad(&{name}[word]);",
+        f"    let new_word = (old & ~({(1 << bits) - 1}u << shift)) | pattern;",
+        f"    if (atomicCompareExchangeWeak(&{name}[word], old, new_word).exchanged) {{",
+        "        break;",
+        "    }",
+        "}",
+    ]
+
+
+__all__ = ["scatter"]
