@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
@@ -11,10 +12,12 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+import webgpu_device
 from safetensors.torch import load_file
 from torch.nn import functional as F  # noqa: N812  (PyTorch's word)
 
 import opweave as ow
+from opweave.demo.enlarger import Enlarger
 
 EXAMPLES = sorted(Path(__file__).parent.parent.joinpath("examples").glob("*.py"))
 
@@ -31,10 +34,38 @@ def loaded(name: str) -> ModuleType:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_it_runs(path: Path, tmp_path: Path) -> None:
-    result = subprocess.run([sys.executable, path], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    if "import wgpu" in path.read_text():
+        webgpu_device.adapter()  # skips where there is none
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}  # Mesa complains where it is missing
+    command = [sys.executable, path]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, env=environment)
     assert result.returncode == 0, result.stderr
     assert result.stdout
     assert not result.stderr
+
+
+def test_frames_are_enlarged_in_the_shaders_own_buffers(tmp_path: Path) -> None:
+    webgpu_device.adapter()
+    example = loaded("frame_loop")
+    loop = example.FrameLoop(example.gpu_device(), 48, 24)
+    assert loop.source.gpu_buffer is loop.small
+    assert loop.target.gpu_buffer is loop.large
+    ow.memory.copies.reset()
+    loop.shared(0.25)
+    assert ow.memory.copies.count == 0
+    pictures = [loop.pixels(loop.picture, loop.large_size, 4)]
+    loop.copied(0.25)
+    pictures.append(loop.pixels(loop.picture, loop.large_size, 4))
+    np.testing.assert_array_equal(*pictures)
+    assert ow.memory.copies.count == 2
+
+    small, large = loop.pixels(loop.small, loop.small_size), loop.pixels(loop.large, loop.large_size)
+    expected = Enlarger(ow.ml.create_context(device="cpu"), 24, 48)(small)
+    np.testing.assert_allclose(large.astype(int), expected.astype(int), atol=1)
+    middle = round(loop.large_size[0] * (0.5 + 0.12 * np.sin(0.9 * 0.25)))
+    left, right = pictures[0][:30, : middle - 4, :3], pictures[0][:30, middle + 4 :, :3]  # above the lens
+    np.testing.assert_array_equal(left, small.repeat(3, 0).repeat(3, 1)[:30, : middle - 4])
+    np.testing.assert_array_equal(right, large[:30, middle + 4 :])
 
 
 def test_similar_sentences_find_each_other(capsys: pytest.CaptureFixture[str]) -> None:
