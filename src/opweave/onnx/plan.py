@@ -87,7 +87,7 @@ class Plan:
             self._slot[name] = self.trace.operands[value.operand] if isinstance(value, Tensor) else name
         self._by_segment = [self._compile(model, segment) for segment in self.segments]
         self._parts = [part for part in self._by_segment if part is not None]
-        self._lock = Lock()
+        self.lock = Lock()  # of what runs
         self._intermediates: dict[str, np.ndarray] = {}
         final = {self._slot[name] for name in self.outputs}
         for segment in self.segments:
@@ -106,6 +106,20 @@ class Plan:
         """The outputs of bool, which are carried as uint8."""
         known = {name: self.trace.values[name] for name in self.outputs}
         return [n for n, v in known.items() if isinstance(v, Tensor) and v.element_type == TensorProto.BOOL]
+
+    def alone(self) -> Any:
+        """The executable that is all there is to run, and that writes all outputs into memory of their own; None if none is.
+
+        It calls inputs and outputs by their slots, see `slot`.
+        """
+        part = self._parts[0] if len(self._parts) == 1 else None
+        if not isinstance(part, _WebnnPart) or not self._fresh.issuperset(self.outputs):
+            return None
+        return part.executable
+
+    def slot(self, name: str) -> str:
+        """What the memory of a value is called."""
+        return self._slot[name]
 
     def _find_fresh(self) -> set[str]:
         """The outputs whose memory is theirs alone, not that of a constant, an input or another output, in their own type."""
@@ -137,7 +151,7 @@ class Plan:
 
     def run(self, feed: Mapping[str, Any], names: Sequence[str], out: Mapping[str, np.ndarray]) -> list[Any]:
         """Run on arrays that have been checked, and return the outputs `names`; those in `out` are written in place."""
-        with self._lock:
+        with self.lock:
             slots: dict[str, Any] = dict(self._intermediates)
             for name, array in feed.items():
                 slots[self._slot[name]] = as_stored(array) if name in self._tensors else array

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from .. import memory
+from ..errors import ValidationError
 from .arguments import Argument
 from .messages import TensorProto
 from .plan import Plan
 
-Signature = tuple[np.dtype[Any], tuple[int, ...]]
-"""Data type and shape."""
+FEW_PAIRS = 64
+"""So many pairs of arrays are compared one by one; more are sorted."""
 
 
 class Repeat:
@@ -30,19 +31,25 @@ class Repeat:
         names: the outputs that were returned.
     """
 
-    __slots__ = ("_asked", "_inputs", "_names", "_outputs", "_plan")
+    __slots__ = ("_asked", "_executable", "_inputs", "_lock", "_names", "_outputs", "_plan", "_results")
 
     def __init__(
         self, plan: Plan, feed: Mapping[str, np.ndarray], asked: Sequence[str] | None, names: list[str]
     ) -> None:
-        self._plan, self._asked, self._names = plan, asked, names
-        self._inputs = [(name, f"input {name}", array.dtype, array.shape) for name, array in feed.items()]
-        descs = {name: plan.desc(name) for name in plan.outputs}
-        self._outputs: dict[str, Signature] = {
-            name: (np.dtype(desc.data_type), desc.shape) for name, desc in descs.items() if desc is not None
-        }
-        for name in plan.booleans:  # NumPy's bool is carried as uint8
-            self._outputs.pop(name, None)
+        self._plan, self._asked, self._names, self._lock = plan, asked, names, plan.lock
+        self._executable = plan.alone()
+        # With an executable alone, arrays go by the names that it has for them.
+        slot = str if self._executable is None else plan.slot
+        self._inputs = [(name, slot(name), array.dtype, array.shape) for name, array in feed.items()]
+        descs = {
+            name: plan.desc(name) for name in plan.outputs if name not in plan.booleans
+        }  # these are carried as uint8
+        self._outputs = [
+            (name, slot(name), np.dtype(desc.data_type), desc.shape, desc)
+            for name, desc in descs.items()
+            if desc is not None
+        ]
+        self._results = [slot(name) for name in names]
 
     @staticmethod
     def fits(inputs: Sequence[Argument]) -> bool:
@@ -53,38 +60,57 @@ class Repeat:
         """The outputs of a call; None where it is not like the one before.
 
         Raises:
-            ValidationError: an array to write into overlaps another one.
             OperationError: the engine failed.
         """
         if asked is not self._asked and not (type(asked) is list and asked == self._asked):
             return None
         if type(given) is not dict or len(given) != len(self._inputs):
             return None
-        feed = {}
-        for name, _, dtype, shape in self._inputs:
+        sources = {}
+        for name, slot, dtype, shape in self._inputs:
             value = given.get(name)
             if type(value) is not np.ndarray:
                 return None
             array = value.view()  # an owner can still change the data type and the shape of their array object
-            if array.dtype != dtype or array.shape != shape:
-                return None
             flags = array.flags
-            if not (flags.c_contiguous and flags.aligned):
+            if array.dtype != dtype or array.shape != shape or not (flags.c_contiguous and flags.aligned):
                 return None
-            feed[name] = array
-        if out is not None and not self._takes(feed, out):
-            return None
-        return self._plan.run(feed, self._names, out or {})
+            sources[slot] = array
+        targets = {}
+        if out is not None:
+            if type(out) is not dict:
+                return None
+            for name, slot, dtype, shape, _ in self._outputs:
+                value = out.get(name)
+                if type(value) is np.ndarray:
+                    if value.dtype != dtype or value.shape != shape or not value.flags.carray:
+                        return None
+                    targets[slot] = value
+            if len(targets) != len(out) or _overlap(sources, targets):
+                return None
+        if self._executable is None:
+            return self._plan.run(sources, self._names, targets)
+        if len(targets) < len(self._outputs):
+            for _, slot, _, _, desc in self._outputs:
+                if slot not in targets:
+                    targets[slot] = memory.empty(desc)
+        with self._lock:
+            self._executable.run(sources, targets)
+        return [targets[slot] for slot in self._results]
 
-    def _takes(self, feed: Mapping[str, np.ndarray], out: Any) -> bool:
-        """Whether results can be written into the arrays `out`."""
-        if type(out) is not dict:
-            return False
-        for name, target in out.items():
-            if type(target) is not np.ndarray or (target.dtype, target.shape) != self._outputs.get(name):
-                return False
-            if not target.flags.carray:  # C-contiguous, aligned and writable
-                return False
-        sources = {label: feed[name] for name, label, _, _ in self._inputs}
-        memory.check_overlap(sources, {f"output {name}": target for name, target in out.items()})
-        return True
+
+def _overlap(sources: Mapping[str, np.ndarray], targets: Mapping[str, np.ndarray]) -> bool:
+    """Whether a target, which is contiguous like all of them, shares memory with another array."""
+    if len(targets) * (len(sources) + len(targets)) > FEW_PAIRS:
+        try:
+            memory.check_overlap({f"input {name}": array for name, array in sources.items()}, targets)
+        except ValidationError:
+            return True
+        return False
+    others = list(sources.values())
+    for target in targets.values():
+        for other in others:
+            if np.may_share_memory(target, other):
+                return True
+        others.append(target)
+    return False

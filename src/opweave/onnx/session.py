@@ -145,7 +145,12 @@ class InferenceSession:
             OperationError: the engine failed.
         """
         while True:
+            self._context.check_alive()
+            repeat = self._repeat
             try:
+                # Few calls, and few objects, on the way of a repetition: after a network, nothing of Python is in the caches.
+                if repeat is not None and (results := repeat.run(output_names, input_feed, out)) is not None:
+                    return results
                 return self._run(output_names, input_feed, out)
             except OtherShapes as found:
                 self._learn(found)
@@ -156,10 +161,6 @@ class InferenceSession:
         input_feed: Mapping[str, Any],
         out: Mapping[str, np.ndarray | MLTensor] | None,
     ) -> list[Any]:
-        self._context.check_alive()
-        repeat = self._repeat
-        if repeat is not None and (results := repeat.run(output_names, input_feed, out)) is not None:
-            return results
         known = {output.name: output for output in self._outputs}
         is_list = output_names is None or not isinstance(output_names, (str, bytes))
         require(is_list, f"output_names must be a list of names, got {output_names!r}")

@@ -26,6 +26,8 @@ ENGINE_ERRORS: tuple[type[Exception], ...] = (
     RuntimeError,
 )
 
+_to_engine = engine.OrtValue.ortvalue_from_numpy
+
 CPU = engine.OrtDevice(engine.OrtDevice.cpu(), engine.OrtDevice.default_memory(), 0)
 
 SPIN_MICROSECONDS = 50
@@ -156,17 +158,27 @@ class Session:
         arrays = []
         for slot, name in self._inputs:
             array = inputs[name]
-            binding.bind_ortvalue_input(slot, engine.OrtValue.ortvalue_from_numpy(array, CPU))
+            binding.bind_ortvalue_input(slot, _to_engine(array, CPU))
             arrays.append(array)
         for slot, name in self._outputs:
             array = outputs[name]
-            binding.bind_ortvalue_output(slot, engine.OrtValue.ortvalue_from_numpy(array, CPU))
+            binding.bind_ortvalue_output(slot, _to_engine(array, CPU))
             arrays.append(array)
         return Call(self._session._sess, binding, arrays)
 
     def run(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> None:
         """Run the session once on arrays: a new binding costs less than to remember one."""
-        self.bind(inputs, outputs)()
+        # What `bind` and `Call` do, without the objects: after a network, nothing of Python is in the processor's caches.
+        session = self._session._sess
+        binding = engine.SessionIOBinding(session)
+        for slot, name in self._inputs:
+            binding.bind_ortvalue_input(slot, _to_engine(inputs[name], CPU))
+        for slot, name in self._outputs:
+            binding.bind_ortvalue_output(slot, _to_engine(outputs[name], CPU))
+        try:
+            session.run_with_iobinding(binding, None)
+        except ENGINE_ERRORS as error:
+            raise OperationError(f"ONNX Runtime failed: {error}") from error
 
     def explain(self) -> list[Placement]:
         """What runs where, one entry a node of the user's graph."""
