@@ -14,6 +14,10 @@ from .tiled import stack_offset
 THIN = 8
 """As many lines on one side are still computed by one invocation; of more, tiles make better use."""
 INVOCATIONS = 256
+AHEAD = 8
+"""Terms that an invocation loads before it needs the first of them."""
+ENOUGH = 256
+"""Workgroups that keep a device busy: with fewer, each gets fewer lines."""
 MOST_TAPS = 128
 """Windows of more elements are left to tiles: the text would grow too long."""
 
@@ -58,7 +62,7 @@ class Thin:
         self.quads = many.stride == 1 and many.lines % 4 == 0 and whole
         self.vectors = self.quads and not self.swapped
         units = -(-self.lines // 4) if self.quads else self.lines
-        self.width = next((w for w in (32, 16, 8) if units // w * problem.stacks >= 128), 4)
+        self.width = next((w for w in (32, 16, 8) if units // w * problem.stacks >= ENOUGH), 4)
         if not self.quads and many.step == 1:
             self.width = min(self.width, 8)
         self.units = units
@@ -117,11 +121,11 @@ class Thin:
         )
 
     def _loop(self, teams: int) -> Iterator[str]:
-        """The products: four terms at a time as far as that goes, so that loads do not wait for each other."""
+        """The products: several terms at a time as far as that goes, so that loads do not wait for each other."""
         terms = self.problem.terms
-        whole = terms // (4 * teams) * 4 * teams
+        whole = terms // (AHEAD * teams) * AHEAD * teams
         step = self.many.step // 4 if self.quads else self.many.step
-        loops = ((0, whole, 4), (whole, terms, 1))
+        loops = ((0, whole, AHEAD), (whole, terms, 1))
         for begin, end, count in loops:
             if begin == end:
                 continue
@@ -232,7 +236,7 @@ def _taps(
         ):
             moved = f"{axis} {'-' if image.transposed else '+'} {n * dilation}"
             if image.transposed and stride > 1:
-                conditions += [f"{moved} >= 0", f"({moved}) % {stride} == 0"]
+                conditions.append(f"({moved}) % {stride} == 0")
                 moved = f"({moved}) / {stride}"
             yield f"    let {axis}_at = {moved};"
             conditions.append(f"u32({axis}_at) < {size}u")

@@ -278,7 +278,7 @@ def _tap(m: Window, name: str, key: str, tap: str) -> list[str]:
         at = f"{name}_{axis}" if moved == "0" else f"{name}_{axis} {sign} {moved}"
         if m.transposed and stride > 1:
             lines.append(f"let {key}_{axis}_spread = {at};")
-            conditions += [f"{key}_{axis}_spread >= 0", f"{key}_{axis}_spread % {stride} == 0"]
+            conditions.append(f"{key}_{axis}_spread % {stride} == 0")
             at = f"{key}_{axis}_spread / {stride}"
         lines.append(f"let {key}_{axis}_at = {at};")
         conditions.append(f"u32({key}_{axis}_at) < {size}u")
