@@ -174,16 +174,16 @@ class MLGraphBuilder(Operations):
         graph = Graph.reaching(outputs)
         self._built = True
         context = self.context
-        given: dict[str, Any] = {"power_preference": context.power_preference, "fuse": fuse}
-        # Not before something is compiled: it brings much along.
-        if context.backend.memory is None:
-            from .runtime import segments
+        from .runtime import segments  # not before something is compiled: it brings much along
 
-            executable = segments.compile(graph, context.backend, device=context.device.name, **given)
-        else:
-            from .runtime import mixed
-
-            executable = mixed.compile(graph, context.backend, device=context.device.name, fallback=fallback, **given)
+        executable = segments.compile(
+            graph,
+            context.backend,
+            device=context.device.name,
+            power_preference=context.power_preference,
+            fuse=fuse,
+            fallback=fallback,
+        )
         return MLGraph(context, graph, executable)
 
     async def build_async(

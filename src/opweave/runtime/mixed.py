@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from threading import RLock
 from time import perf_counter_ns
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 from .. import memory
 from ..backends import Backend, DeviceMemory, Executable, Placement, PowerPreference, discover
@@ -31,8 +31,6 @@ from .segments import (
     placements_of,
 )
 
-Fallback: TypeAlias = Literal["auto", "error"]
-
 HOST = "onnxruntime"
 """The back end of what the device lacks."""
 
@@ -44,7 +42,7 @@ def compile(
     device: str,
     power_preference: PowerPreference,
     fuse: bool = True,
-    fallback: Fallback = "auto",
+    fallback: Literal["auto", "error"] = "auto",
 ) -> Executable:
     """Make a graph runnable on a device, with the host's help where it must be.
 
@@ -261,4 +259,4 @@ class MixedCall(SegmentedCall):
         return times
 
 
-__all__ = ["Fallback", "MixedExecutable", "compile"]
+__all__ = ["MixedExecutable", "compile"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from threading import RLock
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -40,6 +40,7 @@ def compile(
     power_preference: PowerPreference,
     fuse: bool = True,
     alone: bool = True,
+    fallback: Literal["auto", "error"] = "auto",
 ) -> Executable:
     """Make a graph runnable: by the back end alone where it can, else in segments.
 
@@ -50,11 +51,18 @@ def compile(
         power_preference: for the engine.
         fuse: whether chains of element-wise operations that an engine would go through one by one become one loop.
         alone: whether it does not take turns with other graphs.
+        fallback: whether the host runs what a device lacks, or that is an error.
 
     Raises:
         NotSupportedError: an operation has neither a rule, a kernel, an expression nor a decomposition.
         OperationError: an engine refuses its segment.
     """
+    if backend.memory is not None:
+        from . import mixed
+
+        return mixed.compile(
+            graph, backend, device=device, power_preference=power_preference, fuse=fuse, fallback=fallback
+        )
     choose = _Choice(backend)
     fuse = fuse and backend.gains_from_loops and kernels.is_compiled()
     if all(backend.supports(node) for node in graph.nodes) and not (fuse and choose.take(graph)):
