@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -610,6 +611,7 @@ def test_devices_run_their_own_kernels(context: ow.MLContext) -> None:
     places = {p.node: (p.how, p.detail) for p in graph.placements()}
     number = line_of('"fn main(i: u32) { out[i] = 3.0; }")')
     assert places["told"] == ("kernel", f"WebGPU: kernel 1, WGSL (test_webgpu_kernels.py, line {number})")
+    assert [step.how for step in graph.profile(repeat=1).steps] == ["WebGPU"]
 
 
 def test_operations_that_have_no_kernel_for_the_device(context: ow.MLContext) -> None:
@@ -746,3 +748,65 @@ def test_checked_indices_are_looked_at_on_the_host(context: ow.MLContext) -> Non
     assert context.compute(graph, given)["y"].tolist() == [3, 1]
     with pytest.raises(ow.OperationError, match=r"lookup 'words': the index .* of axis 0 must be in \[0, 3\)"):
         context.compute(graph, {**given, "indices": np.array([0, 7], "int32")})
+
+
+def test_forms_are_taken_in_order(context: ow.MLContext) -> None:
+    """On a GPU kernels for the CPU come last: an expression or a decomposition keeps the work there."""
+
+    @ow.op
+    def scaled(self, x: ow.MLOperand):  # type: ignore[no-untyped-def]
+        return x.desc
+
+    def form() -> tuple[str, float]:
+        builder = ow.MLGraphBuilder(context)
+        graph = builder.build({"y": scaled(builder.input("x", "float32", [1]))})
+        (place,) = graph.placements()
+        (value,) = context.compute(graph, {"x": np.ones(1, "float32")})["y"]
+        return place.device, value
+
+    scaled.kernel("cpu", lambda x, out: np.copyto(out, x * 2))
+    assert form() == ("cpu", 2)
+    scaled.decompose(lambda b, x: b.mul(x, 3.0))
+    assert form() == (context.device.name, 3)
+    scaled.expression(lambda x: x * 4)
+    assert form() == (context.device.name, 4)
+    scaled.kernel("webgpu", "fn main(i: u32) { out[i] = x[i] * 5.0; }")
+    assert form() == (context.device.name, 5)
+
+
+def test_in_an_onnx_model(context: ow.MLContext) -> None:
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+    helper = onnx.helper
+
+    @ow.op
+    def doubled(self, x: ow.MLOperand, *, by: int):  # type: ignore[no-untyped-def]
+        return x.desc
+
+    doubled.kernel("webgpu", "fn main(i: u32) { out[i] = x[i] * by; }")
+    ow.register_onnx("test.webgpu", "Doubled", doubled)
+    nodes = [
+        helper.make_node("Relu", ["x"], ["h"]),
+        helper.make_node("Doubled", ["h"], ["y"], domain="test.webgpu", by=2),
+    ]
+    x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [3]) for name in "xy")
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("test.webgpu", 1)]
+    model = helper.make_model(helper.make_graph(nodes, "g", [x], [y]), opset_imports=opsets, ir_version=8)
+    session = ow.InferenceSession(model.SerializeToString(), context, fallback="error")
+    (result,) = session.run(None, {"x": np.array([-1, 1, 2], "float32")})
+    assert result.tolist() == [0, 2, 4]
+    assert "custom: doubled, kernel, WebGPU: kernel 1, WGSL (test_webgpu_kernels.py" in session.explain()
+
+
+def test_calls_from_several_threads(context: ow.MLContext) -> None:
+    @ow.op
+    def times(self, x: ow.MLOperand, k: float):  # type: ignore[no-untyped-def]
+        return x.desc
+
+    times.kernel("webgpu", "fn main(i: u32) { out[i] = x[i] * k; }")
+
+    def run(k: int) -> float:
+        with context:
+            return float(times(np.ones(3 + k % 5, "float32"), float(k))[-1])
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(run, range(40))) == list(range(40))

@@ -324,7 +324,8 @@ def _single(
 def engine(placements: Sequence[Placement]) -> str:
     """What runs operations that run together: the part of their details that they share."""
     details = {
-        p.detail.partition(":")[0] if p.how in ("native", "composed", "decomposed") else p.detail for p in placements
+        p.detail.partition(": ")[0] if p.how in ("native", "composed", "decomposed", "kernel") else p.detail
+        for p in placements
     }
     return " + ".join(sorted(details))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import linecache
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -17,7 +18,7 @@ _HEADLINE = re.compile(r"^\s*Shader (?:'.*' parsing|validation) error: (.*)$", r
 _PLACE = re.compile(r"^(\s*)┌─ (.*):(\d+):(\d+)$")
 _GUTTER = re.compile(r"^(\s*)(\d+)( │.*)$")
 _NAME = re.compile(r"identifier: `(\w+)`")
-_PACKAGE = str(Path(__file__).parents[2])
+_PACKAGE = f"{Path(__file__).parents[2]}{os.sep}"
 
 
 @dataclass(frozen=True, slots=True)
