@@ -345,11 +345,15 @@ def test_what_is_done_with_results_of_functions_is_rounded_each_time(name: str) 
         return ex.pow(ex.abs(x), 1.7) if name == "pow" else apply(name, x)
 
     x, y, z = np.random.default_rng(0).uniform(0.1, 3, (3, 5001)).astype(np.float32)
-    (f,) = run(applied, x)
-    results = run(lambda x, y, z: (applied(x) * y + z, y * z - applied(x), applied(x) * applied(y) + 0.5), x, y, z)
-    (g,) = run(applied, y)
-    for result, expected in zip(results, [f * y + z, y * z - f, f * g + np.float32(0.5)], strict=True):
-        np.testing.assert_array_equal(result, expected)
+    (f,), (g,) = run(applied, x), run(applied, y)
+
+    def combined(x: Array, y: Array, z: Array) -> tuple[Array, ...]:
+        a, b = applied(x), applied(y)
+        return a * y + z, y * z - a, a * b + 0.5, x * math.log2(math.e) + z
+
+    expected = f * y + z, y * z - f, f * g + np.float32(0.5), x * np.float32(math.log2(math.e)) + z
+    for result, wanted in zip(run(combined, x, y, z), expected, strict=True):
+        np.testing.assert_array_equal(result, wanted)
 
 
 def test_powers_are_accurate_everywhere() -> None:

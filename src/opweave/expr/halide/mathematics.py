@@ -90,24 +90,16 @@ def _power_of_two(exponent: HalideExpr) -> HalideExpr:
 
 _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # the first one times an integer is exact
-
-
 _SHIFT = 1.5 * 2.0**23  # a number this large has no place for fractions: adding it rounds
+_POWER_SHIFT = _SHIFT + 127  # its sum with an integer ends with the bits of an exponent
+_ROUGHLY_LOG2_E = 1.44269  # good enough for rounding; with more digits it might be a user's
 
 
 def _reduced(x: HalideExpr, factor: float, shift: float = _SHIFT) -> tuple[HalideExpr, HalideExpr]:
     """`x` as `rest + whole * factor * ln(2)`, where `factor` is 1 or -1: the rest, and `whole + shift`."""
-    shifted = x * f32(factor * math.log2(math.e)) + f32(shift)
+    shifted = x * f32(factor * _ROUGHLY_LOG2_E) + f32(shift)
     whole = shifted - f32(shift)
     return (x - whole * f32(factor * _LN2_HIGH)) - whole * f32(factor * _LN2_LOW), shifted
-
-
-def _exp_less_one(rest: HalideExpr) -> HalideExpr:
-    """exp(rest) - 1, for what `_reduced` leaves."""
-    return _polynomial(rest, _EXP, f32) * (rest * rest) + rest
-
-
-_POWER_SHIFT = _SHIFT + 127  # its sum with an integer ends with the bits of an exponent
 
 
 def _last_bits_as_power(shifted: HalideExpr) -> HalideExpr:
@@ -148,13 +140,20 @@ def log(x: HalideExpr) -> HalideExpr:
     return hl.select((x > f32(0)) & (x < f32(math.inf)), value, unusual)
 
 
+_TANH = tuple(c * 2.0**k for k, c in zip(range(7, 1, -1), _EXP, strict=True))  # of half the argument
+_HALF_LN2 = math.log(2) / 2
+
+
 def tanh(x: HalideExpr) -> HalideExpr:
     """The hyperbolic tangent: e / (e + 2), where e = exp(2 * x) - 1 is accurate for small `x` too."""
     size = magnitude(x)
     limited = hl.select(size > f32(10), f32(10), size)  # tanh(10) is 1; NaN stays, to the end
-    rest, shifted = _reduced(limited + limited, 1, _POWER_SHIFT)
+    shifted = limited * f32(2 * _ROUGHLY_LOG2_E) + f32(_POWER_SHIFT)
+    whole = shifted - f32(_POWER_SHIFT)
+    half = limited - whole * f32(_HALF_LN2)  # in one step: the larger the product, the less its error matters
+    less_one = _polynomial(half, _TANH, f32) * (half * half) + (half + half)
     scale = _last_bits_as_power(shifted)
-    e = _exp_less_one(rest) * scale + (scale - f32(1))
+    e = less_one * scale + (scale - f32(1))
     return with_sign(e / (e + f32(2)), x)
 
 
@@ -186,7 +185,8 @@ def erf(x: HalideExpr) -> HalideExpr:
     limited = hl.select(size > f32(4), f32(4), size)  # erf(4) is 1; NaN stays, to the end
     rest, shifted = _reduced(_polynomial(limited, _ERF_LARGE, f32) * limited - limited, 1, _POWER_SHIFT)
     scale = _last_bits_as_power(shifted)
-    large = (f32(1) - scale) - _exp_less_one(rest) * scale
+    less_one = _polynomial(rest, _EXP, f32) * (rest * rest) + rest
+    large = (f32(1) - scale) - less_one * scale
     return with_sign(hl.select(size > f32(0.927734375), large, small), x)
 
 
@@ -313,6 +313,6 @@ def pow(a: HalideExpr, b: HalideExpr) -> HalideExpr:
 
 def coefficients() -> list[float]:
     """The numbers that only the functions of this file multiply with, and add."""
-    tables = (*_EXP, *_LOG, *_SIGMOID, *_ERF_SMALL, *_ERF_LARGE, *_SIN, *_COS)
+    tables = (*_EXP, *_LOG, *_TANH, *_SIGMOID, *_ERF_SMALL, *_ERF_LARGE, *_SIN, *_COS)
     shifts = (_SHIFT, _POWER_SHIFT, _POWER_SHIFT - 64)
-    return [*tables, *shifts, _LN2_HIGH, _LN2_LOW, math.log2(math.e)]
+    return [*tables, *shifts, _LN2_HIGH, _LN2_LOW, _HALF_LN2, _ROUGHLY_LOG2_E, 2 * _ROUGHLY_LOG2_E]
