@@ -29,6 +29,7 @@ TEMPLATES = 1024
 """For how many combinations of data types, shapes and attributes an operation remembers a validated call."""
 
 _OPERAND, _SEQUENCE, _ATTRIBUTE = 1, 2, 0
+_INTEGERS = frozenset({int})
 _kinds: dict[tuple[Any, tuple[int, ...]], int] = {}
 _scalars: dict[Any, tuple[np.ndarray, Desc, int]] = {}
 _serials = count()
@@ -130,7 +131,7 @@ def _frozen(value: Any) -> Any:
     if kind is float:
         return float, value.hex()
     if kind is list or kind is tuple:
-        if set(map(type, value)) == {int}:
+        if _INTEGERS.issuperset(map(type, value)):
             return (kind, int, *value)
         return (kind, *map(_frozen, value))
     if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:

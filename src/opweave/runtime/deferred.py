@@ -292,20 +292,22 @@ def _needed(wanted: Sequence[Array]) -> tuple[list[Pending], dict[int, int]]:
     order: list[Pending] = []
     seen: set[int] = set()
     uses: dict[int, int] = {}
-    stack: list[tuple[Pending, bool]] = [(a._node, False) for a in reversed(wanted) if a._node is not None]
+    # Before a call come those that it needs: None says that they are there, and that the call follows.
+    stack: list[Pending | None] = [array._node for array in reversed(wanted) if array._node is not None]
     while stack:
-        node, done = stack.pop()
-        if done:
-            order.append(node)
+        node = stack.pop()
+        if node is None:
+            order.append(stack.pop())  # type: ignore[arg-type]
             continue
         if id(node) in seen:
             continue
         seen.add(id(node))
-        stack.append((node, True))
+        stack += (node, None)
         for array in reversed(node.inputs):
-            uses[id(array)] = uses.get(id(array), 0) + 1
-            if array._node is not None and id(array._node) not in seen:
-                stack.append((array._node, False))
+            key, made = id(array), array._node
+            uses[key] = uses[key] + 1 if key in uses else 1
+            if made is not None and id(made) not in seen:
+                stack.append(made)
     return order, uses
 
 
@@ -321,19 +323,20 @@ def _signature(
     numbers: dict[int, int] = {}
     slots: dict[int, int] = {}
     leaves: list[Array] = []
+    add = signature.append
     for number, node in enumerate(nodes):
-        signature.append(node.template.serial)
+        add(node.template.serial)
         for array in node.inputs:
             made = array._node
             if made is not None:
-                signature.append(numbers[id(made)])
-                signature.append(position_of(array, made))
+                add(numbers[id(made)])
+                add(0 if len(made.outputs) == 1 else position_of(array, made))
                 continue
             slot = slots.get(id(array))
             if slot is None:
                 slot = slots[id(array)] = len(leaves)
                 leaves.append(array)
-            signature.append(-1 - slot)
+            add(-1 - slot)
         numbers[id(node)] = number
     signature.append("results")
     for number, position, _ in kept:
