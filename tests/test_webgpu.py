@@ -468,3 +468,67 @@ def follow(b: Any, x: Any, steps: list[tuple[Any, ...]], outputs: int) -> dict[s
 def test_graphs_agree_with_the_reference(steps: list[tuple[Any, ...]], outputs: int, seed: int) -> None:
     values = np.random.default_rng(seed).standard_normal((4, 6)).astype("float32")
     agree(gpu_context(), lambda b, operands: follow(b, operands["x"], steps, outputs), {"x": values})
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# ONNX models
+
+
+def small_network(tail: str = "") -> bytes:
+    """A convolution, pooling, a softmax; or what a parser makes of another end."""
+    onnx = pytest.importorskip("onnx")
+    text = f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        network (float[n, 3, 6, 6] x) => (float[n, 4] y, float[n, 4, 1, 1] pooled)
+        <float[4, 3, 3, 3] w = {{{", ".join(str((k * 7 % 11 - 5) / 10) for k in range(108))}}}> {{
+            c = Conv<pads = [1, 1, 1, 1]>(x, w)
+            r = Relu(c)
+            pooled = GlobalAveragePool(r)
+            f = Flatten(pooled)
+            {tail or "y = Softmax<axis = 1>(f)"}
+        }}"""
+    return bytes(onnx.parser.parse_model(text).SerializeToString())
+
+
+def test_sessions_keep_tensors_on_the_device(context: ow.MLContext) -> None:
+    model, x = small_network(), normal(2, 3, 6, 6)
+    expected = ow.InferenceSession(model, ow.ml.create_context(accelerated=False)).run(None, {"x": x})
+    session = ow.InferenceSession(model, context, preferred_output_location={"y": "ml-tensor"})
+    source = context.create_tensor("float32", x.shape, writable=True)
+    context.write_tensor(source, x)
+    y, pooled = session.run(None, {"x": source})
+    assert isinstance(y, ow.MLTensor)
+    np.testing.assert_allclose(context.read_tensor(y), expected[0], rtol=1e-5)
+    np.testing.assert_allclose(pooled, expected[1], rtol=1e-5)
+    # Tensors in, tensors out: nothing comes to the host.
+    target = context.create_tensor("float32", [2, 4], readable=True)
+    ow.memory.copies.reset()
+    (again,) = session.run(["y"], {"x": source}, out={"y": target})
+    assert again is target
+    assert ow.memory.copies.count == 0
+    np.testing.assert_allclose(context.read_tensor(target), expected[0], rtol=1e-5)
+    for wanted in (x, x.copy()):  # and arrays, twice
+        np.testing.assert_allclose(
+            ow.InferenceSession(model, context).run(None, {"x": wanted})[0], expected[0], rtol=1e-5
+        )
+    wrong = context.create_tensor("float32", [2, 3, 6, 7])
+    with pytest.raises(ow.ValidationError, match=r"input 'x' must have shape \['n', 3, 6, 6\], got \[2, 3, 6, 7\]"):
+        session.run(None, {"x": wrong})
+    with pytest.raises(ow.ValidationError, match=r"out\['y'\] must have shape \[2, 4\], got \[3, 4\]"):
+        session.run(["y"], {"x": source}, out={"y": context.create_tensor("float32", [3, 4])})
+
+
+def test_sessions_that_fall_back_copy_and_count(context: ow.MLContext) -> None:
+    model, x = small_network("y = RandomUniformLike<low = 2.0, high = 3.0>(f)"), normal(1, 3, 6, 6)
+    session = ow.InferenceSession(model, context, preferred_output_location="ml-tensor")
+    source = context.create_tensor("float32", x.shape, writable=True)
+    context.write_tensor(source, x)
+    ow.memory.copies.reset()
+    y, pooled = session.run(None, {"x": source})
+    assert isinstance(y, ow.MLTensor)
+    assert isinstance(pooled, ow.MLTensor)
+    assert (context.read_tensor(y) >= 2).all()
+    assert "fallback" in session.explain()
+    reasons = ow.memory.copies.by_reason
+    assert reasons["an input of a model that runs in parts"].count == 1
+    assert reasons["an output of a model that runs in parts"].count == 2

@@ -173,7 +173,10 @@ class InferenceSession:
             unknown = [name for name in given if name not in known]
             require(not unknown, f"{what} must be among {list(known)}; unknown: {unknown}")
         passed = [*input_feed.values(), *(out or {}).values()]
-        with Locks([value for value in passed if isinstance(value, MLTensor)]):
+        tensors = [value for value in passed if isinstance(value, MLTensor)]
+        with Locks(tensors):
+            if self._context._memory is not None and (tensors or set(self._locations.values()) != {"cpu"}):
+                return self._run_on_device(inputs, input_feed, known, names, out or {})
             feed = {i.name: i.array(input_feed[i.name]) for i in inputs}
             targets = {name: known[name].target(value) for name, value in (out or {}).items()}
             check_named_dimensions(inputs, feed)
@@ -186,6 +189,25 @@ class InferenceSession:
             results = plan.run(feed, names, targets)
             self._remember(plan, feed, output_names, names)
         return [self._located(known[name], r, (out or {}).get(name)) for name, r in zip(names, results, strict=True)]
+
+    def _run_on_device(
+        self,
+        inputs: Sequence[Argument],
+        given: Mapping[str, Any],
+        known: Mapping[str, Argument],
+        names: Sequence[str],
+        out: Mapping[str, np.ndarray | MLTensor],
+    ) -> list[Any]:
+        """`_run` where tensors lie on a device."""
+        from .device import DeviceRun
+
+        call = DeviceRun(self._context, inputs, given, known, out, self._locations)
+        sizes = tuple(call.shapes.items())
+        plan = self._known(sizes, call.values(self._deciding.__contains__))
+        if plan is None:
+            plan = self._plan(call.shapes, call.values(lambda _: True))
+        results = call.run(plan, names)
+        return [out.get(name, result) for name, result in zip(names, results, strict=True)]
 
     def _remember(self, plan: Plan, feed: Mapping[str, Any], asked: Sequence[str] | None, names: list[str]) -> None:
         """Let the next call be a repetition of this one, where it can."""
