@@ -208,6 +208,21 @@ def test_normalisations(shape: tuple[int, ...], axis: int) -> None:
     np.testing.assert_allclose(total, wide.sum(), atol=1e-3)
 
 
+@pytest.mark.parametrize("data_type", ["float32", "int8"])
+@pytest.mark.parametrize("count", [1, 6])
+def test_reductions_in_reductions(data_type: DataType, count: int) -> None:
+    """The inner ones depend on the position of the outer ones, of which each invocation has another."""
+    x = np.random.default_rng(0).integers(-3, 4, (count, 2, 57)).astype(data_type)
+
+    def element(x: Array, i: Array) -> Array:
+        window = lambda a, b: ex.sum_over(40, lambda r: x.clamped[i, a, b + r - 1])  # noqa: E731
+        return ex.sum_over((2, 57), lambda a, b: window(a, b) * x[i, a, b])
+
+    program = program_of(lambda x: ex.compute((count,), lambda i: element(x, i)), x)
+    for features in (ALL, PACKED):
+        np.testing.assert_array_equal(run_program(program, [x], features)[0], witness(program, [x])[0])
+
+
 @pytest.mark.parametrize("shape", [(50,), (5000, 4), (1, 12_345), (300_007,)])
 def test_sums_are_accurate(shape: tuple[int, ...]) -> None:
     x = np.random.default_rng(0).random(shape, np.float32)
@@ -475,9 +490,9 @@ def test_the_same_expression_is_the_same_text() -> None:
 
 def test_what_does_not_change_stands_before_the_loop() -> None:
     def function(x: Array, k: Array) -> Array:
-        return ex.compute((4, 5), lambda i, j: ex.sum_over(3, lambda r: ex.exp(x[i, j]) * k[r]))
+        return ex.compute((4, 5), lambda i, j: ex.sum_over(33, lambda r: ex.exp(x[i, j]) * k[r]))
 
-    (source,) = sources(function, Desc("float32", (4, 5)), Desc("float32", (3,)))
+    (source,) = sources(function, Desc("float32", (4, 5)), Desc("float32", (33,)))
     body = source[source.index("fn main") :]
     assert body.count("exponential(") == 1
     assert body.index("exponential(") < body.index("for (")

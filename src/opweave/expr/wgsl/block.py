@@ -29,6 +29,7 @@ class _Scope:
         grids: the numbers that variables follow from.
         known: expressions whose values have names here.
         own: expressions that are needed in this branch only.
+        together: whether all invocations of a team go through these statements in the same way.
     """
 
     variables: set[Index]
@@ -37,6 +38,7 @@ class _Scope:
     runs: dict[tuple[Grid, int, int], str] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
     own: frozenset[Expr] = frozenset()
+    together: bool = False
 
 
 class Block:
@@ -49,7 +51,6 @@ class Block:
         grid: positions that follow from the number of an element.
         team: how many invocations reduce together what depends on none of the positions that differ among them; it takes
             a variable `lane`, their number. 0 if each works alone.
-        team_depth: how many loops they all go through in the same way.
     """
 
     def __init__(
@@ -60,12 +61,11 @@ class Block:
         *,
         grid: Grid | None = None,
         team: int = 0,
-        team_depth: int = 0,
     ) -> None:
-        self.module, self.team, self.team_depth = module, team, team_depth
+        self.module, self.team = module, team
         variables = {*positions, *(grid.axes if grid else ())}
         named: dict[Expr, str] = dict(positions.items())
-        first = _Scope(variables, (grid,) if grid else (), {**named, **(known or {})})
+        first = _Scope(variables, (grid,) if grid else (), {**named, **(known or {})}, together=True)
         self._scopes = [first]
         self._branches: dict[Expr, tuple[frozenset[Expr], ...]] = {}
         self._count = self._loops = self._letters = self._counters = 0
@@ -111,10 +111,13 @@ class Block:
 
     # Scopes ----------------------------------------------------------------------------------------------------------
 
-    def enter(self, variables: Mapping[Index, str] | None = None, grid: Grid | None = None) -> None:
-        """Begin the statements of a loop, in which variables have values."""
+    def enter(
+        self, variables: Mapping[Index, str] | None = None, grid: Grid | None = None, *, together: bool = False
+    ) -> None:
+        """Begin the statements of a loop, in which variables have values; a team goes through it `together`, or apart."""
         bound = {*(variables or {}), *(grid.axes if grid else ())}
-        self._scopes.append(_Scope(bound, (grid,) if grid else (), dict((variables or {}).items())))
+        named: dict[Expr, str] = dict((variables or {}).items())
+        self._scopes.append(_Scope(bound, (grid,) if grid else (), named, together=together))
 
     def leave(self, head: str) -> None:
         """End the statements of a loop, whose first line is `head`."""
@@ -169,7 +172,8 @@ class Block:
             whole = isinstance(node, Reduce) or node in self._branches
             if whole and is_simple(text):
                 self._scopes[depth].known[node] = text
-            shared = whole or uses.get(node, 0) > 1 or len(text) > LONGEST or depth < len(self._scopes) - 1
+            long = len(text) > LONGEST and node is not root
+            shared = whole or long or uses.get(node, 0) > 1 or depth < len(self._scopes) - 1
             if shared and not is_simple(text):
                 text = self._scopes[depth].known[node] = self._let(text, depth)
             made[node] = text
@@ -266,8 +270,8 @@ class Block:
             size = size_of(axes[first : last + 1])
             text = text if within == 1 else f"{text} / {within}u"
             text = text if first == 0 else f"{text} % {size}u" if within == 1 else f"({text}) % {size}u"
-            start, end = grid.letter + first, grid.letter + last
-            letters = _AXES[start : end + 1] if end < len(_AXES) else f"i{start}_{end}"
+            numbers = [grid.letter + grid.axes.index(axis) for axis in axes[first : last + 1]]
+            letters = "".join(_AXES[n] for n in numbers) if numbers[-1] < len(_AXES) else f"i{numbers[0]}_{numbers[-1]}"
             name = self._unique(grid.prefix + letters)
             scope.lines.append(f"let {name} = i32({text});")
             scope.runs[key] = name
@@ -308,7 +312,7 @@ class Block:
         number = self._loops
         self._loops += 1
         size = size_of(node.variables)
-        together = self.team > 1 and depth <= self.team_depth and size > 4
+        together = self.team > 1 and size > 4 and all(scope.together for scope in self._scopes)
         state = State(self.module, node, f"{node.reduction.replace('arg_', 'at_')}{number}")
         self.add(*state.declarations())
         if together:

@@ -79,9 +79,9 @@ def operand(text: str) -> str:
     depth = 0
     for character in text:
         depth += (character in "([") - (character in ")]")
-        if character in " -!" and depth == 0:
+        if character == " " and depth == 0:
             return f"({text})"
-    return text
+    return f"({text})" if text[0] in "-!" else text
 
 
 def argument(text: str) -> str:

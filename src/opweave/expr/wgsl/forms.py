@@ -15,6 +15,7 @@ from ..ir import Expr, Index, Input, Load, Output, Program, Reduce, Stored, walk
 from .block import Block
 from .module import Module
 from .positions import Grid, size_of
+from .unrolled import written_out
 from .writing import comment_of, converted, dispatch, guarded, pattern_of, read, width_of, within
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class Form:
         self, program: Program, features: Features, axes: tuple[Index, ...], targets: Sequence[Target]
     ) -> None:
         self.features, self.axes, self.targets = features, axes, targets
-        self.bodies = [target.body for target in targets]
+        self.bodies = tuple(target.body for target in targets)
         self.size = size_of(axes)
         self.module = Module(features)
         for source in sorted(
@@ -91,7 +92,10 @@ class Form:
     def kernel(self) -> Kernel:
         """The kernel, in the form that suits its reductions."""
         rows = self._rows()
-        return self._map() if rows is None else self._row_by_row(rows)
+        if rows is not None:
+            return self._row_by_row(rows)
+        self.bodies = written_out(self.bodies)
+        return self._map()
 
     def _rows(self) -> tuple[Index, ...] | None:
         """The axes whose every position is computed by a workgroup; None if an invocation computes an element."""
@@ -115,7 +119,7 @@ class Form:
         lines = guarded(name, number, count, math.prod(groups) * width)
         block = Block(self.module, {}, grid=Grid(self.axes) if self.lanes == 1 else None)
         if self.lanes == 1:
-            self._stores(block)
+            self._stores(block, "flat")
         else:
             self._words(block, "word", self.size)
         return self._finished([*lines, *block.lines], (width, 1, 1), groups)
@@ -132,7 +136,7 @@ class Form:
         name = "word" if packed else "row"
         lines = guarded(name, number, workgroups, math.prod(groups))
         if packed:
-            block = Block(self.module, {}, team=width, team_depth=1)
+            block = Block(self.module, {}, team=width)
             self._words(block, "word", count, alone="if (lane == 0u) {")
         else:
             block = Block(self.module, {}, grid=Grid(rows, "row"), team=width)
@@ -147,14 +151,12 @@ class Form:
                 block.value(node)  # all invocations take part, so it stands outside of what only some of them do
         if length == 1:
             block.enter()
-            for target in self.targets:
-                block.add(self._stored(block, target, "row"))
+            self._stores(block, "row")
             block.leave("if (lane == 0u) {")
             return
         if self.lanes == 1:
             block.enter(grid=Grid(rest, "column", len(rows)))
-            for target in self.targets:
-                block.add(self._stored(block, target, f"row * {length}u + column"))
+            self._stores(block, f"row * {length}u + column")
             block.leave(f"for (var column = lane; column < {length}u; column += {width}u) {{")
             return
         words = length // self.lanes
@@ -163,14 +165,11 @@ class Form:
         self._words(block, "column_word", length, grid=Grid(rest, "flat", len(rows)), written="word")
         block.leave(f"for (var column_word = lane; column_word < {words}u; column_word += {width}u) {{")
 
-    def _stores(self, block: Block) -> None:
-        for target in self.targets:
-            block.add(self._stored(block, target, "flat"))
-
-    def _stored(self, block: Block, target: Target, flat: str) -> str:
-        """A statement that writes an element."""
-        value = converted(target.body, target.buffer.desc.data_type, block.value(target.body))
-        return self.module.store(target.buffer, flat, value)
+    def _stores(self, block: Block, flat: str) -> None:
+        """Statements that write an element of each result."""
+        for target, body in zip(self.targets, self.bodies, strict=True):
+            value = converted(body, target.buffer.desc.data_type, block.value(body))
+            block.add(self.module.store(target.buffer, flat, value))
 
     def _words(
         self, block: Block, word: str, size: int, *, grid: Grid | None = None, written: str = "", alone: str = ""
@@ -179,12 +178,12 @@ class Form:
         names = [f"{self.module.names[target.buffer]}_word" for target in self.targets]
         bits = 32 // self.lanes
         block.add(*(f"var {name} = 0u;" for name in names))
-        block.enter(grid=grid or Grid(self.axes))
+        block.enter(grid=grid or Grid(self.axes), together=bool(alone))
         last = f"{word} * {self.lanes}u + b"
         block.add(f"let flat = min({last}, {size - 1}u);" if size % self.lanes else f"let flat = {last};")
-        for target, name in zip(self.targets, names, strict=True):
+        for target, body, name in zip(self.targets, self.bodies, names, strict=True):
             data_type = target.buffer.desc.data_type
-            pattern = pattern_of(converted(target.body, data_type, block.value(target.body)), data_type)
+            pattern = pattern_of(converted(body, data_type, block.value(body)), data_type)
             block.add(f"{name} |= {pattern} << (b * {bits}u);")
         block.leave(f"for (var b = 0u; b < {self.lanes}u; b++) {{")
         pairs = zip(self.targets, names, strict=True)
