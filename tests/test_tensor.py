@@ -93,6 +93,13 @@ def test_what_cannot_be_adopted(value: Any, message: str) -> None:
         context.tensor_from(value)
 
 
+def test_buffers_are_for_contexts_on_webgpu_devices() -> None:
+    with pytest.raises(
+        ow.ValidationError, match=r"data_type and shape for a GPUBuffer, and this context is on cpu, not on"
+    ):
+        context.tensor_from(np.zeros(4, "float32"), "float32", [4])
+
+
 def test_unaligned_memory_is_not_adopted() -> None:
     raw = np.zeros(17, np.uint8)[1:].view("float32")
     with pytest.raises(ow.ValidationError, match="aligned to its float32 elements"):

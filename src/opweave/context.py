@@ -344,7 +344,11 @@ class MLContext:
             desc = self.check_desc(data_type, shape)
             lent = self._memory.adopt(array, desc)
             return self._adopt(desc, lent, readable=readable, writable=writable is not False, pinned=True)
-        require(data_type is None and shape is None, "tensor_from takes data_type and shape for a GPUBuffer only")
+        require(
+            data_type is None and shape is None,
+            f"tensor_from takes data_type and shape for a GPUBuffer, and this context is on {self._device.name}, not on a "
+            "WebGPU device",
+        )
         known = isinstance(array, np.ndarray) or hasattr(array, "__dlpack__")
         require(known, f"tensor_from takes an array, got {type(array).__name__}")
         array = as_array(array, "tensor_from: array")
