@@ -192,12 +192,42 @@ ROWS = (
         input_layout="nhwc",
         filter_layout="hwio",
     ),
+    conv(
+        (2, 9, 10, 8),
+        (3, 3, 1, 8),
+        "filter",
+        groups=8,
+        strides=(1, 2),
+        bias=8,
+        input_layout="nhwc",
+        filter_layout="hwio",
+    ),
+    conv(
+        (1, 7, 5, 12),
+        (12, 3, 2, 1),
+        "filter",
+        groups=12,
+        padding=(1, 1, 1, 1),
+        input_layout="nhwc",
+        filter_layout="ohwi",
+    ),
     conv((1, 80, 5, 6), (4, 40, 3, 3), groups=2, dilations=(2, 1), padding=(2, 2, 2, 2)),
     conv((2, 8, 9, 10), (8, 2, 1, 1), groups=4),
     # Transposed convolutions.
     transposed((2, 4, 5, 5), (4, 6, 3, 3), strides=(2, 2), padding=(1, 0, 1, 0), output_padding=(1, 0)),
     transposed((1, 16, 4, 5), (16, 12, 2, 2), "filter", strides=(2, 2), bias=12),
     transposed((1, 4, 5, 8), (3, 2, 6, 8), dilations=(2, 1), input_layout="nhwc", filter_layout="hwoi"),
+    *(
+        transposed((2, 12, 5, 6), (12, 10, *kernel), "filter", strides=strides, padding=padding, bias=10)
+        for kernel, strides, padding in (
+            ((3, 3), (2, 2), (1, 0, 1, 0)),
+            ((4, 5), (3, 2), (4, 3, 2, 1)),
+            ((2, 2), (3, 4), (0,) * 4),
+        )
+    ),
+    transposed(
+        (2, 5, 6, 24), (9, 3, 3, 24), "filter", strides=(2, 1), groups=2, input_layout="nhwc", filter_layout="ohwi"
+    ),
     transposed((1, 20, 4, 4), (20, 10, 3, 3), groups=2, strides=(1, 2)),
     transposed((2, 8, 5, 6), (8, 2, 3, 3), "filter", groups=4, strides=(2, 3), padding=(1, 0, 0, 1)),
     transposed((2, 5, 5, 4), (2, 3, 3, 4), groups=2, strides=(2, 3), input_layout="nhwc", filter_layout="ohwi", bias=4),
@@ -271,6 +301,19 @@ def test_what_follows_is_in_the_same_kernel(row: Row, data_type: str) -> None:
     np.testing.assert_array_equal(got, want > 0 if data_type == "uint8" else want.astype(data_type))
     if data_type == "float32":
         assert len(found.kernels(program, "sample")) == 1
+
+
+@pytest.mark.parametrize("features", [FLOAT16, PACKED], ids=["f16", "packed"])
+def test_what_follows_where_stacks_divide_the_positions(features: Features) -> None:
+    row = transposed((1, 12, 4, 5), (12, 6, 3, 3), "filter", strides=(2, 2), padding=(1, 0, 1, 0), bias=6)
+    values = values_of(row, "float16")
+    found = made(row, values, features)
+    assert found.problem.layout.phases == 4
+    program, residual, scale = relu_with_more(found, "float16")
+    others = {source: (np.arange(source.desc.element_count) % 5).astype("float16") for source in (residual, scale)}
+    others = {source: value.reshape(source.desc.shape) for source, value in others.items()}
+    want = np.maximum(expected(row, values).astype("float32") + others[residual], 0) * others[scale]
+    np.testing.assert_allclose(computed(found, list(values.values()), program, others), want, rtol=1e-3)
 
 
 @pytest.mark.parametrize("features", [FLOAT16, PACKED], ids=["f16", "packed"])

@@ -17,12 +17,9 @@ from . import problem as problems, tiled
 from .direct import Thin, grouped, is_grouped, is_thin
 from .elements import Reader
 from .epilogue import Finish, addition, assemble, partial, put_partial
-from .problem import Matrix, Problem
+from .problem import Matrix, Prepare, Problem
 from .tiled import Tile
 from .tiles import choose
-
-Prepare = Callable[[np.ndarray], np.ndarray]
-"""Makes what is bound of a constant operand, once, when a graph is built."""
 
 
 class Contraction:
@@ -172,11 +169,15 @@ def contraction(node: Node, features: Features) -> Contraction | None:
         problem = problems.window(named["input"], named["filter"], desc.shape, arguments, transposed=transposed)
         after = _bias(named.get("bias"), arguments["input_layout"].index("c"))
     prepared: dict[int, Prepare] = {}
+    number = 1  # of the second operand: the filter, if there is one
+    if problems.is_spread(problem) and not is_grouped(problem) and operands[number].is_constant:
+        problem, prepared[number] = problems.divided(problem)
+        inputs[number] = (problem.left if problem.layout.kind == "nchw" else problem.right).source
     sides = [problem.left, problem.right]
     for k, side in enumerate(sides):
-        if isinstance(side, Matrix) and operands[side.source.number].is_constant:
+        if isinstance(side, Matrix) and operands[side.source.number].is_constant and side.source.number not in prepared:
             number = side.source.number
-            sides[k], prepared[number] = _laid_out(side, problem)
+            sides[k], prepared[number] = (_by_channel if is_grouped(problem) else _laid_out)(side, problem)
             inputs[number] = sides[k].source
     problem = replace(problem, left=sides[0], right=sides[1])
     chosen = choose(problem, features)
@@ -202,6 +203,24 @@ def _laid_out(matrix: Matrix, problem: Problem) -> tuple[Matrix, Prepare]:
         steps = (*(stride for _, stride in own), matrix.tap, matrix.step, matrix.stride)
         view = np.lib.stride_tricks.as_strided(flat, (*shape[:-1], lines), [s * bytes for s in steps], writeable=False)
         return np.pad(view, [(0, 0)] * (len(shape) - 1) + [(0, padded - lines)])
+
+    return laid, prepare
+
+
+def _by_channel(filter: Matrix, problem: Problem) -> tuple[Matrix, Prepare]:
+    """A constant filter with the output channels of all groups next to each other, and what lays it out so."""
+    source, groups, outputs = filter.source, problem.stacks, filter.lines
+    shape = (problem.taps, problem.channels, groups * outputs)
+    desc = Desc(source.desc.data_type, shape)
+    strides = problems.strides_of(shape)
+    laid = Matrix(Input(source.number, desc), outputs, 1, strides[1], strides[0], ((groups, outputs),))
+    ((_, group),) = filter.stack
+
+    def prepare(array: np.ndarray) -> np.ndarray:
+        flat, bytes = np.ascontiguousarray(array).reshape(-1), array.itemsize
+        steps = [stride * bytes for stride in (filter.tap, filter.step, group, filter.stride)]
+        view = np.lib.stride_tricks.as_strided(flat, (*shape[:-1], groups, outputs), steps, writeable=False)
+        return view.reshape(shape)
 
     return laid, prepare
 

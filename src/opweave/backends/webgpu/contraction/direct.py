@@ -30,7 +30,7 @@ def is_thin(problem: Problem) -> bool:
 
 def is_grouped(problem: Problem) -> bool:
     """Whether there are groups with few output channels each."""
-    if problem.layout.kind == "matrix" or problem.stacks == 1:
+    if problem.layout.kind == "matrix" or problem.stacks == 1 or problem.layout.phases > 1:
         return False
     outputs = problem.rows if problem.layout.kind == "nchw" else problem.columns
     return outputs <= THIN and problem.taps <= MOST_TAPS
@@ -153,46 +153,47 @@ class Thin:
 
 
 def grouped(problem: Problem, a: Reader, b: Reader) -> tuple[str, tuple[int, int, int]]:
-    """The entry point that computes one element an invocation, in the order in which they lie, and its workgroups."""
-    shape, kind = problem.layout.shape, problem.layout.kind
-    total = shape[0] * shape[1] * shape[2] * shape[3]
+    """The entry point that computes one element an invocation, in the order in which they lie, and its workgroups.
+
+    Where each channel is a group, and channels are next to each other, an invocation computes four.
+    """
+    layout = problem.layout
+    nchw = layout.kind == "nchw"
+    image, filter = (problem.right, problem.left) if nchw else (problem.left, problem.right)
+    x, w = (b, a) if nchw else (a, b)
+    assert isinstance(filter, Matrix)
+    outputs = problem.rows if nchw else problem.columns
+    channels, pixels = outputs * problem.stacks, layout.pixels
+    width = 4 if not nchw and _in_vectors(problem, image, filter) else 1
+    x.width = w.width = width
+    total = layout.shape[0] * channels * pixels // width
     groups = -(-total // INVOCATIONS)
     across = min(groups, 32768)
-    pixels, height = problem.layout.pixels, shape[2] if kind == "nchw" else shape[1]
-    width = pixels // height
-    outputs = problem.rows if kind == "nchw" else problem.columns
-    channels = outputs * problem.stacks
-    if kind == "nchw":
+    units = channels // width
+    if nchw:
         channel, pixel, batch = f"at / {pixels}u % {channels}u", f"at % {pixels}u", f"at / {pixels * channels}u"
     else:
-        channel, pixel, batch = f"at % {channels}u", f"at / {channels}u % {pixels}u", f"at / {channels * pixels}u"
-    image, filter = (problem.right, problem.left) if kind == "nchw" else (problem.left, problem.right)
-    x, w = (b, a) if kind == "nchw" else (a, b)
-    assert isinstance(filter, Matrix)
-    x.width = w.width = 1
-    position = f"batch * {pixels}u + pixel"
-    row, column = ("output", position) if kind == "nchw" else (position, "output")
+        channel, pixel, batch = f"at % {units}u", f"at / {units}u % {pixels}u", f"at / {units * pixels}u"
     loop = problem.channels * problem.taps > MOST_TAPS
-    products = [
-        line for c in ([None] if loop else range(problem.channels)) for line in _taps(problem, image, filter, x, w, c)
-    ]
+    each = [None] if loop else range(problem.channels)
+    products = [line for c in each for line in _taps(problem, image, filter, x, w, c)]
     lines = [
         f"let at = (group.y * {across}u + group.x) * {INVOCATIONS}u + lane;",
         f"if (at >= {total}u) {{",
         "    return;",
         "}",
-        f"let channel = {channel};",
+        f"let channel = {channel}{f' * {width}u' if width > 1 else ''};",
         f"let pixel = {pixel};",
         f"let batch = {batch};",
         f"let stack = channel / {outputs}u;",
         f"let output = channel % {outputs}u;",
         f"let weights = {stack_offset(filter, 'stack', problem.stacks)} + output * {filter.stride}u;",
-        *_origin(image, problem, width),
-        "var sum = 0.0;",
+        *_origin(image, problem, layout.size[1]),
+        f"var sum = {'vec4<f32>()' if width > 1 else '0.0'};",
         *([f"for (var c = 0u; c < {problem.channels}u; c++) {{"] if loop else []),
         *(("    " if loop else "") + line for line in products),
         *(["}"] if loop else []),
-        f"put(stack, {row}, {column}, sum);",
+        *_put_groups(f"batch * {pixels}u + pixel", nchw, width),
     ]
     text = (
         f"@compute @workgroup_size({INVOCATIONS})\n"
@@ -201,6 +202,19 @@ def grouped(problem: Problem, a: Reader, b: Reader) -> tuple[str, tuple[int, int
         + "}\n"
     )
     return text, (across, -(-groups // across), 1)
+
+
+def _in_vectors(problem: Problem, image: Matrix | Window, filter: Matrix) -> bool:
+    """Whether four groups, of one channel each, are next to each other in the image and in the filter."""
+    single = problem.columns == problem.channels == 1 and problem.stacks % 4 == 0
+    strides = isinstance(image, Window) and image.stack[0][1] == filter.stack[0][1] == 1
+    return single and strides and filter.tap % 4 == 0
+
+
+def _put_groups(position: str, nchw: bool, width: int) -> list[str]:
+    if width == 1:
+        return [f"put(stack, {f'output, {position}' if nchw else f'{position}, output'}, sum);"]
+    return [f"put(stack + {k}u, {position}, 0u, sum.{c});" for k, c in enumerate("xyzw")]
 
 
 def _origin(image: Matrix | Window, problem: Problem, width: int) -> list[str]:
@@ -222,12 +236,16 @@ def _taps(
     problem: Problem, image: Matrix | Window, filter: Matrix, x: Reader, w: Reader, channel: int | None
 ) -> Iterator[str]:
     """The products of a channel; of channel `c` if None."""
+
+    def load(reader: Reader, at: str) -> str:
+        return reader.load(f"({at}) / 4u" if reader.width == 4 else at, reader.width)
+
     step = f"c * {image.step}u" if channel is None else f"{channel * image.step}u"
     weight_step = f"c * {filter.step}u" if channel is None else f"{channel * filter.step}u"
     for tap in range(problem.taps):
-        weight = w.load(f"weights + {weight_step} + {tap * filter.tap}u", 1)
+        weight = load(w, f"weights + {weight_step} + {tap * filter.tap}u")
         if isinstance(image, Matrix):
-            yield f"sum = fma({x.load(f'origin + {step}', 1)}, {weight}, sum);"
+            yield f"sum = fma({load(x, f'origin + {step}')}, {weight}, sum);"
             continue
         yield "{"
         conditions = []
@@ -242,6 +260,6 @@ def _taps(
             conditions.append(f"u32({axis}_at) < {size}u")
         at = f"u32(origin + (y_at * {image.size[1]} + x_at) * {image.pixel}) + {step}"
         yield f"    if ({' && '.join(conditions)}) {{"
-        yield f"        sum = fma({x.load(at, 1)}, {weight}, sum);"
+        yield f"        sum = fma({load(x, at)}, {weight}, sum);"
         yield "    }"
         yield "}"

@@ -79,11 +79,17 @@ class Finish:
             line, column = _number(at[:-1], problem.layout.shape[:-1]), at[-1]
             stack, row = _divided(line, problem.rows)
         else:
-            order = (0, 2, 3) if problem.layout.kind == "nchw" else (0, 1, 2)
-            position = _number([at[k] for k in order], [problem.layout.shape[k] for k in order])
-            channel = at[1] if problem.layout.kind == "nchw" else at[3]
-            per_stack = problem.rows if problem.layout.kind == "nchw" else problem.columns
-            stack, channel = _divided(channel, per_stack)
+            batch, channel, y, x = (at[problem.layout.kind.index(letter)] for letter in "nchw")
+            outputs = problem.rows if problem.layout.kind == "nchw" else problem.columns
+            stack, channel = _divided(channel, outputs)
+            height, width = problem.layout.size
+            if problem.layout.phases > 1:
+                (down, right), shift = problem.layout.spread, problem.layout.shift
+                y, phase_y = _divided(ir.call("add", y, ir.Const(shift[0], "index")), down)
+                x, phase_x = _divided(ir.call("add", x, ir.Const(shift[1], "index")), right)
+                stack = _number((phase_y, phase_x, stack), (down, right, problem.groups))
+                height, width = problem.layout.grid
+            position = _number((batch, y, x), (problem.layout.shape[0], height, width))
             row, column = (channel, position) if problem.layout.kind == "nchw" else (position, channel)
         part = ir.call("add", ir.call("mul", count, ir.Const(problem.stacks, "index")), stack)
         total: Expr = Reduce("sum", (count,), Load(parts, (part, row, column)))
@@ -106,19 +112,22 @@ def _put(problem: Problem, writer: Writer) -> str:
     else:
         for k, c in enumerate("xyzw"):
             column = _plus("column", k)
+            exists = problem.exists("stack", "row", f"({column})" if k else column)
+            condition = f"{column} < {problem.columns}u{f' && {exists}' if exists else ''}"
             part = [
                 f"let at = {problem.flat('stack', 'row', f'({column})' if k else column)};",
                 writer.store("at", f"finish(sum.{c}, at, stack, row, {column})"),
             ]
-            lines += [f"if ({column} < {problem.columns}u) {{", *("    " + p for p in part), "}"]
+            lines += [f"if ({condition}) {{", *("    " + p for p in part), "}"]
     head = "fn put(stack: u32, row: u32, column: u32, sum: vec4<f32>) {\n"
     return head + "".join(f"    {line}\n" for line in lines) + "}\n"
 
 
 def _put_one(problem: Problem, writer: Writer) -> str:
     """The function that stores one element, if it exists."""
+    exists = problem.exists("stack", "row", "column")
     lines = [
-        f"if (row < {problem.rows}u && column < {problem.columns}u) {{",
+        f"if (row < {problem.rows}u && column < {problem.columns}u{f' && {exists}' if exists else ''}) {{",
         f"    let at = {problem.flat('stack', 'row', 'column')};",
         f"    {writer.store('at', 'finish(sum, at, stack, row, column)')}",
         "}",

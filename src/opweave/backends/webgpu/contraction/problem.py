@@ -7,13 +7,18 @@ one tap. Where columns (of the last axis) are contiguous in the result, tiles ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from ....expr.ir import Input
 from ....graph import Desc
+
+Prepare: TypeAlias = Callable[[np.ndarray], np.ndarray]
+"""Makes what is bound of a constant operand, once, when a graph is built."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +91,32 @@ class Layout:
     Attributes:
         kind: "matrix" [..., rows, columns]; "nchw" (rows are channels, columns are positions); "nhwc" (the other way round).
         shape: of the result.
+        spread: distance of the positions of one stack, [height, width]; then there is a stack for each of those between.
+        shift: positions before the first one of the result.
+        grid: how many positions a stack has, some of which may lie outside of the result.
     """
 
     kind: str
     shape: tuple[int, ...]
+    spread: tuple[int, int] = (1, 1)
+    shift: tuple[int, int] = (0, 0)
+    grid: tuple[int, int] = (0, 0)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of an image."""
+        height, width = self.shape[2:] if self.kind == "nchw" else self.shape[1:3]
+        return height, width
 
     @property
     def pixels(self) -> int:
         """Positions of one image."""
-        height, width = self.shape[2:] if self.kind == "nchw" else self.shape[1:3]
-        return height * width
+        return prod(self.size)
+
+    @property
+    def phases(self) -> int:
+        """How many stacks divide the positions of the result among themselves."""
+        return prod(self.spread)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +140,38 @@ class Problem:
     @property
     def contiguous(self) -> bool:
         """Whether four neighbouring columns, from a multiple of 4 on, are neighbours in the result, aligned."""
+        if self.layout.phases > 1:
+            return False
         if self.layout.kind == "nchw":
             return self.layout.pixels % 4 == 0
         width = self.columns * self.stacks if self.layout.kind == "nhwc" else self.columns
         return self.columns % 4 == 0 and width % 4 == 0
+
+    @property
+    def groups(self) -> int:
+        """Groups of channels; 1 for matrices."""
+        return self.stacks // self.layout.phases
+
+    def exists(self, stack: str, row: str, column: str) -> str:
+        """The condition that an element is one of the result, as text; empty where rows and columns say it all."""
+        if self.layout.phases == 1:
+            return ""
+        _, _, y, x = self._spread(stack, row, column)  # negative positions are great ones
+        height, width = self.layout.size
+        return f"{y} < {height}u && {x} < {width}u"
+
+    def _spread(self, stack: str, row: str, column: str) -> tuple[str, str, str, str]:
+        """Batch, channel, y and x where stacks divide the positions among themselves."""
+        layout = self.layout
+        position, channel = (column, row) if layout.kind == "nchw" else (row, column)
+        outputs = self.rows if layout.kind == "nchw" else self.columns
+        (height, width), (down, right) = layout.grid, layout.spread
+        phase = stack
+        if self.groups > 1:
+            phase, channel = f"{stack} / {self.groups}u", f"({stack} % {self.groups}u * {outputs}u + {channel})"
+        y = f"({position} / {width}u % {height}u * {down}u + {phase} / {right}u - {layout.shift[0]}u)"
+        x = f"({position} % {width}u * {right}u + {phase} % {right}u - {layout.shift[1]}u)"
+        return f"{position} / {height * width}u", channel, y, x
 
     def flat(self, stack: str, row: str, column: str) -> str:
         """The position in the result, as text."""
@@ -130,7 +179,13 @@ class Problem:
         if layout.kind == "matrix":
             at = f"{row} * {self.columns}u + {column}"
             return f"{stack} * {self.rows * self.columns}u + {at}" if self.stacks > 1 else at
-        channels = self.stacks * (self.rows if layout.kind == "nchw" else self.columns)
+        channels = self.groups * (self.rows if layout.kind == "nchw" else self.columns)
+        if layout.phases > 1:
+            batch, channel, y, x = self._spread(stack, row, column)
+            height, width = layout.size
+            if layout.kind == "nchw":
+                return f"((({batch}) * {channels}u + {channel}) * {height}u + {y}) * {width}u + {x}"
+            return f"((({batch}) * {height}u + {y}) * {width}u + {x}) * {channels}u + {channel}"
         if layout.kind == "nhwc":
             channel = f"{stack} * {self.columns}u + {column}" if self.stacks > 1 else column
             return f"{row} * {channels}u + {channel}"
@@ -150,9 +205,12 @@ class Problem:
             below = strides_of(layout.shape[:-1])
             sizes = zip(below, layout.shape[:-1], strict=True)
             return [*("0u" if n == 1 else f"{line} / {s}u % {n}u" for s, n in sizes), column]
+        if layout.phases > 1:
+            batch, channel, y, x = self._spread(stack, row, column)
+            return [batch, channel, y, x] if layout.kind == "nchw" else [batch, y, x, channel]
         position, channel = (column, row) if layout.kind == "nchw" else (row, column)
         per_stack = self.rows if layout.kind == "nchw" else self.columns
-        height, width = layout.shape[2:] if layout.kind == "nchw" else layout.shape[1:3]
+        height, width = layout.size
         channel = f"{stack} * {per_stack}u + {channel}" if self.stacks > 1 else channel
         batch = f"{position} / {height * width}u" if layout.shape[0] > 1 else "0u"
         y = f"({position} / {width}u) % {height}u" if layout.shape[0] > 1 else f"{position} / {width}u"
@@ -238,3 +296,80 @@ def window(
         )
     a, b = (weights, pixels) if layout == "nchw" else (pixels, weights)
     return Problem(a, b, groups, a.lines, b.lines, prod(kernel), channels, Layout(layout, shape))
+
+
+def is_spread(problem: Problem) -> bool:
+    """Whether most of the taps of each element would meet nothing: a transposed convolution with strides."""
+    image = problem.right if problem.layout.kind == "nchw" else problem.left
+    return isinstance(image, Window) and image.transposed and image.strides != (1, 1) and image.dilations == (1, 1)
+
+
+def divided(problem: Problem) -> tuple[Problem, Prepare]:
+    """A transposed convolution with strides as one without for each remainder of a position by them, and its filters.
+
+    Where rows are `stride` apart, they meet the same taps: those of the filter that are `stride` apart, too.
+    """
+    kind = problem.layout.kind
+    filter, image = (problem.left, problem.right) if kind == "nchw" else (problem.right, problem.left)
+    assert isinstance(filter, Matrix)
+    assert isinstance(image, Window)
+    (down, right), (height, width), kernel = image.strides, problem.layout.size, image.kernel
+    taps = (-(-kernel[0] // down), -(-kernel[1] // right))
+    sizes = zip((height, width), image.strides, image.before, strict=True)
+    rows, columns = ((size - 1 + pad) // step - pad // step + 1 for size, step, pad in sizes)
+    phases, groups, channels = down * right, problem.stacks, problem.channels
+    lines = filter.lines
+    padded = -(-lines // 4) * 4
+    shape = (phases, groups, prod(taps), channels, padded)
+    strides = strides_of(shape)
+    laid = Matrix(
+        Input(filter.source.number, Desc(filter.source.desc.data_type, shape)),
+        padded,
+        1,
+        padded,
+        strides[2],
+        ((phases, strides[0]), (groups, strides[1])),
+    )
+    spread = Window(
+        image.source,
+        image.size,
+        (rows, columns),
+        image.batches,
+        image.batch,
+        image.pixel,
+        image.step,
+        taps,
+        (1, 1),
+        (1, 1),
+        (image.before[0] // down, image.before[1] // right),
+        transposed=True,
+        inside=False,
+        stack=((phases, 0), *image.stack),
+    )
+    layout = Layout(
+        kind,
+        problem.layout.shape,
+        image.strides,
+        (image.before[0] % down, image.before[1] % right),
+        (rows, columns),
+    )
+
+    def prepare(array: np.ndarray) -> np.ndarray:
+        flat, bytes = np.ascontiguousarray(array).reshape(-1), array.itemsize
+        group = filter.stack[0][1] if groups > 1 else 0
+        steps = [
+            group * bytes,
+            kernel[1] * filter.tap * bytes,
+            *(s * bytes for s in (filter.tap, filter.step, filter.stride)),
+        ]
+        view = np.lib.stride_tricks.as_strided(flat, (groups, *kernel, channels, lines), steps, writeable=False)
+        made = np.zeros((down, right, groups, *taps, channels, padded), array.dtype)
+        for y in range(kernel[0]):
+            for x in range(kernel[1]):
+                made[y % down, x % right, :, y // down, x // right, :, :lines] = view[:, y, x]
+        return made.reshape(shape)
+
+    a, b = (laid, spread) if kind == "nchw" else (spread, laid)
+    # As many lines as there are channels, of which the filter has some more, and positions.
+    sizes_of = (lines, spread.lines) if kind == "nchw" else (spread.lines, lines)
+    return Problem(a, b, phases * groups, *sizes_of, prod(taps), channels, layout), prepare
