@@ -12,6 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings, strategies as st
+from samples import Make
+from test_composites import CASES, check, few, run
 from webgpu_device import gpu_context
 
 import opweave as ow
@@ -428,6 +431,21 @@ def test_absent_operands_are_explained(context: ow.MLContext) -> None:
         computed(context, biased, np.array([1], "float32"))
 
 
+@pytest.mark.parametrize("name", ["filter", "target", "array", "f32", "main", "read"])
+def test_words_of_wgsl_get_an_underscore(context: ow.MLContext, name: str) -> None:
+    spelled = f"{name}_"
+    namespace: dict[str, Any] = {"ow": ow}
+    exec(f"def named(self, {name}: ow.MLOperand):\n    return {name}.desc", namespace)
+    op = ow.op(namespace["named"])
+    x = normal(3)
+    op.kernel("webgpu", f"fn main(i: u32) {{ out[i] = {spelled}[i] + load_{name}(i) + f32({name}_size); }}")
+    np.testing.assert_allclose(computed(context, op, x), x + x + 3, 1e-6)
+    if name in ("filter", "target", "array"):
+        op.kernel("webgpu", f"fn main(i: u32) {{ out[i] = {name}[i]; }}")
+        with pytest.raises(ow.OperationError, match=f"{name} is called {spelled}, as the word is one of WGSL's"):
+            computed(context, op, x)
+
+
 def test_names_of_opweaves_that_the_text_declares(context: ow.MLContext) -> None:
     mapped.kernel("webgpu", "const x_size = 3;\nfn main(i: u32) { out[i] = x[i % x_size]; }")
     lines = refused(context).splitlines()
@@ -718,6 +736,17 @@ def test_expressions_become_a_part_of_the_kernel_before(context: ow.MLContext) -
             (kernel,) = graph.profile(detail=True).kernels
             assert kernel.node == "conv2d 'stem' + squashed 'squash'"
     np.testing.assert_allclose(results[0], results[1], 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("op", CASES, ids=lambda op: op.name)
+def test_composites_agree_with_their_witnesses(context: ow.MLContext, op: Any) -> None:
+    @settings(few, max_examples=2)
+    @given(st.data())
+    def check_one(data: st.DataObject) -> None:
+        call, wanted = CASES[op].make(Make(data.draw, {"x": CASES[op].types[-1]}))
+        check(op, call, run(context, op, call), wanted)
+
+    check_one()
 
 
 def test_composites_run_as_their_parts(context: ow.MLContext) -> None:

@@ -172,8 +172,10 @@ class Scope:
     def hint(self, name: str) -> str:
         """Why a name is not declared."""
         for item in self.bound:
-            if name == item.buffer.name:  # it is packed
-                buffer = item.buffer
+            buffer = item.buffer
+            if name == buffer.name and buffer.packed == 1:
+                return f"{name} is called {buffer.variable}, as the word is one of WGSL's"
+            if name == buffer.name:
                 return (
                     f"{name} is {buffer.data_type} here, {buffer.packed} to a word: load_{name}(i) reads an element"
                     + (f", store_{name}(i, value) writes one" if item.writes else "")

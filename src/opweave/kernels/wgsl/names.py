@@ -19,10 +19,15 @@ unorm unsafe unsized use using varying virtual volatile wgsl where with writeonl
 KEYWORDS = frozenset(_WORDS.split())
 """Words that name nothing of users (https://www.w3.org/TR/WGSL/#keyword-summary, #reserved-words)."""
 
+OWN = frozenset(
+    ["array", "atomic", "bool", "f16", "f32", "i32", "i64", "main", "read", "read_write", "storage", "u32", "u64"]
+)
+"""What declarations are written with: they would speak of a parameter of that name instead."""
+
 
 def spelled(name: str) -> str:
     """What a parameter is called in WGSL."""
-    return f"{name}_" if name in KEYWORDS else name
+    return f"{name}_" if name in KEYWORDS or name in OWN else name
 
 
-__all__ = ["KEYWORDS", "spelled"]
+__all__ = ["KEYWORDS", "OWN", "spelled"]
