@@ -769,3 +769,31 @@ def test_a_soak_holds_memory_flat() -> None:
     finally:
         tracemalloc.stop()
     assert grown < 50_000
+
+
+def test_threads_that_adopt_the_same_memory_leave_it_writable() -> None:
+    mine, errors = np.ones(16, "float32"), []
+
+    def work() -> None:
+        try:
+            for _ in range(400):
+                pending = ow.ops.neg(mine)
+                assert not mine.flags.writeable
+                assert pending.numpy()[0] == -1
+                del pending
+        except BaseException as error:
+            errors.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert errors == []
+    assert mine.flags.writeable
+    assert adopted._locked == {}

@@ -140,6 +140,11 @@ def test_constant_tensors_are_constants_until_they_are_destroyed() -> None:
             np.testing.assert_allclose(values, np.maximum(random(2, 4, seed=k) @ random(4, 3) + b, 0), atol=1e-5)
             found.append(len(variants()))
         assert found[-1] == 1
+        for k in range(100):
+            with ow.ops.profile() as records:
+                layer(random(2, 4, seed=k), w, b).numpy()
+            assert records[0].constants == 1
+        assert STATISTICS.specialised == 1
         w.destroy()
         assert variants() == []
         with pytest.raises(ow.ValidationError, match="destroyed"):

@@ -150,8 +150,8 @@ class Adopted(Array):
             if locked is None:
                 locked = _locked[number] = _Locked(owner)
             locked.count += 1
-            # What comes by DLPack could not be made writable again.
-            if is_writable and (base is None or type(base).__name__ != "PyCapsule"):
+            # Another thread may just have given it back. What comes by DLPack could not be made writable again.
+            if (is_writable or array.flags.writeable) and (base is None or type(base).__name__ != "PyCapsule"):
                 array.setflags(write=False)  # quicker than array.flags
                 locked.arrays.append(array)
             _adopted[id(array)] = ref(self)
@@ -172,11 +172,11 @@ class Adopted(Array):
             if locked.count:
                 return
             del _locked[number]
-        arrays = locked.arrays
-        if len(arrays) > 1:  # the owner first: its views cannot be writable before
-            arrays.sort(key=lambda array: array.base is not None)
-        for array in arrays:
-            array.setflags(write=True)
+            arrays = locked.arrays
+            if len(arrays) > 1:  # the owner first: its views cannot be writable before
+                arrays.sort(key=lambda array: array.base is not None)
+            for array in arrays:
+                array.setflags(write=True)
 
 
 def adopt(context: MLContext, value: np.ndarray, desc: Desc, code: int) -> Array:
@@ -224,7 +224,7 @@ class Borrowed(Array):
     def watch(self, outputs: Sequence[ref[Array]]) -> None:
         """Remember the results of a call that reads the tensor, until they are there."""
         tensor = self._tensor()
-        if tensor is None:
+        if tensor is None or tensor._constant:  # which nobody writes
             return
         with tensor._lock:
             if not self._readers:

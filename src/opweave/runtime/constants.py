@@ -147,7 +147,8 @@ class Whole(Recurring):
             if variant.fits(inputs):
                 if variant is not self.variants[0]:
                     self.variants = [variant, *(other for other in self.variants if other is not variant)]
-                _by_use.move_to_end(variant)
+                if variant in _by_use:
+                    _by_use.move_to_end(variant)
                 return variant
         return None
 
@@ -215,9 +216,11 @@ class Whole(Recurring):
             return None
         while len(self.variants) >= VARIANTS:
             self.variants[-1].drop()
-        total = sum([other.size for other in _by_use])
-        while total + variant.size > most:
-            oldest = next(iter(_by_use))
+        others = list(_by_use)  # arrays that go meanwhile take some of them along
+        total = sum([other.size for other in others])
+        for oldest in others:
+            if total + variant.size <= most:
+                break
             total -= oldest.size
             oldest.drop()
         _by_use[variant] = None
