@@ -14,7 +14,7 @@ from ....expr.wgsl import Features, Kernel, Module
 from ....graph import Desc, Node, Operand
 from ....ops import convolution, matrix
 from . import problem as problems, tiled
-from .direct import Thin, grouped, is_grouped, is_thin
+from .direct import Thin, is_narrow, is_thin, narrow
 from .elements import Reader
 from .epilogue import Finish, addition, assemble, partial, put_partial
 from .problem import Matrix, Prepare, Problem
@@ -47,7 +47,7 @@ class Contraction:
         self.operands, self.inputs, self.result, self.prepared = operands, inputs, result, prepared
         self.problem, self.features, self._after = problem, features, after
         self.tile, self.splits = tile, splits
-        self.method = "thin" if is_thin(problem) else "grouped" if is_grouped(problem) else "tiled"
+        self.method = "thin" if is_thin(problem) else "narrow" if is_narrow(problem) else "tiled"
 
     def kernels(self, epilogue: Program | None, title: str) -> list[Kernel]:
         """The kernels, in order.
@@ -80,9 +80,9 @@ class Contraction:
         if self.method == "thin":
             thin = Thin(problem, a, b)
             text, groups, comment, fours = thin.text(), thin.workgroups, thin.comment, thin.vectors
-        elif self.method == "grouped":
-            text, groups = grouped(problem, a, b)
-            comment, fours = "an invocation for each element", False
+        elif self.method == "narrow":
+            text, groups = narrow(problem, a, b)
+            comment, fours = "an invocation for each position", False
         else:
             return None
         if not finish.serves(self.features, fours):
@@ -170,14 +170,14 @@ def contraction(node: Node, features: Features) -> Contraction | None:
         after = _bias(named.get("bias"), arguments["input_layout"].index("c"))
     prepared: dict[int, Prepare] = {}
     number = 1  # of the second operand: the filter, if there is one
-    if problems.is_spread(problem) and not is_grouped(problem) and operands[number].is_constant:
+    if problems.is_spread(problem) and not is_narrow(problem) and operands[number].is_constant:
         problem, prepared[number] = problems.divided(problem)
         inputs[number] = (problem.left if problem.layout.kind == "nchw" else problem.right).source
     sides = [problem.left, problem.right]
     for k, side in enumerate(sides):
         if isinstance(side, Matrix) and operands[side.source.number].is_constant and side.source.number not in prepared:
             number = side.source.number
-            sides[k], prepared[number] = (_by_channel if is_grouped(problem) else _laid_out)(side, problem)
+            sides[k], prepared[number] = (_by_channel if is_narrow(problem) else _laid_out)(side, problem)
             inputs[number] = sides[k].source
     problem = replace(problem, left=sides[0], right=sides[1])
     chosen = choose(problem, features)

@@ -1,4 +1,4 @@
-"""Kernels for contractions that tiles do not suit: few lines on one side, and groups of few channels.
+"""Kernels for contractions that tiles do not suit: few lines on one side, and few output channels.
 
 Both read each element of the larger operand once, or nearly so, and are as fast as memory.
 """
@@ -18,8 +18,10 @@ AHEAD = 8
 """Terms that an invocation loads before it needs the first of them."""
 ENOUGH = 256
 """Workgroups that keep a device busy: with fewer, each gets fewer lines."""
-MOST_TAPS = 128
-"""Windows of more elements are left to tiles: the text would grow too long."""
+MOST_PRODUCTS = 256
+"""Products for an invocation that are written out; beyond that, channels are gone through in a loop."""
+MANY = 16384
+"""Positions of which each can have an invocation that adds up all the terms alone."""
 
 
 def is_thin(problem: Problem) -> bool:
@@ -28,12 +30,14 @@ def is_thin(problem: Problem) -> bool:
     return sides and problem.taps == 1 and min(problem.rows, problem.columns) <= THIN and problem.terms >= 32
 
 
-def is_grouped(problem: Problem) -> bool:
-    """Whether there are groups with few output channels each."""
-    if problem.layout.kind == "matrix" or problem.stacks == 1 or problem.layout.phases > 1:
+def is_narrow(problem: Problem) -> bool:
+    """Whether a convolution has few output channels, of each group or in all: tiles would be empty for the most part."""
+    if problem.layout.kind == "matrix" or problem.layout.phases > 1:
         return False
-    outputs = problem.rows if problem.layout.kind == "nchw" else problem.columns
-    return outputs <= THIN and problem.taps <= MOST_TAPS
+    nchw = problem.layout.kind == "nchw"
+    outputs, positions = (problem.rows, problem.columns) if nchw else (problem.columns, problem.rows)
+    enough = problem.stacks > 1 or positions >= MANY
+    return enough and outputs <= THIN and problem.taps * outputs <= MOST_PRODUCTS
 
 
 class Thin:
@@ -152,29 +156,28 @@ class Thin:
         return [f"    put({stack}, unit * 4u + {c}u, {k}u, parts[lane].{values[c]});" for c in range(4)]
 
 
-def grouped(problem: Problem, a: Reader, b: Reader) -> tuple[str, tuple[int, int, int]]:
-    """The entry point that computes one element an invocation, in the order in which they lie, and its workgroups.
+def narrow(problem: Problem, a: Reader, b: Reader) -> tuple[str, tuple[int, int, int]]:
+    """The entry point that computes the output channels of a group at one position, and its workgroups.
 
-    Where each channel is a group, and channels are next to each other, an invocation computes four.
+    Where each channel is a group, and channels are next to each other, an invocation computes four groups.
     """
     layout = problem.layout
     nchw = layout.kind == "nchw"
     image, filter = (problem.right, problem.left) if nchw else (problem.left, problem.right)
     x, w = (b, a) if nchw else (a, b)
     assert isinstance(filter, Matrix)
-    outputs = problem.rows if nchw else problem.columns
-    channels, pixels = outputs * problem.stacks, layout.pixels
+    outputs, pixels = problem.rows if nchw else problem.columns, layout.pixels
     width = 4 if not nchw and _in_vectors(problem, image, filter) else 1
     x.width = w.width = width
-    total = layout.shape[0] * channels * pixels // width
+    units = problem.stacks // width
+    total = layout.shape[0] * units * pixels
     groups = -(-total // INVOCATIONS)
     across = min(groups, 32768)
-    units = channels // width
     if nchw:
-        channel, pixel, batch = f"at / {pixels}u % {channels}u", f"at % {pixels}u", f"at / {pixels * channels}u"
+        stack, pixel, batch = f"at / {pixels}u % {units}u", f"at % {pixels}u", f"at / {pixels * units}u"
     else:
-        channel, pixel, batch = f"at % {units}u", f"at / {units}u % {pixels}u", f"at / {units * pixels}u"
-    loop = problem.channels * problem.taps > MOST_TAPS
+        stack, pixel, batch = f"at % {units}u", f"at / {units}u % {pixels}u", f"at / {units * pixels}u"
+    loop = problem.channels * problem.taps * outputs > MOST_PRODUCTS
     each = [None] if loop else range(problem.channels)
     products = [line for c in each for line in _taps(problem, image, filter, x, w, c)]
     lines = [
@@ -182,18 +185,16 @@ def grouped(problem: Problem, a: Reader, b: Reader) -> tuple[str, tuple[int, int
         f"if (at >= {total}u) {{",
         "    return;",
         "}",
-        f"let channel = {channel}{f' * {width}u' if width > 1 else ''};",
+        f"let stack = {stack}{f' * {width}u' if width > 1 else ''};",
         f"let pixel = {pixel};",
         f"let batch = {batch};",
-        f"let stack = channel / {outputs}u;",
-        f"let output = channel % {outputs}u;",
-        f"let weights = {stack_offset(filter, 'stack', problem.stacks)} + output * {filter.stride}u;",
+        f"let weights = {stack_offset(filter, 'stack', problem.stacks)};",
         *_origin(image, problem, layout.size[1]),
-        f"var sum = {'vec4<f32>()' if width > 1 else '0.0'};",
+        *(f"var sum_{k} = {'vec4<f32>()' if width > 1 else '0.0'};" for k in range(outputs)),
         *([f"for (var c = 0u; c < {problem.channels}u; c++) {{"] if loop else []),
         *(("    " if loop else "") + line for line in products),
         *(["}"] if loop else []),
-        *_put_groups(f"batch * {pixels}u + pixel", nchw, width),
+        *_put_groups(f"batch * {pixels}u + pixel", nchw, outputs, width),
     ]
     text = (
         f"@compute @workgroup_size({INVOCATIONS})\n"
@@ -211,10 +212,10 @@ def _in_vectors(problem: Problem, image: Matrix | Window, filter: Matrix) -> boo
     return single and strides and filter.tap % 4 == 0
 
 
-def _put_groups(position: str, nchw: bool, width: int) -> list[str]:
-    if width == 1:
-        return [f"put(stack, {f'output, {position}' if nchw else f'{position}, output'}, sum);"]
-    return [f"put(stack + {k}u, {position}, 0u, sum.{c});" for k, c in enumerate("xyzw")]
+def _put_groups(position: str, nchw: bool, outputs: int, width: int) -> list[str]:
+    if width > 1:
+        return [f"put(stack + {k}u, {position}, 0u, sum_0.{c});" for k, c in enumerate("xyzw")]
+    return [f"put(stack, {f'{k}u, {position}' if nchw else f'{position}, {k}u'}, sum_{k});" for k in range(outputs)]
 
 
 def _origin(image: Matrix | Window, problem: Problem, width: int) -> list[str]:
@@ -242,13 +243,19 @@ def _taps(
 
     step = f"c * {image.step}u" if channel is None else f"{channel * image.step}u"
     weight_step = f"c * {filter.step}u" if channel is None else f"{channel * filter.step}u"
+    outputs = problem.rows if problem.layout.kind == "nchw" else problem.columns
     for tap in range(problem.taps):
-        weight = load(w, f"weights + {weight_step} + {tap * filter.tap}u")
+        weights = [
+            load(w, f"weights + {weight_step} + {tap * filter.tap + k * filter.stride}u") for k in range(outputs)
+        ]
         if isinstance(image, Matrix):
-            yield f"sum = fma({load(x, f'origin + {step}')}, {weight}, sum);"
+            yield "{"
+            yield f"    let value = {load(x, f'origin + {step}')};"
+            yield from (f"    sum_{k} = fma(value, {weight}, sum_{k});" for k, weight in enumerate(weights))
+            yield "}"
             continue
-        yield "{"
         conditions = []
+        yield "{"
         for axis, n, size, stride, dilation in zip(
             "yx", divmod(tap, image.kernel[1]), image.size, image.strides, image.dilations, strict=True
         ):
@@ -260,6 +267,7 @@ def _taps(
             conditions.append(f"u32({axis}_at) < {size}u")
         at = f"u32(origin + (y_at * {image.size[1]} + x_at) * {image.pixel}) + {step}"
         yield f"    if ({' && '.join(conditions)}) {{"
-        yield f"        sum = fma({load(x, at)}, {weight}, sum);"
+        yield f"        let value = {load(x, at)};"
+        yield from (f"        sum_{k} = fma(value, {weight}, sum_{k});" for k, weight in enumerate(weights))
         yield "    }"
         yield "}"
