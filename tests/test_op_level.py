@@ -797,3 +797,48 @@ def test_threads_that_adopt_the_same_memory_leave_it_writable() -> None:
     assert errors == []
     assert mine.flags.writeable
     assert adopted._locked == {}
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        1,
+        -1,
+        (0, 2),
+        (..., slice(1, None)),
+        slice(None, None, -1),
+        (None, 1),
+        (slice(0, 2), slice(2, 0, -2)),
+        (),
+        ...,
+        np.int64(1),
+    ],
+    ids=repr,
+)
+def test_an_index_means_the_same_each_time(x: ow.Array, key: Any) -> None:
+    expected = x.numpy()[key]
+    for array in (x, x, x + 0.0, ow.array(x.numpy() * 2) * 0.5):
+        np.testing.assert_array_equal(array[key].numpy(), expected)
+    with ow.ml.create_context(device="reference"):
+        np.testing.assert_array_equal(ow.array(x.numpy())[key].numpy(), expected)
+    other = ow.array(np.arange(12, dtype="int32").reshape(3, 4))
+    np.testing.assert_array_equal(other[key].numpy(), other.numpy()[key])
+
+
+def test_indices_that_are_equal_are_not_the_same(x: ow.Array) -> None:
+    assert x[1].tolist() == [-4, 5, -6]
+    for wrong in (True, 1.0, (True, 0), slice(1.0, None), slice(True, 2.0)):
+        with pytest.raises(ow.ValidationError):
+            x[wrong]
+    with pytest.raises(ow.ValidationError, match="out of range"):
+        x[2]
+
+
+def test_what_is_sliced_out_of_a_tensor_is_read_before_it_is_written() -> None:
+    context = ow.ml.create_context(device="cpu")
+    tensor = context.create_tensor("float32", [3], readable=True, writable=True)
+    for first in (1.0, 2.0):
+        context.write_tensor(tensor, np.float32([first, 0, 0]))
+        part = ow.array(tensor, copy=False)[:2]
+        context.write_tensor(tensor, np.zeros(3, "float32"))
+        assert part.tolist() == [first, 0]
