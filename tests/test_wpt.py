@@ -10,18 +10,18 @@ from functools import cache
 
 import pytest
 import wpt
+from webgpu_device import gpu_context
 
 import opweave as ow
 
-DEVICES = {"onnxruntime": "cpu", "reference": "reference", "webgpu": "gpu-software"}
+DEVICES = ("onnxruntime", "reference", "webgpu")
 
 
 @cache
 def context_of(backend: str) -> ow.MLContext:
-    try:
-        return ow.ml.create_context(device=DEVICES[backend])
-    except ow.NotSupportedError as error:
-        pytest.skip(str(error))
+    if backend == "webgpu":
+        return gpu_context()
+    return ow.ml.create_context(device="cpu" if backend == "onnxruntime" else backend)
 
 
 def strictly(expectations: str, case: wpt.Case, run: Callable[[], None]) -> None:

@@ -1,7 +1,11 @@
-"""The adapter that tests of WebGPU run on: one of software, so that all machines see the same; else what there is."""
+"""The adapter that tests of WebGPU run on: one of software, so that all machines see the same; else what there is.
+
+The environment variable OPWEAVE_TEST_DEVICE names another one: `OPWEAVE_TEST_DEVICE=gpu pytest tests -k webgpu`.
+"""
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from typing import Any
 
@@ -19,7 +23,7 @@ def adapter() -> Any:
     found = adapters()
     if not found:
         pytest.skip("there is no adapter of WebGPU; Mesa's mesa-vulkan-drivers has one for every processor")
-    return found.get("gpu-software") or next(iter(found.values()))
+    return found.get(os.environ.get("OPWEAVE_TEST_DEVICE", "gpu-software")) or next(iter(found.values()))
 
 
 @cache

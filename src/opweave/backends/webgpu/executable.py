@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from statistics import median
 from threading import RLock
 from typing import Any
@@ -161,11 +161,11 @@ class DeviceCall:
                     "an output from the device",
                 )  # fmt: skip
 
-    def encode(self, encoder: Any) -> None:
-        """Add the kernels to a command encoder."""
+    def encode(self, encoder: Any, timestamps: Mapping[str, Any] | None = None) -> None:
+        """Add the kernels to a command encoder, as one pass; `timestamps` say when it begins and ends."""
         if not self.runs:
             return
-        compute = encoder.begin_compute_pass()
+        compute = encoder.begin_compute_pass(timestamp_writes=timestamps)
         last = None
         for pipeline, group, workgroups in self.runs:
             if pipeline is not last:
@@ -250,8 +250,3 @@ class MeasuredExecutable:
             made = "" if target is None else str(target.desc)
             found.append(KernelTime(names, step.kernel.title, made, median(its), min(its)))
         return found
-
-
-def total(times: Sequence[KernelTime]) -> float:
-    """Seconds on the device of all kernels of a run."""
-    return sum(time.median for time in times)

@@ -1,0 +1,281 @@
+"""Networks and their parts on a GPU: time on the device and on the clock, beside PyTorch where it has CUDA.
+
+python -m benchmarks.webgpu gpu --json results.json        # where the GPU is
+python -m benchmarks.webgpu --render results.json          # writes docs/benchmarks-gpu.md
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+import opweave as ow
+from opweave.backends.webgpu.executable import DeviceCall
+from opweave.dtypes import DataType
+
+from . import webgpu_contraction as parts
+from .resnet50 import WithBuilder, network, random_weights
+
+PAGE = Path(__file__).parent.parent / "docs" / "benchmarks-gpu.md"
+RUNS = 30
+
+HEAD = """# On a GPU
+
+Written by `python -m benchmarks.webgpu`: {device}; {machine}. Times on the device are by timestamps, around one pass of all
+kernels (the middle of {runs} runs); PyTorch's are those of CUDA graphs, so that neither waits for Python. float32 is
+float32: PyTorch may not use TF32 but where that is said.
+
+## Networks
+
+| | on the device | with dispatch, until done | kernels | PyTorch (cuDNN) | with TF32 | budget | holds |
+| --- | ---: | ---: | ---: | ---: | ---: | --- | --- |
+"""
+
+PARTS = """
+## Matrix products and convolutions
+
+Each by itself, the best of five rows of dispatches; the ratio is our time to PyTorch's.
+
+| | time | TFLOP/s | PyTorch | ratio | how |
+| --- | ---: | ---: | ---: | ---: | --- |
+"""
+
+
+@dataclass
+class Network:
+    """A network, in milliseconds.
+
+    Attributes:
+        name: what it is.
+        device: on the device.
+        wall: from the call of `dispatch` until the device is done.
+        kernels: how many there are.
+        torch: PyTorch in float32, and with TF32; None without CUDA.
+        budget: milliseconds on the device that it may take, None for no budget.
+    """
+
+    name: str
+    device: float
+    wall: float
+    kernels: int
+    torch: tuple[float, float] | None = None
+    budget: float | None = None
+
+
+@dataclass
+class Part:
+    """A contraction by itself; times in milliseconds."""
+
+    name: str
+    ours: float
+    theirs: float | None
+    how: str
+    operations: float
+    count: int
+
+
+@dataclass
+class Results:
+    """All that was measured on a device."""
+
+    device: str
+    machine: str
+    networks: list[Network] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
+
+
+class WithTorch:
+    """Layers of a network with PyTorch on CUDA."""
+
+    def __init__(self, half: bool) -> None:
+        import torch
+
+        self.torch, self.type = torch, torch.float16 if half else torch.float32
+        self.kept: dict[int, Any] = {}
+
+    def tensor(self, array: np.ndarray) -> Any:
+        if id(array) not in self.kept:
+            self.kept[id(array)] = array, self.torch.from_numpy(np.array(array)).cuda().to(self.type)
+        return self.kept[id(array)][1]
+
+    def conv(self, x: Any, weights: np.ndarray, bias: np.ndarray, stride: int, padding: int) -> Any:
+        function: Any = self.torch.nn.functional.conv2d
+        return function(x, self.tensor(weights), self.tensor(bias), stride=stride, padding=padding)
+
+    def relu(self, x: Any) -> Any:
+        return self.torch.relu(x)
+
+    def add(self, a: Any, b: Any) -> Any:
+        return a + b
+
+    def max_pool(self, x: Any) -> Any:
+        function: Any = self.torch.nn.functional.max_pool2d
+        return function(x, 3, 2, 1)
+
+    def classify(self, x: Any, weights: np.ndarray, bias: np.ndarray) -> Any:
+        return x.mean((2, 3)) @ self.tensor(weights) + self.tensor(bias)
+
+
+def resnet50(context: ow.MLContext, half: bool) -> tuple[Network, np.ndarray]:
+    """ResNet-50, batch 1, random weights; and what it yields for the picture of `picture`."""
+    data_type: DataType = "float16" if half else "float32"
+    weights = [array.astype(data_type) for array in random_weights()]
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", data_type, [1, 3, 224, 224])
+    graph = builder.build({"y": network(WithBuilder(builder), x, iter(weights))}, fallback="error")
+    source = context.create_tensor(data_type, [1, 3, 224, 224], writable=True)
+    target = context.create_tensor(data_type, [1, 1000], readable=True)
+    context.write_tensor(source, picture().astype(data_type))
+    on_device, wall, kernels = times(context, graph, {"x": source}, {"y": target})
+    title = f"ResNet-50, batch 1, {data_type}"
+    return Network(title, on_device, wall, kernels, budget=None if half else 2.0), context.read_tensor(target)
+
+
+def picture() -> np.ndarray:
+    """Something to look at."""
+    return np.random.default_rng(1).standard_normal((1, 3, 224, 224), "float32")
+
+
+def times(context: ow.MLContext, graph: ow.MLGraph, inputs: Any, outputs: Any) -> tuple[float, float, int]:
+    """Milliseconds on the device, and until it is done; and the number of kernels."""
+    engine: Any = context.backend.memory
+    context.dispatch(graph, inputs, outputs)
+    engine.wait()
+    walls = []
+    for _ in range(RUNS):
+        start = time.perf_counter()
+        context.dispatch(graph, inputs, outputs)
+        engine.wait()
+        walls.append((time.perf_counter() - start) * 1e3)
+    executable: Any = graph.check_alive()
+    call = executable.bind(
+        {name: tensor.memory() for name, tensor in inputs.items()},
+        {name: tensor.memory() for name, tensor in outputs.items()},
+    )
+    on_device = [pass_time(engine, call) for _ in range(RUNS)]
+    return statistics.median(on_device), statistics.median(walls), len(call.runs)
+
+
+def pass_time(engine: Any, call: DeviceCall) -> float:
+    """Milliseconds between the beginning and the end of all kernels."""
+    usage, device = engine.wgpu.BufferUsage, engine.device
+    queries = device.create_query_set(type="timestamp", count=2)
+    stamps = device.create_buffer(size=16, usage=usage.QUERY_RESOLVE | usage.COPY_SRC)
+    encoder = device.create_command_encoder()
+    ends = {"beginning_of_pass_write_index": 0, "end_of_pass_write_index": 1}
+    call.encode(encoder, {"query_set": queries, **ends})
+    encoder.resolve_query_set(queries, 0, 2, stamps, 0)
+    device.queue.submit([encoder.finish()])
+    begin, end = np.frombuffer(device.queue.read_buffer(stamps), np.uint64)
+    return float(end - begin) * 1e-6
+
+
+def with_torch(half: bool, found: np.ndarray) -> tuple[float, float] | None:
+    """PyTorch's milliseconds without and with TF32; what it yields must agree."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    if not torch.cuda.is_available():
+        return None
+    weights, result = list(random_weights()), []
+    with torch.no_grad():
+        for tf32 in (False, True):
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+            torch.backends.cudnn.benchmark = True
+            layers = WithTorch(half)
+            x = layers.tensor(picture())
+            forward: Callable[[], Any] = lambda layers=layers, x=x: network(layers, x, iter(weights))  # type: ignore[misc]  # noqa: E731
+            expected = forward().float().cpu().numpy()
+            error = np.abs(found.astype("float32") - expected).max() / np.abs(expected).max()
+            assert error < (2e-2 if half or tf32 else 1e-4), f"ResNet-50 differs by {error:.1e}"
+            result.append(parts.torch_milliseconds(forward))
+    return result[0], result[1]
+
+
+def measure(device: str) -> Results:
+    context = ow.ml.create_context(device=device)
+    engine: Any = context.backend.memory
+    if not engine.has_timestamps:
+        raise SystemExit(f"{engine.description} has no timestamps")
+    versions = [f"{name} {metadata.version(name)}" for name in ("opweave", "wgpu", "torch") if installed(name)]
+    results = Results(engine.description, f"Python {platform.python_version()}, {', '.join(versions)}")
+    for half in (False, True):
+        if half and not engine.features.float16:
+            continue
+        made, found = resnet50(context, half)
+        made.torch = with_torch(half, found)
+        results.networks.append(made)
+        print(made, flush=True)
+    clock = parts.Clock(engine)
+    for case in parts.CASES:
+        ours, theirs, how = parts.measure(case, clock)
+        results.parts.append(Part(case.name, ours, theirs, how, parts.operations(case), case.count))
+        print(results.parts[-1], flush=True)
+    return results
+
+
+def installed(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def page(results: Results) -> str:
+    """The page, in Markdown."""
+    text = HEAD.format(device=results.device, machine=results.machine, runs=RUNS)
+    for made in results.networks:
+        beside = ["", ""] if made.torch is None else [f"{value:.2f} ms" for value in made.torch]
+        budget = "" if made.budget is None else f"<= {made.budget:g} ms on the device"
+        holds = "" if made.budget is None else "yes" if made.device <= made.budget else "NO"
+        cells = [made.name, f"{made.device:.2f} ms", f"{made.wall:.2f} ms", str(made.kernels), *beside, budget, holds]
+        text += f"| {' | '.join(cells)} |\n"
+    text += PARTS
+    for part in results.parts:
+        text += f"| {' | '.join(_cells(part))} |\n"
+    known = [(part.ours * part.count, part.theirs * part.count) for part in results.parts if part.theirs is not None]
+    if known:
+        ours, theirs = (sum(column) for column in zip(*known, strict=True))
+        text += f"\nAll convolutions of ResNet-50: {ours:.2f} ms, PyTorch {theirs:.2f} ms.\n"
+    return text
+
+
+def _cells(part: Part) -> Sequence[str]:
+    rate = part.operations / part.ours * 1e-9
+    beside = ["", ""] if part.theirs is None else [f"{part.theirs * 1e3:.1f} us", f"{part.ours / part.theirs:.2f}"]
+    return [part.name, f"{part.ours * 1e3:.1f} us", f"{rate:.1f}", *beside, part.how]
+
+
+def main(
+    device: Annotated[str, typer.Argument(help="A name of `opweave devices`.")] = "gpu",
+    keep: Annotated[Path | None, typer.Option("--json", help="Write what was measured into this file.")] = None,
+    render: Annotated[Path | None, typer.Option(help="Measure nothing, and make the page of this file.")] = None,
+) -> None:
+    """Measure networks and contractions on a GPU, and write the page about them."""
+    if render is None:
+        results = measure(device)
+    else:
+        data = json.loads(render.read_text())
+        networks = [Network(**{**row, "torch": row["torch"] and tuple(row["torch"])}) for row in data.pop("networks")]
+        results = Results(**{**data, "networks": networks, "parts": [Part(**row) for row in data["parts"]]})
+    if keep is not None:
+        keep.write_text(json.dumps(asdict(results), indent=1) + "\n")
+    else:
+        PAGE.write_text(page(results))
+        print(f"wrote {PAGE}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
