@@ -38,7 +38,8 @@ def _head(reports: Sequence[Report], machine: str, command: str, image: str) -> 
 A framework brings operations of its own; an engine has the heavy ones, tuned for the machine. What it costs to use both in one
 network is decided between them: if the two do not see the same memory, each result is copied out and in again, and if they
 do not agree on a layout, it is turned around as well. WebNN's issue 6 measured that in a browser, with four tests of
-conv2d → add → relu ([the tests]({ISSUE})). These are the same tests on the CPU.
+conv2d → add → relu ([the tests]({ISSUE})). These are the same tests on the CPU, and
+[on GPUs](#on-a-gpu).
 
 ![conv2d, add and relu: milliseconds of each way to do them]({image})
 
