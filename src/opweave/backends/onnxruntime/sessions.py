@@ -166,6 +166,12 @@ class Session:
             arrays.append(array)
         return Call(self._session._sess, binding, arrays)
 
+    def bind_weakly(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> Call:
+        """`bind`, but whoever calls sees to it that the arrays are there, and unchanged, when it runs."""
+        call = self.bind(inputs, outputs)
+        call.forget()
+        return call
+
     def run(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> None:
         """Run the session once on arrays: a new binding costs less than to remember one."""
         # What `bind` and `Call` do, without the objects: after a network, nothing of Python is in the processor's caches.
@@ -198,6 +204,10 @@ class Call:
     def __init__(self, session: Any, binding: Any, arrays: list[np.ndarray]) -> None:
         self._run, self._binding = session.run_with_iobinding, binding
         self._arrays = arrays  # the binding holds addresses only
+
+    def forget(self) -> None:
+        """Keep the arrays no longer."""
+        self._arrays = []
 
     def __call__(self) -> None:
         try:

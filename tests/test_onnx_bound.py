@@ -1,0 +1,233 @@
+"""Calls on the same arrays again run what is bound to them, unless the arrays are no longer what they were."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+import opweave as ow
+from opweave.onnx import bound
+
+pytestmark = pytest.mark.skipif(not bound.FINDS_ADDRESSES, reason="NumPy's arrays are laid out otherwise here")
+
+SIZE = 1 << 16
+
+
+def model() -> bytes:
+    """Of `y = x * x + c` and `z = relu(x)`."""
+    nodes = [
+        helper.make_node("Mul", ["x", "x"], ["s"]),
+        helper.make_node("Add", ["s", "c"], ["y"]),
+        helper.make_node("Relu", ["x"], ["z"]),
+    ]
+    values = {n: helper.make_tensor_value_info(n, TensorProto.FLOAT, [SIZE]) for n in "xcyz"}
+    graph = helper.make_graph(nodes, "g", [values["x"], values["c"]], [values["y"], values["z"]])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    data: bytes = proto.SerializeToString()
+    return data
+
+
+class Case:
+    """A session that is bound to its arrays."""
+
+    def __init__(self) -> None:
+        self.session = ow.InferenceSession(model(), ow.ml.create_context(device="cpu"), fallback="error")
+        self.feed = {"x": np.arange(-SIZE / 2, SIZE / 2, dtype=np.float32), "c": np.ones(SIZE, np.float32)}
+        self.out = {"y": np.empty(SIZE, np.float32), "z": np.empty(SIZE, np.float32)}
+        for _ in range(4):
+            self.run()
+        assert self.is_bound
+
+    @property
+    def bound(self) -> bound.Bound | None:
+        assert self.session._repeat is not None
+        return self.session._repeat._bound
+
+    @property
+    def is_bound(self) -> bool:
+        return self.bound is not None and self.bound.take(self.feed, self.out) is not None
+
+    def run(self) -> None:
+        """Run, and check what comes."""
+        for array in self.out.values():
+            if array.flags.writeable:
+                array.fill(np.nan)
+        y, z = self.session.run(None, self.feed, out=self.out)
+        assert y is self.out["y"]
+        assert z is self.out["z"]
+        self.check()
+
+    def check(self) -> None:
+        x, c = self.feed["x"].reshape(-1), self.feed["c"].reshape(-1)
+        np.testing.assert_array_equal(self.out["y"], x * x + c)
+        np.testing.assert_array_equal(self.out["z"], np.maximum(x, 0))
+
+
+@pytest.fixture
+def case() -> Case:
+    return Case()
+
+
+def test_new_contents_are_seen(case: Case) -> None:
+    before = case.bound
+    case.feed["x"] *= 3
+    case.feed["c"][:] = 7
+    case.run()
+    assert case.bound is before
+
+
+def test_only_some_outputs_in_another_order(case: Case) -> None:
+    for _ in range(4):
+        (z, y) = case.session.run(["z", "y"], case.feed, out=case.out)
+    assert z is case.out["z"]
+    assert y is case.out["y"]
+    case.feed["x"] += 1
+    (found,) = case.session.run(["y"], case.feed, out=case.out)
+    assert found is case.out["y"]
+    case.check()
+
+
+def test_without_out_results_are_new(case: Case) -> None:
+    first, second = (case.session.run(None, case.feed) for _ in range(2))
+    assert not np.may_share_memory(first[0], second[0])
+    assert not np.may_share_memory(first[0], case.out["y"])
+    case.run()
+
+
+@pytest.mark.parametrize("name", ["x", "c", "y", "z"])
+def test_another_array_is_bound_in_turn(case: Case, name: str) -> None:
+    arrays = case.feed if name in case.feed else case.out
+    arrays[name] = arrays[name] + 2
+    assert not case.is_bound
+    for _ in range(4):
+        case.run()
+    assert case.is_bound
+
+
+@pytest.mark.parametrize("name", ["x", "y"])
+def test_arrays_are_not_kept(case: Case, name: str) -> None:
+    arrays = case.feed if name in case.feed else case.out
+    alive = weakref.ref(arrays[name])
+    del arrays[name]
+    gc.collect()
+    assert alive() is None
+    arrays[name] = np.full(SIZE, 2, np.float32)
+    case.run()
+
+
+@pytest.mark.parametrize("name", ["x", "c", "y", "z"])
+def test_an_array_with_other_memory(case: Case, name: str) -> None:
+    array = (case.feed if name in case.feed else case.out)[name]
+    address = array.ctypes.data
+    kept = []
+    while array.ctypes.data == address:  # what it had goes to somebody else
+        array.resize(8, refcheck=False)
+        kept.append(np.full(SIZE, 5, np.float32))
+        array.resize(SIZE, refcheck=False)
+    array.fill(2)
+    assert not case.is_bound
+    case.run()
+    assert all((other == 5).all() for other in kept)
+
+
+def refused(case: Case, message: str) -> None:
+    assert not case.is_bound
+    with pytest.raises(ow.ValidationError, match=message):
+        case.session.run(None, case.feed, out=case.out)
+
+
+def changed(array: np.ndarray, name: str, value: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        setattr(array, name, value)
+
+
+@pytest.mark.parametrize("name", ["x", "y"])
+def test_an_array_with_another_shape(case: Case, name: str) -> None:
+    changed((case.feed if name in case.feed else case.out)[name], "shape", (2, SIZE // 2))
+    refused(case, rf"must have shape \[{SIZE}\], got \[2, {SIZE // 2}\]")
+
+
+@pytest.mark.parametrize("name", ["x", "y"])
+def test_an_array_with_another_data_type(case: Case, name: str) -> None:
+    changed((case.feed if name in case.feed else case.out)[name], "dtype", np.int32)
+    refused(case, "got an array of int32")
+
+
+def test_an_array_that_has_become_read_only(case: Case) -> None:
+    case.out["y"].flags.writeable = False
+    refused(case, "must be C-contiguous, aligned and writable")
+
+
+def test_an_array_with_other_strides(case: Case) -> None:
+    changed(case.feed["x"], "strides", (0,))
+    assert not case.is_bound
+    case.run()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda case: case.feed.pop("c"), "missing: .'c'."),
+        (lambda case: case.feed.update(w=case.feed["c"]), "unknown: .'w'."),
+        (lambda case: case.out.update(w=case.out["y"]), "unknown: .'w'."),
+        (lambda case: case.out.update(y=case.feed["x"]), "overlaps"),
+        (lambda case: case.out.update(y=case.out["z"]), "overlaps"),
+        (lambda case: case.feed.update(x=None), "got an array of object"),
+    ],
+)
+def test_what_is_wrong_is_told(case: Case, change: Callable[[Case], object], message: str) -> None:
+    change(case)
+    refused(case, message)
+
+
+def test_a_lost_context_is_told(case: Case) -> None:
+    case.session.context.destroy()
+    with pytest.raises(ow.InvalidStateError):
+        case.session.run(None, case.feed, out=case.out)
+
+
+def test_arrays_that_the_user_drops_meanwhile_are_held(case: Case) -> None:
+    assert case.bound is not None
+    call, alive = case.bound.call, [weakref.ref(array) for array in (*case.feed.values(), *case.out.values())]
+    held = []
+
+    def drop() -> None:
+        case.feed.clear()
+        case.out.clear()
+        gc.collect()
+        held.extend(array() is not None for array in alive)
+        call()
+
+    case.bound.call = drop
+    results = case.session.run(None, case.feed, out=case.out)
+    assert held == [True] * 4
+    assert [array() is result for array, result in zip(alive[2:], results, strict=True)] == [True, True]
+
+
+def test_threads_with_arrays_of_their_own() -> None:
+    session, faults = Case().session, []
+
+    def work(number: int) -> None:
+        feed = {"x": np.full(SIZE, number, np.float32), "c": np.full(SIZE, 1, np.float32)}
+        out = {"y": np.empty(SIZE, np.float32), "z": np.empty(SIZE, np.float32)}
+        for turn in range(100):
+            feed["c"].fill(turn)
+            session.run(None, feed, out=out)
+            if (out["y"] != number * number + turn).any() or (out["z"] != max(number, 0)).any():
+                faults.append((number, turn))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in (-2, 3, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not faults
