@@ -45,9 +45,9 @@ class Runner:
     """Runs kernels on arrays."""
 
     def __init__(self, features: Features = ALL) -> None:
+        self.device = device(features)
         import wgpu
 
-        self.device = device(features)
         usage = wgpu.BufferUsage
         self.usage = usage.STORAGE | usage.COPY_SRC | usage.COPY_DST
         self.buffers: dict[Buffer, Any] = {}
