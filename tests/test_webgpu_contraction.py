@@ -214,8 +214,9 @@ ROWS = (
     conv((1, 80, 5, 6), (4, 40, 3, 3), groups=2, dilations=(2, 1), padding=(2, 2, 2, 2)),
     conv((2, 8, 9, 10), (8, 2, 1, 1), groups=4),
     # Few outputs of all groups, at many positions.
-    conv((1, 40, 130, 128), (3, 40, 3, 3), "filter", padding=(1, 1, 1, 1), bias=3),
-    conv((2, 130, 66, 20), (5, 2, 2, 20), input_layout="nhwc", filter_layout="ohwi"),
+    conv((1, 4, 370, 372), (3, 4, 3, 3), "filter", padding=(1, 1, 1, 1), bias=3),
+    conv((2, 260, 257, 20), (4, 2, 2, 20), input_layout="nhwc", filter_layout="ohwi"),
+    conv((1, 24, 6, 7), (9, 8, 3, 3), "filter", groups=3, bias=9),
     # Transposed convolutions.
     transposed((2, 4, 5, 5), (4, 6, 3, 3), strides=(2, 2), padding=(1, 0, 1, 0), output_padding=(1, 0)),
     transposed((1, 16, 4, 5), (16, 12, 2, 2), "filter", strides=(2, 2), bias=12),

@@ -8,11 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .elements import Reader
-from .problem import Matrix, Problem, Window
+from .problem import Matrix, Problem, Window, is_spread
 from .tiled import stack_offset
 
-THIN = 8
+THIN = 12
 """As many lines on one side are still computed by one invocation; of more, tiles make better use."""
+NARROW = 8
+"""The same, of the output channels of a group."""
+NARROW_ALONE = 4
+"""The same where there is but one group, whose filter all invocations read."""
 INVOCATIONS = 256
 AHEAD = 8
 """Terms that an invocation loads before it needs the first of them."""
@@ -20,8 +24,8 @@ ENOUGH = 256
 """Workgroups that keep a device busy: with fewer, each gets fewer lines."""
 MOST_PRODUCTS = 256
 """Products for an invocation that are written out; beyond that, channels are gone through in a loop."""
-MANY = 16384
-"""Positions of which each can have an invocation that adds up all the terms alone."""
+MANY = 1 << 17
+"""Positions of one group that keep a device busy though each has one invocation, which adds up all the terms."""
 
 
 def is_thin(problem: Problem) -> bool:
@@ -36,8 +40,11 @@ def is_narrow(problem: Problem) -> bool:
         return False
     nchw = problem.layout.kind == "nchw"
     outputs, positions = (problem.rows, problem.columns) if nchw else (problem.columns, problem.rows)
-    enough = problem.stacks > 1 or positions >= MANY
-    return enough and outputs <= THIN and problem.taps * outputs <= MOST_PRODUCTS
+    if problem.taps * outputs > MOST_PRODUCTS:
+        return False
+    if problem.stacks > 1:
+        return outputs <= NARROW
+    return outputs <= NARROW_ALONE and positions >= MANY and not is_spread(problem)
 
 
 class Thin:
