@@ -42,11 +42,11 @@ STORAGE = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsag
 
 
 def gpu_device() -> Any:
-    """The best device that there is, with what makes networks faster where it has it."""
+    """The best device that there is, with the largest buffers and workgroups that it can have."""
     adapter = wgpu.gpu.request_adapter_sync(power_preference="high-performance")
-    features = [name for name in ("shader-f16", "subgroup") if name in adapter.features]
-    limits = {name: adapter.limits[name] for name in ("max-buffer-size", "max-storage-buffer-binding-size")}
-    return adapter.request_device_sync(required_features=features, required_limits=limits)
+    kinds = "max-buffer", "max-storage-buffer", "max-compute"
+    limits = {name: limit for name, limit in adapter.limits.items() if name.startswith(kinds)}
+    return adapter.request_device_sync(required_limits=limits)
 
 
 class Shader:
