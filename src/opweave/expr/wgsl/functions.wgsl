@@ -301,7 +301,7 @@ fn power(a: f32, b: f32) -> f32 {
     let limited = select(low, 0.0f, abs(sum) > 152.0f);
     var value = binary_power(select(high, clamp(sum, -152.0f, 152.0f), abs(sum) > 152.0f), limited);
     // 128 is also what the logarithm of the greatest float32 is rounded to.
-    let beyond = sum > 128.0f || (sum == 128.0f && low + 4.2995665694e-8f > sum - high);
+    let beyond = sum > 128.0f || (sum == 128.0f && low + 4.2995665694e-8f > 128.0f - high);
     value = select(value, infinity(), usual && beyond);
     let grows = (size > 1.0f) == (b > 0.0f); // of 0 and infinities
     value = select(select(0.0f, infinity(), grows), value, usual || (size == 1.0f && is_infinite(b)));
