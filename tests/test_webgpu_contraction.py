@@ -404,6 +404,12 @@ def test_deep_sums_of_few_elements_are_divided() -> None:
     assert chosen(conv((1, 64, 56, 56), (64, 64, 1, 1), "filter")) == (Tile(32, 32, 16, 4, 4), 1)
 
 
+def test_small_devices_divide_less() -> None:
+    row = conv((1, 256, 14, 14), (256, 256, 3, 3), "filter", padding=(1, 1, 1, 1))
+    (_, many), (_, few) = chosen(row), chosen(row, Features(units=16))
+    assert few < many
+
+
 def test_steps_leave_little_out() -> None:
     tile, _ = chosen(conv((1, 100, 30, 30), (100, 100, 3, 3), "filter"))
     assert tile.depth == 20  # 5 steps of 100 channels; 7 of 16 were 112

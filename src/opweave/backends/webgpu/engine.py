@@ -83,6 +83,7 @@ class Engine:
             max_workgroups=limits["max-compute-workgroups-per-dimension"],
             max_shared=limits["max-compute-workgroup-storage-size"],
             is_software=self.is_software,
+            units=16 if info["adapter_type"] == "IntegratedGPU" else 132,
         )
         self.has_timestamps = "timestamp-query" in features
         self.alignment: int = limits["min-storage-buffer-offset-alignment"]

@@ -28,6 +28,7 @@ class Features:
         max_workgroups: workgroups in one dimension of a dispatch.
         max_shared: bytes of memory that a workgroup shares.
         is_software: whether the device is a processor that pretends.
+        units: about how many workgroups it computes at once. WebGPU does not tell; too many cost less than too few.
     """
 
     float16: bool = False
@@ -38,6 +39,7 @@ class Features:
     max_workgroups: int = 65535
     max_shared: int = 16384
     is_software: bool = False
+    units: int = 132
 
 
 @dataclass(frozen=True, slots=True)

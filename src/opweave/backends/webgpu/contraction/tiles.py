@@ -14,9 +14,6 @@ from ....expr.wgsl import Features
 from .problem import Problem
 from .tiled import Steps, Tile, workgroups
 
-UNITS = 132
-"""Processors that run workgroups side by side: of the device that was measured. WebGPU does not tell a device's own, and
-too many workgroups cost less than too few."""
 PEAK = 128 * 1755
 """Products in a microsecond of each."""
 START, ADDITION, MOVED = 2.7, 2.7, 1.5e6
@@ -67,13 +64,13 @@ SHAPES = (
 )
 
 
-def microseconds(problem: Problem, shape: Shape, depth: int, splits: int) -> float:
-    """How long a problem takes, roughly."""
+def microseconds(problem: Problem, shape: Shape, depth: int, splits: int, units: int) -> float:
+    """How long a problem takes, roughly, on a device that computes so many workgroups at once."""
     groups = ceil(problem.rows / shape.rows) * ceil(problem.columns / shape.columns) * problem.stacks * splits
     steps = ceil(Steps.of(problem, depth).count / splits)
     step = shape.rows * shape.columns * (depth + OVERHEAD) / PEAK / shape.rate
     alone = shape.latency + shape.deepening * depth / 16
-    total = START + steps * max(alone, ceil(groups / UNITS) * step)
+    total = START + steps * max(alone, ceil(groups / units) * step)
     if splits > 1:
         total += ADDITION + (splits + 1) * problem.stacks * problem.rows * problem.columns / MOVED
     return total
@@ -84,7 +81,8 @@ def choose(problem: Problem, features: Features) -> tuple[Tile, int] | None:
     options = list(_options(problem, features))
     if not options:
         return None
-    shape, depth, splits = min(options, key=lambda option: microseconds(problem, *option))
+    times = [microseconds(problem, shape, depth, splits, features.units) for shape, depth, splits in options]
+    shape, depth, splits = options[times.index(min(times))]
     return _tile(shape, depth), splits
 
 
