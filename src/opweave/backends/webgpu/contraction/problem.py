@@ -7,6 +7,7 @@ one tap. Where columns (of the last axis) are contiguous in the result, tiles ar
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -191,7 +192,7 @@ class Problem:
             return f"{row} * {channels}u + {channel}"
         channel = f"{stack} * {self.rows}u + {row}" if self.stacks > 1 else row
         if layout.shape[0] == 1:
-            return f"({channel}) * {layout.pixels}u + {column}"
+            return f"{part(channel)} * {layout.pixels}u + {column}"
         batch, pixel = f"{column} / {layout.pixels}u", f"{column} % {layout.pixels}u"
         return f"({batch} * {channels}u + {channel}) * {layout.pixels}u + {pixel}"
 
@@ -216,6 +217,11 @@ class Problem:
         y = f"({position} / {width}u) % {height}u" if layout.shape[0] > 1 else f"{position} / {width}u"
         x = f"{position} % {width}u"
         return [batch, channel, y, x] if layout.kind == "nchw" else [batch, y, x, channel]
+
+
+def part(text: str) -> str:
+    """A text as part of a product: in parentheses, unless it is a name or a number."""
+    return text if re.fullmatch(r"\w+", text) else f"({text})"
 
 
 def strides_of(shape: tuple[int, ...]) -> tuple[int, ...]:

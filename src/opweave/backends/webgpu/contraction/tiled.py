@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .elements import Reader
-from .problem import Matrix, Problem, Window
+from .problem import Matrix, Problem, Window, part
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class Side:
                 at = _sum("lane", k * invocations)
                 self.once += [f"let {i} = ({at}) % {inner}u;", f"let {o} = ({at}) / {inner}u;"]
             if self.width == 4:
-                i = f"({i}) * 4u"
+                i = f"{part(i)} * 4u"
             yield (o, i) if self.along_terms else (i, o)
 
     @property
@@ -165,7 +165,7 @@ class Side:
                 lines.append(f"let {seen[line]} = {base + ' + ' if base else ''}{text};")
             self.at.append(seen[line])
             if self.steps.a_tap or self._linear():
-                text = f"{seen[line]} + {_times(f'({term})', matrix.step)}"
+                text = f"{seen[line]} + {_times(part(term), matrix.step)}"
                 lines.append(f"let {n}_at{k} = {_quarter(text, self.width)};")
         for k in range(self.count):
             lines.append(f"var {n}_next{k}: {'vec4<f32>' if self.width == 4 else 'f32'};")
@@ -187,7 +187,7 @@ class Side:
         terms = [base] if base else []
         if m.batches > 1:
             terms.append(_times(f"({p} / {height * width}u)", m.batch))
-        lines.append(f"let {name}_image = i32({' + '.join(terms) or '0u'});")
+        lines.append(f"let {name}_image = i32({' + '.join(terms)});" if terms else f"let {name}_image = 0;")
         return lines
 
     def fetch(self) -> list[str]:
@@ -202,7 +202,7 @@ class Side:
         if not flat or self._linear():
             jump = _times("first", matrix.step)
             if self.problem.taps > 1 and not flat:
-                jump = f"tap * {matrix.tap}u + {jump}"
+                jump = f"tap * {matrix.tap}u" + (f" + {jump}" if self.steps.a_tap > 1 else "")
             lines.append(f"let {n}_jump = {_quarter(jump, self.width)};")
         bound = self.problem.terms if flat else channels
         for k, (_, term) in enumerate(self.positions):
@@ -251,13 +251,14 @@ class Side:
         for k, (line, term) in enumerate(self.positions):
             tile, value = f"tile_{self.name}", f"{self.name}_next{k}"
             if self.width == 4 and not self.along_terms:
-                text = [f"{tile}[{term}][({line}) / 4u] = {value};"]
+                text = [f"{tile}[{term}][{_quad(line)}] = {value};"]
             elif self.width == 4:
                 text = [
-                    f"{tile}[{_sum(term, c)}][({line}) / 4u][({line}) % 4u] = {value}.{'xyzw'[c]};" for c in range(4)
+                    f"{tile}[{_sum(term, c)}][{_quad(line)}][{part(line)} % 4u] = {value}.{'xyzw'[c]};"
+                    for c in range(4)
                 ]
             else:
-                text = [f"{tile}[{term}][({line}) / 4u][({line}) % 4u] = {value};"]
+                text = [f"{tile}[{term}][{_quad(line)}][{part(line)} % 4u] = {value};"]
             if (k + 1) * self.tile.invocations > self.total:
                 at = _sum("lane", k * self.tile.invocations)
                 text = [f"if ({at} < {self.total}u) {{", *("    " + t for t in text), "}"]
@@ -287,6 +288,11 @@ def _tap(m: Window, name: str, key: str, tap: str) -> list[str]:
     if not m.inside:
         lines.append(f"let {key}_in = {' && '.join(conditions)};")
     return lines
+
+
+def _quad(line: str) -> str:
+    """The number of the four lines that one belongs to."""
+    return line.removesuffix(" * 4u") if line.endswith(" * 4u") else f"{part(line)} / 4u"
 
 
 def _sum(text: str, constant: int) -> str:
