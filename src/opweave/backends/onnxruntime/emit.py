@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 OPSET = 21
 """The ONNX operator set that models are written in; the engine's optimiser knows its forms best."""
+POOLING_OPSET = 18
+"""The one for graphs with AveragePool, where it can be: from 19 on, its kernel for the CPU takes seven times as long."""
 IR_VERSION = 10
 MICROSOFT = "com.microsoft"
 INLINE_BYTES = 1024
@@ -32,6 +34,41 @@ INLINE_BYTES_OF_RULES = 8192 * 8
 """The same for constants made by rules: shape inference must see the sizes of a split into as many parts as can be."""
 
 ONNX_TYPES = {name: info.onnx for name, info in INFO.items()} | {"bool": 9, "float64": 11}
+
+# Operators that in `POOLING_OPSET` are what they are in `OPSET`, with kernels for the same types.
+_SAME_FOR_POOLING = frozenset(
+    {
+        *(
+            "Add",
+            "AveragePool",
+            "BatchNormalization",
+            "Clip",
+            "Concat",
+            "Conv",
+            "ConvTranspose",
+            "Div",
+            "Elu",
+            "Erf",
+            "Exp",
+        ),
+        *("Expand", "Gather", "Gemm", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "HardSigmoid"),
+        *(
+            "Identity",
+            "InstanceNormalization",
+            "LRN",
+            "LeakyRelu",
+            "Log",
+            "LpPool",
+            "MatMul",
+            "Max",
+            "MaxPool",
+            "Min",
+            "Mul",
+        ),
+        *("Neg", "PRelu", "Pad", "Pow", "Reciprocal", "Relu", "Reshape", "Sigmoid", "Slice", "Softmax", "Softplus"),
+        *("Softsign", "Split", "Sqrt", "Squeeze", "Sub", "Tanh", "Transpose", "Unsqueeze", "Where"),
+    }
+)
 
 # What an integer type is widened to where the engine has no kernel for it; each holds all values of the narrower one.
 _WIDER = {"int8": ("int32", "int64"), "uint8": ("int32", "uint32", "int64"), "int32": ("int64",), "uint32": ("int64",)}
@@ -110,6 +147,18 @@ class _OnnxNode:
     attributes: bytes
     domain: str
     name: str
+
+    @property
+    def is_same_for_pooling(self) -> bool:
+        """Whether it means the same in `POOLING_OPSET`; AveragePool has no dilations there."""
+        dilated = self.op_type == "AveragePool" and b"dilations" in self.attributes
+        return bool(self.domain) or (self.op_type in _SAME_FOR_POOLING and not dilated)
+
+
+def _opset(nodes: Sequence[_OnnxNode]) -> int:
+    """The operator set to write nodes in."""
+    pools = any(node.op_type == "AveragePool" for node in nodes)
+    return POOLING_OPSET if pools and all(node.is_same_for_pooling for node in nodes) else OPSET
 
 
 class Emitter:
@@ -262,7 +311,8 @@ class Emitter:
             else:  # an input, a constant, or an output already: the engine needs a node in between
                 self.nodes.append(_OnnxNode("Identity", [value.name], [name], b"", "", name))
         body = bytearray()
-        for node in self._needed({*outputs, *(value.name for value, _ in outputs.values())}):
+        nodes = self._needed({*outputs, *(value.name for value, _ in outputs.values())})
+        for node in nodes:
             proto = b"".join(field(1, renamed.get(name, name)) for name in node.inputs)
             proto += b"".join(field(2, renamed.get(name, name)) for name in node.outputs)
             proto += field(3, node.name) + field(4, node.op_type) + node.attributes
@@ -288,7 +338,7 @@ class Emitter:
         body += field(2, "opweave") + b"".join(field(11, info) for info in self._inputs)
         body += b"".join(field(12, value_info(name, d.data_type, d.shape)) for name, (_, d) in outputs.items())
         model = field(1, IR_VERSION) + field(2, "opweave") + field(7, bytes(body))
-        opsets = field(8, field(1, "") + field(2, OPSET)) + field(8, field(1, MICROSOFT) + field(2, 1))
+        opsets = field(8, field(1, "") + field(2, _opset(nodes))) + field(8, field(1, MICROSOFT) + field(2, 1))
         return model + opsets, by_reference
 
     def _append(self, op_type: str, inputs: list[str], outputs: list[str], attributes: bytes, domain: str = "") -> None:

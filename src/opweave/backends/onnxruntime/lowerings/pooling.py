@@ -90,7 +90,7 @@ def _pool(ctx: Emitter, op_type: str, x: Value, axes: Sequence[_Axis], fill: flo
         kernel_shape=[a.taps for a in axes],
         **place,
         strides=[a.stride for a in axes],
-        dilations=[a.dilation for a in axes],
+        dilations=[a.dilation for a in axes] if any(a.dilation > 1 for a in axes) else None,
         **attributes,
     )
     return pooled
