@@ -147,7 +147,7 @@ ROWS = (
     matmul((9, 8), (3, 8, 12), "a"),
     matmul((5, 1, 12, 20), (1, 4, 20, 16), "b"),
     *(
-        gemm((40, 12) if i else (12, 40), (24, 40) if j else (40, 24), *names, a_transpose=i, b_transpose=j)
+        gemm((40, 16) if i else (16, 40), (24, 40) if j else (40, 24), *names, a_transpose=i, b_transpose=j)
         for i, j, names in ((False, True, ()), (True, False, ()), (True, True, ()), (True, True, ("a", "b")))
     ),
     gemm((9, 5), (5, 10), c=(10,), alpha=0.5, beta=2.0),
