@@ -268,7 +268,8 @@ def _taps(
         ):
             moved = f"{axis} {'-' if image.transposed else '+'} {n * dilation}"
             if image.transposed and stride > 1:
-                conditions.append(f"({moved}) % {stride} == 0")
+                # Not by a remainder: on Vulkan those of negative numbers may be anything (OpSRem), and on NVIDIA's they are.
+                conditions.append(f"{axis}_at * {stride} == {moved}")
                 moved = f"({moved}) / {stride}"
             yield f"    let {axis}_at = {moved};"
             conditions.append(f"u32({axis}_at) < {size}u")

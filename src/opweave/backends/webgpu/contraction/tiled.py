@@ -279,7 +279,8 @@ def _tap(m: Window, name: str, key: str, tap: str) -> list[str]:
         at = f"{name}_{axis}" if moved == "0" else f"{name}_{axis} {sign} {moved}"
         if m.transposed and stride > 1:
             lines.append(f"let {key}_{axis}_spread = {at};")
-            conditions.append(f"{key}_{axis}_spread % {stride} == 0")
+            # Not by a remainder: on Vulkan those of negative numbers may be anything (OpSRem), and on NVIDIA's they are.
+            conditions.append(f"{key}_{axis}_at * {stride} == {key}_{axis}_spread")
             at = f"{key}_{axis}_spread / {stride}"
         lines.append(f"let {key}_{axis}_at = {at};")
         conditions.append(f"u32({key}_{axis}_at) < {size}u")
