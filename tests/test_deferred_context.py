@@ -25,6 +25,7 @@ START = np.array([1, -2, 3, -4], "float32")
 @pytest.fixture(params=["background", "now", "reference"])
 def context(request: pytest.FixtureRequest) -> Iterator[ow.MLContext]:
     """A deferred context, which compiles chains at the second time or at the first, on either back end."""
+    deferred.wait()  # for what other tests have left to compile
     before = compile_now(request.param == "now")
     statistics.reset()
     device = "reference" if request.param == "reference" else None

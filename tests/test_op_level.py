@@ -25,6 +25,7 @@ STATISTICS = ow.ops.statistics
 
 @pytest.fixture(autouse=True)
 def _from_zero() -> Iterator[None]:
+    ow.ops.wait()  # for what other tests have left to compile
     before = ow.ops.compile_now(False)
     STATISTICS.reset()
     yield

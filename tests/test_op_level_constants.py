@@ -23,6 +23,7 @@ OFTEN = constants.RECURRENCES + 2
 
 @pytest.fixture(autouse=True)
 def _at_once() -> Iterator[None]:
+    ow.ops.wait()
     before = ow.ops.compile_now()
     deferred._entries.clear()
     constants._by_use.clear()

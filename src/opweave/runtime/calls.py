@@ -49,12 +49,16 @@ def call(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     With operands of a graph among the arguments it is added to that.
     """
     try:
-        return _note(op, args, kwargs)
+        template, inputs, label, context = _validate(op, args, kwargs)
     except _InGraph as found:
         return op.add(found.builder, args, kwargs)
+    return note(template, inputs, label, context, sys._getframe(1))
 
 
-def _note(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _validate(
+    op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Template, tuple[Array, ...], str, MLContext]:
+    """The call without its values, its operands, its label, and where it runs."""
     flags = op.flags
     label = ""
     # Two calls with the same key differ in nothing but the values of their operands: the names of the arguments by name,
@@ -122,7 +126,7 @@ def _note(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
                 inputs[position] = borrow(value)
             else:
                 inputs[position] = _scalar(op, label, context, value, template.numbers[position])
-    return note(template, tuple(inputs), label, context, sys._getframe(2))  # who called `call`
+    return template, tuple(inputs), label, context
 
 
 def _frozen(value: Any) -> Any:

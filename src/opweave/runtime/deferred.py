@@ -187,7 +187,11 @@ def _run(context: MLContext, wanted: Sequence[Array]) -> None:
         array._array = value  # first: who looks without the lock looks at this
         array._node = None
     for node in reversed(nodes):  # the last first: it gives back the results of those before
-        if not any(map(_is_open, node.outputs)):
+        for output in node.outputs:
+            result = output()
+            if result is not None and result._array is None:  # somebody can still ask for it
+                break
+        else:
             node.inputs = ()
 
 
@@ -364,8 +368,6 @@ def _kept(nodes: Sequence[Pending], uses: dict[int, int], asked: set[int]) -> li
     kept = []
     for number, node in enumerate(nodes):
         for position, output in enumerate(node.outputs):
-            if output() is None:
-                continue
             # CPython counts references. Without a counter, as elsewhere, each one looks as if it were held.
             holders = _holders(output) - _OWN
             array = output()
@@ -373,12 +375,6 @@ def _kept(nodes: Sequence[Pending], uses: dict[int, int], asked: set[int]) -> li
                 kept.append((number, position, array))
             del array
     return kept
-
-
-def _is_open(output: ref[Array]) -> bool:
-    """Whether somebody can still ask for a result that is not there."""
-    array = output()
-    return array is not None and array._array is None
 
 
 def _entry(signature: Any) -> Whole:
