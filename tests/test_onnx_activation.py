@@ -66,6 +66,13 @@ def test_softmax_of_versions(op_type: str, opset: int, axis: int | None) -> None
     check_node(op_type, 4 * X, opset=opset, **({} if axis is None else {"axis": axis}))
 
 
+@pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax", "Hardmax"])
+@pytest.mark.parametrize("shape", [(2, 3, 1, 1), (2, 1, 3, 1), (2, 1, 1, 3), (2, 1, 1, 1), (2, 3, 1, 2)], ids=str)
+def test_softmax_of_dimensions_as_one_where_most_have_one_element(op_type: str, shape: tuple[int, ...]) -> None:
+    x = np.random.default_rng(0).standard_normal(shape, np.float32)
+    check_node(op_type, x, opset=11, axis=1)
+
+
 def test_log_softmax_keeps_the_digits_of_large_numbers() -> None:
     x = np.float32([[10000, 10001, 10002, 10003]])
     check_node("LogSoftmax", x, wanted=np.float32([[-3.4401897, -2.4401897, -1.4401897, -0.4401897]]), rtol=1e-6)

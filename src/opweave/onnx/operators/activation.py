@@ -125,8 +125,9 @@ def _matrix(b: MLGraphBuilder, input: Tensor, axis: int | None, opset: int) -> t
     if opset >= 13:
         return x, normalized(-1 if axis is None else axis, x.rank)
     first = normalized(1 if axis is None else axis, x.rank)
-    if first == x.rank - 1:
-        return x, first
+    longer = [axis for axis in range(first, x.rank) if x.shape[axis] > 1] or [first]
+    if len(longer) == 1:
+        return x, longer[0]
     return b.reshape(x, [prod(x.shape[:first]), prod(x.shape[first:])]), 1
 
 
