@@ -532,3 +532,22 @@ def test_sessions_that_fall_back_copy_and_count(context: ow.MLContext) -> None:
     reasons = ow.memory.copies.by_reason
     assert reasons["an input of a model that runs in parts"].count == 1
     assert reasons["an output of a model that runs in parts"].count == 2
+
+
+def test_buffers_that_their_owner_destroys(device: Any) -> None:
+    context, usage = ow.ml.create_context(device), wgpu.BufferUsage
+    buffer = device.create_buffer(size=64, usage=usage.STORAGE | usage.COPY_SRC | usage.COPY_DST)
+    lent = context.tensor_from(buffer, "float32", [16])
+    builder = ow.MLGraphBuilder(context)
+    graph = builder.build({"y": builder.relu(builder.input("x", "float32", [16]))})
+    target = context.create_tensor("float32", [16], readable=True)
+    context.dispatch(graph, {"x": lent}, {"y": target})
+    buffer.destroy()
+    for use in (
+        lambda: context.dispatch(graph, {"x": lent}, {"y": target}),
+        lambda: context.read_tensor(lent),
+        lambda: context.write_tensor(lent, np.zeros(16, "float32")),
+    ):
+        with pytest.raises(ow.ValidationError, match=r"the buffer of the tensor float32\[16\] cannot be used any more"):
+            use()
+    assert not context.read_tensor(target).any()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -45,11 +45,13 @@ class DeviceArray:
         desc: data type and shape.
         buffer: the buffer that it lies in.
         offset: bytes from the start of the buffer.
+        lent: whether the buffer is the user's, who may destroy it at any time.
     """
 
     desc: Desc
     buffer: wgpu.GPUBuffer
     offset: int = 0
+    lent: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -158,11 +160,23 @@ class Engine:
         )
         count = padded(desc.byte_length)
         require(buffer.size >= count, f"tensor_from: {desc} takes {count} bytes, the buffer has {buffer.size}")
-        return DeviceArray(desc, buffer)
+        return DeviceArray(desc, buffer, lent=True)
+
+    def check_lent(self, arrays: Iterable[DeviceArray]) -> None:
+        """Raise `ValidationError` for a user's buffer that is destroyed: wgpu ends the process when it is used all the same."""
+        for array in arrays:
+            if array.lent:
+                try:
+                    self.bind_group((False,), [array])  # which is checked, unlike what is submitted
+                except OperationError as error:
+                    raise ValidationError(
+                        f"the buffer of the tensor {array.desc} cannot be used any more: {error}"
+                    ) from error
 
     def write(self, target: DeviceArray, source: np.ndarray, reason: str) -> None:
         """Copy an array into a tensor; the copy takes part in the order of the queue."""
         self._check_usage(target, "COPY_DST", reason)
+        self.check_lent([target])
         self._write(target.buffer, target.offset, source)
         memory.copies.add(target.nbytes, reason)
 
@@ -185,6 +199,7 @@ class Engine:
         """
         for source in sources:
             self._check_usage(source, "COPY_SRC", reason)
+        self.check_lent(sources)
         self._read(sources, targets, reason)
 
     def _read(self, sources: Sequence[DeviceArray], targets: Sequence[np.ndarray], reason: str | None) -> None:

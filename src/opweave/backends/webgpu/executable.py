@@ -124,6 +124,7 @@ class DeviceCall:
                 self.reads.append((at["output", name], given))
             else:
                 at["output", name] = given
+        self.lent = [array for array in at.values() if array.lent]
         arrays = dict(owner._fixed)
         for step in owner.steps:
             for place in step.places:
@@ -148,6 +149,8 @@ class DeviceCall:
         """Run the graph once."""
         engine = self.owner.engine
         with self.owner._lock:
+            if self.lent:
+                engine.check_lent(self.lent)
             for target, source in self.writes:
                 engine.write(target, source, "an input to the device")
             with engine.calls("running a graph"):
