@@ -126,7 +126,7 @@ ADDITIONS = [
         "addition",
         "`with context.export_to_gpu(tensor) as buffer` lends a tensor to the user's own shaders, as `exportToGPU` of later "
         "drafts does; `tensor.gpu_buffer` is its buffer.",
-        "Contexts on a WebGPU device have tensors that are its buffers; `tensor_from(buffer, data_type, shape)` is the way back.",
+        "Tensors of a WebGPU device are its buffers; `tensor_from(buffer, data_type, shape)` is the way back.",
     ),
     Deviation(
         ("MLTensor.numpy", "MLTensor.__array__", "MLTensor.__dlpack__", "MLTensor.__dlpack_device__"),

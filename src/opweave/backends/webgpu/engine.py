@@ -163,7 +163,7 @@ class Engine:
         return DeviceArray(desc, buffer, lent=True)
 
     def check_lent(self, arrays: Iterable[DeviceArray]) -> None:
-        """Raise `ValidationError` for a user's buffer that is destroyed: wgpu ends the process when it is used all the same."""
+        """Raise `ValidationError` for a user's buffer that is destroyed: wgpu ends the process when it is used."""
         for array in arrays:
             if array.lent:
                 try:
