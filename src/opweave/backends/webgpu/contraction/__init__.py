@@ -9,7 +9,7 @@ import numpy as np
 
 from ....dtypes import FLOATS
 from ....expr import ir
-from ....expr.ir import Expr, Index, Input, Load, Program, Stored
+from ....expr.ir import Expr, Index, Input, Load, Program
 from ....expr.wgsl import Features, Kernel, Module
 from ....graph import Desc, Node, Operand
 from ....ops import convolution, matrix
@@ -30,6 +30,10 @@ class Contraction:
         inputs: what stands for each of them in `bindings` of kernels.
         result: what stands for the result in epilogues.
         prepared: how constants are laid out anew, by the operand's number.
+        method: "tiled"; "thin" for a few lines times a matrix; "narrow" for few output channels. Results that share
+            words with their neighbours are computed in tiles, whatever it says.
+        tile: what a workgroup computes of a tiled problem.
+        splits: among how many workgroups the terms of its sums are divided.
     """
 
     def __init__(
@@ -248,4 +252,4 @@ def _gemm_end(c: Input | None, alpha: float, beta: float) -> After:
     return after
 
 
-__all__ = ["Contraction", "Prepare", "Stored", "Tile", "contraction"]
+__all__ = ["Contraction", "Prepare", "contraction"]
