@@ -85,3 +85,21 @@ def test_adapters_are_looked_at_only_where_there_may_be_hardware(nodes: tuple[st
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split()[-1] == looked
+
+
+def test_a_context_loads_no_futures_before_somebody_asks_whether_it_is_lost() -> None:
+    code = """
+import sys, opweave as ow
+context = ow.ml.create_context(device="cpu")
+assert "concurrent.futures" not in sys.modules
+waited = ow.ml.create_context(device="cpu")
+before = waited.lost
+assert not before.done()
+for each in (context, waited):
+    each.destroy()
+    assert each.lost.done() and each.lost is each.lost
+assert waited.lost is before
+print(context.lost.result().message)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "destroy() was called\n"

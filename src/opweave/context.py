@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import RLock
-from typing import Any, ParamSpec, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, get_args
 from weakref import WeakSet
 
 import numpy as np
@@ -25,6 +24,9 @@ from .operation import Op
 from .runtime import adopted
 from .runtime.executable import MLGraph
 from .tensor import DeviceTensor, MLTensor
+
+if TYPE_CHECKING:
+    from .runtime.lost import Lost
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,19 +48,6 @@ class MLContextLostInfo:
     """
 
     message: str
-
-
-class Lost(Future[MLContextLostInfo]):
-    """Resolves when the context is lost: `done()`, `result()`, `add_done_callback()`, or `await` it."""
-
-    def cancel(self) -> bool:
-        """Do nothing: one who stops waiting (a timeout, say) must not end it for the others."""
-        return False
-
-    def __await__(self) -> Generator[Any, None, MLContextLostInfo]:
-        import asyncio
-
-        return asyncio.shield(asyncio.wrap_future(self)).__await__()
 
 
 class ML:
@@ -155,7 +144,7 @@ _default_lock = RLock()
 def default_context() -> MLContext:
     """The context of operations that are called on arrays: on the CPU, made when it is first needed."""
     with _default_lock:
-        if not _default or _default[0].lost.done():
+        if not _default or _default[0]._lost_info is not None:
             _default[:] = [ml.create_context(accelerated=False)]
         return _default[0]
 
@@ -174,7 +163,8 @@ class MLContext:
     ) -> None:
         self._backend, self._device, self._power_preference = backend, device, power_preference
         self._deferred = deferred
-        self._lost = Lost()
+        self._lost: Lost | None = None
+        self._is_over = False  # it is lost, and all that belonged to it is destroyed
         self._lost_info: MLContextLostInfo | None = None
         self._lock = RLock()
         self._tensors: WeakSet[MLTensor] = WeakSet()
@@ -208,7 +198,15 @@ class MLContext:
     @property
     def lost(self) -> Lost:
         """Resolves with an `MLContextLostInfo` when the context is lost: its device is gone, or `destroy` was called."""
-        return self._lost
+        from .runtime.lost import Lost
+
+        with self._lock:
+            if self._lost is None:
+                self._lost = Lost()
+                if self._is_over:
+                    assert self._lost_info is not None
+                    self._lost.set_result(self._lost_info)
+            return self._lost
 
     def check_alive(self) -> None:
         """Raise `InvalidStateError` once the context is lost."""
@@ -591,7 +589,10 @@ class MLContext:
         for tensor in tensors:
             tensor.destroy()
         # Last, and without the lock: callbacks find everything destroyed, and may wait for other threads.
-        self._lost.set_result(info)
+        with self._lock:
+            lost, self._is_over = self._lost, True
+        if lost is not None:
+            lost.set_result(info)
 
     # Helpers ---------------------------------------------------------------------------------------------------------
 
