@@ -12,10 +12,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Protocol
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from ..dtypes import DataType
 from ..errors import NotSupportedError
@@ -180,6 +180,8 @@ class Backend(ABC):
 
     def __init__(self) -> None:
         self.rules: dict[Op[..., Any], list[Rule]] = {}
+        # For the life of the back end, which may be that of a device; operations of users come and go.
+        self._limits: WeakKeyDictionary[Op[..., Any], Mapping[str, Limits]] = WeakKeyDictionary()
 
     @abstractmethod
     def devices(self) -> list[Device]:
@@ -242,9 +244,14 @@ class Backend(ABC):
         """The data types that `operand` of `op` may have here; None for all that the specification allows."""
         return None
 
-    @lru_cache(1024)  # noqa: B019  (back ends live as long as the process; operations of users come and go)
     def limits(self, op: Op[..., Any]) -> Mapping[str, Limits]:
         """The limits of the specification, narrowed to what this back end supports."""
+        known = self._limits.get(op)
+        if known is None:
+            known = self._limits[op] = self._narrowed(op)
+        return known
+
+    def _narrowed(self, op: Op[..., Any]) -> Mapping[str, Limits]:
         narrowed = dict(op.limits)
         for name, limit in op.limits.items():
             supported = self.data_types(op, name)

@@ -11,9 +11,27 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .ir import Call, Const, Expr, Index, Load, Output, Program, Range, Reduce, Stored, bounds, call, unified, walk
+from ..dtypes import INFO
+from .ir import (
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Load,
+    Output,
+    Program,
+    Range,
+    Reduce,
+    Stored,
+    bounds,
+    call,
+    unified,
+    walk,
+)
 
 _REFLECTED = {"greater": "lesser", "lesser_or_equal": "greater_or_equal"}
+_COMPARISONS = frozenset({"equal", "not_equal", "lesser", "greater_or_equal", *_REFLECTED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +86,8 @@ class _Simplifier:
             return parts[1] if first.value else parts[2]
         if name in ("logical_and", "logical_or"):
             return _junction(name, parts)
+        if name in _COMPARISONS:
+            parts = _narrowed(parts)
         if parts[-1].type == "index":
             if name in ("lesser", "greater_or_equal", *_REFLECTED):
                 return self._compared(name, parts)
@@ -241,6 +261,21 @@ def _junction(name: str, parts: tuple[Expr, ...]) -> Expr:
         if isinstance(condition, Const):
             return condition if condition.value == decides else other
     return call(name, *parts)
+
+
+def _narrowed(parts: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """The sides of a comparison, without the cast of one of them to int64 where the other is a number of the source's type.
+
+    It is less to compute; and for Mesa's compiler (22.3, at least) `i64(x) > 2` holds whatever `x` is, an i32.
+    """
+    for cast, other in (parts, parts[::-1]):
+        if isinstance(cast, Cast) and isinstance(other, Const) and cast.type == "int64":
+            inner = cast.parts[0]
+            known = INFO.get("int32" if inner.type == "index" else inner.type)  # type: ignore[arg-type]
+            if known is not None and known.kind != "f" and known.lowest <= other.value <= known.highest:
+                number = Const(other.value, inner.type)
+                return tuple(inner if part is cast else number for part in parts)
+    return parts
 
 
 def _reduced(node: Reduce, body: Expr) -> Expr:

@@ -28,6 +28,9 @@ PIPELINES = 4096
 STAGING = 8
 """How many idle buffers for copies to the host are kept."""
 
+PATIENCE = 0.5
+"""Seconds after which a reader asks whether the device is still there."""
+
 WORD = 4
 """Bytes: buffers are bound, copied and written in such steps."""
 
@@ -122,10 +125,27 @@ class Engine:
         except self.wgpu.GPUError as error:
             text = _reason(error)
             if "is lost" in text:
-                for context in list(self.on_lost):
-                    context.lose(f"its WebGPU device is lost ({self.description})")
-                raise InvalidStateError(f"{what}: the WebGPU device is lost") from error
+                raise self._lost(what) from error
             raise OperationError(f"{what}: {text if explain is None else explain(str(error))}") from error
+        except (AttributeError, RuntimeError) as error:  # what wgpu raises where another thread destroys the device
+            if self._is_lost(error):
+                raise self._lost(what) from error
+            raise
+
+    def _lost(self, what: str) -> InvalidStateError:
+        """The error of a device that is gone, once its contexts know."""
+        for context in list(self.on_lost):
+            context.lose(f"its WebGPU device is lost ({self.description})")
+        return InvalidStateError(f"{what}: the WebGPU device is lost")
+
+    def _is_lost(self, error: Exception | None = None) -> bool:
+        if "PollThread" in str(error) or "get_token" in str(error):  # it is about to be: its thread ends first
+            return True
+        try:
+            self.device.create_command_encoder().finish()
+        except self.wgpu.GPUError as error:
+            return "is lost" in str(error)
+        return False
 
     # Memory ----------------------------------------------------------------------------------------------------------
 
@@ -219,7 +239,7 @@ class Engine:
                     self.device.queue.submit([encoder.finish()])
                     # wgpu's way to skip an empty submission before it maps; ours is on its way already.
                     mapped = staging.map_async("READ_NOSYNC")
-                mapped.sync_wait()  # others may use the device meanwhile, and read, too
+                self._wait_for(mapped)  # others may use the device meanwhile, and read, too
                 if reason is not None:
                     self._copy_out(staging, sources, starts, targets, reason)
                 staging.unmap()
@@ -227,6 +247,14 @@ class Engine:
                 staging.destroy()
                 raise
             self._give_staging(staging)
+
+    def _wait_for(self, mapped: Any) -> None:
+        """Wait for a buffer to be mapped; wgpu waits for ever where another thread destroys the device meanwhile."""
+        done = getattr(mapped, "_thread_event", None)  # private; without it, as wgpu does
+        while done is not None and not done.wait(PATIENCE):
+            if self._is_lost():
+                raise self._lost("reading a tensor")
+        mapped.sync_wait()
 
     @staticmethod
     def _copy_out(

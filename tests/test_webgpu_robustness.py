@@ -1,0 +1,133 @@
+"""What must not break WebGPU contexts: devices that go away, misuse, memory that stays, compilers of drivers."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from typing import Any
+from weakref import ref
+
+import numpy as np
+import pytest
+from webgpu_device import adapter, gpu_context
+
+import opweave as ow
+
+wgpu = pytest.importorskip("wgpu", reason="wgpu is not installed")
+
+
+def softmax_of(context: ow.MLContext, count: int = 8) -> ow.MLGraph:
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", [count])
+    return builder.build({"y": builder.softmax(x, 0)})
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Devices that go away
+
+
+def test_a_device_is_released_with_its_context() -> None:
+    names = {id(found): name for name, found in _adapters().items()}
+
+    def use() -> list[ref[Any]]:
+        context = ow.ml.create_context(device=names[id(adapter())])
+        context.compute(softmax_of(context), {"x": np.zeros(8, "float32")})
+        memory = context._memory
+        assert memory is not None
+        return [ref(context), ref(memory), ref(memory.device)]  # type: ignore[attr-defined]
+
+    kept = use()
+    gc.collect()
+    assert [found() for found in kept] == [None, None, None]
+
+
+def _adapters() -> dict[str, Any]:
+    from opweave.backends.webgpu.adapters import adapters
+
+    return adapters()
+
+
+class _Destroying:
+    """Stands for `map_async`: another thread destroys the device before, or just after wgpu has begun to poll for it."""
+
+    def __init__(self, device: Any, map_async: Any, *, polled: bool) -> None:
+        self.device, self.map_async, self.polled = device, map_async, polled
+
+    def __call__(self, *args: Any) -> Any:
+        if not self.polled:
+            self.device.destroy()
+            return self.map_async(*args)
+        poller = self.device._poller
+        token = poller.get_token
+
+        def get_token() -> Any:
+            made = token()
+            poller.stop()
+            return made
+
+        poller.get_token = get_token
+        promise = self.map_async(*args)
+        self.device.destroy()
+        return promise
+
+
+@pytest.mark.parametrize("polled", [False, True])
+def test_a_device_that_is_destroyed_while_a_tensor_is_read(polled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = adapter().request_device_sync()
+    context = ow.ml.create_context(device)
+    tensor = context.create_tensor("float32", [4], readable=True)
+    engine: Any = context._memory
+    take = engine._take_staging
+
+    def staging(count: int) -> Any:
+        made = take(count)
+        made.map_async = _Destroying(device, made.map_async, polled=polled)
+        return made
+
+    monkeypatch.setattr(engine, "_take_staging", staging)
+    errors: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            context.read_tensor(tensor)
+        except ow.MLError as error:
+            errors.append(error)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    reader.join(10)
+    assert not reader.is_alive()
+    assert [str(error) for error in errors] == ["reading a tensor: the WebGPU device is lost"]
+    assert "its WebGPU device is lost" in context.lost.result(0).message
+    assert tensor.destroyed
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Compilers of drivers
+
+
+@pytest.mark.skipif("shader-int64" not in adapter().features, reason="the adapter has no 64-bit integers")
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("equal", np.equal),
+        ("not_equal", np.not_equal),
+        ("greater", np.greater),
+        ("greater_or_equal", np.greater_equal),
+        ("lesser", np.less),
+        ("lesser_or_equal", np.less_equal),
+    ],
+)
+@pytest.mark.parametrize("data_type", ["int32", "uint32", "int8"])
+@pytest.mark.parametrize("number", [2, -1, 2**31, -(2**31) - 1])
+def test_what_was_cast_to_int64_is_compared_with_numbers(name: str, expected: Any, data_type: Any, number: int) -> None:
+    """Mesa's compiler finds all of them greater, unless the cast is left out where the number fits the source's type."""
+    context = gpu_context()
+    builder = ow.MLGraphBuilder(context)
+    x, limit = builder.input("x", data_type, [5]), builder.constant("int64", number)
+    cast = builder.cast(x, "int64")
+    graph = builder.build({"y": getattr(builder, name)(cast, limit), "z": getattr(builder, name)(limit, cast)})
+    values = np.arange(5).astype(data_type) if data_type == "uint32" else np.arange(-1, 4).astype(data_type)
+    found = context.compute(graph, {"x": values})
+    np.testing.assert_array_equal(found["y"], expected(values.astype("int64"), number))
+    np.testing.assert_array_equal(found["z"], expected(number, values.astype("int64")))
