@@ -121,7 +121,7 @@ def test_a_device_that_is_destroyed_while_a_tensor_is_read(polled: bool, monkeyp
 @pytest.mark.parametrize("data_type", ["int32", "uint32", "int8"])
 @pytest.mark.parametrize("number", [2, -1, 2**31, -(2**31) - 1])
 def test_what_was_cast_to_int64_is_compared_with_numbers(name: str, expected: Any, data_type: Any, number: int) -> None:
-    """Mesa's compiler finds all of them greater, unless the cast is left out where the number fits the source's type."""
+    """Mesa's compiler finds all of them greater."""
     context = gpu_context()
     builder = ow.MLGraphBuilder(context)
     x, limit = builder.input("x", data_type, [5]), builder.constant("int64", number)
@@ -131,3 +131,28 @@ def test_what_was_cast_to_int64_is_compared_with_numbers(name: str, expected: An
     found = context.compute(graph, {"x": values})
     np.testing.assert_array_equal(found["y"], expected(values.astype("int64"), number))
     np.testing.assert_array_equal(found["z"], expected(number, values.astype("int64")))
+
+
+@pytest.mark.skipif("shader-int64" not in adapter().features, reason="the adapter has no 64-bit integers")
+def test_signs_of_what_was_cast_to_int64() -> None:
+    context = gpu_context()
+    builder = ow.MLGraphBuilder(context)
+    wide = builder.cast(builder.input("x", "int32", [5]), "int64")
+    table = builder.constant(np.arange(4, dtype="float32"))
+    graph = builder.build(
+        {
+            "abs": builder.abs(wide),
+            "sign": builder.sign(wide),
+            "div": builder.div(wide, builder.constant("int64", 2)),
+            "gather": builder.gather(table, wide),
+            "clamp": builder.clamp(wide, min_value=-1, max_value=1),
+        }
+    )
+    found = context.compute(graph, {"x": np.array([-4, -1, 0, 1, 3], "int32")})
+    assert {name: array.tolist() for name, array in found.items()} == {
+        "abs": [4, 1, 0, 1, 3],
+        "sign": [-1, -1, 0, 1, 1],
+        "div": [-2, 0, 0, 0, 1],
+        "gather": [0, 3, 0, 1, 3],
+        "clamp": [-1, -1, 0, 1, 1],
+    }

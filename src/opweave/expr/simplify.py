@@ -264,10 +264,7 @@ def _junction(name: str, parts: tuple[Expr, ...]) -> Expr:
 
 
 def _narrowed(parts: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """The sides of a comparison, without the cast of one of them to int64 where the other is a number of the source's type.
-
-    It is less to compute; and for Mesa's compiler (22.3, at least) `i64(x) > 2` holds whatever `x` is, an i32.
-    """
+    """The sides of a comparison, without the cast of one of them to int64 where the other is a number of the source's type."""
     for cast, other in (parts, parts[::-1]):
         if isinstance(cast, Cast) and isinstance(other, Const) and cast.type == "int64":
             inner = cast.parts[0]

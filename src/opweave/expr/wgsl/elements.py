@@ -56,6 +56,9 @@ _WHOLE_CALLS = {
     "abs": "absolute_",
 }
 
+_WIDER = {("i32", "i64"): ("widened", "i64"), ("i32", "u64"): ("widened", "i64"), ("u32", "i64"): ("u64", "u64")}
+"""What makes 64 bits of 32, with the sign of the source, and the type that it makes."""
+
 
 def is_simple(text: str) -> bool:
     """Whether a text is a name or a literal."""
@@ -107,6 +110,14 @@ def call(name: str, type: Type, arguments: Sequence[str]) -> str:
     return wrapped(text, type) if name in _WRAPPED else text
 
 
+def _is_usual(text: str) -> bool:
+    """Whether a divisor is a number for which WGSL promises that its division is good."""
+    try:
+        return 2.0**-126 <= abs(float(text.removesuffix("f"))) <= 2.0**126
+    except ValueError:
+        return False
+
+
 def _call(name: str, type: Type, arguments: Sequence[str]) -> str:
     first = operand(arguments[0])
     if name == "where":
@@ -121,7 +132,9 @@ def _call(name: str, type: Type, arguments: Sequence[str]) -> str:
     if name == "neg":
         return f"-{first}" if type in FLOATS or type == "index" else f"{zero(computed(type))} - {first}"
     if name == "reciprocal":
-        return f"1.0f / {first}"
+        return called("quotient", ("1.0f", arguments[0]))
+    if name == "div" and type in FLOATS and not _is_usual(arguments[1]):
+        return called("quotient", arguments)
     if type in FLOATS and name in _FLOAT_CALLS:
         return called(_FLOAT_CALLS[name], arguments)
     if type not in FLOATS and name in _WHOLE_CALLS:
@@ -159,9 +172,9 @@ def cast(text: str, source: Type, target: Type) -> str:
         return called(f"to_{short}", (text,))
     if target == "float16":
         return f"rounded_to_half(f32({text}))"
-    wider = {("i32", "u64"): "i64", ("u32", "i64"): "u64"}.get((computed(source), to))
-    text = f"{wider}({text})" if wider else text  # wider first: the sign is that of the source
-    converted = text if computed(source) == to else f"{to}({text})"
+    wider, made = _WIDER.get((computed(source), to), ("", computed(source)))
+    text = called(wider, (text,)) if wider else text
+    converted = text if made == to else f"{to}({text})"
     return converted if source == target else wrapped(converted, target)
 
 

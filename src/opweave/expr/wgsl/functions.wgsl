@@ -1,4 +1,4 @@
-// Functions of float32 that shaders get where they use them; see mathematics.py.
+// Functions that shaders get where they use them; see mathematics.py.
 
 var<private> infinity_bits: u32 = 0x7f800000u;
 
@@ -20,6 +20,12 @@ fn is_infinite(x: f32) -> bool {
 
 fn with_sign(size: f32, sign: f32) -> f32 {
     return bitcast<f32>(bitcast<u32>(size) | (bitcast<u32>(sign) & 0x80000000u));
+}
+
+// a / b. Divisions are good where the divisor is in [2^-126, 2^126]; greater ones are made smaller (NVIDIA's give 0 or NaN).
+fn quotient(a: f32, b: f32) -> f32 {
+    let scale = select(1.0f, 5.9604644775390625e-8f, abs(b) > 8.5070592e37f);
+    return (a * scale) / (b * scale);
 }
 
 // x / 0
@@ -336,4 +342,9 @@ fn half_value(pattern: u32) -> f32 {
 // x as float16 has it.
 fn rounded_to_half(x: f32) -> f32 {
     return half_value(half_bits(x));
+}
+
+// i64(x), in two parts: Mesa's compiler (22.3, at least) takes `i64(x) < 2` to be false for all x.
+fn widened(x: i32) -> i64 {
+    return (i64(x >> 1u) << 1u) | i64(x & 1);
 }
