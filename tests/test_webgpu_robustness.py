@@ -156,3 +156,20 @@ def test_signs_of_what_was_cast_to_int64() -> None:
         "gather": [0, 3, 0, 1, 3],
         "clamp": [-1, -1, 0, 1, 1],
     }
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Misuse
+
+
+def test_mapped_buffers_are_refused() -> None:
+    """wgpu ends the process when one is a part of what is submitted."""
+    device = adapter().request_device_sync()
+    usage = wgpu.BufferUsage
+    buffer = device.create_buffer(size=16, usage=usage.STORAGE | usage.COPY_SRC, mapped_at_creation=True)
+    context = ow.ml.create_context(device)
+    with pytest.raises(ow.ValidationError, match="the buffer must not be mapped, it is mapped"):
+        context.tensor_from(buffer, "float32", [4])
+    buffer.unmap()
+    assert context.read_tensor(context.tensor_from(buffer, "float32", [4])).tolist() == [0, 0, 0, 0]
+    device.destroy()

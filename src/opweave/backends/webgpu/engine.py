@@ -166,7 +166,7 @@ class Engine:
         """The user's buffer as the memory of a tensor.
 
         Raises:
-            ValidationError: it belongs to another device, is too small, or cannot be bound as storage.
+            ValidationError: it belongs to another device, is too small, mapped, or cannot be bound as storage.
         """
         wgpu = self.wgpu
         require(
@@ -178,6 +178,8 @@ class Engine:
             bool(buffer.usage & wgpu.BufferUsage.STORAGE),
             f"tensor_from: the buffer must have the usage STORAGE, got {buffer.usage:#x}",
         )
+        # wgpu ends the process when a command uses it.
+        require(buffer.map_state == "unmapped", f"tensor_from: the buffer must not be mapped, it is {buffer.map_state}")
         count = padded(desc.byte_length)
         require(buffer.size >= count, f"tensor_from: {desc} takes {count} bytes, the buffer has {buffer.size}")
         return DeviceArray(desc, buffer, lent=True)
