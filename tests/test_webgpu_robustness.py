@@ -163,7 +163,7 @@ def test_signs_of_what_was_cast_to_int64() -> None:
 
 
 def test_mapped_buffers_are_refused() -> None:
-    """wgpu ends the process when one is a part of what is submitted."""
+    """A command that uses one ends the process."""
     device = adapter().request_device_sync()
     usage = wgpu.BufferUsage
     buffer = device.create_buffer(size=16, usage=usage.STORAGE | usage.COPY_SRC, mapped_at_creation=True)
