@@ -173,3 +173,19 @@ def test_mapped_buffers_are_refused() -> None:
     buffer.unmap()
     assert context.read_tensor(context.tensor_from(buffer, "float32", [4])).tolist() == [0, 0, 0, 0]
     device.destroy()
+
+
+def test_outputs_of_sessions_need_tensors_of_their_own() -> None:
+    """An output that is an input, and parts on the host, go other ways than a model that is one graph."""
+    onnx = pytest.importorskip("onnx")
+    context = gpu_context()
+    for tail in ("c = Identity(x)", "c = Neg(a)", "c = NonZero(a)"):
+        type = "int64[1, k]" if "NonZero" in tail else "float[3]"
+        text = f"""<ir_version: 8, opset_import: ["" : 17]>
+            three (float[3] x) => (float[3] a, float[3] b, {type} c) {{ a = Relu(x) b = Neg(x) {tail} }}"""
+        session = ow.InferenceSession(bytes(onnx.parser.parse_model(text).SerializeToString()), context)
+        tensor = context.create_tensor("float32", [3], writable=True)
+        with pytest.raises(ow.ValidationError, match="output 'a' overlaps the memory of 'x'"):
+            session.run(None, {"x": tensor}, out={"a": tensor})
+        with pytest.raises(ow.ValidationError, match="output 'a' overlaps the memory of 'b'"):
+            session.run(None, {"x": np.zeros(3, "float32")}, out={"a": tensor, "b": tensor})

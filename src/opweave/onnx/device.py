@@ -66,7 +66,9 @@ class DeviceRun:
         }
         self._out = {name: self._target(known[name], value) for name, value in out.items()}
         arrays = {name: a for name, a in self.here.items() if isinstance(a, np.ndarray) and a.dtype.kind not in "OUS"}
-        memory.check_overlap(arrays, {name: a for name, a in self._out.items() if isinstance(a, np.ndarray)})
+        here = {name: array for name, array in self._out.items() if isinstance(array, np.ndarray)}
+        memory.check_overlap(arrays, here)
+        self._device.check_overlap(self._there, {name: a for name, a in self._out.items() if name not in here})
 
     def _target(self, argument: Argument, value: Any) -> Any:
         if not isinstance(value, MLTensor):
@@ -111,9 +113,6 @@ class DeviceRun:
             else:
                 results[name] = self._tensor(desc)
                 targets[plan.slot(name)] = results[name].memory()
-        self._device.check_overlap(
-            *({n: a for n, a in m.items() if not isinstance(a, np.ndarray)} for m in (sources, targets))
-        )
         with plan.lock:
             executable.run(sources, targets)
         return [results.get(name) for name in names]
