@@ -31,9 +31,11 @@ RUNS = 30
 
 HEAD = """# On a GPU
 
-Written by `python -m benchmarks.webgpu`: {device}; {machine}. Times on the device are by timestamps, around one pass of all
-kernels (the middle of {runs} runs); PyTorch's are those of CUDA graphs, so that neither waits for Python. float32 is
-float32: PyTorch may not use TF32 but where that is said.
+Written by `python -m benchmarks.webgpu`: {device};
+{machine}.
+
+Times on the device are by timestamps, around one pass of all kernels (the middle of {runs} runs); PyTorch's are those of CUDA
+graphs, so that neither waits for Python. float32 is float32: PyTorch may not use TF32 but where that is said.
 
 ## Networks
 
@@ -173,7 +175,7 @@ def pass_time(engine: Any, call: DeviceCall) -> float:
     stamps = device.create_buffer(size=16, usage=usage.QUERY_RESOLVE | usage.COPY_SRC)
     encoder = device.create_command_encoder()
     ends = {"beginning_of_pass_write_index": 0, "end_of_pass_write_index": 1}
-    call.encode(encoder, {"query_set": queries, **ends})
+    call.encode(encoder, timestamps={"query_set": queries, **ends})
     encoder.resolve_query_set(queries, 0, 2, stamps, 0)
     device.queue.submit([encoder.finish()])
     begin, end = np.frombuffer(device.queue.read_buffer(stamps), np.uint64)

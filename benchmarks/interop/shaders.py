@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import wgpu
 
-GROUP = 64
+GROUP = 256
 """Invocations of a workgroup, as in the shaders."""
 
 # Of each entry point; relu has no weights.

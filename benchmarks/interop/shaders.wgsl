@@ -7,7 +7,7 @@ override size: u32 = 100;  // height and width of an image
 @group(0) @binding(1) var<storage, read> weights: array<f32>;  // [channels, channels, 3, 3]; of add: [channels]
 @group(0) @binding(2) var<storage, read_write> result: array<f32>;
 
-@compute @workgroup_size(64)
+@compute @workgroup_size(256)
 fn conv2d(@builtin(global_invocation_id) id: vec3u) {
     let area = size * size;
     if (id.x >= area) { return; }
@@ -30,7 +30,7 @@ fn conv2d(@builtin(global_invocation_id) id: vec3u) {
     result[id.y * area + id.x] = sum;
 }
 
-@compute @workgroup_size(64)
+@compute @workgroup_size(256)
 fn add(@builtin(global_invocation_id) id: vec3u) {
     let area = size * size;
     if (id.x >= area) { return; }
@@ -38,7 +38,7 @@ fn add(@builtin(global_invocation_id) id: vec3u) {
     result[at] = x[at] + weights[id.y];
 }
 
-@compute @workgroup_size(64)
+@compute @workgroup_size(256)
 fn relu(@builtin(global_invocation_id) id: vec3u) {
     let area = size * size;
     if (id.x >= area) { return; }
@@ -46,7 +46,7 @@ fn relu(@builtin(global_invocation_id) id: vec3u) {
     result[at] = max(x[at], 0.0);
 }
 
-@compute @workgroup_size(64)
+@compute @workgroup_size(256)
 fn add_relu(@builtin(global_invocation_id) id: vec3u) {
     let area = size * size;
     if (id.x >= area) { return; }

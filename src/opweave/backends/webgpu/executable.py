@@ -18,6 +18,11 @@ from .schedule import Place, Schedule, Step
 Memory = np.ndarray | DeviceArray
 """What a graph is bound to: memory of the device, or of the host, which is copied from and to."""
 
+FIRST_PART = 16
+"""Kernels of the first command buffer of a dispatch; each further one has twice as many."""
+
+WHOLE = slice(None)
+
 
 class DeviceExecutable:
     """A graph whose operations are kernels.
@@ -144,6 +149,7 @@ class DeviceCall:
         for number, (step, pipeline) in enumerate(zip(owner.steps, owner._pipelines, strict=True)):
             group = owner._groups.get(number) or owner._group(step, arrays)
             self.runs.append((pipeline, group, step.kernel.workgroups))
+        self.parts = _parts(len(self.runs))
 
     def __call__(self) -> None:
         """Run the graph once."""
@@ -154,23 +160,25 @@ class DeviceCall:
             for target, source in self.writes:
                 engine.write(target, source, "an input to the device")
             with engine.calls("running a graph"):
-                encoder = engine.device.create_command_encoder()
-                self.encode(encoder)
-                self.encode_copies(encoder)
-                engine.device.queue.submit([encoder.finish()])
+                for part in self.parts:
+                    encoder = engine.device.create_command_encoder()
+                    self.encode(encoder, part)
+                    if part is self.parts[-1]:
+                        self.encode_copies(encoder)
+                    engine.device.queue.submit([encoder.finish()])
             if self.reads:
                 engine.read(
                     [source for source, _ in self.reads], [target for _, target in self.reads],
                     "an output from the device",
                 )  # fmt: skip
 
-    def encode(self, encoder: Any, timestamps: Mapping[str, Any] | None = None) -> None:
-        """Add the kernels to a command encoder, as one pass; `timestamps` say when it begins and ends."""
+    def encode(self, encoder: Any, part: slice = WHOLE, timestamps: Mapping[str, Any] | None = None) -> None:
+        """Add kernels to a command encoder, as one pass; `timestamps` say when it begins and ends."""
         if not self.runs:
             return
         compute = encoder.begin_compute_pass(timestamp_writes=timestamps)
         last = None
-        for pipeline, group, workgroups in self.runs:
+        for pipeline, group, workgroups in self.runs[part]:
             if pipeline is not last:
                 compute.set_pipeline(pipeline)
                 last = pipeline
@@ -184,6 +192,15 @@ class DeviceCall:
             count = padded(target.nbytes)
             encoder.copy_buffer_to_buffer(source.buffer, source.offset, target.buffer, target.offset, count)
             memory.copies.add(target.nbytes, "an output under another name")
+
+
+def _parts(count: int) -> list[slice]:
+    """Kernels by command buffers: in long graphs, the device begins with the first while later ones are written."""
+    parts, start, size = [], 0, FIRST_PART
+    while start + size < count:
+        parts.append(slice(start, start + size))
+        start, size = start + size, 2 * size
+    return [*parts, slice(start, count)]
 
 
 class MeasuredExecutable:

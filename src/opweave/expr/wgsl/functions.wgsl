@@ -63,7 +63,8 @@ fn power_of_two(exponent: i32) -> f32 {
 // exp(rest) - 1 and the whole exponent of exp(x) = exp(rest) * 2^exponent, for x in [-104.5, 89].
 fn exponential_parts(x: f32) -> vec2<f32> {
     let whole = round(x * 1.44269504f);
-    let rest = (x - whole * 0.693359375f) - whole * -2.12194440e-4f; // the first product is exact
+    // log(2) in parts, the product with the first one is exact; max keeps compilers from adding them up.
+    let rest = max(x - whole * 0.693359375f, -2.0f) + whole * 2.12194440e-4f;
     var p = 1.9875691500e-4f;
     p = p * rest + 1.3981999507e-3f;
     p = p * rest + 8.3334519073e-3f;
@@ -168,8 +169,11 @@ fn quadrant_of(x: f32) -> vec2<f32> {
     let size = abs(x);
     if (size < 1000.0f) {
         let count = round(size * 0.636619772f);
-        // pi / 2 in parts, whose products with the count are exact, but for the last one
-        let rest = ((size - count * 1.570556640625f) - count * 2.396702766418457e-4f) - count * 1.5890691429376602e-8f;
+        // pi / 2 in parts, whose products with the count are exact, but for the last one. What is between them is as it was
+        // before; without it, compilers add up the parts.
+        var rest = max(size - count * 1.570556640625f, -2.0f);
+        rest = max(rest - count * 2.396702766418457e-4f, -2.0f);
+        rest = max(rest - count * 1.5890691429376602e-8f, -2.0f);
         return vec2<f32>(rest - count * 2.5633440682570896e-12f, f32(i32(count) & 3));
     }
     // The mantissa of x, times those 96 bits of 2 / pi that matter: bits further left are multiples of 4 quadrants, bits
