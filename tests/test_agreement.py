@@ -60,17 +60,16 @@ def run(context: ow.MLContext, op: Op[..., Any], call: Call) -> dict[str, np.nda
     return context.compute(graph, {name: arrays[name] for name in graph.inputs})
 
 
-def run_decomposed(op: Op[..., Any], call: Call) -> dict[str, np.ndarray]:
-    """Run the call with the op replaced by its decomposition, on the reference back end."""
-    _, result, arrays = record(REFERENCE, op, call)
+def run_decomposed(op: Op[..., Any], call: Call, context: ow.MLContext = REFERENCE) -> dict[str, np.ndarray]:
+    """Run the call with the op replaced by its decomposition, on the reference back end if on no other."""
+    _, result, arrays = record(context, op, call)
     graph = Graph.reaching(outputs_of(result))
 
     def supports(node: Node) -> bool:
         return node.op is not op
 
     decomposed, _ = legalise(graph, supports)
-    backend = REFERENCE.backend
-    executable = backend.compile(decomposed, device="reference", power_preference="default")
+    executable = context.backend.compile(decomposed, device=context.device.name, power_preference="default")
     outputs = {name: np.empty(o.shape, o.data_type) for name, o in decomposed.outputs.items()}
     executable.bind({name: arrays[name] for name in decomposed.inputs}, outputs)()
     return outputs
@@ -141,6 +140,19 @@ def test_decomposition_agrees_with_reference(op: Op[..., Any], types: dict[str, 
     def check(data: st.DataObject) -> None:
         call = sample.make(Make(data.draw, types))
         assert_agree(sample, call, run_decomposed(op, call), run(REFERENCE, op, call))
+
+    check()
+
+
+@pytest.mark.parametrize(("op", "types"), rows(decomposable=True))
+def test_webgpu_agrees_on_decompositions(op: Op[..., Any], types: dict[str, str]) -> None:
+    context, sample = gpu_context(), SAMPLES[op]
+
+    @settings(few, max_examples=2)
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        call = sample.make(Make(data.draw, types))
+        assert_agree(sample, call, run_decomposed(op, call, context), run(REFERENCE, op, call))
 
     check()
 

@@ -13,6 +13,9 @@ from hypothesis import given, settings, strategies as st
 from webgpu_device import adapter, gpu_context
 
 import opweave as ow
+from opweave import backends
+from opweave.backends import Device
+from opweave.context import _choose
 
 wgpu = pytest.importorskip("wgpu", reason="wgpu is not installed")
 
@@ -69,6 +72,17 @@ def test_software_adapters_are_no_accelerators() -> None:
         assert (device.kind == "cpu") == ("software" in device.name)
     # What nobody asked for by name must not be slow.
     assert ow.ml.create_context(accelerated=False).device.name == "cpu"
+
+
+def test_preferences_choose_among_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    def device(name: str, kind: Any, low_power: bool = False) -> Device:
+        return Device(name, kind, "webgpu", "", low_power=low_power)
+
+    here = [device("cpu", "cpu"), device("gpu", "gpu"), device("gpu:1", "gpu", low_power=True)]
+    monkeypatch.setattr(backends, "default_devices", lambda: here)
+    assert _choose("default", True) == _choose("high-performance", True) == "gpu"
+    assert _choose("low-power", True) == "gpu:1"
+    assert _choose("low-power", False) == "cpu"
 
 
 def test_a_context_on_the_users_device(device: Any) -> None:

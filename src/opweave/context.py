@@ -132,7 +132,8 @@ def _choose(power_preference: PowerPreference, accelerated: bool) -> str:
     available = [device for device in devices if device.available]
     if not available:
         raise NotSupportedError("there is no device to run on; `opweave doctor` says what is missing")
-    return min(available, key=lambda device: kinds.index(device.kind)).name
+    wants_low = power_preference == "low-power"
+    return min(available, key=lambda device: (kinds.index(device.kind), device.low_power != wants_low)).name
 
 
 ml = ML()

@@ -130,6 +130,7 @@ class Device:
         description: the hardware and engine, for people.
         available: whether a context can be created on it here and now.
         hint: what would make it available, where it is not.
+        low_power: whether it takes little power among those of its kind, as GPUs that are part of a processor do.
     """
 
     name: str
@@ -138,6 +139,7 @@ class Device:
     description: str
     available: bool = True
     hint: str = ""
+    low_power: bool = False
 
 
 class DeviceMemory(Protocol):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from glob import glob
-from typing import Any
+from typing import Any, Literal
 
 from ...errors import NotSupportedError, import_extra
 from .. import Device, PowerPreference
@@ -110,8 +110,9 @@ def devices(backend: str) -> list[Device]:
         software = is_software(info)
         text = f"{info['device']}, WebGPU on {info['backend_type']}"
         # What computes is the processor, so it must not be taken for an accelerator.
-        kind = "cpu" if software else "gpu"
-        found.append(Device(name, kind, backend, f"{text}; software, slow" if software else text))  # type: ignore[arg-type]
+        kind: Literal["cpu", "gpu"] = "cpu" if software else "gpu"
+        low = str(info["adapter_type"]) == "IntegratedGPU"
+        found.append(Device(name, kind, backend, f"{text}; software, slow" if software else text, low_power=low))
     if not any(device.kind == "gpu" for device in found):
         hint = "there is no adapter for a GPU; a driver for Vulkan, Metal or DirectX 12 makes one"
         found.append(Device("gpu", "gpu", backend, "any vendor's GPU through WebGPU", available=False, hint=hint))

@@ -198,6 +198,12 @@ def function(node: Call, parts: Sequence[str]) -> str:
         # Said in words: llvmpipe makes any number of a division by a constant 0.
         dividend = parts[0] if node.name == "div" else "1.0f"
         return called("over_zero", (f"-{operand(dividend)}" if _is_negative(divisor) else dividend,))
+    if node.name == "mul" and node.type in FLOATS:
+        for part, other in ((0, 1), (1, 0)):
+            if _is_zero(node.parts[part]):
+                # Likewise: compilers make 0 of it, also of infinities and NaN.
+                value = parts[other]
+                return called("times_zero", (f"-{operand(value)}" if _is_negative(node.parts[part]) else value,))
     if node.name in ("max", "min"):
         for part, other in ((0, 1), (1, 0)):
             constant = node.parts[part]

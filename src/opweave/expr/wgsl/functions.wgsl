@@ -33,6 +33,11 @@ fn over_zero(x: f32) -> f32 {
     return with_sign(select(infinity(), not_a_number(), x == 0.0f || is_nan(x)), x);
 }
 
+// x * 0
+fn times_zero(x: f32) -> f32 {
+    return with_sign(select(0.0f, not_a_number(), is_infinite(x) || is_nan(x)), x);
+}
+
 fn maximum(a: f32, b: f32) -> f32 {
     return select(select(max(a, b), b, is_nan(b)), a, is_nan(a));
 }
