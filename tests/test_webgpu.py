@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -565,3 +568,52 @@ def test_buffers_that_their_owner_destroys(device: Any) -> None:
         with pytest.raises(ow.ValidationError, match=r"the buffer of the tensor float32\[16\] cannot be used any more"):
             use()
     assert not context.read_tensor(target).any()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is not installed
+
+
+def in_process(code: str, **environment: str) -> str:
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **environment}, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+ASK = """
+import opweave as ow
+for arguments in ({"device": "gpu"}, {"device": "gpu-software"}, {"gpu_device": object()}):
+    try:
+        ow.ml.create_context(**arguments)
+    except ow.MLError as error:
+        print(type(error).__name__, error)
+print(ow.ml.create_context().device.name)
+"""
+
+
+def test_without_wgpu() -> None:
+    refuse = """
+import sys
+sys.modules["wgpu"] = None
+"""
+    assert in_process(refuse + ASK).splitlines() == [
+        "NotSupportedError device 'gpu' is not available here: pip install 'opweave[webgpu]'",
+        "NotSupportedError device 'gpu-software' is not available here: pip install 'opweave[webgpu]'",
+        "MissingExtraError running on WebGPU devices needs wgpu: pip install 'opweave[webgpu]'",
+        "cpu",
+    ]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the variable is that of Vulkan's loader on Linux")
+def test_without_an_adapter() -> None:
+    lines = in_process(ASK, VK_DRIVER_FILES="/nowhere.json", VK_ICD_FILENAMES="/nowhere.json").splitlines()
+    assert lines == [
+        "NotSupportedError device 'gpu' is not available here: there is no adapter for a GPU; a driver for Vulkan, Metal "
+        "or DirectX 12 makes one",
+        "NotSupportedError device 'gpu-software' is not available here: there is no driver of that kind; on Debian and "
+        "Ubuntu, apt install mesa-vulkan-drivers libvulkan1",
+        "ValidationError gpu_device must be a wgpu.GPUDevice, got object",
+        "cpu",
+    ]

@@ -32,6 +32,24 @@ WANTED_LIMITS = (
 NODES = ("/dev/dri/renderD*", "/dev/nvidia*", "/dev/dxg", "/dev/kgsl-3d*", "/dev/mali*")
 """Where Linux shows hardware that drivers of Vulkan use."""
 
+INSTALL = "pip install 'opweave[webgpu]'"
+
+MISSING: tuple[tuple[str, Literal["cpu", "gpu"], str, str], ...] = (
+    (
+        "gpu",
+        "gpu",
+        "any vendor's GPU through WebGPU",
+        "there is no adapter for a GPU; a driver for Vulkan, Metal or DirectX 12 makes one",
+    ),
+    (
+        "gpu-software",
+        "cpu",
+        "a processor that pretends to be a GPU; slow",
+        "there is no driver of that kind; on Debian and Ubuntu, apt install mesa-vulkan-drivers libvulkan1",
+    ),
+)
+"""The devices that could be there: name, kind, description, and what is missing."""
+
 PURPOSE = "running on WebGPU devices"
 
 
@@ -100,12 +118,9 @@ def is_software(info: Any) -> bool:
 
 
 def devices(backend: str) -> list[Device]:
-    """The devices of all adapters, those of hardware first."""
-    if not is_installed():
-        hint = "pip install 'opweave[webgpu]'"
-        return [Device("gpu", "gpu", backend, "any vendor's GPU through WebGPU", available=False, hint=hint)]
+    """The devices of all adapters, those of hardware first, and what would make more of them."""
     found = []
-    for name, adapter in adapters().items():
+    for name, adapter in (adapters() if is_installed() else {}).items():
         info = adapter.info
         software = is_software(info)
         text = f"{info['device']}, WebGPU on {info['backend_type']}"
@@ -113,10 +128,13 @@ def devices(backend: str) -> list[Device]:
         kind: Literal["cpu", "gpu"] = "cpu" if software else "gpu"
         low = str(info["adapter_type"]) == "IntegratedGPU"
         found.append(Device(name, kind, backend, f"{text}; software, slow" if software else text, low_power=low))
-    if not any(device.kind == "gpu" for device in found):
-        hint = "there is no adapter for a GPU; a driver for Vulkan, Metal or DirectX 12 makes one"
-        found.append(Device("gpu", "gpu", backend, "any vendor's GPU through WebGPU", available=False, hint=hint))
-    return found
+    known = {device.name for device in found}
+    missing = [
+        Device(name, kind, backend, what, available=False, hint=hint if is_installed() else INSTALL)
+        for name, kind, what, hint in MISSING
+        if name not in known and (name == "gpu" or sys.platform == "linux")
+    ]
+    return [*found, *missing]
 
 
 def request_device(name: str, power_preference: PowerPreference) -> Any:
