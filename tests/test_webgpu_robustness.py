@@ -189,3 +189,29 @@ def test_outputs_of_sessions_need_tensors_of_their_own() -> None:
             session.run(None, {"x": tensor}, out={"a": tensor})
         with pytest.raises(ow.ValidationError, match="output 'a' overlaps the memory of 'b'"):
             session.run(None, {"x": np.zeros(3, "float32")}, out={"a": tensor, "b": tensor})
+
+
+def test_copies_between_outputs_need_buffers_that_can_be_copied() -> None:
+    device = adapter().request_device_sync()
+    context, usage = ow.ml.create_context(device), wgpu.BufferUsage
+    builder = ow.MLGraphBuilder(context)
+    y = builder.relu(builder.input("x", "float32", [4]))
+    graph = builder.build({"y": y, "again": y})
+    source, target = context.create_tensor("float32", [4]), context.create_tensor("float32", [4])
+    lent = context.tensor_from(device.create_buffer(size=16, usage=usage.STORAGE), "float32", [4])
+    for outputs, missing in (({"y": target, "again": lent}, "COPY_DST"), ({"y": lent, "again": target}, "COPY_SRC")):
+        message = rf"output 'again', a copy of another tensor: .* float32\[4\] was made without the usage {missing}"
+        with pytest.raises(ow.ValidationError, match=message):
+            context.dispatch(graph, {"x": source}, outputs)
+    device.destroy()
+
+
+def test_constants_of_graphs_that_are_gone_are_forgotten() -> None:
+    context = gpu_context()
+    engine: Any = context._memory
+    kept = [np.full((1, 3), k, "float32") for k in range(600)]
+    for value in kept:
+        builder = ow.MLGraphBuilder(context)
+        graph = builder.build({"y": builder.input("x", "float32", [1, 3]) + builder.constant(value)})
+        assert context.compute(graph, {"x": np.zeros((1, 3), "float32")})["y"].tolist() == value.tolist()
+    assert len(engine._uploaded) < 600

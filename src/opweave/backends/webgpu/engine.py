@@ -28,6 +28,9 @@ PIPELINES = 4096
 STAGING = 8
 """How many idle buffers for copies to the host are kept."""
 
+UPLOADED = 256
+"""At every multiple of so many constants, those that no graph has any more are forgotten."""
+
 PATIENCE = 0.5
 """Seconds after which a reader asks whether the device is still there."""
 
@@ -197,7 +200,7 @@ class Engine:
 
     def write(self, target: DeviceArray, source: np.ndarray, reason: str) -> None:
         """Copy an array into a tensor; the copy takes part in the order of the queue."""
-        self._check_usage(target, "COPY_DST", reason)
+        self.check_usage(target, "COPY_DST", reason)
         self.check_lent([target])
         self._write(target.buffer, target.offset, source)
         memory.copies.add(target.nbytes, reason)
@@ -220,7 +223,7 @@ class Engine:
             InvalidStateError: the device is lost.
         """
         for source in sources:
-            self._check_usage(source, "COPY_SRC", reason)
+            self.check_usage(source, "COPY_SRC", reason)
         self.check_lent(sources)
         self._read(sources, targets, reason)
 
@@ -307,7 +310,7 @@ class Engine:
             while len(self._staging) > STAGING:
                 self._staging.pop(0).destroy()
 
-    def _check_usage(self, array: DeviceArray, name: str, reason: str) -> None:
+    def check_usage(self, array: DeviceArray, name: str, reason: str) -> None:
         """Buffers of users may not have the usage that a copy needs."""
         if not array.buffer.usage & getattr(self.wgpu.BufferUsage, name):
             raise ValidationError(f"{reason}: the buffer of the tensor {array.desc} was made without the usage {name}")
@@ -325,6 +328,8 @@ class Engine:
         memory.copies.add(array.nbytes, "a constant to the device")
         with self._lock:
             self._uploaded[key] = ref(array), ref(made)
+            if len(self._uploaded) % UPLOADED == 0:
+                self._uploaded = {k: (kept, held) for k, (kept, held) in self._uploaded.items() if held() is not None}
         return made
 
     # Kernels ---------------------------------------------------------------------------------------------------------

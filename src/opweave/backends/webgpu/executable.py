@@ -144,6 +144,8 @@ class DeviceCall:
                 if place.kind == "constant" and place not in arrays:
                     arrays[place] = owner._fixed[place] = DeviceArray(place.desc, engine.upload(place.value))
                 source = arrays[place] if place in arrays else at[place.kind, place.name]
+                engine.check_usage(source, "COPY_SRC", f"output {name!r}, a copy of another tensor")
+                engine.check_usage(at["output", name], "COPY_DST", f"output {name!r}, a copy of another tensor")
                 self.copies.append((source, at["output", name]))
         self.runs: list[tuple[Any, Any, tuple[int, int, int]]] = []
         for number, (step, pipeline) in enumerate(zip(owner.steps, owner._pipelines, strict=True)):
