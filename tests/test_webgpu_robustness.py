@@ -215,3 +215,21 @@ def test_constants_of_graphs_that_are_gone_are_forgotten() -> None:
         graph = builder.build({"y": builder.input("x", "float32", [1, 3]) + builder.constant(value)})
         assert context.compute(graph, {"x": np.zeros((1, 3), "float32")})["y"].tolist() == value.tolist()
     assert len(engine._uploaded) < 600
+
+
+@pytest.mark.skipif("timestamp-query" not in adapter().features, reason="the adapter has no clock")
+def test_measured_runs_take_turns_with_others() -> None:
+    """They use the same intermediates."""
+    context = gpu_context()
+    executable: Any = softmax_of(context)._executable
+    source, target = (context.create_tensor("float32", [8]).memory() for _ in range(2))
+    measured = executable.measured()
+    call = measured.bind({"x": source}, {"y": target})
+    runner = threading.Thread(target=call, daemon=True)
+    with executable._lock:
+        runner.start()
+        runner.join(0.1)
+        assert runner.is_alive()
+        assert not measured.times
+    runner.join(10)
+    assert len(measured.times) == 1

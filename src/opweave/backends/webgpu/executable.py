@@ -230,6 +230,10 @@ class MeasuredExecutable:
         self.bind(inputs, outputs)()
 
     def _run(self, call: DeviceCall) -> None:
+        with self.plain._lock:  # the memory is that of the plain runs
+            self._measure(call)
+
+    def _measure(self, call: DeviceCall) -> None:
         engine = self.plain.engine
         wgpu, device = engine.wgpu, engine.device
         for target, source in call.writes:
