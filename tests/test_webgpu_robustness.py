@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 import threading
 from typing import Any
 from weakref import ref
@@ -233,3 +236,43 @@ def test_measured_runs_take_turns_with_others() -> None:
         assert not measured.times
     runner.join(10)
     assert len(measured.times) == 1
+
+
+FORKED = """
+import os
+import numpy as np
+import opweave as ow
+
+context = ow.ml.create_context(device={device!r})
+builder = ow.MLGraphBuilder(context)
+graph = builder.build({{"y": builder.relu(builder.input("x", "float32", [4]))}})
+child = os.fork()
+if child == 0:
+    for use in (
+        lambda: context.compute(graph, {{"x": np.ones(4, "float32")}}),
+        lambda: ow.ml.create_context(device={device!r}),
+    ):
+        try:
+            use()
+        except ow.MLError as error:
+            print(type(error).__name__, error, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print(context.compute(graph, {{"x": np.ones(4, "float32")}})["y"])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_processes_that_are_forked_do_not_wait_for_ever() -> None:
+    names = {id(found): name for name, found in _adapters().items()}
+    script = FORKED.format(device=names[id(adapter())])
+    first, second, third = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    ).stdout.splitlines()
+    assert first.startswith(
+        "InvalidStateError a tensor float32[4] of 16 bytes: the WebGPU device belongs to another process"
+    )
+    assert second.startswith(
+        f"NotSupportedError {names[id(adapter())]}: this process was forked from one that uses WebGPU"
+    )
+    assert third == "[1. 1. 1. 1.]"

@@ -52,6 +52,9 @@ MISSING: tuple[tuple[str, Literal["cpu", "gpu"], str, str], ...] = (
 
 PURPOSE = "running on WebGPU devices"
 
+_processes: set[int] = set()
+"""Those that have requested devices: this one, and those that it was forked from."""
+
 
 def is_installed() -> bool:
     """Whether the package wgpu is there."""
@@ -141,8 +144,14 @@ def request_device(name: str, power_preference: PowerPreference) -> Any:
     """A device of an adapter, with the features and limits that kernels make use of.
 
     Raises:
-        NotSupportedError: the adapter gives none.
+        NotSupportedError: the adapter gives none, or the process was forked from one that has some.
     """
+    if _processes - {os.getpid()}:
+        raise NotSupportedError(
+            f"{name}: this process was forked from one that uses WebGPU, whose drivers wait for ever here; multiprocessing "
+            "starts others by 'spawn'"
+        )
+    _processes.add(os.getpid())
     adapter = adapters()[name]
     features = [feature for feature in WANTED_FEATURES if feature in adapter.features]
     limits = {limit: adapter.limits[limit] for limit in WANTED_LIMITS if limit in adapter.limits}

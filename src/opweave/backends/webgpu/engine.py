@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -102,6 +103,7 @@ class Engine:
         usage = self.wgpu.BufferUsage
         self.tensor_usage: int = usage.STORAGE | usage.COPY_SRC | usage.COPY_DST
         self.on_lost: WeakSet[Any] = WeakSet()  # contexts
+        self._process = os.getpid()
         self._lock = RLock()
         self._pipelines: OrderedDict[str, Any] = OrderedDict()
         self._layouts: dict[tuple[bool, ...], tuple[Any, Any]] = {}
@@ -120,9 +122,14 @@ class Engine:
             explain: makes the rest of the message of what the device says; None: that is it.
 
         Raises:
-            InvalidStateError: the device is lost.
+            InvalidStateError: the device is lost, or it is the one of the process that this one was forked from.
             OperationError: it refuses what it was asked for, or has no memory left.
         """
+        if os.getpid() != self._process:  # nobody polls there, and who waits waits for ever
+            raise InvalidStateError(
+                f"{what}: the WebGPU device belongs to another process, which this one was forked from; "
+                "multiprocessing starts others by 'spawn'"
+            )
         try:
             yield
         except self.wgpu.GPUError as error:
