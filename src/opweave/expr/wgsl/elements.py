@@ -204,6 +204,8 @@ def function(node: Call, parts: Sequence[str]) -> str:
                 # Likewise: compilers make 0 of it, also of infinities and NaN.
                 value = parts[other]
                 return called("times_zero", (f"-{operand(value)}" if _is_negative(node.parts[part]) else value,))
+    if node.name == "sub" and node.type in FLOATS and node.parts[0] is node.parts[1]:
+        return called("times_zero", (called("abs", parts[:1]),))  # likewise
     if node.name in ("max", "min"):
         for part, other in ((0, 1), (1, 0)):
             constant = node.parts[part]
