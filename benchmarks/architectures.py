@@ -40,7 +40,7 @@ def rows() -> list[Row]:
         with tempfile.TemporaryDirectory() as folder:
             path = randomise(name, Path(folder))
             made = {engine: make(path) for engine, make in ENGINES.items()}
-            times = alternate({engine: run for engine, (run, _) in made.items()}, seconds=0.5, title=title)
+            times = alternate({engine: run for engine, (run, _) in made.items()}, rounds=15, seconds=0.4, title=title)
             for ours, theirs in zip(made["opweave"][1], made["onnxruntime"][1], strict=True):
                 assert np.allclose(ours, theirs, rtol=1e-3, atol=1e-4 * np.abs(theirs).max())
             del made

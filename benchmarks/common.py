@@ -70,7 +70,11 @@ def per_call(function: Callable[[], object], seconds: float) -> float:
 def alternate(
     functions: dict[str, Callable[[], object]], *, rounds: int = 9, seconds: float = 0.2, title: str = ""
 ) -> dict[str, float]:
-    """The median seconds a call of each function, measured in turns (A, B, A, B, …) after a turn to warm up."""
+    """The seconds a call of each function, measured in turns (A, B, A, B, …) after a turn to warm up.
+
+    The first one's is its median. Those of others are that times the median of their ratios, turn by turn: what slows down
+    the machine for a while slows down both of a pair.
+    """
     times: dict[str, list[float]] = {name: [] for name in functions}
     with Progress(transient=True) as progress:
         task = progress.add_task(title, total=(rounds + 1) * len(functions))
@@ -80,7 +84,12 @@ def alternate(
                 if turn:
                     times[name].append(value)
                 progress.advance(task)
-    return {name: statistics.median(values) for name, values in times.items()}
+    base = next(iter(times.values()))
+    middle = statistics.median(base)
+    return {
+        name: middle * statistics.median(value / first for value, first in zip(values, base, strict=True))
+        for name, values in times.items()
+    }
 
 
 def in_process(module: str, *args: str) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from .interop.tfjs import MissingError, install
 
 CHANNELS, SIZE = 100, 100
 PADDED: dict[str, Any] = {"padding": [1, 1, 1, 1]}
-ROUNDS = 15
+ROUNDS = 40
 """So many turns are taken; the fastest of each way counts, since others work on the machine."""
 
 WARM = 4
