@@ -58,9 +58,9 @@ Made by `make bench` (which is `python -m benchmarks`) on: {machine()}.
 {table}
 
 Medians of alternating runs in one process (A, B, A, B, …), compared turn by turn; build time and peak memory are those of a
-process of their own each, medians of five; rows of "op-level" are the fastest of forty turns. The machine is shared:
-differences of a few percent are noise. ResNet-50 has random weights and batch normalisation folded into its convolutions; ONNX Runtime reads it from a file,
-Opweave builds it from memory-mapped weights.
+process of their own each, medians of five; rows of "op-level" are the fastest of 25 turns. The machine is shared:
+differences of a few percent are noise. ResNet-50 has random weights and batch normalisation folded into its convolutions;
+ONNX Runtime reads it from a file, Opweave builds it from memory-mapped weights.
 """
 
 
