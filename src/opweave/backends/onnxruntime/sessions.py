@@ -30,9 +30,10 @@ _to_engine = engine.OrtValue.ortvalue_from_numpy
 
 CPU = engine.OrtDevice(engine.OrtDevice.cpu(), engine.OrtDevice.default_memory(), 0)
 
-SPIN_MICROSECONDS = 50
-"""Of sessions that take turns. The engine's own default is so long that the threads of one take the cores from the next. For
-one that is alone the default is better: with short spinning, networks of many small operations are slower."""
+SPIN_MICROSECONDS = {True: 2000, False: 50}
+"""How long threads wait for more work before they sleep: of a session that is alone, and of those that take turns. With short
+spinning, networks of many small operations are slower. The engine's own default is so long (tens of milliseconds) that the
+threads of one session take the cores from the next: on two of them, a graph that follows another took twice its time."""
 
 
 def compile(
@@ -90,8 +91,8 @@ def session_options(power_preference: PowerPreference, alone: bool = True) -> on
     # Each session has threads of its own. How long they spin for more work, before they sleep, decides who else can run.
     if power_preference == "low-power":
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    elif not alone:
-        options.add_session_config_entry("session.intra_op.spin_duration_us", str(SPIN_MICROSECONDS))
+    else:
+        options.add_session_config_entry("session.intra_op.spin_duration_us", str(SPIN_MICROSECONDS[alone]))
     return options
 
 
