@@ -274,7 +274,7 @@ def test_a_call_unlike_the_last_one_takes_the_long_way() -> None:
 @pytest.mark.parametrize(
     ("preference", "entries"),
     [
-        ("default", {"session.intra_op.spin_duration_us": str(SPIN_MICROSECONDS)}),
+        ("default", {"session.intra_op.spin_duration_us": str(SPIN_MICROSECONDS[False])}),
         ("low-power", {"session.intra_op.allow_spinning": "0"}),
     ],
 )
