@@ -60,5 +60,5 @@ def test_dilated_windows_need_the_newer_set(options: dict[str, Any], opset: int)
     reference, _ = pooled(ow.ml.create_context(device="reference"), **options)
     assert found == opset
     x = np.random.default_rng(0).standard_normal((1, 4, 9, 9), np.float32)
-    results = [g._context.compute(g, {"x": x})["y"] for g in (graph, reference)]
-    np.testing.assert_allclose(*results, rtol=1e-5, atol=1e-6)
+    one, other = (g._context.compute(g, {"x": x})["y"] for g in (graph, reference))
+    np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)

@@ -198,7 +198,7 @@ def test_a_lost_context_is_told(case: Case) -> None:
 def test_arrays_that_the_user_drops_meanwhile_are_held(case: Case) -> None:
     assert case.bound is not None
     call, alive = case.bound.call, [weakref.ref(array) for array in (*case.feed.values(), *case.out.values())]
-    held = []
+    held: list[Any] = []
 
     def drop() -> None:
         case.feed.clear()
