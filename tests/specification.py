@@ -15,7 +15,7 @@ from opweave.graph import MAX_RANK
 from opweave.names import snake_case
 from opweave.operation import Limits
 
-SPECIFICATION = json.loads((wpt.SHARED / "spec" / "webnn_api.json").read_text())
+SPECIFICATION = json.loads((wpt.DATA / "webnn_api.json").read_text())
 ENUMS: dict[str, list[str]] = SPECIFICATION["enums"]
 DICTIONARIES: dict[str, Any] = SPECIFICATION["dictionaries"]
 INTERFACES: dict[str, Any] = SPECIFICATION["interfaces"]

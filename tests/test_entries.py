@@ -27,7 +27,7 @@ def expected(group: str) -> dict[str, str]:
     return {entry.name: entry.value.partition(" [")[0] for entry in reference(group=group)}
 
 
-@pytest.mark.parametrize("group", ["opweave.backends", "console_scripts", "pytest11"])
+@pytest.mark.parametrize("group", ["console_scripts", "pytest11"])
 def test_what_is_installed_here(group: str) -> None:
     assert entry_points(group) == expected(group) != {}
 
@@ -103,3 +103,46 @@ print(context.lost.result().message)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "destroy() was called\n"
+
+
+OWN = ["onnxruntime", "webgpu", "reference"]
+OTHER_BACKEND = """
+from opweave.backends import Backend, Device
+
+class Other(Backend):
+    name = "other"
+    compile = None
+
+    def devices(self):
+        return [Device("other", "npu", "other", "of another package")]
+
+backend = Other()
+"""
+
+
+@pytest.mark.parametrize("metadata", ["none", "of an older release", "of another package"])
+def test_built_in_back_ends_need_no_metadata(metadata: str, tmp_path: Path) -> None:
+    tmp_path.joinpath("other.py").write_text(OTHER_BACKEND)
+    if metadata == "of an older release":
+        install(tmp_path, "opweave", "[opweave.backends]\nwebgpu = opweave.backends.webgpu:webgpu\n")
+    elif metadata == "of another package":
+        install(tmp_path, "other", "[opweave.backends]\nother = other:backend\nreference = other:backend\n")
+    code = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+import opweave.backends.entries as entries
+entries._texts = lambda place, of=entries._texts: of(place) if place == sys.path[0] else ()  # what else is installed
+from opweave.backends import devices, discover, find_device
+print(*discover(), "|", *(device.name for device in devices()))
+print(find_device("cpu")[0].name, find_device("reference")[0].name)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    backends, listed = done.stdout.splitlines()[0].split(" | ")
+    other = ["other"] if metadata == "of another package" else []
+    assert backends.split() == [*OWN[:2], *other, OWN[2]]
+    names = listed.split()
+    assert names[0] == "cpu"
+    assert names[-1] == "reference"
+    assert len(set(names)) == len(names)
+    assert any(name.startswith("gpu") for name in names)
+    assert done.stdout.splitlines()[1] == "onnxruntime reference"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -18,15 +17,15 @@ from opweave.names import snake_case
 Case = dict[str, Any]
 
 ROOT = Path(__file__).parent
-SHARED = Path(os.environ.get("OPWEAVE_SHARED", ROOT.parent.parent / "shared"))
+DATA = ROOT / "data"
 SPECIAL = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf, "-0": -0.0}
 
 
 @cache
 def cases(name: str) -> list[Case]:
-    """All cases of `wpt/<name>.jsonl`; none where the file is missing, which `test_all_cases_are_here` reports."""
-    path = SHARED / "wpt" / f"{name}.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    """All cases of a kind, "conformance" or "validation", operation by operation."""
+    files = sorted((DATA / "wpt" / name).glob("*.jsonl"))
+    return [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
 
 
 @cache

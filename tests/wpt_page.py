@@ -36,7 +36,6 @@ def main() -> None:
     arguments = parser.parse_args()
     context = ow.ml.create_context(device=arguments.device)
     cases = wpt.cases("conformance")
-    assert cases, f"there are no cases in {wpt.SHARED}; OPWEAVE_SHARED says where else to look"
     counts: Counter[str] = Counter()
     passed: Counter[str] = Counter()
     failures: list[tuple[str, str, str]] = []

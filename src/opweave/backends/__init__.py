@@ -263,11 +263,28 @@ class Backend(ABC):
         return narrowed
 
 
+BUILT_IN = {
+    "onnxruntime": "opweave.backends.onnxruntime:ort",
+    "webgpu": "opweave.backends.webgpu:webgpu",
+    "reference": "opweave.backends.reference:reference",
+}
+"""Opweave's own back ends: `{name: "module:attribute"}`, the preferred ones first."""
+
+
 @cache
 def discover() -> dict[str, Backend]:
-    """All back ends, by name, found through the entry point group `opweave.backends`."""
-    found = {name: value.partition(":") for name, value in sorted(entry_points("opweave.backends").items())}
-    return {name: getattr(import_module(module), attribute) for name, (module, _, attribute) in found.items()}
+    """All back ends by name, the preferred ones first; the reference comes last.
+
+    These are Opweave's own, and those that other packages declare in the entry point group `opweave.backends`. An entry
+    point with the name of one of Opweave's own is ignored.
+    """
+    references = BUILT_IN | {n: r for n, r in sorted(entry_points("opweave.backends").items()) if n not in BUILT_IN}
+    references["reference"] = references.pop("reference")
+    found: dict[str, Backend] = {}
+    for name, reference in references.items():
+        module, _, attribute = reference.partition(":")
+        found[name] = getattr(import_module(module), attribute)
+    return found
 
 
 def devices() -> list[Device]:
@@ -277,23 +294,18 @@ def devices() -> list[Device]:
     >>> ow.devices()[-1].name
     'reference'
     """
-    return [device for backend in _ordered() for device in backend.devices()]
+    return [device for backend in discover().values() for device in backend.devices()]
 
 
 def default_devices() -> list[Device]:
     """Those of the back ends that contexts may get without a name."""
-    return [device for backend in _ordered() if backend.by_default() for device in backend.devices()]
-
-
-def _ordered() -> list[Backend]:
-    order = {"onnxruntime": 0, "reference": 9}
-    return sorted(discover().values(), key=lambda backend: order.get(backend.name, 5))
+    return [device for backend in discover().values() if backend.by_default() for device in backend.devices()]
 
 
 def find_device(name: str) -> tuple[Backend, Device]:
     """The available device called `name`, or `NotSupportedError` that lists what there is."""
     known: list[Device] = []
-    for backend in _ordered():  # those that take long to list come after those that were asked for
+    for backend in discover().values():  # those that take long to list come after those that were asked for
         for device in backend.devices():
             if device.name == name:
                 if not device.available:
