@@ -7,7 +7,7 @@ LOOSE := arg-type comparison-overlap dict-item index list-item no-any-return no-
 WITHOUT_EXTRAS := test_custom.py test_custom_expressions.py test_demo.py test_expr_decompose.py test_expr_evaluate.py \
 	test_op_level.py test_package.py test_segments.py
 
-.PHONY: demo test check format docs bench clean
+.PHONY: demo test check format docs bench fuzz clean
 
 demo: $(VENV)/.demo
 	$(BIN)/opweave demo
@@ -34,6 +34,11 @@ docs: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
+
+# Hostile input, for hours: `make fuzz FUZZ='models --count 1000'` runs less of it.
+FUZZ ?= all
+fuzz: $(VENV)/.dev
+	cd tests && ../$(BIN)/python -m fuzz $(FUZZ)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,76 @@
+"""`python -m fuzz`: run campaigns, or single cases of them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib import import_module
+from pathlib import Path
+
+from fuzz import frame
+
+CAMPAIGNS = {"models": "models", "backend": "models", "nodes": "nodes"}
+"""The module that holds each campaign, as an entry of its table `CAMPAIGNS`."""
+
+_OWN_TESTS = {"misbehaving": "misbehaving"}
+
+
+def campaign(name: str) -> frame.Campaign:
+    """The campaign of that name."""
+    found: frame.Campaign = import_module(f"fuzz.{(CAMPAIGNS | _OWN_TESTS)[name]}").CAMPAIGNS[name]
+    return found
+
+
+def main() -> int:
+    """Run what the command line asks for; 1 if there are findings."""
+    parser = argparse.ArgumentParser(
+        prog="python -m fuzz",
+        description="Hostile input, in child processes of 2 GiB and 20 s a case; each finding is written to a file.",
+        epilog=f"campaigns: {', '.join(CAMPAIGNS)}",
+    )
+    parser.add_argument("campaigns", nargs="+", metavar="CAMPAIGN", choices=["all", *CAMPAIGNS, *_OWN_TESTS])
+    parser.add_argument("--seed", type=int, default=31, help="default: %(default)s")
+    parser.add_argument("--count", type=int, help="how many cases; default: all of the campaign")
+    parser.add_argument("--start", type=int, default=0, metavar="N", help="the number of the first case")
+    parser.add_argument("--short", action="store_true", help="as many as the tests run")
+    parser.add_argument("--case", type=int, metavar="N", help="run this case alone, and in this process")
+    parser.add_argument("--out", type=Path, default=Path("findings"), help="folder for findings; default: %(default)s")
+    parser.add_argument("--most", type=int, default=50, metavar="N", help="stop after so many findings")
+    parser.add_argument("--list", action="store_true", help="say what the campaigns do, and how long they are")
+    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    names = list(CAMPAIGNS) if "all" in options.campaigns else options.campaigns
+    if options.child is not None:
+        frame.serve(campaign(names[0]), options.seed, options.child)
+        return 0
+    found = False
+    for name in names:
+        chosen = campaign(name)
+        if options.list:
+            print(f"{name}: {chosen.about}; {chosen.count} cases, {chosen.short} in the tests")
+        elif options.case is not None:
+            found |= _alone(chosen, options)
+        else:
+            count = chosen.short if options.short else options.count or chosen.count
+            count = min(count, chosen.count) if options.count is None else count
+            numbers = range(options.start, options.start + count)
+            out = options.out.resolve()
+            result = frame.run(chosen, numbers, seed=options.seed, out=out, most=options.most, progress=sys.stdout)
+            found |= bool(result.findings)
+    return int(found)
+
+
+def _alone(chosen: frame.Campaign, options: argparse.Namespace) -> bool:
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="opweave-fuzz-") as name:
+        for step in (chosen.prepare, chosen.setup):
+            if step is not None:
+                step(Path(name))
+        word, what = frame.attempt(chosen, options.seed, options.case)
+    print(f"{chosen.name} {options.case}: {word}\n{what}".rstrip())
+    return bool(what)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

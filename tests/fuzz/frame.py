@@ -1,0 +1,263 @@
+"""What all campaigns share: child processes under limits, progress, and files that reproduce a finding."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import random
+import resource
+import select
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+MEMORY = 2 * 2**30
+SECONDS = 20
+TESTS = Path(__file__).resolve().parents[1]
+
+
+class Finding(Exception):  # noqa: N818  (it is what a campaign looks for)
+    """What a case found; the message says what is wrong."""
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """Cases of one kind, each made from random numbers alone.
+
+    Attributes:
+        name: what it is called on the command line.
+        about: one line for `--help`.
+        case: runs a case with random numbers of its own and its number, and returns in one word what came of it. Whatever
+            it raises is a finding.
+        count: how many cases the whole campaign has.
+        short: how many of them run in `make test`.
+        batch: how many cases a child process runs before a new one takes its place.
+        memory: the address space of a child, in bytes; None for no limit (drivers of GPUs map terabytes).
+        seconds: the processor time of a case.
+        patience: for how many seconds a case may take no processor time (it waits for a pipe or a lock, or the machine is
+            busy), before it is ended.
+        outcomes: the words that `case` may return; None for any.
+        write: writes what a case consists of into files that begin with a path, and returns them; None if the command is
+            all there is to tell.
+        prepare: called once, in the parent, with a folder for files that all children read.
+        setup: called once in each child, with that folder.
+        environment: variables of the children besides those of the parent.
+    """
+
+    name: str
+    about: str
+    case: Callable[[random.Random, int], str]
+    count: int
+    short: int
+    batch: int = 100
+    memory: int | None = MEMORY
+    seconds: int = SECONDS
+    patience: int = 120
+    outcomes: frozenset[str] | None = None
+    write: Callable[[random.Random, int, Path], list[Path]] | None = None
+    prepare: Callable[[Path], None] | None = None
+    setup: Callable[[Path], None] | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def rng(self, seed: int, number: int) -> random.Random:
+        """The random numbers of a case, the same on every machine."""
+        return random.Random(f"{self.name} {seed} {number}")
+
+
+@dataclass
+class Result:
+    """What a campaign gave: how often each outcome came, and the findings by the number of their case."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    findings: dict[int, str] = field(default_factory=dict)
+
+
+def run(
+    campaign: Campaign,
+    numbers: Iterable[int],
+    *,
+    seed: int,
+    out: Path,
+    most: int = 50,
+    progress: TextIO | None = None,
+) -> Result:
+    """Run cases of a campaign in child processes.
+
+    Args:
+        campaign: which one.
+        numbers: the numbers of the cases.
+        seed: what their random numbers are made from, besides their numbers.
+        out: the folder for the files of findings; made when there is one.
+        most: after so many findings it stops.
+        progress: where to tell how far it is.
+    """
+    pending, result = list(numbers), Result()
+    total, told = len(pending), time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="opweave-fuzz-") as name:
+        folder = Path(name)
+        if campaign.prepare is not None:
+            campaign.prepare(folder)
+        while pending and len(result.findings) < most:
+            batch = pending[: campaign.batch]
+            with _Child(campaign, seed, folder) as child:
+                for number in batch:
+                    pending.pop(0)
+                    word, what = child.ask(number)
+                    result.outcomes[word] += 1
+                    if what:
+                        result.findings[number] = what
+                        report(campaign, seed, number, what, out)
+                        _tell(progress, f"{campaign.name} {number}: {what.splitlines()[0]}")
+                    if time.monotonic() - told > 10:
+                        told = time.monotonic()
+                        _tell(progress, f"{campaign.name}: {total - len(pending)} of {total}, {_counts(result)}")
+                    if child.is_dead or len(result.findings) >= most:
+                        break
+    _tell(progress, f"{campaign.name}: {sum(result.outcomes.values())} of {total} done, {_counts(result)}")
+    return result
+
+
+def report(campaign: Campaign, seed: int, number: int, what: str, out: Path) -> Path:
+    """Write what is needed to reproduce a finding: the command, what happened, and the files of the case."""
+    out.mkdir(parents=True, exist_ok=True)
+    stem = out / f"{campaign.name}-{seed}-{number}"
+    files = []
+    if campaign.write is not None:
+        try:
+            files = campaign.write(campaign.rng(seed, number), number, stem)
+        except Exception as error:
+            what += f"\nits files could not be written: {error!r}"
+    command = f"cd {shlex.quote(str(TESTS))} && {shlex.quote(sys.executable)} -m fuzz {campaign.name}"
+    text = stem.with_suffix(".txt")
+    lines = [f"{command} --seed {seed} --case {number}", *(f"file: {path}" for path in files), "", what]
+    text.write_text("\n".join(lines) + "\n", encoding="utf-8", errors="replace")
+    return text
+
+
+class _Child:
+    """A process that runs cases, one after the other."""
+
+    def __init__(self, campaign: Campaign, seed: int, folder: Path) -> None:
+        self._campaign = campaign
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the child)
+        environment = os.environ | {"OMP_NUM_THREADS": "2"} | campaign.environment
+        environment.pop("OPWEAVE_STRICT", None)  # faults of ours must be errors of ours, as users see them
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+        command = [sys.executable, "-m", "fuzz", campaign.name, "--seed", str(seed), "--child", str(folder)]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            cwd=TESTS,
+            env=environment,
+        )
+        self.is_dead = False
+
+    def __enter__(self) -> _Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+        self._errors.close()
+
+    def ask(self, number: int) -> tuple[str, str]:
+        """What came of a case: a word, and what is wrong, if something is."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # it is dead, and the next line says how
+            self._process.stdin.write(b"%d\n" % number)
+            self._process.stdin.flush()
+        patience = self._campaign.patience
+        ready, _, _ = select.select([self._process.stdout], [], [], patience)
+        line = self._process.stdout.readline() if ready else b""
+        if line.endswith(b"\n"):
+            word, what = json.loads(line)
+            return word, what
+        if not ready:
+            self._process.send_signal(signal.SIGABRT)  # its stack is written
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(5)
+            self._process.kill()
+        code = self._process.wait()
+        self.is_dead = True
+        self._errors.seek(0)
+        errors = self._errors.read().decode(errors="replace")
+        why = f"it waited for {patience} s" if not ready else _ending(code, self._campaign.seconds)
+        return "died", f"{why}\n{errors[-6000:]}"
+
+
+def _ending(code: int, seconds: int) -> str:
+    if code == -signal.SIGXCPU:
+        return f"it took more than {seconds} s of processor time"
+    return f"the process ended: {signal.Signals(-code).name if code < 0 else f'exit status {code}'}"
+
+
+def serve(campaign: Campaign, seed: int, folder: Path) -> None:
+    """Run the cases whose numbers come from the standard input; a line of JSON for each goes to the standard output."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what engines print must not come between
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if campaign.memory is not None:
+        resource.setrlimit(resource.RLIMIT_AS, (campaign.memory, campaign.memory))
+    faulthandler.enable()
+    faulthandler.register(signal.SIGXCPU, chain=True)
+    if campaign.setup is not None:
+        campaign.setup(folder)
+    for line in sys.stdin:
+        print(json.dumps(attempt(campaign, seed, int(line))), file=answers, flush=True)
+
+
+def attempt(campaign: Campaign, seed: int, number: int) -> tuple[str, str]:
+    """Run one case in this process, under its limit of processor time."""
+    used = time.process_time()
+    limit = int(used) + campaign.seconds + 1
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (limit if hard < 0 else min(limit, hard), hard))
+    try:
+        word = campaign.case(campaign.rng(seed, number), number)
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        return "finding", _described(error)
+    if campaign.outcomes is not None and word not in campaign.outcomes:
+        return "finding", f"it gave {word!r}"
+    return word, ""
+
+
+def _described(error: BaseException) -> str:
+    try:
+        first = str(error) if isinstance(error, Finding) else f"{type(error).__name__}: {error}"
+        return f"{first[:2000]}\n{''.join(traceback.format_exception(error))[-8000:]}"
+    except Exception as other:  # a message that cannot be formatted is what some campaigns look for
+        return f"{type(error).__name__}, whose message raises {other!r}"
+
+
+def _counts(result: Result) -> str:
+    counts = ", ".join(f"{word} {count}" for word, count in result.outcomes.most_common())
+    return f"{len(result.findings)} findings ({counts})"
+
+
+def _tell(progress: Any, text: str) -> None:
+    if progress is not None:
+        print(text[:300], file=progress, flush=True)
