@@ -8,10 +8,10 @@ Field numbers are those of onnx.proto3.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from struct import pack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from . import kernels
 
 if TYPE_CHECKING:
     from ...graph import Desc, Graph, Node
+
+T = TypeVar("T")
 
 OPSET = 21
 """The ONNX operator set that models are written in; the engine's optimiser knows its forms best."""
@@ -183,6 +185,7 @@ class Emitter:
         self._inline: set[str] = set()
         self._values: dict[Any, Value] = {}
         self._bools: dict[str, Value] = {}
+        self._answers: dict[Callable[[Graph], Any], Any] = {}
         self._inputs: list[bytes] = []
         self._count = 0
 
@@ -236,6 +239,13 @@ class Emitter:
         known = tuple(shape) if shape is not None else None
         values = [self.cast(Value(name, computed, known), result_type) for name in made]
         return values[0] if outputs == 1 else values
+
+    def about(self, question: Callable[[Graph], T]) -> T:
+        """What `question` finds out about the graph; it is asked once an emitter, however many nodes want to know."""
+        if question not in self._answers:
+            self._answers[question] = question(self.graph)
+        answer: T = self._answers[question]
+        return answer
 
     def constant(self, value: Any, data_type: str = "int64") -> Value:
         """A constant made by a rule (axes, shapes, scalars); equal ones are stored once."""
@@ -317,9 +327,12 @@ class Emitter:
             proto += b"".join(field(2, renamed.get(name, name)) for name in node.outputs)
             proto += field(3, node.name) + field(4, node.op_type) + node.attributes
             body += field(1, proto + field(7, node.domain) if node.domain else proto)
+        # The engine refuses an external initializer that no node reads, and rules read constants that no node needs.
+        read = {name for node in nodes for name in node.inputs}
+        constants = {name: array for name, array in self.constants.items() if name in read}
         by_reference: dict[str, np.ndarray] = {}
-        files = memory.mapped_files() if self.constants.keys() - self._inline else []
-        for name, array in self.constants.items():
+        files = memory.mapped_files() if constants.keys() - self._inline else []
+        for name, array in constants.items():
             proto = b"".join(field(1, size) for size in array.shape)
             proto += field(2, ONNX_TYPES[array.dtype.name]) + field(8, name)
             if name in self._inline:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from ....graph import Node
+from ....graph import Graph
 from ....ops import movement as ops
 from ....ops.pooling import average_pool2d, l2_pool2d, max_pool2d
 from .. import ort
@@ -24,16 +25,20 @@ def _(ctx: Emitter, input: Value, new_shape: Sequence[int]) -> Value:
     return input if input.dims == tuple(new_shape) else ctx.emit("Expand", input, ctx.constant(new_shape))
 
 
-def _merged_wrongly(node: Node, widest: int) -> bool:
-    """Whether the engine's optimiser may spoil a node by merging into it a Pad that comes before.
+def _widest_safe_padding(graph: Graph) -> float:
+    """The most padding that the engine's optimiser may merge into a pooling of `graph` and still compute the same.
 
     It merges zeros around the input of a MaxPool into its padding, which is -inf; and into that of an AveragePool more than
     its kernel takes, which is less than a window. It leaves a Pad that names its axes alone:
     https://github.com/microsoft/onnxruntime/blob/v1.23.0/onnxruntime/core/optimizer/pad_fusion.cc
     """
-    if node.op in (average_pool2d, l2_pool2d):
-        return widest >= min(node.attributes["window_dimensions"])
-    return node.op is max_pool2d
+    widest = math.inf
+    for node in graph.nodes:
+        if node.op is max_pool2d:
+            return -1
+        if node.op in (average_pool2d, l2_pool2d):
+            widest = min(widest, *(size - 1 for size in node.attributes["window_dimensions"]))
+    return widest
 
 
 @ort.lower(ops.pad)
@@ -50,7 +55,7 @@ def _(
     fill = ctx.scalar(value, input) if mode == "constant" else None
     pads = ctx.constant([*beginning_padding, *ending_padding])
     widest = max([*beginning_padding, *ending_padding])
-    axes = ctx.constant(range(input.rank)) if any(_merged_wrongly(node, widest) for node in ctx.graph.nodes) else None
+    axes = ctx.constant(range(input.rank)) if widest > ctx.about(_widest_safe_padding) else None
     return ctx.emit("Pad", input, pads, fill, axes, mode="reflect" if mode == "reflection" else mode)
 
 
