@@ -28,9 +28,9 @@ def _gru(hidden: int, biases: bool) -> Build:
 
     def build(builder: ow.MLGraphBuilder) -> dict[str, ow.MLOperand]:
         x = builder.input("x", "float32", [2, 3, 8])
-        constants = [builder.constant(a) for a in (w, r, b, c)]
-        given = {"bias": constants[2], "recurrent_bias": constants[3]} if biases else {}
-        last, sequence = builder.gru(x, *constants[:2], 2, hidden, layout="rzn", return_sequence=True, **given)
+        weights = builder.constant(w), builder.constant(r)
+        given = {"bias": builder.constant(b), "recurrent_bias": builder.constant(c)} if biases else {}
+        last, sequence = builder.gru(x, weights[0], weights[1], 2, hidden, layout="rzn", return_sequence=True, **given)
         return {"last": last, "sequence": sequence}
 
     return build
@@ -42,10 +42,9 @@ def _lstm(hidden: int) -> Build:
 
     def build(builder: ow.MLGraphBuilder) -> dict[str, ow.MLOperand]:
         x = builder.input("x", "float32", [2, 3, 8])
-        constants = [builder.constant(a) for a in (w, r, b, c)]
-        hidden_state, cell = builder.lstm(
-            x, *constants[:2], 2, hidden, layout="ifgo", bias=constants[2], recurrent_bias=constants[3]
-        )
+        weights = builder.constant(w), builder.constant(r)
+        biases = {"bias": builder.constant(b), "recurrent_bias": builder.constant(c)}
+        hidden_state, cell = builder.lstm(x, weights[0], weights[1], 2, hidden, layout="ifgo", **biases)
         return {"hidden": hidden_state, "cell": cell}
 
     return build
