@@ -189,6 +189,7 @@ def bench(
     import onnxruntime
     from rich.progress import Progress
 
+    from ..backends.onnxruntime.native import NativeSession
     from ..backends.onnxruntime.sessions import ENGINE_ERRORS
 
     session = _session(model, fix_shapes, device)
@@ -197,7 +198,7 @@ def bench(
     options.log_severity_level = 4
     runs: dict[str, Any] = {"Opweave": lambda: session.run(None, feed)}
     try:
-        engine = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+        engine = NativeSession(str(model), options, providers=["CPUExecutionProvider"])
         runs["ONNX Runtime"] = lambda: engine.run(None, feed)
         mine, other = (function() for function in runs.values())
     except ENGINE_ERRORS as error:

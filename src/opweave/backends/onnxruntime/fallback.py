@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from mmap import mmap
@@ -21,7 +20,9 @@ from ...shapes import OtherShapes
 from .. import PowerPreference
 from . import opsets
 from .emit import INLINE_BYTES
+from .native import NativeSession
 from .sessions import CPU, ENGINE_ERRORS, session_options
+from .values import from_engine, is_plain, to_engine
 
 T = TypeVar("T")
 
@@ -56,7 +57,7 @@ class FallbackSession:
         in_files = any(isinstance(memory.owner(array), mmap) for array in constants.values())
         files = memory.mapped_files() if in_files else []
         for name, array in constants.items():
-            if array.nbytes <= INLINE_BYTES or not _is_plain(array):
+            if array.nbytes <= INLINE_BYTES or not is_plain(array):
                 proto.graph.initializer.append(numpy_helper.from_array(array, name))
                 continue
             tensor = TensorProto(name=name, dims=array.shape, data_location=TensorProto.EXTERNAL)
@@ -80,9 +81,7 @@ class FallbackSession:
         what = ", ".join(dict.fromkeys(node.op_type for node in proto.graph.node))
         try:
             opsets.lower(proto)
-            self._session = onnxruntime.InferenceSession(
-                proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-            )
+            self._session = NativeSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
         except ENGINE_ERRORS as error:
             raise OperationError(f"ONNX Runtime does not take {what}: {error}") from error
         self._what = what
@@ -116,7 +115,7 @@ class FallbackSession:
 
     def _run_bound(self, inputs: Mapping[str, np.ndarray], known: Mapping[str, np.ndarray]) -> dict[str, Any]:
         binding = engine.SessionIOBinding(self._session._sess)
-        held = {slot: _to_engine(inputs[slot]) for slot in self._inputs.values()}  # the binding holds addresses only
+        held = {slot: to_engine(inputs[slot]) for slot in self._inputs.values()}  # the binding holds addresses only
         for name, slot in self._inputs.items():
             binding.bind_ortvalue_input(name, held[slot])
         for name, slot in self._outputs.items():
@@ -126,7 +125,7 @@ class FallbackSession:
                 binding.bind_output(name, CPU)
         self._session._sess.run_with_iobinding(binding, None)
         found = zip(self._outputs.values(), binding.get_outputs(), strict=True)
-        return {slot: _from_engine(value) for slot, value in found if slot not in known}
+        return {slot: from_engine(value) for slot, value in found if slot not in known}
 
     def _check_shapes(self, inputs: Mapping[str, np.ndarray], known: Mapping[str, np.ndarray]) -> None:
         """After a failure: whether the engine had found its results, and only no room for them."""
@@ -144,47 +143,6 @@ class FallbackSession:
 def _compare_shapes(found: Mapping[str, Any], known: Mapping[str, np.ndarray]) -> None:
     if others := [slot for slot, target in known.items() if found[slot].shape != target.shape]:
         raise OtherShapes(others)
-
-
-def _is_plain(array: np.ndarray) -> bool:
-    """Whether NumPy itself knows the data type: bfloat16, float8, int4 and the like come from ml_dtypes."""
-    return array.dtype.isbuiltin == 1 and array.dtype.kind in "fiub"
-
-
-def _to_engine(array: np.ndarray) -> Any:
-    """The engine's tensor for an array; it shares the memory of plain types, which are all that models are made of."""
-    if _is_plain(array):
-        return engine.OrtValue.ortvalue_from_numpy(array, CPU)
-    tensor = numpy_helper.from_array(array)
-    value = engine.OrtValue.ortvalue_from_shape_and_onnx_type(array.shape, tensor.data_type, CPU)
-    ctypes.memmove(value.data_ptr(), tensor.raw_data, len(tensor.raw_data))
-    memory.copies.add(len(tensor.raw_data), "data types that NumPy does not have")
-    return value
-
-
-def _from_engine(value: Any) -> np.ndarray:
-    """A view of the engine's tensor, which the wrapper keeps alive; a copy of types that NumPy does not have."""
-    wrapper = onnxruntime.OrtValue(value)
-    plain = wrapper.data_type() in _PLAIN
-    if plain:
-        array: np.ndarray = wrapper.numpy()
-        return array
-    data = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
-    memory.copies.add(len(data), "data types that NumPy does not have")
-    tensor = TensorProto(dims=value.shape(), data_type=value.element_type(), raw_data=data)
-    return numpy_helper.to_array(tensor)
-
-
-_PLAIN = frozenset(
-    f"tensor({name})"
-    for name in (
-        "float",
-        "double",
-        "float16",
-        "bool",
-        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
-    )
-)
 
 
 def type_of(name: str) -> onnx.TypeProto:
@@ -210,7 +168,7 @@ def evaluate(proto: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> Sequence
     options = session_options("default")
     try:
         opsets.lower(proto)
-        session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session = NativeSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
         found: list[Any] = session.run(None, dict(feed))
     except _FAILURES:
         return None

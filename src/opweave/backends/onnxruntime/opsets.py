@@ -32,8 +32,7 @@ def newest_ir() -> int:
 
 
 def _takes(opset: int, ir: int = 8) -> bool:
-    import onnxruntime
-
+    from .native import NativeSession
     from .sessions import ENGINE_ERRORS, session_options
 
     value = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
@@ -42,7 +41,7 @@ def _takes(opset: int, ir: int = 8) -> bool:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir)
     options = session_options("default")
     try:
-        onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        NativeSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except ENGINE_ERRORS:
         return False
     return True

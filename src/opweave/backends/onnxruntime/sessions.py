@@ -16,6 +16,7 @@ from ...graph import Desc, Graph, Node
 from ...passes.legalise import legalise
 from .. import How, Measured, Placement, PowerPreference
 from .emit import Emitter, Value
+from .native import NativeSession
 
 if TYPE_CHECKING:
     from . import OnnxRuntime
@@ -66,7 +67,7 @@ def compile(
             # ... and for its kernels: without this they get a copy; what the optimiser has replaced is not affected.
             for name, value in values.items():
                 options.add_initializer(name, value)
-        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        session = NativeSession(model, options, providers=["CPUExecutionProvider"])
     except ENGINE_ERRORS as error:
         raise OperationError(f"ONNX Runtime does not take the graph: {error}") from error
     placed = _placements(graph, how, device)
@@ -140,7 +141,7 @@ class Session:
 
     def __init__(
         self,
-        session: onnxruntime.InferenceSession,
+        session: NativeSession,
         inputs: list[str],
         outputs: list[str],
         weights: Mapping[str, Any],

@@ -1,0 +1,55 @@
+"""Arrays as tensors of ONNX Runtime, and back."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from onnx import TensorProto, numpy_helper
+from onnxruntime.capi import onnxruntime_pybind11_state as engine
+
+from ... import memory
+from .sessions import CPU
+
+
+def is_plain(array: np.ndarray) -> bool:
+    """Whether NumPy itself knows the data type: bfloat16, float8, int4 and the like come from ml_dtypes."""
+    return array.dtype.isbuiltin == 1 and array.dtype.kind in "fiub"
+
+
+def to_engine(array: np.ndarray) -> Any:
+    """The engine's tensor for an array; it shares the memory of plain types, which are all that models are made of."""
+    if is_plain(array):
+        return engine.OrtValue.ortvalue_from_numpy(array, CPU)
+    tensor = numpy_helper.from_array(array)
+    value = engine.OrtValue.ortvalue_from_shape_and_onnx_type(array.shape, tensor.data_type, CPU)
+    ctypes.memmove(value.data_ptr(), tensor.raw_data, len(tensor.raw_data))
+    memory.copies.add(len(tensor.raw_data), "data types that NumPy does not have")
+    return value
+
+
+def from_engine(value: Any) -> np.ndarray:
+    """A view of the engine's tensor, which the wrapper keeps alive; a copy of types that NumPy does not have."""
+    wrapper = onnxruntime.OrtValue(value)
+    plain = wrapper.data_type() in _PLAIN
+    if plain:
+        array: np.ndarray = wrapper.numpy()
+        return array
+    data = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
+    memory.copies.add(len(data), "data types that NumPy does not have")
+    tensor = TensorProto(dims=value.shape(), data_type=value.element_type(), raw_data=data)
+    return numpy_helper.to_array(tensor)
+
+
+_PLAIN = frozenset(
+    f"tensor({name})"
+    for name in (
+        "float",
+        "double",
+        "float16",
+        "bool",
+        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+    )
+)
