@@ -7,7 +7,7 @@ LOOSE := arg-type comparison-overlap dict-item index list-item no-any-return no-
 WITHOUT_EXTRAS := test_custom.py test_custom_expressions.py test_demo.py test_expr_decompose.py test_expr_evaluate.py \
 	test_op_level.py test_package.py test_segments.py
 
-.PHONY: demo test check format docs bench fuzz clean
+.PHONY: demo test test-torch check format docs bench fuzz clean
 
 demo: $(VENV)/.demo
 	$(BIN)/opweave demo
@@ -16,6 +16,11 @@ test: check
 	$(BIN)/python -m pytest -n auto --dist worksteal
 # Once more as it is for those who have not installed the extras.
 	cd tests && ../$(BIN)/python -m pytest -p without_extras -n auto --dist worksteal $(WITHOUT_EXTRAS)
+
+# PyTorch has an environment and a process of its own: its wheels can take gigabytes, and importing Triton in a process where
+# Mesa has loaded its LLVM ends it.
+test-torch: $(VENV)-torch/.installed
+	$(VENV)-torch/bin/python -m pytest tests/pytorch
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
@@ -41,7 +46,7 @@ fuzz: $(VENV)/.dev
 	cd tests && ../$(BIN)/python -m fuzz $(FUZZ)
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-torch .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -54,3 +59,8 @@ $(VENV)/.demo: $(BIN)/python pyproject.toml
 $(VENV)/.dev: $(BIN)/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@ $(VENV)/.demo
+
+$(VENV)-torch/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-torch
+	$(VENV)-torch/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[torch]'
+	touch $@

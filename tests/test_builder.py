@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from foreign import Foreign
 
 import opweave as ow
 from opweave.ops import Operations
@@ -46,7 +46,7 @@ def value_of(builder: ow.MLGraphBuilder, constant: ow.MLOperand) -> np.ndarray:
         (("int64", float("-inf")), np.int64(-(2**63))),
         ((np.arange(6, dtype="int8").reshape(2, 3),), np.arange(6, dtype="int8").reshape(2, 3)),
         ((np.arange(6, dtype="int8").reshape(2, 3).T,), np.arange(6, dtype="int8").reshape(2, 3).T),
-        ((torch.tensor([[1.0], [2.0]]),), np.float32([[1], [2]])),
+        ((Foreign(np.float32([[1], [2]])),), np.float32([[1], [2]])),
         ((np.float32(3),), np.float32(3)),
     ],
 )

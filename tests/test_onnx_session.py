@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-import torch
+from foreign import Foreign
 from onnx import TensorProto, helper, numpy_helper
 
 import opweave as ow
@@ -131,11 +131,6 @@ def test_outputs_come_in_the_order_they_are_asked_for() -> None:
         (None, {"x": X, "y": Y[:, :2]}, "input 'y' must have shape ['batch', 3], got [2, 2]"),
         (None, {"x": X, "y": Y[0]}, "input 'y' must have shape ['batch', 3], got [3]"),
         (None, {"x": X, "y": Y[:1]}, "the dimension 'batch' is 2 in input 'x', and 1 in input 'y'"),
-        (
-            None,
-            {"x": X, "y": torch.zeros(2, 3, dtype=torch.bfloat16)},
-            "input 'y' must be an array or a buffer, got Tensor",
-        ),
         (None, {"x": X, "y": np.ma.masked_array(Y, Y > 0)}, "input 'y' must not be masked"),
     ],
 )
@@ -468,7 +463,7 @@ def test_bool_in_and_out() -> None:
     assert (a.dtype, a.tolist(), z.tolist()) == (np.dtype(bool), [False, True, False], [4, 2, 6])
     text = message(lambda: s.run(None, {"x": x.view(np.uint8), "p": p, "q": q}))
     assert text == "input 'x' must be tensor(bool), got an array of uint8"
-    assert s.run(["a"], {"x": torch.tensor(x), "p": p, "q": q})[0].tolist() == [False, True, False]
+    assert s.run(["a"], {"x": Foreign(x), "p": p, "q": q})[0].tolist() == [False, True, False]
 
 
 def test_bool_travels_in_uint8_tensors() -> None:
@@ -541,15 +536,11 @@ def test_values_of_unknown_shape_pass_between_segments() -> None:
 # Tensors and other libraries -----------------------------------------------------------------------------------------
 
 
-def test_torch_tensors_are_read_in_place_and_results_can_be_torch() -> None:
+def test_arrays_of_other_libraries_are_read_in_place() -> None:
     s = session(sum_model())
-    x, y = torch.tensor(X), torch.tensor(Y)
-    (z,), copies = copies_of(lambda: s.run(None, {"x": x, "y": y}))
-    assert torch.equal(torch.utils.dlpack.from_dlpack(z), torch.relu(x + y))
+    (z,), copies = copies_of(lambda: s.run(None, {"x": Foreign(X), "y": Foreign(Y)}))
+    np.testing.assert_array_equal(z, np.maximum(X + Y, 0))
     assert copies == {}
-    z = torch.empty(2, 3)
-    s.run(None, {"x": x, "y": y}, out={"z": z.numpy()})
-    assert torch.equal(z, torch.relu(x + y))
 
 
 def test_tensors_in_and_out_without_a_copy() -> None:

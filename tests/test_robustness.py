@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import opweave as ow
 
@@ -63,7 +62,7 @@ def test_outputs_may_not_be_the_graphs_weights(context: ow.MLContext) -> None:
 
 def test_out_is_written_itself_or_refused(context: ow.MLContext) -> None:
     tensor = context.tensor_from(np.arange(4, dtype="float32").reshape(2, 2))
-    strided = torch.zeros(2, 2).T.contiguous().T
+    strided = np.zeros((2, 2), "float32").T
     with pytest.raises(ow.ValidationError, match="out must be C-contiguous"):
         context.read_tensor(tensor, out=strided)
     with pytest.raises(ow.ValidationError, match="out must be an array, got the scalar"):
@@ -318,7 +317,7 @@ def test_numbers_that_are_none(context: ow.MLContext, value: Any) -> None:
         builder.elu(x, alpha=value)
 
 
-@pytest.mark.parametrize("value", [np.float16(0.5), np.array(0.5), torch.tensor(0.5), Fraction(1, 2), Decimal("0.5")])
+@pytest.mark.parametrize("value", [np.float16(0.5), np.array(0.5), Fraction(1, 2), Decimal("0.5")])
 def test_numbers_of_every_kind(context: ow.MLContext, value: Any) -> None:
     builder = ow.MLGraphBuilder(context)
     x = builder.input("x", "float32", [2])

@@ -208,9 +208,9 @@ def compared(data: Data, repeat: int, expected: np.ndarray, tf32: bool) -> GpuLi
         run()
         torch.cuda.synchronize()
         walls.append(time.perf_counter() - start)
-    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     for _ in range(repeat):
-        torch.cuda._sleep(2_000_000)  # type: ignore[no-untyped-call]  # so that the device does not wait for Python
+        torch.cuda._sleep(2_000_000)  # so that the device does not wait for Python
         before.record()
         for _ in range(many):
             run()

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import opweave as ow
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed; `make test-torch` installs it")
 
 STEPS, BATCHES, INPUTS, HIDDEN = 7, 3, 5, 4
 TORCH_LAYOUTS = {"gru": "rzn", "lstm": "ifgo"}
