@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import opweave as ow
-from opweave import support
+from opweave import backends, support
 from opweave.backends import discover
 from opweave.cli import app
 from opweave.ops import Operations
@@ -36,6 +36,13 @@ def test_devices_are_listed() -> None:
     assert "cpu" in text
     assert "reference" in text
     assert "ONNX Runtime" in text
+
+
+def test_hints_name_extras_in_brackets(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = backends.Device("gpu", "gpu", "webgpu", "any GPU :smile:", False, "pip install 'opweave[webgpu]'")
+    monkeypatch.setattr(backends, "devices", lambda: [missing])
+    text = run("devices")
+    assert "any GPU :smile:: pip install 'opweave[webgpu]'" in text
 
 
 def test_doctor_reports_versions_and_extras() -> None:

@@ -132,6 +132,19 @@ def test_info_tells_what_falls_back_and_why(run, pair: Path, tmp_path: Path) -> 
     assert "nothing falls back" not in text
 
 
+def test_names_of_models_are_shown_as_they_are(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    name = "[red]x[/red] :boom:"
+    nodes = [helper.make_node("Relu", [name], ["[bold]"]), helper.make_node("Neg", ["[bold]"], ["\x1b[31my"])]
+    path = write(tmp_path / "[b]m.onnx", nodes, {name: (TensorProto.FLOAT, ["[i]", 3])}, ["\x1b[31my"])
+    text = run("info", path)
+    assert name in text
+    assert "[[i], 3]" in text
+    assert "\\x1b[31my" in text
+    assert "\x1b" not in text
+    assert name in run("run", path, code=1)
+    assert "\\x1b[31my" in run("run", path, "-i", "random")
+
+
 def test_bench_measures_both(run, pair: Path) -> None:  # type: ignore[no-untyped-def]
     text = run("bench", pair, "--seconds", "0.05")
     for words in ("Opweave ", "ONNX Runtime", "p99", "times as long", "difference between their outputs: 0"):
@@ -147,6 +160,17 @@ def test_convert_writes_what_another_engine_takes(run, pair: Path, tmp_path: Pat
     feed = {"x": np.float32([[-1, 0, 2], [3, -4, 5]]), "n": np.array([1, 2, 3])}
     session = onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
     np.testing.assert_array_equal(session.run(None, feed)[0], [[1, 2, 5], [4, 2, 8]])
+
+
+def test_convert_takes_files_as_cp_does(run, pair: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    out, folder = tmp_path / "out.onnx", tmp_path / "folder"
+    folder.mkdir()
+    run("convert", pair, out, "--fix-shapes", "batch=2")
+    run("convert", pair, folder, "--fix-shapes", "batch=2")
+    run("convert", pair, "-o", tmp_path / "option.onnx", "--fix-shapes", "batch=2")
+    assert out.read_bytes() == (folder / "pair.onnx").read_bytes() == (tmp_path / "option.onnx").read_bytes()
+    assert "is given nowhere" in run("convert", pair, code=2)
+    assert "is given twice" in run("convert", pair, out, "-o", out, code=2)
 
 
 def test_errors_are_one_line_and_verbose_shows_more(run, pair: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from rich.text import Text
+
 from ..errors import MLError
 from . import models as models, system as system  # the commands register themselves
 from .common import Settings, app as app, errors
@@ -17,11 +19,5 @@ def main() -> None:
         if Settings.verbose:
             errors.print_exception()
         text = " ".join(str(error).split())
-        errors.print(f"[red]error:[/red] {_plain(text)}", highlight=False, soft_wrap=True)
+        errors.print(Text("error:", "red"), text, soft_wrap=True)
         sys.exit(1)
-
-
-def _plain(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)

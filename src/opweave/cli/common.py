@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 app = typer.Typer(
     help="WebNN for Python: neural networks on the engines of this machine.",
@@ -14,8 +16,25 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_show_locals=False,
 )
-console = Console()
-errors = Console(stderr=True)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+class PlainConsole(Console):
+    """A console that prints strings as they are: names of models and nodes may hold brackets, emoji codes, escape sequences.
+
+    What has a style is a `rich.text.Text`. This holds for the cells of tables, too.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """A string as rich prints it; control characters are shown by their code."""
+        return super().render_str(_CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text), **options)
+
+
+console = PlainConsole()
+errors = PlainConsole(stderr=True)
 
 
 class Settings:

@@ -96,15 +96,15 @@ def run(
             table.add_row(name, str(array.dtype), str(list(array.shape)), *numbers)
         else:
             table.add_row(name, type(array).__name__, str(list(np.shape(array))) if hasattr(array, "shape") else "")
-    console.print(table, highlight=False)
+    console.print(table)
     if labels is not None:
         first = results[names[0]]
         for label, probability in best(first, labels, top):
-            console.print(f"{probability:7.2%}  {label}", highlight=False, markup=False, soft_wrap=True)
+            console.print(f"{probability:7.2%}  {label}", soft_wrap=True)
     if output is not None:
         save_arrays(output, results)
-        console.print(f"wrote {output}", highlight=False, markup=False, soft_wrap=True)
-    console.print(f"{seconds * 1e3:.1f} ms on {session.context.device.name}", highlight=False)
+        console.print(f"wrote {output}", soft_wrap=True)
+    console.print(f"{seconds * 1e3:.1f} ms on {session.context.device.name}")
 
 
 @app.command()
@@ -136,40 +136,38 @@ def info(
     summary.add_row("made by", producer)
     summary.add_row("operator sets", opsets)
     summary.add_row("parameters", f"{count:,} in {counted(len(weights), 'tensor')}")
-    console.print(summary, highlight=False)
+    console.print(summary)
     table = Table("", "name", "type", "shape", box=None, header_style="bold")
     for what, arguments in (("input", session.get_inputs()), ("output", session.get_outputs())):
         for argument in arguments:
             shape = ", ".join("?" if size is None else str(size) for size in argument.shape)
-            table.add_row(what, argument.name, argument.type, f"\\[{shape}]")
-    console.print(table, highlight=False)
+            table.add_row(what, argument.name, argument.type, f"[{shape}]")
+    console.print(table)
 
     plan = session._plan({a.name: assumed_shape(a) if a.element_type else None for a in session._inputs})
     where = {"webnn": f"WebNN on {session.context.device.name}", "fallback": "ONNX Runtime (fallback)"}
     operators = Counter(step.node.op_type for step in plan.trace.steps if step.kind != "folded")
     folded = sum(step.kind == "folded" for step in plan.trace.steps)
-    console.print("\n[bold]operators[/bold]")
-    console.print("  " + ", ".join(f"{name} {number}" for name, number in operators.most_common()), highlight=False)
+    console.print("\noperators", style="bold")
+    console.print("  " + ", ".join(f"{name} {number}" for name, number in operators.most_common()))
     if folded:
-        console.print(f"  {counted(folded, 'node')} more, computed when the model is compiled", highlight=False)
-    console.print("\n[bold]what runs where[/bold]")
+        console.print(f"  {counted(folded, 'node')} more, computed when the model is compiled")
+    console.print("\nwhat runs where", style="bold")
     for number, segment in enumerate(plan.segments):
-        console.print(
-            f"  segment {number}: {counted(len(segment.steps), 'node')}, {where[segment.kind]}", highlight=False
-        )
+        console.print(f"  segment {number}: {counted(len(segment.steps), 'node')}, {where[segment.kind]}")
         if segment.kind == "fallback":
             reasons = Counter((step.node.op_type, step.reason) for step in segment.steps)
             for (name, reason), times in reasons.items():
-                console.print(f"    {times} x {name}: {reason}", highlight=False, markup=False, soft_wrap=True)
+                console.print(f"    {times} x {name}: {reason}", soft_wrap=True)
     if all(segment.kind == "webnn" for segment in plan.segments):
-        console.print("  nothing falls back", highlight=False)
+        console.print("  nothing falls back")
     if draw is not None:
         from ..runtime.drawing import render, save
         from .drawing import plan_picture
 
         names = [[argument.name for argument in arguments] for arguments in (session._inputs, session._outputs)]
         save(render(plan_picture(plan, *names), model.name), draw)
-        console.print(f"wrote {draw}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"wrote {draw}", soft_wrap=True)
 
 
 @app.command()
@@ -204,7 +202,7 @@ def bench(
     except ENGINE_ERRORS as error:
         if "ONNX Runtime" in runs:
             raise OperationError(f"ONNX Runtime failed: {error}") from error
-        console.print(f"ONNX Runtime does not take the model: {error}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"ONNX Runtime does not take the model: {error}", soft_wrap=True)
         mine = other = runs["Opweave"]()
     times: dict[str, list[float]] = {name: [] for name in runs}
     with Progress(console=console, transient=True) as progress:
@@ -222,20 +220,23 @@ def bench(
     for name, measured in times.items():
         cells = [f"{value * 1e3:.3f} ms" for value in (*np.percentile(measured, [50, 90, 99]), min(measured))]
         table.add_row(name, *cells, f"{1 / np.mean(measured):.1f}")
-    console.print(table, highlight=False)
+    console.print(table)
     if "ONNX Runtime" in times:
         ratio = np.median(times["Opweave"]) / np.median(times["ONNX Runtime"])
-        console.print(f"Opweave takes {ratio:.2f} times as long as ONNX Runtime", highlight=False)
+        console.print(f"Opweave takes {ratio:.2f} times as long as ONNX Runtime")
         pairs = [(a, b) for a, b in zip(mine, other, strict=True) if isinstance(a, np.ndarray) and a.dtype.kind == "f"]
         if pairs:
             largest = max(float(np.abs(a.astype(np.float64) - b).max(initial=0)) for a, b in pairs)
-            console.print(f"largest difference between their outputs: {largest:.2g}", highlight=False)
+            console.print(f"largest difference between their outputs: {largest:.2g}")
 
 
 @app.command()
 def convert(
     model: ModelFile,
-    output: Annotated[Path, typer.Option("-o", "--output", help="The .onnx file to write.")],
+    target: Annotated[
+        Path | None, typer.Argument(metavar="[OUTPUT]", help="The .onnx file to write, or a folder for it.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="The same, as an option.")] = None,
     fix_shapes: Sizes = None,
     verbose: Verbose = False,
 ) -> None:
@@ -243,6 +244,13 @@ def convert(
     from ..onnx import load, save
     from .inputs import sizes
 
+    if (target is None) == (output is None):
+        given = "twice" if output is not None else "nowhere"
+        raise typer.BadParameter(f"the file to write is given {given}: opweave convert {model.name} OUTPUT.onnx")
+    output = output or target
+    assert output is not None
+    if output.is_dir():
+        output /= model.name
     graph = load(model, fix_shapes=sizes(fix_shapes or []))
     save(graph, output)
-    console.print(f"wrote {output}: {graph!r}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"wrote {output}: {graph!r}", soft_wrap=True)

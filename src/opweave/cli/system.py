@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from .. import __version__
 from .common import Verbose, app, console, errors
@@ -32,7 +33,7 @@ def _missing(extra: str) -> list[str]:
 
 def _show_version(value: bool) -> None:
     if value:
-        console.print(f"opweave {__version__}", highlight=False)
+        console.print(f"opweave {__version__}")
         raise typer.Exit
 
 
@@ -69,13 +70,13 @@ def devices() -> None:
 
     table = Table("device", "kind", "back end", "what it is", box=None, header_style="bold")
     for device in backends.devices():
-        what = device.description if device.available else f"[dim]{device.description}: {device.hint}[/dim]"
+        what = device.description if device.available else Text(f"{device.description}: {device.hint}", "dim")
         table.add_row(device.name, device.kind, device.backend, what)
     console.print(table)
-    console.print("\ncreate_context(device=…) takes these names.", highlight=False)
+    console.print("\ncreate_context(device=…) takes these names.")
     unavailable = [device for device in backends.devices() if not device.available]
     if not unavailable:
-        console.print("There is no extra that would add a device on this machine.", highlight=False)
+        console.print("There is no extra that would add a device on this machine.")
 
 
 @app.command()
@@ -99,11 +100,12 @@ def ops(
         raise typer.BadParameter(f"there is no operation {unknown[0]!r}{hint}")
     backends = discover()
     signs = {
-        "native": "[green]●[/green]",
-        "composed": "[yellow]◐[/yellow]",
-        "decomposed": "[blue]○[/blue]",
-        None: "[red]✗[/red]",
+        "native": Text("●", "green"),
+        "composed": Text("◐", "yellow"),
+        "decomposed": Text("○", "blue"),
+        None: Text("✗", "red"),
     }
+    absent = Text("·", "dim")
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("operation", no_wrap=True)
     table.add_column("", no_wrap=True)
@@ -115,21 +117,21 @@ def ops(
     for name in names or listing:
         row = support(listing[name], backends)
         if row.core or not core:
-            cells = [" ".join(signs[how[t]] if t in how else "[dim]·[/dim]" for t in ANY) for how in row.how.values()]
+            cells = [Text(" ").join(signs[how[t]] if t in how else absent for t in ANY) for how in row.how.values()]
             table.add_row(name, "◆" if row.core else "", *cells)
     console.print(table)
-    legend = {
-        "◆": "core: the others decompose into these",
-        signs["native"]: "one kernel of the engine",
-        signs["composed"]: "several kernels",
-        signs["decomposed"]: "decomposed",
-        signs[None]: "not there",
-        "[dim]·[/dim]": "not a data type of the operation",
-    }
+    legend = (
+        (Text("◆"), "core: the others decompose into these"),
+        (signs["native"], "one kernel of the engine"),
+        (signs["composed"], "several kernels"),
+        (signs["decomposed"], "decomposed"),
+        (signs[None], "not there"),
+        (absent, "not a data type of the operation"),
+    )
     console.print()
-    for sign, meaning in legend.items():
-        console.print(f"{sign} {meaning}", highlight=False)
-    console.print("f: float, i: int, u: uint; below them, their bits", highlight=False)
+    for sign, meaning in legend:
+        console.print(sign, meaning)
+    console.print("f: float, i: int, u: uint; below them, their bits")
 
 
 @app.command()
@@ -145,22 +147,24 @@ def doctor() -> None:
     for package in ("numpy", "onnxruntime", "onnx", "ml_dtypes"):
         table.add_row(package, _version(package))
     for extra, (_, what) in EXTRAS.items():
-        missing = _missing(extra)
-        state = f"[yellow]missing[/yellow]: pip install 'opweave\\[{extra}]'" if missing else "[green]installed[/green]"
-        table.add_row(f"extra {extra}", f"{state} ({what})")
+        if _missing(extra):
+            state = Text.assemble(("missing", "yellow"), f": pip install 'opweave[{extra}]' ({what})")
+        else:
+            state = Text.assemble(("installed", "green"), f" ({what})")
+        table.add_row(f"extra {extra}", state)
     available = [device for device in backends.devices() if device.available]
-    table.add_row("devices", ", ".join(device.name for device in available) or "[red]none[/red]")
-    console.print(table, highlight=False)
+    table.add_row("devices", ", ".join(device.name for device in available) or Text("none", "red"))
+    console.print(table)
     if not any(device.backend != "reference" for device in available):
-        errors.print("[red]There is no engine to run graphs on: pip install --force-reinstall onnxruntime[/red]")
+        errors.print("There is no engine to run graphs on: pip install --force-reinstall onnxruntime", style="red")
         raise typer.Exit(1)
 
 
-def _version(package: str) -> str:
+def _version(package: str) -> Text:
     try:
-        return metadata.version(package)
+        return Text(metadata.version(package))
     except metadata.PackageNotFoundError:
-        return f"[red]missing[/red]: pip install {package}"
+        return Text.assemble(("missing", "red"), f": pip install {package}")
 
 
 def _cpu_features() -> list[str]:
