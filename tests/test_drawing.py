@@ -218,6 +218,27 @@ def test_a_destroyed_graph_is_not_drawn() -> None:
     assert "destroyed" in graph._repr_html_()
 
 
+def test_files_say_their_size_in_a_way_that_every_viewer_knows(tmp_path: Path) -> None:
+    """CairoSVG, for one, takes `height:auto` for 0."""
+    path = tmp_path / "graph.svg"
+    mixed().draw(path)
+    root = ElementTree.parse(path).getroot()
+    _, _, width, height = map(float, root.attrib["viewBox"].split())
+    assert (float(root.attrib["width"]), float(root.attrib["height"])) == (width, height)
+    assert "style" not in root.attrib
+    assert "height:auto" not in path.read_text(encoding="utf-8")
+
+
+def test_notebooks_show_the_drawing_and_not_its_text(tmp_path: Path) -> None:
+    graph = mixed()
+    drawing = graph.draw(tmp_path / "graph.svg")
+    assert len(repr(drawing)) < 80
+    assert repr(drawing).startswith("<Drawing ")
+    assert drawing.startswith("<svg ")
+    assert parsed(drawing._repr_html_()).attrib["style"] == "max-width:100%;height:auto"
+    assert graph._repr_html_() == drawing._repr_html_()
+
+
 def test_it_needs_nothing_from_elsewhere() -> None:
     drawing = mixed().draw()
     assert "prefers-color-scheme:dark" in drawing

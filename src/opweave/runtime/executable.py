@@ -25,6 +25,7 @@ from . import adopted
 if TYPE_CHECKING:
     from ..backends import Binding, Executable, Placement
     from ..context import MLContext
+    from .drawing import Drawing
     from .profile import Profile
 
 MAX_BINDINGS = 64
@@ -133,14 +134,14 @@ class MLGraph:
 
         return profile(self, inputs, outputs, repeat, detail)
 
-    def draw(self, path: str | Path | None = None) -> str:
+    def draw(self, path: str | Path | None = None) -> Drawing:
         """Draw the graph from inputs to outputs, with what runs which part of it.
 
         Args:
             path: an .svg file to write the drawing into; None for none.
 
         Returns:
-            The drawing, as SVG. Notebooks show it for the graph itself.
+            The drawing: a string of SVG that notebooks show, as they do for the graph itself.
 
         Raises:
             InvalidStateError: the graph is destroyed, or the context lost.
@@ -160,7 +161,7 @@ class MLGraph:
     def _repr_html_(self) -> str:
         from html import escape
 
-        return f"<pre>{escape(repr(self))}</pre>" if self.destroyed else self.draw()
+        return f"<pre>{escape(repr(self))}</pre>" if self.destroyed else self.draw()._repr_html_()
 
     def check_alive(self) -> Executable:
         """The executable; `InvalidStateError` once the graph is destroyed or its context lost."""

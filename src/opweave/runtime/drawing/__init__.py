@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,15 +17,33 @@ if TYPE_CHECKING:
     from ...backends import Executable
 
 
-def draw(graph: Graph, executable: Executable) -> str:
+class Drawing(str):
+    """The text of an SVG file. Notebooks show the drawing, and `repr` is short.
+
+    >>> Drawing('<svg width="80" height="20"></svg>')
+    <Drawing 80 x 20, 34 characters of SVG>
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        size = re.search(r'width="(\d+)" height="(\d+)"', self)
+        return f"<Drawing {f'{size[1]} x {size[2]}, ' if size else ''}{len(self):,} characters of SVG>"
+
+    def _repr_html_(self) -> str:
+        # Not part of the file: other viewers than browsers take height:auto for a height of 0.
+        return self.replace("<svg ", '<svg style="max-width:100%;height:auto" ', 1)
+
+
+def draw(graph: Graph, executable: Executable) -> Drawing:
     """The drawing of a user's graph."""
     inputs, outputs = ", ".join(graph.inputs), ", ".join(graph.outputs)
     return render(picture(graph, executable), f"graph from {inputs} to {outputs}")
 
 
-def render(picture: Picture, title: str) -> str:
+def render(picture: Picture, title: str) -> Drawing:
     """The drawing of a picture; large ones are condensed first."""
-    return svg(condense(picture), title)
+    return Drawing(svg(condense(picture), title))
 
 
 def save(drawing: str, path: str | Path) -> None:
@@ -39,4 +58,4 @@ def save(drawing: str, path: str | Path) -> None:
         file.write(drawing.encode())
 
 
-__all__ = ["draw", "render", "save"]
+__all__ = ["Drawing", "draw", "render", "save"]

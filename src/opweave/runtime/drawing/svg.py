@@ -200,7 +200,7 @@ class _Writer:
         width, height = f"{self.width:.0f}", f"{self.height:.0f}"
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" class="ow-graph" role="img" width="{width}" height="{height}" '
-            f'viewBox="0 0 {width} {height}" style="max-width:100%;height:auto">',
+            f'viewBox="0 0 {width} {height}">',
             f"<title>{clean(self.title)}</title><style>{STYLE}</style>",
             f'<rect class="back" width="{width}" height="{height}" rx="8"/>',
             *(self._lane(*lane) for lane in self.lanes),
