@@ -136,6 +136,7 @@ def test_tables_for_people_and_numbers_for_tools() -> None:
     assert numbers["steps"][1]["title"] == "doubled '<b>'"
     assert numbers["copies"] == [{"reason": "an output under another name", "count": 1, "bytes": 4 * N}]
     assert numbers["overhead"] == profile.overhead
+    assert repr(profile) == str(profile)  # what a prompt shows
     html = profile._repr_html_()
     assert "doubled &#x27;&lt;b&gt;&#x27;" in html
     assert html.count("<tr>") == 1 + len(profile.steps)

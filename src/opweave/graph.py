@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from . import dtypes
 from .dtypes import DataType
@@ -298,6 +298,12 @@ class MLOperand(Operators):
         if op is None or not hasattr(op, "operands") or op.positional[0] in op.sequences:
             return None
         return op  # type: ignore[no-any-return]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
+        raise ValidationError(
+            f"an operand has no values while the graph is being built, got {self!r}; "
+            "context.compute(graph, inputs) gives arrays, and operations are methods of the builder: builder.sin(x)"
+        )
 
     def __bool__(self) -> bool:
         raise ValidationError("an operand has no value while the graph is being built; use builder.where to choose")

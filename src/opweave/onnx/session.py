@@ -18,6 +18,7 @@ from ..names import counted
 from ..runtime.executable import Locks, check_names
 from ..shapes import OtherShapes
 from ..tensor import MLTensor
+from . import summary
 from .arguments import Argument, NodeArg, check_named_dimensions
 from .booleans import as_stored
 from .messages import ValueInfoProto
@@ -104,6 +105,12 @@ class InferenceSession:
             trace = self._trace(shapes, {})
             if not trace.deciding:
                 self._compile(tuple(shapes.items()), trace)
+
+    def __repr__(self) -> str:
+        return summary.line(self)
+
+    def _repr_html_(self) -> str:
+        return summary.html(self)
 
     @property
     def context(self) -> MLContext:

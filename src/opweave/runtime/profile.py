@@ -68,9 +68,9 @@ class CopyProfile:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Profile:
-    """What `MLGraph.profile` measured; `print` shows it as a table.
+    """What `MLGraph.profile` measured; a prompt, `print` and notebooks show it as a table.
 
     Attributes:
         device: the device of the graph.
@@ -113,6 +113,9 @@ class Profile:
         for step, made in zip(self.steps, result["steps"], strict=True):
             made["bandwidth"] = step.bandwidth
         return {**result, "parts": self.parts, "overhead": self.overhead}
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         head = ("", "step", "runs as", "median", "min", "share", "read", "written", "GB/s")
