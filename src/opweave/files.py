@@ -18,20 +18,17 @@ def written(path: str | Path) -> Iterator[BinaryIO]:
     Raises:
         DataError: the file cannot be written.
     """
-    from tempfile import mkstemp
-
     target = Path(path)
     try:
         # Beside the target: a file is moved within its file system only.
-        descriptor, name = mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        name = str(target.parent / f".{target.name}.{os.urandom(8).hex()}")
+        # The process's umask decides who may read it, as for every new file; asking for the umask would change it.
+        descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)  # mkstemp makes files that nobody else can read
         os.replace(name, target)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None

@@ -17,7 +17,7 @@ from ...errors import OperationError
 from ...graph import Desc
 from ..evaluate import check_arrays, overlap
 from ..ir import Call, Const, Expr, Index, Load, Output, Program, Reduce, Source, walk
-from . import objects
+from . import cache, objects
 from .fusion import fused
 from .mathematics import hl
 from .nest import Nest, buffer_type
@@ -145,7 +145,7 @@ class _Part:
         name = f"opweave_{fingerprint(program)[:32]}"
         objects.runtime()
         key = hashlib.sha256(f"{fingerprint(program)} {objects.target()} {objects.version()}".encode()).hexdigest()
-        data = objects.kept(key, lambda: self._compiled(name))
+        data = cache.kept(key, lambda: self._compiled(name))
         self.library = objects.Library(objects.separated(data))
         self.entries = [_Entry(self.library.address(f"{name}_{k}_argv")) for k in range(len(self.stages))]
 

@@ -1,18 +1,18 @@
-"""Compiled objects: kept on disk, and loaded into this process.
+"""Compiled objects, loaded into this process.
 
-Halide compiles ahead of time, into object files without its runtime; these are kept in a directory, and LLVM's loader
+Halide compiles ahead of time, into object files without its runtime; these are kept on disk (`cache`), and LLVM's loader
 (llvmlite) links them. They share one runtime, an object file too, which has the threads and the handler of errors.
-Files of the directory may be deleted at any time, and several processes may use it at once.
 """
 
 from __future__ import annotations
 
 import atexit
 import ctypes
+import errno
 import hashlib
 import os
 import re
-import sys
+import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
@@ -20,50 +20,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ...errors import DataError, import_extra
-from ...files import written
+from ...errors import OperationError, import_extra
+from .cache import kept
 from .mathematics import hl
 
 llvm = import_extra("llvmlite.binding", "halide", "loading compiled expressions")
 
-_MAGIC = b"opweave object 1\n"
-
-
-def directory() -> Path:
-    """Where objects are kept: `$OPWEAVE_CACHE`, or `opweave` in the user's directory for caches."""
-    chosen = os.environ.get("OPWEAVE_CACHE")
-    if chosen:
-        return Path(chosen)
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "opweave" / "cache"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "opweave"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "opweave"
-
-
-def kept(key: str, make: Callable[[], bytes]) -> bytes:
-    """The object of a key: from disk, or made and written there.
-
-    A file that is not whole is made anew; one that cannot be written is done without.
-    """
-    path = directory() / f"{key}.o"
-    try:
-        content = path.read_bytes()
-        if content.startswith(_MAGIC):
-            digest, data = content[len(_MAGIC) : len(_MAGIC) + 32], content[len(_MAGIC) + 32 :]
-            if hashlib.sha256(key.encode() + data).digest() == digest:
-                return data
-    except OSError:
-        pass
-    data = make()
-    try:
-        # Nobody else may write there: what is found is run.
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with written(path) as file:
-            file.write(_MAGIC + hashlib.sha256(key.encode() + data).digest() + data)
-    except (OSError, DataError):
-        pass
-    return data
+MAX_WRITTEN_BYTES = 2**26
+"""Room for one file that Halide writes: it ends the process where a write fails, so the room is looked for before."""
 
 
 def joined(files: Sequence[bytes]) -> bytes:
@@ -94,11 +58,38 @@ def version() -> str:
 
 
 def temporary_bytes(write: Callable[[str], object]) -> bytes:
-    """What `write(path)` writes into a file."""
-    with tempfile.TemporaryDirectory(prefix="opweave-") as folder:
-        path = Path(folder) / "object.o"
-        write(str(path))
-        return path.read_bytes()
+    """What `write(path)` writes into a file.
+
+    Raises:
+        OperationError: there is no room for it.
+    """
+    try:
+        _check_file_sizes()
+        if hasattr(os, "memfd_create"):  # memory that has a path
+            descriptor = os.memfd_create("opweave")
+            with os.fdopen(descriptor, "rb") as file:
+                write(f"/proc/self/fd/{descriptor}")
+                return file.read()
+        with tempfile.TemporaryDirectory(prefix="opweave-") as folder:
+            free = shutil.disk_usage(folder).free
+            if free < MAX_WRITTEN_BYTES:
+                raise OSError(errno.ENOSPC, f"{folder} has {free:,} bytes left, and {MAX_WRITTEN_BYTES:,} are wanted")
+            path = Path(folder) / "object.o"
+            write(str(path))
+            return path.read_bytes()
+    except OSError as error:
+        raise OperationError(f"no room for compiled code: {error.strerror or error}") from None
+
+
+def _check_file_sizes() -> None:
+    """Refuse a process whose files are limited (`ulimit -f`): the limit holds for files in memory too."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limits
+        return
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if limit != resource.RLIM_INFINITY and limit < MAX_WRITTEN_BYTES:
+        raise OSError(errno.EFBIG, f"files are limited to {limit:,} bytes, and {MAX_WRITTEN_BYTES:,} are wanted")
 
 
 @cache
