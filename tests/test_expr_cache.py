@@ -20,7 +20,8 @@ pytest.importorskip("llvmlite", reason="needs the extra halide")
 
 from opweave.errors import OperationError
 from opweave.expr import trace
-from opweave.expr.halide import compile, objects
+from opweave.expr.halide import compile
+from opweave.expr.halide.cache import kept
 from opweave.files import written
 from opweave.graph import Desc
 
@@ -50,7 +51,7 @@ def keep(key: str, value: bytes = b"made") -> tuple[bytes, bool]:
         made.append(1)
         return value
 
-    return objects.kept(key, make), bool(made)
+    return kept(key, make), bool(made)
 
 
 def test_entries_are_found_again(folder: Path) -> None:
@@ -229,7 +230,7 @@ def test_no_room_for_compiled_code_is_an_error(folder: Path, monkeypatch: pytest
     program = trace(lambda x: x * 7 + 11, "full", [Desc("float32", (17,))])
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     try:
-        with pytest.raises(OperationError, match="no room for compiled code: .*limited to 1,000 bytes"):
+        with pytest.raises(OperationError, match=r"no room for compiled code: .*limited to 1,000 bytes"):
             compile(program)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))

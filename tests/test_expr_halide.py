@@ -30,7 +30,8 @@ from opweave.graph import Desc
 pytest.importorskip("halide", reason="needs the extra halide")
 pytest.importorskip("llvmlite", reason="needs the extra halide")
 
-from opweave.expr.halide import cache, compile, compiler, mathematics, objects, set_threads, threads
+from opweave.expr.halide import compile, compiler, mathematics, objects, set_threads, threads
+from opweave.expr.halide.cache import directory
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -371,7 +372,7 @@ def test_powers_are_accurate_everywhere() -> None:
 @pytest.mark.parametrize("native", [True, False])
 def test_all_halves(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("opweave.expr.halide.nest.has_half", lambda target: native)
-    monkeypatch.setenv("OPWEAVE_CACHE", f"{cache.directory()}/native-{native}")
+    monkeypatch.setenv("OPWEAVE_CACHE", f"{directory()}/native-{native}")
     halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
     (wide,) = run(lambda x: ex.cast(x, "float32"), halves)
     assert np.array_equal(wide, halves.astype(np.float32), equal_nan=True)
