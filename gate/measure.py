@@ -1,0 +1,152 @@
+"""What the gate measures of one model, in a process of its own; the last line that it prints is JSON.
+
+`python -m gate.measure run ENGINE MODEL PACKAGES FOLDER` runs a model at all its shapes in one engine, writes the results
+into the folder, and reports peak memory and threads. It loads nothing that this engine does not need.
+
+`python -m gate.measure times MODEL PACKAGES` runs both engines in turns, and reports the times of each pair of calls.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import catalog
+
+ROUNDS = 3
+"""How often each shape is run while memory is measured: a session may compile shapes that recur, and keep what it compiled."""
+
+SETTLE_SECONDS = 0.5
+"""The pause after each round, in which shapes are compiled in the background."""
+
+PAUSE_SECONDS = 0.02
+"""The pause before each timed call: threads of the engine that ran before are still spinning, on the same processors."""
+
+FRESH_SESSIONS = 3
+"""How many pairs of new sessions the times of new shapes come from."""
+
+PAIRS = 15
+"""How many pairs of calls the ratio of steady times comes from."""
+
+SECONDS = 8.0
+"""After this long, slow models get no more new sessions, and no more pairs than `FEWEST_PAIRS`."""
+
+FEWEST_PAIRS = 5
+
+BURST_SECONDS = 0.03
+"""How long calls of a small model are repeated for one measurement."""
+
+Run = Callable[[dict[str, np.ndarray]], list[Any]]
+
+
+def opweave(path: Path) -> tuple[Run, dict[str, str]]:
+    """A function that runs the model in Opweave, and the types of the inputs."""
+    import opweave as ow
+
+    # On the processor, whatever else there is: that is what the other engine runs on.
+    session = ow.InferenceSession(path, context=ow.ml.create_context(device="cpu"))
+    return lambda feed: session.run(None, feed), {i.name: i.type for i in session.get_inputs()}
+
+
+def onnxruntime(path: Path) -> tuple[Run, dict[str, str]]:
+    """The same in ONNX Runtime, as its users do it."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return lambda feed: session.run(None, feed), {i.name: i.type for i in session.get_inputs()}
+
+
+ENGINES: Mapping[str, Callable[[Path], tuple[Run, dict[str, str]]]] = {"opweave": opweave, "onnxruntime": onnxruntime}
+
+
+def status(field: str) -> int:
+    """A number from what Linux says about this process: "VmHWM" (peak memory in KiB) or "Threads"."""
+    with open("/proc/self/status") as file:
+        (line,) = (line for line in file if line.startswith(f"{field}:"))
+    return int(line.split()[1])
+
+
+def run(engine: str, entry: catalog.Entry, packages: Path, folder: Path) -> dict[str, Any]:
+    """Run all shapes in one engine. Results of the first call and of the last are kept: they may come by different ways."""
+    threads = 0
+    with entry.path(packages) as path:
+        start = time.perf_counter()
+        call, types = ENGINES[engine](path)
+        load = time.perf_counter() - start
+        feeds = entry.feeds(types)
+        for turn in range(ROUNDS):
+            for k, feed in enumerate(feeds):
+                results = call(feed)
+                threads = max(threads, status("Threads"))
+                if turn in (0, ROUNDS - 1):
+                    for n, result in enumerate(results):
+                        np.save(folder / f"{min(turn, 1)}-{k}-{n}.npy", result)
+            time.sleep(SETTLE_SECONDS)
+        threads = max(threads, status("Threads"))
+    return {"load": load, "peak_mib": status("VmHWM") / 1024, "threads": threads}
+
+
+def times(entry: catalog.Entry, packages: Path) -> dict[str, Any]:
+    """Times of both engines.
+
+    Returns:
+        "steady": pairs (ours, theirs) of seconds a call at the first shape.
+        "new": for each fresh pair of sessions, such pairs for the first call of each shape but the first one.
+    """
+    new: list[list[list[float]]] = []
+    start = time.perf_counter()
+    with entry.path(packages) as path:
+        while len(new) < FRESH_SESSIONS and (not new or time.perf_counter() - start < SECONDS):
+            calls, types = zip(*(load(path) for load in ENGINES.values()), strict=True)
+            feeds = entry.feeds(types[1])
+            for call in calls:
+                call(feeds[0])
+            new.append([[timed(call, feed, 1) for call in calls] for feed in feeds[1:]])
+        feed = feeds[0]
+        for call in calls:
+            for _ in range(3):
+                call(feed)
+            time.sleep(SETTLE_SECONDS)
+        once = min(timed(calls[1], feed, 1) for _ in range(3))
+        count = max(1, round(BURST_SECONDS / once))
+        steady: list[list[float]] = []
+        start = time.perf_counter()
+        for turn in range(PAIRS):
+            if turn >= FEWEST_PAIRS and time.perf_counter() - start > SECONDS:
+                break
+            pair = [0.0, 0.0]
+            for k in (0, 1) if turn % 2 else (1, 0):  # the first of a pair finds colder caches
+                pair[k] = timed(calls[k], feed, count)
+            steady.append(pair)
+    return {"steady": steady, "new": new}
+
+
+def timed(call: Run, feed: dict[str, np.ndarray], count: int) -> float:
+    """Seconds a call, after a pause."""
+    time.sleep(PAUSE_SECONDS)
+    start = time.perf_counter()
+    for _ in range(count):
+        call(feed)
+    return (time.perf_counter() - start) / count
+
+
+def main(what: str, *args: str) -> None:
+    if what == "run":
+        engine, name, packages, folder = args
+        found = run(engine, catalog.entry(name), Path(packages), Path(folder))
+    else:
+        name, packages = args
+        found = times(catalog.entry(name), Path(packages))
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,126 @@
+"""What a model must hold to pass the gate, and what was measured of it."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+TOLERANCE = 2e-3
+"""The largest difference from ONNX Runtime's results, relative to the largest element of an output."""
+
+MEMORY_RATIO = 1.5
+STEADY_RATIO = 1.05
+NEW_SHAPES_RATIO = 1.5
+NEW_SHAPE_RATIO = 3.0
+THREADS = len(os.sched_getaffinity(0)) + 8
+
+
+@dataclass
+class Verdict:
+    """What was measured of a model.
+
+    Attributes:
+        name: the model.
+        difference: the largest difference from ONNX Runtime's results, relative; NaN where they cannot be compared.
+        load: seconds to load it, (Opweave's, ONNX Runtime's).
+        memory: peak memory of the process at all shapes in MiB, likewise.
+        threads: the most threads of the process, likewise.
+        steady: milliseconds a call at the first shape, likewise; None where times were not measured.
+        steady_ratio: the lower quartile and the median of the ratios of pairs.
+        new: the ratio of the times of the first call at each new shape.
+        faults: the limits that it exceeds, or why it does not run.
+    """
+
+    name: str
+    difference: float = float("nan")
+    load: tuple[float, float] | None = None
+    memory: tuple[float, float] | None = None
+    threads: tuple[int, int] | None = None
+    steady: tuple[float, float] | None = None
+    steady_ratio: tuple[float, float] | None = None
+    new: list[float] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+    def judge_runs(self, ours: dict[str, Any], theirs: dict[str, Any], folders: tuple[Path, Path]) -> None:
+        """Take in what the runs of both engines report and wrote."""
+        self.load = ours["load"], theirs["load"]
+        self.memory = ours["peak_mib"], theirs["peak_mib"]
+        self.threads = ours["threads"], theirs["threads"]
+        self.difference = compare_folders(*folders)
+        if not self.difference <= TOLERANCE:
+            self.faults.append(f"results differ by {self.difference:.2g}")
+        if self.memory[0] > MEMORY_RATIO * self.memory[1]:
+            self.faults.append(f"memory {self.memory[0] / self.memory[1]:.2f}x")
+        if self.threads[0] > THREADS:
+            self.faults.append(f"{self.threads[0]} threads")
+
+    def judge_times(self, found: dict[str, Any]) -> None:
+        """Take in the times of pairs of calls."""
+        steady = np.array(found["steady"])
+        self.steady = float(np.median(steady[:, 0]) * 1e3), float(np.median(steady[:, 1]) * 1e3)
+        low, middle = np.percentile(steady[:, 0] / steady[:, 1], [25, 50])
+        self.steady_ratio = float(low), float(middle)
+        if low > STEADY_RATIO:
+            self.faults.append(f"steady {middle:.2f}x")
+        new = np.array(found["new"])  # sessions, shapes, engines
+        if new.size:
+            self.new = [float(ratio) for ratio in np.median(new[:, :, 0], axis=0) / np.median(new[:, :, 1], axis=0)]
+            if statistics.median(self.new) > NEW_SHAPES_RATIO:
+                self.faults.append(f"new shapes {statistics.median(self.new):.2f}x")
+            if max(self.new) > NEW_SHAPE_RATIO:
+                self.faults.append(f"a new shape {max(self.new):.2f}x")
+
+    def cells(self) -> list[str]:
+        """What a table says, see `HEADER`."""
+
+        def ratio(pair: tuple[float, float] | None, form: str, unit: str) -> str:
+            return "" if pair is None else f"{pair[0] / pair[1]:.2f}x ({pair[0]:{form}} {unit})"
+
+        steady = "" if self.steady is None or self.steady_ratio is None else f"{self.steady_ratio[1]:.2f}x"
+        return [
+            self.name,
+            f"{self.difference:.1g}",
+            f"{steady} ({self.steady[0]:.3g} ms)" if self.steady else "",
+            f"{statistics.median(self.new):.2f}x, {max(self.new):.2f}x" if self.new else "",
+            ratio(self.memory, ".0f", "MiB"),
+            "" if self.threads is None else f"{self.threads[0]} ({self.threads[1]})",
+            ratio(self.load, ".2f", "s"),
+            "; ".join(self.faults) or "yes",
+        ]
+
+
+HEADER = ["model", "difference", "steady", "new shapes: median, worst", "memory", "threads", "loading", "holds"]
+
+
+def compare_folders(ours: Path, theirs: Path) -> float:
+    """The largest relative difference between results of the same names."""
+    names = sorted(path.name for path in theirs.iterdir())
+    if names != sorted(path.name for path in ours.iterdir()) or not names:
+        return float("nan")
+    return max(difference(np.load(ours / name), np.load(theirs / name)) for name in names)
+
+
+def difference(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """The largest difference of two arrays, relative to the largest element of the second; infinite if they do not compare.
+
+    >>> difference(np.array([1.0, 3.996]), np.array([1.0, 4.0])) <= 1.001e-3
+    True
+    >>> difference(np.array([1, 2]), np.array([1, 3])), difference(np.zeros(1), np.zeros(2))
+    (inf, inf)
+    """
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+        return float("inf")
+    if ours.dtype.kind != "f":
+        return 0.0 if np.array_equal(ours, theirs) else float("inf")
+    finite = np.isfinite(theirs)
+    same = np.array_equal(ours[~finite], theirs[~finite], equal_nan=True)
+    if not same or not np.isfinite(ours[finite]).all():
+        return float("inf")
+    a, b = ours[finite].astype(np.float64), theirs[finite].astype(np.float64)
+    largest = np.abs(b).max(initial=0) or 1.0
+    return float(np.abs(a - b).max(initial=0) / largest)

@@ -1,0 +1,84 @@
+"""The small models of the gate agree with ONNX Runtime; `make models` measures all of them, times and memory as well."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gate import catalog
+from gate.measure import ENGINES
+from gate.verdict import TOLERANCE, Verdict, difference
+
+ENTRIES = catalog.entries()
+SHAPES = 2
+"""How many shapes of a model are run here: the first one, and a new one."""
+
+
+@pytest.mark.parametrize("entry", [e for e in ENTRIES if e.small], ids=lambda entry: entry.name)
+def test_small_models_agree_with_onnx_runtime(entry: catalog.Entry) -> None:
+    try:
+        with entry.path(catalog.PACKAGES) as path:
+            (ours, _), (theirs, types) = (load(path) for load in ENGINES.values())
+    except FileNotFoundError as error:
+        pytest.skip(f"{error}, or python -m gate.packages --small")
+    for feed in entry.feeds(types)[:SHAPES]:
+        expected = theirs(feed)
+        for _ in range(2):  # a shape that comes again may take another way
+            found = ours(feed)
+            assert len(found) == len(expected)
+            assert all(difference(a, b) <= TOLERANCE for a, b in zip(found, expected, strict=True))
+
+
+def test_the_catalogue_has_what_tests_need() -> None:
+    assert len({entry.name for entry in ENTRIES}) == len(ENTRIES)
+    assert set(catalog.requirements(small=True)) < set(catalog.requirements(small=False))
+    for entry in ENTRIES:
+        assert len(entry.sizes) in (1, catalog.SHAPES), entry.name
+        for name, input in entry.inputs.items():
+            assert all(isinstance(size, int) or size in entry.sizes[0] for size in input.shape), (entry.name, name)
+
+
+def test_inputs_are_as_described_and_the_same_each_time() -> None:
+    entry = next(entry for entry in ENTRIES if entry.name == "Piper voice")
+    types = {"input": "tensor(int64)", "input_lengths": "tensor(int64)", "scales": "tensor(float)"}
+    feeds = entry.feeds(types)
+    assert [feed["input"].shape[1] for feed in feeds] == [feed["input_lengths"][0] for feed in feeds]
+    assert feeds[0]["scales"].tolist() == [0, 1, 0]
+    assert feeds[0]["input"].dtype == np.int64
+    assert all(np.array_equal(a, b) for a, b in zip(feeds[0].values(), entry.feeds(types)[0].values(), strict=True))
+
+
+def test_a_verdict_names_each_limit_that_is_exceeded(tmp_path) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    for folder in (ours, theirs):
+        folder.mkdir()
+    np.save(theirs / "0-0-0.npy", np.ones(3, np.float32))
+    np.save(ours / "0-0-0.npy", np.full(3, 1.01, np.float32))
+    verdict = Verdict("a model")
+    verdict.judge_runs(
+        {"load": 1.0, "peak_mib": 160.0, "threads": 500}, {"load": 1.0, "peak_mib": 100.0, "threads": 4}, (ours, theirs)
+    )
+    verdict.judge_times({"steady": [[1.2, 1.0]] * 5, "new": [[[2.0, 1.0], [4.0, 1.0], [1.9, 1.0]]]})
+    assert verdict.faults == [
+        "results differ by 0.01",
+        "memory 1.60x",
+        "500 threads",
+        "steady 1.20x",
+        "new shapes 2.00x",
+        "a new shape 4.00x",
+    ]
+    assert len(verdict.cells()) == 8
+
+
+def test_results_that_do_not_compare_are_faults(tmp_path) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    for folder in (ours, theirs):
+        folder.mkdir()
+    np.save(theirs / "0-0-0.npy", np.array([1, np.nan], np.float32))
+    verdict = Verdict("a model")
+    report = {"load": 1.0, "peak_mib": 100.0, "threads": 4}
+    verdict.judge_runs(report, report, (ours, theirs))  # nothing was written
+    assert verdict.faults == ["results differ by nan"]
+    assert difference(np.array([1.0, np.nan]), np.array([1.0, np.nan])) == 0
+    assert difference(np.array([1.0, np.nan]), np.array([1.0, 2.0])) == float("inf")
+    assert difference(np.array([1.0, 2.0]), np.array([1.0, np.nan])) == float("inf")
