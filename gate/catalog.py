@@ -29,11 +29,13 @@ class Input:
     Attributes:
         shape: integers, and names of sizes that vary.
         range: [low, high) of uniform numbers.
+        page: whether the numbers are a page instead: lines of dark strokes (low) on a light ground (high).
         values: the elements: a number, a list, or the name of a size. Without these two, numbers are normally distributed.
     """
 
     shape: list[int | str]
     range: list[float] | None = None
+    page: bool = False
     values: float | list[float] | str | None = None
 
     def array(self, type: str, sizes: Mapping[str, int], generator: np.random.Generator) -> np.ndarray:
@@ -43,7 +45,7 @@ class Input:
         shape = tuple(size if isinstance(size, int) else sizes[size] for size in self.shape)
         if self.range is not None:
             low, high = self.range
-            found: Any = generator.uniform(low, high, shape)
+            found: Any = _page(low, high, shape, generator) if self.page else generator.uniform(low, high, shape)
         elif self.values is None:
             found = generator.standard_normal(shape)
         else:
@@ -105,6 +107,18 @@ class Entry:
             {name: input.array(types[name], sizes, generator) for name, input in self.inputs.items()}
             for sizes in self.sizes
         ]
+
+
+def _page(low: float, high: float, shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
+    """Images [..., height, width] of what looks like lines of text."""
+    *_, height, width = shape
+    image = np.full((height, width), high)
+    for top in range(8, height - 24, 32):
+        for left in range(16, width - 24, 12):
+            stroke = generator.integers(0, 8, 4)
+            image[top + stroke[0] : top + 16, left + stroke[1] : left + stroke[1] + 3] = low
+            image[top + stroke[2] : top + stroke[2] + 3, left : left + 8] = low
+    return np.broadcast_to(image, shape)
 
 
 def entries() -> list[Entry]:

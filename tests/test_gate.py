@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -48,7 +50,7 @@ def test_inputs_are_as_described_and_the_same_each_time() -> None:
     assert all(np.array_equal(a, b) for a, b in zip(feeds[0].values(), entry.feeds(types)[0].values(), strict=True))
 
 
-def test_a_verdict_names_each_limit_that_is_exceeded(tmp_path) -> None:
+def test_a_verdict_names_each_limit_that_is_exceeded(tmp_path: Path) -> None:
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     for folder in (ours, theirs):
         folder.mkdir()
@@ -70,7 +72,7 @@ def test_a_verdict_names_each_limit_that_is_exceeded(tmp_path) -> None:
     assert len(verdict.cells()) == 8
 
 
-def test_results_that_do_not_compare_are_faults(tmp_path) -> None:
+def test_results_that_do_not_compare_are_faults(tmp_path: Path) -> None:
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     for folder in (ours, theirs):
         folder.mkdir()
