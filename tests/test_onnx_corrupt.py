@@ -200,7 +200,7 @@ def bad_initializer(**fields: object) -> Change:
         (bad_constant, ow.DataError, "Constant 'odd' must have one attribute, got 0"),
         (bad_initializer(dims=[-6]), ow.DataError, "the tensor 'w' has the shape [6, -6]"),
         (bad_initializer(dims=[2**40]), ow.DataError, f"the tensor 'w' must have {24 * 2**40} bytes"),
-        (bad_initializer(dims=[2**62, 2**62]), ow.DataError, f"the tensor 'w' must have {24 * 2**124} bytes"),
+        (bad_initializer(dims=[2**62, 2**62]), ow.DataError, f"the tensor 'w' has the shape [6, {2**62}, {2**62}]"),
         (bad_initializer(raw_data=b"12"), ow.DataError, "the tensor 'w' must have 24 bytes for float32[6], got 2"),
         (bad_initializer(data_type=77), ow.DataError, "the tensor 'w' has no data type that is known: 77"),
         (bad_initializer(data_type=0), ow.DataError, "the tensor 'w' has no data type that is known: 0"),
@@ -251,11 +251,14 @@ def test_broken_graphs(change: Change, error: type[ow.MLError], text: str) -> No
     [
         (
             node("MaxPool", "x", "z", kernel_shape=[1, 1], strides=[0, 1]),
-            "MaxPool '': strides must be positive, got [0, 1]",
+            "MaxPool: strides must be positive and less than 2**31, got [0, 1]",
         ),
-        (node("Conv", "x x", "z", group=0), "Conv '': group must be positive, got [0]"),
-        (node("DepthToSpace", "x", "z", blocksize=0), "DepthToSpace '': blocksize must be positive, got [0]"),
-        (node("Split", "x", "z", num_outputs=0), "Split '': num_outputs must be positive, got [0]"),
+        (node("Conv", "x x", "z", group=0), "Conv: group must be positive and less than 2**31, got 0"),
+        (
+            node("DepthToSpace", "x", "z", blocksize=0),
+            "DepthToSpace: blocksize must be positive and less than 2**31, got 0",
+        ),
+        (node("Split", "x", "z", num_outputs=0), "Split: num_outputs must be positive and less than 2**31, got 0"),
     ],
 )
 def test_zeros_to_divide_by(divided: onnx.NodeProto, text: str) -> None:
@@ -266,7 +269,7 @@ def test_zeros_to_divide_by(divided: onnx.NodeProto, text: str) -> None:
 def test_sequences_of_parts_without_elements() -> None:
     nodes = [node("SplitToSequence", "x zero", "s", axis=0), node("ConcatFromSequence", "s", "z", axis=0)]
     proto = model(nodes, [("x", FLOAT, [2, 3])], [("z", FLOAT, None)], zero=np.array(0))
-    assert message(lambda: session(proto), ow.DataError) == "SplitToSequence '': split must be positive, got 0"
+    assert message(lambda: session(proto), ow.DataError) == "SplitToSequence: split must be positive, got 0"
 
 
 def test_initializers_that_take_the_name_of_another_type() -> None:
@@ -282,7 +285,7 @@ def test_sparse_initializers() -> None:
     proto = model([node("Add", "x w", "z")], [("x", FLOAT, [4])], [("z", FLOAT, [4])])
     proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [4]))
     assert session(proto).run(None, {"x": np.zeros(4, np.float32)})[0].tolist() == [0, 5, 0, 7]
-    for dims, error in (([3], ow.DataError), ([-4], ow.DataError), ([2**50], ow.OperationError)):
+    for dims, error in (([3], ow.DataError), ([-4], ow.DataError), ([2**50], ow.DataError)):
         proto.graph.sparse_initializer[0].dims[:] = dims
         assert "the sparse tensor 'w'" in fails(proto, error)
 

@@ -14,5 +14,6 @@
 
 from .convert import load as load
 from .export import save as save
+from .limits import Limits as Limits
 from .register import register_onnx as register_onnx
 from .session import InferenceSession as InferenceSession

@@ -11,13 +11,20 @@ from ..graph import MLOperand
 from ..runtime.executable import MLGraph
 from .arguments import Argument
 from .booleans import as_stored
+from .limits import DEFAULT, Limits
 from .model import Model
 from .partition import partition
 from .registry import DATA_TYPES
 from .trace import Constant, Tensor, Tracer
 
 
-def load(model: Any, context: MLContext | None = None, *, fix_shapes: Mapping[str, int] | None = None) -> MLGraph:
+def load(
+    model: Any,
+    context: MLContext | None = None,
+    *,
+    fix_shapes: Mapping[str, int] | None = None,
+    limits: Limits = DEFAULT,
+) -> MLGraph:
     """Read an ONNX model as a WebNN graph, to dispatch it, or to `save` it as WebNN's operations.
 
     Inputs and outputs keep their names; those of bool are uint8 that hold 0 and 1. Inputs that no output depends on are left
@@ -27,13 +34,14 @@ def load(model: Any, context: MLContext | None = None, *, fix_shapes: Mapping[st
         model: the path of an `.onnx` file, the bytes of one, or an `onnx.ModelProto`.
         context: where it will run; default: a new one on the best device.
         fix_shapes: sizes of named dimensions, {"batch": 1}; a graph has no dimensions that vary.
+        limits: what the model may take while it is loaded: nodes, and bytes of results that are computed then.
 
     Raises:
-        DataError: the model cannot be read.
+        DataError: the model cannot be read, or exceeds a limit.
         ValidationError: a dimension varies.
         NotSupportedError: WebNN cannot express the model.
     """
-    read = Model.load(model)
+    read = Model.load(model, limits)
     context = context or ml.create_context()
     fixed = dict(fix_shapes or {})
     initialised = {initializer.name for initializer in read.proto.graph.initializer}

@@ -75,7 +75,13 @@ def with_numpy(node: NodeProto, arrays: Sequence[np.ndarray | None]) -> list[np.
     try:
         with np.errstate(all="ignore"):
             found = function(*arrays, **attributes)
-    except (TypeError, ValueError, IndexError) as error:  # a node that breaks the rules: the engine may judge it
+    except (
+        TypeError,
+        ValueError,
+        IndexError,
+        OverflowError,
+        MemoryError,
+    ) as error:  # a node that breaks the rules: the engine may judge it
         raise Declined from error
     results = found if isinstance(found, list) else [found]
     if len(results) != len(node.output):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import mmap
 import os
@@ -11,13 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from .. import memory
-from ..errors import DataError, NotSupportedError, OperationError
+from ..errors import DataError, NotSupportedError, require
 from .booleans import check_bool
+from .checks import MAX_RANK, check_node, count_nodes, needs_inputs, shortened, title_of, without_absent_biases
+from .limits import DEFAULT, Limits
 from .messages import (
     PLAIN,
     AttributeProto,
@@ -51,7 +54,7 @@ class _Mapped:
 
     @classmethod
     def of(cls, path: Path) -> _Mapped:
-        with path.open("rb") as file:
+        with _open_regular(path) as file:
             whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             return cls(path, memoryview(whole), _state(os.fstat(file.fileno())))
 
@@ -74,11 +77,27 @@ def _state(status: os.stat_result) -> tuple[int, ...]:
 
 
 def _contents(path: Path) -> _Mapped | memoryview:
-    """What a file holds; a large one is mapped, what is no file of the disk is read."""
-    status = path.stat()
-    if stat.S_ISREG(status.st_mode) and status.st_size >= LARGE_BYTES:
-        return _Mapped.of(path.resolve())
-    return memoryview(path.read_bytes())
+    """What a file holds; a large one is mapped."""
+    with _open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size >= LARGE_BYTES:
+            return _Mapped.of(path.resolve())
+        return memoryview(file.read())
+
+
+def _open_regular(path: Path) -> BinaryIO:
+    """Open a file of the disk; a pipe could keep its reader waiting, and a device could never end.
+
+    Raises:
+        OSError: it is none, or cannot be opened.
+    """
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    raise OSError(errno.EINVAL, "it is a pipe, a socket or a device, and only files can be read")
 
 
 @dataclass
@@ -89,6 +108,7 @@ class Model:
         proto: the model; initializers with external data hold no data.
         folder: where external data are looked for.
         opsets: the version of each operator set, by domain ("" for ONNX's own).
+        limits: what it may take while it is loaded.
         names: all names of values, those of sub-graphs included.
         surprising: the names of values that came in other shapes than ONNX's inference says.
     """
@@ -96,6 +116,7 @@ class Model:
     proto: ModelProto
     folder: Path | None = None
     opsets: dict[str, int] = field(default_factory=dict)
+    limits: Limits = DEFAULT
     names: set[str] = field(default_factory=set, repr=False)
     surprising: set[str] = field(default_factory=set, repr=False)
     _owned: bool = field(default=False, repr=False)  # whether nobody else has the proto
@@ -103,14 +124,16 @@ class Model:
     _lock: Lock = field(default_factory=Lock, repr=False)  # of the weights, while they are read
     _here: _Mapped | memoryview | None = field(default=None, repr=False)  # where weights in the model itself are
     _files: dict[Path, _Mapped] = field(default_factory=dict, repr=False)
+    _dense_bytes: int = 0  # of sparse initializers so far
 
     @classmethod
-    def load(cls, source: Any) -> Model:
+    def load(cls, source: Any, limits: Limits = DEFAULT) -> Model:
         """Read a model from a path, from bytes, or take an `onnx.ModelProto`.
 
         Raises:
-            DataError: the file cannot be read, or holds no valid ONNX model.
+            DataError: the file cannot be read, holds no valid ONNX model, or exceeds a limit.
         """
+        require(isinstance(limits, Limits), f"limits must be an opweave.onnx.Limits, got {type(limits).__name__}")
         folder, what, here = None, "the model", None
         if isinstance(source, ModelProto):
             proto = source
@@ -139,6 +162,7 @@ class Model:
                 here.forget()
         if not proto.graph.node and not proto.graph.output:
             raise DataError(f"{what}: not an ONNX model (there is no graph in it)")
+        limits.check("nodes", count_nodes(proto), f"{what}: the number of nodes, those of functions included")
         if proto.functions:
             from onnx import inliner
 
@@ -146,8 +170,9 @@ class Model:
                 proto = inliner.inline_local_functions(proto, convert_version=True)
             except Exception as error:  # it is written in C++, and raises what it likes
                 raise DataError(f"{what}: its functions cannot be put in place ({_first_line(error)})") from None
+        proto = without_absent_biases(proto)
         opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
-        model = cls(proto, folder, opsets, _owned=proto is not source, _here=here)
+        model = cls(proto, folder, opsets, limits, _owned=proto is not source, _here=here)
         model._check()
         return model
 
@@ -187,6 +212,9 @@ class Model:
         """What must hold before a walk over the nodes: named values, each made once, before it is used."""
         if not self.opsets:
             raise DataError("the model does not say which operator sets it uses (opset_import)")
+        for domain, version in self.opsets.items():
+            if domain and not 0 < version < 2**31:
+                raise NotSupportedError(f"the model uses version {version} of the operator set {domain[:200]!r}")
         opset = self.opsets.get("", 1)
         if not 1 <= opset <= KNOWN_OPSET:
             from onnx import defs
@@ -203,7 +231,13 @@ class Model:
                 raise DataError(f"two inputs have the same name: {sorted(names)}")
         if not graph.output:
             raise DataError("the model has no outputs")
-        self._check_nodes(graph, set(), "")
+        shapes = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+        for value in (*graph.input, *graph.value_info):
+            if isinstance(value.name, str) and value.type.HasField("tensor_type"):
+                dims = value.type.tensor_type.shape.dim
+                if dims and all(dim.HasField("dim_value") for dim in dims):
+                    shapes.setdefault(value.name, tuple(dim.dim_value for dim in dims))
+        self._check_nodes(graph, set(), "", shapes)
 
     def _check_value(self, value: ValueInfoProto, what: str) -> None:
         if not value.name or not isinstance(value.name, str):
@@ -219,7 +253,9 @@ class Model:
         if any(size < 0 for size in sizes):
             raise DataError(f"the input {value.name!r} has the dimensions {sizes}")
 
-    def _check_nodes(self, graph: GraphProto, outer: set[str], where: str) -> None:
+    def _check_nodes(
+        self, graph: GraphProto, outer: set[str], where: str, shapes: Mapping[str, tuple[int, ...]]
+    ) -> None:
         initialised = [i.name for i in graph.initializer] + [i.values.name for i in graph.sparse_initializer]
         if "" in initialised or len(set(initialised)) < len(initialised):
             names = sorted({name for name, count in Counter(initialised).items() if count > 1 or not name})
@@ -229,7 +265,7 @@ class Model:
         own = made - outer
         later = {name for node in graph.node for name in node.output}
         for node in graph.node:
-            title = f"{node.op_type} {node.name!r}{where}" if node.name else f"{node.op_type}{where}"
+            title = title_of(node, where)
             texts = [node.op_type, node.domain, *node.input, *node.output, *(a.name for a in node.attribute)]
             if not all(isinstance(text, str) for text in texts):  # bytes, where they are not UTF-8
                 raise DataError(f"{title} has names that are no text: {[t for t in texts if isinstance(t, bytes)]}")
@@ -239,10 +275,12 @@ class Model:
                 if name and name not in made:
                     why = "which is made only after it (the graph has a cycle, or is out of order)"
                     raise DataError(f"{title} uses {name!r}, {why if name in later else 'which nothing makes'}")
+            known = [shapes.get(name) for name in node.input] if shapes and needs_inputs(node) else ()
+            check_node(node, where, known)
             for attribute in node.attribute:
                 graphs = [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs
                 for inner in graphs:
-                    self._check_nodes(inner, made, f" inside of {title}")
+                    self._check_nodes(inner, made, f" inside of {title[:500]}", {})
             for name in node.output:
                 if name and name in own:
                     raise DataError(f"{title} makes {name!r}, which exists already")
@@ -309,8 +347,10 @@ class Model:
         fits = values.ndim == 1 and indices.shape in ((values.size,), (values.size, len(shape)))
         if not fits or indices.dtype != np.int64:
             raise DataError(f"{what}: {values.shape} values and {indices.shape} indices do not fit {list(shape)}")
-        if elements * values.itemsize > memory.physical():
-            raise OperationError(f"{what} has the shape {list(shape)}; there is no memory for it")
+        self._dense_bytes += elements * values.itemsize
+        self.limits.check(
+            "dense_bytes", self._dense_bytes, f"{what} has the shape {list(shape)}; bytes of such tensors"
+        )
         try:
             flat = indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), shape)
             array = np.zeros(elements, values.dtype)
@@ -358,9 +398,10 @@ class Model:
 
 
 def _element_count(shape: Sequence[int], what: str) -> int:
-    if any(size < 0 for size in shape):
-        raise DataError(f"{what} has the shape {list(shape)}")
-    return math.prod(shape)
+    count = -1 if len(shape) > MAX_RANK or min(shape, default=0) < 0 else math.prod(shape)
+    if not 0 <= count < 2**63:
+        raise DataError(f"{what} has the shape {shortened(shape)}")
+    return count
 
 
 def _first_line(error: Exception) -> str:

@@ -21,6 +21,7 @@ from ..tensor import MLTensor
 from . import summary
 from .arguments import Argument, NodeArg, check_named_dimensions
 from .booleans import as_stored
+from .limits import DEFAULT as DEFAULT_LIMITS, Limits
 from .messages import ValueInfoProto
 from .model import Model
 from .plan import Fallback, Plan
@@ -58,9 +59,10 @@ class InferenceSession:
         fix_shapes: sizes of named dimensions, {"batch": 1}.
         preferred_output_location: "cpu" returns arrays, "ml-tensor" tensors that stay in the context; one for all outputs,
             or one for each by name.
+        limits: what the model may take while it is loaded: nodes, and bytes of results that are computed then.
 
     Raises:
-        DataError: the model cannot be read.
+        DataError: the model cannot be read, or exceeds a limit.
         ValidationError: an argument is wrong.
         NotSupportedError: `fallback="error"`, and the model needs it.
 
@@ -75,13 +77,14 @@ class InferenceSession:
         fallback: Fallback = "auto",
         fix_shapes: Mapping[str, int] | None = None,
         preferred_output_location: Location | Mapping[str, Location] = "cpu",
+        limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         require(fallback in get_args(Fallback), f"fallback must be 'auto' or 'error', got {fallback!r}")
         require(
             context is None or isinstance(context, MLContext),
             f"context must be an MLContext, got {type(context).__name__}",
         )
-        self._model = Model.load(model)
+        self._model = Model.load(model, limits)
         self._context = context or ml.create_context()
         self._fallback: Fallback = fallback
         self._fixed = dict(fix_shapes or {})

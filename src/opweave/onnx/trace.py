@@ -20,7 +20,7 @@ from ..context import MLContext
 from ..dtypes import FLOATS
 from ..errors import DataError, MLError, NotSupportedError, OperationError, ValidationError
 from ..graph import MLOperand
-from . import fold, operators as operators  # the latter registers the converters
+from . import checks, fold, operators as operators  # the latter registers the converters
 from .booleans import as_declared, as_stored
 from .control import CONTROL, check_ends
 from .messages import (
@@ -41,9 +41,6 @@ from .registry import CONVERTERS, DATA_TYPES, Converter, NotConstant, Unsupporte
 
 FOLD_BYTES = 65536
 """Nodes on constants up to this size are computed at once: shape arithmetic, not weights."""
-
-FOLDED_BYTES = memory.physical() // 8
-"""What they may grow to (ConstantOfShape, Expand, Tile …): masks, generated weights; not all that a broken model asks for."""
 
 STRICT = "OPWEAVE_STRICT"
 """The environment variable under which faults of ours are raised, and not only told: the tests set it."""
@@ -136,6 +133,7 @@ class Tracer:
         self._shapes, self._values = shapes, values or {}
         # Nodes that have been replaced by others: these are named by its number, and a mark that no other name holds.
         self._expanded = 0
+        self._folded_bytes = 0
         self._mark = "/"
         while any(self._mark in name for name in model.names):
             self._mark += "/"
@@ -255,18 +253,29 @@ class Tracer:
         Raises:
             DataError: it is broken beyond what the engine could judge.
         """
+        title = checks.title_of(node)
         try:
-            return self._steps_of_sound(node)
+            steps = self._steps_of_sound(node)
         except (MLError, Unsupported):
             raise
+        except MemoryError:
+            raise OperationError(f"{title}: there is no memory for what it makes") from None
         except Exception as error:  # inputs that are missing, attributes of another type: there is no end of it
             self._blame(node, error)
-            raise DataError(f"{node.op_type} {node.name!r} is broken ({type(error).__name__}: {error})") from error
+            raise DataError(f"{title} is broken ({_described(error)})") from error
+        for position, name in enumerate(node.output):
+            if name and name not in self.trace.values:
+                raise DataError(f"{title} makes no output {position}, which the model calls {name[:200]!r}")
+        return steps
 
     def _steps_of_sound(self, node: NodeProto) -> list[Step]:
         values = [self.trace.values[name] if name else None for name in node.input]
-        _check_divisors(node, values)
+        arrays = [value.array if isinstance(value, Constant) else None for value in values]
+        checks.check_node(node, "", [_shape_of(value) for value in values], arrays)
         if folded := self._fold(node, values):
+            self._folded_bytes += sum(array.nbytes for array in folded)
+            what = f"{checks.title_of(node)}: the bytes of all results that are computed while the model is loaded"
+            self.model.limits.check("folded_bytes", self._folded_bytes, what)
             for name, array in zip(node.output, folded, strict=False):
                 if name:
                     self._bind(name, Constant(array))
@@ -284,11 +293,11 @@ class Tracer:
         except MLError:
             raise
         except Exception as error:  # where the node is broken, the engine says what is wrong with it
-            reason = f"{self._blame(node, error)} ({type(error).__name__}: {error})"
+            reason = f"{self._blame(node, error)} ({_described(error)})"
         else:
             return [Step(node, "webnn")]
         if CONVERTERS.get(key_of(node), _NONE).is_custom:
-            raise NotSupportedError(f"{node.op_type} {node.name!r}: {reason}")
+            raise NotSupportedError(f"{checks.title_of(node)}: {reason}")
         if steps := self._expand(node, values):
             return steps
         self._fall_back(node, values)
@@ -378,12 +387,12 @@ class Tracer:
         except fold.TooLarge:
             return None
         except fold.Declined:
-            large = self._result_bytes(node, values) > FOLDED_BYTES
+            large = self._result_bytes(node, values) > self.model.limits.folded_bytes
             return None if large else fold.with_engine(node, arrays, self.model.proto)
 
     def _constant_node(self, node: NodeProto) -> list[np.ndarray] | None:
         if len(node.attribute) != 1:
-            raise DataError(f"Constant {node.name!r} must have one attribute, got {len(node.attribute)}")
+            raise DataError(f"{checks.title_of(node)} must have one attribute, got {len(node.attribute)}")
         (attribute,) = node.attribute
         match attribute.name:
             case "value":
@@ -487,8 +496,8 @@ class Tracer:
                     tensor.ClearField("shape")
                 shape = [dim.dim_value for dim in tensor.shape.dim] if _is_static(tensor) else None
                 if shape is not None and not 0 <= math.prod(shape) <= memory.physical():
-                    title = f"{node.op_type} {node.name!r}" if node.name else node.op_type
-                    raise OperationError(f"{title}: there is no memory for its output {name!r} of shape {shape}")
+                    what = f"its output {name[:200]!r} of shape {checks.shortened(shape)}"
+                    raise OperationError(f"{checks.title_of(node)}: there is no memory for {what}")
                 self._bind(name, self._placeholder(name, type, tensor.elem_type, shape))
 
     def _schema(self, node: NodeProto) -> Any:
@@ -570,23 +579,27 @@ def _is_static(tensor: TypeProto.Tensor) -> bool:
 
 
 _GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
-_DIVISORS = frozenset({"strides", "dilations", "group", "blocksize", "num_outputs", "num_groups"})
-"""Attributes that sizes are divided by."""
 
 _NEVER_LARGER = frozenset({"NonZero", "Unique", "Compress"})
 """Operators whose results have sizes that depend on values, but are no larger than a few times the inputs."""
 
 
-def _check_divisors(node: NodeProto, values: Sequence[Value | None]) -> None:
-    """Refuse zeros that the engine divides by while it infers shapes: they end the process."""
-    for attribute in node.attribute:
-        if attribute.name in _DIVISORS:
-            given = list(attribute.ints) if attribute.type == AttributeProto.INTS else [attribute.i]
-            if min(given, default=1) < 1:
-                raise DataError(f"{node.op_type} {node.name!r}: {attribute.name} must be positive, got {given}")
-    split = values[1] if node.op_type == "SplitToSequence" and len(values) > 1 else None
-    if isinstance(split, Constant) and split.array.ndim == 0 and split.array.item() < 1:
-        raise DataError(f"SplitToSequence {node.name!r}: split must be positive, got {split.array.item()}")
+def _described(error: Exception) -> str:
+    """An error that is not ours, on one line and not without end."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # to write down what came may be what fails
+        text = "no message"
+    return f"{type(error).__name__}: {text[:300]}"
+
+
+def _shape_of(value: Value | None) -> tuple[int, ...] | None:
+    match value:
+        case Constant(array):
+            return array.shape
+        case Tensor(operand):
+            return operand.shape
+    return None
 
 
 def free_names(graph: GraphProto) -> set[str]:

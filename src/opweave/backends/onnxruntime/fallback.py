@@ -159,7 +159,8 @@ def type_of(name: str) -> onnx.TypeProto:
         case "optional":
             return helper.make_optional_type_proto(type_of(inner))
         case "tensor":
-            return helper.make_tensor_type_proto(TensorProto.DataType.Value(inner.upper()), None)
+            if inner.upper() in dict(TensorProto.DataType.items()):  # else it is one that only the engine has
+                return helper.make_tensor_type_proto(TensorProto.DataType.Value(inner.upper()), None)
     return onnx.TypeProto()
 
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 ENGINE_ERRORS: tuple[type[Exception], ...] = (
     *(value for value in vars(engine).values() if isinstance(value, type) and issubclass(value, Exception)),
     RuntimeError,
+    UnicodeDecodeError,  # its messages may quote what is no UTF-8
+    MemoryError,
 )
 
 _to_engine = engine.OrtValue.ortvalue_from_numpy
@@ -35,6 +37,10 @@ SPIN_MICROSECONDS = {True: 2000, False: 50}
 """How long threads wait for more work before they sleep: of a session that is alone, and of those that take turns. With short
 spinning, networks of many small operations are slower. The engine's own default is so long (tens of milliseconds) that the
 threads of one session take the cores from the next: on two of them, a graph that follows another took twice its time."""
+
+FOLDED_BYTES = 2**28
+"""The largest result that the engine computes from constants when it makes a session, unless it is told otherwise. Without a
+limit, a few nodes that double what they get take all memory while a model is loaded."""
 
 
 def compile(
@@ -84,6 +90,7 @@ def session_options(power_preference: PowerPreference, alone: bool = True) -> on
     """The options of all our sessions; `alone` for one that does not take turns with others."""
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", "/")
+    options.add_session_config_entry("optimization.constant_folding_max_output_size_in_bytes", str(FOLDED_BYTES))
     options.log_severity_level = 4  # its errors are raised; its warnings speak of graphs that are meant to be so
     allowed = _processors()
     if allowed < (os.cpu_count() or 1):

@@ -1,0 +1,322 @@
+"""Rules for nodes that ONNX Runtime does not check: where they are broken it ends the process, or never comes back.
+
+Whatever is given to the engine has been checked before: all nodes of a model and of its sub-graphs when it is read, and
+again when it is traced, with what is known of their inputs by then. Each rule is there for a model that did harm; the tests
+hold these models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ..errors import DataError
+from .messages import AttributeProto, ModelProto, NodeProto
+
+MAX_RANK = 1024
+"""How many axes a tensor may have. Inference of shapes makes room for as many as the input has elements that holds a shape."""
+
+MAX_DEPTH = 100
+"""How deep sub-graphs may be nested; a file of protocol buffers can hold about 30 levels."""
+
+_INT32 = 2**31 - 1
+
+_VARIADIC = {
+    **dict.fromkeys(("Concat", "Einsum", "Max", "Mean", "Min", "SequenceConstruct", "Sum"), 0),
+    "Loop": 2,
+    "Scan": 1,  # before operator set 9, the first one is optional
+    "SequenceMap": 1,
+}
+"""Operators of ONNX that take any number of inputs, and the first position that may not be absent."""
+
+_SHAPES = {
+    "AffineGrid": (1,),
+    "CenterCropPad": (1,),
+    "Col2Im": (1, 2),
+    "ConstantOfShape": (0,),
+    "Expand": (1,),
+    "MaxUnpool": (2,),
+    "Pad": (1, 3),
+    "Reshape": (1,),
+    "Resize": (2, 3),
+    "Slice": (1, 2, 3, 4),
+    "Squeeze": (1,),
+    "Tile": (1,),
+    "Unsqueeze": (1,),
+    "Upsample": (1,),
+    **{
+        f"Reduce{name}": (1,)
+        for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+    },
+}
+"""Inputs that hold a number for each axis."""
+
+_POSITIVE = frozenset(
+    {"blocksize", "dilations", "group", "kv_num_heads", "num_groups", "num_outputs", "q_num_heads", "strides"}
+)
+"""Attributes that sizes are divided by."""
+
+
+class _Node:
+    """A node, and what is known of its inputs."""
+
+    def __init__(
+        self,
+        node: NodeProto,
+        shapes: Sequence[tuple[int, ...] | None],
+        values: Sequence[np.ndarray | None],
+    ) -> None:
+        self.proto = node
+        self.attributes = {attribute.name: attribute for attribute in node.attribute}
+        self._shapes, self._values = shapes, values
+
+    def integer(self, name: str, default: int) -> int:
+        """An attribute that is one."""
+        attribute = self.attributes.get(name)
+        return default if attribute is None else attribute.i
+
+    def integers(self, name: str) -> list[int]:
+        """An attribute that is a list of them; empty if it is absent."""
+        attribute = self.attributes.get(name)
+        return [] if attribute is None else list(attribute.ints)
+
+    def number(self, name: str, default: float) -> float:
+        """An attribute that is one."""
+        attribute = self.attributes.get(name)
+        return default if attribute is None else attribute.f
+
+    def shape(self, position: int) -> tuple[int, ...] | None:
+        """That of an input, None where it is not known."""
+        return self._shapes[position] if position < len(self._shapes) else None
+
+    def value(self, position: int) -> np.ndarray | None:
+        """That of an input, None where it is not known."""
+        return self._values[position] if position < len(self._values) else None
+
+
+Rule = Callable[[_Node], str]
+"""What is wrong with a node: the rule and what came; empty for nothing."""
+
+
+def check_node(
+    node: NodeProto,
+    where: str = "",
+    shapes: Sequence[tuple[int, ...] | None] = (),
+    values: Sequence[np.ndarray | None] = (),
+) -> None:
+    """Refuse a node that would do harm in ONNX Runtime.
+
+    Args:
+        node: the node.
+        where: what ends its title in messages (" inside of If 'choice'").
+        shapes: of its inputs by position, as far as they are known.
+        values: likewise, those of constants.
+
+    Raises:
+        DataError: it breaks a rule.
+    """
+    is_onnx = node.domain in ("", "ai.onnx")
+    for attribute in node.attribute:
+        if attribute.name in _POSITIVE:
+            given = list(attribute.ints) if attribute.type == AttributeProto.INTS else [attribute.i]
+            if min(given, default=1) < 1 or max(given, default=1) > _INT32:
+                shown = given[0] if attribute.type != AttributeProto.INTS else shortened(given)
+                _refuse(node, where, f"{attribute.name} must be positive and less than 2**31, got {shown}")
+    if not is_onnx:
+        return
+    first = _VARIADIC.get(node.op_type)
+    if first is not None and "" in node.input[first:]:
+        position = first + list(node.input[first:]).index("")
+        _refuse(node, where, f"its inputs must not be absent, and input {position} is")
+    if node.op_type in _SHAPES:
+        for position in _SHAPES[node.op_type]:
+            shape = shapes[position] if position < len(shapes) else None
+            if shape is not None and max(shape, default=0) > MAX_RANK:
+                rule = f"input {position} has a value for each axis, and at most {MAX_RANK} axes are possible"
+                _refuse(node, where, f"{rule}, got the shape {list(shape)}")
+    rule_of = RULES.get(node.op_type)
+    if rule_of is not None and (broken := rule_of(_Node(node, shapes, values))):
+        _refuse(node, where, broken)
+
+
+def needs_inputs(node: NodeProto) -> bool:
+    """Whether a rule for a node looks at the shapes or values of its inputs."""
+    return node.op_type in RULES or node.op_type in _SHAPES
+
+
+def title_of(node: NodeProto, where: str = "") -> str:
+    """What a node is called in messages."""
+    return f"{node.op_type} {node.name[:200]!r}{where}" if node.name else f"{node.op_type}{where}"
+
+
+def _refuse(node: NodeProto, where: str, broken: str) -> None:
+    raise DataError(f"{title_of(node, where)}: {broken}")
+
+
+def shortened(values: Sequence[Any]) -> str:
+    """A list as text, for messages: the first few of a long one.
+
+    >>> shortened(range(3)), shortened(range(100))
+    ('[0, 1, 2]', '[0, 1, 2, 3, 4, 5, 6, 7, … (100 values)]')
+    """
+    if len(values) <= 16:
+        return str(list(values))
+    return f"[{', '.join(map(str, values[:8]))}, … ({len(values)} values)]"
+
+
+def count_nodes(proto: ModelProto) -> int:
+    """How many nodes a model has once its functions are put in place, those of sub-graphs included.
+
+    Raises:
+        DataError: a function calls itself, or sub-graphs are nested too deep.
+    """
+    functions = {(f.domain, f.name, f.overload): f for f in proto.functions}
+    counts: dict[tuple[str, str, str], int] = {}
+    for key in functions:  # without recursion: functions may call each other through any number of levels
+        pending = [key]
+        waiting: set[tuple[str, str, str]] = set()
+        while pending:
+            top = pending[-1]
+            if top in counts:
+                pending.pop()
+                continue
+            nodes = list(_nodes(functions[top].node))
+            callees = {callee for node in nodes if (callee := _callee(node)) in functions}
+            missing = [callee for callee in callees if callee not in counts]
+            if not missing:
+                counts[top] = sum(counts.get(_callee(node), 1) for node in nodes)
+                waiting.discard(top)
+                pending.pop()
+            elif top in waiting:
+                raise DataError(f"the function {top[1][:200]!r} calls itself")
+            else:
+                waiting.add(top)
+                pending += missing
+    return sum(counts.get(_callee(node), 1) for node in _nodes(proto.graph.node))
+
+
+def without_absent_biases(proto: ModelProto) -> ModelProto:
+    """The model, or a copy of it, without empty names for the bias of LayerNormalization.
+
+    ONNX allows them, and ONNX Runtime reads the bias that is not there.
+    """
+    if not any(_has_absent_bias(node) for node in _nodes(proto.graph.node)):
+        return proto
+    copy = ModelProto()
+    copy.CopyFrom(proto)
+    for node in _nodes(copy.graph.node):
+        if _has_absent_bias(node):
+            del node.input[2:]
+    return copy
+
+
+def _has_absent_bias(node: NodeProto) -> bool:
+    return node.op_type == "LayerNormalization" and len(node.input) == 3 and not node.input[2]
+
+
+def _callee(node: NodeProto) -> tuple[str, str, str]:
+    return node.domain, node.op_type, node.overload
+
+
+def _nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Nodes, and those of their sub-graphs."""
+    pending = [(node, 0) for node in nodes]
+    while pending:
+        node, depth = pending.pop()
+        yield node
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
+                if depth == MAX_DEPTH:
+                    raise DataError(f"sub-graphs are nested more than {MAX_DEPTH} levels deep")
+                pending += [(inner, depth + 1) for inner in graph.node]
+
+
+# Rules by operator ---------------------------------------------------------------------------------------------------
+
+
+def _split(node: _Node) -> str:
+    wanted, made = node.integer("num_outputs", len(node.proto.output)), len(node.proto.output)
+    return "" if wanted == made else f"num_outputs must be the number of its outputs, {made}, got {wanted}"
+
+
+def _split_to_sequence(node: _Node) -> str:
+    split = node.value(1)
+    if split is None or split.ndim or split.item() > 0:
+        return ""
+    return f"split must be positive, got {split.item()}"
+
+
+def _layer_normalization(node: _Node) -> str:
+    x = node.shape(0)
+    for position, name in ((1, "scale"), (2, "bias")):
+        shape = node.shape(position)
+        if x is None or shape is None:
+            continue
+        fits = len(shape) <= len(x) and all(a in (1, b) for a, b in zip(shape[::-1], x[::-1], strict=False))
+        if not fits:
+            return f"{name} must be broadcastable to {list(x)}, got the shape {list(shape)}"
+    return ""
+
+
+def _random_normal(node: _Node) -> str:
+    scale = node.number("scale", 1.0)
+    return "" if scale > 0 else f"scale must be positive, got {scale:g}"
+
+
+def _random_uniform(node: _Node) -> str:
+    low, high = node.number("low", 0.0), node.number("high", 1.0)
+    return "" if low <= high else f"low must not exceed high, got low={low:g} and high={high:g}"
+
+
+def _gather_nd(node: _Node) -> str:
+    batch_dims = node.integer("batch_dims", 0)
+    return "" if 0 <= batch_dims <= MAX_RANK else f"batch_dims must be in 0..{MAX_RANK}, got {batch_dims}"
+
+
+def _roi_align(node: _Node) -> str:
+    ratio = node.integer("sampling_ratio", 0)
+    return "" if ratio <= 2**15 else f"sampling_ratio must be at most {2**15}, got {ratio}"
+
+
+def _tf_idf(node: _Node) -> str:
+    skip = node.integer("max_skip_count", 0)
+    if not 0 <= skip <= 2**15:
+        return f"max_skip_count must be in 0..{2**15}, got {skip}"
+    pool = max(len(node.integers("pool_int64s")), len(getattr(node.attributes.get("pool_strings"), "strings", ())))
+    starts = [*node.integers("ngram_counts"), pool]
+    if any(not 0 <= start <= end for start, end in pairwise(starts)):
+        return f"ngram_counts must be places in the pool of {pool}, in order, got {shortened(starts[:-1])}"
+    wanted = sum((end - start) // size for size, (start, end) in enumerate(pairwise(starts), 1))
+    given = len(node.integers("ngram_indexes"))
+    return "" if given == wanted else f"ngram_indexes must have {wanted} values, one for each n-gram, got {given}"
+
+
+def _quotient(node: _Node) -> str:
+    """The processor has no quotient of the smallest integer by -1, and says so by a signal."""
+    a, b = node.value(0), node.value(1)
+    if a is None or b is None or a.dtype.kind != "i" or a.dtype != b.dtype or a.itemsize < 4:
+        return ""
+    least = np.iinfo(a.dtype).min
+    if not ((a == least).any() and (b == -1).any()):
+        return ""
+    return f"{least} cannot be divided by -1 in {a.dtype}"
+
+
+RULES: dict[str, Rule] = {
+    "Div": _quotient,
+    "GatherND": _gather_nd,
+    "LayerNormalization": _layer_normalization,
+    "Mod": _quotient,
+    "RandomNormal": _random_normal,
+    "RandomNormalLike": _random_normal,
+    "RandomUniform": _random_uniform,
+    "RandomUniformLike": _random_uniform,
+    "RoiAlign": _roi_align,
+    "Split": _split,
+    "SplitToSequence": _split_to_sequence,
+    "TfIdfVectorizer": _tf_idf,
+}
+"""The rules for operators of ONNX, besides those for inputs that are absent, for shapes and for divisors."""

@@ -1,0 +1,44 @@
+"""Bounds of what a model may ask for while it is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from .. import memory
+from ..errors import DataError, require
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How much a model may take while it is loaded; beyond that it is refused, by an error that names the limit.
+
+    Attributes:
+        nodes: how many nodes it may have, those of its sub-graphs and functions included, each as often as it is called.
+        folded_bytes: how large the results may be, all together, that are computed from constants. ONNX Runtime leaves
+            single results that are larger to the run.
+        dense_bytes: how large its sparse initializers may be, all together, once they hold all of their elements.
+
+    Raises:
+        ValidationError: a limit is no positive integer.
+    """
+
+    nodes: int = 1_000_000
+    folded_bytes: int = min(2**30, memory.physical() // 8)
+    dense_bytes: int = min(2**30, memory.physical() // 8)
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            is_size = isinstance(value, int) and not isinstance(value, bool) and value > 0
+            require(is_size, f"limits: {field.name} must be a positive integer, got {value!r}")
+
+    def check(self, name: str, amount: int, what: str) -> None:
+        """Raise `DataError` if `amount` exceeds the limit called `name`; `what` begins the message."""
+        limit = getattr(self, name)
+        if amount > limit:
+            much = amount if amount < 10**18 else "more than 10**18"
+            raise DataError(f"{what}: {much}, and at most {limit} are allowed; limits=Limits({name}=…) raises it")
+
+
+DEFAULT = Limits()
+"""The limits of models that are loaded without any."""

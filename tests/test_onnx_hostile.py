@@ -1,0 +1,279 @@
+"""Models that once ended the process, took gigabytes, never came back, or gave errors of Python: each gives one of ours now.
+
+That they end no process is seen by the campaign `bombs` of `fuzz`, whose cases run in processes of their own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from test_onnx_session import BOOL, FLOAT, message, model, node, session
+
+import opweave as ow
+from opweave.onnx.checks import shortened
+
+INT64 = TensorProto.INT64
+X = np.ones((2, 3), np.float32)
+LEAST = np.int64([-(2**63)])
+
+
+def attribute_list(name: str, values: list[int]) -> onnx.AttributeProto:
+    return helper.make_attribute(name, values, attr_type=onnx.AttributeProto.INTS)
+
+
+def branching() -> onnx.NodeProto:
+    """An If of which one branch has an input that is absent where it must not be."""
+    graphs = [
+        helper.make_graph([helper.make_node(op, inputs, ["q"])], op, [], [onnx.ValueInfoProto(name="q")])
+        for op, inputs in (("Max", ["x", ""]), ("Relu", ["x"]))
+    ]
+    return helper.make_node("If", ["c"], ["z"], "choice", then_branch=graphs[0], else_branch=graphs[1])
+
+
+def tf_idf(**changes: object) -> onnx.NodeProto:
+    attributes = {
+        "mode": "TF",
+        "min_gram_length": 1,
+        "max_gram_length": 2,
+        "max_skip_count": 0,
+        "ngram_counts": [0, 2],
+        "ngram_indexes": [0, 1, 2],
+        "pool_int64s": [1, 2, 1, 2],
+    }
+    return helper.make_node("TfIdfVectorizer", ["t"], ["z"], "grams", **(attributes | changes))
+
+
+ABSENT = "its inputs must not be absent, and input 1 is"
+
+
+@pytest.mark.parametrize(
+    ("harmful", "text"),
+    [
+        (helper.make_node("Max", ["x", ""], ["z"], "most"), f"Max 'most': {ABSENT}"),
+        (helper.make_node("Min", ["x", ""], ["z"]), f"Min: {ABSENT}"),
+        (helper.make_node("Sum", ["x", ""], ["z"]), f"Sum: {ABSENT}"),
+        (helper.make_node("Mean", ["x", "", "x"], ["z"]), f"Mean: {ABSENT}"),
+        (helper.make_node("Einsum", ["x", ""], ["z"], equation="ij,kj->ik"), f"Einsum: {ABSENT}"),
+        (branching(), f"Max inside of If 'choice': {ABSENT}"),
+        (
+            helper.make_node("Split", ["x"], ["z", "z1", "z2"], "parts", axis=1, num_outputs=1),
+            "Split 'parts': num_outputs must be the number of its outputs, 3, got 1",
+        ),
+        (
+            helper.make_node("Split", ["x"], ["z"], num_outputs=2**31),
+            "Split: num_outputs must be positive and less than 2**31, got 2147483648",
+        ),
+        *(
+            (
+                helper.make_node("Attention", ["q", "q", "q"], ["z"], q_num_heads=4, kv_num_heads=heads),
+                f"Attention: kv_num_heads must be positive and less than 2**31, got {heads}",
+            )
+            for heads in (0, 2**40, -(2**63))
+        ),
+        (
+            helper.make_node("LayerNormalization", ["x", "s", "empty"], ["z"]),
+            "LayerNormalization: bias must be broadcastable to [2, 3], got the shape [0]",
+        ),
+        (
+            tf_idf(ngram_indexes=[0]),
+            "TfIdfVectorizer 'grams': ngram_indexes must have 3 values, one for each n-gram, got 1",
+        ),
+        (
+            tf_idf(max_skip_count=2**40),
+            f"TfIdfVectorizer 'grams': max_skip_count must be in 0..32768, got {2**40}",
+        ),
+        (
+            tf_idf(ngram_counts=[2, 0]),
+            "TfIdfVectorizer 'grams': ngram_counts must be places in the pool of 4, in order, got [2, 0]",
+        ),
+        (
+            helper.make_node("RandomNormalLike", ["x"], ["z"], scale=0.0),
+            "RandomNormalLike: scale must be positive, got 0",
+        ),
+        (
+            helper.make_node("RandomNormal", [], ["z"], scale=float("nan"), shape=[2]),
+            "RandomNormal: scale must be positive, got nan",
+        ),
+        (
+            helper.make_node("RandomUniformLike", ["x"], ["z"], low=2.0, high=1.0),
+            "RandomUniformLike: low must not exceed high, got low=2 and high=1",
+        ),
+        (
+            helper.make_node("GatherND", ["x", "t"], ["z"], batch_dims=-(2**31)),
+            "GatherND: batch_dims must be in 0..1024, got -2147483648",
+        ),
+        (
+            helper.make_node("RoiAlign", ["q4", "rois", "at"], ["z"], sampling_ratio=2**40),
+            f"RoiAlign: sampling_ratio must be at most 32768, got {2**40}",
+        ),
+        (
+            helper.make_node("DepthToSpace", ["q4"], ["z"], blocksize=2**40),
+            f"DepthToSpace: blocksize must be positive and less than 2**31, got {2**40}",
+        ),
+        (helper.make_node("Div", ["least", "minus"], ["z"]), f"Div: {LEAST[0]} cannot be divided by -1 in int64"),
+        (helper.make_node("Mod", ["least", "minus"], ["z"]), f"Mod: {LEAST[0]} cannot be divided by -1 in int64"),
+        (
+            helper.make_node("Reshape", ["x", "sizes"], ["z"]),
+            "Reshape: input 1 has a value for each axis, and at most 1024 axes are possible, got the shape [2147483647]",
+        ),
+    ],
+    ids=lambda value: f"{value.op_type}-{value.name}" if isinstance(value, onnx.NodeProto) else "",
+)
+def test_nodes_that_harm_the_engine_are_refused(harmful: onnx.NodeProto, text: str) -> None:
+    constants = {
+        "s": np.ones(3, np.float32),
+        "empty": np.ones(0, np.float32),
+        "least": LEAST,
+        "minus": np.int64([-1]),
+        "rois": np.float32([[0, 0, 1, 1]]),
+        "at": np.int64([0]),
+    }
+    inputs = [
+        ("x", FLOAT, [2, 3]),
+        ("q", FLOAT, [1, 4, 24]),
+        ("q4", FLOAT, [1, 4, 8, 8]),
+        ("t", INT64, [1, 2]),
+        ("c", BOOL, []),
+        ("sizes", INT64, [2**31 - 1]),
+    ]
+    proto = model([harmful], inputs, [onnx.ValueInfoProto(name=name) for name in harmful.output], **constants)
+    proto.opset_import[0].version = 23 if harmful.op_type == "Attention" else 21
+    assert message(lambda: session(proto), ow.DataError) == text
+
+
+@pytest.mark.parametrize("is_owned", [False, True])
+def test_a_bias_may_be_absent_by_an_empty_name(is_owned: bool) -> None:
+    nodes = [helper.make_node("LayerNormalization", ["x", "s", ""], ["z", "mean"])]  # which WebNN does not express
+    proto = model(nodes, [("x", FLOAT, [2, 3])], [("z", FLOAT, None), ("mean", FLOAT, None)], s=np.float32([1, 1, 1]))
+    before = proto.SerializeToString()
+    z, mean = session(before if is_owned else proto).run(None, {"x": np.float32([[1, 2, 3], [4, 4, 4]])})
+    assert mean.tolist() == [[2], [4]]
+    np.testing.assert_allclose(z, [[-1.2247, 0, 1.2247], [0, 0, 0]], atol=1e-4)
+    assert proto.SerializeToString() == before, "the user's model stays as it is"
+
+
+# Names and numbers ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("surplus", "text"),
+    [
+        (node("Shape", "x", "z more"), "Shape makes no output 1, which the model calls 'more'"),
+        (node("Size", "x", "z more"), "Size makes no output 1, which the model calls 'more'"),
+        (helper.make_node("Constant", [], ["z", "more"], "c", value_int=3), "Constant 'c' makes no output 1"),
+    ],
+)
+def test_outputs_that_no_operator_makes(surplus: onnx.NodeProto, text: str) -> None:
+    nodes = [surplus, node("Identity", "more", "y")]
+    proto = model(nodes, [("x", FLOAT, [2, 3])], [("z", INT64, None), ("y", INT64, None)])
+    assert message(lambda: session(proto), ow.DataError).startswith(text)
+
+
+def test_versions_of_other_operator_sets() -> None:
+    proto = model([node("Relu", "x", "z")], [("x", FLOAT, [2])], [("z", FLOAT, None)])
+    proto.graph.node[0].domain = "ai.onnx.ml"
+    proto.opset_import.append(helper.make_opsetid("ai.onnx.ml", 2**40))
+    text = message(lambda: session(proto), ow.NotSupportedError)
+    assert text == f"the model uses version {2**40} of the operator set 'ai.onnx.ml'"
+
+
+def test_shapes_whose_product_cannot_be_printed() -> None:
+    tensor = TensorProto(name="w", data_type=FLOAT, dims=[2**62] * 1000, raw_data=b"1234")
+    proto = model([node("Add", "x w", "z")], [("x", FLOAT, [2])], [("z", FLOAT, None)])
+    proto.graph.initializer.append(tensor)
+    text = message(lambda: session(proto), ow.DataError)
+    assert text == f"the tensor 'w' has the shape {shortened([2**62] * 1000)}"
+    assert len(text) < 300
+
+
+def test_bytes_that_are_no_text_in_a_custom_node() -> None:
+    proto = model([node("Relu", "x", "z")], [("x", FLOAT, [2])], [("z", FLOAT, None)])
+    proto.graph.node[0].attribute.append(
+        onnx.AttributeProto(name="mode", type=onnx.AttributeProto.STRING, s=b"\xff\xfe")
+    )
+    assert message(lambda: session(proto), ow.OperationError).startswith("ONNX Runtime does not take Relu")
+
+
+# Limits --------------------------------------------------------------------------------------------------------------
+
+
+def nested_functions(levels: int) -> onnx.ModelProto:
+    """Functions of which each calls the next one twice."""
+    functions = []
+    for level in range(levels):
+        last = level == levels - 1
+        nodes = [
+            helper.make_node("Relu" if last else f"f{level + 1}", [a], [b], domain="" if last else "local")
+            for a, b in (("a", "b"), ("b", "c"))
+        ]
+        imports = [helper.make_opsetid("", 21), helper.make_opsetid("local", 1)]
+        functions.append(helper.make_function("local", f"f{level}", ["a"], ["c"], nodes, imports))
+    proto = model([helper.make_node("f0", ["x"], ["z"], domain="local")], [("x", FLOAT, [2])], [("z", FLOAT, None)])
+    proto.opset_import.append(helper.make_opsetid("local", 1))
+    proto.functions.extend(functions)
+    return proto
+
+
+def test_functions_that_grow_without_end() -> None:
+    text = message(lambda: session(nested_functions(31)), ow.DataError)
+    assert text == (
+        "the model: the number of nodes, those of functions included: 2147483648, and at most 1000000 are allowed; "
+        "limits=Limits(nodes=…) raises it"
+    )
+    few = nested_functions(3)
+    text = message(lambda: session(few, limits=ow.onnx.Limits(nodes=7)), ow.DataError)
+    assert "the number of nodes, those of functions included: 8, and at most 7 are allowed" in text
+    assert session(few, limits=ow.onnx.Limits(nodes=8)).run(None, {"x": np.float32([-1, 2])})[0].tolist() == [0, 2]
+
+
+def test_functions_that_call_themselves() -> None:
+    proto = nested_functions(2)
+    proto.functions[1].node[0].op_type = "f0"
+    proto.functions[1].node[0].domain = "local"
+    assert message(lambda: session(proto), ow.DataError).endswith("calls itself")
+
+
+def test_sparse_tensors_count_together() -> None:
+    proto = model([node("Add", "x w0", "z")], [("x", FLOAT, [4])], [("z", FLOAT, [4])])
+    for k in range(3):
+        values = numpy_helper.from_array(np.float32([5]), f"w{k}")
+        indices = numpy_helper.from_array(np.int64([1]), "")
+        proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [4]))
+    assert session(proto, limits=ow.onnx.Limits(dense_bytes=48)) is not None
+    text = message(lambda: session(proto, limits=ow.onnx.Limits(dense_bytes=47)), ow.DataError)
+    assert text == (
+        "the sparse tensor 'w2' has the shape [4]; bytes of such tensors: 48, and at most 47 are allowed; "
+        "limits=Limits(dense_bytes=…) raises it"
+    )
+
+
+def test_results_that_are_computed_while_a_model_is_loaded() -> None:
+    nodes = [node("Concat", f"d{k} d{k}", f"d{k + 1}", axis=0) for k in range(5)]
+    nodes += [node("ReduceSum", "d5", "s"), node("Add", "x s", "z")]
+    proto = model(nodes, [("x", FLOAT, [1])], [("z", FLOAT, None)], d0=np.ones(1, np.float32))
+    assert session(proto).run(None, {"x": np.float32([1])})[0].tolist() == [33]
+    text = message(lambda: session(proto, limits=ow.onnx.Limits(folded_bytes=200)), ow.DataError)
+    assert text == (
+        "Concat: the bytes of all results that are computed while the model is loaded: 248, and at most 200 are allowed; "
+        "limits=Limits(folded_bytes=…) raises it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("limits", "text"),
+    [
+        ({"nodes": 10}, "limits must be an opweave.onnx.Limits, got dict"),
+        (None, "limits must be an opweave.onnx.Limits, got NoneType"),
+    ],
+)
+def test_limits_of_another_type(limits: object, text: str) -> None:
+    proto = nested_functions(1)
+    assert message(lambda: session(proto, limits=limits), ow.ValidationError) == text
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "10"])
+def test_limits_are_positive_integers(value: object) -> None:
+    text = message(lambda: ow.onnx.Limits(nodes=value), ow.ValidationError)
+    assert text == f"limits: nodes must be a positive integer, got {value!r}"
