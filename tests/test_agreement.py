@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 from samples import SAMPLES, Call, Make, Sample, type_choices
 from webgpu_device import gpu_context
 
@@ -28,7 +28,7 @@ REFERENCE = ow.ml.create_context(device="reference")
 OPS = Operations.listing()
 
 # Cases are few an op and data type, because there are many of both; the seeds are fixed so that a run can be repeated.
-few = settings(max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=25)
 
 
 def record(context: ow.MLContext, op: Op[..., Any], call: Call) -> tuple[ow.MLGraphBuilder, Any, dict[str, np.ndarray]]:

@@ -12,7 +12,7 @@ import onnx
 import onnxruntime
 import pytest
 import witness
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 from onnx_nodes import MICROSOFT, node_model, run_engine
 from samples import Call, Make
 from test_agreement import outputs_of, record
@@ -28,7 +28,7 @@ CPU = ow.ml.create_context(device="cpu")
 REFERENCE = ow.ml.create_context(device="reference")
 BOTH = ("float32", "float16")
 
-few = settings(max_examples=9, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=9)
 
 
 @dataclass(frozen=True)

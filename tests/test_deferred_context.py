@@ -397,7 +397,7 @@ class Machine:
 def test_random_programs_come_out_as_if_dispatched_one_by_one(at_first: bool) -> None:
     both = [graphs_of(ow.ml.create_context(accelerated=False, deferred=is_deferred)) for is_deferred in (False, True)]
 
-    @settings(max_examples=50 if at_first else 150, deadline=None)
+    @settings(max_examples=50 if at_first else 150)
     @given(st.lists(steps, min_size=5, max_size=40))
     def check(program: list[tuple[Any, ...]]) -> None:
         seen = []

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import re
+import tokenize
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,18 +20,101 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
+def differences(page: str, name: str) -> list[str]:
+    """Run the Python of a page, and say where a statement printed something else than the comment beside it says.
+
+    A comment counts beside a call of `print`, and beside another expression if it is a literal, which then is its value. Where
+    several lines are printed, the lines of comments that follow belong to it.
+    """
+    # Lines that are not code become empty, so that errors tell the line of the page.
+    inside, lines = False, []
+    for line in page.splitlines():
+        fence = line.startswith("```")
+        lines.append(line if inside and not fence else "")
+        inside = line == "```python" if fence else inside
+    comments = {
+        token.start[0]: token.string.removeprefix("#").removeprefix(" ")
+        for token in tokenize.generate_tokens(io.StringIO("\n".join(lines)).readline)
+        if token.type == tokenize.COMMENT
+    }
+    watched: dict[int, str] = {}
+    ran: set[int] = set()
+    found: list[str] = []
+
+    def compare(line: int, got: str) -> None:
+        ran.add(line)
+        wanted = comments[line]
+        for k in range(1, got.count("\n") + 1):
+            if lines[line + k - 1].lstrip().startswith("#"):
+                wanted += "\n" + comments[line + k]
+        if got != wanted:
+            found.append(f"{watched[line]} gave {got!r}, and the comment says {wanted!r}")
+
+    @contextlib.contextmanager
+    def printing(line: int) -> Iterator[None]:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            yield
+        compare(line, "\n".join(text.rstrip() for text in printed.getvalue().splitlines()))
+
+    class Watch(ast.NodeTransformer):
+        def visit_Expr(self, statement: ast.Expr) -> ast.stmt:
+            line = statement.end_lineno or 0
+            if line not in comments:
+                return statement
+            value = statement.value
+            number = ast.Constant(line)
+            made: ast.stmt
+            if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "print":
+                made = ast.With([ast.withitem(ast.Call(ast.Name("_printing", ast.Load()), [number], []))], [statement])
+            elif is_literal(comments[line]):
+                text = ast.Call(ast.Name("repr", ast.Load()), [value], [])
+                made = ast.Expr(ast.Call(ast.Name("_compare", ast.Load()), [number, text], []))
+            else:
+                return statement
+            watched[line] = f"line {statement.lineno}: {ast.unparse(value)}"
+            return ast.copy_location(made, statement)
+
+    tree = ast.fix_missing_locations(Watch().visit(ast.parse("\n".join(lines), name)))
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(compile(tree, name, "exec", dont_inherit=True), {"_printing": printing, "_compare": compare})
+    return [*found, *(f"{text} did not run" for line, text in watched.items() if line not in ran)]
+
+
+def is_literal(text: str) -> bool:
+    try:
+        ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return False
+    return True
+
+
 @pytest.mark.parametrize("page", [p for p in PAGES if "```python" in p.read_text()], ids=lambda page: page.name)
 def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All snippets of a page run in order, in one namespace; `print(…)  # text` must print that text."""
+    """All snippets of a page run in order, in one namespace; each statement prints what the comment beside it says."""
     if page.name == "webgpu.md":
         webgpu_device.adapter()  # skips where there is none
-    code = "\n".join(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE))
-    printed = io.StringIO()
     monkeypatch.chdir(tmp_path)  # for the files that they write
-    with contextlib.redirect_stdout(printed):
-        exec(compile(code, str(page), "exec", dont_inherit=True), {})
-    expected = re.findall(r"^\s*print\(.*\)  # (.*)$", code, re.MULTILINE)
-    assert [line for line in expected if line not in printed.getvalue()] == []
+    assert differences(page.read_text(), str(page)) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "wanted"),
+    [
+        ("print(0)  # 0", []),
+        ("print([[0.0]])  # 0", ["line 2: print([[0.0]]) gave '[[0.0]]', and the comment says '0'"]),
+        ("print(1)  # 0\nprint(0)", ["line 2: print(1) gave '1', and the comment says '0'"]),
+        ("for x in (1, 2):\n    print(x)  # 2", ["line 3: print(x) gave '1', and the comment says '2'"]),
+        ("print('a\\n  b')  # a\n#   b", []),
+        ("print('a\\nb')  # a", [r"line 2: print('a\nb') gave 'a\nb', and the comment says 'a'"]),
+        ("if False:\n    print(1)  # 1", ["line 3: print(1) did not run"]),
+        ("1 + 1  # 2\n[0]  # some words", []),
+        ("1 + 1  # 3", ["line 2: 1 + 1 gave '2', and the comment says '3'"]),
+        ("print(\n    1,\n    2,\n)  # 1 2", []),
+    ],
+)
+def test_how_snippets_are_compared(code: str, wanted: list[str]) -> None:
+    assert differences(f"```python\n{code}\n```", "page.md") == wanted
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -314,7 +314,7 @@ def pictures(draw: st.DrawFn) -> Picture:
     return Picture(boxes, edges, [Lane(("lane",)) for _ in range(lanes + 2)])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(pictures())
 def test_pictures_of_all_kinds_are_drawn(picture: Picture) -> None:
     made = condense(picture)

@@ -47,7 +47,7 @@ def in_python(case: Case, outputs: list[np.ndarray], *, single: bool) -> list[np
     return results
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(pointwise(exact=True))
 def test_exact_functions_agree_with_plain_python_bit_for_bit(case: Case) -> None:
     outputs = evaluated(case)
@@ -55,7 +55,7 @@ def test_exact_functions_agree_with_plain_python_bit_for_bit(case: Case) -> None
         np.testing.assert_array_equal(got, wanted)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(pointwise(exact=False))
 def test_smooth_functions_in_float64_agree_with_plain_python(case: Case) -> None:
     outputs = evaluated(case, "float64")
@@ -63,7 +63,7 @@ def test_smooth_functions_in_float64_agree_with_plain_python(case: Case) -> None
         np.testing.assert_allclose(got, wanted, rtol=1e-11, atol=1e-320)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(index_form())
 def test_index_form_agrees_with_plain_python(case: Case) -> None:
     outputs = evaluated(case)
@@ -75,7 +75,7 @@ def test_index_form_agrees_with_plain_python(case: Case) -> None:
 # Blocks, memory
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(programs())
 def test_blocks_of_single_elements_change_nothing(case: Case) -> None:
     wanted = evaluated(case)
@@ -86,7 +86,7 @@ def test_blocks_of_single_elements_change_nothing(case: Case) -> None:
         np.testing.assert_array_equal(got, want)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(programs())
 def test_arrays_need_not_be_contiguous(case: Case) -> None:
     program, wanted = case.program(), evaluated(case)

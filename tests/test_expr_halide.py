@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from expr_programs import Case, programs
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 
 import opweave.expr as ex
 from opweave.dtypes import ANY
@@ -190,10 +190,7 @@ def test_random_programs_agree_with_numpy(seed: int) -> None:
 
 @settings(
     max_examples=60,
-    deadline=None,
-    derandomize=True,
     phases=[Phase.explicit, Phase.generate],  # making a failure smaller compiles for minutes
-    suppress_health_check=list(HealthCheck),
 )
 @given(programs())
 def test_programs_agree_with_numpy(case: Case) -> None:

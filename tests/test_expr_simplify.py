@@ -33,13 +33,13 @@ def assert_means_the_same(case: Case) -> None:
         np.testing.assert_array_equal(got, wanted)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(index_form())
 def test_index_forms_mean_the_same(case: Case) -> None:
     assert_means_the_same(case)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(programs())
 def test_programs_mean_the_same(case: Case) -> None:
     assert_means_the_same(case)
@@ -81,7 +81,7 @@ def lowered(op: Op[..., Any], input: Array, **attributes: Any) -> Array:
     return result
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(moves())
 def test_elements_that_are_moved_again_and_again_are_the_right_ones(
     steps: list[tuple[Op[..., Any], dict[str, Any]]],

@@ -280,7 +280,7 @@ def test_a_program_with_everything() -> None:
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(programs())
 def test_the_text_is_the_same_each_time(case: Case) -> None:
     assert str(case.program()) == str(case.program())

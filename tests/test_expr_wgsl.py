@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from expr_programs import Case, programs
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 
 import opweave.expr as ex
 from opweave.dtypes import ANY, DataType
@@ -129,10 +129,7 @@ def assert_close(actual: np.ndarray, expected: np.ndarray, rtol: float, atol: fl
 @pytest.mark.parametrize("features", [ALL, PACKED], ids=["f16", "packed"])
 @settings(
     max_examples=80,
-    deadline=None,
-    derandomize=True,
     phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=list(HealthCheck),
 )
 @given(case=programs())
 def test_programs_agree_with_numpy(features: Features, case: Case) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 
 import opweave as ow
 from opweave.backends.onnxruntime import ort
@@ -173,7 +173,7 @@ def a_step(b: ow.MLGraphBuilder, x: ow.MLOperand, draw: Callable[[st.SearchStrat
     return x + 1
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150)
 @given(st.data())
 def test_chains_agree_with_reference(data: st.DataObject) -> None:
     """The engine's optimiser merges and moves such operations."""

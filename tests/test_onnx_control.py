@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -428,8 +427,10 @@ def test_a_large_constant_of_shape_is_made_when_the_graph_runs() -> None:
     assert "\n0 nodes computed when the model was compiled" in session.explain()
 
 
-def test_shape_arithmetic_is_quick() -> None:
+def test_shape_arithmetic_needs_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Exported transformers have hundreds of such nodes; a session of the engine for each would take about a millisecond."""
+    asked: list[str] = []
+    monkeypatch.setattr(fold, "with_engine", lambda node, *_: asked.append(node.name))
     nodes: list[NodeProto] = []
     for k in range(200):
         nodes += [
@@ -441,9 +442,8 @@ def test_shape_arithmetic_is_quick() -> None:
         ]
     constants = {"zero": np.int64(0), "axes": ints(0), "minus": ints(-1)}
     model = model_of(nodes, {"x": X}, constants, ["y199"])
-    before = time.perf_counter()
     session = InferenceSession(model, CONTEXT, fallback="error")
-    assert time.perf_counter() - before < 0.5
+    assert asked == []
     assert "800 nodes computed when the model was compiled" in session.explain()
     np.testing.assert_array_equal(session.run(None, {"x": X})[0], X)
 

@@ -12,7 +12,7 @@ import onnx
 import onnx.reference
 import onnxruntime
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 from samples import SAMPLES, Make, type_choices
 from test_agreement import record
 
@@ -64,7 +64,7 @@ def test_names_and_values_survive(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-few = settings(max_examples=4, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=4)
 
 EVERYTHING: dict[str, Op[..., Any]] = Operations.listing() | {
     name: op for name, op in vars(composites).items() if isinstance(op, Op) and op in SAMPLES

@@ -209,7 +209,7 @@ def compile_now(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("context", [CONTEXT, REFERENCE], ids=["cpu", "reference"])
 @pytest.mark.usefixtures("compile_now")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_a_program_gives_what_numpy_gives(context: ow.MLContext, data: st.DataObject) -> None:
     with context:
@@ -328,7 +328,7 @@ TOGETHER: dict[str, tuple[Callable[[Any, Any], Any], Callable[[np.ndarray, np.nd
 
 
 @pytest.mark.parametrize("context", [CONTEXT, REFERENCE], ids=["cpu", "reference"])
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(data=st.data())
 def test_a_program_that_recurs_sees_what_is_written_between_its_runs(
     context: ow.MLContext, data: st.DataObject

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 
 import opweave as ow
 from opweave.graph import Graph, MLOperand
@@ -18,9 +18,7 @@ from opweave.graph import Graph, MLOperand
 CONTEXT = ow.ml.create_context(device="reference")
 CPU = ow.ml.create_context(device="cpu")
 
-some = settings(
-    max_examples=300, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-)
+some = settings(max_examples=300)
 
 A = np.array([[1.5, -2, 3], [0.5, 4, -1]], "float32")
 B = np.array([[2, 2, 3], [1, -2, 3]], "float32")

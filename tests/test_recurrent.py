@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 from samples import (
     SAMPLES,
     Make,
@@ -34,7 +34,7 @@ def run(context: ow.MLContext, op: Op[..., Any], args: tuple[Any, ...], options:
 @pytest.mark.parametrize("data_type", ["float32", "float16"])
 @pytest.mark.parametrize("op", [gru, gru_cell, lstm, lstm_cell], ids=lambda op: op.name)
 def test_constant_weights_agree_with_reference(op: Op[..., Any], data_type: str) -> None:
-    @settings(max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=25)
     @given(st.data())
     def check(data: st.DataObject) -> None:
         call = SAMPLES[op].make(Make(data.draw, dict.fromkeys(op.operands, data_type)))

@@ -12,7 +12,7 @@ from weakref import ref
 
 import numpy as np
 import pytest
-from webgpu_device import adapter, gpu_context
+from webgpu_device import adapter, gpu_context, need
 
 import opweave as ow
 
@@ -109,7 +109,6 @@ def test_a_device_that_is_destroyed_while_a_tensor_is_read(polled: bool, monkeyp
 # Compilers of drivers
 
 
-@pytest.mark.skipif("shader-int64" not in adapter().features, reason="the adapter has no 64-bit integers")
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -125,6 +124,7 @@ def test_a_device_that_is_destroyed_while_a_tensor_is_read(polled: bool, monkeyp
 @pytest.mark.parametrize("number", [2, -1, 2**31, -(2**31) - 1])
 def test_what_was_cast_to_int64_is_compared_with_numbers(name: str, expected: Any, data_type: Any, number: int) -> None:
     """Mesa's compiler finds all of them greater."""
+    need("shader-int64")
     context = gpu_context()
     builder = ow.MLGraphBuilder(context)
     x, limit = builder.input("x", data_type, [5]), builder.constant("int64", number)
@@ -136,8 +136,8 @@ def test_what_was_cast_to_int64_is_compared_with_numbers(name: str, expected: An
     np.testing.assert_array_equal(found["z"], expected(number, values.astype("int64")))
 
 
-@pytest.mark.skipif("shader-int64" not in adapter().features, reason="the adapter has no 64-bit integers")
 def test_signs_of_what_was_cast_to_int64() -> None:
+    need("shader-int64")
     context = gpu_context()
     builder = ow.MLGraphBuilder(context)
     wide = builder.cast(builder.input("x", "int32", [5]), "int64")
@@ -220,9 +220,9 @@ def test_constants_of_graphs_that_are_gone_are_forgotten() -> None:
     assert len(engine._uploaded) < 600
 
 
-@pytest.mark.skipif("timestamp-query" not in adapter().features, reason="the adapter has no clock")
 def test_measured_runs_take_turns_with_others() -> None:
     """They use the same intermediates."""
+    need("timestamp-query")
     context = gpu_context()
     executable: Any = softmax_of(context)._executable
     source, target = (context.create_tensor("float32", [8]).memory() for _ in range(2))

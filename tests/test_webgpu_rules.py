@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 from samples import SAMPLES, Call, Make, type_choices
 from test_agreement import REFERENCE, assert_agree, outputs_of, record, run
 from webgpu_device import gpu_context
@@ -25,7 +25,7 @@ from opweave.ops import Operations
 OPS = Operations.listing()
 RECURRENT = {OPS[name] for name in ("gru", "gru_cell", "lstm", "lstm_cell")}
 
-few = settings(max_examples=15, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=15)
 
 
 def program_of(node: Node) -> Program:

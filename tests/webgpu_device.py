@@ -26,6 +26,12 @@ def adapter() -> Any:
     return found.get(os.environ.get("OPWEAVE_TEST_DEVICE", "gpu-software")) or next(iter(found.values()))
 
 
+def need(feature: str) -> None:
+    """Skip the test where there is no adapter, or one without the feature."""
+    if feature not in adapter().features:
+        pytest.skip(f"the adapter has no {feature}")
+
+
 @cache
 def gpu_context() -> ow.MLContext:
     """A context on it, with all features that Opweave asks for; the same for all tests."""
