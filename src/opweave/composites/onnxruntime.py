@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ..backends.onnxruntime import ort
+from ..backends.onnxruntime import kernels, ort
 from ..backends.onnxruntime.emit import MICROSOFT, Emitter, Value
+from ..backends.onnxruntime.lowerings.quantization import flip_sign
 from ..dtypes import FLOATS
 from ..graph import Operand
 from . import activation, attention, movement, normalization, quantization, rotary, selection
@@ -135,6 +136,9 @@ def _per_column(a_zero_point: Operand, b_zero_point: Operand) -> bool:
 @ort.lower(quantization.integer_matmul, when=_per_column)
 def _(ctx: Emitter, a: Value, b: Value, a_zero_point: Value, b_zero_point: Value) -> Value:
     columns = prod(b_zero_point.dims)
+    can_saturate = a.data_type == "uint8" and b.data_type == "int8" and ctx.array_of(b) is None and not ctx.portable
+    if can_saturate and kernels.saturates():
+        a, a_zero_point = flip_sign(ctx, a), flip_sign(ctx, a_zero_point)
     zeros = ctx.reshape(a_zero_point, ()), ctx.reshape(b_zero_point, () if columns == 1 else (columns,))
     product: Value = ctx.emit("MatMulInteger", a, b, *zeros, data_type="int32", shape=ctx.output.shape)
     return product

@@ -177,11 +177,14 @@ class Emitter:
     node: Node
     has_kernels: bool
     """Whether the engine has kernels, of the very data types, for all that was emitted for `node`."""
+    disabled_optimizers: set[str]
+    """Steps of the engine's optimiser that the session must leave out; rules add them."""
 
     def __init__(self, *, portable: bool = False) -> None:
         self.portable = portable
         self.nodes: list[_OnnxNode] = []
         self.constants: dict[str, np.ndarray] = {}
+        self.disabled_optimizers: set[str] = set()
         self._inline: set[str] = set()
         self._values: dict[Any, Value] = {}
         self._bools: dict[str, Value] = {}
@@ -278,9 +281,15 @@ class Emitter:
         return Value(name, data_type, value.shape)
 
     def reshape(self, value: Value, shape: Sequence[int]) -> Value:
-        """`value` with other dimensions; itself where it has those already."""
+        """`value` with other dimensions; itself where it has those already. Constants are reshaped at once.
+
+        Not by a node: the engine's optimiser takes scales and zero points that a node makes for absent ones.
+        """
         if value.shape == tuple(shape):
             return value
+        array = self.array_of(value)
+        if array is not None:
+            return self.add_constant(array.reshape(shape))
         made: Value = self.emit("Reshape", value, self.constant(list(shape)), shape=shape)
         return made
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from mmap import mmap
 from typing import Any, TypeVar
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
@@ -21,7 +20,7 @@ from .. import PowerPreference
 from . import opsets
 from .emit import INLINE_BYTES
 from .native import NativeSession
-from .sessions import CPU, ENGINE_ERRORS, session_options
+from .sessions import CPU, ENGINE_ERRORS, hand_over, session_options
 from .values import from_engine, is_plain, to_engine
 
 T = TypeVar("T")
@@ -53,7 +52,7 @@ class FallbackSession:
         power_preference: PowerPreference,
     ) -> None:
         options = session_options(power_preference, alone=False)
-        self._constants: dict[str, Any] = {}
+        by_reference: dict[str, np.ndarray] = {}
         in_files = any(isinstance(memory.owner(array), mmap) for array in constants.values())
         files = memory.mapped_files() if in_files else []
         for name, array in constants.items():
@@ -65,19 +64,13 @@ class FallbackSession:
             found = memory.find_in_files(array, files) if array.flags.c_contiguous else None
             if found is None:
                 place = {"location": name}
-                self._constants[name] = onnxruntime.OrtValue.ortvalue_from_numpy(lasting(array))
+                by_reference[name] = lasting(array)
             else:  # as `Emitter.finish` does it
                 place = {"location": found[0][1:], "offset": str(found[1]), "length": str(array.nbytes)}
             for key, text in place.items():
                 tensor.external_data.add(key=key, value=text)
             proto.graph.initializer.append(tensor)
-        if self._constants:
-            options.add_external_initializers(list(self._constants), list(self._constants.values()))
-            for (
-                name,
-                value,
-            ) in self._constants.items():  # for the kernels, which would get copies; see `sessions.compile`
-                options.add_initializer(name, value)
+        self._constants = hand_over(options, by_reference, _readers(proto.graph))
         what = ", ".join(dict.fromkeys(node.op_type for node in proto.graph.node))
         try:
             opsets.lower(proto)
@@ -138,6 +131,15 @@ class FallbackSession:
             return function()
         except ENGINE_ERRORS as error:
             raise OperationError(f"ONNX Runtime failed to run {self._what}: {error}") from error
+
+
+def _readers(graph: onnx.GraphProto) -> Iterator[tuple[str, Sequence[str], Sequence[str]]]:
+    """The nodes of a graph and of its sub-graphs, as `hand_over` wants them; results of sub-graphs are read, too."""
+    for node in opsets.all_nodes(graph.node):
+        yield node.op_type, node.input, node.output
+        for attribute in node.attribute:
+            for inner in [attribute.g, *attribute.graphs]:
+                yield node.op_type, [output.name for output in inner.output], ()
 
 
 def _compare_shapes(found: Mapping[str, Any], known: Mapping[str, np.ndarray]) -> None:

@@ -1,4 +1,4 @@
-"""Which data types the engine has kernels for, read from its own registry."""
+"""What the engine's kernels can do: for which data types there are some, by its own registry, and where they saturate."""
 
 from __future__ import annotations
 
@@ -32,3 +32,29 @@ def data_types(op_type: str, domain: str = "") -> frozenset[str] | None:
     """The data types of the first operand for which there is a kernel; None where the registry says nothing."""
     found = _registry().get((domain, op_type))
     return frozenset(found) if found else None
+
+
+@cache
+def saturates() -> bool:
+    """Whether products of uint8 by int8 are wrong on this processor.
+
+    On x86 without VNNI instructions, the engine adds up pairs of such products in 16 bits, which saturate. It calls that
+    acceptable; constants it converts on demand (`PRECISE_PRODUCTS` in `sessions`), other operands it does not:
+    https://github.com/microsoft/onnxruntime/issues/6004. Computed once, by a product of two vectors (about 1 ms).
+    """
+    import numpy as np
+
+    from ...graph import Desc, Node
+    from ...ops import Operations
+    from .emit import Emitter
+    from .native import NativeSession
+    from .sessions import session_options
+
+    ctx = Emitter()
+    ctx.node = Node(Operations.listing()["matmul"], {}, {}, "", 0)
+    a, b = ctx.add_input("a", Desc("uint8", (1, 64))), ctx.add_input("b", Desc("int8", (64, 1)))
+    product = ctx.emit("MatMulInteger", a, b, data_type="int32")
+    model, _ = ctx.finish({"y": (product, Desc("int32", (1, 1)))})
+    session = NativeSession(model, session_options("low-power"), providers=[PROVIDER])
+    feed = {"a": np.full((1, 64), 255, "uint8"), "b": np.full((64, 1), 127, "int8")}
+    return bool(session.run(None, feed)[0] != 64 * 255 * 127)

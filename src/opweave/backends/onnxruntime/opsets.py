@@ -72,7 +72,7 @@ def lower(proto: onnx.ModelProto) -> None:
     proto.ir_version = min(proto.ir_version, newest_ir())
     for entry in proto.opset_import:
         if entry.domain in ("", "ai.onnx") and entry.version > newest_opset():
-            for node in _all_nodes(proto.graph.node):
+            for node in all_nodes(proto.graph.node):
                 if node.domain in ("", "ai.onnx"):
                     _lower_node(node, entry.version)
             entry.version = newest_opset()
@@ -102,11 +102,11 @@ def _lower_node(node: NodeProto, version: int) -> None:
         node.attribute.remove(attribute)
 
 
-def _all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
     """Nodes, and those of their sub-graphs."""
     for node in nodes:
         yield node
         for attribute in node.attribute:
             graphs = [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs
             for graph in graphs:
-                yield from _all_nodes(graph.node)
+                yield from all_nodes(graph.node)

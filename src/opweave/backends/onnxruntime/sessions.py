@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,9 @@ ENGINE_ERRORS: tuple[type[Exception], ...] = (
 _to_engine = engine.OrtValue.ortvalue_from_numpy
 
 CPU = engine.OrtDevice(engine.OrtDevice.cpu(), engine.OrtDevice.default_memory(), 0)
+
+PRECISE_PRODUCTS = ("session.x64quantprecision", "1")
+"""Converts constants of int8 to uint8 on processors where `kernels.saturates` holds; changes nothing on others."""
 
 SPIN_MICROSECONDS = {True: 2000, False: 50}
 """How long threads wait for more work before they sleep: of a session that is alone, and of those that take turns. With short
@@ -65,15 +68,11 @@ def compile(
 
         folder = TemporaryDirectory(prefix="opweave-")
         options.enable_profiling, options.profile_file_prefix = True, os.path.join(folder.name, "times")
-    values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in weights.items()}
     try:
-        if values:
-            # For the engine's optimiser, which reads weights to fold and reorder them ...
-            options.add_external_initializers(list(values), list(values.values()))
-            # ... and for its kernels: without this they get a copy; what the optimiser has replaced is not affected.
-            for name, value in values.items():
-                options.add_initializer(name, value)
-        session = NativeSession(model, options, providers=["CPUExecutionProvider"])
+        values = hand_over(options, weights, ((node.op_type, node.inputs, node.outputs) for node in ctx.nodes))
+        session = NativeSession(
+            model, options, providers=["CPUExecutionProvider"], disabled_optimizers=sorted(ctx.disabled_optimizers)
+        )
     except ENGINE_ERRORS as error:
         raise OperationError(f"ONNX Runtime does not take the graph: {error}") from error
     placed = _placements(graph, how, device)
@@ -86,11 +85,61 @@ def compile(
     return Session(*given)
 
 
+USED_IN_PLACE = frozenset(
+    {
+        *("Conv", "ConvInteger", "ConvTranspose", "GRU", "Gather", "Gemm", "GroupQueryAttention", "LSTM", "MatMul"),
+        *("MatMulInteger", "MatMulNBits", "QLinearConv", "QLinearMatMul", "RNN"),
+    }
+)
+"""Operators whose constants the engine's optimiser leaves as they are, or replaces under another name.
+
+Through others it moves transpositions: it transposes a constant that they read, in place and under its old name, and would
+not find what the kernels get. That is why kernels get copies of what any other operator reads."""
+
+
+def hand_over(
+    options: onnxruntime.SessionOptions,
+    weights: Mapping[str, np.ndarray],
+    readers: Iterable[tuple[str, Sequence[str], Sequence[str]]],
+) -> dict[str, Any]:
+    """Let sessions of `options` read weights where they lie.
+
+    Args:
+        options: where they are registered.
+        weights: the arrays of external initializers, by name.
+        readers: the operator, the inputs and the outputs of all nodes, also of those in sub-graphs.
+
+    Returns:
+        The engine's values, which the caller must keep as long as the session.
+    """
+    values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in weights.items()}
+    if not values:
+        return values
+    # For the engine's optimiser, which reads weights to fold and reorder them ...
+    options.add_external_initializers(list(values), list(values.values()))
+    # ... and for its kernels, which get a copy without this.
+    changed: set[str] = set()
+    dequantised = []
+    for op_type, inputs, outputs in readers:
+        if op_type == "DequantizeLinear":
+            dequantised.append((inputs, outputs))
+        elif op_type not in USED_IN_PLACE:
+            changed.update(inputs)
+    for inputs, outputs in dequantised:  # the optimiser looks through this one
+        if not changed.isdisjoint(outputs):
+            changed.update(inputs)
+    for name, value in values.items():
+        if name not in changed:
+            options.add_initializer(name, value)
+    return values
+
+
 def session_options(power_preference: PowerPreference, alone: bool = True) -> onnxruntime.SessionOptions:
     """The options of all our sessions; `alone` for one that does not take turns with others."""
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", "/")
     options.add_session_config_entry("optimization.constant_folding_max_output_size_in_bytes", str(FOLDED_BYTES))
+    options.add_session_config_entry(*PRECISE_PRODUCTS)
     options.log_severity_level = 4  # its errors are raised; its warnings speak of graphs that are meant to be so
     allowed = _processors()
     if allowed < (os.cpu_count() or 1):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ....dtypes import FLOATS
+from ....dtypes import FLOATS, INFO
 from ....graph import Operand
 from ....ops import activation as ops
 from ....shapes import broadcasts_to
@@ -51,14 +51,21 @@ def _(ctx: Emitter, input: Value, slope: Value) -> Value:
     return ctx.emit("Add", ctx.emit("Max", input, zero), ctx.emit("Mul", slope, ctx.emit("Min", input, zero)))
 
 
-@ort.lower(ops.relu, when=lambda input: input.data_type != "int64")
+@ort.lower(ops.relu, when=lambda input: input.data_type in FLOATS)
 def _(ctx: Emitter, input: Value) -> Value:
     return ctx.emit("Relu", input)
 
 
-@ort.lower(ops.relu)
+@ort.lower(ops.relu, when=lambda input: input.data_type == "int64")
 def _(ctx: Emitter, input: Value) -> Value:
     return ctx.emit("Max", input, ctx.scalar(0, input))
+
+
+@ort.lower(ops.relu)
+def _(ctx: Emitter, input: Value) -> Value:
+    # Not Relu: the engine's optimiser fails when a Clip of integers follows it.
+    # https://github.com/microsoft/onnxruntime/issues/23116
+    return ctx.emit("Clip", input, ctx.scalar(0, input), ctx.scalar(INFO[ctx.output.data_type].highest, input))
 
 
 @ort.lower(ops.sigmoid)

@@ -180,7 +180,12 @@ def _max_of_int64(ctx: Emitter, x: Value, axes: Sequence[_Axis]) -> Value:
     for number, axis in enumerate(axes, start=2):
         # In the place of padding stands another element of the same window, which does not change the maximum.
         substitute = np.where(axis.inside, axis.positions, 0).max(1, keepdims=True)
-        elements = ctx.emit("Gather", y, ctx.constant(np.where(axis.inside, axis.positions, substitute)), axis=number)
-        y = ctx.emit("ReduceMax", elements, ctx.constant([number + 1]), keepdims=0)
+        places = ctx.constant(np.where(axis.inside, axis.positions, substitute))
+        elements = ctx.emit("Gather", y, places, axis=number)
+        # ReduceMax compares int64 wrongly, ArgMax rightly: https://github.com/microsoft/onnxruntime/pull/32475
+        first = ctx.emit("ArgMax", elements, axis=number + 1, keepdims=1, data_type="int64")
+        y = ctx.emit(
+            "Squeeze", ctx.emit("GatherElements", elements, first, axis=number + 1), ctx.constant([number + 1])
+        )
     y = _fill(ctx, y, axes, np.iinfo(np.int64).min)
     return ctx.cast(ctx.emit("BitwiseXor", y, lowest), "uint64") if unsigned else y

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ....dtypes import INFO
+from ....graph import Operand
 from ....ops import quantization as ops
-from .. import ort
+from .. import kernels, ort
 from ..emit import Emitter, Value
 
 _BYTES = ("int8", "uint8")
@@ -57,6 +58,16 @@ def _forms(input: Value, scale: Value) -> list[Form]:
     return [form for form in (_native_form(*pair) for pair in pairs) if form is not None]
 
 
+def _keep_int8_apart(ctx: Emitter, integer: str) -> None:
+    """Keep the engine's optimiser from a step that makes graphs it refuses itself.
+
+    One step inserts QuantizeLinear of int8 behind what only moves elements, with its type as an attribute; another then
+    makes the zero point uint8, and leaves the attribute.
+    """
+    if integer == "int8":
+        ctx.disabled_optimizers.add("QDQPropagationTransformer")
+
+
 def _emit(ctx: Emitter, op_type: str, form: Form, input: Value, scale: Value, zero_point: Value | None) -> Value:
     shape, part, attributes = form
     z = None if zero_point is None else ctx.reshape(zero_point, part)
@@ -78,8 +89,35 @@ def _finish(ctx: Emitter, result: Value) -> Value:
     return ctx.reshape(ctx.cast(result, ctx.output.data_type), ctx.output.shape)
 
 
+def _unsigned(ctx: Emitter, input: Value, zero_point: Value) -> tuple[Value, Value]:
+    """`input` and `zero_point` as uint8, if they are int8 that the engine might multiply by uint8 and saturate.
+
+    The engine itself turns int8 that comes from QuantizeLinear into uint8.
+    """
+    source = ctx.node.inputs["input"]
+    assert isinstance(source, Operand)
+    is_quantised = source.node is not None and source.node.op is ops.quantize_linear
+    is_safe = input.data_type != "int8" or source.is_constant or is_quantised or ctx.portable
+    if is_safe or not kernels.saturates():
+        return input, zero_point
+    return flip_sign(ctx, input), flip_sign(ctx, zero_point)
+
+
+def flip_sign(ctx: Emitter, value: Value) -> Value:
+    """int8 plus 128 as uint8, or uint8 less 128 as int8."""
+    signed = value.data_type == "int8"
+    array = ctx.array_of(value)
+    if array is not None:
+        return ctx.add_constant((array.view("uint8") ^ 128).view("uint8" if signed else "int8"))
+    bits = ctx.cast(value, "uint8")
+    flipped = ctx.emit("BitwiseXor", bits, ctx.scalar(128, bits), shape=value.dims)
+    return flipped if signed else ctx.cast(flipped, "int8")
+
+
 @ort.lower(ops.dequantize_linear)
 def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
+    _keep_int8_apart(ctx, input.data_type)
+    input, zero_point = _unsigned(ctx, input, zero_point)
     forms, zeros = _forms(input, scale), ctx.array_of(zero_point)
     if forms and input.data_type in _BYTES:
         return _emit(ctx, "DequantizeLinear", forms[0], input, scale, zero_point)
@@ -92,6 +130,7 @@ def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
 
 @ort.lower(ops.quantize_linear)
 def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
+    _keep_int8_apart(ctx, zero_point.data_type)
     # The kernels for blocks and for float16 convert to int32 before they saturate, which turns large values into any.
     forms = [form for form in _forms(input, scale) if "block_size" not in form[2]]
     if forms and zero_point.data_type in _BYTES:

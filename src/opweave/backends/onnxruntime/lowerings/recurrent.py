@@ -255,7 +255,7 @@ def _(
 
     def of(k: int, value: Value | None, shape: Sequence[int]) -> Any:
         """The part of direction `k`, of what is there."""
-        return None if value is None else _reshape(ctx, _split(ctx, value, [1] * directions, axis=0)[k], shape)
+        return None if value is None else ctx.reshape(_split(ctx, value, [1] * directions, axis=0)[k], shape)
 
     hidden, cells, sequences = [], [], []
     for k in range(directions):
@@ -277,9 +277,3 @@ def _(
         sequences.append(ctx.reshape(_concat(ctx, made[::order], axis=0), (steps, 1, *state)))
     last = _concat(ctx, hidden, axis=0), _concat(ctx, cells, axis=0)
     return (*last, _concat(ctx, sequences, axis=1)) if return_sequence else last
-
-
-def _reshape(ctx: Emitter, value: Value, shape: Sequence[int]) -> Value:
-    """As `ctx.reshape`, but constants at once, so that the engine sees the weights of its products as such."""
-    array = ctx.array_of(value)
-    return ctx.reshape(value, shape) if array is None else ctx.add_constant(array.reshape(shape))

@@ -1,0 +1,170 @@
+"""Faults of ONNX Runtime that graphs must not show: what it computes wrongly or refuses, against the reference back end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opweave as ow
+
+kernels: Any = import_module("opweave.backends.onnxruntime.kernels")
+
+Build = Callable[[ow.MLGraphBuilder], ow.MLOperand]
+
+
+def assert_right(build: Build, feeds: Mapping[str, np.ndarray]) -> None:
+    """Build a graph twice, on the engine and on the reference, and compare."""
+    results = []
+    for device in ("cpu", "reference"):
+        context = ow.ml.create_context(device=device)
+        builder = ow.MLGraphBuilder(context)
+        results.append(context.compute(builder.build({"y": build(builder)}), dict(feeds))["y"])
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-5, atol=1e-5)
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype("float32")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Transpositions that the optimiser moves through an operation transpose its constants in place
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "max", "min", "pow", "prelu"])
+@pytest.mark.parametrize("size", [30, 40])
+def test_transpositions_beside_large_constants(name: str, size: int) -> None:
+    """Square constants gave wrong numbers, others an error."""
+    constant = np.abs(normal(40, size)) + 0.5
+
+    def build(b: ow.MLGraphBuilder) -> ow.MLOperand:
+        turned = b.transpose(b.input("x", "float32", [size, 40]))
+        made: ow.MLOperand = b.transpose(getattr(b, name)(turned, b.constant(constant)))
+        return made
+
+    assert_right(build, {"x": np.abs(normal(size, 40, seed=1))})
+
+
+def test_a_constant_of_two_transposed_operations() -> None:
+    constant = normal(30, 30)
+
+    def build(b: ow.MLGraphBuilder) -> ow.MLOperand:
+        x, shared = b.input("x", "float32", [30, 30]), b.constant(constant)
+        return b.matmul(b.transpose(b.add(b.transpose(x), shared)), shared)
+
+    assert_right(build, {"x": normal(30, 30, seed=1)})
+
+
+def test_transposed_dequantised_constants() -> None:
+    """The optimiser looks through DequantizeLinear."""
+    weights, scale = np.random.default_rng(0).integers(-128, 128, (40, 40)).astype("int8"), np.float32([[0.125]])
+
+    def build(b: ow.MLGraphBuilder) -> ow.MLOperand:
+        added = b.dequantize_linear(b.constant(weights), b.constant(scale), b.constant(np.int8([[3]])))
+        return b.transpose(b.add(b.transpose(b.input("x", "float32", [40, 40])), added))
+
+    assert_right(build, {"x": normal(40, 40)})
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Graphs that the optimiser makes unacceptable to the engine itself
+
+
+@pytest.mark.parametrize("data_type", ["int8", "int32", "int64"])
+@pytest.mark.parametrize("bounds", [(-2, None), (-2, 3), (1, 2), (None, -1)])
+def test_clamps_after_relu_of_integers(data_type: str, bounds: tuple[int | None, int | None]) -> None:
+    low, high = bounds
+
+    def build(b: ow.MLGraphBuilder) -> ow.MLOperand:
+        return b.clamp(b.relu(b.input("x", data_type, [40])), min_value=low, max_value=high)
+
+    assert_right(build, {"x": np.arange(-20, 20).astype(data_type)})
+
+
+MOVES: dict[str, Callable[[Any], Any]] = {
+    "transpose": lambda x: x.transpose(),
+    "reshape": lambda x: x.reshape([4, 3]),
+    "slice": lambda x: x.slice([1, 1], [2, 2]),
+}
+
+
+@pytest.mark.parametrize("data_type", ["int8", "uint8"])
+@pytest.mark.parametrize("move", MOVES.values(), ids=MOVES)
+@pytest.mark.parametrize("follows", [False, True], ids=["at the end", "within"])
+def test_moves_of_dequantised_values(data_type: str, move: Callable[[Any], Any], follows: bool) -> None:
+    def build(b: ow.MLGraphBuilder) -> ow.MLOperand:
+        x, zero = b.input("x", data_type, [3, 4]), np.array([[1]], data_type)
+        y = move(b.dequantize_linear(x, np.float32([[0.5]]), zero))
+        return b.relu(y) if follows else y
+
+    assert_right(build, {"x": np.arange(12, dtype=data_type).reshape(3, 4)})
+
+
+@pytest.mark.parametrize("data_type", ["int8", "uint8"])
+def test_moves_of_values_that_are_quantised_next(data_type: str) -> None:
+    def build(b: ow.MLGraphBuilder) -> ow.MLOperand:
+        moved = b.reshape(b.transpose(b.relu(b.input("x", "float32", [3, 4]))), [12])
+        return b.quantize_linear(moved, np.float32([0.5]), np.array([1], data_type))
+
+    assert_right(build, {"x": normal(3, 4) * 20})
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Kernels
+
+
+@pytest.mark.parametrize("data_type", ["int64", "uint64", "int32", "uint32"])
+@pytest.mark.parametrize("padding", [(0, 0, 0, 0), (1, 1, 1, 1)])
+def test_maximum_pooling_of_integers(data_type: str, padding: tuple[int, ...]) -> None:
+    """Numbers that differ in bit 31, and not above it, are what the engine's maxima of int64 confuse."""
+    lowest, highest = np.iinfo(data_type).min, np.iinfo(data_type).max
+    far = [
+        v for v in (0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**32, -(2**31), -1, lowest, highest) if lowest <= v <= highest
+    ]
+    x = np.random.default_rng(0).choice(np.array(far, data_type), (1, 2, 12, 12))
+
+    def build(b: ow.MLGraphBuilder) -> ow.MLOperand:
+        return b.max_pool2d(b.input("x", data_type, x.shape), window_dimensions=[2, 3], padding=padding)
+
+    assert_right(build, {"x": x})
+
+
+@pytest.fixture(params=[False, True], ids=["as it is", "as if it saturated"])
+def _processor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param:
+        monkeypatch.setattr(kernels, "saturates", lambda: True)
+
+
+@pytest.mark.usefixtures("_processor")
+@pytest.mark.parametrize("known", [False, True], ids=["input", "constant"])
+@pytest.mark.parametrize("types", [("uint8", "int8"), ("int8", "uint8"), ("int8", "int8"), ("uint8", "uint8")])
+@pytest.mark.parametrize("quantised", [False, True], ids=["integer_matmul", "dequantize_linear"])
+def test_products_of_bytes(known: bool, types: tuple[str, str], quantised: bool) -> None:
+    """The sum of two products of uint8 and int8 does not fit into 16 bits."""
+    random = np.random.default_rng(0)
+    highest = [int(np.iinfo(data_type).max) for data_type in types]
+    a = random.integers(highest[0] - 9, highest[0], (5, 64), types[0], endpoint=True)
+    b = random.integers(highest[1] - 9, highest[1], (64, 48), types[1], endpoint=True)
+    zeros = [np.array([[3]], types[0]), np.array([[2]], types[1])]
+    scale = np.float32([[1 / 64]])
+
+    def build(builder: ow.MLGraphBuilder) -> ow.MLOperand:
+        x = builder.input("a", types[0], a.shape)
+        y = builder.constant(b) if known else builder.input("b", types[1], b.shape)
+        if not quantised:
+            made: ow.MLOperand = ow.composites.integer_matmul(builder, x, y, *zeros)
+            return made
+        left, right = builder.dequantize_linear(x, scale, zeros[0]), builder.dequantize_linear(y, scale, zeros[1])
+        return builder.matmul(left, right)
+
+    assert_right(build, {"a": a} if known else {"a": a, "b": b})
+
+
+def test_the_probe_of_the_processor_knows_vnni() -> None:
+    features = import_module("numpy._core._multiarray_umath").__cpu_features__
+    if not features.get("AVX512_ICL"):
+        pytest.skip("NumPy does not say that this processor has VNNI instructions")
+    assert not kernels.saturates()
