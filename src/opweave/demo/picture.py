@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import io
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ..errors import DataError
+from ..files import written
 from .colours import Pixels
 
 WITH_ALPHA = {"PNG", "WEBP", "TIFF"}  # formats that keep transparency; others get a white background
@@ -120,7 +121,7 @@ def check_output(path: Path, photo: Path | None) -> str:
 
 
 def write(image: Image.Image, path: Path, format: str, profile: bytes | None = None) -> None:
-    """Write an image file under a temporary name beside `path`, then rename it.
+    """Write an image file, wholly or not at all.
 
     Args:
         image: mode L, LA, RGB or RGBA; transparency that the format cannot keep gets a white background.
@@ -136,17 +137,14 @@ def write(image: Image.Image, path: Path, format: str, profile: bytes | None = N
     options: dict[str, Any] = {"quality": 95} if format in ("JPEG", "WEBP") else {}
     if profile is not None:
         options["icc_profile"] = profile
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    encoded = io.BytesIO()
     try:
-        try:
-            with temporary.open("xb") as file:
-                image.save(file, format=format, **options)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except Exception as error:  # encoders, too, raise many kinds
+        image.save(encoded, format=format, **options)
+    except Exception as error:  # encoders raise many kinds
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise DataError(f"{path}: cannot be written: {reason}") from error
+    with written(path) as file:
+        file.write(encoded.getbuffer())
 
 
 def on_white(image: Image.Image) -> Image.Image:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,7 +15,7 @@ from ..backends.onnxruntime import ort
 from ..backends.onnxruntime.emit import Emitter
 from ..composites.onnxruntime import ONLY_IN_ENGINE
 from ..errors import InvalidStateError, ValidationError, require
-from ..files import written
+from ..files import resolved, written
 from ..graph import Graph, Node
 from ..passes.legalise import legalise
 from ..runtime.executable import MLGraph
@@ -31,14 +32,15 @@ def save(graph: MLGraph, path: str | Path) -> None:
 
     Inputs and outputs have their names of the graph. Weights are written into the file; beyond 1.5 GB they go into a second
     file beside it, called like the first with `.data` at the end. A file of this name is replaced once the new one is
-    complete.
+    complete. A link stays, and the file that it leads to is replaced; a pipe or a device is written to.
 
     Args:
         graph: what `MLGraphBuilder.build` gave.
         path: the file to write.
 
     Raises:
-        ValidationError: an input and an output have the same name, which ONNX cannot express.
+        ValidationError: an input and an output have the same name, which ONNX cannot express; or `path` is no regular
+            file, and the weights need a second one.
         InvalidStateError: the graph is destroyed.
         DataError: the file cannot be written.
     """
@@ -47,11 +49,16 @@ def save(graph: MLGraph, path: str | Path) -> None:
     if graph._graph is None:
         raise InvalidStateError("the graph is destroyed")
     model, weights = to_onnx(graph._graph)
-    path = Path(path)
+    size = sum(array.nbytes for array in weights.values())
+    (path, mode), given = resolved(path), path  # the data file lies beside the file, not beside a link to it
+    if size > INSIDE_BYTES:
+        replaceable = mode is None or stat.S_ISREG(mode)
+        rule = f"save: {size} bytes of weights need a file beside the model, and {given} is no regular file"
+        require(replaceable, rule)
     with ExitStack() as stack:
         # Left in the reverse order: the data file is in its place before the model that names it.
-        file = stack.enter_context(written(path))
-        if sum(array.nbytes for array in weights.values()) > INSIDE_BYTES:
+        file = stack.enter_context(written(given))
+        if size > INSIDE_BYTES:
             location = f"{path.name}.data"
             data, end = stack.enter_context(written(path.with_name(location))), 0
             for tensor in model.graph.initializer:

@@ -1,0 +1,138 @@
+"""Files that are written: regular ones wholly or not at all, all others where they are."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import onnx
+import pytest
+
+import opweave as ow
+from opweave.cli.inputs import save_arrays
+from opweave.files import written
+
+Write = Callable[[Path], None]
+
+
+def graph() -> ow.MLGraph:
+    builder = ow.MLGraphBuilder(ow.ml.create_context(device="cpu"))
+    return builder.build({"y": builder.relu(builder.input("x", "float32", [2]))})
+
+
+WRITERS: dict[str, tuple[str, Write, Callable[[bytes], bool]]] = {
+    "save": (
+        ".onnx",
+        lambda path: ow.onnx.save(graph(), path),
+        lambda data: onnx.load_from_string(data).graph.output[0].name == "y",
+    ),
+    "draw": (".svg", lambda path: graph().draw(path) and None, lambda data: data.startswith(b"<svg")),
+    "arrays": (".npz", lambda path: save_arrays(path, {"a": np.ones(3)}), lambda data: data.startswith(b"PK")),
+}
+
+
+@pytest.fixture(params=WRITERS)
+def writer(request: pytest.FixtureRequest) -> tuple[str, Write, Callable[[bytes], bool]]:
+    return WRITERS[request.param]
+
+
+def test_a_pipe_is_written_to(writer: tuple[str, Write, Callable[[bytes], bool]], tmp_path: Path) -> None:
+    suffix, write, is_whole = writer
+    path, got = tmp_path / f"pipe{suffix}", []
+    os.mkfifo(path)
+    thread = Thread(target=lambda: got.append(path.read_bytes()), daemon=True)
+    thread.start()
+    write(path)
+    thread.join(60)
+    assert is_whole(got[0])
+    assert stat.S_ISFIFO(path.stat().st_mode)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_stays_and_its_file_is_replaced(
+    writer: tuple[str, Write, Callable[[bytes], bool]], tmp_path: Path
+) -> None:
+    suffix, write, is_whole = writer
+    (tmp_path / "elsewhere").mkdir()
+    path, file = tmp_path / f"link{suffix}", tmp_path / "elsewhere" / "file"
+    path.symlink_to(file)
+    for before in (None, b"old"):  # the file that it leads to may be missing
+        if before is not None:
+            file.write_bytes(before)
+        write(path)
+        assert path.is_symlink()
+        assert is_whole(file.read_bytes())
+    assert list((tmp_path / "elsewhere").iterdir()) == [file]
+
+
+def test_a_device_is_written_to() -> None:
+    before = os.stat("/dev/null")
+    ow.onnx.save(graph(), "/dev/null")
+    after = os.stat("/dev/null")
+    assert stat.S_ISCHR(after.st_mode)
+    assert (before.st_ino, before.st_mode) == (after.st_ino, after.st_mode)
+
+
+def test_weights_in_a_file_of_their_own_lie_where_a_link_leads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("opweave.onnx.export.INSIDE_BYTES", 0)
+    builder = ow.MLGraphBuilder(ow.ml.create_context(device="cpu"))
+    weights = np.arange(1000, dtype=np.float32)
+    made = builder.build({"y": builder.add(builder.input("x", "float32", [1000]), builder.constant(weights))})
+    (tmp_path / "elsewhere").mkdir()
+    link = tmp_path / "link.onnx"
+    link.symlink_to(tmp_path / "elsewhere" / "model.onnx")
+    ow.onnx.save(made, link)
+    assert sorted(path.name for path in (tmp_path / "elsewhere").iterdir()) == ["model.onnx", "model.onnx.data"]
+    assert ow.InferenceSession(link).run(None, {"x": weights})[0].tolist() == (2 * weights).tolist()
+    with pytest.raises(ow.ValidationError) as error:
+        ow.onnx.save(made, "/dev/null")
+    assert (
+        str(error.value) == "save: 4000 bytes of weights need a file beside the model, and /dev/null is no regular file"
+    )
+
+
+def test_a_device_that_is_full() -> None:
+    if not os.path.exists("/dev/full"):
+        pytest.skip("this system has no /dev/full")
+    with pytest.raises(ow.DataError, match=r"^/dev/full: No space left on device$"):
+        ow.onnx.save(graph(), "/dev/full")
+
+
+def test_a_file_is_replaced_once_all_went_well(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    path.chmod(0o640)
+    with pytest.raises(ZeroDivisionError), written(path) as file:
+        file.write(bytes([1 // 0]))
+    assert path.read_bytes() == b"old"
+    with written(path) as file:
+        file.write(b"new")
+        assert path.read_bytes() == b"old"
+    assert path.read_bytes() == b"new"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("loop", "Too many levels of symbolic links"),
+        ("folder", "Is a directory"),
+        ("none/file", "No such file or directory"),
+    ],
+)
+def test_what_cannot_be_written(name: str, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ow.DataError) as error, written(tmp_path / name):
+        pass
+    assert str(error.value) == f"{tmp_path / name}: {reason}"
+
+
+def test_a_path_with_a_null() -> None:
+    with pytest.raises(ow.DataError, match="null"), written("a\0b"):
+        pass
