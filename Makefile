@@ -7,7 +7,7 @@ LOOSE := arg-type comparison-overlap dict-item index list-item no-any-return no-
 WITHOUT_EXTRAS := test_custom.py test_custom_expressions.py test_demo.py test_expr_decompose.py test_expr_evaluate.py \
 	test_op_level.py test_package.py test_segments.py
 
-.PHONY: demo test test-torch check format docs bench models small-models fuzz clean
+.PHONY: demo test test-all test-torch check format docs bench models small-models fuzz clean
 
 demo: $(VENV)/.demo
 	$(BIN)/opweave demo
@@ -16,6 +16,10 @@ test: check small-models
 	$(BIN)/python -m pytest -n auto --dist worksteal
 # Once more as it is for those who have not installed the extras.
 	cd tests && ../$(BIN)/python -m pytest -p without_extras -n auto --dist worksteal $(WITHOUT_EXTRAS)
+
+# `make test` samples rows that differ by data type only; here all of them run.
+test-all: check
+	$(BIN)/python -m pytest --all -n auto --dist worksteal
 
 # PyTorch has an environment and a process of its own: its wheels can take gigabytes, and importing Triton in a process where
 # Mesa has loaded its LLVM ends it.

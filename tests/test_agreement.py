@@ -90,10 +90,21 @@ def assert_agree(sample: Sample, call: Call, got: dict[str, np.ndarray], wanted:
         )
 
 
+CONVERSIONS = ("cast", "dequantize_linear", "quantize_linear")
+"""Operations that are about data types: their rows are never sampled."""
+
+
+def row_of(op: Op[..., Any], types: dict[str, str]) -> Any:
+    """A row of a test: an operation and the data types of its operands."""
+    mark = pytest.mark.data_types(op.__module__, op.name, [*types.values()])
+    name = f"{op.name}-{'-'.join(dict.fromkeys(types.values()))}"
+    return pytest.param(op, types, id=name, marks=() if op.name in CONVERSIONS else mark)
+
+
 def rows(decomposable: bool = False) -> list[Any]:
     return [
-        pytest.param(op, types, id=f"{name}-{'-'.join(dict.fromkeys(types.values()))}")
-        for name, op in OPS.items()
+        row_of(op, types)
+        for op in OPS.values()
         if op.decomposition is not None or not decomposable
         for types in type_choices(op, ORT.backend.limits(op))
     ]

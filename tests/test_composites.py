@@ -395,7 +395,12 @@ RUNS: dict[str, Callable[[CustomOp, Call], list[np.ndarray]]] = {
 
 @pytest.mark.parametrize("how", RUNS)
 @pytest.mark.parametrize(
-    ("op", "data_type"), [pytest.param(op, t, id=f"{op.name}-{t}") for op, row in CASES.items() for t in row.types]
+    ("op", "data_type"),
+    [
+        pytest.param(op, t, id=f"{op.name}-{t}", marks=pytest.mark.data_types("composites", op.name, [t]))
+        for op, row in CASES.items()
+        for t in row.types
+    ],
 )
 def test_results_are_those_of_the_witness(op: CustomOp, data_type: str, how: str) -> None:
     @few
