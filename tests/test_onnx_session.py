@@ -163,7 +163,9 @@ def test_wrong_options_are_named(options: Any, text: str) -> None:
 
 
 def test_a_context_is_checked() -> None:
-    assert message(lambda: ow.InferenceSession(sum_model(), "cpu")) == "context must be an MLContext, got str"
+    assert message(lambda: ow.InferenceSession(sum_model(), context="cpu")) == "context must be an MLContext, got str"
+    text = "sess_options must be onnxruntime.SessionOptions, or an MLContext for context, got str"
+    assert message(lambda: ow.InferenceSession(sum_model(), "cpu")) == text
     context = ow.ml.create_context(device="cpu")
     s = ow.InferenceSession(sum_model(), context)
     assert s.context is context

@@ -10,10 +10,16 @@
 
     ow.onnx.save(graph, "model.onnx")
     graph = ow.onnx.load("model.onnx")
+
+`replacing_onnxruntime` lets programs that call ONNX Runtime run here, unchanged:
+
+    with ow.onnx.replacing_onnxruntime():
+        ...
 """
 
 from .convert import load as load
 from .export import save as save
 from .limits import Limits as Limits
 from .register import register_onnx as register_onnx
+from .replacement import replacing_onnxruntime as replacing_onnxruntime
 from .session import InferenceSession as InferenceSession

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any, Literal, get_args
+from time import monotonic_ns
+from typing import Any, Literal, get_args, overload
 
 import numpy as np
 
 from .. import memory
-from ..context import MLContext, in_thread, ml
+from ..context import MLContext, in_thread
 from ..errors import OperationError, ValidationError, require
 from ..names import counted
 from ..runtime.executable import Locks, check_names
@@ -23,9 +24,13 @@ from .arguments import Argument, NodeArg, check_named_dimensions
 from .booleans import as_stored
 from .limits import DEFAULT as DEFAULT_LIMITS, Limits
 from .messages import ValueInfoProto
+from .methods import OnnxRuntimeMethods
 from .model import Model
+from .options import Settings, check_run_options, write_optimized
+from .ort_values import unwrapped
 from .plan import Fallback, Plan
 from .repeat import Repeat
+from .run_trace import RunTrace
 from .trace import Trace, Tracer
 
 Location = Literal["cpu", "ml-tensor"]
@@ -49,12 +54,17 @@ class _Turn:
     users: int = 0
 
 
-class InferenceSession:
+class InferenceSession(OnnxRuntimeMethods):
     """Runs an ONNX model: on WebNN graphs, as large as they can be, and by ONNX Runtime where WebNN has no way.
 
     Args:
         model: the path of an `.onnx` file, the bytes of one, or an `onnx.ModelProto`.
-        context: where to run; default: a new one on the best device.
+        sess_options: `onnxruntime.SessionOptions`; what has no meaning here is ignored, with a message in the log "opweave".
+            An `MLContext` in this place is taken as `context`.
+        providers: names of ONNX Runtime's execution providers, or pairs of a name and options, the preferred one first:
+            the first that has a device here chooses where to run.
+        provider_options: a dict for each of `providers`, where these are names.
+        context: where to run; it goes before `providers`. Default: a new one, on the best device without `providers`.
         fallback: "auto" lets ONNX Runtime run what WebNN cannot express; "error" refuses such a model.
         fix_shapes: sizes of named dimensions, {"batch": 1}.
         preferred_output_location: "cpu" returns arrays, "ml-tensor" tensors that stay in the context; one for all outputs,
@@ -72,20 +82,31 @@ class InferenceSession:
     def __init__(
         self,
         model: Any,
-        context: MLContext | None = None,
+        sess_options: Any = None,
+        providers: Sequence[str | tuple[str, Mapping[str, Any]]] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
         *,
+        context: MLContext | None = None,
         fallback: Fallback = "auto",
         fix_shapes: Mapping[str, int] | None = None,
         preferred_output_location: Location | Mapping[str, Location] = "cpu",
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
+        begin = monotonic_ns()
         require(fallback in get_args(Fallback), f"fallback must be 'auto' or 'error', got {fallback!r}")
+        if isinstance(sess_options, MLContext):
+            require(context is None, "context is given twice, in second place and by its name")
+            sess_options, context = None, sess_options
         require(
             context is None or isinstance(context, MLContext),
             f"context must be an MLContext, got {type(context).__name__}",
         )
-        self._model = Model.load(model, limits)
-        self._context = context or ml.create_context()
+        self._settings = Settings.of(sess_options, providers, provider_options, context)
+        self._model = model if isinstance(model, Model) else Model.load(model, limits)
+        write_optimized(sess_options, model)
+        self._run_trace = RunTrace.asked(sess_options)
+        self._settings.prepare(self._model)
+        self._context = self._settings.context
         self._fallback: Fallback = fallback
         self._fixed = dict(fix_shapes or {})
         graph = self._model.proto.graph
@@ -93,7 +114,7 @@ class InferenceSession:
         initialised |= {initializer.values.name for initializer in graph.sparse_initializer}
         declared = [i for i in graph.input if i.name not in initialised]
         self._check_fixed(declared)
-        self._inputs = [Argument.of(info, self._fixed) for info in declared]
+        self._fixed, self._inputs = self._settings.fix(declared, self._fixed)
         self._overridable = [Argument.of(info, self._fixed) for info in graph.input if info.name in initialised]
         self._outputs = [Argument.of(info, self._fixed) for info in graph.output]
         self._locations = self._locate(preferred_output_location)
@@ -108,6 +129,8 @@ class InferenceSession:
             trace = self._trace(shapes, {})
             if not trace.deciding:
                 self._compile(tuple(shapes.items()), trace)
+        if self._run_trace is not None:
+            self._run_trace.note("session_initialization", begin)
 
     def __repr__(self) -> str:
         return summary.line(self)
@@ -132,19 +155,47 @@ class InferenceSession:
         """The outputs of the model, in order."""
         return [argument.public() for argument in self._outputs]
 
+    def set_providers(
+        self,
+        providers: Sequence[str | tuple[str, Mapping[str, Any]]] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Move the session to the first of these providers that has a device here; the model is compiled again.
+
+        Args:
+            providers: as for the session itself; None for the best device.
+            provider_options: likewise.
+
+        Raises:
+            ValidationError: an argument is wrong.
+        """
+        InferenceSession.__init__(
+            self,
+            self._model,
+            self._settings.session_options,
+            providers,
+            provider_options,
+            fallback=self._fallback,
+            fix_shapes=self._fixed,
+            preferred_output_location=self._locations,
+        )
+
     def run(
         self,
         output_names: Sequence[str] | None,
         input_feed: Mapping[str, Any],
+        run_options: Any = None,
         *,
         out: Mapping[str, np.ndarray | MLTensor] | None = None,
     ) -> list[Any]:
         """Run the model.
 
         Args:
-            output_names: which outputs to return; None for all.
+            output_names: which outputs to return; None or an empty list for all.
             input_feed: an array, an MLTensor, or an object with DLPack for each input, by name; a list of them for a
-                sequence. C-contiguous arrays are read in place. Overridable initializers may be among them, or not.
+                sequence. C-contiguous arrays are read in place, as `onnxruntime.OrtValue`s on the CPU are. Overridable
+                initializers may be among them, or not.
+            run_options: `onnxruntime.RunOptions`; what has no meaning here is ignored, with a message in the log "opweave".
             out: arrays, or tensors, to write outputs into, by name; they must not overlap inputs.
 
         Returns:
@@ -154,6 +205,22 @@ class InferenceSession:
             ValidationError: names, types or shapes that do not fit.
             OperationError: the engine failed.
         """
+        if run_options is not None:
+            check_run_options(run_options, self._settings.level)
+        if self._run_trace is None:
+            return self._run_once(output_names, input_feed, out)
+        begin = monotonic_ns()
+        results = self._run_once(output_names, input_feed, out)
+        self._run_trace.note("model_run", begin)
+        return results
+
+    def _run_once(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        out: Mapping[str, np.ndarray | MLTensor] | None,
+    ) -> list[Any]:
+        """`run` without options."""
         while True:
             self._context.check_alive()
             repeat = self._repeat
@@ -176,6 +243,7 @@ class InferenceSession:
         require(is_list, f"output_names must be a list of names, got {output_names!r}")
         names = list(output_names or known)
         require(isinstance(input_feed, Mapping), f"inputs must map names to arrays, got {type(input_feed).__name__}")
+        input_feed = unwrapped(input_feed)
         inputs = [*self._inputs, *(i for i in self._overridable if i.name in input_feed)]
         check_names("inputs", input_feed, {i.name: i for i in inputs})
         require(out is None or isinstance(out, Mapping), f"out must map names to arrays, got {type(out).__name__}")
@@ -245,15 +313,54 @@ class InferenceSession:
         except ValidationError as error:
             raise ValidationError(f"output {output.name!r} cannot be a tensor: {error}") from None
 
-    async def run_async(
+    @overload
+    def run_async(
         self,
         output_names: Sequence[str] | None,
         input_feed: Mapping[str, Any],
         *,
+        run_options: Any = None,
         out: Mapping[str, np.ndarray | MLTensor] | None = None,
-    ) -> list[Any]:
-        """`run` in a worker thread, to await."""
-        return await in_thread(self.run, output_names, input_feed, out=out)
+    ) -> Coroutine[Any, Any, list[Any]]: ...
+
+    @overload
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: Callable[[list[Any], Any, str], Any],
+        user_data: Any = None,
+        run_options: Any = None,
+    ) -> None: ...
+
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: Callable[[list[Any], Any, str], Any] | None = None,
+        user_data: Any = None,
+        run_options: Any = None,
+        *,
+        out: Mapping[str, np.ndarray | MLTensor] | None = None,
+    ) -> Coroutine[Any, Any, list[Any]] | None:
+        """`run` in a worker thread: to await, or, as ONNX Runtime has it, with a callback.
+
+        Args:
+            output_names: as for `run`.
+            input_feed: as for `run`.
+            callback: called in the thread as `callback(results, user_data, error)`; `error` is empty if the run went well.
+            user_data: handed to the callback.
+            run_options: as for `run`.
+            out: as for `run`; not with a callback.
+
+        Returns:
+            A coroutine with the outputs; None with a callback.
+        """
+        if callback is not None:
+            require(out is None, "out must not be given with a callback")
+            self._run_with_callback(output_names, input_feed, callback, user_data, run_options)
+            return None
+        return in_thread(self.run, output_names, input_feed, run_options, out=out)
 
     def explain(self, input_shapes: Mapping[str, Sequence[int]] | None = None) -> str:
         """Which node runs where, and why those fell back that did.

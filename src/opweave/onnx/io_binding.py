@@ -1,0 +1,222 @@
+"""Bindings: inputs and outputs that a session reads and writes in place, as `onnxruntime.IOBinding` has them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import memory
+from ..errors import NotSupportedError, ValidationError, require
+from .messages import TensorProto, dtype_of
+from .ort_values import array_of_value, is_ort_value, ort_value
+
+if TYPE_CHECKING:
+    from .methods import OnnxRuntimeMethods
+
+
+class IOBinding:
+    """The arrays that a session reads and writes; made by `session.io_binding()`.
+
+    Args:
+        session: an `opweave.InferenceSession`.
+
+        binding = session.io_binding()
+        binding.bind_cpu_input("image", pixels)
+        binding.bind_output("features")
+        session.run_with_iobinding(binding)
+        (features,) = binding.copy_outputs_to_cpu()
+
+    Memory is that of the CPU, wherever the session runs. Arrays are read when the session runs, not when they are bound.
+    """
+
+    def __init__(self, session: OnnxRuntimeMethods) -> None:
+        self._owner = session
+        self._feeds: dict[str, Any] = {}
+        self._targets: dict[str, np.ndarray | None] = {}
+        self._values: dict[str, Any] = {}  # the OrtValues that were bound as outputs
+        self._results: dict[str, Any] = {}
+
+    def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
+        """Bind an input to an array, or to whatever `run` takes for it.
+
+        Raises:
+            ValidationError: the model has no such input.
+        """
+        known = [*self._owner.get_inputs(), *self._owner.get_overridable_initializers()]
+        self._check_name(name, "input", [argument.name for argument in known])
+        self._feeds[name] = arr_on_cpu
+
+    def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
+        """Bind an input to an `onnxruntime.OrtValue` on the CPU.
+
+        Raises:
+            ValidationError: the model has no such input, or it is no OrtValue.
+            NotSupportedError: it lies on another device.
+        """
+        require(is_ort_value(ortvalue), f"input {name!r} must be an OrtValue, got {type(ortvalue).__name__}")
+        self.bind_cpu_input(name, array_of_value(ortvalue, f"input {name!r}"))
+
+    def bind_input(
+        self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
+    ) -> None:
+        """Bind an input to memory at an address, which must stay valid.
+
+        Args:
+            name: the input.
+            device_type: "cpu".
+            device_id: 0.
+            element_type: a NumPy data type, or one of ONNX's `TensorProto.DataType`.
+            shape: of the tensor there.
+            buffer_ptr: the address.
+
+        Raises:
+            ValidationError: the model has no such input, or the description of the memory is wrong.
+            NotSupportedError: another device than the CPU.
+        """
+        self.bind_cpu_input(name, _array_at(f"input {name!r}", device_type, element_type, shape, buffer_ptr))
+
+    def bind_output(
+        self,
+        name: str,
+        device_type: str = "cpu",
+        device_id: int = 0,
+        element_type: Any = None,
+        shape: Sequence[int] | None = None,
+        buffer_ptr: int | None = None,
+    ) -> None:
+        """Ask for an output, in new memory or at an address, which must stay valid.
+
+        Args:
+            name: the output.
+            device_type: "cpu".
+            device_id: 0.
+            element_type: with `buffer_ptr`, a NumPy data type, or one of ONNX's `TensorProto.DataType`.
+            shape: with `buffer_ptr`, that of the tensor there.
+            buffer_ptr: the address; None for new memory at each run.
+
+        Raises:
+            ValidationError: the model has no such output, or the description of the memory is wrong.
+            NotSupportedError: another device than the CPU.
+        """
+        what = f"output {name!r}"
+        _check_device(what, device_type)
+        if buffer_ptr is None:
+            self._bind_target(name, None)
+            return
+        if element_type is None or shape is None:
+            raise ValidationError(f"{what}: memory at an address needs element_type and shape")
+        self._bind_target(name, _array_at(what, device_type, element_type, shape, buffer_ptr))
+
+    def bind_ortvalue_output(self, name: str, ortvalue: Any) -> None:
+        """Bind an output to an `onnxruntime.OrtValue` on the CPU, whose memory is written.
+
+        Raises:
+            ValidationError: the model has no such output, or it is no OrtValue with a tensor of numbers.
+            NotSupportedError: it lies on another device.
+        """
+        what = f"output {name!r}"
+        require(is_ort_value(ortvalue), f"{what} must be an OrtValue, got {type(ortvalue).__name__}")
+        self._bind_target(name, array_of_value(ortvalue, what))
+        self._values[name] = ortvalue
+
+    def synchronize_inputs(self) -> None:
+        """Do nothing: inputs on the CPU are there."""
+
+    def synchronize_outputs(self) -> None:
+        """Do nothing: `run_with_iobinding` returns when the outputs are there."""
+
+    def get_outputs(self) -> list[Any]:
+        """The outputs of the last run as OrtValues, in the order in which they were bound; the memory is shared."""
+        return [
+            self._values[name] if name in self._values else ort_value(array, f"output {name!r}")
+            for name, array in self._results.items()
+        ]
+
+    def get_outputs_as_ortvaluevector(self) -> Any:
+        """The outputs of the last run as ONNX Runtime's own vector of values."""
+        from onnxruntime.capi import onnxruntime_pybind11_state as engine
+
+        vector = engine.OrtValueVector()
+        for value in self.get_outputs():
+            vector.push_back(value._get_c_value())
+        return vector
+
+    def copy_outputs_to_cpu(self) -> list[Any]:
+        """The outputs of the last run as arrays of their own, in the order in which they were bound."""
+        return [np.array(r) if isinstance(r, np.ndarray) else r for r in self._results.values()]
+
+    def clear_binding_inputs(self) -> None:
+        """Forget the inputs."""
+        self._feeds.clear()
+
+    def clear_binding_outputs(self) -> None:
+        """Forget the outputs, and those of the last run."""
+        for bound in (self._targets, self._values, self._results):
+            bound.clear()
+
+    def run(self) -> None:
+        """Run the session on what is bound.
+
+        Raises:
+            ValidationError: nothing is bound as an output, or what is bound does not fit.
+            OperationError: the engine failed.
+        """
+        require(bool(self._targets), "at least one output must be bound; see bind_output")
+        inputs = [array for array in self._feeds.values() if isinstance(array, np.ndarray)]
+        targets = {name: array for name, array in self._targets.items() if array is not None}
+        # ONNX Runtime lets an output lie where an input does; here it is computed elsewhere and copied.
+        shared = {n for n, a in targets.items() if any(np.may_share_memory(a, other) for other in inputs)}
+        out = {name: array for name, array in targets.items() if name not in shared}
+        results = self._owner.run(list(self._targets), self._feeds, out=out)
+        self._results = dict(zip(self._targets, results, strict=True))
+        for name in shared:
+            target, result = targets[name], self._results[name]
+            fits = target.dtype == result.dtype and target.shape == result.shape
+            require(fits, f"output {name!r} must be {_described(result)}, got {_described(target)}")
+            memory.copy(target, result, "an output bound to the memory of an input")
+            self._results[name] = target
+
+    def _bind_target(self, name: str, target: np.ndarray | None) -> None:
+        self._check_name(name, "output", [argument.name for argument in self._owner.get_outputs()])
+        self._values.pop(name, None)
+        self._targets[name] = target
+
+    def _check_name(self, name: str, what: str, known: list[str]) -> None:
+        require(name in known, f"the model has the {what}s {known}; unknown: {name!r}")
+
+
+def _described(array: np.ndarray) -> str:
+    return f"{array.dtype} of shape {list(array.shape)}"
+
+
+def _check_device(what: str, device_type: str) -> None:
+    require(isinstance(device_type, str), f"{what}: device_type must be a name, got {device_type!r}")
+    if device_type.lower() != "cpu":
+        raise NotSupportedError(f"{what}: memory must be on the CPU, got device_type={device_type!r}")
+
+
+def _array_at(what: str, device_type: str, element_type: Any, shape: Sequence[int], address: int) -> np.ndarray:
+    """The memory at an address as an array."""
+    _check_device(what, device_type)
+    if isinstance(element_type, int) and not isinstance(element_type, bool):
+        known = element_type in TensorProto.DataType.values() and element_type not in (0, TensorProto.STRING)
+        require(known, f"{what}: element_type must be a TensorProto.DataType with numbers, got {element_type}")
+        dtype = dtype_of(element_type)
+    else:
+        try:
+            dtype = np.dtype(element_type)
+        except TypeError:
+            raise ValidationError(f"{what}: element_type must be a data type, got {element_type!r}") from None
+        require(dtype.kind in "fiub", f"{what}: element_type must be a type of numbers, got {dtype}")
+    sizes = tuple(int(size) for size in shape)
+    require(all(size >= 0 for size in sizes), f"{what}: shape must have sizes from 0, got {list(sizes)}")
+    count = int(np.prod(sizes, dtype=object))
+    fits = isinstance(address, (int, np.integer)) and (address > 0 or count == 0)
+    require(fits, f"{what}: buffer_ptr must be an address, got {address!r}")
+    if count == 0:
+        return np.empty(sizes, dtype)
+    bytes_there = (ctypes.c_ubyte * (count * dtype.itemsize)).from_address(int(address))
+    return np.frombuffer(memoryview(bytes_there), np.uint8).view(dtype).reshape(sizes)

@@ -1,0 +1,43 @@
+"""What a model says about itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .messages import ModelProto
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMetadata:
+    """What a model says about itself, as `onnxruntime.ModelMetadata` does.
+
+    Attributes:
+        producer_name: the tool that wrote it.
+        graph_name: the name of its graph.
+        domain: whom it belongs to.
+        description: of the model.
+        graph_description: of its graph.
+        version: of the model.
+        custom_metadata_map: further entries, by key.
+    """
+
+    producer_name: str
+    graph_name: str
+    domain: str
+    description: str
+    graph_description: str
+    version: int
+    custom_metadata_map: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, proto: ModelProto) -> ModelMetadata:
+        """What `proto` says."""
+        return cls(
+            proto.producer_name,
+            proto.graph.name,
+            proto.domain,
+            proto.doc_string,
+            proto.graph.doc_string,
+            proto.model_version if proto.HasField("model_version") else 2**63 - 1,  # ONNX Runtime's value for none
+            {entry.key: entry.value for entry in proto.metadata_props},
+        )

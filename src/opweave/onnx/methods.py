@@ -1,0 +1,247 @@
+"""The methods of `onnxruntime.InferenceSession` beyond `run`, for sessions here."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+from ..errors import MLError, NotSupportedError, require
+from . import options
+from .arguments import NodeArg
+from .compatibility import SESSION, row
+from .io_binding import IOBinding
+from .metadata import ModelMetadata
+from .ort_values import is_ort_value, ort_value
+
+if TYPE_CHECKING:
+    from .model import Model
+    from .run_trace import RunTrace
+
+
+class OnnxRuntimeMethods:
+    """What programs written for ONNX Runtime call on a session; `compatibility` lists all of it."""
+
+    _binding_class: type[IOBinding] = IOBinding
+    _settings: options.Settings
+    _model: Model
+    _run_trace: RunTrace | None
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: Any = None,
+        *,
+        out: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Run the model."""
+        raise NotImplementedError
+
+    def get_inputs(self) -> list[NodeArg]:
+        """The inputs."""
+        raise NotImplementedError
+
+    def get_outputs(self) -> list[NodeArg]:
+        """The outputs."""
+        raise NotImplementedError
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """The initializers that are inputs, too."""
+        raise NotImplementedError
+
+    # What the session is ---------------------------------------------------------------------------------------------
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """What the model says about itself: its producer, its version, its own entries."""
+        return ModelMetadata.of(self._model.proto)
+
+    def get_providers(self) -> list[str]:
+        """ONNX Runtime's names for where the session runs; "CPUExecutionProvider" is the last of them."""
+        return self._settings.providers()
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        """The options that were passed for each of `get_providers()`."""
+        return {name: dict(self._settings.provider_options.get(name, {})) for name in self.get_providers()}
+
+    def get_session_options(self) -> Any:
+        """The `onnxruntime.SessionOptions` that the session was made with, or new ones where there were none."""
+        if self._settings.session_options is not None:
+            return self._settings.session_options
+        import onnxruntime
+
+        return onnxruntime.SessionOptions()
+
+    def enable_fallback(self) -> None:
+        """Do nothing: a session never changes its device by itself."""
+
+    def disable_fallback(self) -> None:
+        """Do nothing: a session never changes its device by itself."""
+
+    def get_input_memory_infos(self) -> list[Any]:
+        """Where inputs are taken from, one `onnxruntime.OrtMemoryInfo` each: the CPU."""
+        return [_cpu_memory() for _ in self.get_inputs()]
+
+    def get_output_memory_infos(self) -> list[Any]:
+        """Where outputs are returned, one `onnxruntime.OrtMemoryInfo` each: the CPU."""
+        return [_cpu_memory() for _ in self.get_outputs()]
+
+    def get_input_epdevices(self) -> list[Any]:
+        """Refuse: no execution provider runs the model.
+
+        Raises:
+            NotSupportedError: always.
+        """
+        raise _refused("get_input_epdevices")
+
+    def get_provider_graph_assignment_info(self) -> list[Any]:
+        """Refuse: no execution provider runs the model; `explain()` tells where each node runs.
+
+        Raises:
+            NotSupportedError: always.
+        """
+        raise _refused("get_provider_graph_assignment_info")
+
+    def get_tuning_results(self) -> list[Any]:
+        """An empty list: nothing is tuned at run time."""
+        return []
+
+    def set_tuning_results(self, results: Any, *, error_on_invalid: bool = False) -> None:
+        """Ignore results of tuning, and log why."""
+        self._log_ignored("set_tuning_results")
+
+    def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
+        """Ignore options of execution providers, and log why."""
+        self._log_ignored("set_ep_dynamic_options")
+
+    def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
+        """Do nothing: there are no captured graphs."""
+
+    # Running ---------------------------------------------------------------------------------------------------------
+
+    def io_binding(self) -> IOBinding:
+        """A new binding, to read inputs and write outputs in place.
+
+        Returns:
+            An `IOBinding`, for `run_with_iobinding`.
+        """
+        return self._binding_class(self)
+
+    def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
+        """Run on what is bound; the binding has the results.
+
+        Args:
+            iobinding: made by `io_binding()` of this session.
+            run_options: `onnxruntime.RunOptions`.
+
+        Raises:
+            ValidationError: a binding of another session, no output bound, or arrays that do not fit.
+            OperationError: the engine failed.
+        """
+        require(isinstance(iobinding, IOBinding), f"iobinding must be an IOBinding, got {type(iobinding).__name__}")
+        require(iobinding._owner is self, "iobinding must be made by io_binding() of this session")
+        if run_options is not None:
+            options.check_run_options(run_options, self._settings.level)
+        iobinding.run()
+
+    def run_with_ort_values(
+        self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, Any], run_options: Any = None
+    ) -> list[Any]:
+        """`run` with `onnxruntime.OrtValue`s as feeds and results; their memory is shared, not copied.
+
+        Raises:
+            ValidationError: names, types or shapes that do not fit.
+            NotSupportedError: a value that is no tensor of numbers on the CPU.
+            OperationError: the engine failed.
+        """
+        for name, value in dict(input_dict_ort_values).items():
+            require(is_ort_value(value), f"input {name!r} must be an OrtValue, got {type(value).__name__}")
+        names = list(output_names or (output.name for output in self.get_outputs()))
+        results = self.run(names, input_dict_ort_values, run_options)
+        return [ort_value(result, f"output {name!r}") for name, result in zip(names, results, strict=True)]
+
+    def run_with_ortvaluevector(
+        self,
+        run_options: Any,
+        feed_names: Sequence[str],
+        feeds: Any,
+        fetch_names: Sequence[str],
+        fetches: Any,
+        fetch_devices: Any,
+    ) -> None:
+        """`run` with ONNX Runtime's vectors of values; results are appended to `fetches`."""
+        import onnxruntime
+
+        feed = dict(zip(feed_names, (onnxruntime.OrtValue(value) for value in feeds), strict=True))
+        for value in self.run_with_ort_values(fetch_names, feed, run_options):
+            fetches.push_back(value._get_c_value())
+
+    def create_ortvalue_from_shape_and_type(
+        self, shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
+    ) -> Any:
+        """A new `onnxruntime.OrtValue` on the CPU, of that shape and element type.
+
+        Raises:
+            NotSupportedError: another device than the CPU.
+        """
+        import onnxruntime
+
+        if device_type.lower() != "cpu":
+            raise NotSupportedError(f"OrtValues must be on the CPU, got device_type={device_type!r}")
+        return onnxruntime.OrtValue.ortvalue_from_shape_and_type(shape, element_type)
+
+    def _run_with_callback(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: Callable[[list[Any], Any, str], Any],
+        user_data: Any,
+        run_options: Any,
+    ) -> None:
+        """`run` in a thread, which calls `callback(results, user_data, error)`; what comes from it is logged."""
+        require(callable(callback), f"callback must be a function, got {type(callback).__name__}")
+
+        def work() -> None:
+            results: list[Any] = []
+            error = ""
+            try:
+                results = self.run(output_names, input_feed, run_options)
+            except MLError as raised:
+                error = str(raised) or type(raised).__name__
+            try:
+                callback(results, user_data, error)
+            except Exception:
+                options.LOGGER.exception("the callback of run_async failed")
+
+        Thread(target=work, name="opweave-run-async", daemon=True).start()
+
+    # Profiles --------------------------------------------------------------------------------------------------------
+
+    def end_profiling(self) -> str:
+        """Write the times of all runs so far, where `SessionOptions.enable_profiling` asked for them.
+
+        Returns:
+            The name of a file in Chrome's trace event format; empty where nothing was asked for, or it was written before.
+        """
+        trace, self._run_trace = self._run_trace, None
+        return trace.write() if trace is not None else ""
+
+    def get_profiling_start_time_ns(self) -> int:
+        """When profiling began, by the clock of `time.monotonic_ns`; 0 where it did not."""
+        return self._run_trace.start_ns if self._run_trace is not None else 0
+
+    def _log_ignored(self, name: str) -> None:
+        text = row(SESSION, name).text
+        options.log(self._settings.level, logging.INFO, "InferenceSession.%s is ignored: %s", name, text)
+
+
+def _refused(name: str) -> NotSupportedError:
+    return NotSupportedError(f"{name}: no execution provider of ONNX Runtime runs the model; {row(SESSION, name).text}")
+
+
+def _cpu_memory() -> Any:
+    import onnxruntime
+
+    kind, default = onnxruntime.OrtAllocatorType.ORT_DEVICE_ALLOCATOR, onnxruntime.OrtMemType.DEFAULT
+    return onnxruntime.OrtMemoryInfo("Cpu", kind, 0, default)

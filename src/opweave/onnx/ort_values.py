@@ -1,0 +1,61 @@
+"""`onnxruntime.OrtValue`s as feeds and results."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..errors import NotSupportedError
+
+COLLECTION = "onnxruntime.capi.onnxruntime_inference_collection"
+
+
+def is_ort_value(value: Any) -> bool:
+    """Whether it is an `onnxruntime.OrtValue`; where that module is not loaded, there is none."""
+    module = sys.modules.get(COLLECTION)
+    return module is not None and isinstance(value, module.OrtValue)
+
+
+def array_of_value(value: Any, what: str) -> Any:
+    """The array over the memory of an OrtValue.
+
+    Raises:
+        NotSupportedError: it holds no tensor, or lies on another device than the CPU.
+    """
+    if not value.is_tensor():
+        raise NotSupportedError(f"{what}: an OrtValue of {value.data_type()} cannot be read; pass the Python object")
+    if value.device_name() != "cpu":
+        raise NotSupportedError(f"{what}: OrtValues must be on the CPU, got one on {value.device_name()}")
+    from ..backends.onnxruntime.values import from_engine
+
+    return from_engine(value._get_c_value())
+
+
+def unwrapped(feed: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Feeds with arrays for OrtValues."""
+    if not any(is_ort_value(value) for value in feed.values()):
+        return feed
+    return {n: array_of_value(v, f"input {n!r}") if is_ort_value(v) else v for n, v in feed.items()}
+
+
+def ort_value(array: Any, what: str) -> Any:
+    """An OrtValue over the memory of an array.
+
+    Raises:
+        NotSupportedError: it is no array of numbers.
+    """
+    import onnxruntime
+
+    if not isinstance(array, np.ndarray) or array.dtype.kind in "OUS":
+        found = f"an array of {array.dtype}" if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
+        raise NotSupportedError(
+            f"{what}: ONNX Runtime makes OrtValues of arrays of numbers only, got {found}; use `run`"
+        )
+    from ..backends.onnxruntime.values import is_plain, to_engine
+
+    if is_plain(array):
+        return onnxruntime.OrtValue.ortvalue_from_numpy(array)  # keeps the array alive
+    return onnxruntime.OrtValue(to_engine(array))

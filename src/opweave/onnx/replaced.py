@@ -1,0 +1,189 @@
+"""The classes that ONNX Runtime's objects get while `replacing_onnxruntime` is active, and their errors."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
+from weakref import WeakKeyDictionary, ref
+
+from onnxruntime.capi import onnxruntime_inference_collection as collection, onnxruntime_pybind11_state as engine
+
+from ..backends.onnxruntime import native as native  # keeps the class of the engine before anything is changed
+from ..backends.onnxruntime.sessions import ENGINE_ERRORS
+from ..errors import DataError, InvalidStateError, MLError, NotSupportedError, OperationError, ValidationError
+from .io_binding import IOBinding
+from .options import CPU_PROVIDER, available_providers
+from .replacement import default_context
+from .session import InferenceSession
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+ERRORS: dict[type[MLError], tuple[type[Exception], ...]] = {
+    ValidationError: (engine.InvalidArgument, ValueError),
+    DataError: (engine.InvalidGraph, engine.InvalidProtobuf),
+    NotSupportedError: (engine.NotImplemented,),
+    OperationError: (engine.Fail, engine.RuntimeException),
+    InvalidStateError: (engine.Fail,),
+}
+"""The errors that ONNX Runtime raises where Opweave raises these."""
+
+_classes: WeakKeyDictionary[type, ref[type]] = WeakKeyDictionary()  # a class of a user -> the same on Opweave
+
+
+# Errors --------------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _error_class(bases: tuple[type[Exception], ...]) -> type[Exception]:
+    first = bases[0]
+    names = {"__module__": first.__module__, "__qualname__": first.__qualname__, "__doc__": first.__doc__}
+    return cast(type[Exception], type(first.__name__, bases, names))
+
+
+def as_theirs(error: MLError, *more: type[Exception]) -> MLError:
+    """An error like `error` that handlers for ONNX Runtime's errors catch, too, and those for `more`.
+
+    >>> isinstance(as_theirs(DataError("model.onnx: it is empty")), engine.InvalidProtobuf)
+    True
+    """
+    cause = error.__cause__
+    found = next((theirs for ours, theirs in ERRORS.items() if isinstance(error, ours)), (engine.Fail,))
+    theirs = (*((type(cause),) if isinstance(cause, ENGINE_ERRORS) else found), *more)
+    bases = (type(error), *(cls for cls in dict.fromkeys(theirs) if not isinstance(error, cls)))
+    if len(bases) == 1:
+        return error
+    made = _error_class(bases)(*error.args)
+    made.__dict__.update(error.__dict__)
+    made.__cause__, made.__suppress_context__ = cause, True
+    return cast(MLError, made.with_traceback(error.__traceback__))
+
+
+def _theirs(method: F, *more: type[Exception]) -> F:
+    """A method whose errors are ONNX Runtime's, too."""
+
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        except MLError as error:
+            raise as_theirs(error, *more) from error.__cause__
+
+    return cast(F, call)
+
+
+# Classes -------------------------------------------------------------------------------------------------------------
+
+
+class ReplacedBinding(IOBinding, collection.IOBinding):  # type: ignore[misc]
+    """A binding of Opweave that is an `onnxruntime.IOBinding`, too."""
+
+
+class ReplacedSession(InferenceSession, collection.InferenceSession):  # type: ignore[misc]
+    """A session of Opweave that is an `onnxruntime.InferenceSession`, too. Its arguments are those of that class."""
+
+    _binding_class = ReplacedBinding
+
+    def __init__(
+        self,
+        path_or_bytes: Any,
+        sess_options: Any = None,
+        providers: Sequence[str | tuple[str, Mapping[str, Any]]] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        context = default_context()
+        if context is None and providers is None:
+            providers = [CPU_PROVIDER]
+        try:
+            InferenceSession.__init__(self, path_or_bytes, sess_options, providers, provider_options, context=context)
+        except MLError as error:
+            is_path = isinstance(path_or_bytes, (str, os.PathLike))
+            known = is_path or isinstance(path_or_bytes, (bytes, bytearray, memoryview))
+            missing = is_path and not os.path.exists(path_or_bytes)
+            more = (engine.NoSuchFile,) if missing else () if known else (TypeError,)
+            raise as_theirs(error, *more) from error.__cause__
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        reduced = super().__reduce_ex__(protocol)
+        users = type(self).__mro__[1]
+        if type(self) is ReplacedSession or not isinstance(reduced, tuple):
+            return reduced
+        # A class of a user is found by its name, the one that was made of it for Opweave is not.
+        function, arguments, *rest = reduced
+        made = _new if function.__name__ == "__newobj__" else function  # that function wants the object's own class
+        return (made, tuple(users if value is type(self) else value for value in arguments), *rest)
+
+    def __getattr__(self, name: str) -> Any:
+        private = name in vars(collection.InferenceSession) or name.startswith(
+            ("_sess", "_inputs", "_outputs", "_model")
+        )
+        why = ": it is private to ONNX Runtime, and this session runs on Opweave" if private else ""
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{why}")
+
+
+def _wrap(cls: type, *bases: type) -> None:
+    """Let all public methods of `cls` that come from `bases` raise ONNX Runtime's errors, too."""
+    for base in bases:
+        for name, method in vars(base).items():
+            if not name.startswith("_") and callable(method):
+                binds = "bind" in name or base is IOBinding
+                setattr(cls, name, _theirs(method, *((RuntimeError,) if binds else ())))
+
+
+_wrap(ReplacedSession, *(cls for cls in reversed(InferenceSession.__mro__) if cls is not object))
+_wrap(ReplacedBinding, IOBinding)
+
+
+def _new(cls: type, *arguments: Any) -> Any:
+    """An object without `__init__`, for pickles."""
+    return cls.__new__(cls, *arguments)
+
+
+# What the original classes do meanwhile ------------------------------------------------------------------------------
+
+
+@functools.wraps(collection.InferenceSession.__init__)
+def session_init(self: Any, *args: Any, **kwargs: Any) -> None:
+    """Make a new `onnxruntime.InferenceSession` one of Opweave."""
+    if not isinstance(self, ReplacedSession):
+        self.__class__ = _on_opweave(type(self), collection.InferenceSession, ReplacedSession)
+    ReplacedSession.__init__(self, *args, **kwargs)
+
+
+_binding_init = collection.IOBinding.__init__
+
+
+@functools.wraps(collection.IOBinding.__init__)
+def binding_init(self: Any, session: Any) -> None:
+    """Make a new `onnxruntime.IOBinding` one of Opweave, where its session is."""
+    if not isinstance(session, InferenceSession):  # one that ONNX Runtime runs
+        _binding_init(self, session)
+        return
+    if not isinstance(self, ReplacedBinding):
+        self.__class__ = _on_opweave(type(self), collection.IOBinding, ReplacedBinding)
+    ReplacedBinding.__init__(self, session)
+
+
+def get_device() -> str:
+    """The kind of the best device: "GPU", or "CPU"."""
+    return "GPU" if len(available_providers()) > 1 else "CPU"
+
+
+def _on_opweave(cls: type, original: type, replacement: type) -> type:
+    """A class like `cls` whose calls of its base class reach Opweave."""
+    if cls is original:
+        return replacement
+    known = _classes.get(cls)
+    made = known() if known is not None else None
+    if made is None:
+        names = {
+            "__module__": cls.__module__,
+            "__qualname__": cls.__qualname__,
+            "__doc__": cls.__doc__,
+            "__slots__": (),
+        }
+        made = type(cls.__name__, (cls, replacement), names)
+        _classes[cls] = ref(made)
+    return made
