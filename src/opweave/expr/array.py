@@ -15,6 +15,7 @@ from ..graph import Desc
 from ..shapes import broadcast, reduced
 from . import ir
 from .ir import Call, Cast, Check, Const, Expr, Index, Input, Load, Output, Program, Reduce, Reduction, Stored, Type
+from .limits import check_nodes
 
 _axis_variables: WeakValueDictionary[tuple[int, int], Index] = WeakValueDictionary()
 _axis_lock = Lock()
@@ -96,7 +97,10 @@ class Array:
     def _at(self, indices: Sequence[Expr]) -> Array:
         variables = _axes(self.shape)
         values: dict[Expr, Expr] = {v: i for v, i in zip(variables, indices, strict=True) if v is not i}
-        return Array((), ir.substitute(self.body, values))
+        body = ir.substitute(self.body, values)
+        if body is not self.body:
+            check_nodes(len(ir.walk(body)))
+        return Array((), body)
 
     def _indices(self, key: Any) -> list[Expr]:
         """The indices of a subscript, one for each axis."""
@@ -552,6 +556,7 @@ def program(name: str, inputs: tuple[Input, ...], results: Sequence[Array], chec
     require(
         not foreign, f"the result depends on an array of another expression, {', '.join(str(s.desc) for s in foreign)}"
     )
+    check_nodes(len(ir.walk(*(stored.body for stored in made.stored), *made.roots)))
     ir.check_positions(*(stored.body for stored in made.stored), *made.roots)
     return made
 

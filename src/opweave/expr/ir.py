@@ -403,12 +403,12 @@ def _payload(node: Expr) -> tuple[object, ...]:
 
 def sources(*roots: Expr) -> list[Source]:
     """The arrays that `roots` load from, stored ones and what those load from included, each once, needed ones first."""
-    found: dict[Source, None] = {}
-    for node in walk(*roots):
-        if isinstance(node, Load) and node.source not in found:
-            if isinstance(node.source, Stored):
-                found.update(dict.fromkeys(sources(node.source.body)))
-            found[node.source] = None
+
+    def enter(node: Expr) -> Iterable[Expr]:
+        stored = isinstance(node, Load) and isinstance(node.source, Stored)
+        return (*node.parts, node.source.body) if stored else node.parts  # type: ignore[attr-defined]
+
+    found = dict.fromkeys(node.source for node in walk(*roots, enter=enter) if isinstance(node, Load))
     return list(found)
 
 

@@ -13,7 +13,9 @@ from typing import Literal, Protocol, TypeAlias, get_args
 import numpy as np
 
 from ..errors import OperationError, ValidationError
-from .ir import Program, Type, walk
+from .fingerprint import fingerprint
+from .ir import Program
+from .limits import too_much_work
 
 Engine = Literal["auto", "halide", "numpy"]
 """What runs expressions: "auto" is Halide where the extra `halide` is installed, else NumPy."""
@@ -59,7 +61,7 @@ def has_halide() -> bool:
         return False
 
 
-_Key: TypeAlias = tuple[str, tuple[Type, ...], bool]
+_Key: TypeAlias = tuple[str, str, tuple[str, ...], bool]
 _kernels: OrderedDict[_Key, Kernel] = OrderedDict()
 _locks: dict[_Key, Lock] = {}
 _lock = Lock()
@@ -70,13 +72,12 @@ def compile(program: Program, engine: Engine = "auto") -> Kernel:
 
     Raises:
         MissingExtraError: Halide is asked for, and not installed.
-        OperationError: Halide is asked for, and cannot compile the program. With "auto", NumPy evaluates it then, and the
-            kernel's `detail` says why.
+        OperationError: Halide is asked for, and cannot compile the program, or it is too much work. With "auto", NumPy
+            evaluates it then, and the kernel's `detail` says why.
     """
     compiled = is_compiled() if engine == "auto" else engine == "halide"
-    bodies = (*(stored.body for stored in program.stored), *program.roots)
-    # The text has no types of constants: 1 may be an int8 or an int64 where nothing else says so.
-    key = (str(program), tuple(node.type for node in walk(*bodies)), compiled)
+    # Names and messages are no part of the fingerprint, but kernels speak of themselves by them.
+    key = (fingerprint(program), program.name, tuple(check.message for check in program.checks), compiled)
     with _lock:
         known = _kernels.get(key)
         if known is not None and not (engine == "halide" and getattr(known, "is_refused", False)):
@@ -102,6 +103,9 @@ def _compile(program: Program, compiled: bool, strict: bool) -> Kernel:
     from .halide import compile as compile_with_halide
 
     try:
+        problem = too_much_work(program)
+        if problem:
+            raise OperationError(f"{program.name}: {problem}")
         kernel: Kernel = compile_with_halide(program)
     except OperationError as error:
         if strict:

@@ -9,6 +9,8 @@ from .ir import FUNCTIONS, Call, Cast, Const, Expr, Index, Input, Load, Program,
 _AXES = "ijklmnop"
 LONGEST = 120
 """Messages show so many characters of a node."""
+LONGEST_LINE = 1_000
+"""Names and numbers on a line of a definition; longer parts get a line of their own."""
 SIMPLE = 9
 """Positions that are made of so many parts are written out wherever they are used."""
 
@@ -99,7 +101,8 @@ class _Scope:
         for node in nodes:
             length[node] = 1 + sum(length[part] for part in node.parts)
             simple = node.type == "index" and not isinstance(node, Cast) and length[node] <= SIMPLE
-            if uses.get(node, 0) > 1 and not (simple or isinstance(node, (Const, Index))):
+            shared = uses.get(node, 0) > 1 and not (simple or isinstance(node, (Const, Index)))
+            if shared or (length[node] > LONGEST_LINE and node is not body):
                 self.lines.append(f"t{count} = {self.value(node)}")
                 self.known[node] = f"t{count}"
                 length[node] = 1

@@ -40,6 +40,8 @@ def fusible(
     is_expression: Callable[[Node], bool],
     is_pointwise: Callable[[Node], bool],
     fits: Callable[[Node, Node], bool],
+    work: Callable[[Node], int],
+    most: int,
 ) -> set[Node]:
     """The nodes that an engine could run, and that had better be part of compiled loops.
 
@@ -48,6 +50,8 @@ def fusible(
         is_expression: nodes that are compiled anyhow, because they are expressions of the user's.
         is_pointwise: nodes of the engine that could be part of a loop.
         fits: whether the second node can be in the loop of the first, which it takes an operand from.
+        work: how long it takes to compile a node.
+        most: how much of that a loop may have.
     """
     absorbed = _absorbed(graph)
     candidates = {
@@ -57,7 +61,7 @@ def fusible(
     def kind(node: Node) -> str:
         return "loop" if node in candidates or is_expression(node) else "engine"
 
-    parts = partition(graph, kind, joined={"loop"}, fits=fits)
+    parts = partition(graph, kind, joined={"loop"}, fits=fits, work=work, most=most)
     engine = {operand for part in parts if part.kind == "engine" for operand in part.outputs}
     feeds = {operand for part in parts if part.kind == "engine" for operand in part.inputs}
     chosen: set[Node] = set()

@@ -38,6 +38,8 @@ def partition(
     kind: Callable[[Node], Hashable],
     joined: Collection[Hashable] = (),
     fits: Callable[[Node, Node], bool] = lambda _producer, _consumer: True,
+    work: Callable[[Node], int] = lambda _node: 0,
+    most: int = 0,
 ) -> list[Segment]:
     """The segments of a graph.
 
@@ -46,6 +48,8 @@ def partition(
         kind: the engine of a node; something unique for nodes that stand alone.
         joined: kinds whose nodes share a segment only if they are connected by operands and `fits` holds.
         fits: whether a node of such a kind may join the segment of one that it takes an operand from.
+        work: how long it takes to compile a node of such a kind.
+        most: how much of that a segment may have.
     """
     levels: dict[Node, int] = {}
     groups: dict[tuple[int, Hashable], list[Node]] = {}
@@ -56,20 +60,22 @@ def partition(
         groups.setdefault((levels[node], kinds[node]), []).append(node)
     segments: list[Segment] = []
     for (_, its_kind), nodes in groups.items():
-        parts = _connected(nodes, fits) if its_kind in joined else [nodes]
+        parts = _connected(nodes, fits, work, most) if its_kind in joined else [nodes]
         segments += (Segment(its_kind, part) for part in parts)
     return _ordered(graph, segments)
 
 
-def _connected(nodes: list[Node], fits: Callable[[Node, Node], bool]) -> list[list[Node]]:
+def _connected(
+    nodes: list[Node], fits: Callable[[Node, Node], bool], work: Callable[[Node], int], most: int
+) -> list[list[Node]]:
     """Nodes of one level and kind, divided into those that fit together; no two parts depend on each other in a circle."""
     parts = _Parts()
     for node in nodes:
         makers = [operand.node for operand in node.operands if operand.node in parts.home]
-        home = parts.add(node, {parts.home[maker] for maker in makers if maker is not None})
+        home = parts.add(node, work(node), {parts.home[maker] for maker in makers if maker is not None})
         for maker in makers:
             assert maker is not None
-            if fits(maker, node):
+            if parts.work[parts.home[maker]] + parts.work[home] <= most and fits(maker, node):
                 home = parts.merge(parts.home[maker], home)
     return [sorted(part, key=lambda node: node.serial) for part in parts.members.values()]
 
@@ -81,11 +87,13 @@ class _Parts:
         self.members: dict[int, list[Node]] = {}
         self.needs: dict[int, set[int]] = {}  # the parts that a part takes operands from
         self.home: dict[Node, int] = {}
+        self.work: dict[int, int] = {}
 
-    def add(self, node: Node, needs: set[int]) -> int:
+    def add(self, node: Node, work: int, needs: set[int]) -> int:
         """A part of one node."""
         number = node.serial
         self.members[number], self.needs[number], self.home[node] = [node], needs, number
+        self.work[number] = work
         return number
 
     def merge(self, producer: int, consumer: int) -> int:
@@ -93,6 +101,7 @@ class _Parts:
         if producer == consumer or any(self._reaches(p, producer) for p in self.needs[consumer] - {producer}):
             return consumer
         self.members[producer] += self.members.pop(consumer)
+        self.work[producer] += self.work.pop(consumer)
         self.needs[producer] |= self.needs.pop(consumer) - {producer}
         for needs in self.needs.values():
             if consumer in needs:

@@ -19,7 +19,7 @@ import numpy as np
 from .. import memory
 from ..backends import Backend, Executable, KernelTime, Measured, Placement, PowerPreference
 from ..errors import InvalidStateError, OperationError
-from ..expr import kernels
+from ..expr import kernels, limits
 from ..graph import Desc, Graph, Node, Operand
 from ..kernels import Arena, KernelCall, Prepared
 from ..kernels.expression import PreparedExpression, program_of, program_of_nodes
@@ -69,7 +69,7 @@ def compile(
         return backend.compile(graph, device=device, power_preference=power_preference, alone=alone)
     legal, origin = legalise(graph, lambda node: choose.kind(node) is not None, backend.name)
     choose.taken = choose.take(legal) if fuse else set()
-    parts = partition(legal, choose.kind, joined={"expression"}, fits=choose.fits)
+    parts = partition(legal, choose.kind, joined={"expression"}, fits=choose.fits, work=choose.work, most=choose.most)
     if [part.kind for part in parts] == ["backend"]:
         return backend.compile(graph, device=device, power_preference=power_preference, alone=alone)
     runners = [choose.runner(part, device, power_preference) for part in parts]
@@ -82,11 +82,13 @@ class _Choice:
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.engine: kernels.Engine = "numpy" if backend.name == "reference" else "auto"
+        self.most = limits.limit(limits.WORK, limits.MAX_WORK) // 2  # the other half is for the loop itself
         self.taken: set[Node] = set()  # nodes that the back end could run, but had better not
 
     def take(self, graph: Graph) -> set[Node]:
         """The nodes that run better in a compiled loop than by the back end."""
-        return fusible(graph, lambda node: self.kind(node) == "expression", self._is_pointwise, self.fits)
+        is_expression = lambda node: self.kind(node) == "expression"  # noqa: E731
+        return fusible(graph, is_expression, self._is_pointwise, self.fits, self.work, self.most)
 
     def _is_pointwise(self, node: Node) -> bool:
         """Whether the back end runs a node that could be part of a loop."""
@@ -115,6 +117,10 @@ class _Choice:
         """Whether two expressions become one loop: the second reads each element of the first where it writes its own."""
         same = len(consumer.outputs) == 1 and consumer.outputs[0].shape in {o.shape for o in producer.outputs}
         return same and program_of(consumer.op, _descs(consumer), consumer.attributes).is_pointwise
+
+    def work(self, node: Node) -> int:
+        """How long it takes to compile an expression, in units of the limit."""
+        return limits.work_of_elements(program_of(node.op, _descs(node), node.attributes))
 
     def runner(self, part: Segment, device: str, power_preference: PowerPreference) -> _Runner:
         """What runs a segment."""

@@ -14,9 +14,9 @@ import numpy as np
 
 from ...dtypes import INFO, DataType
 from ...errors import OperationError
-from ...graph import Desc
 from ..evaluate import check_arrays, overlap
-from ..ir import Call, Const, Expr, Index, Load, Output, Program, Reduce, Source, walk
+from ..fingerprint import fingerprint
+from ..ir import Load, Output, Program, Source, walk
 from . import cache, objects
 from .fusion import fused
 from .mathematics import hl
@@ -296,58 +296,3 @@ class _Buffer:
         code = _CODES["u" if data_type == "float16" else info.kind]
         self.header = _Header(code=code, bits=info.bits, lanes=1, dimensions=len(shape), dim=self._dimensions)
         self.address = ctypes.addressof(self.header)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# What tells programs apart
-
-
-def fingerprint(program: Program) -> str:
-    """A digest of all that a program computes; programs that differ in names and messages only have the same one."""
-    digest = hashlib.sha256()
-    numbers: dict[Expr, int] = {}
-    variables: dict[Index, int] = {}
-    arrays: dict[Source, str] = {source: f"x{source.number}" for source in program.inputs}
-
-    def add(*words: object) -> None:
-        digest.update((" ".join(map(str, words)) + "\n").encode())
-
-    def number(variable: Index) -> int:
-        return variables.setdefault(variable, len(variables))
-
-    def describe(node: Expr) -> tuple[object, ...]:
-        match node:
-            case Const():
-                return ("const", repr(node.value))
-            case Index():
-                return ("index", number(node), node.extent)
-            case Load():
-                return ("load", arrays[node.source])
-            case Call():
-                return ("call", node.name)
-            case Reduce():
-                return ("reduce", node.reduction, *(f"{number(v)}<{v.extent}" for v in node.variables))
-            case _:
-                return (type(node).__name__,)
-
-    def nodes(root: Expr) -> int:
-        for node in walk(root, enter=lambda n: () if n in numbers else n.parts):
-            if node not in numbers:
-                add(*describe(node), node.type, *(numbers[part] for part in node.parts))
-                numbers[node] = len(numbers)
-        return numbers[root]
-
-    def array(name: str, axes: Sequence[Index], body: Expr, desc: Desc) -> None:
-        root = nodes(body)
-        add(name, desc, root, *(f"{number(axis)}<{axis.extent}" for axis in axes))
-
-    for source in program.inputs:
-        add(arrays[source], source.desc)
-    for k, stored in enumerate(program.stored):
-        array(f"s{k}", stored.axes, stored.body, stored.desc)
-        arrays[stored] = f"s{k}"
-    for k, output in enumerate(program.outputs):
-        array(f"y{k}", output.axes, output.body, output.desc)
-    for check in program.checks:
-        add("check", nodes(check.condition))
-    return digest.hexdigest()

@@ -1,0 +1,151 @@
+"""How large expressions may be, and what is left to NumPy because compiling it would take too long."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import opweave as ow
+import opweave.expr as ex
+from opweave.errors import OperationError, ValidationError
+from opweave.expr import Array, ir, kernels, limits, trace
+from opweave.graph import Desc
+
+ROW = Desc("float32", (64,))
+
+
+def stencils(levels: int, keep: bool = False) -> Callable[[Array], Array]:
+    """Sums of neighbours of sums of neighbours …: each level doubles the expression, unless it is stored."""
+
+    def function(x: Array) -> Array:
+        for _ in range(levels):
+            shape, before = x.shape, ex.store(x) if keep else x
+            x = ex.compute(shape, lambda i, y=before: y.clamped[i - 1] + y.clamped[i + 1])  # type: ignore[misc]
+        return x
+
+    return function
+
+
+def chain(length: int, name: str = "") -> Callable[[Array], Array]:
+    def function(x: Array) -> Array:
+        for number in range(length):
+            x = ex.apply(name, x) if name else x * 1.0001 + number
+        return x
+
+    return function
+
+
+def run(kernel: kernels.Kernel, x: np.ndarray) -> np.ndarray:
+    y = np.zeros_like(x)
+    kernel.run([x], [y])
+    return y
+
+
+def test_nested_stencils_are_refused_by_the_number_of_nodes() -> None:
+    message = (
+        r"the expression has [\d,]+ nodes, more than the 50,000 that are allowed; store\(array\).*OPWEAVE_MAX_EXPR"
+    )
+    with pytest.raises(ValidationError, match=message):
+        trace(stencils(14), "stencils", [ROW])
+
+
+def test_the_limit_of_nodes_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(limits.NODES, "500")
+    trace(stencils(4), "stencils", [ROW])
+    with pytest.raises(ValidationError, match="more than the 500 that are allowed"):
+        trace(stencils(8), "stencils", [ROW])
+    monkeypatch.setenv(limits.NODES, "many")
+    with pytest.raises(ValidationError, match="OPWEAVE_MAX_EXPRESSION_NODES must be a positive integer, got 'many'"):
+        trace(stencils(4), "stencils", [ROW])
+
+
+def test_stored_levels_stay_small() -> None:
+    program = trace(stencils(14, keep=True), "stencils", [ROW])
+    kernel = kernels.compile(program, "numpy")
+    assert run(kernel, np.ones(64, np.float32)).tolist() == [2.0**14] * 64
+
+
+def test_formulas_5000_deep_are_evaluated_by_numpy_which_says_why() -> None:
+    program = trace(chain(5000), "deep", [ROW])
+    kernel = kernels.compile(program, "auto")
+    wanted = np.ones(64, np.float32)
+    for number in range(5000):
+        wanted = wanted * np.float32(1.0001) + np.float32(number)
+    np.testing.assert_allclose(run(kernel, np.ones(64, np.float32)), wanted, rtol=1e-5)
+    assert kernel.detail.startswith("NumPy")
+    if kernels.is_compiled():
+        assert "OPWEAVE_MAX_COMPILE_WORK sets the limit" in kernel.detail
+
+
+@pytest.mark.skipif(not kernels.has_halide(), reason="needs the extra halide")
+def test_too_much_work_is_an_error_where_halide_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = trace(chain(200, "sin"), "waves", [ROW])
+    with pytest.raises(
+        OperationError, match=r"waves: compiling it would take 7,\d+ units of work .* more than the 5,000"
+    ):
+        kernels.compile(program, "halide")
+    small = trace(chain(3, "sin"), "ripples", [ROW])
+    monkeypatch.setenv(limits.WORK, "100")
+    with pytest.raises(OperationError, match="more than the 100 that are allowed"):
+        kernels.compile(small, "halide")
+    monkeypatch.setenv(limits.WORK, "1000")
+    assert kernels.compile(small, "halide").detail.startswith("Halide")
+
+
+def test_the_work_of_a_program() -> None:
+    chained = trace(chain(10), "p", [ROW])
+    assert limits.work_of_elements(chained) == 2 * 10 + len([n for n in ir.walk(*chained.roots) if not n.parts]) + 1
+    assert limits.work(chained) == limits.work_of_elements(chained) + 50
+    assert limits.work(trace(chain(10, "sin"), "p", [ROW])) > 360
+
+
+@pytest.mark.skipif(not kernels.is_compiled(), reason="needs the extra halide")
+def test_expressions_that_are_too_much_together_are_loops_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(limits.WORK, "300")
+    half = ow.expression(lambda_named("half", lambda x: chain(4, "tan")(x * 0.5)))
+    context = ow.ml.create_context()
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", (7,))
+    graph = builder.build({"y": half(builder, half(builder, x))})
+    assert "NumPy" not in str(graph.explain())
+    value = np.linspace(0, 0.1, 7).astype(np.float32)
+    wanted = value
+    for _ in range(2):
+        wanted = wanted * np.float32(0.5)
+        for _ in range(4):
+            wanted = np.tan(wanted)
+    np.testing.assert_allclose(context.compute(graph, {"x": value})["y"], wanted, rtol=1e-5)
+
+
+def lambda_named(name: str, function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    def named(x: Array) -> Array:
+        return function(x)
+
+    named.__name__ = name
+    return named
+
+
+@pytest.mark.parametrize("kind", ["chain", "stores", "text"])
+def test_depth_is_no_matter_of_recursion(kind: str) -> None:
+    depth = 3 * sys.getrecursionlimit()
+    if kind == "stores":
+
+        def function(x: Array) -> Array:
+            for _ in range(depth):
+                x = ex.store(x + 1)
+            return x
+
+        program = trace(function, "stores", [ROW])
+        assert len(program.stored) == depth
+    else:
+        program = trace(chain(depth), "chain", [ROW])
+    if kind == "text":
+        text = str(program)
+        assert len(text) < 60 * depth
+        assert max(map(len, text.splitlines())) < 20_000
+        return
+    result = run(kernels.compile(program, "auto"), np.zeros(64, np.float32))
+    assert kind == "chain" or result[0] == depth
