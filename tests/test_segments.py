@@ -409,7 +409,7 @@ def grown(context: ow.MLContext, steps: list[tuple[int, int, int]], shapes: list
     return builder.build({f"y{k}": value for k, value in enumerate(results) if k % 3 == 0 or k == len(results) - 1})
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, len(STEPS) - 1), st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=20

@@ -629,3 +629,29 @@ def test_without_an_adapter() -> None:
         "ValidationError gpu_device must be a wgpu.GPUDevice, got object",
         "cpu",
     ]
+
+
+def test_compiled_kernels_are_kept_by_bytes_and_go_with_the_last_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    from opweave.backends.webgpu import engine as module
+
+    adapter()
+    context = ow.ml.create_context(device=gpu_context().device.name)
+    engine = context.backend.memory
+    x = np.float32([1, 2])
+
+    def run(power: int) -> None:
+        builder = ow.MLGraphBuilder(context)
+        graph = builder.build({"y": builder.mul(builder.input("x", "float32", (2,)), float(power))})
+        np.testing.assert_array_equal(context.compute(graph, {"x": x})["y"], x * power)
+
+    monkeypatch.setattr(module, "PIPELINE_BYTES", 3 * module.BYTES_PER_PIPELINE + 2**16)
+    for power in range(5):
+        run(power)
+    assert len(engine._pipelines) == 3
+    assert engine._pipeline_bytes == sum(map(module._bytes, engine._pipelines)) <= module.PIPELINE_BYTES
+    run(0)  # was evicted
+    assert len(engine._pipelines) == 3
+    context.destroy()
+    assert not engine._pipelines
+    assert engine._pipeline_bytes == 0
+    assert not engine._staging

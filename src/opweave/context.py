@@ -589,6 +589,8 @@ class MLContext:
             graph.destroy()
         for tensor in tensors:
             tensor.destroy()
+        if self._memory is not None:
+            self._memory.forget(self)
         # Last, and without the lock: callbacks find everything destroyed, and may wait for other threads.
         with self._lock:
             lost, self._is_over = self._lost, True

@@ -23,8 +23,11 @@ from . import adapters
 if TYPE_CHECKING:
     import wgpu
 
-PIPELINES = 4096
-"""How many compiled kernels are kept for the next graph."""
+PIPELINE_BYTES = 2**26
+"""Compiled kernels that are kept for the next graph take so many bytes, by `_bytes`; graphs hold on to their own."""
+
+BYTES_PER_PIPELINE = 225 * 1024
+"""About what a compiled kernel takes besides its source, as measured on a software adapter (Mesa)."""
 
 STAGING = 8
 """How many idle buffers for copies to the host are kept."""
@@ -106,6 +109,7 @@ class Engine:
         self._process = os.getpid()
         self._lock = RLock()
         self._pipelines: OrderedDict[str, Any] = OrderedDict()
+        self._pipeline_bytes = 0
         self._layouts: dict[tuple[bool, ...], tuple[Any, Any]] = {}
         self._staging: list[Any] = []
         self._mark: Any = None
@@ -156,6 +160,19 @@ class Engine:
         except self.wgpu.GPUError as error:
             return "is lost" in str(error)
         return False
+
+    def forget(self, context: Any) -> None:
+        """Free what is kept for the next graph, unless another context than this one may build it."""
+        with self._lock:
+            self.on_lost.discard(context)
+            if self.on_lost:
+                return
+            self._pipelines.clear()
+            self._pipeline_bytes = 0
+            self._uploaded.clear()
+            for buffer in self._staging:
+                buffer.destroy()
+            self._staging.clear()
 
     # Memory ----------------------------------------------------------------------------------------------------------
 
@@ -382,9 +399,11 @@ class Engine:
                 label=kernel.title, layout=layout, compute={"module": module, "entry_point": kernel.entry_point}
             )
         with self._lock:
-            self._pipelines[kernel.source] = made
-            while len(self._pipelines) > PIPELINES:
-                self._pipelines.popitem(last=False)
+            if self._pipelines.setdefault(kernel.source, made) is made:
+                self._pipeline_bytes += _bytes(kernel.source)
+            while self._pipeline_bytes > PIPELINE_BYTES:
+                source, _ = self._pipelines.popitem(last=False)
+                self._pipeline_bytes -= _bytes(source)
         return made
 
     def bind_group(self, writes: tuple[bool, ...], places: Sequence[DeviceArray]) -> Any:
@@ -396,6 +415,11 @@ class Engine:
         ]
         with self.calls("binding a kernel"):
             return self.device.create_bind_group(layout=layout, entries=entries)
+
+
+def _bytes(source: str) -> int:
+    """About how much memory a compiled kernel takes."""
+    return BYTES_PER_PIPELINE + 2 * len(source)
 
 
 def _reason(error: BaseException) -> str:
