@@ -148,6 +148,9 @@ class DeviceMemory(Protocol):
     on_lost: WeakSet[Any]
     """The contexts to tell when the device is gone."""
 
+    def forget(self, context: Any) -> None:
+        """Free what is kept for the next graph, unless another context than this one, which ends, may build it."""
+
     def allocate(self, desc: Desc) -> Any:
         """Memory of zeros for a tensor."""
 
