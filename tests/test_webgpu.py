@@ -636,7 +636,7 @@ def test_compiled_kernels_are_kept_by_bytes_and_go_with_the_last_context(monkeyp
 
     adapter()
     context = ow.ml.create_context(device=gpu_context().device.name)
-    engine = context.backend.memory
+    engine: Any = context.backend.memory
     x = np.float32([1, 2])
 
     def run(power: int) -> None:
