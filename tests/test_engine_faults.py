@@ -91,13 +91,14 @@ MOVES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("data_type", ["int8", "uint8"])
+@pytest.mark.parametrize("data_type", ["int8", "uint8", "int32"])
+@pytest.mark.parametrize("zero", [0, 1])
 @pytest.mark.parametrize("move", MOVES.values(), ids=MOVES)
 @pytest.mark.parametrize("follows", [False, True], ids=["at the end", "within"])
-def test_moves_of_dequantised_values(data_type: str, move: Callable[[Any], Any], follows: bool) -> None:
+def test_moves_of_dequantised_values(data_type: str, zero: int, move: Callable[[Any], Any], follows: bool) -> None:
     def build(b: ow.MLGraphBuilder) -> ow.MLOperand:
-        x, zero = b.input("x", data_type, [3, 4]), np.array([[1]], data_type)
-        y = move(b.dequantize_linear(x, np.float32([[0.5]]), zero))
+        x = b.input("x", data_type, [3, 4])
+        y = move(b.dequantize_linear(x, np.float32([[0.5]]), np.array([[zero]], data_type)))
         return b.relu(y) if follows else y
 
     assert_right(build, {"x": np.arange(12, dtype=data_type).reshape(3, 4)})

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fuzz import frame
 
-CAMPAIGNS = {"models": "models", "backend": "models", "nodes": "nodes"}
+CAMPAIGNS = {"models": "models", "backend": "models", "nodes": "nodes", "graphs": "graphs"}
 """The module that holds each campaign, as an entry of its table `CAMPAIGNS`."""
 
 _OWN_TESTS = {"misbehaving": "misbehaving"}

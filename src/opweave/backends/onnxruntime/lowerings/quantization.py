@@ -121,9 +121,14 @@ def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
     forms, zeros = _forms(input, scale), ctx.array_of(zero_point)
     if forms and input.data_type in _BYTES:
         return _emit(ctx, "DequantizeLinear", forms[0], input, scale, zero_point)
-    if forms and input.data_type == "int32" and zeros is not None and not zeros.any():
+    if input.data_type == "int32" and zeros is not None and not zeros.any():
         # The kernel subtracts zero points in int32, where the difference may overflow; so only without any.
-        return _emit(ctx, "DequantizeLinear", forms[0], input, scale, None)
+        if forms and ctx.array_of(input) is not None:  # a bias, which is fused into a convolution or product
+            return _emit(ctx, "DequantizeLinear", forms[0], input, scale, None)
+        # Not by the kernel: behind it, the optimiser inserts QuantizeLinear of int32, for which there is none.
+        shape, part = _merged(input.dims, scale.dims)
+        x = ctx.cast(ctx.reshape(input, shape), scale.data_type)
+        return _finish(ctx, ctx.emit("Mul", x, ctx.reshape(scale, part)))
     x, s, z = _widened(ctx, input.data_type, input, scale, zero_point)
     return _finish(ctx, ctx.emit("Mul", ctx.emit("Sub", x, z), s))
 
