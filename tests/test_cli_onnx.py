@@ -200,6 +200,41 @@ def test_errors_are_one_line_and_verbose_shows_more(run, pair: Path, tmp_path: P
     assert "no.onnx: No such file" in text
 
 
+def test_shapes_of_inputs_whose_dimensions_have_no_name_are_fixed(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    path = write(
+        tmp_path / "m.onnx", [helper.make_node("Relu", ["x"], ["y"])], {"x": (TensorProto.FLOAT, [None, None])}, ["y"]
+    )
+    assert "[1, 576]" in run("run", path, "-i", "random", "--fix-shapes", "x=1x576")
+    assert "[2, 3]" in run("info", path, "--fix-shapes", "x=2x3")
+    run("convert", path, tmp_path / "fixed.onnx", "--fix-shapes", "x=2x3")
+    text = run("run", path, "-i", "random", "--fix-shapes", "x=2x3x4", code=1)
+    assert "fix_shapes: input 'x' has the shape [None, None], which [2, 3, 4] does not fit" in text
+    for wrong in ("x=2x", "x=0x3", "x=ax3", "=2x3"):
+        assert "must be NAME=SIZE, as in batch=1, or INPUT=SIZExSIZE" in run(
+            "info", path, "--fix-shapes", wrong, code=1
+        )
+
+
+def test_models_that_need_more_than_ones_name_the_option(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"]), helper.make_node("Reshape", ["z", "shape"], ["w"])]
+    inputs = {"x": (TensorProto.FLOAT, ["rows", "columns"]), "z": (TensorProto.FLOAT, [None, 4])}
+    path = write(tmp_path / "m.onnx", nodes, inputs, ["y", "w"], shape=np.array([2, -1]))
+    advice = "--fix-shapes rows=SIZE --fix-shapes columns=SIZE --fix-shapes z=SIZEx4"
+    for args in (["info", path], ["run", path, "-i", "random"]):
+        text = run(*args, code=1)
+        assert "Dimensions that vary were taken as 1" in text
+        assert advice in text
+    fixed = ["--fix-shapes", "rows=2", "--fix-shapes", "columns=3", "--fix-shapes", "z=1x4"]
+    assert "[2, 2]" in run("run", path, "-i", "random", *fixed)
+
+
+def test_parameters_are_counted_wherever_they_are(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [3], [1, 2, 3])
+    nodes = [helper.make_node("Constant", [], ["w"], value=weight), helper.make_node("Add", ["x", "w"], ["y"])]
+    path = write(tmp_path / "m.onnx", nodes, {"x": (TensorProto.FLOAT, [3])}, ["y"])
+    assert "3 in 1 tensor" in run("info", path)
+
+
 def test_graphs_of_models_keep_their_names(pair: Path) -> None:
     graph = ow.onnx.load(pair, fix_shapes={"batch": 2})
     assert list(graph.inputs) == ["x", "n"]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import ModelProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from opweave.errors import NotSupportedError
 from opweave.onnx.plan import _WebnnPart
@@ -135,6 +135,53 @@ def test_group_query_attention_says_what_it_cannot() -> None:
     assert "the number of keys of each sequence is not constant" in session.explain()
     feed = {f"i{k}": array for k, array in enumerate(inputs) if array is not None}
     assert session.run(["o0"], feed)[0].shape == (2, 1, 64)
+
+
+@pytest.mark.parametrize("constant", [True, False])
+@pytest.mark.parametrize("options", [{}, {"do_rotary": 1}])
+def test_group_query_attention_of_one_sequence_that_is_shorter(constant: bool, options: dict[str, int]) -> None:
+    """A mask of a fixed length: the total counts all keys, and the sequence has fewer of them."""
+    length, total, capacity = 5, 9, 12
+    inputs = sequence(1, 1, length - 1, length, capacity)
+    inputs[6] = np.array(total, np.int32)
+    if options:
+        inputs += [randn(16, 8), randn(16, 8)]
+    proto = model("GroupQueryAttention", inputs, 3, "com.microsoft", **GROUPED, **options)
+    feed = {f"i{k}": array for k, array in enumerate(inputs) if array is not None}
+    wanted = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feed)
+    if constant:  # else the session may look at the values of inputs
+        for k in (5, 6):
+            proto.graph.initializer.append(numpy_helper.from_array(feed.pop(f"i{k}"), f"i{k}"))
+            proto.graph.input.remove(next(info for info in proto.graph.input if info.name == f"i{k}"))
+    session = InferenceSession(proto)
+    for _ in range(2):
+        for mine, other in zip(session.run(None, feed), wanted, strict=True):
+            np.testing.assert_allclose(mine, other, rtol=1e-4, atol=2e-5)
+    assert "sequences that are shorter than the number of keys" in session.explain()
+
+
+def test_group_query_attention_whose_lengths_come_from_a_mask() -> None:
+    inputs = sequence(1, 1, 4, 5, 12)
+    proto = model("GroupQueryAttention", inputs, 3, "com.microsoft", **GROUPED)
+    names = [info.name for info in proto.graph.input]
+    proto.graph.input.remove(proto.graph.input[names.index("i5")])
+    proto.graph.input.append(helper.make_tensor_value_info("mask", TensorProto.INT64, [1, 12]))
+    lengths = [
+        helper.make_node("ReduceSum", ["mask", "axes"], ["sum"], keepdims=0),
+        helper.make_node("Sub", ["sum", "one"], ["last"]),
+        helper.make_node("Cast", ["last"], ["i5"], to=TensorProto.INT32),
+    ]
+    nodes = [*lengths, *proto.graph.node]
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
+    for name, array in {"axes": np.array([1]), "one": np.array(1), "i6": np.array(12, np.int32)}.items():
+        proto.graph.initializer.append(numpy_helper.from_array(array, name))
+    feed = {f"i{k}": array for k, array in enumerate(inputs[:5])}
+    feed["mask"] = np.array([[1] * 5 + [0] * 7])
+    proto.graph.input.remove(next(info for info in proto.graph.input if info.name == "i6"))
+    engine = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    for mine, other in zip(InferenceSession(proto).run(None, feed), engine.run(None, feed), strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize("interleaved", [0, 1])

@@ -2,29 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..errors import DataError, ValidationError, import_extra, require
+from ..errors import DataError, MLError, OperationError, ValidationError, import_extra, require
 from ..files import written
 from ..onnx.arguments import Argument
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
 
-def sizes(given: Sequence[str]) -> dict[str, int]:
-    """Sizes of dimensions from "name=size"."""
-    found = {}
+def sizes(given: Sequence[str]) -> dict[str, int | list[int]]:
+    """Sizes of dimensions from "name=size", and shapes of inputs from "name=sizexsize"."""
+    found: dict[str, int | list[int]] = {}
     for text in given:
-        name, equals, size = text.rpartition("=")
-        require(
-            bool(equals and name) and size.isdigit() and int(size) > 0, f"{text!r} must be NAME=SIZE, as in batch=1"
-        )
-        found[name] = int(size)
+        name, _, written = text.rpartition("=")
+        parts = written.split("x")
+        fits = name and all(part.isdecimal() and int(part) > 0 for part in parts)
+        require(bool(fits), f"{text!r} must be NAME=SIZE, as in batch=1, or INPUT=SIZExSIZE, as in image=1x576")
+        found[name] = [int(part) for part in parts] if len(parts) > 1 else int(written)
     return found
+
+
+@contextmanager
+def assuming(arguments: Sequence[Argument]) -> Iterator[None]:
+    """Where a model fails whose varying dimensions count as 1, say so: many models need more.
+
+    Raises:
+        OperationError: it failed; the message names the dimensions, and the option that fixes them.
+    """
+    try:
+        yield
+    except MLError as error:
+        dims = [(argument, argument.dims) for argument in arguments if argument.element_type and argument.dims]
+        named = dict.fromkeys(size for _, sizes in dims for size in sizes if isinstance(size, str))
+        options = [f"{name}=SIZE" for name in named]
+        for argument, found in dims:
+            if None in found:
+                options.append(f"{argument.name}=" + "x".join(str(s) if isinstance(s, int) else "SIZE" for s in found))
+        if not options:
+            raise
+        advice = " ".join(f"--fix-shapes {option}" for option in options)
+        raise OperationError(
+            f"{error}. Dimensions that vary were taken as 1. Say how large they are: {advice}"
+        ) from error
 
 
 def numbers(text: str, option: str) -> list[float]:

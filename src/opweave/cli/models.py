@@ -32,7 +32,11 @@ Inputs = Annotated[
 ]
 Sizes = Annotated[
     list[str] | None,
-    typer.Option("--fix-shapes", metavar="NAME=SIZE", help="The size of a dimension that varies, as in batch=1."),
+    typer.Option(
+        "--fix-shapes",
+        metavar="NAME=SIZE",
+        help="The size of a dimension that varies, as in batch=1, or the shape of an input, as in image=1x576.",
+    ),
 ]
 DeviceName = Annotated[str | None, typer.Option("--device", help="Where to run; `opweave devices` lists them.")]
 Seed = Annotated[int, typer.Option("--seed", help="What random inputs depend on.")]
@@ -78,15 +82,19 @@ def run(
     verbose: Verbose = False,
 ) -> None:
     """Run an ONNX model once, and show what comes out; --output keeps it."""
+    from contextlib import nullcontext
+
     import numpy as np
 
-    from .inputs import best, save_arrays
+    from .inputs import assuming, best, save_arrays
 
     session = _session(model, fix_shapes, device)
     feed = _feed(session, inputs, seed, mean, std)
     names = [argument.name for argument in session.get_outputs()]
     start = perf_counter()
-    results = dict(zip(names, session.run(None, feed), strict=True))
+    is_random = any(text.rpartition("=")[2] == "random" for text in inputs or [])
+    with assuming(session._inputs) if is_random else nullcontext():
+        results = dict(zip(names, session.run(None, feed), strict=True))
     seconds = perf_counter() - start
     table = Table("output", "type", "shape", "min", "mean", "max", box=None, header_style="bold")
     for name, array in results.items():
@@ -124,18 +132,18 @@ def info(
 
     Dimensions that vary count as 1, unless --fix-shapes says otherwise.
     """
-    from .inputs import assumed_shape
+    from ..onnx.model import parameters
+    from .inputs import assumed_shape, assuming
 
     session = _session(model, fix_shapes, device)
     proto = session._model.proto
     producer = " ".join(part for part in (proto.producer_name, proto.producer_version) if part) or "unknown"
     opsets = ", ".join(f"{entry.domain or 'ai.onnx'} {entry.version}" for entry in proto.opset_import)
-    weights = [tuple(tensor.dims) for tensor in proto.graph.initializer]
-    count = sum(prod(dims) for dims in weights)
+    weights = [prod(tensor.dims) for tensor in parameters(proto.graph)]
     summary = Table(show_header=False, box=None)
     summary.add_row("made by", producer)
     summary.add_row("operator sets", opsets)
-    summary.add_row("parameters", f"{count:,} in {counted(len(weights), 'tensor')}")
+    summary.add_row("parameters", f"{sum(weights):,} in {counted(len(weights), 'tensor')}")
     console.print(summary)
     table = Table("", "name", "type", "shape", box=None, header_style="bold")
     for what, arguments in (("input", session.get_inputs()), ("output", session.get_outputs())):
@@ -144,7 +152,8 @@ def info(
             table.add_row(what, argument.name, argument.type, f"[{shape}]")
     console.print(table)
 
-    plan = session._plan({a.name: assumed_shape(a) if a.element_type else None for a in session._inputs})
+    with assuming(session._inputs):
+        plan = session._plan({a.name: assumed_shape(a) if a.element_type else None for a in session._inputs})
     where = {"webnn": f"WebNN on {session.context.device.name}", "fallback": "ONNX Runtime (fallback)"}
     operators = Counter(step.node.op_type for step in plan.trace.steps if step.kind != "folded")
     folded = sum(step.kind == "folded" for step in plan.trace.steps)

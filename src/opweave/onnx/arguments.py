@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,18 +48,18 @@ class Argument:
     dims: tuple[int | str | None, ...] | None
 
     @classmethod
-    def of(cls, info: ValueInfoProto, fixed: Mapping[str, int]) -> Argument:
-        """What `info` says, with the sizes of named dimensions in `fixed`."""
+    def of(cls, info: ValueInfoProto, fixed: FixedShapes | None = None) -> Argument:
+        """What `info` says, with sizes in `fixed` for dimensions that vary; so do negative ones, as some exporters write."""
         type = info.type.optional_type.elem_type if info.type.HasField("optional_type") else info.type
         tensor = type.tensor_type
-        dims: list[int | str | None] = []
-        for dim in tensor.shape.dim:
-            if dim.HasField("dim_value"):
-                dims.append(dim.dim_value)
-            else:
-                dims.append(fixed.get(dim.dim_param, dim.dim_param) if dim.dim_param else None)
+        sizes = fixed.sizes if fixed is not None else {}
+        dims: tuple[int | str | None, ...] | None = None
+        if tensor.HasField("shape"):
+            dims = tuple(_declared(dim, sizes) for dim in tensor.shape.dim)
+        if fixed is not None:
+            dims = fixed.shapes.get(info.name, dims)
         element_type = tensor.elem_type if info.type.HasField("tensor_type") else 0
-        return cls(info.name, type_name(info.type), element_type, tuple(dims) if tensor.HasField("shape") else None)
+        return cls(info.name, type_name(info.type), element_type, dims)
 
     def public(self) -> NodeArg:
         """What users get to see."""
@@ -106,15 +106,14 @@ class Argument:
             array = as_declared(value.memory(), self.element_type)
         elif self.element_type == TensorProto.STRING:
             array = np.asarray(value)
+            if isinstance(value, (list, tuple)) and array.dtype.kind in "biufc":
+                array = array.astype(str)  # as ONNX Runtime does
             texts = array.dtype.kind in "US" or all(isinstance(item, (str, bytes)) for item in array.flat)
             require(texts, f"{what} must hold strings, got an array of {array.dtype}")
-        elif isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "__dlpack__"):
+        elif isinstance(value, np.ndarray) or hasattr(value, "__dlpack__"):
             array = as_array(value, what)
         else:
-            try:
-                array = np.asarray(value)
-            except (TypeError, ValueError) as error:
-                raise ValidationError(f"{what} must be an array, got {type(value).__name__} ({error})") from None
+            array = self._converted(value, what)
         self.check(array, what)
         if self.element_type == TensorProto.STRING:
             return array
@@ -122,6 +121,17 @@ class Argument:
         if self.element_type == TensorProto.BOOL:
             check_bool(array, what, ValidationError)
         return array
+
+    def _converted(self, value: Any, what: str) -> np.ndarray:
+        """An array of what is none; numbers and lists of numbers take the declared type, by the rules of `numpy.array`."""
+        plain = isinstance(value, (bool, int, float, list, tuple, range, np.generic))
+        if isinstance(value, np.generic):
+            value = value.item()  # NumPy checks the range of Python's numbers, not that of its own
+        try:
+            return np.asarray(value, self.dtype if plain else None)
+        except (TypeError, ValueError, OverflowError) as error:
+            kind = f"{self.type} or convert to it" if plain else "an array"
+            raise ValidationError(f"{what} must be {kind}, got {type(value).__name__} ({error})") from None
 
     def target(self, value: Any) -> np.ndarray:
         """The array that this output is to be written into.
@@ -149,20 +159,68 @@ class Argument:
         return self.element_type in DATA_TYPES
 
 
-def check_named_dimensions(arguments: list[Argument], feed: Mapping[str, Any]) -> None:
-    """Require one size for each dimension that the model gives a name."""
-    sizes: dict[str, tuple[int, str]] = {}
-    for argument in arguments:
-        value = feed[argument.name]
-        if argument.dims is None or not isinstance(value, np.ndarray):
-            continue
-        for name, size in zip(argument.dims, value.shape, strict=True):
-            if isinstance(name, str):
-                first, where = sizes.setdefault(name, (size, argument.name))
-                require(
-                    first == size,
-                    f"the dimension {name!r} is {first} in input {where!r}, and {size} in input {argument.name!r}",
-                )
+@dataclass(frozen=True, slots=True)
+class FixedShapes:
+    """Sizes for dimensions that vary.
+
+    Attributes:
+        sizes: of named dimensions, wherever they are.
+        shapes: of whole inputs, by the names of these.
+    """
+
+    sizes: Mapping[str, int]
+    shapes: Mapping[str, tuple[int, ...]]
+
+    @classmethod
+    def of(
+        cls, given: Mapping[str, int | Sequence[int]] | FixedShapes | None, inputs: Sequence[ValueInfoProto]
+    ) -> FixedShapes:
+        """What users pass as `fix_shapes`: an integer for a named dimension, a list for an input.
+
+        Raises:
+            ValidationError: there is no such dimension or input, or the sizes do not fit it.
+        """
+        if isinstance(given, FixedShapes):
+            return given
+        arguments = {info.name: Argument.of(info) for info in inputs}
+        names = sorted({dim for argument in arguments.values() for dim in argument.dims or () if isinstance(dim, str)})
+        sizes: dict[str, int] = {}
+        shapes: dict[str, tuple[int, ...]] = {}
+        for name, wanted in (given or {}).items():
+            known = name in names or name in arguments
+            require(
+                known,
+                f"fix_shapes: the inputs are {list(arguments)}, with the named dimensions {names}; unknown: [{name!r}]",
+            )
+            if name in names and not isinstance(wanted, (list, tuple)):
+                sizes[name] = _size(name, wanted)
+                continue
+            require(name in arguments, f"fix_shapes: {name!r} must be a positive integer, got {wanted!r}")
+            shape = tuple(_size(name, size) for size in (wanted if isinstance(wanted, (list, tuple)) else [wanted]))
+            dims = arguments[name].dims
+            fits = dims is None or (
+                len(dims) == len(shape)
+                and all(not isinstance(dim, int) or dim == size for dim, size in zip(dims, shape, strict=True))
+            )
+            require(
+                fits and bool(arguments[name].element_type),
+                f"fix_shapes: input {name!r} has the shape {list(dims or ())}, which {list(shape)} does not fit",
+            )
+            shapes[name] = shape
+        return cls(sizes, shapes)
+
+
+def _size(name: str, size: Any) -> int:
+    is_size = isinstance(size, (int, np.integer)) and not isinstance(size, bool) and size > 0
+    require(bool(is_size), f"fix_shapes: {name!r} must be a positive integer, got {size!r}")
+    return int(size)
+
+
+def _declared(dim: Any, sizes: Mapping[str, int]) -> int | str | None:
+    """The size of a dimension, its name if it varies, None if it has neither."""
+    if dim.HasField("dim_value"):
+        return int(dim.dim_value) if dim.dim_value >= 0 else None
+    return sizes.get(dim.dim_param, str(dim.dim_param)) if dim.dim_param else None
 
 
 def type_name(type: TypeProto) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..context import MLContext, ml
 from ..errors import NotSupportedError, require
 from ..graph import MLOperand
 from ..runtime.executable import MLGraph
-from .arguments import Argument
+from .arguments import Argument, FixedShapes
 from .booleans import as_stored
 from .limits import DEFAULT, Limits
 from .model import Model
@@ -22,7 +22,7 @@ def load(
     model: Any,
     context: MLContext | None = None,
     *,
-    fix_shapes: Mapping[str, int] | None = None,
+    fix_shapes: Mapping[str, int | Sequence[int]] | None = None,
     limits: Limits = DEFAULT,
 ) -> MLGraph:
     """Read an ONNX model as a WebNN graph, to dispatch it, or to `save` it as WebNN's operations.
@@ -33,7 +33,7 @@ def load(
     Args:
         model: the path of an `.onnx` file, the bytes of one, or an `onnx.ModelProto`.
         context: where it will run; default: a new one on the best device.
-        fix_shapes: sizes of named dimensions, {"batch": 1}; a graph has no dimensions that vary.
+        fix_shapes: sizes for dimensions that vary, as `InferenceSession` takes them; a graph has none that vary.
         limits: what the model may take while it is loaded: nodes, and bytes of results that are computed then.
 
     Raises:
@@ -43,15 +43,15 @@ def load(
     """
     read = Model.load(model, limits)
     context = context or ml.create_context()
-    fixed = dict(fix_shapes or {})
     initialised = {initializer.name for initializer in read.proto.graph.initializer}
+    declared = [info for info in read.proto.graph.input if info.name not in initialised]
+    fixed = FixedShapes.of(fix_shapes, declared)
     shapes: dict[str, tuple[int, ...] | None] = {}
-    for info in read.proto.graph.input:
-        if info.name not in initialised:
-            argument = Argument.of(info, fixed)
-            shapes[info.name] = argument.static_shape()
-            varying = [str(size or "?") for size in argument.dims or () if not isinstance(size, int)]
-            require(not varying, f"input {info.name!r} has dimensions that vary, {', '.join(varying)}; fix their sizes")
+    for info in declared:
+        argument = Argument.of(info, fixed)
+        shapes[info.name] = argument.static_shape()
+        varying = [str(size or "?") for size in argument.dims or () if not isinstance(size, int)]
+        require(not varying, f"input {info.name!r} has dimensions that vary, {', '.join(varying)}; fix their sizes")
     tracer = Tracer(read, context, shapes)
     trace = tracer.run()
     outputs = [info.name for info in read.proto.graph.output]

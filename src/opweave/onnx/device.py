@@ -16,7 +16,7 @@ from ..context import MLContext
 from ..errors import ValidationError, require
 from ..graph import Desc
 from ..tensor import MLTensor
-from .arguments import Argument, check_named_dimensions
+from .arguments import Argument
 from .booleans import as_declared, as_stored
 from .plan import Plan
 
@@ -59,7 +59,6 @@ class DeviceRun:
         for argument in inputs:
             if argument.name in shaped:
                 argument.check(shaped[argument.name], f"input {argument.name!r}")
-        check_named_dimensions(list(inputs), {**self.here, **shaped})
         self.shapes = {
             name: value.shape if isinstance(value, np.ndarray) else None
             for name, value in ((a.name, shaped.get(a.name, self.here.get(a.name))) for a in inputs)

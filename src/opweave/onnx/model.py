@@ -249,9 +249,6 @@ class Model:
             return
         if not value.type.HasField("tensor_type") or tensor.elem_type not in TensorProto.DataType.values():
             raise DataError(f"the input {value.name!r} has no data type")
-        sizes = [dim.dim_value for dim in tensor.shape.dim if dim.HasField("dim_value")]
-        if any(size < 0 for size in sizes):
-            raise DataError(f"the input {value.name!r} has the dimensions {sizes}")
 
     def _check_nodes(
         self, graph: GraphProto, outer: set[str], where: str, shapes: Mapping[str, tuple[int, ...]]
@@ -395,6 +392,18 @@ class Model:
             except (OSError, ValueError) as error:  # an empty file cannot be mapped
                 raise DataError(f"{where}: {path.name}: {getattr(error, 'strerror', None) or error}") from None
         return self._files[path]
+
+
+def parameters(graph: GraphProto) -> list[TensorProto]:
+    """The weights of a graph and of its sub-graphs: initializers, and what Constant nodes hold."""
+    found = list(graph.initializer)
+    for node in graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "Constant" and attribute.type == AttributeProto.TENSOR:
+                found.append(attribute.t)
+            for inner in [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs:
+                found += parameters(inner)
+    return found
 
 
 def _element_count(shape: Sequence[int], what: str) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..backends import Device, devices
 from ..context import MLContext, ml
 from ..errors import NotSupportedError, OperationError, ValidationError, require
-from .arguments import Argument
+from .arguments import Argument, FixedShapes
 from .compatibility import CONFIG, RUN_OPTIONS, SESSION_OPTIONS, Row, names, row
 from .messages import ModelProto, ValueInfoProto
 
@@ -106,33 +106,34 @@ class Settings:
         if folder is not None and model.folder is None:
             model.folder = Path(folder)
 
-    def fix(self, inputs: Sequence[ValueInfoProto], fixed: Mapping[str, int]) -> tuple[dict[str, int], list[Argument]]:
-        """Apply sizes of named dimensions, and those that free dimension overrides give to named or other dimensions.
+    def fix(self, inputs: Sequence[ValueInfoProto], fixed: FixedShapes) -> tuple[FixedShapes, list[Argument]]:
+        """Apply sizes for dimensions that vary, and those that free dimension overrides give to named or other dimensions.
 
         Args:
             inputs: as the model declares them.
-            fixed: sizes by name, which go before overrides.
+            fixed: sizes and shapes by name, which go before overrides.
 
         Returns:
-            All sizes by name, and the inputs with them.
+            All sizes and shapes by name, and the inputs with them.
         """
-        names, arguments = dict(fixed), []
+        names, arguments = dict(fixed.sizes), []
         overridden = self._overridden(inputs)
         for info, argument in zip(inputs, overridden, strict=True):
             for dim, size in zip(info.type.tensor_type.shape.dim, argument.dims or (), strict=False):
                 if dim.dim_param and isinstance(size, int):
                     names.setdefault(dim.dim_param, size)
+        known = replace(fixed, sizes=names)
         for info, other in zip(inputs, overridden, strict=True):
-            argument = Argument.of(info, names)
+            argument = Argument.of(info, known)
             if argument.dims is not None and other.dims is not None:
                 pairs = zip(argument.dims, other.dims, strict=True)
                 argument = replace(argument, dims=tuple(a if isinstance(a, int) else b for a, b in pairs))
             arguments.append(argument)
-        return names, arguments
+        return known, arguments
 
     def _overridden(self, inputs: Sequence[ValueInfoProto]) -> list[Argument]:
         """The inputs as ONNX Runtime sees them with these options, which do not tell what overrides they have."""
-        plain = [Argument.of(info, {}) for info in inputs]
+        plain = [Argument.of(info) for info in inputs]
         free = any(dim.dim_param or dim.denotation for info in inputs for dim in info.type.tensor_type.shape.dim)
         if self.session_options is None or not free:
             return plain

@@ -55,16 +55,16 @@ def partition(trace: Trace, outputs: Sequence[str]) -> list[Segment]:
                 users.setdefault(name, set()).add(number)
     segments = []
     for number, steps in enumerate(ordered):
-        made = [name for step in steps for name in step.node.output if name]
-        used = list(dict.fromkeys(name for step in steps for name in used_names(step.node)))
-        foreign = [name for name in used if name not in set(made)]
+        made = dict.fromkeys(name for step in steps for name in step.node.output if name)
+        used = dict.fromkeys(name for step in steps for name in used_names(step.node))
+        foreign = [name for name in used if name not in made]
         constants = [name for name in foreign if isinstance(trace.values.get(name), Constant)]
         kind: Literal["webnn", "fallback"] = "webnn" if steps[0].kind == "webnn" else "fallback"
         segments.append(
             Segment(
                 kind,
                 steps,
-                [name for name in foreign if name not in constants],
+                [name for name in foreign if not isinstance(trace.values.get(name), Constant)],
                 [
                     name
                     for name in made

@@ -46,7 +46,7 @@ def register_onnx(domain: str, op_type: str, op: Op[..., Any], *, attributes: Ma
     require(not several or len(op.operands) == 1, f"register_onnx: {op.name} takes a sequence beside other operands")
     flags = {name for name in op.attributes if op.annotation(name) == "bool"}  # ONNX has integers for these
 
-    def convert(b: MLGraphBuilder, *inputs: Tensor | None, label: str, **given: Any) -> Any:
+    def convert(b: MLGraphBuilder, /, *inputs: Tensor | None, label: str, **given: Any) -> Any:
         operands = [None if value is None else operand(b, value) for value in inputs]
         values = {"label": label, **{names[name]: value for name, value in given.items()}}
         values.update((name, bool(values[name])) for name in flags & values.keys())

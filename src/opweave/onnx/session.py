@@ -20,10 +20,9 @@ from ..runtime.executable import Locks, check_names
 from ..shapes import OtherShapes
 from ..tensor import MLTensor
 from . import summary
-from .arguments import Argument, NodeArg, check_named_dimensions
+from .arguments import Argument, FixedShapes, NodeArg
 from .booleans import as_stored
 from .limits import DEFAULT as DEFAULT_LIMITS, Limits
-from .messages import ValueInfoProto
 from .methods import OnnxRuntimeMethods
 from .model import Model
 from .options import Settings, check_run_options, write_optimized
@@ -66,7 +65,7 @@ class InferenceSession(OnnxRuntimeMethods):
         provider_options: a dict for each of `providers`, where these are names.
         context: where to run; it goes before `providers`. Default: a new one, on the best device without `providers`.
         fallback: "auto" lets ONNX Runtime run what WebNN cannot express; "error" refuses such a model.
-        fix_shapes: sizes of named dimensions, {"batch": 1}.
+        fix_shapes: sizes for dimensions that vary: of named ones, {"batch": 1}, or the shape of an input, {"x": [1, 576]}.
         preferred_output_location: "cpu" returns arrays, "ml-tensor" tensors that stay in the context; one for all outputs,
             or one for each by name.
         limits: what the model may take while it is loaded: nodes, and bytes of results that are computed then.
@@ -88,7 +87,7 @@ class InferenceSession(OnnxRuntimeMethods):
         *,
         context: MLContext | None = None,
         fallback: Fallback = "auto",
-        fix_shapes: Mapping[str, int] | None = None,
+        fix_shapes: Mapping[str, int | Sequence[int]] | FixedShapes | None = None,
         preferred_output_location: Location | Mapping[str, Location] = "cpu",
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
@@ -108,13 +107,11 @@ class InferenceSession(OnnxRuntimeMethods):
         self._settings.prepare(self._model)
         self._context = self._settings.context
         self._fallback: Fallback = fallback
-        self._fixed = dict(fix_shapes or {})
         graph = self._model.proto.graph
         initialised = {initializer.name for initializer in graph.initializer}
         initialised |= {initializer.values.name for initializer in graph.sparse_initializer}
         declared = [i for i in graph.input if i.name not in initialised]
-        self._check_fixed(declared)
-        self._fixed, self._inputs = self._settings.fix(declared, self._fixed)
+        self._fixed, self._inputs = self._settings.fix(declared, FixedShapes.of(fix_shapes, declared))
         self._overridable = [Argument.of(info, self._fixed) for info in graph.input if info.name in initialised]
         self._outputs = [Argument.of(info, self._fixed) for info in graph.output]
         self._locations = self._locate(preferred_output_location)
@@ -257,7 +254,6 @@ class InferenceSession(OnnxRuntimeMethods):
                 return self._run_on_device(inputs, input_feed, known, names, out or {})
             feed = {i.name: i.array(input_feed[i.name]) for i in inputs}
             targets = {name: known[name].target(value) for name, value in (out or {}).items()}
-            check_named_dimensions(inputs, feed)
             arrays = {
                 f"input {n}": a for n, a in feed.items() if isinstance(a, np.ndarray) and a.dtype.kind not in "OUS"
             }
@@ -386,17 +382,6 @@ class InferenceSession(OnnxRuntimeMethods):
         lines.append(f"{counted(folded, 'node')} computed when the model was compiled")
         return "\n".join(lines)
 
-    def _check_fixed(self, inputs: Sequence[ValueInfoProto]) -> None:
-        """Require sizes for dimensions that the inputs have."""
-        dims = [dim for info in inputs for dim in info.type.tensor_type.shape.dim]
-        names = sorted({dim.dim_param for dim in dims if dim.dim_param})
-        unknown = [name for name in self._fixed if name not in names]
-        require(not unknown, f"fix_shapes: the inputs have the named dimensions {names}; unknown: {unknown}")
-        for name, size in self._fixed.items():
-            is_size = isinstance(size, (int, np.integer)) and not isinstance(size, bool) and size > 0
-            require(is_size, f"fix_shapes: {name!r} must be a positive integer, got {size!r}")
-            self._fixed[name] = int(size)
-
     def _checked_shapes(self, given: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...] | None]:
         """Input shapes in the order of the inputs, those that the model declares in full filled in."""
         tensors = {i.name: i for i in self._inputs if i.element_type}
@@ -410,9 +395,10 @@ class InferenceSession(OnnxRuntimeMethods):
         return shapes
 
     def _locate(self, preferred: Location | Mapping[str, Location]) -> dict[str, Location]:
-        names = [output.name for output in self._outputs]
+        outputs = {output.name: output for output in self._outputs}
+        names = list(outputs)
         chosen = dict(preferred) if isinstance(preferred, Mapping) else dict.fromkeys(names, preferred)
-        unknown = [name for name in chosen if name not in names]
+        unknown = [name for name in chosen if name not in outputs]
         require(not unknown, f"preferred_output_location: outputs must be among {names}; unknown: {unknown}")
         for name, location in chosen.items():
             allowed = get_args(Location)
@@ -420,7 +406,7 @@ class InferenceSession(OnnxRuntimeMethods):
                 location in allowed,
                 f"preferred_output_location of {name!r} must be 'cpu' or 'ml-tensor', got {location!r}",
             )
-            output = next(output for output in self._outputs if output.name == name)
+            output = outputs[name]
             fits = location == "cpu" or output.fits_tensor
             require(fits, f"preferred_output_location: {name!r} is {output.type}, which a tensor cannot hold")
         return {name: chosen.get(name, "cpu") for name in names}

@@ -636,7 +636,9 @@ def _keywords(
             value = [item.decode(errors="replace") for item in value]
         keywords[attribute.name] = value
     domain = "" if node.domain == "ai.onnx" else node.domain
-    extras = {"opset": opsets.get(domain, 1), "outputs": len(node.output), "types": types, "label": node.name}
+    extras: dict[str, Any] = {"label": node.name}
+    if not converter.op:  # an operation of the user may have attributes of these names
+        extras |= {"opset": opsets.get(domain, 1), "outputs": len(node.output), "types": types}
     keywords.update({name: value for name, value in extras.items() if name in converter.attributes})
     given = len(inputs)
     if (converter.inputs is not None and given > converter.inputs) or given < converter.required:

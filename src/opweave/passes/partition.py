@@ -69,47 +69,79 @@ def _connected(
     nodes: list[Node], fits: Callable[[Node, Node], bool], work: Callable[[Node], int], most: int
 ) -> list[list[Node]]:
     """Nodes of one level and kind, divided into those that fit together; no two parts depend on each other in a circle."""
-    parts = _Parts()
+    parts = _Parts(most)
     for node in nodes:
-        makers = [operand.node for operand in node.operands if operand.node in parts.home]
-        home = parts.add(node, work(node), {parts.home[maker] for maker in makers if maker is not None})
+        makers = [operand.node for operand in node.operands if operand.node is not None and operand.node in parts]
+        parts.add(node, work(node), makers)
         for maker in makers:
-            assert maker is not None
-            if parts.work[parts.home[maker]] + parts.work[home] <= most and fits(maker, node):
-                home = parts.merge(parts.home[maker], home)
+            if parts.may_merge(maker, node) and fits(maker, node):
+                parts.merge(maker, node)
     return [sorted(part, key=lambda node: node.serial) for part in parts.members.values()]
 
 
 class _Parts:
-    """Parts that are merged step by step."""
+    """Parts that are merged step by step; each is known by a number, and a merged part by that of the larger one.
 
-    def __init__(self) -> None:
+    Args:
+        most: how much work a part may have.
+
+    Attributes:
+        members: the nodes of each part.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
         self.members: dict[int, list[Node]] = {}
-        self.needs: dict[int, set[int]] = {}  # the parts that a part takes operands from
-        self.home: dict[Node, int] = {}
-        self.work: dict[int, int] = {}
+        self._work: dict[int, int] = {}
+        # The parts that a part takes operands from; some of them may have been merged since.
+        self._needs: dict[int, set[int]] = {}
+        self._parent: dict[int, int] = {}  # of a part that has been merged into another, that one
+        self._first: dict[int, int] = {}  # the serial numbers of the first node of a part, and of the last
+        self._last: dict[int, int] = {}
 
-    def add(self, node: Node, work: int, needs: set[int]) -> int:
-        """A part of one node."""
+    def __contains__(self, node: Node) -> bool:
+        return node.serial in self._parent
+
+    def home(self, node: Node) -> int:
+        """The part of a node."""
+        return self._find(node.serial)
+
+    def add(self, node: Node, work: int, makers: Collection[Node]) -> None:
+        """Make a part of one node, which takes operands from others."""
         number = node.serial
-        self.members[number], self.needs[number], self.home[node] = [node], needs, number
-        self.work[number] = work
-        return number
+        self.members[number], self._needs[number] = [node], {self.home(maker) for maker in makers}
+        self._parent[number] = self._first[number] = self._last[number] = number
+        self._work[number] = work
 
-    def merge(self, producer: int, consumer: int) -> int:
-        """Make one part of two, unless a third one lies on a way between them; the part that `consumer` is in then."""
-        if producer == consumer or any(self._reaches(p, producer) for p in self.needs[consumer] - {producer}):
-            return consumer
-        self.members[producer] += self.members.pop(consumer)
-        self.work[producer] += self.work.pop(consumer)
-        self.needs[producer] |= self.needs.pop(consumer) - {producer}
-        for needs in self.needs.values():
-            if consumer in needs:
-                needs.discard(consumer)
-                needs.add(producer)
-        self.needs[producer].discard(producer)
-        self.home.update(dict.fromkeys(self.members[producer], producer))
-        return producer
+    def may_merge(self, maker: Node, taker: Node) -> bool:
+        """Whether the parts of two nodes are two, and have no more work than one may have."""
+        producer, consumer = self.home(maker), self.home(taker)
+        return producer != consumer and self._work[producer] + self._work[consumer] <= self._most
+
+    def merge(self, maker: Node, taker: Node) -> None:
+        """Make one part of those of two nodes, unless a third one lies on a way between them."""
+        producer, consumer = self.home(maker), self.home(taker)
+        others = {self._find(part) for part in self._needs[consumer]} - {producer, consumer}
+        if any(self._reaches(part, producer) for part in others):
+            return
+        # The smaller part goes into the larger one: a chain of n nodes would take n² steps otherwise.
+        kept, gone = producer, consumer
+        if len(self.members[gone]) > len(self.members[kept]):
+            kept, gone = gone, kept
+        self.members[kept] += self.members.pop(gone)
+        self._needs[producer] |= others
+        self._needs[kept] = self._needs[producer]
+        self._parent[gone] = kept
+        self._work[kept] += self._work[gone]
+        self._first[kept] = min(self._first[kept], self._first[gone])
+        self._last[kept] = max(self._last[kept], self._last[gone])
+
+    def _find(self, number: int) -> int:
+        """The part that a part has become."""
+        while (parent := self._parent[number]) != number:
+            self._parent[number] = self._parent[parent]  # halves the way for the next time
+            number = parent
+        return number
 
     def _reaches(self, start: int, goal: int) -> bool:
         """Whether `start` takes something from `goal`, also through others."""
@@ -118,9 +150,10 @@ class _Parts:
             part = pending.pop()
             if part == goal:
                 return True
-            fresh = self.needs[part] - seen
-            seen |= fresh
-            pending += fresh
+            if self._last[part] > self._first[goal]:  # else all of it comes before the goal
+                fresh = {self._find(other) for other in self._needs[part]} - seen
+                seen |= fresh
+                pending += fresh
         return False
 
 
@@ -128,19 +161,22 @@ def _ordered(graph: Graph, segments: list[Segment]) -> list[Segment]:
     """The segments in an order in which they can run, with what they take and give."""
     home = {node: segment for segment in segments for node in segment.nodes}
     wanted = set(graph.outputs.values())
+    taken: dict[int, dict[Operand, None]] = {id(segment): {} for segment in segments}  # in order, without repetitions
+    given: dict[int, dict[Operand, None]] = {id(segment): {} for segment in segments}
     for node in graph.nodes:
         segment = home[node]
         for operand in node.operands:
             maker = None if operand.node is None else home[operand.node]
             if maker is segment or operand.is_constant:
                 continue
-            if operand not in segment.inputs:
-                segment.inputs.append(operand)
-            if maker is not None and operand not in maker.outputs:
-                maker.outputs.append(operand)
+            taken[id(segment)][operand] = None
+            if maker is not None:
+                given[id(maker)][operand] = None
         for operand in node.outputs:
-            if operand in wanted and operand not in segment.outputs:
-                segment.outputs.append(operand)
+            if operand in wanted:
+                given[id(segment)][operand] = None
+    for segment in segments:
+        segment.inputs, segment.outputs = list(taken[id(segment)]), list(given[id(segment)])
     ordered: dict[int, Segment] = {}
     opened: set[int] = set()
     for segment in sorted(segments, key=lambda segment: segment.nodes[-1].serial):

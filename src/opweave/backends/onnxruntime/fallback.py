@@ -76,7 +76,7 @@ class FallbackSession:
             opsets.lower(proto)
             self._session = NativeSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
         except ENGINE_ERRORS as error:
-            raise OperationError(f"ONNX Runtime does not take {what}: {error}") from error
+            raise OperationError(f"ONNX Runtime does not take {what}: {error}{opsets.advice(proto)}") from error
         self._what = what
         self._inputs = {value.name: names[value.name] for value in proto.graph.input}
         self._outputs = {value.name: names[value.name] for value in proto.graph.output}

@@ -63,6 +63,17 @@ def knows(node: NodeProto, domain: str) -> bool:
     return known is not None and all(attribute.name in known for attribute in node.attribute)
 
 
+def advice(proto: onnx.ModelProto) -> str:
+    """What to do about operators of a model that the engine does not know at all; empty if there are none."""
+    nodes = ((node, "" if node.domain == "ai.onnx" else node.domain) for node in all_nodes(proto.graph.node))
+    local = {(function.domain, function.name) for function in proto.functions}
+    for node, domain in nodes:
+        if (domain, node.op_type) not in engine_operators() and (node.domain, node.op_type) not in local:
+            call = f"ow.register_onnx({domain!r}, {node.op_type!r}, op)"
+            return f"; nothing knows the operator {node.op_type}: {call} lets an operation of yours compute it"
+    return ""
+
+
 def lower(proto: onnx.ModelProto) -> None:
     """Lower a model in place to the operator set and file format that the engine takes.
 

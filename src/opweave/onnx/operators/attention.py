@@ -12,7 +12,7 @@ from ...builder import MLGraphBuilder
 from ...composites import group_query_attention, multi_head_attention
 from ...graph import MLOperand
 from ..messages import TensorProto
-from ..registry import MICROSOFT, Tensor, Unsupported, converts, known, operand, shape_of
+from ..registry import MICROSOFT, Tensor, Unsupported, converts, integer, integers, operand, shape_of
 from .rotary import rotate
 
 
@@ -341,13 +341,11 @@ def _(
     q = operand(b, query)
     if smooth_softmax == 1:
         raise Unsupported("softmax with one more, hidden key")
-    if q.shape[0] == 1:  # then the one sequence is the longest
-        total = int(known(total_sequence_length, "the number of keys").reshape(()))
-    else:
-        lengths = known(seqlens_k, "the number of keys of each sequence")
-        total = int(lengths.reshape(-1)[0]) + 1
-        if (lengths + 1 != total).any():
-            raise Unsupported("sequences of different lengths")
+    # One sequence alone may be shorter than the total, too, where past and mask have a fixed length.
+    lengths = integers(seqlens_k, "the number of keys of each sequence")
+    total = integer(total_sequence_length, "the number of keys")
+    if any(last + 1 != total for last in lengths):
+        raise Unsupported("sequences that are shorter than the number of keys")
     queries = q.shape[1]
     past = total - queries
     if key is None or value is None:

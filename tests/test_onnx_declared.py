@@ -1,0 +1,219 @@
+"""What models declare and users pass, as ONNX Runtime takes it: dimensions, lists, numbers; and time to load."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+import opweave as ow
+from opweave.graph import Graph, Node
+from opweave.onnx.partition import partition
+from opweave.onnx.trace import Dynamic, Step, Trace
+from opweave.passes import partition as passes
+
+CONTEXT = ow.ml.create_context(device="cpu")
+FLOAT = TensorProto.FLOAT
+
+
+def model(nodes: Sequence[onnx.NodeProto], inputs: dict[str, tuple[int, Any]], outputs: Sequence[str]) -> bytes:
+    graph = helper.make_graph(
+        nodes,
+        "test",
+        [helper.make_tensor_value_info(name, *declared) for name, declared in inputs.items()],
+        [helper.make_empty_tensor_value_info(name) for name in outputs],
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("test.declared", 1)]
+    proto: onnx.ModelProto = helper.make_model(graph, opset_imports=imports, ir_version=8)
+    return proto.SerializeToString()
+
+
+def identity(element_type: int, shape: Any = None) -> bytes:
+    return model([helper.make_node("Identity", ["x"], ["y"])], {"x": (element_type, shape)}, ["y"])
+
+
+# Dimensions ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "dims", [[-1, 3], ["?", "?"], ["n", "n"], [None, None], [-5, -1], ["batch", 3]], ids=lambda dims: str(dims)
+)
+def test_dimensions_that_vary_take_any_size(dims: list[Any]) -> None:
+    proto = identity(FLOAT, dims)
+    session, engine = ow.InferenceSession(proto, CONTEXT), onnxruntime.InferenceSession(proto)
+    assert [i.shape for i in session.get_inputs()] == [i.shape for i in engine.get_inputs()]
+    for rows in (2, 1, 4):
+        x = np.arange(3.0 * rows, dtype=np.float32).reshape(rows, 3)
+        assert session.run(None, {"x": x})[0].tolist() == engine.run(None, {"x": x})[0].tolist() == x.tolist()
+
+
+def test_equal_names_in_several_inputs_need_no_equal_sizes() -> None:
+    proto = model(
+        [helper.make_node("Concat", ["x", "y"], ["z"], axis=0)], {"x": (FLOAT, ["n"]), "y": (FLOAT, ["n"])}, ["z"]
+    )
+    feed = {"x": np.ones(2, np.float32), "y": np.zeros(3, np.float32)}
+    expected = onnxruntime.InferenceSession(proto).run(None, feed)
+    assert ow.InferenceSession(proto, CONTEXT).run(None, feed)[0].tolist() == expected[0].tolist()
+
+
+def test_whole_inputs_can_be_fixed() -> None:
+    proto = identity(FLOAT, [None, "time", 2])
+    session = ow.InferenceSession(proto, CONTEXT, fix_shapes={"x": [1, 576, 2]})
+    assert session.get_inputs()[0].shape == [1, 576, 2]
+    assert session.run(None, {"x": np.ones((1, 576, 2), np.float32)})[0].shape == (1, 576, 2)
+    with pytest.raises(ow.ValidationError, match=r"input 'x' must have shape \[1, 576, 2\], got \[1, 4, 2\]"):
+        session.run(None, {"x": np.ones((1, 4, 2), np.float32)})
+    assert ow.InferenceSession(proto, CONTEXT, fix_shapes={"time": 4}).get_inputs()[0].shape == [None, 4, 2]
+    assert ow.InferenceSession(identity(FLOAT, [None]), CONTEXT, fix_shapes={"x": 4}).get_inputs()[0].shape == [4]
+    assert list(ow.onnx.load(proto, CONTEXT, fix_shapes={"x": (1, 576, 2)}).inputs["x"].shape) == [1, 576, 2]
+
+
+# Feeds ---------------------------------------------------------------------------------------------------------------
+
+LISTS = [
+    (FLOAT, [1, 2]),
+    (FLOAT, [[1, 2.5], [True, -4]]),
+    (FLOAT, [np.float32(1), np.float64(2)]),
+    (FLOAT, [np.ones(2), np.zeros(2)]),
+    (FLOAT, [1e300]),
+    (TensorProto.DOUBLE, [1, 2.5]),
+    (TensorProto.FLOAT16, [1, 2.5]),
+    (TensorProto.INT64, [1, 2]),
+    (TensorProto.INT64, [1.5, -2.5]),
+    (TensorProto.INT32, [[1], [2]]),
+    (TensorProto.UINT8, [0, 255]),
+    (TensorProto.BOOL, [1, 0, 7]),
+    (TensorProto.STRING, ["a", "b"]),
+    (TensorProto.STRING, [1, 2]),
+]
+REFUSED = [
+    (FLOAT, ["a"]),
+    (FLOAT, [[1], [2, 3]]),
+    (FLOAT, [10**400]),
+    (TensorProto.INT64, [2**63]),
+    (TensorProto.INT32, [2**40]),
+    (TensorProto.UINT8, [300]),
+    (TensorProto.UINT8, [-1]),
+    (FLOAT, {"a": 1}),
+    (FLOAT, "1"),
+    (FLOAT, np.ones(2)),
+    (FLOAT, np.ones(2, np.int64)),
+]
+
+
+@pytest.mark.parametrize(("element_type", "value"), LISTS)
+def test_lists_are_converted_as_onnx_runtime_converts_them(element_type: int, value: Any) -> None:
+    proto = identity(element_type)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # 1e300 overflows
+        (expected,) = onnxruntime.InferenceSession(proto).run(None, {"x": value})
+        (found,) = ow.InferenceSession(proto, CONTEXT).run(None, {"x": value})
+    assert found.dtype.kind == expected.dtype.kind or expected.dtype.kind == "O"
+    assert found.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(("element_type", "value"), REFUSED)
+def test_what_onnx_runtime_does_not_convert_is_one_clear_error(element_type: int, value: Any) -> None:
+    proto = identity(element_type)
+    with pytest.raises(Exception):  # noqa: B017, PT011  (the engine's errors have no class of their own)
+        onnxruntime.InferenceSession(proto).run(None, {"x": value})
+    with pytest.raises(ow.ValidationError, match=r"^input 'x' must be tensor\("):
+        ow.InferenceSession(proto, CONTEXT).run(None, {"x": value})
+
+
+@pytest.mark.parametrize("value", [3, 3.0, True, np.float64(3), np.int64(3), (3,), [3]])
+def test_numbers_are_converted(value: Any) -> None:
+    """ONNX Runtime takes arrays and lists only; numbers mean one thing."""
+    (found,) = ow.InferenceSession(identity(FLOAT), CONTEXT).run(None, {"x": value})
+    assert found.dtype == np.float32
+    assert found.tolist() == np.asarray(value).tolist()
+    with pytest.raises(ow.ValidationError, match="must be tensor"):
+        ow.InferenceSession(identity(TensorProto.UINT8), CONTEXT).run(None, {"x": np.int64(300)})
+
+
+# Operators that nothing knows ----------------------------------------------------------------------------------------
+
+
+def test_an_operator_that_nothing_knows_names_the_function_that_registers_one() -> None:
+    node = helper.make_node("Frobnicate", ["x"], ["y"], domain="test.declared")
+    with pytest.raises(ow.OperationError, match=r"ow\.register_onnx\('test\.declared', 'Frobnicate', op\)"):
+        ow.InferenceSession(model([node], {"x": (FLOAT, [2])}, ["y"]), CONTEXT)
+
+
+@pytest.mark.parametrize("name", ["b", "outputs", "types", "opset"])
+def test_attributes_of_operations_may_have_any_name(name: str) -> None:
+    source = f"def scaled(x, *, {name}=2.0):\n    return x * {name}"
+    namespace: dict[str, Any] = {}
+    exec(source, namespace)
+    ow.register_onnx("test.declared", f"Scaled{name}", ow.expression(namespace["scaled"]))
+    inputs = {"x": (FLOAT, [2])}
+    x = np.float32([1, 2])
+    for attributes, factor in (({name: 3.0}, 3), ({}, 2)):
+        node = helper.make_node(f"Scaled{name}", ["x"], ["y"], domain="test.declared")
+        node.attribute.extend(helper.make_attribute(key, value) for key, value in attributes.items())
+        (y,) = ow.InferenceSession(model([node], inputs, ["y"]), CONTEXT).run(None, {"x": x})
+        assert y.tolist() == (factor * x).tolist()
+
+
+# Loading -------------------------------------------------------------------------------------------------------------
+
+
+class Counted(str):
+    """A name that counts how often a set or a dictionary asks for its hash."""
+
+    __slots__ = ()
+    asked = 0
+
+    def __hash__(self) -> int:
+        Counted.asked += 1
+        return super().__hash__()
+
+
+def hashes_of_partition(nodes: int) -> int:
+    """How often names are looked up while a chain of nodes is divided into segments."""
+    names = [Counted(f"v{k}") for k in range(nodes + 1)]
+    trace = Trace(values=dict.fromkeys(names, Dynamic()))
+    for k in range(nodes):
+        node: Any = SimpleNamespace(input=[names[k]], output=[names[k + 1]], attribute=[])
+        trace.steps.append(Step(node, "webnn"))
+        trace.maker[names[k + 1]] = trace.steps[-1]
+    Counted.asked = 0
+    (segment,) = partition(trace, names[-1:])
+    assert len(segment.steps) == nodes
+    return Counted.asked
+
+
+def test_dividing_a_model_is_linear_in_its_nodes() -> None:
+    assert hashes_of_partition(400) < 2.2 * hashes_of_partition(200)
+
+
+def test_dividing_a_graph_is_linear_in_its_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+
+    def count(node: Node) -> int:
+        nonlocal asked
+        asked += 1
+        return id(node)
+
+    def hashes(nodes: int) -> int:
+        nonlocal asked
+        builder = ow.MLGraphBuilder(CONTEXT)
+        value = builder.input("x", "float32", [2])
+        for _ in range(nodes):
+            value = builder.relu(value)
+        graph = Graph.reaching({"y": value})
+        with monkeypatch.context() as patch:
+            patch.setattr(Node, "__hash__", count)
+            asked = 0
+            (segment,) = passes.partition(graph, lambda _: "joined", joined=["joined"])
+        assert len(segment.nodes) == nodes
+        return asked
+
+    assert hashes(400) < 2.2 * hashes(200)
