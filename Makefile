@@ -1,13 +1,14 @@
 # `make demo` runs the main job, `make test` the tests; both make the environment they need in .venv first.
 PYTHON ?= python3
 VENV := .venv
+LIBRARIES := $(CURDIR)/.libraries
 BIN := $(VENV)/bin
 
 LOOSE := arg-type comparison-overlap dict-item index list-item no-any-return no-untyped-call
 WITHOUT_EXTRAS := test_custom.py test_custom_expressions.py test_demo.py test_expr_decompose.py test_expr_evaluate.py \
 	test_op_level.py test_package.py test_segments.py
 
-.PHONY: demo test test-all test-torch check format docs bench models small-models fuzz clean
+.PHONY: demo test test-all test-torch test-libraries check format docs bench models small-models fuzz clean
 
 demo: $(VENV)/.demo
 	$(BIN)/opweave demo
@@ -25,6 +26,10 @@ test-all: check
 # Mesa has loaded its LLVM ends it.
 test-torch: $(VENV)-torch/.installed
 	$(VENV)-torch/bin/python -m pytest tests/pytorch
+
+# Libraries that call ONNX Runtime, unchanged, on Opweave; one of them needs PyTorch.
+test-libraries: $(VENV)-torch/.installed $(LIBRARIES)/.installed
+	PYTHONPATH=$(LIBRARIES) $(VENV)-torch/bin/python -m pytest tests/libraries
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
@@ -59,7 +64,7 @@ fuzz: $(VENV)/.dev
 	cd tests && ../$(BIN)/python -m fuzz $(FUZZ)
 
 clean:
-	rm -rf $(VENV) $(VENV)-torch .models .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-torch $(LIBRARIES) .models .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -78,4 +83,9 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml
 $(VENV)-torch/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-torch
 	$(VENV)-torch/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[torch]'
+	touch $@
+
+$(LIBRARIES)/.installed: tests/libraries/packages.txt | $(VENV)-torch/.installed
+	rm -rf $(LIBRARIES)
+	$(VENV)-torch/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(LIBRARIES) -r $<
 	touch $@
