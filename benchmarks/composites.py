@@ -29,7 +29,7 @@ ROUNDS = 15
 class Case:
     """A call whose operands are described as data type and shape; arrays are constants of the graph."""
 
-    op: CustomOp
+    op: CustomOp[Any]
     operands: tuple[Any, ...]
     options: dict[str, Any]
     size: str

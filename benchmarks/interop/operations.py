@@ -74,7 +74,7 @@ BUILT_IN = Operations(built_in_conv, ow.MLGraphBuilder.add, ow.MLGraphBuilder.re
 NHWC = Operations(nhwc_conv, ow.MLGraphBuilder.add, ow.MLGraphBuilder.relu)
 
 
-def custom(add: CustomOp, relu: CustomOp, module: ow.wasm.Module | None = None) -> Operations:
+def custom(add: CustomOp[Any], relu: CustomOp[Any], module: ow.wasm.Module | None = None) -> Operations:
     """A built-in convolution with custom operations behind it."""
     return Operations(built_in_conv, lambda b, x, bias: add(b, x, bias), lambda b, x: relu(b, x), module)
 
@@ -171,7 +171,7 @@ def with_wasm(*, conv: bool = False) -> Operations:
     return Operations(lambda b, x, weights: conv2d(b, x, weights), made.add, made.relu, module)
 
 
-def _declared() -> tuple[CustomOp, CustomOp]:
+def _declared() -> tuple[CustomOp[Any], CustomOp[Any]]:
     """New operations add and relu, which nothing computes yet."""
 
     @ow.op

@@ -104,4 +104,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_HOMES]
+    return [*(name for name in globals() if name.startswith("__")), *_HOMES]

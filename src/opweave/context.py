@@ -153,6 +153,7 @@ def default_context() -> MLContext:
 adopted.default_context = default_context
 
 
+@dtypes.completable
 class MLContext:
     """Owns tensors and compiled graphs, and runs graphs on its device. Made by `opweave.ml.create_context`.
 

@@ -17,7 +17,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal, get_args, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, get_args, overload
 
 import numpy as np
 
@@ -53,7 +53,16 @@ CONTEXTS = 4
 """For how many contexts, the last ones, it does."""
 
 
-class CustomOp(Op[..., Any]):
+Made = TypeVar("Made", covariant=True)
+"""What the function of a declaration returns: one result or a tuple of them."""
+
+One: TypeAlias = "Traced | Operand | Desc"
+Several: TypeAlias = "tuple[Any, ...]"
+Plain: TypeAlias = "np.ndarray | np.number[Any] | float | str | Sequence[Any] | None"
+"""What, beside an operand that decides where a call is computed, does not change that."""
+
+
+class CustomOp(Op[..., Any], Generic[Made]):
     """An operation of a user. Made by `opweave.op`, `opweave.expression` and `opweave.composite`.
 
     Called with operands it adds a node to their graph; called with arrays or tensors it computes. `label=` names the node in
@@ -219,7 +228,36 @@ class CustomOp(Op[..., Any]):
 
     # Calls -----------------------------------------------------------------------------------------------------------
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    # What is returned is of the kind of the operands; what calls mean to type checkers:
+    @overload
+    def __call__(self: CustomOp[One], first: Builder | Operand, /, *args: Any, **kwargs: Any) -> Operand: ...
+    @overload
+    def __call__(self: CustomOp[One], first: Traced, /, *args: Any, **kwargs: Any) -> Traced: ...
+    @overload
+    def __call__(self: CustomOp[One], first: Array, /, *args: Plain | Array, **kwargs: Any) -> Array: ...
+    @overload
+    def __call__(self: CustomOp[One], first: MLTensor, /, *args: Plain | MLTensor, **kwargs: Any) -> MLTensor: ...
+    @overload
+    def __call__(self: CustomOp[One], first: np.ndarray, /, *args: Plain, **kwargs: Any) -> np.ndarray: ...
+    @overload
+    def __call__(
+        self: CustomOp[Several], first: Builder | Operand, /, *args: Any, **kwargs: Any
+    ) -> tuple[Operand, ...]: ...
+    @overload
+    def __call__(
+        self: CustomOp[Several], first: Array, /, *args: Plain | Array, **kwargs: Any
+    ) -> tuple[Array, ...]: ...
+    @overload
+    def __call__(
+        self: CustomOp[Several], first: MLTensor, /, *args: Plain | MLTensor, **kwargs: Any
+    ) -> tuple[MLTensor, ...]: ...
+    @overload
+    def __call__(
+        self: CustomOp[Several], first: np.ndarray, /, *args: Plain, **kwargs: Any
+    ) -> tuple[np.ndarray, ...]: ...
+    @overload
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # type: ignore[misc]  # (mypy on *args: Any)
         """Add a node to the graph of the operands, or compute the results of arrays and tensors.
 
         Results of NumPy's arrays are NumPy's, of tensors tensors; what is called with an `opweave.Array` is computed later.
@@ -400,7 +438,7 @@ class _Direct:
 class _Decomposition:
     """The decomposition of an operation that is an expression of whole arrays."""
 
-    def __init__(self, op: CustomOp) -> None:
+    def __init__(self, op: CustomOp[Any]) -> None:
         self.op = op
         self.__signature__ = inspect.Signature(
             [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY) for n in ("_builder", *op.operands, *op.attributes)]
@@ -425,7 +463,7 @@ def _descs(value: Any) -> Any:
 # Decorators
 
 
-def expression(function: Callable[..., Any]) -> CustomOp:
+def expression(function: Callable[..., Made]) -> CustomOp[Made]:
     """Declare an operation by what one element of its result is.
 
     Args:
@@ -462,12 +500,12 @@ def expression(function: Callable[..., Any]) -> CustomOp:
         return descs if len(descs) > 1 else descs[0]
 
     _check_function(function)
-    made = CustomOp(rule, function, skip=0, limits={})
+    made: CustomOp[Made] = CustomOp(rule, function, skip=0, limits={})
     made.expression(function)
     return made
 
 
-def composite(function: Callable[..., Any]) -> CustomOp:
+def composite(function: Callable[..., Made]) -> CustomOp[Made]:
     """Declare an operation as a composition of built-in ones, which stays together under its name.
 
     Args:
@@ -495,7 +533,7 @@ def composite(function: Callable[..., Any]) -> CustomOp:
         stand_ins = {name: scratch.stand_in(arguments[name]) for name in made.operands}
         attributes = {name: arguments[name] for name in made.attributes}
         try:
-            result = function(scratch, **stand_ins, **attributes)
+            result: Any = function(scratch, **stand_ins, **attributes)
         except ValidationError as error:
             raise ValidationError(f"{error}{user_line(error, function)}") from error
         except MLError:
@@ -514,7 +552,7 @@ def composite(function: Callable[..., Any]) -> CustomOp:
         return descs if len(descs) > 1 else descs[0]
 
     _check_function(function)
-    made = CustomOp(rule, function, skip=1, limits={})
+    made: CustomOp[Made] = CustomOp(rule, function, skip=1, limits={})
     made.decompose(function)
     return made
 
@@ -536,9 +574,9 @@ class _Scratch(Recorder):
 
 
 @overload
-def op(function: Callable[..., Any], /) -> CustomOp: ...
+def op(function: Callable[..., Made], /) -> CustomOp[Made]: ...
 @overload
-def op(**limits: Limits) -> Callable[[Callable[..., Any]], CustomOp]: ...
+def op(**limits: Limits) -> Callable[[Callable[..., Made]], CustomOp[Made]]: ...
 def op(function: Callable[..., Any] | None = None, /, **limits: Limits) -> Any:
     """Declare an operation by its shape rule; what computes it is declared by `.kernel`, `.expression` or `.decompose`.
 
@@ -568,7 +606,7 @@ def op(function: Callable[..., Any] | None = None, /, **limits: Limits) -> Any:
     return _declare(function, {})
 
 
-def _declare(function: Callable[..., Any], limits: Mapping[str, Limits]) -> CustomOp:
+def _declare(function: Callable[..., Any], limits: Mapping[str, Limits]) -> CustomOp[Any]:
     _check_function(function)
     parameters = inspect.signature(function).parameters
     takes_label = "label" in parameters
@@ -599,7 +637,7 @@ def _declare(function: Callable[..., Any], limits: Mapping[str, Limits]) -> Cust
             )
         return result
 
-    made = CustomOp(rule, function, skip=1, limits=limits, annotated=True)
+    made: CustomOp[Any] = CustomOp(rule, function, skip=1, limits=limits, annotated=True)
     return made
 
 

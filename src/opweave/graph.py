@@ -19,6 +19,9 @@ from .errors import ValidationError, require
 
 if TYPE_CHECKING:
     from .operation import Limits, Op
+    from .signatures import ArrayMethods
+else:
+    ArrayMethods = object
 
 MAX_RANK = 8
 """The largest rank of a tensor here (the specification leaves it to the implementation)."""
@@ -74,7 +77,7 @@ def check_desc(desc: Desc, max_byte_length: int, what: str = "shape") -> Desc:
     return desc
 
 
-class Operators:
+class Operators(ArrayMethods):
     """Python's operators, and operations as methods, for what stands for an array: operands of graphs, and arrays."""
 
     __slots__ = ()
@@ -97,14 +100,16 @@ class Operators:
         """The operation of that name, if this can be its first argument."""
         raise NotImplementedError
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        op = self._operation(name)
-        if op is None:
-            kind = "an operand" if isinstance(self, MLOperand) else "an array"
-            raise AttributeError(f"{kind} has no attribute or operation {name!r}", name=name, obj=self)
-        method = self._method(op)
-        method.__doc__ = op.__doc__
-        return method
+    if not TYPE_CHECKING:  # which see `ArrayMethods`
+
+        def __getattr__(self, name: str) -> Callable[..., Any]:
+            op = self._operation(name)
+            if op is None:
+                kind = "an operand" if isinstance(self, MLOperand) else "an array"
+                raise AttributeError(f"{kind} has no attribute or operation {name!r}", name=name, obj=self)
+            method = self._method(op)
+            method.__doc__ = op.__doc__
+            return method
 
     def _method(self, op: Op[..., Any]) -> partial[Any]:
         """The operation with this as its first argument."""
@@ -160,10 +165,10 @@ class Operators:
         return self._binary("matmul", other, swap=True)
 
     def __neg__(self) -> Self:
-        return self.neg()  # type: ignore[no-any-return]
+        return self.neg()
 
     def __abs__(self) -> Self:
-        return self.abs()  # type: ignore[no-any-return]
+        return self.abs()
 
     def __getitem__(self, key: Any) -> Self:
         """Cut out a part with integers, slices and `...`, as in NumPy; None makes a new axis of size 1."""
@@ -207,6 +212,7 @@ class Operators:
         return (self[i] for i in range(self.shape[0]))
 
 
+@dtypes.completable
 class MLOperand(Operators):
     """A value in the graph that a builder is making: an input, a constant, or the result of an operation.
 

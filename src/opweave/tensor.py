@@ -8,7 +8,7 @@ from weakref import WeakSet, ref
 
 import numpy as np
 
-from .dtypes import DataType
+from .dtypes import DataType, completable
 from .errors import InvalidStateError, NotSupportedError, ValidationError, require
 from .graph import Desc
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .context import MLContext
 
 
+@completable
 class MLTensor:
     """A tensor in the memory of a context (https://www.w3.org/TR/webnn/#api-mltensor).
 

@@ -112,6 +112,10 @@ class Jitted(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<jit {self._name}, {len(self._entries)} graphs>"
 
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Jitted[P, R]: ...
+    @overload
+    def __get__(self, instance: object, owner: type | None = None) -> Callable[..., R]: ...
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
 
@@ -125,7 +129,11 @@ class Jitted(Generic[P, R]):
             self._entries.clear()
             self._hits = self._misses = 0
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    def __call__(self, *args: Any, **kwargs: Any) -> R: ...  # what is annotated as an array may be NumPy's, or a tensor
+    def __call__(self, *args: Any, **kwargs: Any) -> R:
         """Run the graph for these arguments, made when they come for the first time.
 
         Called with operands of a graph, the function's operations become part of that.

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from ..custom import CustomOp
+from ..custom import CustomOp, Made
 from ..errors import require
 from ..graph import Operand
 from ..operation import Limits
 
 
-def declare(**limits: Limits) -> Callable[[Callable[..., Any]], CustomOp]:
+def declare(**limits: Limits) -> Callable[[Callable[..., Made]], CustomOp[Made]]:
     """Declare a composite by its shape rule, as `opweave.op` does it for users.
 
     Messages of its rule are for users of the composite, and do not name the line of the rule.

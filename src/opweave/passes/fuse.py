@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from .. import ops
 from ..graph import Graph, Node
-from ..ops import Operations
 from .partition import partition
 
 MIN_ELEMENTS = 2**16
@@ -26,11 +26,11 @@ MIN_SAVED = 2**22
 """A chain in the midst of an engine's work must save so many elements that are written and read again, or it stays."""
 
 _HEAVY = {
-    Operations.conv2d,
-    Operations.conv_transpose2d,
-    Operations.gemm,
-    Operations.matmul,
-    Operations.batch_normalization,
+    ops.conv2d,
+    ops.conv_transpose2d,
+    ops.gemm,
+    ops.matmul,
+    ops.batch_normalization,
 }
 """What engines fuse the next operation into."""
 
@@ -77,7 +77,7 @@ def _absorbed(graph: Graph) -> set[Node]:
     absorbed: set[Node] = set()
     for node in graph.nodes:
         makers = [operand.node for operand in node.operands if operand.node is not None]
-        after_sum = any(maker in absorbed and maker.op is Operations.add for maker in makers)
+        after_sum = any(maker in absorbed and maker.op is ops.add for maker in makers)
         if after_sum or any(maker.op in _HEAVY for maker in makers):
             absorbed.add(node)
     return absorbed

@@ -70,8 +70,9 @@ def array(values: Any, data_type: DataType | None = None, *, copy: bool = True) 
     if data_type is not None:
         check(data_type)
     if isinstance(values, Operand):  # a function of arrays that is traced, or called to build a graph
-        same = data_type in (None, values.data_type)
-        return cast("Array", values if same else values.cast(data_type))
+        if data_type is None or data_type == values.data_type:
+            return cast("Array", values)
+        return cast("Array", values.cast(data_type))
     context = current_context()
     if isinstance(values, MLTensor):
         borrowed = borrow(values)

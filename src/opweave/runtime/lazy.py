@@ -18,7 +18,7 @@ from weakref import ref
 
 import numpy as np
 
-from ..dtypes import INFO, DataType
+from ..dtypes import INFO, DataType, completable
 from ..errors import require
 from ..graph import Desc, Operand, Operators, title
 from ..operation import Op
@@ -127,6 +127,7 @@ class Pending:
         return f"{code.co_filename.rpartition('/')[2]}, line {line or code.co_firstlineno}"
 
 
+@completable
 class Array(Operators):
     """An array in a context, whose values may still have to be computed. Made by `opweave.array` and by operations.
 

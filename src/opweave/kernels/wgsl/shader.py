@@ -9,7 +9,7 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-from ...dtypes import DataType
+from ...dtypes import DataType, completable
 from ...errors import require
 from ...graph import Desc
 from .names import spelled
@@ -20,6 +20,7 @@ _ENTRY = re.compile(r"@\s*compute\b[^{;]*?\bfn\s+(\w+)")
 _MAIN = re.compile(r"\bfn\s+main\s*\(([^)]*)\)")
 
 
+@completable
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """A tensor that a shader can name.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from ... import ops
 from ...builder import MLGraphBuilder
 from ...composites import fast_gelu, hard_max, log_softmax, quick_gelu, thresholded_relu
 from ...graph import MLOperand
@@ -12,12 +13,12 @@ from .elementwise import is_float, is_unsigned, register_unary
 
 register_unary(
     {
-        "Relu": MLGraphBuilder.relu,
-        "Sigmoid": MLGraphBuilder.sigmoid,
-        "Tanh": MLGraphBuilder.tanh,
-        "HardSwish": MLGraphBuilder.hard_swish,
-        "Softplus": MLGraphBuilder.softplus,
-        "Softsign": MLGraphBuilder.softsign,
+        "Relu": ops.relu,
+        "Sigmoid": ops.sigmoid,
+        "Tanh": ops.tanh,
+        "HardSwish": ops.hard_swish,
+        "Softplus": ops.softplus,
+        "Softsign": ops.softsign,
     }
 )
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ... import ops
 from ...builder import MLGraphBuilder
 from ...dtypes import FLOATS, INFO, DataType
 from ...graph import MLOperand
@@ -52,30 +53,28 @@ def register_binary(operators: dict[str, Op[..., Any]]) -> None:
 
 register_unary(
     {
-        "Ceil": MLGraphBuilder.ceil,
-        "Floor": MLGraphBuilder.floor,
-        "Round": MLGraphBuilder.round_even,
-        "Neg": MLGraphBuilder.neg,
-        "Sqrt": MLGraphBuilder.sqrt,
-        "Reciprocal": MLGraphBuilder.reciprocal,
-        "Exp": MLGraphBuilder.exp,
-        "Log": MLGraphBuilder.log,
-        "Erf": MLGraphBuilder.erf,
-        "Sin": MLGraphBuilder.sin,
-        "Cos": MLGraphBuilder.cos,
-        "Tan": MLGraphBuilder.tan,
+        "Ceil": ops.ceil,
+        "Floor": ops.floor,
+        "Round": ops.round_even,
+        "Neg": ops.neg,
+        "Sqrt": ops.sqrt,
+        "Reciprocal": ops.reciprocal,
+        "Exp": ops.exp,
+        "Log": ops.log,
+        "Erf": ops.erf,
+        "Sin": ops.sin,
+        "Cos": ops.cos,
+        "Tan": ops.tan,
     }
 )
-register_binary(
-    {"Add": MLGraphBuilder.add, "Sub": MLGraphBuilder.sub, "Mul": MLGraphBuilder.mul, "Div": MLGraphBuilder.div}
-)
+register_binary({"Add": ops.add, "Sub": ops.sub, "Mul": ops.mul, "Div": ops.div})
 
 
 def _variadic(op: Op[..., Any]) -> Callable[..., Any]:
     return lambda b, *values: reduce(lambda x, y: op(b, x, y), values)
 
 
-for _op_type, _op in {"Max": MLGraphBuilder.max, "Min": MLGraphBuilder.min, "Sum": MLGraphBuilder.add}.items():
+for _op_type, _op in {"Max": ops.max, "Min": ops.min, "Sum": ops.add}.items():
     converts(_op_type)(_variadic(_op))
 
 

@@ -6,23 +6,24 @@ from math import inf
 
 import numpy as np
 
+from ... import ops
 from ...builder import MLGraphBuilder
 from ..registry import Tensor, converts, operand, shape_of
 from .elementwise import register_binary, register_unary
 
 register_binary(
     {
-        "Equal": MLGraphBuilder.equal,
-        "Greater": MLGraphBuilder.greater,
-        "GreaterOrEqual": MLGraphBuilder.greater_or_equal,
-        "Less": MLGraphBuilder.lesser,
-        "LessOrEqual": MLGraphBuilder.lesser_or_equal,
-        "And": MLGraphBuilder.logical_and,
-        "Or": MLGraphBuilder.logical_or,
-        "Xor": MLGraphBuilder.logical_xor,
+        "Equal": ops.equal,
+        "Greater": ops.greater,
+        "GreaterOrEqual": ops.greater_or_equal,
+        "Less": ops.lesser,
+        "LessOrEqual": ops.lesser_or_equal,
+        "And": ops.logical_and,
+        "Or": ops.logical_or,
+        "Xor": ops.logical_xor,
     }
 )
-register_unary({"Not": MLGraphBuilder.logical_not, "IsNaN": MLGraphBuilder.is_nan})
+register_unary({"Not": ops.logical_not, "IsNaN": ops.is_nan})
 
 
 @converts("IsInf")
