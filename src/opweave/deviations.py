@@ -147,7 +147,7 @@ ADDITIONS = [
         "`builder.max(x, 0)` says what is meant.",
     ),
     Deviation(
-        ("MLOperand.__*__",),
+        ("MLOperand.__*__", "MLOperand: operations"),
         "addition",
         "Python's operators on operands (`a @ b + c`, `x[..., 1:]`), and every operation as a method (`x.relu()`).",
         "Formulas read like formulas.",

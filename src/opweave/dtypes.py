@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from inspect import signature
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from .errors import ValidationError
@@ -12,25 +13,6 @@ from .errors import ValidationError
 DataType = Literal["float32", "float16", "int32", "uint32", "int64", "uint64", "int8", "uint8"]
 
 ANY: tuple[DataType, ...] = get_args(DataType)
-
-C = TypeVar("C", bound=type)
-
-
-def completable(cls: C) -> C:
-    """Annotate those properties of a class as strings, at run time, that are annotated with a `Literal`.
-
-    jedi, which completes names in notebooks, fails on objects that have such properties, and offers nothing for them
-    (0.20: `CompiledValue.execute_annotation` knows no typing.Literal).
-    """
-    for value in vars(cls).values():
-        if isinstance(value, property) and value.fget is not None:
-            annotations = value.fget.__annotations__
-            found = value.fget.__globals__.get(str(annotations.get("return")))
-            if get_origin(found) is Literal:
-                annotations["return"] = "str"
-    return cls
-
-
 FLOATS: tuple[DataType, ...] = ("float32", "float16")
 SIGNED: tuple[DataType, ...] = ("float32", "float16", "int64", "int32", "int8")
 WIDE: tuple[DataType, ...] = ("float32", "float16", "int32", "uint32", "int64", "uint64")
@@ -134,3 +116,22 @@ def cast_number(value: float, data_type: DataType) -> int | float:
             return info.highest if value > 0 else info.lowest
         value = round(value)
     return min(max(int(value), info.lowest), info.highest)
+
+
+C = TypeVar("C", bound=type)
+
+
+def completable(cls: C) -> C:
+    """Let notebooks complete names of a class: change `Literal` in the annotations of properties to `str`, at run time only.
+
+    jedi offers nothing for an object that has a property annotated with `Literal` (0.20: `CompiledValue.execute_annotation`
+    raises AttributeError). Signatures still show what is declared.
+    """
+    for value in vars(cls).values():
+        if isinstance(value, property) and value.fget is not None:
+            annotations = value.fget.__annotations__
+            found = value.fget.__globals__.get(str(annotations.get("return")))
+            if get_origin(found) is Literal:
+                value.fget.__signature__ = signature(value.fget)  # type: ignore[attr-defined]
+                annotations["return"] = "str"
+    return cls
