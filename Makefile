@@ -45,6 +45,7 @@ format: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/python -m opweave.deviations docs/deviations.md
 	$(BIN)/python tools/onnxruntime_tables.py docs/onnxruntime.md
+	$(BIN)/python tools/write_signatures.py
 	$(BIN)/python tools/draw_example.py docs/images/graph.svg
 
 bench: $(VENV)/.dev
