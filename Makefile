@@ -4,7 +4,7 @@ VENV := .venv
 LIBRARIES := $(CURDIR)/.libraries
 BIN := $(VENV)/bin
 
-LOOSE := arg-type comparison-overlap dict-item index list-item no-any-return no-untyped-call
+LOOSE := arg-type call-overload comparison-overlap dict-item index list-item no-any-return no-untyped-call
 WITHOUT_EXTRAS := test_custom.py test_custom_expressions.py test_demo.py test_expr_decompose.py test_expr_evaluate.py \
 	test_op_level.py test_package.py test_segments.py
 

@@ -49,11 +49,11 @@ class Case:
 
 
 Maker = Callable[[Make], tuple[Call, Sequence[Any]]]
-CASES: dict[CustomOp, Case] = {}
+CASES: dict[CustomOp[Any], Case] = {}
 
 
 def case(
-    op: CustomOp, types: Sequence[str] = BOTH, rtol: float = 2e-6, atol: float = 2e-6, half: float = 4e-3
+    op: CustomOp[Any], types: Sequence[str] = BOTH, rtol: float = 2e-6, atol: float = 2e-6, half: float = 4e-3
 ) -> Callable[[Maker], None]:
     def register(make: Maker) -> None:
         CASES[op] = Case(make, types, rtol, atol, half)
@@ -337,20 +337,20 @@ def _(make: Make) -> tuple[Call, Sequence[Any]]:
 # All of them
 
 
-def run(context: ow.MLContext, op: CustomOp, call: Call) -> list[np.ndarray]:
+def run(context: ow.MLContext, op: CustomOp[Any], call: Call) -> list[np.ndarray]:
     builder, result, arrays = record(context, op, call)
     graph = builder.build(outputs_of(result))
     return list(context.compute(graph, {name: arrays[name] for name in graph.inputs}).values())
 
 
-def run_with_constants(op: CustomOp, call: Call) -> list[np.ndarray]:
+def run_with_constants(op: CustomOp[Any], call: Call) -> list[np.ndarray]:
     """Run the call on ONNX Runtime where all operands but the first are known when the graph is built."""
     builder, (first, *others) = ow.MLGraphBuilder(CPU), call.args
     result = op(builder, builder.input("x", first.dtype.name, first.shape), *others, **call.kwargs)
     return list(CPU.compute(builder.build(outputs_of(result)), {"x": first}).values())
 
 
-def run_decomposed(op: CustomOp, call: Call) -> list[np.ndarray]:
+def run_decomposed(op: CustomOp[Any], call: Call) -> list[np.ndarray]:
     """Run the call on ONNX Runtime, which is not told that there is a rule for the composite."""
     _, result, arrays = record(CPU, op, call)
     graph = Graph.reaching(outputs_of(result))
@@ -365,7 +365,7 @@ def run_decomposed(op: CustomOp, call: Call) -> list[np.ndarray]:
     return list(outputs.values())
 
 
-def check(op: CustomOp, call: Call, got: Sequence[np.ndarray], wanted: Sequence[Any]) -> None:
+def check(op: CustomOp[Any], call: Call, got: Sequence[np.ndarray], wanted: Sequence[Any]) -> None:
     row = CASES[op]
     assert len(got) == len(wanted)
     for array, other in zip(got, wanted, strict=True):
@@ -385,7 +385,7 @@ def check(op: CustomOp, call: Call, got: Sequence[np.ndarray], wanted: Sequence[
         )
 
 
-RUNS: dict[str, Callable[[CustomOp, Call], list[np.ndarray]]] = {
+RUNS: dict[str, Callable[[CustomOp[Any], Call], list[np.ndarray]]] = {
     "engine": lambda op, call: run(CPU, op, call),
     "constants": run_with_constants,
     "decomposed": run_decomposed,
@@ -402,7 +402,7 @@ RUNS: dict[str, Callable[[CustomOp, Call], list[np.ndarray]]] = {
         for t in row.types
     ],
 )
-def test_results_are_those_of_the_witness(op: CustomOp, data_type: str, how: str) -> None:
+def test_results_are_those_of_the_witness(op: CustomOp[Any], data_type: str, how: str) -> None:
     @few
     @given(st.data())
     def check_one(data: st.DataObject) -> None:
@@ -421,7 +421,7 @@ def floats(*shape: int) -> np.ndarray:
 
 
 Q = floats(1, 4, 16)
-HOW: dict[CustomOp, tuple[str, Call]] = {
+HOW: dict[CustomOp[Any], tuple[str, Call]] = {
     composites.depth_to_space: ("native", Call(floats(1, 4, 2, 2), 2)),
     composites.fast_gelu: ("native", Call(floats(2, 4), floats(4))),
     composites.geglu: ("decomposed", Call(floats(2, 4), floats(2, 4))),
@@ -464,14 +464,14 @@ def test_every_composite_is_tested() -> None:
 
 
 @pytest.mark.parametrize("op", HOW, ids=lambda op: op.name)
-def test_the_engine_takes_it_whole(op: CustomOp) -> None:
+def test_the_engine_takes_it_whole(op: CustomOp[Any]) -> None:
     how, call = HOW[op]
     builder, result, _ = record(CPU, op, call)
     assert builder.build(outputs_of(result)).explain().splitlines()[-1].split()[:3] == [op.name, "cpu", how]
 
 
 @pytest.mark.parametrize("op", HOW, ids=lambda op: op.name)
-def test_written_models_need_only_onnx(op: CustomOp, tmp_path: Path) -> None:
+def test_written_models_need_only_onnx(op: CustomOp[Any], tmp_path: Path) -> None:
     _, call = HOW[op]
     builder, result, arrays = record(CPU, op, call)
     graph = builder.build(outputs_of(result))
@@ -487,7 +487,7 @@ def test_written_models_need_only_onnx(op: CustomOp, tmp_path: Path) -> None:
 # Converted models ----------------------------------------------------------------------------------------------------
 
 TABLE = floats(4, 4)
-CONVERTED: list[tuple[str, str, list[Any], dict[str, Any], CustomOp]] = [
+CONVERTED: list[tuple[str, str, list[Any], dict[str, Any], CustomOp[Any]]] = [
     ("QuickGelu", MICROSOFT, [floats(2, 4)], {}, composites.quick_gelu),
     ("FastGelu", MICROSOFT, [floats(2, 4), floats(4)], {}, composites.fast_gelu),
     ("Gelu", "", [floats(2, 4)], {"approximate": "tanh"}, composites.fast_gelu),
@@ -510,7 +510,7 @@ CONVERTED: list[tuple[str, str, list[Any], dict[str, Any], CustomOp]] = [
     ("op_type", "domain", "inputs", "attributes", "op"), CONVERTED, ids=[row[0] for row in CONVERTED]
 )
 def test_models_use_the_kernels(
-    op_type: str, domain: str, inputs: list[Any], attributes: dict[str, Any], op: CustomOp, tmp_path: Path
+    op_type: str, domain: str, inputs: list[Any], attributes: dict[str, Any], op: CustomOp[Any], tmp_path: Path
 ) -> None:
     model, feed = node_model(op_type, inputs, attributes, domain=domain, outputs=1 + (op_type == "TopK"))
     graph = ow.onnx.load(model, CPU)
@@ -526,7 +526,7 @@ def test_models_use_the_kernels(
 
 
 @pytest.mark.parametrize("op", HOW, ids=lambda op: op.name)
-def test_on_arrays_and_tensors(op: CustomOp) -> None:
+def test_on_arrays_and_tensors(op: CustomOp[Any]) -> None:
     _, call = HOW[op]
     wanted = run(REFERENCE, op, call)
     context = ow.ml.create_context(device="reference")
@@ -678,7 +678,7 @@ HEADS = floats(1, 2, 3, 4)
         (composites.rotary_embedding, Call(HEADS, floats(3, 3), floats(3, 3)), "cosines must be of at most 2 pairs"),
     ],
 )
-def test_messages(op: CustomOp, call: Call, message: str) -> None:
+def test_messages(op: CustomOp[Any], call: Call, message: str) -> None:
     with pytest.raises(ow.ValidationError) as raised:
         op(*call.args, **call.kwargs)
     assert str(raised.value).startswith(f"{op.name}: ")

@@ -113,7 +113,7 @@ def test_an_array_behaves_like_one(x: ow.Array) -> None:
     with pytest.raises(TypeError, match=r"an index must be an integer, got an array float32\[\]"):
         range(y[0, 0])
     with pytest.raises(AttributeError, match="an array has no attribute or operation 'rely'"):
-        y.rely()
+        y.rely()  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="read-only"):
         y.numpy()[0] = 1
 
@@ -698,7 +698,7 @@ def test_what_is_read_holds_nothing_of_what_it_was_made_of() -> None:
     first = ow.ops.relu(mine)
     second = first + 1
     result = second * 2
-    watched = [ref(first), ref(second), ref(mine)]
+    watched: list[Any] = [ref(first), ref(second), ref(mine)]
     del first, second, mine
     result.numpy()
     assert [array() for array in watched] == [None] * 3

@@ -17,7 +17,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Never, TypeAlias, TypeVar, get_args, overload
 
 import numpy as np
 
@@ -228,7 +228,10 @@ class CustomOp(Op[..., Any], Generic[Made]):
 
     # Calls -----------------------------------------------------------------------------------------------------------
 
-    # What is returned is of the kind of the operands; what calls mean to type checkers:
+    # What calls mean to type checkers: the result is of the kind of the operands. (Without annotations it may also be a
+    # tuple, which for arrays and operands looks alike, as they can be unpacked; `Never` matches what is not annotated.)
+    @overload
+    def __call__(self: CustomOp[Never], first: MLTensor, /, *args: Any, **kwargs: Any) -> Any: ...
     @overload
     def __call__(self: CustomOp[One], first: Builder | Operand, /, *args: Any, **kwargs: Any) -> Operand: ...
     @overload
