@@ -5,6 +5,9 @@ That they end no process is seen by the campaign `bombs` of `fuzz`, whose cases 
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -277,3 +280,51 @@ def test_limits_of_another_type(limits: object, text: str) -> None:
 def test_limits_are_positive_integers(value: object) -> None:
     text = message(lambda: ow.onnx.Limits(nodes=value), ow.ValidationError)
     assert text == f"limits: nodes must be a positive integer, got {value!r}"
+
+
+# Arguments and messages ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [10**9, 10**30])
+def test_lists_without_end(length: int) -> None:
+    b = ow.MLGraphBuilder(ow.ml.create_context(device="cpu"))
+    x = b.input("x", "float32", [2])
+    wanted = "must have at most 1048576 values, got range of more"
+    assert message(lambda: b.reduce_sum(x, axes=range(length)), ow.ValidationError).endswith(f"axes {wanted}")
+    assert message(lambda: b.input("y", "float32", range(length)), ow.ValidationError).endswith(f"shape {wanted}")
+
+
+def test_messages_have_an_end() -> None:
+    text = message(
+        lambda: session(model([node("N" * 10**6, "x", "z")], [("x", FLOAT, [2])], [("z", FLOAT, None)])), ow.MLError
+    )
+    assert len(text) <= 3000
+    for kind in (ow.MLError, ow.ValidationError, ow.DataError, ow.MissingExtraError):
+        assert len(str(kind("x" * 5000 + "the end"))) == 3000
+        assert str(kind("x" * 5000 + "the end")).endswith("the end")
+        assert kind("short").args == ("short",)
+
+
+def test_a_feed_of_few_bytes_that_claims_to_be_large() -> None:
+    s = session(model([node("ReduceSum", "x", "z")], [("x", FLOAT, ["n", "m"])], [("z", FLOAT, None)]))
+    feed = np.broadcast_to(np.float32(0), (2**24, 2**24))
+    text = message(lambda: s.run(None, {"x": feed}), ow.OperationError)
+    assert text == f"there is no memory for a contiguous copy of float32[{2**24}, {2**24}]: {2**50} bytes"
+
+
+def test_a_depth_without_a_value() -> None:
+    arrays = {"d": np.ones((0, 1), np.float32), "v": np.float32([0, 1])}
+    proto = model([node("OneHot", "x d v", "z")], [("x", FLOAT, [2])], [("z", FLOAT, None)], **arrays)
+    assert message(lambda: session(proto), ow.DataError) == "OneHot: input 1 must hold one value, got the shape [0, 1]"
+
+
+# Files ---------------------------------------------------------------------------------------------------------------
+
+
+def test_models_are_read_from_files_only(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    why = "it is a pipe, a socket or a device, and only files can be read"
+    assert message(lambda: session(tmp_path / "pipe"), ow.DataError) == f"{tmp_path}/pipe: {why}"
+    assert message(lambda: session("/dev/zero"), ow.DataError) == f"/dev/zero: {why}"
+    assert message(lambda: session(tmp_path / "loop"), ow.DataError).startswith(f"{tmp_path}/loop: ")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from . import dtypes, memory
-from .errors import ValidationError
+from .errors import OperationError, ValidationError
 from .graph import Desc
 
 LARGE_BYTES = 1024
@@ -80,10 +80,18 @@ def fit(array: np.ndarray, what: str, desc: Desc) -> np.ndarray:
 
 
 def contiguous(array: np.ndarray) -> np.ndarray:
-    """The array itself if engines can use its memory (C-contiguous and aligned), else a counted copy."""
+    """The array itself if engines can use its memory (C-contiguous and aligned), else a counted copy.
+
+    Raises:
+        OperationError: there is not enough memory for a copy.
+    """
     if array.flags.c_contiguous and array.flags.aligned:
         return array
-    usable = np.empty(array.shape, array.dtype)
+    try:
+        usable = np.empty(array.shape, array.dtype)
+    except MemoryError:
+        text = f"there is no memory for a contiguous copy of {array.dtype}{list(array.shape)}: {array.nbytes} bytes"
+        raise OperationError(text) from None
     memory.copy(usable, array, "make contiguous")
     return usable
 

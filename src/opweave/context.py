@@ -23,6 +23,7 @@ from .names import camel_case
 from .operation import Op
 from .runtime import adopted
 from .runtime.executable import MLGraph
+from .shapes import check_length
 from .tensor import DeviceTensor, MLTensor
 
 if TYPE_CHECKING:
@@ -603,6 +604,7 @@ class MLContext:
     def check_desc(self, data_type: object, shape: object) -> Desc:
         """A descriptor that is valid in this context, or `ValidationError`."""
         checked = dtypes.check(data_type)
+        check_length(shape, "shape")
         try:
             if isinstance(shape, (str, bytes)):
                 raise TypeError

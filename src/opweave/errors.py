@@ -19,9 +19,23 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+MAX_MESSAGE = 3000
+"""How many characters a message has at most: names and lists in it may come from a file, and be of any length."""
+
 
 class MLError(Exception):
-    """Base of all errors that Opweave raises on purpose."""
+    """Base of all errors that Opweave raises on purpose.
+
+    >>> len(str(MLError("a name" * 10**6)))
+    3000
+    """
+
+    def __init__(self, message: object = "", *others: object) -> None:
+        text = str(message)
+        if len(text) > MAX_MESSAGE:
+            end = MAX_MESSAGE // 6
+            text = f"{text[: MAX_MESSAGE - end - 5]} ... {text[-end:]}"
+        super().__init__(text, *others)
 
 
 class ValidationError(MLError, TypeError):

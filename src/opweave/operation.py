@@ -47,6 +47,7 @@ from . import dtypes
 from .dtypes import ANY, DataType
 from .errors import ValidationError
 from .graph import MAX_RANK, Builder, Desc, Operand, check_desc, title
+from .shapes import check_length
 
 P = ParamSpec("P")
 R = TypeVar("R", bound="Operand | tuple[Operand, ...]")
@@ -448,6 +449,7 @@ def _sequence(convert_item: Converter) -> Converter:
     def convert(name: str, value: Any) -> tuple[Any, ...]:
         if not _is_sequence(value):
             raise ValidationError(f"{name} must be a sequence, got {value!r}")
+        check_length(value, name)
         return tuple(convert_item(f"{name}[{i}]", item) for i, item in enumerate(value))
 
     return convert

@@ -4,7 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from .errors import require
+from .errors import ValidationError, require
+
+MAX_VALUES = 2**20
+"""How many values a list among the arguments may have: far more than axes, and few enough to be gone through."""
+
+
+def check_length(values: object, name: str) -> None:
+    """Require that a sequence has an end that is near; `range(10**9)` takes all memory as a tuple."""
+    try:
+        length = len(values)  # type: ignore[arg-type]
+    except OverflowError:  # of ranges longer than any list
+        length = MAX_VALUES + 1
+    except TypeError:  # an iterator
+        return
+    if length > MAX_VALUES:
+        raise ValidationError(f"{name} must have at most {MAX_VALUES} values, got {type(values).__name__} of more")
+
 
 Shape = tuple[int, ...]
 

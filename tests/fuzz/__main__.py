@@ -9,7 +9,13 @@ from pathlib import Path
 
 from fuzz import frame
 
-CAMPAIGNS = {"models": "models", "backend": "models", "nodes": "nodes", "graphs": "graphs"}
+CAMPAIGNS = {
+    "models": "models",
+    "backend": "models",
+    "nodes": "nodes",
+    "bombs": "bombs",
+    "graphs": "graphs",
+}
 """The module that holds each campaign, as an entry of its table `CAMPAIGNS`."""
 
 _OWN_TESTS = {"misbehaving": "misbehaving"}

@@ -54,6 +54,20 @@ _SHAPES = {
 }
 """Inputs that hold a number for each axis."""
 
+_SCALARS = {
+    **dict.fromkeys(("BlackmanWindow", "HammingWindow", "HannWindow", "If"), (0,)),
+    **dict.fromkeys(("CumSum", "CumProd", "OneHot", "SequenceAt", "SequenceErase", "TopK", "Trilu"), (1,)),
+    **dict.fromkeys(("Clip", "DFT", "Dropout"), (1, 2)),
+    "Loop": (0, 1),
+    "MelWeightMatrix": (0, 1, 2, 3, 4),
+    "NonMaxSuppression": (2, 3, 4),
+    "Pad": (2,),
+    "Range": (0, 1, 2),
+    "STFT": (1, 3),
+    "SequenceInsert": (2,),
+}
+"""Inputs that hold one value; kernels read it without a look whether there is any."""
+
 _POSITIVE = frozenset(
     {"blocksize", "dilations", "group", "kv_num_heads", "num_groups", "num_outputs", "q_num_heads", "strides"}
 )
@@ -137,6 +151,10 @@ def check_node(
             if shape is not None and max(shape, default=0) > MAX_RANK:
                 rule = f"input {position} has a value for each axis, and at most {MAX_RANK} axes are possible"
                 _refuse(node, where, f"{rule}, got the shape {list(shape)}")
+    for position in _SCALARS.get(node.op_type, ()):
+        shape = shapes[position] if position < len(shapes) else None
+        if shape is not None and 0 in shape:
+            _refuse(node, where, f"input {position} must hold one value, got the shape {list(shape)}")
     rule_of = RULES.get(node.op_type)
     if rule_of is not None and (broken := rule_of(_Node(node, shapes, values))):
         _refuse(node, where, broken)
@@ -144,7 +162,7 @@ def check_node(
 
 def needs_inputs(node: NodeProto) -> bool:
     """Whether a rule for a node looks at the shapes or values of its inputs."""
-    return node.op_type in RULES or node.op_type in _SHAPES
+    return node.op_type in RULES or node.op_type in _SHAPES or node.op_type in _SCALARS
 
 
 def title_of(node: NodeProto, where: str = "") -> str:

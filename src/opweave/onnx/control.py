@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import OperationError
+from .checks import title_of
 from .messages import AttributeProto, GraphProto, NodeProto, TensorProto, attribute_value, node as make_node
 from .registry import Unsupported, normalized
 
@@ -68,7 +69,7 @@ def check_ends(tracer: Tracer, node: NodeProto) -> None:
     for _ in body.node:
         name = source.get(name, name)
     if name == body.input[1].name:
-        raise OperationError(f"Loop {node.name!r} would never end: its body hands its condition on as it came")
+        raise OperationError(f"{title_of(node)} would never end: its body hands its condition on as it came")
 
 
 def unroll_scan(tracer: Tracer, node: NodeProto) -> list[Step]:

@@ -144,7 +144,7 @@ class Model:
                 try:
                     folder = path.resolve().parent
                     here = _contents(path)
-                except (OSError, ValueError) as error:
+                except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: links that lead to themselves
                     raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
             elif isinstance(source, (bytes, bytearray, memoryview)):
                 here = memoryview(source).cast("B")
