@@ -169,3 +169,15 @@ def test_the_probe_of_the_processor_knows_vnni() -> None:
     if not features.get("AVX512_ICL"):
         pytest.skip("NumPy does not say that this processor has VNNI instructions")
     assert not kernels.saturates()
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["input", "constant"])
+def test_prelu_with_slopes_that_are_not_finite(known: bool) -> None:
+    """The specification's formula multiplies 0 by the slope where the input is positive."""
+    slopes = np.float32([np.nan, np.inf, -np.inf, 0.5])
+    x = np.float32([[1, 1, 1, 1], [-1, -1, -1, -1], [0, 0, 0, 0], [np.inf, -np.inf, np.nan, np.inf]])
+
+    def build(b: ow.MLGraphBuilder) -> ow.MLOperand:
+        return b.prelu(b.input("x", "float32", [4, 4]), b.constant(slopes) if known else b.input("s", "float32", [4]))
+
+    assert_right(build, {"x": x} if known else {"x": x, "s": slopes})

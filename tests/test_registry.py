@@ -278,6 +278,62 @@ def _() -> None:
     np.testing.assert_array_equal(builder.context.compute(graph, {"x": x})["y"], x)
 
 
+def of_nan(call: Callable[[Any, Any], Any], x: np.ndarray) -> list[np.ndarray]:
+    """What the CPU and the reference compute of an input with NaN."""
+    results = []
+    for device in ("cpu", "reference"):
+        context = ow.ml.create_context(device=device)
+        builder = ow.MLGraphBuilder(context)
+        graph = builder.build({"y": call(builder, builder.input("x", x.dtype.name, x.shape))})
+        results.append(context.compute(graph, {"x": x})["y"])
+    return results
+
+
+def with_nan(at: int, *shape: int) -> np.ndarray:
+    """Numbers, and a NaN."""
+    x = np.random.default_rng(0).standard_normal(shape).astype("float32")
+    x.flat[at] = np.nan
+    return x
+
+
+for _name in ("reduce_max", "reduce_min"):
+
+    @demonstrates("change", f"MLGraphBuilder.{_name}: NaN")
+    def _(name: str = _name) -> None:
+        got, wanted = of_nan(lambda b, x: getattr(b, name)(x, axes=[1]), with_nan(39, 2, 40))
+        assert np.isnan(wanted).tolist() == [True, False]
+        assert not np.isnan(got).any()
+
+
+for _name in ("arg_max", "arg_min"):
+
+    @demonstrates("change", f"MLGraphBuilder.{_name}: NaN")
+    def _(name: str = _name) -> None:
+        got, wanted = of_nan(lambda b, x: getattr(b, name)(x, 1), with_nan(39, 2, 40))
+        assert wanted[0] == 39
+        assert got[0] != 39
+
+
+@demonstrates("change", "MLGraphBuilder.max_pool2d: NaN")
+def _() -> None:
+    got, wanted = of_nan(lambda b, x: b.max_pool2d(x, window_dimensions=[2, 2]), with_nan(27, 1, 2, 8, 8))
+    assert np.isnan(wanted).sum() == 4
+    assert np.isnan(got).sum() < 4
+
+
+for _name, _gates in (("gru", 3), ("lstm", 4)):
+
+    @demonstrates("change", f"MLGraphBuilder.{_name}: NaN")
+    def _(name: str = _name, gates: int = _gates) -> None:
+        random = np.random.default_rng(0)
+        weight, recurrent = (random.standard_normal((1, gates * 4, size)).astype("float32") for size in (5, 4))
+        bias = np.ones((1, gates * 4), "float32")
+        given = with_nan(3, 3, 1, 5)
+        got, wanted = of_nan(lambda b, x: getattr(b, name)(x, weight, recurrent, 3, 4, bias=bias)[0], given)
+        assert np.isnan(wanted).all()
+        assert not np.isnan(got).all()
+
+
 @demonstrates("addition", "MLGraphBuilder: numbers and arrays as operands")
 def _() -> None:
     builder = new_builder()

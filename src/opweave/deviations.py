@@ -94,6 +94,24 @@ CHANGES = [
         "`is_nan` and `is_infinite` take float32 and float16 only; the table of their limits says any data type.",
         "The text contradicts itself: the steps of both methods throw for other types.",
     ),
+    Deviation(
+        (
+            *("MLGraphBuilder.reduce_max: NaN", "MLGraphBuilder.reduce_min: NaN"),
+            *("MLGraphBuilder.arg_max: NaN", "MLGraphBuilder.arg_min: NaN", "MLGraphBuilder.max_pool2d: NaN"),
+        ),
+        "change",
+        "Of values among which there is a NaN, these operations give NaN (or its position) on the reference device; on the "
+        "CPU it depends on where the NaN stands.",
+        "The text does not say. ONNX Runtime's kernels compare, and a comparison with NaN is false; a second pass over the "
+        "input to find NaN would take as long as the operation.",
+    ),
+    Deviation(
+        ("MLGraphBuilder.gru: NaN", "MLGraphBuilder.lstm: NaN"),
+        "change",
+        "NaN in an operand makes the states after it NaN on the reference device; on the CPU they may be numbers if there is "
+        "a bias.",
+        "The text does not say. When ONNX Runtime's kernels add a bias they limit the sum to finite numbers, of NaN too.",
+    ),
 ]
 
 ADDITIONS = [

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from ....dtypes import FLOATS, INFO
 from ....graph import Operand
 from ....ops import activation as ops
@@ -37,7 +39,10 @@ def _(ctx: Emitter, input: Value, alpha: float, beta: float) -> Value:
 
 
 def _slope_fits(input: Operand, slope: Operand) -> bool:
-    return input.data_type in FLOATS and broadcasts_to(slope.shape, input.shape)
+    """Whether the kernel can do it: of a slope that is not finite, it makes nothing where the input is positive."""
+    if not broadcasts_to(slope.shape, input.shape):
+        return False
+    return input.data_type in FLOATS and slope.is_constant and bool(np.isfinite(slope.value).all())
 
 
 @ort.lower(ops.prelu, when=_slope_fits)
