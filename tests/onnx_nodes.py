@@ -86,7 +86,7 @@ def check_agreement(
     model: onnx.ModelProto, feed: Mapping[str, np.ndarray], *, fallback: bool = False, rtol: float = 0.0
 ) -> InferenceSession:
     """Require the engine's results, of which WebNN has computed all unless `fallback`; the session."""
-    session = InferenceSession(model, CONTEXT, fallback="auto" if fallback else "error")
+    session = InferenceSession(model, CONTEXT, fallback="auto" if fallback else "error", specialise="always")
     found, wanted = session.run(None, feed), run_engine(model, feed)
     for ours, theirs in zip(found, wanted, strict=True):
         assert ours.dtype == theirs.dtype

@@ -9,7 +9,8 @@ from onnx import TensorProto, helper
 from onnx_nodes import CONTEXT, check_agreement, model_of, node_model, reasons, run_engine
 
 from opweave.errors import NotSupportedError
-from opweave.onnx.session import VALUES, InferenceSession
+from opweave.onnx.programs import VALUES
+from opweave.onnx.session import InferenceSession
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 
@@ -41,7 +42,7 @@ def test_values_are_told_apart_and_plans_used_again() -> None:
 
 def test_too_many_values_fall_back() -> None:
     """A value that is new in each call must not have the model compiled each time."""
-    session = InferenceSession(reshaping(), CONTEXT)
+    session = InferenceSession(reshaping(), CONTEXT, specialise="always")
     shapes = [(4, 3), (2, 6), (12, 1), (1, 12), (6, 2), (3, 4), (4, 3)]
     assert len(set(shapes)) > VALUES
     for sizes in shapes:

@@ -210,7 +210,7 @@ def test_a_model_cannot_name_itself(tmp_path: Path) -> None:
 
 def test_a_file_that_was_written_again_is_told_when_it_is_needed_again(tmp_path: Path) -> None:
     path = written(tmp_path, product(rows="n"))
-    session = ow.InferenceSession(path)
+    session = ow.InferenceSession(path, specialise="always")
     one, two = (np.ones((rows, 1024), np.float32) for rows in (1, 2))
     first = session.run(None, {"x": one})[0]
     os.utime(path, ns=(1, 1))

@@ -80,6 +80,20 @@ class Executable(Protocol):
         """The same, made again so that it measures its kernels; None where the engine cannot tell their times."""
 
 
+class ModelRunner(Protocol):
+    """An ONNX model with the dimensions that vary left open. Several threads may run it at once."""
+
+    types: Mapping[str, str]
+    """The type of each input and output as ONNX Runtime writes it, by name."""
+
+    def run(self, feed: Mapping[str, Any], names: Sequence[str], out: Mapping[str, np.ndarray]) -> list[Any]:
+        """The outputs `names` for a feed that fits, each in memory of its own; those in `out` are written in place.
+
+        Raises:
+            OperationError: the engine failed; or an array of `out` has another shape than its output.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Where a node of the user's graph runs, and how; `segment` counts what runs one after the other."""
@@ -212,6 +226,21 @@ class Backend(ABC):
         Raises:
             OperationError: the engine refuses it.
         """
+
+    def compile_model(
+        self, proto: Any, constants: Mapping[str, np.ndarray], power_preference: PowerPreference
+    ) -> ModelRunner | None:
+        """Make an ONNX model runnable as it is, for all shapes of its inputs; None where the back end cannot.
+
+        Args:
+            proto: the ModelProto without the constants that it uses. It may be changed.
+            constants: their arrays, by name.
+            power_preference: of the context.
+
+        Raises:
+            OperationError: the engine refuses it.
+        """
+        return None
 
     def open(self, device: Device, power_preference: PowerPreference) -> Backend:
         """The back end for a context on one of its devices: itself, unless each context has a device of its own."""

@@ -54,7 +54,8 @@ def ort_value(array: Any, what: str) -> Any:
         raise NotSupportedError(
             f"{what}: ONNX Runtime makes OrtValues of arrays of numbers only, got {found}; use `run`"
         )
-    from ..backends.onnxruntime.values import is_plain, to_engine
+    from ..backends.onnxruntime.constants import is_plain
+    from ..backends.onnxruntime.values import to_engine
 
     if is_plain(array):
         return onnxruntime.OrtValue.ortvalue_from_numpy(array)  # keeps the array alive

@@ -63,7 +63,21 @@ class _FallbackPart:
 
 
 class Plan:
-    """A model for given input shapes, which has been traced."""
+    """A model for given input shapes, which has been traced.
+
+    Args:
+        model: the model.
+        context: where it runs.
+        trace: what became of its nodes.
+        outputs: the names of its outputs.
+        fallback: what nodes do that WebNN cannot express.
+        whole: whether it is only worth while as one graph for the back end, without loops of our own compiler: where
+            the model's own session does the same in its way.
+
+    Raises:
+        NotSupportedError: `fallback="error"`, and a node needs it; or it is to be whole, and is not.
+        OperationError: the engine refuses a segment.
+    """
 
     def __init__(
         self,
@@ -72,6 +86,7 @@ class Plan:
         trace: Trace,
         outputs: Sequence[str],
         fallback: Fallback,
+        whole: bool = False,
     ) -> None:
         self.context, self.outputs, self.trace = context, list(outputs), trace
         self._check_types(model)
@@ -81,6 +96,9 @@ class Plan:
                 if segment.kind == "fallback":
                     step = segment.steps[0]
                     raise NotSupportedError(f"{_title(step.node)} cannot run on WebNN: {step.reason}")
+        if whole and [segment.kind for segment in self.segments] != ["webnn"]:
+            raise NotSupportedError(f"it would run in {len(self.segments)} segments, some of them in ONNX Runtime")
+        self._fuses = not whole
         # What each name's memory is called: names of the same operand share it.
         self._slot: dict[str, str] = {}
         for name, value in self.trace.values.items():
@@ -106,6 +124,11 @@ class Plan:
         """The outputs of bool, which are carried as uint8."""
         known = {name: self.trace.values[name] for name in self.outputs}
         return [n for n, v in known.items() if isinstance(v, Tensor) and v.element_type == TensorProto.BOOL]
+
+    @property
+    def threads(self) -> int:
+        """How many threads the engine has for it."""
+        return sum(getattr(part.executable, "threads", 0) for part in self._parts if isinstance(part, _WebnnPart))
 
     def alone(self) -> Any:
         """The executable that is all there is to run, and that writes all outputs into memory of their own; None if none is.
@@ -213,6 +236,7 @@ class Plan:
             context.backend,
             device=context.device.name,
             power_preference=context.power_preference,
+            fuse=self._fuses,
             alone=len(self.segments) == 1,
         )
         return _WebnnPart(executable, list(graph.inputs), list(graph.outputs))

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from .. import memory
-from ..errors import ValidationError
+from ..errors import OperationError, ValidationError
 from .arguments import Argument
 from .bound import FINDS_ADDRESSES, Bound, Given
 from .messages import TensorProto
 from .plan import Plan
+from .symbolic import SymbolicModel
 
 Expected = tuple[str, str, np.dtype[Any], tuple[int, ...]]
 """The name of an array, what the plan or its executable calls it, its data type and its shape."""
@@ -49,7 +50,7 @@ class Repeat:
     )
 
     def __init__(
-        self, plan: Plan, feed: Mapping[str, np.ndarray], asked: Sequence[str] | None, names: list[str]
+        self, plan: Plan | SymbolicModel, feed: Mapping[str, np.ndarray], asked: Sequence[str] | None, names: list[str]
     ) -> None:
         self._plan, self._asked, self._names, self._lock = plan, asked, names, plan.lock
         self._executable = plan.alone()
@@ -109,6 +110,11 @@ class Repeat:
                     targets[slot] = value
                     held.append(value)
             if len(targets) != len(out) or _overlap(sources, targets):
+                return None
+        if isinstance(self._plan, SymbolicModel):
+            try:
+                return self._plan.run(sources, self._names, targets)
+            except OperationError:  # the long way finds out more
                 return None
         if self._executable is None:
             return self._plan.run(sources, self._names, targets)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from threading import Lock
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from time import monotonic_ns
 from typing import Any, Literal, get_args, overload
 
@@ -28,29 +24,12 @@ from .model import Model
 from .options import Settings, check_run_options, write_optimized
 from .ort_values import unwrapped
 from .plan import Fallback, Plan
+from .programs import Programs, Specialise
 from .repeat import Repeat
 from .run_trace import RunTrace
-from .trace import Trace, Tracer
+from .symbolic import SymbolicModel
 
 Location = Literal["cpu", "ml-tensor"]
-
-PLANS = 8
-"""How many sets of input shapes a session keeps compiled; beyond that, the one not used for longest is dropped."""
-
-VALUES = 4
-"""For how many values of small inputs that decide about shapes a session compiles; with more, these nodes fall back."""
-
-
-Shapes = tuple[tuple[str, tuple[int, ...] | None], ...]
-"""The name and the shape of each input; None for those whose shape does not matter."""
-
-
-@dataclass
-class _Turn:
-    """A lock that goes when nobody uses it any more."""
-
-    lock: Lock = field(default_factory=Lock)
-    users: int = 0
 
 
 class InferenceSession(OnnxRuntimeMethods):
@@ -69,13 +48,19 @@ class InferenceSession(OnnxRuntimeMethods):
         preferred_output_location: "cpu" returns arrays, "ml-tensor" tensors that stay in the context; one for all outputs,
             or one for each by name.
         limits: what the model may take while it is loaded: nodes, and bytes of results that are computed then.
+        specialise: which shapes of inputs are compiled, where dimensions vary: "recurring" compiles those that come again,
+            in the background, and runs others in the model's own session of ONNX Runtime, which takes all shapes; "always"
+            compiles each shape at its first call; "never" compiles none. Contexts on other devices, models with operations
+            of yours, and `fallback="error"` always compile.
+        program_bytes: what the compiled shapes may take in memory, as estimated from the weights; default: 32 MiB, or 512
+            MiB where all shapes are compiled. With 0, only what must be is compiled.
 
     Raises:
         DataError: the model cannot be read, or exceeds a limit.
         ValidationError: an argument is wrong.
         NotSupportedError: `fallback="error"`, and the model needs it.
 
-    Dimensions that vary are fixed by the inputs of a call: the model is compiled for them, and kept for the next call.
+    A model without dimensions that vary is compiled when the session is made.
     """
 
     def __init__(
@@ -90,12 +75,23 @@ class InferenceSession(OnnxRuntimeMethods):
         fix_shapes: Mapping[str, int | Sequence[int]] | FixedShapes | None = None,
         preferred_output_location: Location | Mapping[str, Location] = "cpu",
         limits: Limits = DEFAULT_LIMITS,
+        specialise: Specialise = "recurring",
+        program_bytes: int | None = None,
     ) -> None:
         begin = monotonic_ns()
         require(fallback in get_args(Fallback), f"fallback must be 'auto' or 'error', got {fallback!r}")
         if isinstance(sess_options, MLContext):
             require(context is None, "context is given twice, in second place and by its name")
             sess_options, context = None, sess_options
+        require(
+            specialise in get_args(Specialise),
+            f"specialise must be one of {list(get_args(Specialise))}, got {specialise!r}",
+        )
+        fits = program_bytes is None or (isinstance(program_bytes, int) and not isinstance(program_bytes, bool))
+        require(
+            fits and (program_bytes or 0) >= 0,
+            f"program_bytes must be a number of bytes or None, got {program_bytes!r}",
+        )
         require(
             context is None or isinstance(context, MLContext),
             f"context must be an MLContext, got {type(context).__name__}",
@@ -117,15 +113,11 @@ class InferenceSession(OnnxRuntimeMethods):
         self._locations = self._locate(preferred_output_location)
         self._repeatable = Repeat.fits(self._inputs) and set(self._locations.values()) == {"cpu"}
         self._repeat: Repeat | None = None
-        self._plans: OrderedDict[Any, Plan] = OrderedDict()
-        self._lock = Lock()  # of the plans and what is deciding; held for moments only
-        self._turns: dict[Any, _Turn] = {}
+        self._programs = Programs(self._model, self._context, self._inputs, fallback, specialise, program_bytes)
         shapes = {i.name: i.static_shape() for i in self._inputs}
-        self._deciding: set[str] = set()  # inputs whose values decide about shapes
-        if all(shapes[i.name] is not None or not i.element_type for i in self._inputs):
-            trace = self._trace(shapes, {})
-            if not trace.deciding:
-                self._compile(tuple(shapes.items()), trace)
+        static = all(shapes[i.name] is not None or not i.element_type for i in self._inputs)
+        if static and not (specialise == "never" and self._programs.symbolic(shapes)):
+            self._programs.compile_static(shapes)
         if self._run_trace is not None:
             self._run_trace.note("session_initialization", begin)
 
@@ -175,6 +167,8 @@ class InferenceSession(OnnxRuntimeMethods):
             fallback=self._fallback,
             fix_shapes=self._fixed,
             preferred_output_location=self._locations,
+            specialise=self._programs.specialise,
+            program_bytes=self._programs.given_bytes,
         )
 
     def run(
@@ -259,9 +253,18 @@ class InferenceSession(OnnxRuntimeMethods):
             }
             memory.check_overlap(arrays, {f"output {n}": a for n, a in targets.items()})
             shapes = {name: value.shape if isinstance(value, np.ndarray) else None for name, value in feed.items()}
-            plan = self._plan(shapes, feed)
-            results = plan.run(feed, names, targets)
-            self._remember(plan, feed, output_names, names)
+            way, settled = self._programs.choose(shapes, feed)
+            try:
+                results = way.run(feed, names, targets)
+            except OperationError:
+                if isinstance(way, Plan):
+                    raise
+                # WebNN defines more than the engine does (indices out of range, say), and has errors of its own.
+                way = self._plan(shapes, feed)
+                results = way.run(feed, names, targets)
+            self._repeat = None
+            if settled:
+                self._remember(way, feed, output_names, names)
         return [self._located(known[name], r, (out or {}).get(name)) for name, r in zip(names, results, strict=True)]
 
     def _run_on_device(
@@ -277,26 +280,23 @@ class InferenceSession(OnnxRuntimeMethods):
 
         call = DeviceRun(self._context, inputs, given, known, out, self._locations)
         sizes = tuple(call.shapes.items())
-        plan = self._known(sizes, call.values(self._deciding.__contains__))
+        plan = self._programs.known(sizes, call.values(self._programs.deciding.__contains__))
         if plan is None:
             plan = self._plan(call.shapes, call.values(lambda _: True))
         results = call.run(plan, names)
         return [out.get(name, result) for name, result in zip(names, results, strict=True)]
 
-    def _remember(self, plan: Plan, feed: Mapping[str, Any], asked: Sequence[str] | None, names: list[str]) -> None:
+    def _remember(
+        self, plan: Plan | SymbolicModel, feed: Mapping[str, Any], asked: Sequence[str] | None, names: list[str]
+    ) -> None:
         """Let the next call be a repetition of this one, where it can."""
-        self._repeat = None
-        if self._repeatable and not self._deciding and len(feed) == len(self._inputs):
+        if self._repeatable and not self._programs.deciding and len(feed) == len(self._inputs):
             self._repeat = Repeat(plan, feed, None if asked is None else list(asked), names)
 
     def _learn(self, found: OtherShapes) -> None:
         """Compile anew, with values of shapes that are known only when the graph runs where inference was wrong."""
-        with self._lock:
-            if self._model.surprising.issuperset(found.slots):
-                raise OperationError(f"outputs come in shapes that do not fit: {found}") from found
-            self._model.surprising.update(found.slots)
-            self._plans.clear()
-            self._repeat = None
+        self._programs.learn(found)
+        self._repeat = None
 
     def _located(self, output: Argument, result: Any, target: Any) -> Any:
         """A result where the user wants to have it."""
@@ -362,14 +362,18 @@ class InferenceSession(OnnxRuntimeMethods):
         """Which node runs where, and why those fell back that did.
 
         Args:
-            input_shapes: for models with dimensions that vary, the shapes to explain for; default: the last ones used.
+            input_shapes: for models with dimensions that vary, the shapes to explain for; they are compiled, if they are
+                not. Default: the compiled ones that were used last, and which way the others go.
         """
+        plans = self._programs.plans
         static = all(i.static_shape() is not None or not i.element_type for i in self._inputs)
-        if input_shapes is not None or (static and not self._plans):
-            plan = self._plan(self._checked_shapes(input_shapes or {}))
+        if input_shapes is not None:
+            plan = self._plan(self._checked_shapes(input_shapes))
+        elif not plans and (ways := self.shapes()):
+            return "\n".join(f"{shapes}: {way}" for shapes, way in ways.items())
         else:
-            require(bool(self._plans), "the model has dimensions that vary; run it first, or pass input_shapes")
-            plan = next(reversed(self._plans.values()))
+            require(static or bool(plans), "the model has dimensions that vary; run it first, or pass input_shapes")
+            plan = next(reversed(plans.values())) if plans else self._plan(self._checked_shapes({}))
         folded = sum(step.kind == "folded" for step in plan.trace.steps)
         lines = []
         for number, segment in enumerate(plan.segments):
@@ -380,7 +384,18 @@ class InferenceSession(OnnxRuntimeMethods):
                 lines.append(f"  {step.node.op_type}{name}" + (f": {step.reason}" if step.reason else ""))
             lines += [f"  custom: {p.node}, {p.how}, {p.detail}" for p in plan.custom(number)]
         lines.append(f"{counted(folded, 'node')} computed when the model was compiled")
+        if not static and input_shapes is None:
+            lines += [f"{shapes}: {way}" for shapes, way in self.shapes().items()]
         return "\n".join(lines)
+
+    def shapes(self) -> dict[str, str]:
+        """Which way calls go, for the shapes that are compiled, and those that came lately and are not.
+
+        Returns:
+            For each combination of input shapes, as text, "compiled", "compiling" (in the background), or "the model's own
+            session", with the reason where they came again and are not compiled.
+        """
+        return self._programs.ways()
 
     def _checked_shapes(self, given: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...] | None]:
         """Input shapes in the order of the inputs, those that the model declares in full filled in."""
@@ -411,74 +426,11 @@ class InferenceSession(OnnxRuntimeMethods):
             require(fits, f"preferred_output_location: {name!r} is {output.type}, which a tensor cannot hold")
         return {name: chosen.get(name, "cpu") for name in names}
 
+    @property
+    def _plans(self) -> Mapping[Any, Plan]:
+        """The plans that are kept."""
+        return self._programs.plans
+
     def _plan(self, shapes: Mapping[str, tuple[int, ...] | None], feed: Mapping[str, Any] | None = None) -> Plan:
         """The plan for given input shapes, and for the values of a feed that decide about others; cached, or new."""
-        sizes, given = tuple(shapes.items()), feed or {}
-        if plan := self._known(sizes, given):
-            return plan
-        with self._turn(sizes):  # others with these shapes wait for the plan, those with other shapes do not
-            return self._known(sizes, given) or self._new(sizes, given)
-
-    def _known(self, sizes: Shapes, given: Mapping[str, Any]) -> Plan | None:
-        """The plan that is there already."""
-        with self._lock:
-            values = {name: given[name] for name in self._deciding & given.keys()}
-            return self._cached((*sizes, *_contents(values)))
-
-    def _new(self, sizes: Shapes, given: Mapping[str, Any]) -> Plan:
-        """A new plan; whoever calls has its turn for these shapes."""
-        shapes = dict(sizes)
-        with self._lock:
-            values = {name: given[name] for name in self._deciding & given.keys()}
-            valued = sum(len(key) > len(sizes) and key[: len(sizes)] == sizes for key in self._plans)
-            endless = bool(values) and valued >= VALUES and self._fallback == "auto"
-            if endless and (plan := self._cached(sizes)):
-                return plan
-        if endless:  # values that never end (lengths, positions) would mean a compilation for each call
-            return self._compile(sizes, self._trace(shapes, {}))
-        trace = self._trace(shapes, values)
-        while more := (trace.deciding & given.keys()) - values.keys():
-            values |= {name: given[name] for name in more}
-            trace = self._trace(shapes, values)
-        with self._lock:
-            self._deciding |= values.keys()
-        return self._compile((*sizes, *_contents(values)), trace)
-
-    @contextmanager
-    def _turn(self, sizes: Shapes) -> Iterator[None]:
-        """One thread at a time for the same shapes."""
-        with self._lock:
-            turn = self._turns.setdefault(sizes, _Turn())
-            turn.users += 1
-        try:
-            with turn.lock:
-                yield
-        finally:
-            with self._lock:
-                turn.users -= 1
-                if not turn.users:
-                    del self._turns[sizes]
-
-    def _cached(self, key: Any) -> Plan | None:
-        """The plan of that key, which is the one used last then."""
-        if key in self._plans:
-            self._plans.move_to_end(key)
-        return self._plans.get(key)
-
-    def _trace(self, shapes: Mapping[str, tuple[int, ...] | None], values: Mapping[str, np.ndarray]) -> Trace:
-        copies = {name: np.array(value) for name, value in values.items()}
-        return Tracer(self._model, self._context, shapes, copies).run()
-
-    def _compile(self, key: Any, trace: Trace) -> Plan:
-        outputs = [output.name for output in self._outputs]
-        plan = Plan(self._model, self._context, trace, outputs, self._fallback)
-        with self._lock:
-            self._plans[key] = plan
-            if len(self._plans) > PLANS:
-                self._plans.popitem(last=False)
-        return plan
-
-
-def _contents(values: Mapping[str, np.ndarray]) -> list[tuple[str, bytes]]:
-    """What tells values apart."""
-    return [(name, values[name].tobytes()) for name in sorted(values)]
+        return self._programs.plan(shapes, feed)

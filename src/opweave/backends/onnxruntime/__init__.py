@@ -11,12 +11,15 @@ of its result:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...graph import Graph, Node, Operand
 from ...operation import Op
 from .. import Backend, Device, How, PowerPreference
 from .emit import Emitter, Value
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class OnnxRuntime(Backend):
@@ -46,6 +49,11 @@ class OnnxRuntime(Backend):
         from .sessions import compile
 
         return compile(self, graph, device, power_preference, alone)
+
+    def compile_model(self, proto: Any, constants: Mapping[str, np.ndarray], power_preference: PowerPreference) -> Any:
+        from .model import ModelSession
+
+        return ModelSession(proto, constants, power_preference)
 
     def emit(self, ctx: Emitter, graph: Graph) -> tuple[dict[str, Value], dict[Node, How]]:
         """Emit all nodes of a legal graph; the result holds the value of each output, and how each node is done."""

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from mmap import mmap
 from typing import Any, TypeVar
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
 from ... import memory
-from ...arrays import lasting
 from ...errors import MLError, OperationError
 from ...shapes import OtherShapes
 from .. import PowerPreference
 from . import opsets
-from .emit import INLINE_BYTES
+from .constants import add_constants
 from .native import NativeSession
-from .sessions import CPU, ENGINE_ERRORS, hand_over, session_options
-from .values import from_engine, is_plain, to_engine
+from .sessions import CPU, ENGINE_ERRORS, session_options
+from .values import from_engine, to_engine
 
 T = TypeVar("T")
 
@@ -52,25 +50,7 @@ class FallbackSession:
         power_preference: PowerPreference,
     ) -> None:
         options = session_options(power_preference, alone=False)
-        by_reference: dict[str, np.ndarray] = {}
-        in_files = any(isinstance(memory.owner(array), mmap) for array in constants.values())
-        files = memory.mapped_files() if in_files else []
-        for name, array in constants.items():
-            if array.nbytes <= INLINE_BYTES or not is_plain(array):
-                proto.graph.initializer.append(numpy_helper.from_array(array, name))
-                continue
-            tensor = TensorProto(name=name, dims=array.shape, data_location=TensorProto.EXTERNAL)
-            tensor.data_type = helper.np_dtype_to_tensor_dtype(array.dtype)
-            found = memory.find_in_files(array, files) if array.flags.c_contiguous else None
-            if found is None:
-                place = {"location": name}
-                by_reference[name] = lasting(array)
-            else:  # as `Emitter.finish` does it
-                place = {"location": found[0][1:], "offset": str(found[1]), "length": str(array.nbytes)}
-            for key, text in place.items():
-                tensor.external_data.add(key=key, value=text)
-            proto.graph.initializer.append(tensor)
-        self._constants = hand_over(options, by_reference, _readers(proto.graph))
+        self._constants = add_constants(proto.graph, constants, options)
         what = ", ".join(dict.fromkeys(node.op_type for node in proto.graph.node))
         try:
             opsets.lower(proto)
@@ -131,15 +111,6 @@ class FallbackSession:
             return function()
         except ENGINE_ERRORS as error:
             raise OperationError(f"ONNX Runtime failed to run {self._what}: {error}") from error
-
-
-def _readers(graph: onnx.GraphProto) -> Iterator[tuple[str, Sequence[str], Sequence[str]]]:
-    """The nodes of a graph and of its sub-graphs, as `hand_over` wants them; results of sub-graphs are read, too."""
-    for node in opsets.all_nodes(graph.node):
-        yield node.op_type, node.input, node.output
-        for attribute in node.attribute:
-            for inner in [attribute.g, *attribute.graphs]:
-                yield node.op_type, [output.name for output in inner.output], ()
 
 
 def _compare_shapes(found: Mapping[str, Any], known: Mapping[str, np.ndarray]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,6 +46,12 @@ FOLDED_BYTES = 2**28
 limit, a few nodes that double what they get take all memory while a model is loaded."""
 
 
+SERIAL_ELEMENTS = 8192
+"""Graphs whose operations all read and write arrays of fewer elements get no threads of their own. On two processors, 20
+additions or sigmoids in a row take the same time with two threads as with one up to 16,384 elements, and 8 products of
+128 x 128 with 64 x 128 take 7% longer with two."""
+
+
 def compile(
     backend: OnnxRuntime,
     graph: Graph,
@@ -62,6 +68,9 @@ def compile(
     ctx, emitted, how = emit(backend, graph)
     model, weights = ctx.finish(emitted)
     options = session_options(power_preference, alone)
+    threads = pool_threads() if gains_from_threads(graph) else 0
+    if not threads:
+        options.intra_op_num_threads = 1
     folder = None
     if measures:
         from tempfile import TemporaryDirectory
@@ -77,7 +86,7 @@ def compile(
         raise OperationError(f"ONNX Runtime does not take the graph: {error}") from error
     placed = _placements(graph, how, device)
     again = partial(compile, backend, graph, device, power_preference, alone, measures=True)
-    given = (session, list(graph.inputs), list(graph.outputs), values, placed, again)
+    given = (session, list(graph.inputs), list(graph.outputs), values, placed, again, threads)
     if folder is not None:
         from .measure import MeasuredSession, Owners
 
@@ -141,7 +150,9 @@ def session_options(power_preference: PowerPreference, alone: bool = True) -> on
     options.add_session_config_entry("optimization.constant_folding_max_output_size_in_bytes", str(FOLDED_BYTES))
     options.add_session_config_entry(*PRECISE_PRODUCTS)
     options.log_severity_level = 4  # its errors are raised; its warnings speak of graphs that are meant to be so
-    allowed = _processors()
+    if _shares_memory():
+        options.add_session_config_entry("session.use_env_allocators", "1")
+    allowed = processors()
     if allowed < (os.cpu_count() or 1):
         # The engine would start, and pin, a thread for each processor of the machine, also for those we may not use.
         options.intra_op_num_threads = allowed
@@ -153,7 +164,37 @@ def session_options(power_preference: PowerPreference, alone: bool = True) -> on
     return options
 
 
-def _processors() -> int:
+@cache
+def _shares_memory() -> bool:
+    """Whether our sessions use one arena, made by the first of them; others' sessions keep arenas of their own.
+
+    Six sessions of nudenet's detector for six image sizes take 240 MB with arenas of their own, 140 MB with this one.
+    """
+    where = onnxruntime.OrtMemoryInfo(
+        "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
+    )
+    # The default growth, to the next power of two: regions of just the size that is asked for are not used again by
+    # tensors that grow a little at each call.
+    growth = onnxruntime.OrtArenaCfg(0, -1, -1, -1)
+    try:
+        onnxruntime.create_and_register_allocator(where, growth)
+    except ENGINE_ERRORS:
+        return False
+    return True
+
+
+def gains_from_threads(graph: Graph) -> bool:
+    """Whether some operation of a graph is large enough for several threads."""
+    operands = (operand for node in graph.nodes for operand in (*node.operands, *node.outputs))
+    return any(operand.desc.element_count >= SERIAL_ELEMENTS for operand in operands)
+
+
+def pool_threads() -> int:
+    """How many threads a session starts: the one that runs it is another."""
+    return processors() - 1
+
+
+def processors() -> int:
     """How many processors this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)  # not everywhere
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
@@ -193,7 +234,11 @@ def _placements(graph: Graph, how: Mapping[Node, How | list[str]], device: str) 
 
 
 class Session:
-    """A compiled graph. It keeps the weights, whose memory the engine reads."""
+    """A compiled graph. It keeps the weights, whose memory the engine reads.
+
+    Attributes:
+        threads: how many threads of its own the engine has for it.
+    """
 
     def __init__(
         self,
@@ -203,8 +248,9 @@ class Session:
         weights: Mapping[str, Any],
         placements: list[Placement],
         again: Callable[[], Any],
+        threads: int,
     ) -> None:
-        self._session, self._again = session, again
+        self._session, self._again, self.threads = session, again, threads
         self._inputs = [(f"i{k}", name) for k, name in enumerate(inputs)]
         self._outputs = [(f"o{k}", name) for k, name in enumerate(outputs)]
         self._weights, self._placements = weights, placements

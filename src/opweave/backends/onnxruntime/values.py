@@ -11,12 +11,8 @@ from onnx import TensorProto, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
 from ... import memory
+from .constants import is_plain
 from .sessions import CPU
-
-
-def is_plain(array: np.ndarray) -> bool:
-    """Whether NumPy itself knows the data type: bfloat16, float8, int4 and the like come from ml_dtypes."""
-    return array.dtype.isbuiltin == 1 and array.dtype.kind in "fiub"
 
 
 def to_engine(array: np.ndarray) -> Any:

@@ -1,0 +1,73 @@
+"""Give constants to ONNX models that the engine runs as they are: large ones by reference, those in files by their place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from mmap import mmap
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+from ... import memory
+from ...arrays import lasting
+from .emit import INLINE_BYTES, ONNX_TYPES
+from .sessions import hand_over
+
+EXTERNAL = 1
+"""TensorProto.EXTERNAL: the data of a tensor lie elsewhere."""
+
+_TYPES = {**ONNX_TYPES, "int16": 5, "uint16": 4}
+
+
+def add_constants(
+    graph: Any, constants: Mapping[str, np.ndarray], options: onnxruntime.SessionOptions
+) -> dict[str, Any]:
+    """Declare constants as initializers of a graph, and hand to a session's options those that it is to take by reference.
+
+    Args:
+        graph: a GraphProto, which gets the initializers.
+        constants: their arrays, by name.
+        options: those of the session that will run the graph.
+
+    Returns:
+        What the session reads while it lives, by name: it must be kept as long.
+    """
+    by_reference: dict[str, np.ndarray] = {}
+    in_files = any(isinstance(memory.owner(array), mmap) for array in constants.values())
+    files = memory.mapped_files() if in_files else []
+    for name, array in constants.items():
+        if not is_plain(array):
+            from onnx import numpy_helper
+
+            graph.initializer.append(numpy_helper.from_array(array, name))
+            continue
+        tensor = graph.initializer.add(name=name, dims=array.shape, data_type=_TYPES[array.dtype.name])
+        if array.nbytes <= INLINE_BYTES:
+            tensor.raw_data = array.tobytes()
+            continue
+        tensor.data_location = EXTERNAL
+        found = memory.find_in_files(array, files) if array.flags.c_contiguous else None
+        if found is None:
+            place = {"location": name}
+            by_reference[name] = lasting(array)
+        else:  # as `Emitter.finish` does it
+            place = {"location": found[0][1:], "offset": str(found[1]), "length": str(array.nbytes)}
+        for key, text in place.items():
+            tensor.external_data.add(key=key, value=text)
+    return hand_over(options, by_reference, _readers(graph.node))
+
+
+def _readers(nodes: Iterable[Any]) -> Iterator[tuple[str, Sequence[str], Sequence[str]]]:
+    """NodeProtos and those of their sub-graphs, as `hand_over` wants them; results of sub-graphs are read, too."""
+    for node in nodes:
+        yield node.op_type, node.input, node.output
+        for attribute in node.attribute:
+            for inner in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
+                yield node.op_type, [output.name for output in inner.output], ()
+                yield from _readers(inner.node)
+
+
+def is_plain(array: np.ndarray) -> bool:
+    """Whether NumPy itself knows the data type: bfloat16, float8, int4 and the like come from ml_dtypes."""
+    return array.dtype.isbuiltin == 1 and array.dtype.kind in "fiub"

@@ -1,0 +1,380 @@
+"""Which way a call of a session goes: a plan compiled for its shapes, or the model's own session, which takes all shapes.
+
+The first call with new shapes goes through the model's own session (`symbolic`). At the second the shapes are compiled in
+the background, and used from the next call on after that. Shapes that change at every call are never compiled.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import prod
+from threading import Lock
+from typing import Any, Literal
+from weakref import WeakSet
+
+import numpy as np
+
+from ..backends.onnxruntime.sessions import pool_threads
+from ..context import MLContext
+from ..errors import MLError, OperationError
+from ..runtime.recurring import Recurring
+from ..shapes import OtherShapes
+from .arguments import Argument
+from .messages import PLAIN
+from .model import Model
+from .plan import Fallback, Plan
+from .symbolic import SymbolicModel, is_suspicious
+from .trace import DECIDING_ELEMENTS, Trace, Tracer
+
+Specialise = Literal["recurring", "always", "never"]
+"""Which shapes of inputs are compiled: those that come again, all, or none."""
+
+Shapes = tuple[tuple[str, tuple[int, ...] | None], ...]
+"""The name and the shape of each input; None for those whose shape does not matter."""
+
+Key = tuple[Any, ...]
+"""Shapes, and the values of inputs that decide about others."""
+
+PLANS = 64
+"""How many sets of input shapes a session keeps compiled at the most."""
+
+PROGRAM_BYTES = 32 * 2**20
+"""What the compiled shapes of a session may take, unless the user says otherwise, where the model's own session can run the
+others."""
+
+ALWAYS_BYTES = 512 * 2**20
+"""The same where there is no such session: each shape that is dropped must be compiled again."""
+
+BASE_BYTES = 4 * 2**20
+"""What a compiled shape takes beside its weights. Measured: 3 MB for nudenet's detector."""
+
+PACKED_PERCENT = 125
+"""What the weights take that the engine packs for a compiled shape, in percent of those in the file; 100 to 125 measured."""
+
+RECENT = 16
+"""Shapes that come again after more others than these do not count as recurring: a decoder comes to the same lengths with
+every text."""
+
+IDLE_CALLS = 64
+"""Compiled shapes that so many calls have not used make room for others."""
+
+VALUES = 4
+"""For how many values of small inputs that decide about shapes a session compiles; with more, these nodes fall back."""
+
+MAX_THREADS = 5
+"""How many threads the plans of all sessions that were compiled in the background may have together: a process is to have
+no more than 8 beside one for each processor. On machines where one pool has more, one plan may have them."""
+
+log = logging.getLogger("opweave")
+
+_in_background: WeakSet[Plan] = WeakSet()
+
+
+@dataclass
+class _Turn:
+    """A lock that goes when nobody uses it any more."""
+
+    lock: Lock = field(default_factory=Lock)
+    users: int = 0
+
+
+class _RecurringShape(Recurring):
+    """Shapes that may come again."""
+
+
+class Programs:
+    """The plans of a session, and the model's own session.
+
+    Args:
+        model: the model.
+        context: where it runs.
+        inputs: what is declared of its inputs; sizes that the user has fixed are in it.
+        fallback: what nodes do that WebNN cannot express.
+        specialise: which shapes are compiled.
+        program_bytes: what compiled shapes may take together; None for a default.
+
+    Attributes:
+        plans: those that are compiled, by shapes and deciding values; the one used last comes last.
+        specialise: the same, and so is `given_bytes`.
+        deciding: the inputs whose values decide about shapes.
+        turns: who is compiling, by shapes.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        context: MLContext,
+        inputs: Sequence[Argument],
+        fallback: Fallback,
+        specialise: Specialise,
+        program_bytes: int | None,
+    ) -> None:
+        self._model, self._context, self._inputs, self._fallback = model, context, inputs, fallback
+        self.specialise: Specialise = specialise
+        self._outputs = [output.name for output in model.proto.graph.output]
+        self.given_bytes = program_bytes
+        self.plans: OrderedDict[Key, Plan] = OrderedDict()
+        self.deciding: set[str] = set()
+        self.turns: dict[Shapes, _Turn] = {}
+        self._lock = Lock()  # of all that follows, and of the plans; held for moments only
+        self._calls = 0
+        self._made: dict[Key, None] = {}  # the plans in the order in which they were made
+        self._used: dict[Key, int] = {}  # the number of the last call that used a plan
+        self._recent: OrderedDict[Key, _RecurringShape] = OrderedDict()
+        self._notes: OrderedDict[Key, str] = OrderedDict()  # why shapes that came again were not compiled
+        self._symbolic: SymbolicModel | None = None
+        self._making = Lock()  # of the model's own session, while that is made
+        self.why_compiled = "" if specialise != "always" else "specialise='always'"
+        if not self.why_compiled and fallback == "error":
+            self.why_compiled = "fallback='error'"
+        self._bytes_each = BASE_BYTES + _weight_bytes(model) * PACKED_PERCENT // 100
+
+    # Which way ----------------------------------------------------------------------------------------------------------
+
+    def choose(
+        self, shapes: Mapping[str, tuple[int, ...] | None], feed: Mapping[str, Any]
+    ) -> tuple[Plan | SymbolicModel, bool]:
+        """What runs a call, and whether the next one like it will be run by the same."""
+        sizes = tuple(shapes.items())
+        if plan := self.known(sizes, feed):
+            return plan, True
+        symbolic = self.symbolic(shapes)
+        if symbolic is None:
+            return self.plan(shapes, feed), True
+        return symbolic, self.specialise == "never" or self._come(sizes, feed)
+
+    def symbolic(self, shapes: Mapping[str, tuple[int, ...] | None]) -> SymbolicModel | None:
+        """The model's own session, made when it is first needed; None where calls of these shapes must be compiled."""
+        if self.why_compiled or len(shapes) != len(self._inputs):
+            return None  # the latter: initializers are overridden
+        if self._symbolic is None:
+            with self._making:
+                if self._symbolic is None and not self.why_compiled:
+                    self._make_symbolic(shapes)
+        return self._symbolic
+
+    def _make_symbolic(self, shapes: Mapping[str, tuple[int, ...] | None]) -> None:
+        if is_suspicious(self._model):
+            self._trace(shapes, {})  # it refuses what would end the process, or keep the engine busy for ever
+        try:
+            self._symbolic = SymbolicModel(self._model, self._context, self._inputs)
+        except MLError as error:
+            self.why_compiled = str(error)
+            log.info("all shapes are compiled: %s", error)
+
+    def _come(self, sizes: Shapes, feed: Mapping[str, Any]) -> bool:
+        """Shapes have come, and are not compiled; whether that is how it stays."""
+        with self._lock:
+            values = {name: feed[name] for name in self.deciding & feed.keys()}
+            key = (*sizes, *_contents(values))
+            entry = self._recent.pop(key, None) or _RecurringShape()
+            self._recent[key] = entry
+            if len(self._recent) > RECENT:
+                self._recent.popitem(last=False)
+            if entry.seen and (why := self._no_room(key)):
+                self._note(key, why)
+                return True
+        if entry.refusal is not None:
+            return True
+        # Only what may decide about shapes is kept until it is compiled.
+        small = {n: np.array(a) for n, a in feed.items() if _may_decide(a)} if entry.seen else {}
+        entry.come(lambda: self._compile_recurring(key, sizes, small))
+        return False
+
+    def _compile_recurring(self, key: Key, sizes: Shapes, feed: Mapping[str, Any]) -> Any:
+        """Compile shapes that have come again; in the background, so what goes wrong is told in the log."""
+        try:
+            with self._turn(sizes):
+                if not self.known(sizes, feed):
+                    _in_background.add(self._new(sizes, feed, in_background=True))
+            return True  # the plan is found by its key, which holds values now that decide
+        except Exception as error:
+            with self._lock:
+                self._note(key, f"it cannot be compiled: {error}")
+            log.warning("shapes %s stay with the model's own session: %s", _text(sizes), error)
+            if isinstance(error, MLError):
+                raise
+            raise OperationError(f"{type(error).__name__}: {error}") from error
+
+    def _note(self, key: Key, why: str) -> None:
+        self._notes[key] = why
+        if len(self._notes) > PLANS:
+            self._notes.popitem(last=False)
+
+    # Room ---------------------------------------------------------------------------------------------------------------
+
+    @property
+    def program_bytes(self) -> int:
+        """What the compiled shapes may take together."""
+        if self.given_bytes is not None:
+            return self.given_bytes
+        return ALWAYS_BYTES if self.why_compiled else PROGRAM_BYTES
+
+    def _fits(self, count: int) -> bool:
+        return count <= PLANS and count * self._bytes_each <= self.program_bytes
+
+    def _no_room(self, key: Key) -> str:
+        """Why shapes that have come again are not compiled; empty if they are."""
+        if not self._fits(1):
+            return f"it would take {self._bytes_each} bytes; program_bytes is {self.program_bytes}"
+        threads = sum(plan.threads for plan in tuple(_in_background))
+        if threads and threads + pool_threads() > MAX_THREADS:
+            return f"compiled shapes have {threads} threads already"
+        idle = sum(self._calls - self._used.get(other, 0) > IDLE_CALLS for other in self.plans)
+        if not self._fits(len(self.plans) - idle + 1):
+            return f"{len(self.plans)} compiled shapes that are in use take the {self.program_bytes} bytes of program_bytes"
+        return ""
+
+    def _keep(self, key: Key, plan: Plan) -> None:
+        """Keep a new plan, and drop others where there is no room: those that are not used; else the one made last.
+
+        To drop the one used longest ago would compile every shape again and again where one more comes in turn than there
+        is room for.
+        """
+        while self.plans and not self._fits(len(self.plans) + 1):
+            oldest = next(iter(self.plans))
+            is_idle = self._calls - self._used.get(oldest, 0) > IDLE_CALLS
+            dropped = oldest if is_idle else next(reversed(self._made))
+            del self.plans[dropped], self._made[dropped]
+            self._used.pop(dropped, None)
+        self.plans[key] = plan
+        self._made[key] = None
+        self._used[key] = self._calls
+        self._recent.pop(key, None)
+        self._notes.pop(key, None)
+
+    # Plans --------------------------------------------------------------------------------------------------------------
+
+    def plan(self, shapes: Mapping[str, tuple[int, ...] | None], feed: Mapping[str, Any] | None = None) -> Plan:
+        """The plan for given input shapes, and for the values of a feed that decide about others; cached, or new."""
+        sizes, given = tuple(shapes.items()), feed or {}
+        if plan := self.known(sizes, given):
+            return plan
+        with self._turn(sizes):  # others with these shapes wait for the plan, those with other shapes do not
+            return self.known(sizes, given) or self._new(sizes, given)
+
+    def known(self, sizes: Shapes, given: Mapping[str, Any]) -> Plan | None:
+        """The plan that is there already."""
+        with self._lock:
+            self._calls += 1
+            if not self.plans:
+                return None
+            values = {name: given[name] for name in self.deciding & given.keys()}
+            return self._cached((*sizes, *_contents(values)))
+
+    def _new(self, sizes: Shapes, given: Mapping[str, Any], in_background: bool = False) -> Plan:
+        """A new plan; whoever calls has its turn for these shapes."""
+        shapes = dict(sizes)
+        with self._lock:
+            values = {name: given[name] for name in self.deciding & given.keys()}
+            valued = sum(len(key) > len(sizes) and key[: len(sizes)] == sizes for key in self.plans)
+            endless = bool(values) and valued >= VALUES and self._fallback == "auto"
+            if endless and (plan := self._cached(sizes)):
+                return plan
+        if endless:  # values that never end (lengths, positions) would mean a compilation for each call
+            return self._compile(sizes, self._trace(shapes, {}), in_background)
+        trace = self._trace(shapes, values)
+        while more := (trace.deciding & given.keys()) - values.keys():
+            values |= {name: given[name] for name in more}
+            trace = self._trace(shapes, values)
+        with self._lock:
+            self.deciding |= values.keys()
+        return self._compile((*sizes, *_contents(values)), trace, in_background)
+
+    def compile_static(self, shapes: Mapping[str, tuple[int, ...] | None]) -> None:
+        """Compile a model whose shapes never change, unless small inputs decide about others."""
+        trace = self._trace(shapes, {})
+        if not trace.deciding:
+            self._compile(tuple(shapes.items()), trace)
+
+    def learn(self, found: OtherShapes) -> None:
+        """Compile anew, with values of shapes that are known only when the graph runs where inference was wrong."""
+        with self._lock:
+            if self._model.surprising.issuperset(found.slots):
+                raise OperationError(f"outputs come in shapes that do not fit: {found}") from found
+            self._model.surprising.update(found.slots)
+            for kept in (self.plans, self._made, self._used, self._recent):
+                kept.clear()
+
+    @contextmanager
+    def _turn(self, sizes: Shapes) -> Iterator[None]:
+        """One thread at a time for the same shapes."""
+        with self._lock:
+            turn = self.turns.setdefault(sizes, _Turn())
+            turn.users += 1
+        try:
+            with turn.lock:
+                yield
+        finally:
+            with self._lock:
+                turn.users -= 1
+                if not turn.users:
+                    del self.turns[sizes]
+
+    def _cached(self, key: Key) -> Plan | None:
+        """The plan of that key, which is the one used last then."""
+        if key in self.plans:
+            self.plans.move_to_end(key)
+            self._used[key] = self._calls
+        return self.plans.get(key)
+
+    def _trace(self, shapes: Mapping[str, tuple[int, ...] | None], values: Mapping[str, np.ndarray]) -> Trace:
+        copies = {name: np.array(value) for name, value in values.items()}
+        return Tracer(self._model, self._context, shapes, copies).run()
+
+    def _compile(self, key: Key, trace: Trace, in_background: bool = False) -> Plan:
+        plan = Plan(self._model, self._context, trace, self._outputs, self._fallback, whole=in_background)
+        with self._lock:
+            self._keep(key, plan)
+        return plan
+
+    # What users see -----------------------------------------------------------------------------------------------------
+
+    def ways(self) -> dict[str, str]:
+        """Which way shapes go, by their text: those compiled, and those that came lately and are not."""
+        with self._lock:
+            found = {_text(key): "compiled" for key in self.plans}
+            for key, entry in self._recent.items():
+                state = "compiling" if entry.seen > 1 and entry.refusal is None else "the model's own session"
+                found.setdefault(_text(key), state if key not in self._notes else "the model's own session")
+                if why := self._notes.get(key):
+                    found[_text(key)] = f"the model's own session: {why}"
+        return found
+
+
+def _may_decide(value: Any) -> bool:
+    """Whether an input may decide about shapes; see `Tracer`."""
+    return isinstance(value, np.ndarray) and value.ndim <= 1 and value.size <= DECIDING_ELEMENTS
+
+
+def _contents(values: Mapping[str, np.ndarray]) -> list[tuple[str, bytes]]:
+    """What tells values apart."""
+    return [(name, values[name].tobytes()) for name in sorted(values)]
+
+
+def _text(key: Key) -> str:
+    """Shapes, and deciding values, for people.
+
+    >>> _text((("x", (1, 3)), ("n", b"\\x02\\x00")))
+    'x [1, 3], n = 0200'
+    """
+    parts = []
+    for name, what in key:
+        if isinstance(what, bytes):
+            parts.append(f"{name} = {what.hex()}")
+        else:
+            parts.append(f"{name} {list(what)}" if what is not None else name)
+    return ", ".join(parts)
+
+
+def _weight_bytes(model: Model) -> int:
+    """What the weights of a model take, in the main graph and in constant nodes."""
+    graph = model.proto.graph
+    tensors = list(graph.initializer)
+    tensors += [a.t for node in graph.node if node.op_type == "Constant" for a in node.attribute if a.HasField("t")]
+    sizes = {element_type: np.dtype(name).itemsize for element_type, name in PLAIN.items()}
+    return sum(prod(tensor.dims) * sizes.get(tensor.data_type, 1) for tensor in tensors)

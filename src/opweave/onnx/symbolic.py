@@ -1,0 +1,207 @@
+"""A model as it is, in a session of the engine whose dimensions are left open: it takes new shapes without compiling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from .. import memory
+from ..backends import ModelRunner
+from ..context import MLContext
+from ..errors import MLError, NotSupportedError, OperationError, ValidationError
+from ..graph import Desc
+from . import checks
+from .arguments import Argument
+from .messages import PLAIN, AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+from .model import KNOWN_OPSET, Model
+from .partition import used_names
+from .registry import CONVERTERS, key_of
+
+KNOWN_IR = 10
+"""Models in file formats up to this version need not be lowered for the engine."""
+
+SUSPICIOUS = frozenset({"LayerNormalization", "Loop", "SplitToSequence"})
+"""Operators with which a broken model ends the process, or never comes back. Whether one does is seen when it is traced."""
+
+_TYPES = {f"tensor({TensorProto.DataType.Name(element_type).lower()})" for element_type in (*PLAIN, TensorProto.STRING)}
+"""Tensors that the engine takes from NumPy, and gives to it."""
+
+
+class SymbolicModel:
+    """What runs calls of any shape; it has the methods of a `Plan` that a session calls.
+
+    Args:
+        model: the model.
+        context: where it runs.
+        inputs: what is declared of its inputs, with the sizes that the user has fixed.
+
+    Attributes:
+        outputs: the names of its outputs.
+        lock: of nothing that a run needs: several threads may run it at once.
+
+    Raises:
+        NotSupportedError: there can be no such session; the message says why.
+    """
+
+    booleans: Sequence[str] = ()
+
+    def __init__(self, model: Model, context: MLContext, inputs: Sequence[Argument]) -> None:
+        self.outputs = [output.name for output in model.proto.graph.output]
+        self.lock = Lock()
+        _check_custom(model)
+        try:
+            proto, constants = _with_open_dimensions(model, inputs)
+            runner = context.backend.compile_model(proto, constants, context.power_preference)
+        except MLError as error:
+            raise NotSupportedError(str(error)) from error
+        if runner is None:
+            raise NotSupportedError(f"{context.device.name} runs no models with dimensions that vary")
+        for name, type in runner.types.items():
+            parts = type.removeprefix("optional(").removeprefix("seq(").rstrip(")") + ")"
+            if parts not in _TYPES:
+                raise NotSupportedError(f"{name!r} is {type}, which NumPy does not have")
+        self._runner: ModelRunner = runner
+
+    def run(self, feed: Mapping[str, Any], names: Sequence[str], out: Mapping[str, np.ndarray]) -> list[Any]:
+        """Run on arrays that have been checked, and return the outputs `names`; those in `out` are written in place.
+
+        Raises:
+            OperationError: the engine failed.
+            ValidationError: an array of `out` has another shape than its output.
+        """
+        asked = list(dict.fromkeys([*names, *out])) if out or len(set(names)) < len(names) else list(names)
+        try:
+            found = self._runner.run(feed, asked, out)
+        except OperationError:
+            if out:
+                self._check_targets(feed, out)
+            raise
+        if len(asked) == len(names):
+            return found
+        by_name = dict(zip(asked, found, strict=True))
+        results: list[Any] = []
+        for position, name in enumerate(names):
+            value = by_name[name]
+            results.append(_copied(value) if name in names[:position] else value)
+        return results
+
+    def _check_targets(self, feed: Mapping[str, Any], out: Mapping[str, np.ndarray]) -> None:
+        """After a failure: whether the engine can compute the results, and only has no room for them."""
+        for (name, target), found in zip(out.items(), self._runner.run(feed, list(out), {}), strict=True):
+            if target.shape != found.shape:
+                raise ValidationError(f"out[{name!r}] must have shape {list(found.shape)}, got {list(target.shape)}")
+
+    def alone(self) -> Any:
+        """No executable: sizes are known only when it has run."""
+        return None
+
+    def slot(self, name: str) -> str:
+        """What the memory of a value is called."""
+        return name
+
+    def desc(self, name: str) -> Desc | None:
+        """Nothing is known of a value before it is computed."""
+        return None
+
+
+def _check_custom(model: Model) -> None:
+    for node in all_nodes(model.proto.graph.node):
+        converter = CONVERTERS.get(key_of(node))
+        if converter is not None and converter.is_custom:
+            raise NotSupportedError(f"{node.op_type} is an operation of the user's, which needs static shapes")
+
+
+def is_suspicious(model: Model) -> bool:
+    """Whether a model must be traced before the engine gets it as it is.
+
+    The engine computes at once what depends on constants alone, integer quotients among it, which can end the process; and it
+    makes room for shapes as long as inputs are declared to be.
+    """
+    graph = model.proto.graph
+    known = {tensor.name for tensor in graph.initializer} | {sparse.values.name for sparse in graph.sparse_initializer}
+    declared = {info.name: tuple(d.dim_value for d in info.type.tensor_type.shape.dim) for info in graph.input}
+    for node in graph.node:
+        checks.check_node(node, "", [declared.get(name) for name in node.input])
+        if all(name in known for name in node.input if name):
+            if node.op_type in ("Div", "Mod"):
+                return True
+            known.update(node.output)
+    return any(node.op_type in SUSPICIOUS for node in all_nodes(graph.node))
+
+
+def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Nodes, and those of their sub-graphs."""
+    for node in nodes:
+        yield node
+        for graph in _sub_graphs(node):
+            yield from all_nodes(graph.node)
+
+
+def _sub_graphs(node: NodeProto) -> Iterator[GraphProto]:
+    for attribute in node.attribute:
+        yield from [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs
+
+
+def _with_open_dimensions(model: Model, inputs: Sequence[Argument]) -> tuple[ModelProto, dict[str, np.ndarray]]:
+    """The model for the engine, without its weights, and the arrays of those that it uses."""
+    source = model.proto.graph
+    proto = ModelProto(ir_version=model.proto.ir_version, opset_import=model.proto.opset_import)
+    graph = proto.graph
+    graph.name = source.name or "model"
+    graph.node.extend(source.node)
+    graph.output.extend(source.output)
+    given = {argument.name: argument for argument in inputs}
+    for info in source.input:
+        if (argument := given.get(info.name)) is None:
+            continue  # an initializer that might be overridden: calls that do so have plans of their own
+        new = graph.input.add()
+        new.CopyFrom(info)
+        if argument.element_type and argument.dims is not None:
+            for dim, size in zip(new.type.tensor_type.shape.dim, argument.dims, strict=True):
+                dim.Clear()
+                if isinstance(size, int):
+                    dim.dim_value = size
+                elif size is not None:
+                    dim.dim_param = size
+    for node in graph.node:
+        _take_in(model, node)
+    used = {name for node in graph.node for name in used_names(node)} | {value.name for value in graph.output}
+    if proto.ir_version > KNOWN_IR or model.opsets.get("", 1) > KNOWN_OPSET:
+        from ..backends.onnxruntime.opsets import lower
+
+        lower(proto)
+    return proto, {name: array for name, array in model.weights if name in used and name not in given}
+
+
+def _take_in(model: Model, node: NodeProto) -> None:
+    """Put external data of attributes and sub-graphs where they belong: the engine looks for files in another folder."""
+    for attribute in node.attribute:
+        tensors = [attribute.t] if attribute.type == AttributeProto.TENSOR else attribute.tensors
+        for tensor in tensors:
+            _fill(model, tensor)
+    for graph in _sub_graphs(node):
+        for tensor in graph.initializer:
+            _fill(model, tensor)
+        for inner in graph.node:
+            _take_in(model, inner)
+
+
+def _fill(model: Model, tensor: TensorProto) -> None:
+    if tensor.data_location == TensorProto.EXTERNAL:
+        array = model.array(tensor)
+        del tensor.external_data[:]
+        tensor.ClearField("data_location")
+        tensor.raw_data = array.tobytes()
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_copied(item) for item in value]
+    if not isinstance(value, np.ndarray):
+        return value
+    fresh = np.empty_like(value)
+    memory.copy(fresh, value, "an output that is asked for twice")
+    return fresh
