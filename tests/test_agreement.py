@@ -28,7 +28,7 @@ REFERENCE = ow.ml.create_context(device="reference")
 OPS = Operations.listing()
 
 # Cases are few an op and data type, because there are many of both; the seeds are fixed so that a run can be repeated.
-few = settings(max_examples=25)
+few = settings(max_examples=15)
 
 
 def record(context: ow.MLContext, op: Op[..., Any], call: Call) -> tuple[ow.MLGraphBuilder, Any, dict[str, np.ndarray]]:

@@ -71,6 +71,15 @@ except ow.MissingExtraError as error:
     assert python(code) == "[0.0, 1.0]\nthe demo needs PIL: pip install 'opweave[demo]'\n"
 
 
+def test_only_the_tests_of_pytorch_import_it() -> None:
+    """In a process where Mesa has loaded its LLVM, importing Triton, which PyTorch does, ends the process."""
+    tests = Path(__file__).parent
+    files = {path.relative_to(tests) for path in tests.rglob("*.py")}
+    pattern = re.compile(r"""^\s*(import|from) torch\b|importorskip\(["']torch\b""", re.MULTILINE)
+    found = {path.parts[0] for path in files if pattern.search((tests / path).read_text())}
+    assert found <= {"pytorch", "libraries"}  # `make test` collects neither
+
+
 def imports(file: Path) -> set[str]:
     """The modules of the package that a file imports when it runs, also inside of functions: "op", "ops", "memory", …"""
     tree = ast.parse(file.read_text())
