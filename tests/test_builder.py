@@ -115,10 +115,9 @@ def test_bad_constant_tensors(context: ow.MLContext, builder: ow.MLGraphBuilder)
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("", "name must not be empty"), (3, "name must be a string, got 3"), ("x", "there is an input named 'x' already")],
+    [("", "name must not be empty"), (3, "name must be a string, got 3")],
 )
 def test_bad_input_names(builder: ow.MLGraphBuilder, name: Any, message: str) -> None:
-    builder.input("x", "float32", [1])
     with pytest.raises(ow.ValidationError, match=message):
         builder.input(name, "float32", [1])
 
@@ -131,8 +130,8 @@ def test_bad_outputs(context: ow.MLContext, builder: ow.MLGraphBuilder) -> None:
     for outputs, message in [
         ({}, "outputs must not be empty"),
         ([y], "outputs must map names to operands"),
-        ({"": y}, "output names must be non-empty strings, got ''"),
-        ({3: y}, "output names must be non-empty strings, got 3"),
+        ({"": y}, "output names must not be empty"),
+        ({3: y}, "output names must be strings, got 3"),
         ({"y": None}, "output 'y' must be an operand, got None"),
         ({"y": foreign.add(z, z)}, "output 'y' is an operand of another builder"),
         ({"y": x}, "output 'y' is no result of an operation: <MLOperand float32.1., input 'x'>"),

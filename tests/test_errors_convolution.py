@@ -79,7 +79,7 @@ ROWS: list[tuple[str, dict[str, Any], str]] = [
     (
         "resample2d",
         {"scales": [1.0, 1e300]},
-        "scales must give sizes of at least 1, got [1.0, 1e+300] for float32[1, 4, 8, 10]",
+        "scales must be within the range of float32, got [1.0, 1e+300]",
     ),
     ("resample2d", {"sizes": [4]}, "sizes must be 2 positive integers, got [4]"),
     ("resample2d", {"sizes": [4, 0]}, "sizes must be 2 positive integers, got [4, 0]"),

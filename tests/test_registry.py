@@ -270,6 +270,54 @@ def _() -> None:
     assert new_builder().constant("uint32", 3_000_000_000).value == 3_000_000_000
 
 
+@demonstrates("change", "MLGraphBuilder: conversions")
+def _() -> None:
+    builder = ow.MLGraphBuilder(CONTEXTS["cpu"])
+    x = builder.input("x", "float32", [2.0, np.float32(3)])  # type: ignore[list-item]
+    assert x.shape == builder.reshape(x, (2.0, np.float64(3))).shape == (2, 3)  # type: ignore[arg-type]
+    for size in (2.5, True, "2", float("nan"), float("inf"), None, 2j):
+        with pytest.raises(ow.ValidationError, match="must be a sequence of integers, got"):
+            builder.input("y", "float32", [size])  # type: ignore[list-item]
+        with pytest.raises(ow.ValidationError, match=r"new_shape\[0\] must be an integer, got"):
+            builder.reshape(x, [size])  # type: ignore[list-item]
+    for shape in ("6", {}, {2: 3}, 6):
+        with pytest.raises(ow.ValidationError, match="must be a sequence of integers, got"):
+            builder.input("y", "float32", shape)  # type: ignore[arg-type]
+        with pytest.raises(ow.ValidationError, match="new_shape must be a sequence, got"):
+            builder.reshape(x, shape)  # type: ignore[arg-type]
+
+
+@demonstrates("change", "MLGraphBuilder.conv_transpose2d: groups")
+def _() -> None:
+    builder = ow.MLGraphBuilder(CONTEXTS["cpu"])
+    x, w = builder.input("x", "float32", [1, 3, 4, 4]), builder.input("w", "float32", [3, 1, 2, 2])
+    with pytest.raises(ow.ValidationError, match="groups"):
+        builder.conv_transpose2d(x, w, groups=2)
+
+
+@demonstrates("change", "MLGraphBuilder.max_pool2d: output sizes")
+def _() -> None:
+    builder = ow.MLGraphBuilder(CONTEXTS["cpu"])
+    x = builder.input("x", "float32", [1, 1, 4, 4])
+    pool = builder.max_pool2d(x, window_dimensions=[3, 3], padding=[1, 0, 1, 0], strides=[2, 2], output_sizes=[2, 2])
+    assert pool.shape == (1, 1, 2, 2)
+    with pytest.raises(ow.ValidationError, match="output_sizes must be"):
+        builder.max_pool2d(x, window_dimensions=[3, 3], strides=[2, 2], output_sizes=[1, 2**20])
+
+
+@demonstrates("change", "MLGraphBuilder.*2d: padded sizes")
+def _() -> None:
+    builder = ow.MLGraphBuilder(CONTEXTS["cpu"])
+    x, w = builder.input("x", "float32", [1, 1, 4, 4]), builder.input("w", "float32", [1, 1, 2, 2])
+    for call in (
+        lambda: builder.conv2d(x, w, padding=[2**31, 0, 0, 0], strides=[2**31, 1]),
+        lambda: builder.max_pool2d(x, padding=[2**31, 0, 0, 0], strides=[2**31, 1]),
+        lambda: builder.conv_transpose2d(x, w, padding=[2**31, 2**31, 0, 0], strides=[2**31, 1]),
+    ):
+        with pytest.raises(ow.ValidationError, match="padded dimensions must be at most 2147483647, got"):
+            call()
+
+
 @demonstrates("change", "MLGraphBuilder.clamp: bounds left out")
 def _() -> None:
     builder = new_builder()

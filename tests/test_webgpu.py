@@ -655,3 +655,23 @@ def test_compiled_kernels_are_kept_by_bytes_and_go_with_the_last_context(monkeyp
     assert not engine._pipelines
     assert engine._pipeline_bytes == 0
     assert not engine._staging
+
+
+def test_exportable_tensors_are_for_the_device_of_their_context() -> None:
+    adapter()
+    context = gpu_context()
+    device = context.backend.memory.device  # type: ignore[union-attr]
+    tensor = context.create_exportable_tensor("float32", [2], device, readable=True)
+    with context.export_to_gpu(tensor) as buffer:
+        assert isinstance(buffer, wgpu.GPUBuffer)
+    assert context.read_tensor(tensor).tolist() == [0, 0]
+    twin = asyncio.run(context.create_exportable_tensor_async("float32", [3], device, writable=True))
+    assert (twin.shape, twin.readable, twin.writable) == ((3,), False, True)
+    with pytest.raises(ow.ValidationError, match=r"gpu_device must be a wgpu.GPUDevice, got str"):
+        context.create_exportable_tensor("float32", [2], "gpu")
+    with pytest.raises(ow.NotSupportedError, match="the context is on cpu, and its tensors cannot be exported"):
+        ow.ml.create_context().create_exportable_tensor("float32", [2], device)
+    other = ow.ml.create_context(device=context.device.name)
+    with pytest.raises(ow.NotSupportedError, match="cannot be exported to another device"):
+        other.create_exportable_tensor("float32", [2], device)
+    other.destroy()

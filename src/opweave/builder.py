@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, overload
+from typing import Any, Literal, NoReturn, overload
 
 import numpy as np
 
@@ -12,8 +12,9 @@ from .arrays import as_array, describe, fit, lasting
 from .context import MLContext, in_thread
 from .dtypes import DataType
 from .errors import InvalidStateError, ValidationError, require
-from .graph import Desc, Graph, MLOperand, Operand
-from .operation import Limits, Number, Op
+from .graph import Desc, Graph, MLOperand, Operand, check_desc
+from .names import shown
+from .operation import Limits, Number, Op, converted_desc
 from .ops import Operations
 from .runtime.executable import MLGraph
 from .tensor import MLTensor
@@ -45,6 +46,11 @@ class MLGraphBuilder(Operations):
         self.max_byte_length = context.backend.max_byte_length
         self._built = False
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a builder belongs to its context and cannot be copied or pickled; pickle the function that builds the graph"
+        )
+
     def check_open(self) -> None:
         """Raise `InvalidStateError` once `build` has been called, or the context is lost."""
         if self._built:
@@ -65,7 +71,7 @@ class MLGraphBuilder(Operations):
         if isinstance(value, (int, float)):
             if dtypes.INFO[data_type].kind != "f":
                 exact = dtypes.cast_number(value, data_type) == value
-                require(exact, f"{value!r} is not a value of {data_type}")
+                require(exact, f"{shown(value)} is not a value of {data_type}")
             return self.constant(data_type, value)
         if isinstance(value, Sequence):
             value = np.array(value, data_type)
@@ -75,20 +81,20 @@ class MLGraphBuilder(Operations):
         """Declare an input of the graph (https://www.w3.org/TR/webnn/#api-mlgraphbuilder-input).
 
         Args:
-            name: how `dispatch` and `compute` will call it; not empty, and not used before.
+            name: how `dispatch` and `compute` will call it; not empty. Two inputs of one name must not reach one graph.
             data_type: one of the eight data types of WebNN.
             shape: dimensions, each in [1, 2**31 - 1]; `[]` for a scalar.
 
         Raises:
             InvalidStateError: the graph is built, or the context lost.
-            ValidationError: an empty or duplicate name, an invalid data type or shape.
+            ValidationError: an empty name, an invalid data type or shape.
         """
-        self.check_open()
-        require(isinstance(name, str), f"input: name must be a string, got {name!r}")
-        require(name != "", "input: name must not be empty")
-        require(name not in self.inputs, f"input: there is an input named {name!r} already")
+        require(isinstance(name, str), f"input: name must be a string, got {shown(name)}")
         try:
-            desc = self.context.check_desc(data_type, shape)
+            desc = converted_desc(data_type, shape)
+            self.check_open()  # after the conversions, as in Web IDL
+            require(name != "", "name must not be empty")
+            check_desc(desc, self.max_byte_length)
         except ValidationError as error:
             raise ValidationError(f"input {name!r}: {error}") from None
         operand = self.inputs[name] = Operand(self, desc, name=name)
@@ -117,24 +123,28 @@ class MLGraphBuilder(Operations):
             InvalidStateError: the graph is built, or the context lost.
             ValidationError: data that do not fit, a tensor that is destroyed, not constant or of another context.
         """
-        self.check_open()
         try:
             match args:
                 case (MLTensor() as tensor,):
+                    self.check_open()
                     require(tensor.constant, f"the tensor {tensor.desc} was not made by create_constant_tensor")
                     return Operand(self, tensor.desc, value=self.context._own(tensor, "tensor"))
                 case (str() as data_type, shape, buffer) if not isinstance(shape, (str, int)):
-                    desc = self.context.check_desc(data_type, shape)
-                    return Operand(self, desc, value=lasting(fit(as_array(buffer, "buffer"), "buffer", desc)))
+                    desc, array = converted_desc(data_type, shape), as_array(buffer, "buffer")
+                    self.check_open()  # after the conversions, as in Web IDL
+                    check_desc(desc, self.max_byte_length)
+                    return Operand(self, desc, value=lasting(fit(array, "buffer", desc)))
                 case (str() as data_type, (int() | float() | np.number()) as number) if not isinstance(number, bool):
                     checked = dtypes.check(data_type)
+                    self.check_open()
                     plain = number.item() if isinstance(number, np.number) else number
                     value = dtypes.cast_number(plain, checked)
                     return Operand(self, Desc(checked, ()), value=np.array(value, checked))
                 case (array,) if not isinstance(array, (str, bytes, bytearray, int, float)):
                     found = as_array(array, "array")
                     desc = describe(found, "array")
-                    return Operand(self, self.context.check_desc(desc.data_type, desc.shape), value=lasting(found))
+                    self.check_open()
+                    return Operand(self, check_desc(desc, self.max_byte_length), value=lasting(found))
             raise ValidationError(
                 "takes (data_type, shape, buffer), (data_type, number), (tensor) or (array), "
                 f"got ({', '.join(type(arg).__name__ for arg in args)})"
@@ -156,21 +166,24 @@ class MLGraphBuilder(Operations):
 
         Raises:
             InvalidStateError: the graph is built already, or the context lost.
-            ValidationError: no outputs, an empty name, an operand of another builder, an input or a constant.
+            ValidationError: no outputs, an empty name, an operand of another builder, an input or a constant; or two
+                inputs of one name.
             NotSupportedError: an operation that nothing here can run, or the device cannot with `fallback="error"`.
             OperationError: the engine refuses the graph.
         """
-        self.check_open()
-        require(fallback in ("auto", "error"), f"build: fallback must be 'auto' or 'error', got {fallback!r}")
-        require(isinstance(outputs, Mapping), f"build: outputs must map names to operands, got {outputs!r}")
+        require(fallback in ("auto", "error"), f"build: fallback must be 'auto' or 'error', got {shown(fallback)}")
+        require(isinstance(outputs, Mapping), f"build: outputs must map names to operands, got {shown(outputs)}")
+        for name, operand in outputs.items():
+            require(isinstance(name, str), f"build: output names must be strings, got {shown(name)}")
+            require(isinstance(operand, Operand), f"build: output {name!r} must be an operand, got {shown(operand)}")
+        self.check_open()  # after the conversions, as in Web IDL
         require(len(outputs) > 0, "build: outputs must not be empty")
         for name, operand in outputs.items():
+            require(name != "", "build: output names must not be empty")
             require(
-                isinstance(name, str) and name != "", f"build: output names must be non-empty strings, got {name!r}"
+                operand.builder is self, f"build: output {name!r} is an operand of another builder: {shown(operand)}"
             )
-            require(isinstance(operand, Operand), f"build: output {name!r} must be an operand, got {operand!r}")
-            require(operand.builder is self, f"build: output {name!r} is an operand of another builder: {operand!r}")
-            require(operand.node is not None, f"build: output {name!r} is no result of an operation: {operand!r}")
+            require(operand.node is not None, f"build: output {name!r} is no result of an operation: {shown(operand)}")
         graph = Graph.reaching(outputs)
         self._built = True
         context = self.context

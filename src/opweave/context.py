@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import RLock
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, get_args
 from weakref import WeakSet
 
 import numpy as np
@@ -16,14 +15,13 @@ from . import backends, dtypes, memory as host
 from .arrays import as_array, describe, fit
 from .backends import Backend, Device, PowerPreference
 from .dtypes import ANY, DataType
-from .errors import InvalidStateError, NotSupportedError, ValidationError, require
+from .errors import InvalidStateError, NotSupportedError, ValidationError, import_extra, require
 from .graph import MAX_RANK, Desc, check_desc
 from .kernels import Arena
-from .names import camel_case
-from .operation import Op
+from .names import camel_case, shown
+from .operation import Op, converted_desc
 from .runtime import adopted
 from .runtime.executable import MLGraph
-from .shapes import check_length
 from .tensor import DeviceTensor, MLTensor
 
 if TYPE_CHECKING:
@@ -83,13 +81,14 @@ class ML:
         """
         require(
             power_preference in get_args(PowerPreference),
-            f"power_preference must be one of {', '.join(map(repr, get_args(PowerPreference)))}, got {power_preference!r}",
+            f"power_preference must be one of {', '.join(map(repr, get_args(PowerPreference)))}, "
+            f"got {shown(power_preference)}",
         )
-        require(isinstance(accelerated, bool), f"accelerated must be True or False, got {accelerated!r}")
-        require(device is None or isinstance(device, str), f"device must be a name, got {device!r}")
-        require(isinstance(deferred, bool), f"deferred must be True or False, got {deferred!r}")
+        require(isinstance(accelerated, bool), f"accelerated must be True or False, got {shown(accelerated)}")
+        require(device is None or isinstance(device, str), f"device must be a name, got {shown(device)}")
+        require(isinstance(deferred, bool), f"deferred must be True or False, got {shown(deferred)}")
         if gpu_device is not None:
-            require(device is None, f"device must not be given with gpu_device, got {device!r}")
+            require(device is None, f"device must not be given with gpu_device, got {shown(device)}")
             backend, found = backends.of_gpu_device(gpu_device)
         else:
             if device is None:
@@ -211,6 +210,12 @@ class MLContext:
                     self._lost.set_result(self._lost_info)
             return self._lost
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a context belongs to its process and its device and cannot be copied or pickled; pickle the name of the device, "
+            f"{self._device.name!r}, and call opweave.ml.create_context(device=...)"
+        )
+
     def check_alive(self) -> None:
         """Raise `InvalidStateError` once the context is lost."""
         if self._lost_info is not None:
@@ -257,7 +262,7 @@ class MLContext:
         self.check_alive()
         desc = self.check_desc(data_type, shape)
         for name, flag in {"readable": readable, "writable": writable}.items():
-            require(isinstance(flag, bool), f"{name} must be True or False, got {flag!r}")
+            require(isinstance(flag, bool), f"{name} must be True or False, got {shown(flag)}")
         if memory is None:
             array = host.allocate(desc) if self._memory is None else self._memory.allocate(desc)
             return self._adopt(desc, array, readable=readable, writable=writable)
@@ -281,6 +286,57 @@ class MLContext:
         """`create_tensor`, to await."""
         return await in_thread(
             self.create_tensor, data_type, shape, readable=readable, writable=writable, memory=memory
+        )
+
+    def create_exportable_tensor(
+        self,
+        data_type: DataType,
+        shape: Sequence[int],
+        gpu_device: Any,
+        *,
+        readable: bool = False,
+        writable: bool = False,
+    ) -> MLTensor:
+        """Create a tensor of zeros that `export_to_gpu` can lend to `gpu_device`; on a WebGPU device, all tensors are such.
+
+        Args:
+            data_type: one of the eight data types of WebNN.
+            shape: dimensions, each in [1, 2**31 - 1]; `[]` for a scalar.
+            gpu_device: the `wgpu.GPUDevice` of the context: that of `ml.create_context(gpu_device=device)`.
+            readable: whether its contents may be read.
+            writable: whether its contents may be written.
+
+        Raises:
+            InvalidStateError: the context is lost.
+            ValidationError: `gpu_device` is no `wgpu.GPUDevice`; no such data type, invalid dimensions, too many bytes.
+            NotSupportedError: the context is on another device.
+            OperationError: there is not so much memory.
+        """
+        wgpu = import_extra("wgpu", "webgpu", "exporting tensors to a GPU")
+        require(
+            isinstance(gpu_device, wgpu.GPUDevice),
+            f"create_exportable_tensor: gpu_device must be a wgpu.GPUDevice, got {type(gpu_device).__name__}",
+        )
+        self.check_alive()
+        if self._memory is None or self._memory.device is not gpu_device:
+            raise NotSupportedError(
+                f"create_exportable_tensor: the context is on {self._device.name}, and its tensors cannot be exported to "
+                "another device; opweave.ml.create_context(gpu_device=device) makes a context on that one"
+            )
+        return self.create_tensor(data_type, shape, readable=readable, writable=writable)
+
+    async def create_exportable_tensor_async(
+        self,
+        data_type: DataType,
+        shape: Sequence[int],
+        gpu_device: Any,
+        *,
+        readable: bool = False,
+        writable: bool = False,
+    ) -> MLTensor:
+        """`create_exportable_tensor`, to await."""
+        return await in_thread(
+            self.create_exportable_tensor, data_type, shape, gpu_device, readable=readable, writable=writable
         )
 
     def create_constant_tensor(self, data_type: DataType, shape: Sequence[int], input_data: Any) -> MLTensor:
@@ -410,7 +466,7 @@ class MLContext:
         if out is None:
             target = host.empty(tensor.desc)
         else:
-            require(not isinstance(out, np.generic), f"out must be an array, got the scalar {out!r}")
+            require(not isinstance(out, np.generic), f"out must be an array, got the scalar {shown(out)}")
             whole = as_array(out, "out")
             require(bool(whole.flags.c_contiguous), "out must be C-contiguous")
             target = fit(whole, "out", tensor.desc)
@@ -603,18 +659,7 @@ class MLContext:
 
     def check_desc(self, data_type: object, shape: object) -> Desc:
         """A descriptor that is valid in this context, or `ValidationError`."""
-        checked = dtypes.check(data_type)
-        check_length(shape, "shape")
-        try:
-            if isinstance(shape, (str, bytes)):
-                raise TypeError
-            sizes = tuple(cast("Sequence[int]", shape))
-            if any(isinstance(size, bool) for size in sizes):
-                raise TypeError
-            desc = Desc(checked, tuple(map(operator.index, sizes)))
-        except TypeError:
-            raise ValidationError(f"shape must be a sequence of integers, got {shape!r}") from None
-        return check_desc(desc, self._backend.max_byte_length)
+        return check_desc(converted_desc(data_type, shape), self._backend.max_byte_length)
 
     def _adopt(
         self,

@@ -31,6 +31,7 @@ from .graph import Builder, Desc, Operand, check_desc, title
 from .kernels import Kernel
 from .kernels.expression import flat, key_of, program_of
 from .kernels.host import HostKernel
+from .names import shown
 from .operation import Converter, Limits, Op, call_with
 from .ops import Operations
 from .passes.legalise import Recorder
@@ -143,9 +144,9 @@ class CustomOp(Op[..., Any], Generic[Made]):
             NotSupportedError: no back end here runs kernels for that device.
         """
         devices = get_args(DeviceName)
-        require(device in devices, f"{self.name}: kernels are for {', '.join(map(repr, devices))}, got {device!r}")
+        require(device in devices, f"{self.name}: kernels are for {', '.join(map(repr, devices))}, got {shown(device)}")
         if device == "cuda":
-            raise NotSupportedError(f"{self.name}: no back end here runs kernels for {device!r}")
+            raise NotSupportedError(f"{self.name}: no back end here runs kernels for {shown(device)}")
         if not args:
             return lambda function: self._add_kernel(device, function, options)
         self._add_kernel(device, *args, options)
@@ -195,7 +196,7 @@ class CustomOp(Op[..., Any], Generic[Made]):
 
     def _check_form(self, function: Callable[..., Any], leading: int) -> None:
         """Require that a decomposition or an expression takes nothing but what the operation has, after `leading` ones."""
-        require(callable(function), f"{self.name}: expected a function, got {function!r}")
+        require(callable(function), f"{self.name}: expected a function, got {shown(function)}")
         known = (*self.operands, *self.attributes)
         unknown = [name for name in list(inspect.signature(function).parameters)[leading:] if name not in known]
         require(not unknown, f"{self.name}: the function takes {unknown}; the operation has {list(known)}")
@@ -205,13 +206,15 @@ class CustomOp(Op[..., Any], Generic[Made]):
         for name, limit in limits.items():
             known = name in self.operands or name.startswith("output")
             require(known, f"{self.name}: limits are for the operands {list(self.operands)}, got {name!r}")
-            require(isinstance(limit, Limits), f"{self.name}: {name} must be opweave.Limits, got {limit!r}")
+            require(isinstance(limit, Limits), f"{self.name}: {name} must be opweave.Limits, got {shown(limit)}")
             for what, value, rest in (
                 ("data_types", limit.data_types, "a tuple of data types"),
                 ("ranks", limit.ranks, "the smallest and the largest rank"),
             ):
                 fits = value in self.operands if isinstance(value, str) else isinstance(value, tuple)
-                require(fits, f"{self.name}: {what} of {name} must be {rest}, or the name of an operand, got {value!r}")
+                require(
+                    fits, f"{self.name}: {what} of {name} must be {rest}, or the name of an operand, got {shown(value)}"
+                )
 
     def _is_operand(self, parameter: inspect.Parameter) -> bool:
         if self._annotated and parameter.annotation:
@@ -549,7 +552,7 @@ def composite(function: Callable[..., Made]) -> CustomOp[Made]:
         for item in results:
             require(
                 isinstance(item, Operand) and item.builder is scratch,
-                f"a composite must return operands that it built, got {item!r}",
+                f"a composite must return operands that it built, got {shown(item)}",
             )
         descs = tuple(item.desc for item in results)
         return descs if len(descs) > 1 else descs[0]
@@ -631,12 +634,12 @@ def _declare(function: Callable[..., Any], limits: Mapping[str, Limits]) -> Cust
             raise
         require(result != (), "the shape rule must return a Desc, or a tuple of them, got ()")
         for desc in result if isinstance(result, tuple) else (result,):
-            require(isinstance(desc, Desc), f"the shape rule must return a Desc, or a tuple of them, got {desc!r}")
+            require(isinstance(desc, Desc), f"the shape rule must return a Desc, or a tuple of them, got {shown(desc)}")
             require(
                 desc.data_type in ANY
                 and isinstance(desc.shape, tuple)
                 and all(isinstance(size, (int, np.integer)) for size in desc.shape),
-                f"the shape rule must return a data type of WebNN and a tuple of integers, got {desc!r}",
+                f"the shape rule must return a data type of WebNN and a tuple of integers, got {shown(desc)}",
             )
         return result
 
@@ -650,7 +653,7 @@ def _declare(function: Callable[..., Any], limits: Mapping[str, Limits]) -> Cust
 
 def _check_function(function: Any) -> None:
     is_function = inspect.isfunction(function) or inspect.ismethod(function)
-    require(is_function, f"an operation is declared by a function with a name, got {function!r}")
+    require(is_function, f"an operation is declared by a function with a name, got {shown(function)}")
 
 
 def _public(signature: inspect.Signature) -> inspect.Signature:
@@ -709,7 +712,7 @@ def _plain(kind: str) -> Converter:
             plain = float(plain)
         wanted = {"int": int, "float": float, "bool": bool, "str": str}[kind]
         if not isinstance(plain, wanted) or (kind == "int" and isinstance(plain, bool)):
-            raise ValidationError(f"{name} must be of type {kind}, got {value!r}")
+            raise ValidationError(f"{name} must be of type {kind}, got {shown(value)}")
         return plain
 
     return convert

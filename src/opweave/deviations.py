@@ -89,6 +89,32 @@ CHANGES = [
         "A mistake in the text, which its own emulation contradicts.",
     ),
     Deviation(
+        ("MLGraphBuilder: conversions",),
+        "change",
+        "Where integers are wanted, 2.5, True and '2' are errors; Web IDL makes 2, 1 and 2 of them. 2.0 is taken, also one of "
+        "NumPy. Sequences are anything but strings and mappings.",
+        "These are mistakes wherever they occur; Python has integers.",
+    ),
+    Deviation(
+        ("MLGraphBuilder.conv_transpose2d: groups",),
+        "change",
+        "`groups` of `conv_transpose2d` must divide the input channels; the text does not ask for it.",
+        "What a group would consist of is not said, and no engine computes it.",
+    ),
+    Deviation(
+        ("MLGraphBuilder.max_pool2d: output sizes",),
+        "change",
+        "`output_sizes` of pools go together with `padding`, and are the sizes that either rounding gives; the text sets the "
+        "padding to 0 then, and wants `output_sizes` smaller than `strides`.",
+        "Mistakes in the text: the Web Platform Tests, and browsers, use both options together.",
+    ),
+    Deviation(
+        ("MLGraphBuilder.*2d: padded sizes",),
+        "change",
+        "Padded dimensions of convolutions and pools are at most 2³¹ - 1, as all dimensions are.",
+        "The text limits operands only, but engines make an operand of them.",
+    ),
+    Deviation(
         ("MLGraphBuilder.is_nan(a): limits", "MLGraphBuilder.is_infinite(a): limits"),
         "change",
         "`is_nan` and `is_infinite` take float32 and float16 only; the table of their limits says any data type.",
@@ -140,10 +166,10 @@ ADDITIONS = [
         "No copy between NumPy, PyTorch and a graph.",
     ),
     Deviation(
-        ("MLContext.export_to_gpu", "MLTensor.gpu_buffer"),
+        ("MLContext.create_exportable_tensor", "MLContext.export_to_gpu", "MLTensor.gpu_buffer"),
         "addition",
-        "`with context.export_to_gpu(tensor) as buffer` lends a tensor to the user's own shaders, as `exportToGPU` of later "
-        "drafts does; `tensor.gpu_buffer` is its buffer.",
+        "`create_exportable_tensor` makes a tensor for a `GPUDevice`, and `with context.export_to_gpu(tensor) as buffer` "
+        "lends it to the user's own shaders, as those of later drafts do; `tensor.gpu_buffer` is its buffer.",
         "Tensors of a WebGPU device are its buffers; `tensor_from(buffer, data_type, shape)` is the way back.",
     ),
     Deviation(

@@ -9,6 +9,7 @@ from inspect import signature
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from .errors import ValidationError
+from .names import shown
 
 DataType = Literal["float32", "float16", "int32", "uint32", "int64", "uint64", "int8", "uint8"]
 
@@ -85,7 +86,7 @@ def of_array(dtype: Any) -> DataType:
 def check(data_type: object) -> DataType:
     """`data_type` itself if it is one of the specification's, else `ValidationError`."""
     if not isinstance(data_type, str) or data_type not in INFO:
-        raise ValidationError(f"data type must be one of {', '.join(ANY)}, got {data_type!r}")
+        raise ValidationError(f"data type must be one of {', '.join(ANY)}, got {shown(data_type)}")
     return data_type
 
 

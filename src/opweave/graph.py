@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from . import dtypes
 from .dtypes import DataType
 from .errors import ValidationError, require
+from .names import shown
 
 if TYPE_CHECKING:
     from .operation import Limits, Op
@@ -67,13 +68,16 @@ class Desc:
 
 def check_desc(desc: Desc, max_byte_length: int, what: str = "shape") -> Desc:
     """`desc` if its dimensions are valid, else `ValidationError` (https://www.w3.org/TR/webnn/#mloperanddescriptor-check-dimensions)."""
-    shape = list(desc.shape)
+    shape = shown(list(desc.shape))
     require(desc.rank <= MAX_RANK, f"{what} must have at most {MAX_RANK} dimensions, got {desc.rank}: {shape}")
-    for size in shape:
+    for size in desc.shape:
         require(0 < size <= MAX_DIMENSION, f"{what} must have dimensions in [1, {MAX_DIMENSION}], got {shape}")
     count, size = desc.element_count, desc.byte_length
     require(count <= MAX_DIMENSION, f"{what} must have at most {MAX_DIMENSION} elements, got {shape}: {count}")
-    require(size <= max_byte_length, f"{what} must take at most {max_byte_length} bytes, got {desc}: {size}")
+    require(
+        size <= max_byte_length,
+        f"{what} must take at most {max_byte_length} bytes, got {desc.data_type}{shape}: {size}",
+    )
     return desc
 
 
@@ -290,6 +294,12 @@ class MLOperand(Operators):
             origin = self._node.title
         return f"<MLOperand {self._desc}, {origin}>"
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "an operand belongs to its builder and cannot be copied or pickled; pickle the function that builds the graph, "
+            "or write the graph with opweave.onnx.save"
+        )
+
     def _apply(self, name: str, *args: Any, **kwargs: Any) -> Any:
         return getattr(self._builder, name)(*args, **kwargs)
 
@@ -332,7 +342,7 @@ def _picked(item: Any, axis: int, size: int) -> range:
     except TypeError:
         position = None
     if position is None:
-        raise ValidationError(f"an operand is indexed with integers, slices, None and '...', got {item!r}")
+        raise ValidationError(f"an operand is indexed with integers, slices, None and '...', got {shown(item)}")
     require(-size <= position < size, f"index {position} is out of range for axis {axis} with {size} elements")
     return range(position % size, position % size + 1)
 
@@ -404,14 +414,21 @@ class Graph:
 
     @classmethod
     def reaching(cls, outputs: Mapping[str, Operand]) -> Graph:
-        """The graph of everything that `outputs` depend on."""
+        """The graph of everything that `outputs` depend on.
+
+        Raises:
+            ValidationError: two inputs have the same name.
+        """
         nodes: dict[Node, None] = {}
         inputs: dict[str, Operand] = {}
         pending = list(outputs.values())
         while pending:
             operand = pending.pop()
             if operand.is_input:
-                inputs[operand.name] = operand
+                first = inputs.setdefault(operand.name, operand)
+                require(
+                    first is operand, f"build: two inputs are named {operand.name!r}: {first.desc} and {operand.desc}"
+                )
             elif operand.node is not None and operand.node not in nodes:
                 nodes[operand.node] = None
                 pending.extend(operand.node.operands)

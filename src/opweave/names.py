@@ -1,8 +1,12 @@
-"""Words: camelCase of the specification <-> snake_case of Python, the only renaming in the project; and plurals."""
+"""Words: camelCase of the specification <-> snake_case of Python, the only renaming in the project; plurals, and values in
+messages.
+"""
 
 from __future__ import annotations
 
 import re
+import reprlib
+from typing import Any
 
 # A capital starts a new word after a lower-case letter or a digit; "NaN" is one word.
 _WORD_START = re.compile(r"(?<=[a-z0-9])(?=NaN|(?!N$)[A-Z])")
@@ -26,6 +30,47 @@ def camel_case(name: str) -> str:
     """
     first, *rest = name.split("_")
     return first + "".join(_CAPITALISED.get(word, word.capitalize()) for word in rest)
+
+
+class _Bounded(reprlib.Repr):
+    """`repr` that ends soon, whatever it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxstring, self.maxother = 4, 200, 400
+        self.maxlist = self.maxtuple = self.maxdict = self.maxset = self.maxfrozenset = self.maxdeque = 16
+
+    def repr_int(self, x: int, level: int) -> str:
+        # Python refuses to write integers of more than some 4,300 digits.
+        return repr(x) if x.bit_length() <= 512 else f"an integer of {x.bit_length():,} bits"
+
+
+_bounded = _Bounded()
+
+LONGEST_MESSAGE = 4000
+"""Characters of a message; the middle of longer ones is left out."""
+
+
+def shown(value: Any) -> str:
+    """Any value, for messages: its `repr`, cut where it is long, and never an error instead.
+
+    >>> shown([1, 2]), shown("x"), shown(10**5000)
+    ('[1, 2]', "'x'", 'an integer of 16,610 bits')
+    >>> shown(range(10**9)), shown(list(range(10**5)))
+    ('range(0, 1000000000)', '[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, ...]')
+    """
+    try:
+        return _bounded.repr(value)
+    except Exception:  # a class that is broken on purpose, or by being half made
+        return f"<{type(value).__name__}>"
+
+
+def shortened(message: str) -> str:
+    """A message, without its middle if it is very long."""
+    if len(message) <= LONGEST_MESSAGE:
+        return message
+    half = LONGEST_MESSAGE // 2
+    return f"{message[:half]} … {message[-half:]}"
 
 
 def counted(number: int, word: str) -> str:

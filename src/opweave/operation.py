@@ -47,7 +47,8 @@ from . import dtypes
 from .dtypes import ANY, DataType
 from .errors import ValidationError
 from .graph import MAX_RANK, Builder, Desc, Operand, check_desc, title
-from .shapes import check_length
+from .names import shortened, shown
+from .shapes import taken
 
 P = ParamSpec("P")
 R = TypeVar("R", bound="Operand | tuple[Operand, ...]")
@@ -218,10 +219,10 @@ class Op(Generic[P, R]):
         """Validate the arguments, add a node to the builder, and return its result."""
         label = kwargs.get("label", "")
         if not isinstance(label, str):
-            raise ValidationError(f"{self.name}: label must be a string, got {label!r}")
+            raise ValidationError(f"{self.name}: label must be a string, got {shown(label)}")
         try:
-            builder.check_open()
             inputs, attributes = self._convert(builder, args, kwargs)
+            builder.check_open()  # after the conversions, as in Web IDL: wrong types are a TypeError in any case
             self._check_limits(builder, inputs)
             for name, like in self._casts.items():
                 if attributes[name] is not None:
@@ -233,8 +234,9 @@ class Op(Generic[P, R]):
             descs = (result,) if isinstance(result, Desc) else tuple(result)
             for desc in descs:
                 check_desc(desc, builder.max_byte_length, "the result")
+            self._check_results(builder, descs)
         except ValidationError as error:
-            raise ValidationError(f"{title(self.name, label)}: {error}") from None
+            raise ValidationError(shortened(f"{title(self.name, label)}: {error}")) from None
         outputs = builder.add_node(self, inputs, attributes, label, descs)
         return outputs[0] if isinstance(result, Desc) else outputs
 
@@ -264,7 +266,7 @@ class Op(Generic[P, R]):
             number_type = types.get(name) or self._number_type(name, types)
             if name in self.sequences:
                 if isinstance(value, (str, Operand)) or not isinstance(value, Sequence):
-                    raise ValidationError(f"{name} must be a sequence of operands, got {value!r}")
+                    raise ValidationError(f"{name} must be a sequence of operands, got {shown(value)}")
                 inputs[name] = tuple(
                     _operand(builder, f"{name}[{i}]", item, number_type) for i, item in enumerate(value)
                 )
@@ -314,6 +316,13 @@ class Op(Generic[P, R]):
                     wanted_rank = f"rank {low}" if low == high else f"a rank in [{low}, {high}]"
                     raise ValidationError(f"{name} must have {wanted_rank}, got {operand.desc}")
 
+    def _check_results(self, builder: Builder, descs: Sequence[Desc]) -> None:
+        limits = builder.limits(self)
+        for number, desc in enumerate(descs):
+            limit = limits.get("output" if "output" in limits else f"output{number}")
+            if limit is not None and not isinstance(limit.data_types, str) and desc.data_type not in limit.data_types:
+                raise ValidationError(f"the result must be {_listed(limit.data_types)}, got {desc}")
+
 
 def _first(value: Any) -> Operand:
     operand: Operand = value[0] if isinstance(value, tuple) else value
@@ -328,13 +337,13 @@ def _operand(builder: Builder, name: str, value: Any, number_type: DataType | No
     """The operand that was passed; arrays become constants, and numbers where their data type is known."""
     if isinstance(value, Operand):
         if not builder.owns(value):
-            raise ValidationError(f"{name} is an operand of another builder: {value!r}")
+            raise ValidationError(f"{name} is an operand of another builder: {shown(value)}")
         return value
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if number_type is None and hasattr(value, "__array__"):
         number_type = dtypes.of_array(value.__array__().dtype)
     if number_type is None or not (is_number or hasattr(value, "__array__")):
-        raise ValidationError(f"{name} must be an operand, got {value!r}")
+        raise ValidationError(f"{name} must be an operand, got {shown(value)}")
     return builder.as_operand(value, number_type)
 
 
@@ -363,20 +372,25 @@ Converter: TypeAlias = Callable[[str, Any], Any]
 
 def _integer(low: int, high: int) -> Converter:
     def convert(name: str, value: Any) -> int:
-        if isinstance(value, bool):
-            raise ValidationError(f"{name} must be an integer, got {value!r}")
-        try:
-            number = operator.index(value)
-        except TypeError:
-            # Web IDL takes 2.0 for 2 (JavaScript has no integers); NaN, infinities and 2.5 are errors with EnforceRange.
-            if not isinstance(value, float) or not value.is_integer():
-                raise ValidationError(f"{name} must be an integer, got {value!r}") from None
-            number = int(value)
+        number = _whole(value)
+        if number is None:
+            raise ValidationError(f"{name} must be an integer, got {shown(value)}")
         if not low <= number <= high:
-            raise ValidationError(f"{name} must be in [{low}, {high}], got {value}")
+            raise ValidationError(f"{name} must be in [{low}, {high}], got {shown(number)}")
         return number
 
     return convert
+
+
+def _whole(value: Any) -> int | None:
+    """An integer of any kind as Python's, None for all else.
+
+    Web IDL takes 2.0 for 2: JavaScript has no integers. It also cuts 2.5 to 2, which is a mistake wherever it occurs.
+    """
+    number = _real(value)
+    if isinstance(number, float):
+        return int(number) if number.is_integer() else None
+    return number
 
 
 def _real(value: Any) -> Number | None:
@@ -402,19 +416,19 @@ def _double(name: str, value: Any) -> float:
             return float(number)
     except OverflowError:
         pass
-    raise ValidationError(f"{name} must be a finite number, got {value!r}")
+    raise ValidationError(f"{name} must be a finite number, got {shown(value)}")
 
 
 def _number(name: str, value: Any) -> Number:
     number = _real(value)
     if number is None:
-        raise ValidationError(f"{name} must be a number, got {value!r}")
+        raise ValidationError(f"{name} must be a number, got {shown(value)}")
     return number
 
 
 def _boolean(name: str, value: Any) -> bool:
     if not isinstance(value, bool) and type(value).__name__ != "bool":  # NumPy's bool is called that, too
-        raise ValidationError(f"{name} must be True or False, got {value!r}")
+        raise ValidationError(f"{name} must be True or False, got {shown(value)}")
     return bool(value)
 
 
@@ -422,7 +436,7 @@ def _data_type(name: str, value: Any) -> DataType:
     try:
         return dtypes.check(value)
     except ValidationError:
-        raise ValidationError(f"{name} must be {_listed(ANY)}, got {value!r}") from None
+        raise ValidationError(f"{name} must be {_listed(ANY)}, got {shown(value)}") from None
 
 
 def _choice(options: tuple[Any, ...]) -> Converter:
@@ -430,7 +444,7 @@ def _choice(options: tuple[Any, ...]) -> Converter:
         # 1 is equal to True, and another choice.
         same = (isinstance(value, type(o)) and isinstance(value, bool) == isinstance(o, bool) for o in options)
         if not any(kind and value == option for kind, option in zip(same, options, strict=True)):
-            raise ValidationError(f"{name} must be {_listed([repr(o) for o in options])}, got {value!r}")
+            raise ValidationError(f"{name} must be {_listed([repr(o) for o in options])}, got {shown(value)}")
         return value
 
     return convert
@@ -448,9 +462,8 @@ def _is_sequence(value: Any) -> bool:
 def _sequence(convert_item: Converter) -> Converter:
     def convert(name: str, value: Any) -> tuple[Any, ...]:
         if not _is_sequence(value):
-            raise ValidationError(f"{name} must be a sequence, got {value!r}")
-        check_length(value, name)
-        return tuple(convert_item(f"{name}[{i}]", item) for i, item in enumerate(value))
+            raise ValidationError(f"{name} must be a sequence, got {shown(value)}")
+        return tuple(convert_item(f"{name}[{i}]", item) for i, item in enumerate(taken(value, name)))
 
     return convert
 
@@ -474,6 +487,20 @@ _CONVERTERS: dict[str, Converter] = {
     "Sequence[float]": _sequence(_double),
     "int | Sequence[int]": _either(_UNSIGNED_LONG, _sequence(_UNSIGNED_LONG)),
 }
+
+
+def converted_desc(data_type: object, shape: object) -> Desc:
+    """A descriptor from what was given for it; its dimensions are integers, which may be too many or too large.
+
+    Raises:
+        ValidationError: no data type of WebNN, or no sequence of integers.
+    """
+    checked = dtypes.check(data_type)
+    found = [_whole(size) for size in taken(shape, "shape")] if _is_sequence(shape) else [None]
+    sizes = tuple(size for size in found if size is not None)
+    if len(sizes) != len(found):
+        raise ValidationError(f"shape must be a sequence of integers, got {shown(shape)}")
+    return Desc(checked, sizes)
 
 
 def _converter(annotation: str, function: Callable[..., Any]) -> Converter:
@@ -517,4 +544,16 @@ def op(**limits: Limits) -> _Declare:
     return declare
 
 
-__all__ = ["ANY", "DataType", "Limits", "Long", "N", "Number", "Op", "call_with", "op", "parameter_names"]
+__all__ = [
+    "ANY",
+    "DataType",
+    "Limits",
+    "Long",
+    "N",
+    "Number",
+    "Op",
+    "call_with",
+    "converted_desc",
+    "op",
+    "parameter_names",
+]

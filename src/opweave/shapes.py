@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any
 
 from .errors import ValidationError, require
+from .graph import MAX_DIMENSION
+from .names import shown
 
 MAX_VALUES = 2**20
 """How many values a list among the arguments may have: far more than axes, and few enough to be gone through."""
@@ -19,7 +23,19 @@ def check_length(values: object, name: str) -> None:
     except TypeError:  # an iterator
         return
     if length > MAX_VALUES:
-        raise ValidationError(f"{name} must have at most {MAX_VALUES} values, got {type(values).__name__} of more")
+        raise ValidationError(f"{name} must have at most {MAX_VALUES:,} values, got {shown(values)}")
+
+
+def taken(values: Any, name: str) -> tuple[Any, ...]:
+    """The values of a sequence or an iterator that has an end that is near.
+
+    Raises:
+        ValidationError: there are more than `MAX_VALUES`.
+    """
+    check_length(values, name)
+    found = tuple(islice(values, MAX_VALUES + 1))
+    check_length(found, name)
+    return found
 
 
 Shape = tuple[int, ...]
@@ -81,11 +97,19 @@ def conv_size(
 
     It is 0 or less where the window does not fit; a last window that sticks out counts with `ceil` only.
 
+    Raises:
+        ValidationError: the padded axis is longer than an axis can be.
+
     >>> conv_size(6, 3, 0, 0, 2, 1), conv_size(6, 3, 0, 0, 2, 1, ceil=True)
     (2, 3)
     """
+    _check_padded(input + before + after)
     room = input + before + after - window_extent(filter, dilation)
     return (-(-room // stride) if ceil else room // stride) + 1
+
+
+def _check_padded(size: int) -> None:
+    require(size <= MAX_DIMENSION, f"padded dimensions must be at most {MAX_DIMENSION}, got {size}")
 
 
 def window_extent(filter: int, dilation: int) -> int:
@@ -98,8 +122,13 @@ def conv_transpose_size(input: int, filter: int, before: int, after: int, stride
 
     A convolution of that size, or of up to `stride - 1` more, gives `input` elements
     (https://www.w3.org/TR/webnn/#mlgraphbuilder-calculate-convtranspose-output-size).
+
+    Raises:
+        ValidationError: before the padding is taken off, the axis is longer than an axis can be.
     """
-    return (input - 1) * stride + window_extent(filter, dilation) - before - after
+    size = (input - 1) * stride + window_extent(filter, dilation)
+    _check_padded(size)
+    return size - before - after
 
 
 def sample_positions(input: int, output: int) -> tuple[list[int], int]:

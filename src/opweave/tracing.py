@@ -28,6 +28,7 @@ from .context import MLContext
 from .dtypes import DataType
 from .errors import MLError, ValidationError, require, user_line
 from .graph import Desc, MLOperand, Node, Operand, Operators
+from .names import shown
 from .operation import Op
 from .runtime import adopted, deferred, lazy
 from .runtime.executable import Locks, MLGraph
@@ -91,7 +92,7 @@ class Jitted(Generic[P, R]):
     """A function that runs as a graph. Made by `opweave.jit`; as a member of a class it is a method."""
 
     def __init__(self, function: Callable[P, R], static: Sequence[str] = ()) -> None:
-        require(callable(function), f"jit takes a function, got {function!r}")
+        require(callable(function), f"jit takes a function, got {shown(function)}")
         self._name = getattr(function, "__qualname__", repr(function)).rpartition("<locals>.")[2]
         lazily = inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function)
         require(not lazily, f"jit {self._name!r}: a generator or coroutine cannot be traced")
@@ -576,7 +577,7 @@ class _Tracer(MLGraphBuilder):
         """What stands for a result."""
         if isinstance(value, Operand):
             if value.builder is not self:
-                raise ValidationError(f"{self.title}: a result is an operand of another graph: {value!r}")
+                raise ValidationError(f"{self.title}: a result is an operand of another graph: {shown(value)}")
             if value in self._arguments:
                 return _Given(self._arguments[value])
             if value.is_input:

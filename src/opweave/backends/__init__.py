@@ -161,6 +161,8 @@ class DeviceMemory(Protocol):
 
     on_lost: WeakSet[Any]
     """The contexts to tell when the device is gone."""
+    device: Any
+    """The `wgpu.GPUDevice`."""
 
     def forget(self, context: Any) -> None:
         """Free what is kept for the next graph, unless another context than this one, which ends, may build it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
 from ..dtypes import FLOATS
@@ -274,11 +275,15 @@ def _single(number: float) -> float:
 def _(input: Operand, scales: Sequence[float], axes: Sequence[int]) -> tuple[int, ...]:
     _check_scales(scales)
     _check_pair(axes, input.rank)
-    # Scales are single precision in the IDL, and so is the product: 0.7 times 10 is 7.
-    products = [_single(input.shape[axis] * _single(scale)) for axis, scale in zip(axes, scales, strict=True)]
-    fits = all(1 <= product < math.inf for product in products)
-    require(fits, f"scales must give sizes of at least 1, got {list(scales)} for {input.desc}")
-    return tuple(math.floor(product) for product in products)
+    # Scales are single precision in the IDL, and their product with a size is exact: 10 times 0.7, which is 0.69999999, is 6.
+    single = [_single(scale) for scale in scales]
+    require(
+        all(0 < scale < math.inf for scale in single),
+        f"scales must be within the range of float32, got {list(scales)}",
+    )
+    sizes = tuple(math.floor(input.shape[axis] * Fraction(scale)) for axis, scale in zip(axes, single, strict=True))
+    require(min(sizes) >= 1, f"scales must give sizes of at least 1, got {list(scales)} for {input.desc}")
+    return sizes
 
 
 @resample2d.decompose

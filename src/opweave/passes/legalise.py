@@ -75,13 +75,15 @@ class _Rewriter(Recorder):
         outer, self._prefix = self._prefix, label or op.name
         try:
             result = call_with(op.decomposition, candidate.arguments, self)
+            outputs: tuple[Operand, ...] = (result,) if isinstance(result, Operand) else tuple(result)
+            # Outputs of a graph are results of operations, which a constant is not.
+            outputs = tuple(self.identity(output) if output.is_constant else output for output in outputs)
         except NotSupportedError as error:
             if not str(error).startswith(f"{op.name}: "):  # of an operation inside, which says its own label
                 raise
             raise NotSupportedError(f"{candidate.title}: {str(error).removeprefix(f'{op.name}: ')}") from error
         finally:
             self._prefix = outer
-        outputs: tuple[Operand, ...] = (result,) if isinstance(result, Operand) else tuple(result)
         got = tuple(output.desc for output in outputs)
         if got != descs:
             raise OperationError(f"{candidate.title}: its decomposition yields {got}, it must yield {descs}")

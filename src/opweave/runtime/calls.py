@@ -15,6 +15,7 @@ from ..arrays import as_array, describe
 from ..dtypes import INFO, DataType, cast_number
 from ..errors import ValidationError, require
 from ..graph import Builder, Desc, Operand, check_desc, title
+from ..names import shown
 from ..operation import Op
 from ..ops import Operations
 from ..passes.legalise import constant
@@ -75,7 +76,7 @@ def _validate(
         for name, value in kwargs.items():
             if name == "label":
                 if type(value) is not str:
-                    raise ValidationError(f"{op.name}: label must be a string, got {value!r}")
+                    raise ValidationError(f"{op.name}: label must be a string, got {shown(value)}")
                 label = value
                 continue
             if name not in flags:
@@ -98,7 +99,7 @@ def _validate(
             inputs.append(value)
         elif flag == _SEQUENCE:
             if not isinstance(value, (list, tuple)):
-                raise ValidationError(f"{title(op.name, label)}: takes a sequence of arrays, got {value!r}")
+                raise ValidationError(f"{title(op.name, label)}: takes a sequence of arrays, got {shown(value)}")
             key.append(len(value))
             others = True
             for item in value:
@@ -151,7 +152,7 @@ def _scalar(op: Op[..., Any], label: str, context: MLContext, value: int | float
     if known is None:
         cast = cast_number(value, data_type)
         if INFO[data_type].kind != "f" and cast != value:
-            raise ValidationError(f"{title(op.name, label)}: {value!r} is not a value of {data_type}")
+            raise ValidationError(f"{title(op.name, label)}: {shown(value)} is not a value of {data_type}")
         desc = Desc(data_type, ())
         if len(_scalars) > KINDS:
             _scalars.clear()
@@ -208,7 +209,7 @@ class _Recorder(Operations):
 
     def as_operand(self, value: Any, data_type: DataType) -> Operand:
         if isinstance(value, (int, float)) and INFO[data_type].kind != "f":
-            require(cast_number(value, data_type) == value, f"{value!r} is not a value of {data_type}")
+            require(cast_number(value, data_type) == value, f"{shown(value)} is not a value of {data_type}")
         return constant(self, cast_number(value, data_type), data_type)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import RLock
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import ref
 
 import numpy as np
@@ -19,6 +19,7 @@ from .. import memory
 from ..arrays import as_array, contiguous, fit
 from ..errors import InvalidStateError, ValidationError, require
 from ..graph import Desc, Graph, printable
+from ..names import shown
 from ..tensor import MLTensor
 from . import adopted
 
@@ -51,6 +52,12 @@ class MLGraph:
         self._template: Any = None
         self._forget: Callable[[], object] | None = None
         context._add_graph(self)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a graph belongs to its context and cannot be copied or pickled; opweave.onnx.save(graph, path) writes it to a "
+            "file, and opweave.InferenceSession(path) can be pickled"
+        )
 
     @property
     def inputs(self) -> Mapping[str, Desc]:
@@ -193,7 +200,7 @@ class MLGraph:
         """Validate what `dispatch` got as the specification does."""
         self.check_alive()
         for what, tensors in {"inputs": inputs, "outputs": outputs}.items():
-            require(isinstance(tensors, Mapping), f"dispatch: {what} must map names to tensors, got {tensors!r}")
+            require(isinstance(tensors, Mapping), f"dispatch: {what} must map names to tensors, got {shown(tensors)}")
         everything = [*inputs.items(), *outputs.items()]
         for name, tensor in everything:
             self._context.check_own(tensor, f"dispatch: {name!r}")
@@ -240,7 +247,7 @@ class MLGraph:
         """What `MLContext.compute` does."""
         executable = self.check_alive()
         if not isinstance(inputs, Mapping):
-            raise ValidationError(f"compute: inputs must map names to arrays, got {inputs!r}")
+            raise ValidationError(f"compute: inputs must map names to arrays, got {shown(inputs)}")
         if inputs.keys() != self._inputs.keys():
             check_names("compute: inputs", inputs, self._inputs)
         tensors: list[MLTensor] = []
@@ -285,7 +292,7 @@ class MLGraph:
 
     def _check_outputs(self, outputs: Mapping[str, np.ndarray]) -> None:
         """Require arrays that results can be written into."""
-        require(isinstance(outputs, Mapping), f"compute: outputs must map names to arrays, got {outputs!r}")
+        require(isinstance(outputs, Mapping), f"compute: outputs must map names to arrays, got {shown(outputs)}")
         unknown = [name for name in outputs if name not in self._outputs]
         require(not unknown, f"compute: outputs must be among {list(self._outputs)}; unknown: {unknown}")
         for name, target in outputs.items():
