@@ -69,6 +69,26 @@ def test_transposed_dequantised_constants() -> None:
     assert_right(build, {"x": normal(40, 40)})
 
 
+def test_transpositions_in_a_part_that_falls_back() -> None:
+    """The same in nodes that ONNX Runtime runs as they are."""
+    from onnx import TensorProto, helper
+
+    from opweave.backends.onnxruntime.fallback import FallbackSession
+
+    constant, weights, x = normal(40, 40), normal(40, 40, seed=1), normal(40, 40, seed=2)
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["turned"], perm=[1, 0]),
+        helper.make_node("Add", ["turned", "constant"], ["sum"]),
+        helper.make_node("Transpose", ["sum"], ["back"], perm=[1, 0]),
+        helper.make_node("MatMul", ["back", "weights"], ["y"]),
+    ]
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [40, 40]) for name in ("x", "y")]
+    model = helper.make_model(helper.make_graph(nodes, "part", infos[:1], infos[1:]), ir_version=10)
+    model.opset_import[0].version = 21
+    part = FallbackSession(model, {"constant": constant, "weights": weights}, {"x": "x", "y": "y"}, "default")
+    np.testing.assert_allclose(part.run({"x": x}, {})["y"], (x + constant.T) @ weights, rtol=1e-4, atol=1e-4)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Graphs that the optimiser makes unacceptable to the engine itself
 

@@ -98,6 +98,8 @@ USED_IN_PLACE = frozenset(
     {
         *("Conv", "ConvInteger", "ConvTranspose", "GRU", "Gather", "Gemm", "GroupQueryAttention", "LSTM", "MatMul"),
         *("MatMulInteger", "MatMulNBits", "QLinearConv", "QLinearMatMul", "RNN"),
+        *("Attention", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "EmbedLayerNormalization", "FusedConv"),
+        *("FusedGemm", "FusedMatMul", "GatherBlockQuantized", "MatMulBnb4", "MoE", "QAttention", "QMoE"),
     }
 )
 """Operators whose constants the engine's optimiser leaves as they are, or replaces under another name.
