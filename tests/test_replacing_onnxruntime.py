@@ -266,6 +266,31 @@ def test_the_providers_of_the_machine() -> None:
     assert "AzureExecutionProvider" in onnxruntime.get_available_providers()
 
 
+def test_options_that_cannot_be_read_are_refused() -> None:
+    value = onnxruntime.OrtValue.ortvalue_from_numpy(X)
+    with ow.onnx.replacing_onnxruntime():
+        options = onnxruntime.SessionOptions()
+        options.add_initializer("w", value)
+        with pytest.raises(
+            ow.NotSupportedError, match=r"SessionOptions\.add_initializer cannot be read by Opweave: weights"
+        ):
+            ImportedBefore(MODEL, options)
+        options = onnxruntime.SessionOptions()
+        with pytest.raises(theirs.Fail):
+            options.register_custom_ops_library("no_such_library.so")
+        with pytest.raises(theirs.NotImplemented, match=r"declare operators by `ow\.register_onnx`"):
+            ImportedBefore(MODEL, options)
+        assert on_opweave(ImportedBefore(MODEL, onnxruntime.SessionOptions()))
+    assert onnxruntime.SessionOptions.add_initializer.__doc__
+
+
+def test_methods_of_options_are_as_before() -> None:
+    before = dict(vars(onnxruntime.SessionOptions))
+    with ow.onnx.replacing_onnxruntime():
+        assert dict(vars(onnxruntime.SessionOptions)) != before
+    assert dict(vars(onnxruntime.SessionOptions)) == before
+
+
 # Opweave's own sessions ----------------------------------------------------------------------------------------------
 
 
@@ -282,7 +307,7 @@ def test_opweave_does_not_call_what_replaces_onnx_runtime(monkeypatch: pytest.Mo
     monkeypatch.setattr(onnxruntime, "InferenceSession", OnOpweave)
     assert onnxruntime.InferenceSession(MODEL).run(None, {"x": X})[0].tolist() == np.maximum(X, 0).tolist()
     with ow.onnx.replacing_onnxruntime():
-        session = ow.InferenceSession(a_model("RandomUniformLike"))
+        session = ow.InferenceSession(a_model("RandomUniformLike"), specialise="always")
         assert session.run(None, {"x": X})[0].shape == X.shape
         assert "fallback" in session.explain()  # a session of ONNX Runtime runs that node
 

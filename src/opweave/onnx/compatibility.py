@@ -63,11 +63,11 @@ SESSION_OPTIONS = (
         "as `fix_shapes`, which wins where both name a dimension",
     ),
     Row("add_session_config_entry get_session_config_entry", "works", "the table below has the keys that are read"),
-    Row("register_custom_ops_library", "unread", "`ow.register_onnx` declares operators"),
+    Row("register_custom_ops_library", "unread", "declare operators by `ow.register_onnx`"),
     Row(
         "add_initializer add_external_initializers add_external_initializers_from_files_in_memory",
         "unread",
-        "weights are read from the model and its files",
+        "weights come from the model and its files",
     ),
     Row(
         "add_provider add_provider_for_devices has_providers set_provider_selection_policy "

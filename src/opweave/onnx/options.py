@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from ..backends import Device, devices
 from ..context import MLContext, ml
@@ -32,6 +33,18 @@ BACKENDS = {
     "OpenVINOExecutionProvider": "openvino",
 }
 """Which back end has the devices of a provider."""
+
+
+UNREAD = {
+    "SessionOptions": tuple(
+        name for name in names(r for r in SESSION_OPTIONS if r.state == "unread") if name[:3] in ("add", "reg")
+    ),
+    "RunOptions": ("add_active_adapter",),
+}
+"""Methods that give ONNX Runtime's options what nobody can read from them; `replacing_onnxruntime` notes their calls."""
+
+noted: WeakKeyDictionary[Any, list[str]] = WeakKeyDictionary()
+"""Options objects -> the methods of `UNREAD` that were called on them."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +83,7 @@ class Settings:
             severity = session_options.log_severity_level
             level = SEVERITIES[min(severity, 4)] if severity >= 0 else logging.NOTSET
             _report_options(session_options, level)
+            _check_noted("SessionOptions", SESSION_OPTIONS, session_options)
         chosen = _normalised(providers, provider_options)
         if providers is None and session_options is not None and session_options.has_providers():
             text = "providers in SessionOptions cannot be read; pass them as `providers`"
@@ -189,6 +203,7 @@ def check_run_options(options: Any, level: int) -> None:
     Raises:
         ValidationError: these are no `RunOptions`.
         OperationError: they say that runs are to end.
+        NotSupportedError: they change results in a way that has no meaning here.
     """
     import onnxruntime
 
@@ -196,6 +211,7 @@ def check_run_options(options: Any, level: int) -> None:
         isinstance(options, onnxruntime.RunOptions),
         f"run_options must be onnxruntime.RunOptions, got {type(options).__name__}",
     )
+    _check_noted("RunOptions", RUN_OPTIONS, options)
     if options.terminate:
         raise OperationError("the run does not start: RunOptions.terminate is True")
     for name, default in _defaults(onnxruntime.RunOptions).items():
@@ -238,6 +254,13 @@ def _report_options(options: Any, level: int) -> None:
             _report("SessionOptions", found, key, level)
     if (_config(options, "session.load_model_format") or "").upper() == "ORT":
         raise NotSupportedError("session.load_model_format: 'ORT' cannot be read; only the format ONNX")
+
+
+def _check_noted(where: str, rows: Sequence[Row], options: Any) -> None:
+    """Refuse options whose values cannot be read, where it is known that they were given, and results depend on them."""
+    for name in noted.get(options, ()):
+        if not name.startswith("add_provider"):  # these have a warning of their own
+            raise NotSupportedError(f"{where}.{name} cannot be read by Opweave: {row(rows, name).text}")
 
 
 def _report(where: str, found: Row, name: str, level: int) -> None:

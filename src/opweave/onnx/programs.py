@@ -18,7 +18,6 @@ from weakref import WeakSet
 
 import numpy as np
 
-from ..backends.onnxruntime.sessions import pool_threads
 from ..context import MLContext
 from ..errors import MLError, OperationError
 from ..runtime.recurring import Recurring
@@ -219,6 +218,8 @@ class Programs:
 
     def _no_room(self, key: Key) -> str:
         """Why shapes that have come again are not compiled; empty if they are."""
+        from ..backends.onnxruntime.sessions import pool_threads  # loads ONNX Runtime
+
         if not self._fits(1):
             return f"it would take {self._bytes_each} bytes; program_bytes is {self.program_bytes}"
         threads = sum(plan.threads for plan in tuple(_in_background))

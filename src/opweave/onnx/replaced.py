@@ -14,7 +14,7 @@ from ..backends.onnxruntime import native as native  # keeps the class of the en
 from ..backends.onnxruntime.sessions import ENGINE_ERRORS
 from ..errors import DataError, InvalidStateError, MLError, NotSupportedError, OperationError, ValidationError
 from .io_binding import IOBinding
-from .options import CPU_PROVIDER, available_providers
+from .options import CPU_PROVIDER, available_providers, noted
 from .replacement import default_context
 from .session import InferenceSession
 
@@ -164,6 +164,17 @@ def binding_init(self: Any, session: Any) -> None:
     if not isinstance(self, ReplacedBinding):
         self.__class__ = _on_opweave(type(self), collection.IOBinding, ReplacedBinding)
     ReplacedBinding.__init__(self, session)
+
+
+def noting(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of options that notes its calls, since what it sets cannot be read."""
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        noted.setdefault(self, []).append(name)
+        return method(self, *args, **kwargs)
+
+    call.__name__, call.__doc__ = name, method.__doc__
+    return call
 
 
 def get_device() -> str:
