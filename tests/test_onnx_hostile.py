@@ -146,6 +146,33 @@ def test_nodes_that_harm_the_engine_are_refused(harmful: onnx.NodeProto, text: s
     assert message(lambda: session(proto), ow.DataError) == text
 
 
+@pytest.mark.parametrize(
+    ("op_type", "shapes", "text"),
+    [
+        ("QLinearLeakyRelu", {1: [2]}, "input 1 must hold one value, got the shape [2]"),
+        ("QLinearSigmoid", {3: [1, 0]}, "input 3 must hold one value, got the shape [1, 0]"),
+        ("QLinearWhere", {7: None}, "it takes 9 inputs, and input 7 is absent"),
+        ("QLinearWhere", {2: [3]}, "input 2 must hold one value, got the shape [3]"),
+        ("MatMulIntegerToFloat", {1: [4]}, "input 1 must have at least 2 axes, got the shape [4]"),
+        ("MatMulIntegerToFloat", {0: [1, 4], 1: [4, 4], 2: [8]}, "input 2 must hold one value, got the shape [8]"),
+        (
+            "Attention",
+            {0: [2, 4, 1], 1: [1, 2, 2, 8]},
+            "weights must have 2 axes, the first of 1, got the shape [1, 2, 2, 8]",
+        ),
+        ("Attention", {0: [4, 1], 1: [1, 3]}, "input must have 3 axes, got the shape [4, 1]"),
+    ],
+)
+def test_nodes_of_the_engine_itself(op_type: str, shapes: dict[int, list[int] | None], text: str) -> None:
+    wanted = {k: shapes.get(k, [1, 1] if op_type == "MatMulIntegerToFloat" else [1]) for k in range(9)}
+    inputs = [(f"x{k}", FLOAT, shape) for k, shape in wanted.items() if shape is not None]
+    names = [f"x{k}" if shape is not None else "" for k, shape in wanted.items()]
+    harmful = helper.make_node(op_type, names, ["z"], "it", domain="com.microsoft")
+    proto = model([harmful], inputs, [onnx.ValueInfoProto(name="z")])
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    assert message(lambda: session(proto), ow.DataError) == f"{op_type} 'it': {text}"
+
+
 @pytest.mark.parametrize("is_owned", [False, True])
 def test_a_bias_may_be_absent_by_an_empty_name(is_owned: bool) -> None:
     nodes = [helper.make_node("LayerNormalization", ["x", "s", ""], ["z", "mean"])]  # which WebNN does not express

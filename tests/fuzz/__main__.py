@@ -13,6 +13,7 @@ CAMPAIGNS = {
     "models": "models",
     "backend": "models",
     "nodes": "nodes",
+    "contrib": "nodes",
     "bombs": "bombs",
     "graphs": "graphs",
 }

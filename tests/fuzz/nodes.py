@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,15 @@ def schemas() -> list[OpSchema]:
     """The latest version of every operator, sorted by domain and name."""
     found: list[OpSchema] = sorted(onnx.defs.get_all_schemas(), key=lambda s: (s.domain, s.name))
     return found
+
+
+@cache
+def engine_schemas() -> list[Any]:
+    """The engine's own operators, sorted by name."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as engine
+
+    found = [s for s in engine.get_all_operator_schema() if s.domain == "com.microsoft"]
+    return sorted(found, key=lambda s: s.name)
 
 
 def some_int(rng: random.Random) -> int:
@@ -82,7 +92,7 @@ def some_attribute(rng: random.Random, name: str, kind: Any) -> onnx.AttributePr
     if rng.random() < 0.08:
         kind = rng.choice([OpSchema.AttrType.INT, OpSchema.AttrType.INTS, OpSchema.AttrType.STRING])
     few = rng.randint(0, 5)
-    match kind:
+    match getattr(OpSchema.AttrType, kind.name):  # the engine has the same names
         case OpSchema.AttrType.INT:
             return helper.make_attribute(name, some_int(rng))
         case OpSchema.AttrType.INTS:
@@ -113,10 +123,18 @@ _TYPES = {
 
 
 def node_model(rng: random.Random, number: int) -> bytes:
-    """A model of one node; the operators take turns."""
-    schema = schemas()[number % len(schemas())]
+    """A model of one node of ONNX; the operators take turns."""
+    return _model(rng, schemas()[number % len(schemas())])
+
+
+def engine_model(rng: random.Random, number: int) -> bytes:
+    """A model of one node of the engine's own operators; they take turns."""
+    return _model(rng, engine_schemas()[number % len(engine_schemas())])
+
+
+def _model(rng: random.Random, schema: Any) -> bytes:
     constraints = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
-    count = rng.randint(schema.min_input, min(schema.max_input, schema.min_input + 4, 9))
+    count = rng.randint(schema.min_input, max(schema.min_input, min(schema.max_input, schema.min_input + 4, 9)))
     count += rng.choice([0, 0, 0, 0, 0, 0, -1, 1])
     infos: list[onnx.ValueInfoProto] = []
     initializers, names = [], []
@@ -124,13 +142,13 @@ def node_model(rng: random.Random, number: int) -> bytes:
     rank = rng.choice([None, 1, 2, 3, 4])
     for k in range(max(count, 0)):
         formal = schema.inputs[min(k, len(schema.inputs) - 1)] if schema.inputs else None
-        text = formal.type_str if formal is not None else "tensor(float)"
+        text = getattr(formal, "type_str", None) or getattr(formal, "typeStr", None) or "tensor(float)"
         allowed = sorted(_TYPES[t] for t in constraints.get(text, [text]) if t in _TYPES) or [TensorProto.FLOAT]
         likely = TensorProto.FLOAT if TensorProto.FLOAT in allowed else rng.choice(allowed)
         kind = chosen.setdefault(text, likely if rng.random() < 0.7 else rng.choice(allowed))
         if rng.random() < 0.04:
             kind = rng.choice(sorted(_TYPES.values()))
-        optional = formal is not None and formal.option == OpSchema.FormalParameterOption.Optional
+        optional = formal is not None and formal.option.name == "Optional"
         if rng.random() < (0.3 if optional else 0.05):
             names.append("")
             continue
@@ -161,10 +179,13 @@ def node_model(rng: random.Random, number: int) -> bytes:
     return bytes(helper.make_model(graph, opset_imports=imports, ir_version=10).SerializeToString())
 
 
-def write(rng: random.Random, number: int, stem: Path) -> list[Path]:
-    path = stem.with_suffix(".onnx")
-    path.write_bytes(node_model(rng, number))
-    return [path]
+def _writer(make: Callable[[random.Random, int], bytes]) -> Callable[[random.Random, int, Path], list[Path]]:
+    def write(rng: random.Random, number: int, stem: Path) -> list[Path]:
+        path = stem.with_suffix(".onnx")
+        path.write_bytes(make(rng, number))
+        return [path]
+
+    return write
 
 
 CAMPAIGNS = {
@@ -175,6 +196,15 @@ CAMPAIGNS = {
         count=10000,
         short=100,
         outcomes=OUTCOMES,
-        write=write,
-    )
+        write=_writer(node_model),
+    ),
+    "contrib": Campaign(
+        "contrib",
+        "one node of every operator of ONNX Runtime itself",
+        lambda rng, number: load_and_run(engine_model(rng, number)),
+        count=10000,
+        short=60,
+        outcomes=OUTCOMES,
+        write=_writer(engine_model),
+    ),
 }

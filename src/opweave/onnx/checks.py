@@ -7,6 +7,7 @@ hold these models.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 
 from ..errors import DataError
 from .messages import AttributeProto, ModelProto, NodeProto
+from .registry import MICROSOFT
 
 MAX_RANK = 1024
 """How many axes a tensor may have. Inference of shapes makes room for as many as the input has elements that holds a shape."""
@@ -140,6 +142,9 @@ def check_node(
                 shown = given[0] if attribute.type != AttributeProto.INTS else shortened(given)
                 _refuse(node, where, f"{attribute.name} must be positive and less than 2**31, got {shown}")
     if not is_onnx:
+        rule_of = ENGINE_RULES.get(node.op_type) if node.domain == MICROSOFT else None
+        if rule_of is not None and (broken := rule_of(_Node(node, shapes, values))):
+            _refuse(node, where, broken)
         return
     first = _VARIADIC.get(node.op_type)
     if first is not None and "" in node.input[first:]:
@@ -162,6 +167,8 @@ def check_node(
 
 def needs_inputs(node: NodeProto) -> bool:
     """Whether a rule for a node looks at the shapes or values of its inputs."""
+    if node.domain == MICROSOFT:
+        return node.op_type in ENGINE_RULES
     return node.op_type in RULES or node.op_type in _SHAPES or node.op_type in _SCALARS
 
 
@@ -338,3 +345,50 @@ RULES: dict[str, Rule] = {
     "TfIdfVectorizer": _tf_idf,
 }
 """The rules for operators of ONNX, besides those for inputs that are absent, for shapes and for divisors."""
+
+
+def _single(*positions: int) -> Rule:
+    """Inputs that are given, if they are, with one value each."""
+
+    def rule(node: _Node) -> str:
+        for position in positions:
+            shape = node.shape(position)
+            if shape is not None and math.prod(shape) != 1:
+                return f"input {position} must hold one value, got the shape {list(shape)}"
+        return ""
+
+    return rule
+
+
+def _quantized_where(node: _Node) -> str:
+    given = [*node.proto.input, *[""] * 9]
+    absent = [position for position in range(9) if not given[position]]
+    return f"it takes 9 inputs, and input {absent[0]} is absent" if absent else _single(2, 3, 5, 6, 7, 8)(node)
+
+
+def _integer_matmul(node: _Node) -> str:
+    for position in (0, 1):
+        shape = node.shape(position)
+        if shape is not None and len(shape) < 2:
+            return f"input {position} must have at least 2 axes, got the shape {list(shape)}"
+    return _single(2)(node)
+
+
+def _packed_attention(node: _Node) -> str:
+    x, weights = node.shape(0), node.shape(1)
+    if x is not None and len(x) != 3:
+        return f"input must have 3 axes, got the shape {list(x)}"
+    if weights is not None and (len(weights) != 2 or (x is not None and weights[0] != x[2])):
+        wanted = "2 axes" if x is None else f"2 axes, the first of {x[2]}"
+        return f"weights must have {wanted}, got the shape {list(weights)}"
+    return ""
+
+
+ENGINE_RULES: dict[str, Rule] = {
+    "Attention": _packed_attention,
+    "MatMulIntegerToFloat": _integer_matmul,
+    "QLinearLeakyRelu": _single(1, 2, 3, 4),
+    "QLinearSigmoid": _single(1, 2, 3, 4),
+    "QLinearWhere": _quantized_where,
+}
+"""Rules for operators of ONNX Runtime itself (com.microsoft)."""
