@@ -264,3 +264,22 @@ def test_graphs_of_models_hand_through_inputs_and_constants(tmp_path: Path) -> N
     found = graph.context.compute(graph, {"x": np.float32([1, 2, 3])})
     assert found["y"].tolist() == [1, 2, 3]
     assert found["z"].tolist() == [1, 0]
+
+
+def test_limits_of_a_model(run, pair: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    few, enough = ("--limit", "nodes=2"), ("--limit", "nodes=3")
+    fixed = ("--fix-shapes", "batch=1")
+    for command in (
+        ("run", "-i", "random"),
+        ("info",),
+        ("bench", "--seconds", "0.1"),
+        ("convert", "-o", tmp_path / "out.onnx"),
+    ):
+        text = run(command[0], pair, *command[1:], *fixed, *few, code=1)
+        assert "the number of nodes, those of functions included: 3, and at most 2 are allowed" in " ".join(
+            text.split()
+        )
+        run(command[0], pair, *command[1:], *fixed, *enough)
+    for wrong in ("nodes", "nodes=many", "nodes=-1", "colour=3"):
+        text = run("info", pair, "--limit", wrong, code=1)
+        assert f"--limit '{wrong}' must be NAME=COUNT, with a name among nodes, folded_bytes, dense_bytes" in text

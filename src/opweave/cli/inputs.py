@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from ..errors import DataError, MLError, OperationError, ValidationError, import_extra, require
 from ..files import written
 from ..onnx.arguments import Argument
+from ..onnx.limits import Limits
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
@@ -26,6 +28,17 @@ def sizes(given: Sequence[str]) -> dict[str, int | list[int]]:
         require(bool(fits), f"{text!r} must be NAME=SIZE, as in batch=1, or INPUT=SIZExSIZE, as in image=1x576")
         found[name] = [int(part) for part in parts] if len(parts) > 1 else int(written)
     return found
+
+
+def limits(given: Sequence[str]) -> Limits:
+    """What a model may take while it is loaded, from "name=count"."""
+    names, found = [field.name for field in fields(Limits)], dict[str, int]()
+    for text in given:
+        name, _, count = text.partition("=")
+        fits = name in names and count.isdecimal()
+        require(fits, f"--limit {text!r} must be NAME=COUNT, with a name among {', '.join(names)}")
+        found[name] = int(count)
+    return Limits(**found)
 
 
 @contextmanager

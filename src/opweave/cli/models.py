@@ -38,6 +38,14 @@ Sizes = Annotated[
         help="The size of a dimension that varies, as in batch=1, or the shape of an input, as in image=1x576.",
     ),
 ]
+Bounds = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--limit",
+        metavar="NAME=COUNT",
+        help="What the model may take while it is loaded, as in nodes=2000000: nodes, folded_bytes or dense_bytes.",
+    ),
+]
 DeviceName = Annotated[str | None, typer.Option("--device", help="Where to run; `opweave devices` lists them.")]
 Seed = Annotated[int, typer.Option("--seed", help="What random inputs depend on.")]
 Mean = Annotated[
@@ -52,11 +60,12 @@ def _context(device: str | None) -> MLContext:
     return ml.create_context(device=device) if device else ml.create_context()
 
 
-def _session(model: Path, fixed: list[str] | None, device: str | None) -> InferenceSession:
+def _session(model: Path, fixed: list[str] | None, limit: list[str] | None, device: str | None) -> InferenceSession:
     from ..onnx.session import InferenceSession
-    from .inputs import sizes
+    from .inputs import limits, sizes
 
-    return InferenceSession(model, _context(device), fix_shapes=sizes(fixed or []))
+    context, bounds = _context(device), limits(limit or [])
+    return InferenceSession(model, context, fix_shapes=sizes(fixed or []), limits=bounds)
 
 
 def _feed(session: InferenceSession, given: list[str] | None, seed: int, mean: str, std: str) -> dict[str, Any]:
@@ -78,6 +87,7 @@ def run(
     std: Std = "1",
     seed: Seed = 0,
     fix_shapes: Sizes = None,
+    limit: Bounds = None,
     device: DeviceName = None,
     verbose: Verbose = False,
 ) -> None:
@@ -88,7 +98,7 @@ def run(
 
     from .inputs import assuming, best, save_arrays
 
-    session = _session(model, fix_shapes, device)
+    session = _session(model, fix_shapes, limit, device)
     feed = _feed(session, inputs, seed, mean, std)
     names = [argument.name for argument in session.get_outputs()]
     start = perf_counter()
@@ -119,6 +129,7 @@ def run(
 def info(
     model: ModelFile,
     fix_shapes: Sizes = None,
+    limit: Bounds = None,
     device: DeviceName = None,
     draw: Annotated[
         Path | None,
@@ -135,7 +146,7 @@ def info(
     from ..onnx.model import parameters
     from .inputs import assumed_shape, assuming
 
-    session = _session(model, fix_shapes, device)
+    session = _session(model, fix_shapes, limit, device)
     proto = session._model.proto
     producer = " ".join(part for part in (proto.producer_name, proto.producer_version) if part) or "unknown"
     opsets = ", ".join(f"{entry.domain or 'ai.onnx'} {entry.version}" for entry in proto.opset_import)
@@ -188,6 +199,7 @@ def bench(
     std: Std = "1",
     seed: Seed = 0,
     fix_shapes: Sizes = None,
+    limit: Bounds = None,
     device: DeviceName = None,
     verbose: Verbose = False,
 ) -> None:
@@ -199,7 +211,7 @@ def bench(
     from ..backends.onnxruntime.native import NativeSession
     from ..backends.onnxruntime.sessions import ENGINE_ERRORS
 
-    session = _session(model, fix_shapes, device)
+    session = _session(model, fix_shapes, limit, device)
     feed = _feed(session, [*(inputs or []), "random"], seed, mean, std)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -247,11 +259,12 @@ def convert(
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="The same, as an option.")] = None,
     fix_shapes: Sizes = None,
+    limit: Bounds = None,
     verbose: Verbose = False,
 ) -> None:
     """Turn an ONNX model into a WebNN graph, and write that as ONNX: static shapes, and WebNN's operations only."""
     from ..onnx import load, save
-    from .inputs import sizes
+    from .inputs import limits, sizes
 
     if (target is None) == (output is None):
         given = "twice" if output is not None else "nowhere"
@@ -260,6 +273,6 @@ def convert(
     assert output is not None
     if output.is_dir():
         output /= model.name
-    graph = load(model, fix_shapes=sizes(fix_shapes or []))
+    graph = load(model, fix_shapes=sizes(fix_shapes or []), limits=limits(limit or []))
     save(graph, output)
     console.print(f"wrote {output}: {graph!r}", soft_wrap=True)
