@@ -16,6 +16,9 @@ CAMPAIGNS = {
     "contrib": "nodes",
     "bombs": "bombs",
     "graphs": "graphs",
+    "builder": "builder",
+    "caches": "caches",
+    "threads": "threads",
 }
 """The module that holds each campaign, as an entry of its table `CAMPAIGNS`."""
 
