@@ -6,6 +6,7 @@ import copy
 import itertools
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -241,3 +242,38 @@ def test_operations_and_descriptors_can_be_pickled() -> None:
     for value in (ow.Desc("float32", (1, 2)), ow.Limits(("float32",)), ops.relu):
         copied = pickle.loads(pickle.dumps(value))
         assert copied is value or copied == value
+
+
+def line_model() -> Any:
+    onnx = pytest.importorskip("onnx", reason="needs the extra onnx")
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n"]) for name in "xy")
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Add", ["x", "x"], ["y"])], "line", [x], [y])
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9)
+
+
+@pytest.mark.parametrize("form", ["path", "bytes", "proto"])
+def test_sessions_are_pickled_by_path_or_bytes(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    proto = line_model()
+    (tmp_path / "line.onnx").write_bytes(proto.SerializeToString())
+    monkeypatch.chdir(tmp_path)
+    model = {"path": "line.onnx", "bytes": proto.SerializeToString(), "proto": proto}[form]
+    session = ow.InferenceSession(model, fix_shapes={"n": 3}, specialise="never")
+    pickled = pickle.dumps(session)
+    assert (b"line.onnx" in pickled) == (form == "path")
+    monkeypatch.chdir("/")
+    x = np.float32([1, 2, 3])
+    for made in (pickle.loads(pickled), copy.copy(session), copy.deepcopy({"s": session})["s"]):
+        assert made is not session
+        assert made.get_inputs()[0].shape == [3]
+        assert made.run(None, {"x": x})[0].tolist() == [2, 4, 6]
+
+
+def test_sessions_that_cannot_be_pickled_say_why() -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    model = line_model().SerializeToString()
+    with pytest.raises(
+        TypeError, match=r"in a context of the caller's cannot be copied or pickled; .* the device, 'cpu'"
+    ):
+        pickle.dumps(ow.InferenceSession(model, context=ow.ml.create_context()))
+    with pytest.raises(TypeError, match="a session with SessionOptions cannot be copied or pickled"):
+        pickle.dumps(ow.InferenceSession(model, runtime.SessionOptions()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import tempfile
@@ -16,23 +17,8 @@ from opweave.expr import trace
 from opweave.graph import Desc
 
 TRICKS = [
-    "flip",
-    "flip",
-    "flip",
-    "cut",
-    "empty",
-    "grow",
-    "fifo",
-    "link",
-    "device",
-    "directory",
-    "writable",
-    "folder-writable",
-    "other-owner",
-    "swap",
-    "gone",
-    "locked",
-    "race",
+    *("flip", "flip", "flip", "cut", "empty", "grow", "fifo", "link", "device", "directory", "writable"),
+    *("folder-writable", "other-owner", "swap", "gone", "locked", "race"),
 ]
 
 
@@ -104,10 +90,8 @@ def case(rng: random.Random, number: int) -> str:
         def interfere() -> None:
             mine = random.Random(number)
             while not stop.wait(0.0005):
-                try:
+                with contextlib.suppress(OSError, IndexError, ValueError):  # there is nothing to damage at the moment
                     damage(mine, folder, mine.choice(["flip", "cut", "empty", "gone", "swap"]))
-                except (OSError, IndexError, ValueError):  # there is nothing to damage at the moment
-                    pass
 
         thread = threading.Thread(target=interfere)
         if trick == "race":

@@ -23,6 +23,7 @@ from .methods import OnnxRuntimeMethods
 from .model import Model
 from .options import Settings, check_run_options, write_optimized
 from .ort_values import unwrapped
+from .pickling import Recipe
 from .plan import Fallback, Plan
 from .programs import Programs, Specialise
 from .repeat import Repeat
@@ -96,6 +97,17 @@ class InferenceSession(OnnxRuntimeMethods):
             context is None or isinstance(context, MLContext),
             f"context must be an MLContext, got {type(context).__name__}",
         )
+        arguments = {
+            "providers": providers,
+            "provider_options": provider_options,
+            "fallback": fallback,
+            "fix_shapes": fix_shapes,
+            "preferred_output_location": preferred_output_location,
+            "limits": limits,
+            "specialise": specialise,
+            "program_bytes": program_bytes,
+        }
+        self._recipe = Recipe(model, sess_options, context, arguments)
         self._settings = Settings.of(sess_options, providers, provider_options, context)
         self._model = model if isinstance(model, Model) else Model.load(model, limits)
         write_optimized(sess_options, model)
@@ -120,6 +132,10 @@ class InferenceSession(OnnxRuntimeMethods):
             self._programs.compile_static(shapes)
         if self._run_trace is not None:
             self._run_trace.note("session_initialization", begin)
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        """Sessions are pickled and copied by the path or the bytes of their model, which is loaded again."""
+        return self._recipe.reduced(type(self))
 
     def __repr__(self) -> str:
         return summary.line(self)
