@@ -443,6 +443,21 @@ def test_runs_do_not_start_once_terminate_is_set(make: Callable[..., Any]) -> No
         make(PLAIN).run(None, {"x": X}, run)
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
+@pytest.mark.parametrize("dims", [[64, 4096], ["rows", 4096]], ids=["compiled", "the model's own session"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_threads_are_as_many_as_asked_for(make: Callable[..., Any], count: int, dims: Any) -> None:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = count
+    x = np.ones((64, 4096), np.float32)
+    make(PLAIN).run(None, {"x": X})  # what is made once in a process
+    before = set(Path("/proc/self/task").iterdir())
+    s = make(plain_model(dims).SerializeToString(), options)
+    s.run(None, {"x": x})
+    new = [path for path in Path("/proc/self/task").iterdir() if path not in before]
+    assert len(new) == count - 1
+
+
 def test_threads_that_must_not_spin() -> None:
     options = ort.SessionOptions()
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")

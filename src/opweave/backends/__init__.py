@@ -248,6 +248,10 @@ class Backend(ABC):
         """The back end for a context on one of its devices: itself, unless each context has a device of its own."""
         return self
 
+    def with_threads(self, threads: int) -> Backend:
+        """The back end for a context whose operations use at most so many threads; itself, where that cannot be chosen."""
+        return self
+
     def lower(
         self, *ops: Op[..., Any], when: Callable[..., bool] | None = None
     ) -> Callable[[RuleFunction], RuleFunction]:

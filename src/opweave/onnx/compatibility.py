@@ -42,7 +42,11 @@ class Row:
 
 
 SESSION_OPTIONS = (
-    Row("intra_op_num_threads", "ignored", "the threads of a process are shared by all sessions"),
+    Row(
+        "intra_op_num_threads",
+        "works",
+        "how many threads an operation uses on the CPU, where the session makes its context",
+    ),
     Row("inter_op_num_threads", "ignored", "the parts of a model run one after the other"),
     Row("execution_mode execution_order", "ignored", "the parts of a model run one after the other"),
     Row("graph_optimization_level", "ignored", "a graph is always compiled with all optimisations"),

@@ -107,6 +107,9 @@ class Settings:
         made = ml.create_context(device=device)
         if sleeps:  # how threads wait; it does not choose another device
             made = ml.create_context(device=made.device.name, power_preference="low-power")
+        threads = session_options.intra_op_num_threads if session_options is not None else 0
+        if threads > 0:
+            made = MLContext(made.backend.with_threads(threads), made.device, made.power_preference)
         return cls(made, session_options, options, level)
 
     def providers(self) -> list[str]:

@@ -265,7 +265,8 @@ class Plan:
             ir_version=model.proto.ir_version,
             functions=model.proto.functions,
         )
-        session = FallbackSession(proto, arrays, names, self.context.power_preference)
+        threads = getattr(self.context.backend, "threads", None)  # of ONNX Runtime's, where the context is on that
+        session = FallbackSession(proto, arrays, names, self.context.power_preference, threads)
         for name in segment.outputs:
             value = values[name]
             if isinstance(value, Dynamic) and (value.type is None or not value.type.WhichOneof("value")):

@@ -11,6 +11,7 @@ of its result:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from ...graph import Graph, Node, Operand
@@ -27,6 +28,8 @@ class OnnxRuntime(Backend):
 
     name = "onnxruntime"
     leading = 1
+    threads: int | None = None
+    """How many threads an operation may use; None for as many as there are processors."""
     gains_from_loops = True  # it runs a kernel for each operation
 
     def devices(self) -> list[Device]:
@@ -45,6 +48,11 @@ class OnnxRuntime(Backend):
         done = emit(self, Graph.reaching({"y": node.outputs[0]}))[2][node]
         return "decomposed" if isinstance(done, list) else done
 
+    def with_threads(self, threads: int) -> OnnxRuntime:
+        made = copy(self)  # with the same rules
+        made.threads = threads
+        return made
+
     def compile(self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True) -> Any:
         from .sessions import compile
 
@@ -53,7 +61,7 @@ class OnnxRuntime(Backend):
     def compile_model(self, proto: Any, constants: Mapping[str, np.ndarray], power_preference: PowerPreference) -> Any:
         from .model import ModelSession
 
-        return ModelSession(proto, constants, power_preference)
+        return ModelSession(proto, constants, power_preference, self.threads)
 
     def emit(self, ctx: Emitter, graph: Graph) -> tuple[dict[str, Value], dict[Node, How]]:
         """Emit all nodes of a legal graph; the result holds the value of each output, and how each node is done."""

@@ -34,6 +34,7 @@ class FallbackSession:
         constants: these, by name; large ones are handed over by reference, those in mapped files by their place there.
         names: what the caller calls the inputs and outputs of `proto`.
         power_preference: that of the context.
+        threads: how many threads an operation may use; None for as many as there are processors.
 
     Attributes:
         types: the type of each output, by the caller's name.
@@ -48,8 +49,9 @@ class FallbackSession:
         constants: Mapping[str, np.ndarray],
         names: Mapping[str, str],
         power_preference: PowerPreference,
+        threads: int | None = None,
     ) -> None:
-        options = session_options(power_preference, alone=False)
+        options = session_options(power_preference, alone=False, threads=threads)
         self._constants = add_constants(proto.graph, constants, options)
         what = ", ".join(dict.fromkeys(node.op_type for node in proto.graph.node))
         try:

@@ -23,13 +23,20 @@ class ModelSession:
         proto: the ModelProto, without the constants that it uses; it gets those.
         constants: their arrays, by name.
         power_preference: that of the context.
+        threads: how many threads an operation may use; None for as many as there are processors.
 
     Raises:
         OperationError: the engine refuses the model.
     """
 
-    def __init__(self, proto: Any, constants: Mapping[str, np.ndarray], power_preference: PowerPreference) -> None:
-        options = session_options(power_preference)
+    def __init__(
+        self,
+        proto: Any,
+        constants: Mapping[str, np.ndarray],
+        power_preference: PowerPreference,
+        threads: int | None = None,
+    ) -> None:
+        options = session_options(power_preference, threads=threads)
         self._constants = add_constants(proto.graph, constants, options)  # kept: the engine reads their memory
         try:
             session = NativeSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])

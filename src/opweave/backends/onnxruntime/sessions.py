@@ -67,8 +67,8 @@ def compile(
     """
     ctx, emitted, how = emit(backend, graph)
     model, weights = ctx.finish(emitted)
-    options = session_options(power_preference, alone)
-    threads = pool_threads() if gains_from_threads(graph) else 0
+    options = session_options(power_preference, alone, backend.threads)
+    threads = pool_threads(backend.threads) if gains_from_threads(graph) else 0
     if not threads:
         options.intra_op_num_threads = 1
     folder = None
@@ -145,7 +145,9 @@ def hand_over(
     return values
 
 
-def session_options(power_preference: PowerPreference, alone: bool = True) -> onnxruntime.SessionOptions:
+def session_options(
+    power_preference: PowerPreference, alone: bool = True, threads: int | None = None
+) -> onnxruntime.SessionOptions:
     """The options of all our sessions; `alone` for one that does not take turns with others."""
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", "/")
@@ -158,6 +160,8 @@ def session_options(power_preference: PowerPreference, alone: bool = True) -> on
     if allowed < (os.cpu_count() or 1):
         # The engine would start, and pin, a thread for each processor of the machine, also for those we may not use.
         options.intra_op_num_threads = allowed
+    if threads is not None:
+        options.intra_op_num_threads = threads
     # Each session has threads of its own. How long they spin for more work, before they sleep, decides who else can run.
     if power_preference == "low-power":
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -191,9 +195,9 @@ def gains_from_threads(graph: Graph) -> bool:
     return any(operand.desc.element_count >= SERIAL_ELEMENTS for operand in operands)
 
 
-def pool_threads() -> int:
-    """How many threads a session starts: the one that runs it is another."""
-    return processors() - 1
+def pool_threads(threads: int | None = None) -> int:
+    """How many threads a session of so many starts: the one that runs it is another. None stands for all processors."""
+    return (processors() if threads is None else threads) - 1
 
 
 def processors() -> int:
