@@ -54,7 +54,8 @@ class Maker:
     """Makes a graph; with equal random numbers, the same one in every context.
 
     Floats are multiples of 1/8, so that sums and maxima are exact; `exact` holds the operands whose values are, which are
-    the only ones that are rounded, compared or made integers.
+    the only ones that are rounded, compared or made integers. `is_wide` tells whether some integers are of any size, whose
+    squares float32 may not hold.
     """
 
     def __init__(self, builder: ow.MLGraphBuilder, rng: random.Random) -> None:
@@ -62,6 +63,7 @@ class Maker:
         self.numbers = np.random.default_rng(rng.getrandbits(64))
         self.feeds: dict[str, np.ndarray] = {}
         self.exact: set[Any] = set()
+        self.is_wide = False
 
     def array(self, data_type: str, shape: Sequence[int], low: float = -4, high: float = 4) -> np.ndarray:
         info = INFO[data_type]  # type: ignore[index]
@@ -69,6 +71,7 @@ class Maker:
         if info.kind == "f":
             values = self.numbers.integers(int(low * 8), int(high * 8), shape, endpoint=True) / 8
         elif self.r.random() < 0.3:
+            self.is_wide = True
             values = self.numbers.integers(info.lowest, int(info.highest), shape, np.dtype(data_type), endpoint=True)
         else:
             values = self.numbers.integers(max(int(low), info.lowest), int(high), shape, endpoint=True)
@@ -370,6 +373,8 @@ def _(make: Maker, x: Any) -> Any:
 def _(make: Maker, x: Any) -> Any:
     if x.rank != 4:
         return None
+    if make.is_wide:
+        x = make.b.clamp(x, min_value=-1000, max_value=1000)
     channels, name = x.shape[1], make.r.choice(["batch", "instance", "layer"])
     scale, bias = (make.operand(x.data_type, [channels], 0.5, 2) for _ in range(2))
     if name == "batch":
