@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -218,8 +219,6 @@ def mapped_files() -> list[FileRegion]:
     Mappings that could have been changed without the file (private and writable), and files that have been replaced or
     deleted since, are left out. Only Linux tells; elsewhere the list is empty.
     """
-    import os
-
     regions = []
     try:
         with open("/proc/self/maps", errors="surrogateescape") as file:
@@ -263,9 +262,16 @@ def find_in_files(array: np.ndarray, regions: list[FileRegion]) -> tuple[str, in
 
 def physical() -> int:
     """Bytes of memory that this machine has; where it does not tell, more than any has."""
-    import os
-
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
         return 2**46
+
+
+def trim() -> None:
+    """Give memory back to the system that was freed in this process: the C library keeps it, for each thread its own."""
+    import ctypes
+
+    trim_heaps = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None  # glibc has it
+    if trim_heaps is not None:
+        trim_heaps(0)

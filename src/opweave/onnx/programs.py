@@ -18,8 +18,10 @@ from weakref import WeakSet
 
 import numpy as np
 
+from .. import memory
 from ..context import MLContext
 from ..errors import MLError, OperationError
+from ..names import counted
 from ..runtime.recurring import Recurring
 from ..shapes import OtherShapes
 from .arguments import Argument
@@ -42,14 +44,17 @@ PLANS = 64
 """How many sets of input shapes a session keeps compiled at the most."""
 
 PROGRAM_BYTES = 32 * 2**20
-"""What the compiled shapes of a session may take, unless the user says otherwise, where the model's own session can run the
-others."""
+"""What the compiled shapes of a session may take besides once its weights, unless the user says otherwise, where the model's
+own session can run the others. With it, the models of the gate stay below 1.5 times ONNX Runtime's memory."""
 
 ALWAYS_BYTES = 512 * 2**20
 """The same where there is no such session: each shape that is dropped must be compiled again."""
 
-BASE_BYTES = 4 * 2**20
-"""What a compiled shape takes beside its weights. Measured: 3 MB for nudenet's detector."""
+FIRST_BYTES = 16 * 2**20
+"""What the first compiled shape brings: the modules that trace and convert. Measured: 5 to 20 MB."""
+
+BASE_BYTES = 8 * 2**20
+"""What a compiled shape takes besides its weights. Measured: 3 to 7 MB for the models of the gate."""
 
 PACKED_PERCENT = 125
 """What the weights take that the engine packs for a compiled shape, in percent of those in the file; 100 to 125 measured."""
@@ -82,7 +87,13 @@ class _Turn:
 
 
 class _RecurringShape(Recurring):
-    """Shapes that may come again."""
+    """Shapes that may come again.
+
+    Attributes:
+        has_room: whether there was room for them when they came again.
+    """
+
+    has_room = False
 
 
 class Programs:
@@ -126,11 +137,12 @@ class Programs:
         self._recent: OrderedDict[Key, _RecurringShape] = OrderedDict()
         self._notes: OrderedDict[Key, str] = OrderedDict()  # why shapes that came again were not compiled
         self._symbolic: SymbolicModel | None = None
+        self._pending = 0  # how many shapes are being compiled in the background, or wait for it
         self._making = Lock()  # of the model's own session, while that is made
         self.why_compiled = "" if specialise != "always" else "specialise='always'"
         if not self.why_compiled and fallback == "error":
             self.why_compiled = "fallback='error'"
-        self._bytes_each = BASE_BYTES + _weight_bytes(model) * PACKED_PERCENT // 100
+        self._weight_bytes = _weight_bytes(model)
 
     # Which way ----------------------------------------------------------------------------------------------------------
 
@@ -144,7 +156,7 @@ class Programs:
         symbolic = self.symbolic(shapes)
         if symbolic is None:
             return self.plan(shapes, feed), True
-        return symbolic, self.specialise == "never" or self._come(sizes, feed)
+        return symbolic, self._come(sizes, feed)
 
     def symbolic(self, shapes: Mapping[str, tuple[int, ...] | None]) -> SymbolicModel | None:
         """The model's own session, made when it is first needed; None where calls of these shapes must be compiled."""
@@ -174,9 +186,14 @@ class Programs:
             self._recent[key] = entry
             if len(self._recent) > RECENT:
                 self._recent.popitem(last=False)
-            if entry.seen and (why := self._no_room(key)):
-                self._note(key, why)
+            if self.specialise == "never":
                 return True
+            if entry.seen and not entry.has_room:
+                if why := self._no_room():
+                    self._note(key, why)
+                    return True
+                entry.has_room = True
+                self._pending += 1
         if entry.refusal is not None:
             return True
         # Only what may decide about shapes is kept until it is compiled.
@@ -190,6 +207,7 @@ class Programs:
             with self._turn(sizes):
                 if not self.known(sizes, feed):
                     _in_background.add(self._new(sizes, feed, in_background=True))
+            memory.trim()  # of what compiling took, by far the most is free now
             return True  # the plan is found by its key, which holds values now that decide
         except Exception as error:
             with self._lock:
@@ -198,6 +216,9 @@ class Programs:
             if isinstance(error, MLError):
                 raise
             raise OperationError(f"{type(error).__name__}: {error}") from error
+        finally:
+            with self._lock:
+                self._pending = max(self._pending - 1, 0)  # 0 where it was compiled at its first call
 
     def _note(self, key: Key, why: str) -> None:
         self._notes[key] = why
@@ -211,23 +232,30 @@ class Programs:
         """What the compiled shapes may take together."""
         if self.given_bytes is not None:
             return self.given_bytes
-        return ALWAYS_BYTES if self.why_compiled else PROGRAM_BYTES
+        return ALWAYS_BYTES if self.why_compiled else PROGRAM_BYTES + self._weight_bytes
+
+    def _estimate(self, count: int) -> int:
+        """How many bytes compiled shapes take."""
+        each = BASE_BYTES + self._weight_bytes * PACKED_PERCENT // 100
+        return FIRST_BYTES + count * each
 
     def _fits(self, count: int) -> bool:
-        return count <= PLANS and count * self._bytes_each <= self.program_bytes
+        return count <= PLANS and self._estimate(count) <= self.program_bytes
 
-    def _no_room(self, key: Key) -> str:
+    def _no_room(self) -> str:
         """Why shapes that have come again are not compiled; empty if they are."""
         from ..backends.onnxruntime.sessions import pool_threads  # loads ONNX Runtime
 
         if not self._fits(1):
-            return f"it would take {self._bytes_each} bytes; program_bytes is {self.program_bytes}"
+            return f"it would take {self._estimate(1)} bytes, and program_bytes is {self.program_bytes}"
         threads = sum(plan.threads for plan in tuple(_in_background))
+        threads += self._pending * pool_threads()
         if threads and threads + pool_threads() > MAX_THREADS:
             return f"compiled shapes have {threads} threads already"
         idle = sum(self._calls - self._used.get(other, 0) > IDLE_CALLS for other in self.plans)
-        if not self._fits(len(self.plans) - idle + 1):
-            return f"{len(self.plans)} compiled shapes that are in use take the {self.program_bytes} bytes of program_bytes"
+        kept = len(self.plans) - idle + self._pending
+        if not self._fits(kept + 1):
+            return f"{counted(kept, 'compiled shape')} in use, and program_bytes, {self.program_bytes}, has no room for more"
         return ""
 
     def _keep(self, key: Key, plan: Plan) -> None:

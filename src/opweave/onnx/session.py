@@ -53,8 +53,8 @@ class InferenceSession(OnnxRuntimeMethods):
             in the background, and runs others in the model's own session of ONNX Runtime, which takes all shapes; "always"
             compiles each shape at its first call; "never" compiles none. Contexts on other devices, models with operations
             of yours, and `fallback="error"` always compile.
-        program_bytes: what the compiled shapes may take in memory, as estimated from the weights; default: 32 MiB, or 512
-            MiB where all shapes are compiled. With 0, only what must be is compiled.
+        program_bytes: what the compiled shapes may take in memory, as estimated from the weights; default: 32 MiB
+            more than the weights take, or 512 MiB where all shapes are compiled. With 0, only what must be is compiled.
 
     Raises:
         DataError: the model cannot be read, or exceeds a limit.

@@ -23,6 +23,9 @@ from .registry import CONVERTERS, key_of
 KNOWN_IR = 10
 """Models in file formats up to this version need not be lowered for the engine."""
 
+LARGE_CONSTANT = 4096
+"""Constant nodes from this size in bytes are treated as weights; smaller ones may hold shapes, which inference must see."""
+
 SUSPICIOUS = frozenset({"LayerNormalization", "Loop", "SplitToSequence"})
 """Operators with which a broken model ends the process, or never comes back. Whether one does is seen when it is traced."""
 
@@ -151,7 +154,12 @@ def _with_open_dimensions(model: Model, inputs: Sequence[Argument]) -> tuple[Mod
     proto = ModelProto(ir_version=model.proto.ir_version, opset_import=model.proto.opset_import)
     graph = proto.graph
     graph.name = source.name or "model"
-    graph.node.extend(source.node)
+    constants = dict(model.weights)
+    for node in source.node:
+        if (tensor := _large_constant(node)) is None:
+            graph.node.append(node)
+        else:  # the engine would copy it several times
+            constants[node.output[0]] = model.array(tensor)
     graph.output.extend(source.output)
     given = {argument.name: argument for argument in inputs}
     for info in source.input:
@@ -173,7 +181,16 @@ def _with_open_dimensions(model: Model, inputs: Sequence[Argument]) -> tuple[Mod
         from ..backends.onnxruntime.opsets import lower
 
         lower(proto)
-    return proto, {name: array for name, array in model.weights if name in used and name not in given}
+    return proto, {name: array for name, array in constants.items() if name in used and name not in given}
+
+
+def _large_constant(node: NodeProto) -> TensorProto | None:
+    """The tensor of a Constant node that is better handed over as a weight."""
+    if node.op_type != "Constant" or node.domain not in ("", "ai.onnx") or len(node.attribute) != 1:
+        return None
+    (attribute,) = node.attribute
+    is_large = attribute.name == "value" and attribute.t.ByteSize() >= LARGE_CONSTANT and attribute.t.data_type in PLAIN
+    return attribute.t if is_large else None
 
 
 def _take_in(model: Model, node: NodeProto) -> None:

@@ -1,0 +1,417 @@
+"""Shapes that change: the model's own session runs them, and recurring ones are compiled in the background."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import opweave as ow
+from opweave import memory
+from opweave.onnx.plan import Plan
+from opweave.onnx.programs import MAX_THREADS, RECENT, _in_background
+from opweave.onnx.symbolic import SymbolicModel
+from opweave.runtime.recurring import background
+
+FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+CONTEXT = ow.ml.create_context(device="cpu")
+OWN = "the model's own session"
+RNG = np.random.default_rng(7)
+W = RNG.standard_normal((8, 600), np.float32)
+
+
+def model_of(
+    nodes: list[onnx.NodeProto], inputs: dict[str, Any], outputs: dict[str, Any], **weights: np.ndarray
+) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        nodes,
+        "test",
+        [helper.make_tensor_value_info(name, *value) for name, value in inputs.items()],
+        [helper.make_tensor_value_info(name, *value) for name, value in outputs.items()],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def product() -> onnx.ModelProto:
+    """Y = softmax(x @ w), z = relu(x), rows vary."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("Softmax", ["p"], ["y"]),
+        helper.make_node("Relu", ["x"], ["z"]),
+    ]
+    return model_of(nodes, {"x": (FLOAT, ["n", 8])}, {"y": (FLOAT, ["n", 600]), "z": (FLOAT, ["n", 8])}, w=W)
+
+
+def rows(count: int) -> dict[str, np.ndarray]:
+    return {"x": RNG.standard_normal((count, 8), np.float32)}
+
+
+def expected(proto: onnx.ModelProto, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    results: list[np.ndarray] = session.run(None, feed)
+    return results
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """The plans that are made from now on."""
+    found: list[Plan] = []
+    make = Plan.__init__
+
+    def noted(self: Plan, *args: Any, **options: Any) -> None:
+        make(self, *args, **options)
+        found.append(self)
+
+    monkeypatch.setattr(Plan, "__init__", noted)
+    return found
+
+
+def test_new_shapes_are_not_compiled_and_recurring_ones_are(compiled: list[Plan]) -> None:
+    proto = product()
+    session = ow.InferenceSession(proto, CONTEXT)
+    for count in (1, 2, 3, 5):
+        feed = rows(count)
+        for got, wanted in zip(session.run(None, feed), expected(proto, feed), strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+    assert compiled == []
+    assert session.shapes() == {f"x [{count}, 8]": OWN for count in (1, 2, 3, 5)}
+    feed = rows(3)
+    first = session.run(None, feed)
+    background.wait()
+    assert len(compiled) == 1
+    assert session.shapes()["x [3, 8]"] == "compiled"
+    second = session.run(None, feed)
+    for a, b in zip(first, second, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    assert isinstance(session._programs.choose({"x": (3, 8)}, feed)[0], Plan)
+    assert "WebNN" in session.explain()
+    assert f"x [5, 8]: {OWN}" in session.explain()
+
+
+def test_shapes_that_change_at_every_call_are_never_compiled(compiled: list[Plan]) -> None:
+    """A decoder comes to the same lengths with every text."""
+    session = ow.InferenceSession(product(), CONTEXT)
+    for _ in range(2):
+        for count in range(1, RECENT + 3):
+            session.run(None, rows(count))
+    background.wait()
+    assert compiled == []
+
+
+def test_each_way_can_be_chosen(compiled: list[Plan]) -> None:
+    never = ow.InferenceSession(product(), CONTEXT, specialise="never")
+    for _ in range(4):
+        never.run(None, rows(2))
+    background.wait()
+    assert compiled == []
+    assert never.explain() == f"x [2, 8]: {OWN}"
+    always = ow.InferenceSession(product(), CONTEXT, specialise="always")
+    always.run(None, rows(2))
+    assert len(compiled) == 1
+    assert always.shapes() == {"x [2, 8]": "compiled"}
+
+
+def test_fixed_shapes_run_in_the_models_own_session_where_nothing_is_to_be_compiled(compiled: list[Plan]) -> None:
+    ow.InferenceSession(product(), CONTEXT, fix_shapes={"n": 2}, specialise="never").run(None, rows(2))
+    assert compiled == []
+    ow.InferenceSession(product(), CONTEXT, fix_shapes={"n": 2})
+    assert len(compiled) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"specialise": "often"}, "specialise must be one of ['recurring', 'always', 'never'], got 'often'"),
+        ({"program_bytes": -1}, "program_bytes must be a number of bytes or None, got -1"),
+        ({"program_bytes": 1.5}, "program_bytes must be a number of bytes or None, got 1.5"),
+    ],
+)
+def test_messages(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ow.ValidationError) as raised:
+        ow.InferenceSession(product(), CONTEXT, **options)
+    assert str(raised.value) == message
+
+
+def test_more_shapes_than_there_is_room_for_are_not_compiled_for_ever(compiled: list[Plan]) -> None:
+    session = ow.InferenceSession(product(), CONTEXT, program_bytes=50 * 2**20)
+    for _ in range(6):
+        for count in range(1, 9):
+            session.run(None, rows(count))
+            background.wait()
+    room = len(compiled)
+    assert 1 <= room < 8
+    ways = session.shapes()
+    assert sum(way == "compiled" for way in ways.values()) == room
+    assert sum("program_bytes, 52428800, has no room for more" in way for way in ways.values()) == 8 - room
+
+
+def test_the_ninth_shape_does_not_push_out_the_first() -> None:
+    session = ow.InferenceSession(product(), CONTEXT, specialise="always")
+    for _ in range(2):
+        for count in range(1, 10):
+            session.run(None, rows(count))
+    assert len(session._plans) == 9
+
+
+def test_where_all_is_compiled_most_shapes_keep_their_plans(compiled: list[Plan]) -> None:
+    """Dropping the one used longest ago would compile each shape at each turn."""
+    session = ow.InferenceSession(product(), CONTEXT, fallback="error", program_bytes=50 * 2**20)
+    for count in range(1, 7):
+        session.run(None, rows(count))
+    compiled.clear()
+    for count in range(1, 7):
+        session.run(None, rows(count))
+    assert 1 <= len(compiled) < 6
+
+
+def test_program_bytes_of_0_compiles_nothing_that_need_not_be(compiled: list[Plan]) -> None:
+    session = ow.InferenceSession(product(), CONTEXT, program_bytes=0)
+    for _ in range(3):
+        session.run(None, rows(2))
+    background.wait()
+    assert compiled == []
+    assert "program_bytes is 0" in session.shapes()["x [2, 8]"]
+
+
+# What a session promises ---------------------------------------------------------------------------------------------
+
+
+def own(proto: onnx.ModelProto, **options: Any) -> ow.InferenceSession:
+    session = ow.InferenceSession(proto, CONTEXT, specialise="never", **options)
+    return session
+
+
+def test_outputs_are_written_where_they_are_wanted() -> None:
+    proto = product()
+    session, feed = own(proto), rows(3)
+    y, z = expected(proto, feed)
+    out = np.empty((3, 600), np.float32)
+    found = session.run(None, feed, out={"y": out})
+    assert found[0] is out
+    np.testing.assert_allclose(out, y, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(found[1], z)
+    (only,) = session.run(["z"], feed, out={"y": out})
+    np.testing.assert_array_equal(only, z)
+    with pytest.raises(ow.ValidationError, match=r"out\['y'\] must have shape \[3, 600\], got \[4, 600\]"):
+        session.run(None, feed, out={"y": np.empty((4, 600), np.float32)})
+
+
+def test_tensors_go_in_and_come_out_and_nothing_is_copied() -> None:
+    proto = product()
+    session, feed = own(proto, preferred_output_location="ml-tensor"), rows(3)
+    tensor = CONTEXT.tensor_from(feed["x"])
+    target = CONTEXT.create_tensor("float32", (3, 600), readable=True)
+    before = memory.copies.count
+    y, z = session.run(None, {"x": tensor}, out={"y": target})
+    assert y is target
+    assert memory.copies.count == before
+    for got, wanted in zip((y, z), expected(proto, feed), strict=True):
+        np.testing.assert_allclose(CONTEXT.read_tensor(got), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_results_have_memory_of_their_own() -> None:
+    nodes = [
+        helper.make_node("Identity", ["x"], ["a"]),
+        helper.make_node("Identity", ["w"], ["b"]),
+        helper.make_node("Reshape", ["x", "shape"], ["c"]),
+    ]
+    shapes = {"a": (FLOAT, None), "b": (FLOAT, None), "c": (FLOAT, None), "x": (FLOAT, ["n"]), "w": (FLOAT, None)}
+    proto = model_of(nodes, {"x": (FLOAT, ["n"])}, shapes, w=W, shape=np.int64([-1, 1]))
+    session, x = own(proto), np.arange(5, dtype=np.float32)
+    for _ in range(2):
+        found = session.run(["a", "b", "c", "x", "w", "b"], {"x": x})
+        np.testing.assert_array_equal(found[1], W)
+        np.testing.assert_array_equal(found[4], W)
+        for number, array in enumerate(found):
+            assert not np.shares_memory(array, x)
+            assert not any(np.shares_memory(array, other) for other in found[:number])
+            array[...] = 9
+    assert x.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_errors_are_the_same() -> None:
+    session = own(product())
+    session.run(None, rows(2))
+    for feed, message in (
+        ({}, "missing: ['x']"),
+        ({"x": np.zeros((2, 7), np.float32)}, "input 'x' must have shape ['n', 8], got [2, 7]"),
+        ({"x": np.zeros((2, 8), "float64")}, "input 'x' must be tensor(float), got an array of float64"),
+    ):
+        with pytest.raises(ow.ValidationError) as raised:
+            session.run(None, feed)
+        assert message in str(raised.value)
+
+
+def test_what_only_webnn_defines_is_compiled_and_run_again() -> None:
+    """ONNX Runtime refuses indices out of range, WebNN clamps them."""
+    nodes = [helper.make_node("Gather", ["x", "i"], ["y"])]
+    proto = model_of(nodes, {"x": (FLOAT, ["n"]), "i": (INT64, ["k"])}, {"y": (FLOAT, None)})
+    session = own(proto)
+    feed = {"x": np.arange(20, dtype=np.float32), "i": np.int64([1] * 19 + [99])}
+    assert session.run(None, feed)[0].tolist() == [1] * 19 + [19]
+    feed["i"][-1] = 5
+    assert session.run(None, feed)[0].tolist() == [1] * 19 + [5]
+
+
+def test_booleans_scalars_and_empty_arrays() -> None:
+    nodes = [helper.make_node("Where", ["c", "x", "s"], ["y"]), helper.make_node("Not", ["c"], ["n"])]
+    proto = model_of(
+        nodes,
+        {"c": (BOOL, ["k"]), "x": (FLOAT, ["k"]), "s": (FLOAT, [])},
+        {"y": (FLOAT, ["k"]), "n": (BOOL, ["k"])},
+    )
+    session = own(proto)
+    y, n = session.run(None, {"c": np.array([True, False]), "x": np.float32([1, 2]), "s": np.float32(7)})
+    assert (y.tolist(), n.tolist(), n.dtype) == ([1, 7], [False, True], np.dtype(bool))
+    empty = np.zeros(0, np.float32)
+    y, _ = session.run(None, {"c": np.zeros(0, bool), "x": empty, "s": np.float32(7)})
+    assert y.shape == (0,)
+
+
+def test_values_that_decide_are_compiled_when_they_recur(compiled: list[Plan]) -> None:
+    nodes = [helper.make_node("Reshape", ["x", "s"], ["y"])]
+    proto = model_of(nodes, {"x": (FLOAT, ["n"]), "s": (INT64, [2])}, {"y": (FLOAT, None)})
+    session, x = ow.InferenceSession(proto, CONTEXT), np.arange(24, dtype=np.float32)
+    for sizes in ((2, 12), (3, 8), (3, 8), (3, 8), (4, 6), (2, 12), (6, 4), (3, 8)):
+        shape = np.int64(sizes)
+        (y,) = session.run(None, {"x": x, "s": shape})
+        background.wait()
+        np.testing.assert_array_equal(y, x.reshape(sizes))
+        shape[:] = 0  # what is compiled must not look at the caller's array
+    assert len(compiled) == len(session._plans) >= 1
+
+
+def test_constant_nodes_and_weights_that_nothing_reads() -> None:
+    constant = helper.make_node("Constant", [], ["k"], value=numpy_helper.from_array(W))
+    proto = model_of(
+        [constant, helper.make_node("MatMul", ["x", "k"], ["y"])],
+        {"x": (FLOAT, ["n", 8])},
+        {"y": (FLOAT, ["n", 600])},
+        unused=np.ones(5000, np.float32),
+    )
+    feed = rows(2)
+    np.testing.assert_allclose(own(proto).run(None, feed)[0], feed["x"] @ W, rtol=1e-5, atol=1e-5)
+
+
+def test_weights_in_files_are_found(tmp_path: Path) -> None:
+    proto = product()
+    path = tmp_path / "model.onnx"
+    onnx.save(proto, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    feed = rows(2)
+    found = own(onnx.load(path)).run(None, feed), own_of(path).run(None, feed)
+    for results in found:
+        np.testing.assert_allclose(results[0], expected(product(), feed)[0], rtol=1e-5, atol=1e-6)
+
+
+def own_of(path: Path) -> ow.InferenceSession:
+    return ow.InferenceSession(path, CONTEXT, specialise="never")
+
+
+def test_models_with_operations_of_the_user_are_compiled(compiled: list[Plan]) -> None:
+    @ow.expression
+    def doubled(x: Any) -> Any:
+        return x + x
+
+    ow.onnx.register_onnx("test.shapes", "Doubled", doubled)
+    proto = model_of(
+        [helper.make_node("Doubled", ["x"], ["y"], domain="test.shapes")],
+        {"x": (FLOAT, ["n"])},
+        {"y": (FLOAT, ["n"])},
+    )
+    proto.opset_import.add(domain="test.shapes", version=1)
+    session = ow.InferenceSession(proto, CONTEXT)
+    assert session.run(None, {"x": np.float32([1, 2])})[0].tolist() == [2, 4]
+    assert len(compiled) == 1
+
+
+def test_faults_in_the_background_are_logged_and_the_session_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    session = ow.InferenceSession(product(), CONTEXT)
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("the compiler is broken")
+
+    monkeypatch.setattr(session._programs, "_trace", broken)
+    with caplog.at_level(logging.WARNING, "opweave"):
+        for _ in range(4):
+            feed = rows(2)
+            np.testing.assert_array_equal(session.run(["z"], feed)[0], np.maximum(feed["x"], 0))
+            background.wait()
+    assert [r.message for r in caplog.records] == [f"shapes x [2, 8] stay with {OWN}: the compiler is broken"]
+    assert session.shapes() == {"x [2, 8]": f"{OWN}: it cannot be compiled: the compiler is broken"}
+
+
+def test_threads_run_several_shapes_at_once() -> None:
+    proto = product()
+    session = ow.InferenceSession(proto, CONTEXT)
+    feeds = [rows(count) for count in (1, 2, 3, 4) for _ in range(20)]
+    wanted = [feed["x"] @ W for feed in feeds]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda feed: session.run(None, feed), feeds))
+    for (y, z), product_of_one, feed in zip(found, wanted, feeds, strict=True):
+        shares = np.exp(product_of_one - product_of_one.max(1, keepdims=True))
+        np.testing.assert_allclose(y, shares / shares.sum(1, keepdims=True), rtol=1e-4, atol=1e-6)
+        np.testing.assert_array_equal(z, np.maximum(feed["x"], 0))
+    background.wait()
+
+
+# The process ---------------------------------------------------------------------------------------------------------
+
+PROCESS = """
+import os
+import sys
+import numpy as np
+import onnx
+import opweave as ow
+from opweave.runtime.recurring import background
+
+session = ow.InferenceSession(sys.argv[1])
+before = len(os.listdir("/proc/self/task"))
+for _ in range(3):
+    for count in range(100, 100 * 8, 100):
+        session.run(None, {"x": np.ones((count, 8), "float32")})
+    background.wait()
+print(before, len(os.listdir("/proc/self/task")), len(os.sched_getaffinity(0)), len(session._plans))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux lists the threads of a process there")
+def test_a_process_has_no_more_threads_than_processors_and_eight(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(product(), path)
+    command = [sys.executable, "-c", PROCESS, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    _, threads, processors, plans = map(int, done.stdout.split())
+    # NumPy's library for linear algebra starts one for each processor, too, when it is imported.
+    assert threads <= processors + 8 + max(processors - 2, 0)
+    assert plans >= 1
+
+
+def test_a_process_ends_while_shapes_are_compiled(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(product(), path)
+    code = PROCESS.replace("    background.wait()\n", "").replace("print(before", "print('ends') or (before")
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ends\n", "")
+
+
+def test_plans_of_all_sessions_have_few_threads() -> None:
+    sessions = [ow.InferenceSession(product(), CONTEXT, program_bytes=2**30) for _ in range(3)]
+    for session in sessions:
+        for _ in range(2):
+            for count in range(100, 600, 100):
+                session.run(["z"], rows(count))
+            background.wait()
+    assert sum(plan.threads for plan in _in_background) <= MAX_THREADS
+    assert all(isinstance(s._programs._symbolic, SymbolicModel) for s in sessions)
