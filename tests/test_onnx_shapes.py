@@ -187,8 +187,7 @@ def test_program_bytes_of_0_compiles_nothing_that_need_not_be(compiled: list[Pla
 
 
 def own(proto: onnx.ModelProto, **options: Any) -> ow.InferenceSession:
-    session = ow.InferenceSession(proto, CONTEXT, specialise="never", **options)
-    return session
+    return ow.InferenceSession(proto, CONTEXT, specialise="never", **options)
 
 
 def test_outputs_are_written_where_they_are_wanted() -> None:
