@@ -148,7 +148,8 @@ def read(path: Path) -> Network:
     missing, unexpected = network.load_state_dict(state, strict=False)
     if missing != ["frequencies"] or unexpected:
         raise SystemExit(f"{path} does not fit: {missing} missing, {unexpected} unexpected")
-    return network.eval()
+    network.eval()
+    return network
 
 
 def _plain(weights: Mapping[str, np.ndarray], sizes: Sizes) -> dict[str, np.ndarray]:
