@@ -45,8 +45,8 @@ class Campaign:
         batch: how many cases a child process runs before a new one takes its place.
         memory: the address space of a child, in bytes; None for no limit (drivers of GPUs map terabytes).
         seconds: the processor time of a case.
-        patience: for how many seconds a case may take no processor time (it waits for a pipe or a lock, or the machine is
-            busy), before it is ended.
+        patience: for how many seconds a case may take no processor time, as it does when it waits for a pipe or a lock,
+            before it is ended.
         outcomes: the words that `case` may return; None for any.
         write: writes what a case consists of into files that begin with a path, and returns them; None if the command is
             all there is to tell.
@@ -189,7 +189,11 @@ class _Child:
             self._process.stdin.write(b"%d\n" % number)
             self._process.stdin.flush()
         patience = self._campaign.patience
-        ready, _, _ = select.select([self._process.stdout], [], [], patience)
+        used = -1
+        while not (ready := select.select([self._process.stdout], [], [], patience)[0]):
+            before, used = used, _ticks(self._process.pid)
+            if used == before:
+                break
         line = self._process.stdout.readline() if ready else b""
         if line.endswith(b"\n"):
             word, what = json.loads(line)
@@ -205,6 +209,15 @@ class _Child:
         errors = self._errors.read().decode(errors="replace")
         why = f"it waited for {patience} s" if not ready else _ending(code, self._campaign.seconds)
         return "died", f"{why}\n{errors[-6000:]}"
+
+
+def _ticks(pid: int) -> int:
+    """The processor time of a process, in ticks; -1 where the system does not tell."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return -1
+    return int(fields[11]) + int(fields[12])
 
 
 def _ending(code: int, seconds: int) -> str:
