@@ -71,7 +71,10 @@ ROWS: list[tuple[Build, str]] = [
     (lambda b, x: b.pad(x(2), [1], [1], value="0"), "pad: value must be a number, got '0'"),
     (lambda b, x: b.reshape(x(2, 3), [5]), "reshape: new_shape must have the 6 elements of float32[2, 3], got [5]: 5"),
     (lambda b, x: b.reshape(x(2), []), "reshape: new_shape must have the 2 elements of float32[2], got []: 1"),
-    (lambda b, x: b.reshape(x(2), [-1, 2]), "reshape: new_shape[0] must be in [0, 4294967295], got -1"),
+    (
+        lambda b, x: b.reshape(x(2), [-1, 2]),
+        "reshape: new_shape[0] must be in [0, 4294967295], got -1; sizes are given, not inferred: [1, 2]",
+    ),
     (lambda b, x: b.reverse(x(2, 3), axes=[2]), "reverse: axes must be in [0, 2), got [2]"),
     (lambda b, x: b.reverse(x(2, 3), axes=[1, 1]), "reverse: axes must differ, got [1, 1]"),
     (lambda b, x: b.slice(x(4), [0, 0], [1]), "slice: starts must have a value for each of 1 dimensions, got [0, 0]"),

@@ -154,7 +154,7 @@ def test_dir_lists_attributes_and_operations_that_work() -> None:
         getattr(x, name)
 
 
-@pytest.mark.parametrize("name", ["no_such_thing", "build", "concat", "_hidden", "__len__"])
+@pytest.mark.parametrize("name", ["no_such_thing", "input", "concat", "_hidden", "__len__"])
 def test_unknown_attributes(name: str) -> None:
     with pytest.raises(AttributeError, match=f"^an operand has no attribute or operation '{name}'$") as raised:
         getattr(given_x(), name)

@@ -118,6 +118,7 @@ def compare_method(where: str, overloads: list[dict[str, Any]], method: Any) -> 
     function = method.function if isinstance(method, Op) else method
     signature = inspect.signature(function)
     ours = {tuple(inspect.signature(o).parameters)[1:]: o for o in typing.get_overloads(function)}
+    function = inspect.unwrap(function)
     if ours:
         for overload in overloads:
             wanted = list(arguments_of(overload))
@@ -455,18 +456,36 @@ def test_support_limits_have_the_members_of_their_dictionaries(device: str) -> N
     limits = CONTEXTS[device].op_support_limits()
     for member in members_of("MLOpSupportLimits"):
         wanted = members_of(member["type"]) if member["type"] in DICTIONARIES else []
-        given = limits[member["name"]]
-        assert list(given) == [part["name"] for part in wanted] if wanted else given, member["name"]
-    assert list(limits) == [member["name"] for member in members_of("MLOpSupportLimits")]
+        given = limits[snake_case(member["name"])]
+        assert list(given) == [snake_case(part["name"]) for part in wanted] if wanted else given, member["name"]
+    assert list(limits) == [snake_case(member["name"]) for member in members_of("MLOpSupportLimits")]
+
+
+def test_support_limits_are_found_by_the_names_of_the_specification() -> None:
+    limits = CONTEXTS["reference"].op_support_limits()
+    with pytest.warns(
+        DeprecationWarning, match="the key 'maxTensorByteLength' is deprecated; it is 'max_tensor_byte_length'"
+    ):
+        assert limits["maxTensorByteLength"] == limits["max_tensor_byte_length"]
+    with pytest.warns(DeprecationWarning, match="'averagePool2d'") as warned:
+        limits["averagePool2d"]
+    assert warned[0].filename == __file__
+    with pytest.warns(DeprecationWarning, match="'rankRange'"):
+        assert limits["conv2d"]["input"].get("rankRange") == {"min": 4, "max": 4}
+    with pytest.warns(DeprecationWarning, match="'dataTypes'"):
+        assert "dataTypes" in limits["input"]
+    with pytest.raises(KeyError, match="noSuchThing"):
+        limits["noSuchThing"]
+    assert "noSuchThing" not in limits
 
 
 @pytest.mark.parametrize("device", CONTEXTS)
 @pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
 def test_what_is_required_is_supported(op: Op[..., Any], device: str) -> None:
-    supported = CONTEXTS[device].op_support_limits()[camel_case(op.name)]
+    supported = CONTEXTS[device].op_support_limits()[op.name]
     for name, row in TABLES[op.name].items():
-        given = supported[camel_case(name)]
-        assert set(row.required_types) <= set(given["dataTypes"]), name
+        given = supported[name]
+        assert set(row.required_types) <= set(given["data_types"]), name
         low, high = row.required_ranks
-        assert given["rankRange"]["min"] <= low, name
-        assert high <= given["rankRange"]["max"], name
+        assert given["rank_range"]["min"] <= low, name
+        assert high <= given["rank_range"]["max"], name

@@ -131,11 +131,11 @@ def test_a_lost_device_loses_its_contexts() -> None:
 
 def test_limits_are_those_of_the_device(device: Any) -> None:
     limits = ow.ml.create_context(device).op_support_limits()  # made without any feature
-    assert "int64" not in limits["add"]["a"]["dataTypes"]
-    assert {"float16", "uint8", "int8"} <= set(limits["add"]["a"]["dataTypes"])
-    assert limits["maxTensorByteLength"] <= device.limits["max-storage-buffer-binding-size"]
+    assert "int64" not in limits["add"]["a"]["data_types"]
+    assert {"float16", "uint8", "int8"} <= set(limits["add"]["a"]["data_types"])
+    assert limits["max_tensor_byte_length"] <= device.limits["max-storage-buffer-binding-size"]
     full = gpu_context().op_support_limits()
-    assert ("int64" in full["add"]["a"]["dataTypes"]) == ("shader-int64" in adapter().features)
+    assert ("int64" in full["add"]["a"]["data_types"]) == ("shader-int64" in adapter().features)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ memory cannot be used as it is; `lasting` is that for constants.
 
 from __future__ import annotations
 
+import sys
 from mmap import mmap
 from typing import Any
 
@@ -35,7 +36,11 @@ def as_array(value: Any, what: str) -> np.ndarray:
         return value.view()
     if isinstance(value, np.ma.MaskedArray):
         raise ValidationError(f"{what} must not be masked; array.filled(...) gives an array without a mask")
+    if callable(detach := getattr(value, "detach", None)):
+        value = detach()  # a parameter of PyTorch, whose gradient is of no concern here
     try:
+        if "bfloat16" in str(getattr(value, "dtype", "")) and not hasattr(value, "__array_interface__"):
+            return _bfloat16(value)
         if isinstance(value, np.ndarray):
             return value.view(np.ndarray)
         if isinstance(value, np.generic) or hasattr(value, "__array_interface__"):
@@ -48,6 +53,14 @@ def as_array(value: Any, what: str) -> np.ndarray:
         return np.frombuffer(buffer, np.uint8)
     except (TypeError, ValueError, BufferError, RuntimeError) as error:
         raise ValidationError(f"{what} must be an array or a buffer, got {type(value).__name__} ({error})") from None
+
+
+def _bfloat16(value: Any) -> np.ndarray:
+    """The memory of a bfloat16 tensor of PyTorch, which neither DLPack nor NumPy knows, as `ml_dtypes.bfloat16`."""
+    import ml_dtypes
+
+    bits = value.view(sys.modules[type(value).__module__.partition(".")[0]].int16)
+    return np.from_dlpack(bits).view(ml_dtypes.bfloat16)
 
 
 def fit(array: np.ndarray, what: str, desc: Desc) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import Any, Literal, NoReturn, overload
 
 import numpy as np
 
-from . import dtypes
+from . import dtypes, hints
 from .arrays import as_array, describe, fit, lasting
 from .context import MLContext, in_thread
 from .dtypes import DataType
@@ -77,6 +77,7 @@ class MLGraphBuilder(Operations):
             value = np.array(value, data_type)
         return self.constant(value)
 
+    @hints.no_dictionaries
     def input(self, name: str, data_type: DataType, shape: Sequence[int]) -> MLOperand:
         """Declare an input of the graph (https://www.w3.org/TR/webnn/#api-mlgraphbuilder-input).
 
@@ -108,6 +109,7 @@ class MLGraphBuilder(Operations):
     def constant(self, tensor: MLTensor, /) -> MLOperand: ...
     @overload
     def constant(self, array: Any, /) -> MLOperand: ...
+    @hints.no_dictionaries
     def constant(self, *args: Any) -> MLOperand:
         """Declare a constant (https://www.w3.org/TR/webnn/#api-mlgraphbuilder-constant). Four forms:
 

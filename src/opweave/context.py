@@ -11,14 +11,14 @@ from weakref import WeakSet
 
 import numpy as np
 
-from . import backends, dtypes, memory as host
+from . import backends, dtypes, hints, memory as host
 from .arrays import as_array, describe, fit
 from .backends import Backend, Device, PowerPreference
 from .dtypes import ANY, DataType
 from .errors import InvalidStateError, NotSupportedError, ValidationError, import_extra, require
 from .graph import MAX_RANK, Desc, check_desc
 from .kernels import Arena
-from .names import camel_case, shown
+from .names import SnakeCaseDict, shown
 from .operation import Op, converted_desc
 from .runtime import adopted
 from .runtime.executable import MLGraph
@@ -52,6 +52,7 @@ class MLContextLostInfo:
 class ML:
     """The entry point, `navigator.ml` in a browser (https://www.w3.org/TR/webnn/#api-ml); its one object is `opweave.ml`."""
 
+    @hints.no_dictionaries
     def create_context(
         self,
         gpu_device: Any = None,
@@ -221,6 +222,11 @@ class MLContext:
         if self._lost_info is not None:
             raise InvalidStateError(f"the context is lost: {self._lost_info.message}")
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise hints.no_attribute(self, name)
+
     def __enter__(self) -> MLContext:
         """Make this the context of the arrays and operations in a `with` block."""
         self.check_alive()
@@ -235,6 +241,7 @@ class MLContext:
 
     # Tensors ---------------------------------------------------------------------------------------------------------
 
+    @hints.no_dictionaries
     def create_tensor(
         self,
         data_type: DataType,
@@ -339,6 +346,7 @@ class MLContext:
             self.create_exportable_tensor, data_type, shape, gpu_device, readable=readable, writable=writable
         )
 
+    @hints.no_dictionaries
     def create_constant_tensor(self, data_type: DataType, shape: Sequence[int], input_data: Any) -> MLTensor:
         """Create a tensor for `builder.constant(tensor)` (https://www.w3.org/TR/webnn/#api-mlcontext-createconstanttensor).
 
@@ -596,37 +604,35 @@ class MLContext:
         """What this context supports (https://www.w3.org/TR/webnn/#api-mlcontext-opsupportlimits).
 
         Returns:
-            The dictionary `MLOpSupportLimits` in the specification's camelCase: `preferredInputLayout`,
-            `maxTensorByteLength`, the limits of graph inputs, constants and outputs, and of each operand of each operation:
-            `limits["conv2d"]["input"] == {"dataTypes": [...], "rankRange": {"min": 4, "max": 4}}`.
+            The dictionary `MLOpSupportLimits`: `preferred_input_layout`, `max_tensor_byte_length`, the limits of graph inputs,
+            constants and outputs, and of each operand of each operation:
+            `limits["conv2d"]["input"] == {"data_types": [...], "rank_range": {"min": 4, "max": 4}}`. The specification's
+            camelCase names are found, too, with a DeprecationWarning.
         """
         from .ops import Operations
 
-        anything = {"dataTypes": list(ANY), "rankRange": {"min": 0, "max": MAX_RANK}}
-        result: dict[str, Any] = {
-            "preferredInputLayout": "nchw",
-            "maxTensorByteLength": self._backend.max_byte_length,
-            "input": anything,
-            "constant": anything,
-            "output": anything,
-        }
+        anything = SnakeCaseDict(data_types=list(ANY), rank_range={"min": 0, "max": MAX_RANK})
+        result = SnakeCaseDict(
+            preferred_input_layout="nchw",
+            max_tensor_byte_length=self._backend.max_byte_length,
+            input=anything,
+            constant=anything,
+            output=anything,
+        )
         for name, op in Operations.listing().items():
-            result[camel_case(name)] = self._limits_of(op)
+            result[name] = self._limits_of(op)
         return result
 
     def _limits_of(self, op: Op[..., Any]) -> dict[str, Any]:
         limits = self._backend.limits(op)
-        table = {}
+        table = SnakeCaseDict()
         for name, limit in limits.items():
             data_types, ranks = limit.data_types, limit.ranks
             while isinstance(data_types, str):
                 data_types = limits[data_types].data_types
             while isinstance(ranks, str):
                 ranks = limits[ranks].ranks
-            table[camel_case(name)] = {
-                "dataTypes": list(data_types),
-                "rankRange": {"min": ranks[0], "max": ranks[1]},
-            }
+            table[name] = SnakeCaseDict(data_types=list(data_types), rank_range={"min": ranks[0], "max": ranks[1]})
         return table
 
     # The end ---------------------------------------------------------------------------------------------------------

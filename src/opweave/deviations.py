@@ -197,6 +197,12 @@ ADDITIONS = [
         "Formulas read like formulas.",
     ),
     Deviation(
+        ("*.__getattr__",),
+        "addition",
+        "The error for an attribute that is not there names the one that was meant (`averagePool2d`, `dataType`).",
+        "The names of the specification are in camelCase, those here in snake_case.",
+    ),
+    Deviation(
         ("MLOperand.rank", "MLOperand.desc", "MLTensor.desc"),
         "addition",
         "The number of dimensions; data type and shape in one.",

@@ -71,11 +71,13 @@ def of_array(dtype: Any) -> DataType:
     'float32'
     >>> of_array(np.dtype("float64"))
     Traceback (most recent call last):
-    opweave.errors.ValidationError: float64 is not a data type of WebNN (float32, float16, int32, ..., int8, uint8)
+    opweave.errors.ValidationError: float64 is not a data type of WebNN (float32, ...); array.astype('float32') converts it
     """
     name: str = dtype.name
     if name not in INFO:
-        raise ValidationError(f"{name} is not a data type of WebNN ({', '.join(ANY)})")
+        wide = {"float64": "float32", "bfloat16": "float32", "bool": "uint8"}.get(name)
+        hint = f"; array.astype({wide!r}) converts it" if wide else ""
+        raise ValidationError(f"{name} is not a data type of WebNN ({', '.join(ANY)}){hint}")
     if not dtype.isnative:
         raise ValidationError(
             f"{name} must be in native byte order, got {dtype.str!r}; array.astype({name!r}) converts it"

@@ -13,7 +13,7 @@ from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from . import dtypes
+from . import dtypes, hints
 from .dtypes import DataType
 from .errors import ValidationError, require
 from .names import shown
@@ -110,7 +110,8 @@ class Operators(ArrayMethods):
             op = self._operation(name)
             if op is None:
                 kind = "an operand" if isinstance(self, MLOperand) else "an array"
-                raise AttributeError(f"{kind} has no attribute or operation {name!r}", name=name, obj=self)
+                hint = "" if name.startswith("_") else hints.meant(name, dir(self))
+                raise AttributeError(f"{kind} has no attribute or operation {name!r}{hint}", name=name, obj=self)
             method = self._method(op)
             method.__doc__ = op.__doc__
             return method
@@ -226,7 +227,6 @@ class MLOperand(Operators):
     """
 
     __slots__ = ("__weakref__", "_builder", "_desc", "_name", "_node", "_value")
-    __array_ufunc__ = None  # so that `array + operand` asks the operand instead of mapping over the array
 
     def __init__(
         self,
@@ -314,6 +314,13 @@ class MLOperand(Operators):
         if op is None or not hasattr(op, "operands") or op.positional[0] in op.sequences:
             return None
         return op  # type: ignore[no-any-return]
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        if method == "__call__" and not options and ufunc.__name__ in hints.OPERATORS:  # array + operand, and its like
+            return self._apply(hints.WEBNN_NAMES.get(ufunc.__name__, ufunc.__name__), *inputs)
+        raise ValidationError(
+            hints.ufunc(ufunc.__name__, repr(self), dir(self), lambda name: f"x.{name}() is in WebNN")
+        )
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
         raise ValidationError(
@@ -474,6 +481,11 @@ class Builder:
     def __init__(self) -> None:
         self._serial = 0
         self.inputs: dict[str, Operand] = {}
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise hints.no_attribute(self, name)
 
     def check_open(self) -> None:
         """Raise `InvalidStateError` when nothing can be added any more."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import reprlib
+import warnings
 from typing import Any
 
 # A capital starts a new word after a lower-case letter or a digit; "NaN" is one word.
@@ -71,6 +72,36 @@ def shortened(message: str) -> str:
         return message
     half = LONGEST_MESSAGE // 2
     return f"{message[:half]} … {message[-half:]}"
+
+
+class SnakeCaseDict(dict[str, Any]):
+    """A dictionary of names in snake_case that still finds those of the specification, with a DeprecationWarning.
+
+    >>> import warnings
+    >>> with warnings.catch_warnings(action="ignore"):
+    ...     SnakeCaseDict(data_types=["int8"])["dataTypes"]
+    ['int8']
+    """
+
+    def _known(self, key: Any) -> Any:
+        """The key that is there for `key`."""
+        if super().__contains__(key) or not isinstance(key, str):
+            return key
+        known = snake_case(key)
+        if not super().__contains__(known):
+            return key
+        warnings.warn(f"the key {key!r} is deprecated; it is {known!r} now", DeprecationWarning, stacklevel=3)
+        return known
+
+    def __getitem__(self, key: str) -> Any:
+        return super().__getitem__(self._known(key))
+
+    def __contains__(self, key: object) -> bool:
+        return super().__contains__(self._known(key))
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The value of a key, or `default`."""
+        return super().get(self._known(key), default)
 
 
 def counted(number: int, word: str) -> str:

@@ -43,7 +43,7 @@ from typing import (
 )
 from weakref import WeakKeyDictionary
 
-from . import dtypes
+from . import dtypes, hints
 from .dtypes import ANY, DataType
 from .errors import ValidationError
 from .graph import MAX_RANK, Builder, Desc, Operand, check_desc, title
@@ -149,6 +149,11 @@ class Op(Generic[P, R]):
         self.formula = function
         return function
 
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of all parameters but the builder."""
+        return tuple(self._parameters)
+
     def annotation(self, name: str) -> str:
         """How the parameter `name` is annotated."""
         return str(self._parameters[name].annotation)
@@ -236,7 +241,8 @@ class Op(Generic[P, R]):
                 check_desc(desc, builder.max_byte_length, "the result")
             self._check_results(builder, descs)
         except ValidationError as error:
-            raise ValidationError(shortened(f"{title(self.name, label)}: {error}")) from None
+            hint = hints.of_call(self, args, kwargs, error)
+            raise ValidationError(shortened(f"{title(self.name, label)}: {error}") + hint) from None
         outputs = builder.add_node(self, inputs, attributes, label, descs)
         return outputs[0] if isinstance(result, Desc) else outputs
 

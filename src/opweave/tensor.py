@@ -8,6 +8,7 @@ from weakref import WeakSet, ref
 
 import numpy as np
 
+from . import hints
 from .dtypes import DataType, completable
 from .errors import InvalidStateError, NotSupportedError, ValidationError, require
 from .graph import Desc
@@ -35,6 +36,11 @@ class MLTensor:
         self._bindings: WeakSet[Any] = WeakSet()
         # The array that pending operations read the memory as (`opweave.runtime.adopted`).
         self.borrowed: ref[Any] | None = None
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise hints.no_attribute(self, name)
 
     @property
     def data_type(self) -> DataType:

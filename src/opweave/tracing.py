@@ -435,7 +435,7 @@ class Traced(MLOperand):
             f"{_users_line()}; {advice}"
         )
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:  # type: ignore[override]
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         name = _UFUNCS.get(ufunc)
         if name is not None and method == "__call__" and not options:
             return self._apply(name, *inputs)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from threading import Lock
 from typing import Any, NoReturn, TypeAlias
 from weakref import WeakValueDictionary
 
+import numpy as np
+
+from .. import hints
 from ..dtypes import FLOATS, DataType
 from ..errors import ValidationError, require
 from ..graph import Desc
@@ -49,7 +53,6 @@ class Array:
     """
 
     __slots__ = ("body", "shape")
-    __array_ufunc__ = None  # NumPy's numbers leave operators to us
     __hash__ = None  # type: ignore[assignment]  # == makes an expression
 
     def __init__(self, shape: tuple[int, ...], body: Expr) -> None:
@@ -244,9 +247,41 @@ class Array:
 
     __float__ = __int__ = __index__ = __complex__ = _no_number
 
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        function = _OF_NUMPY.get(ufunc.__name__)
+        if method == "__call__" and function and not options:  # a number of NumPy's and an expression
+            for value in inputs:
+                if isinstance(value, np.ndarray) and value.ndim:
+                    as_array(value)  # which refuses it
+            return function(*map(_plain, inputs))
+        known = dir(sys.modules[__package__])
+        raise ValidationError(hints.ufunc(ufunc.__name__, "an expression", known, lambda name: f"ow.expr.{name} does"))
+
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         raise ValidationError("NumPy's functions do not take expressions; use those of opweave.expr")
 
+
+_OF_NUMPY: dict[str, Callable[..., Array]] = {
+    "add": operator.add,
+    "subtract": operator.sub,
+    "multiply": operator.mul,
+    "divide": operator.truediv,
+    "floor_divide": operator.floordiv,
+    "remainder": operator.mod,
+    "power": operator.pow,
+    "less": operator.lt,
+    "less_equal": operator.le,
+    "greater": operator.gt,
+    "greater_equal": operator.ge,
+    "equal": operator.eq,
+    "not_equal": operator.ne,
+    "bitwise_and": operator.and_,
+    "bitwise_or": operator.or_,
+    "bitwise_xor": operator.xor,
+    "left_shift": operator.lshift,
+    "right_shift": operator.rshift,
+}
+"""What NumPy calls for the operators of one of its numbers and an expression."""
 
 Operand: TypeAlias = Array | int | float | bool
 """What functions take: an array, or one of Python's (or NumPy's) numbers."""

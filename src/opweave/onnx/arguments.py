@@ -145,8 +145,9 @@ class Argument:
         if isinstance(value, MLTensor):
             array = as_declared(value.memory(), self.element_type)
         else:
-            require(isinstance(value, np.ndarray), f"{what} must be an array, got {type(value).__name__}")
-            array = value
+            known = isinstance(value, np.ndarray) or hasattr(value, "__dlpack__")
+            require(known, f"{what} must be an array, got {type(value).__name__}")
+            array = value if isinstance(value, np.ndarray) else as_array(value, what)
         self.check(array, what)
         flags = array.flags
         usable = flags.c_contiguous and flags.aligned and flags.writeable

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ..graph import Builder, Operators
+from ..hints import meant
 from ..operation import Op
 
 if TYPE_CHECKING:
@@ -129,7 +130,8 @@ _CALLED_ON_ARRAYS = ("compile_now", "profile", "statistics", "wait")
 def __getattr__(name: str) -> Any:
     """What belongs to operations that are called on arrays; what computes them need not be there to declare operations."""
     if name not in _CALLED_ON_ARRAYS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        hint = "" if name.startswith("_") else meant(name, Operations.listing())
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
     return getattr(import_module("opweave.runtime.deferred"), name)
 
 

@@ -18,6 +18,7 @@ from ..dtypes import INFO, DataType, check
 from ..errors import ValidationError, require
 from ..graph import Desc, Operand, check_desc
 from ..tensor import MLTensor
+from . import pool
 from .lazy import Array, code_of, force, is_pending
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def array(values: Any, data_type: DataType | None = None, *, copy: bool = True) 
     else:
         made, data_type = _from_numbers(values, data_type)
     desc = describe(made, "values") if data_type is None else Desc(data_type, made.shape)
-    own = memory.empty(check_desc(desc, context.backend.max_byte_length, "values"))
+    own = pool.room(check_desc(desc, context.backend.max_byte_length, "values"))
     np.copyto(own, made, casting="unsafe")  # which converts on the way
     memory.copies.add(own.nbytes, "array()")
     return Array(context, desc, code_of(desc), array=own)

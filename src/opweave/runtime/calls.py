@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import operation
+from .. import hints, operation
 from ..arrays import as_array, describe
 from ..dtypes import INFO, DataType, cast_number
 from ..errors import ValidationError, require
@@ -53,6 +53,11 @@ def call(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         template, inputs, label, context = _validate(op, args, kwargs)
     except _InGraph as found:
         return op.add(found.builder, args, kwargs)
+    except ValidationError as error:
+        hint = hints.of_call(op, args, kwargs, error)
+        if hint and hint not in str(error):
+            raise ValidationError(f"{error}{hint}") from None
+        raise
     return note(template, inputs, label, context, sys._getframe(1))
 
 

@@ -15,10 +15,10 @@ from weakref import ref
 
 import numpy as np
 
-from .. import memory
+from .. import hints, memory
 from ..arrays import as_array, contiguous, fit
 from ..errors import InvalidStateError, ValidationError, require
-from ..graph import Desc, Graph, printable
+from ..graph import Desc, Graph, Operators, printable
 from ..names import shown
 from ..tensor import MLTensor
 from . import adopted
@@ -58,6 +58,11 @@ class MLGraph:
             "a graph belongs to its context and cannot be copied or pickled; opweave.onnx.save(graph, path) writes it to a "
             "file, and opweave.InferenceSession(path) can be pickled"
         )
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise hints.no_attribute(self, name)
 
     @property
     def inputs(self) -> Mapping[str, Desc]:
@@ -263,7 +268,7 @@ class MLGraph:
                 what = f"compute: input {name!r}"
                 sources[name] = contiguous(fit(as_array(value, what), what, desc))
         if outputs:
-            self._check_outputs(outputs)
+            outputs = self._check_outputs(outputs)
         for name, desc in self._outputs.items():
             target = outputs.get(name) if outputs else None
             targets[name] = memory.empty(desc) if target is None else target
@@ -290,13 +295,17 @@ class MLGraph:
 
         return run
 
-    def _check_outputs(self, outputs: Mapping[str, np.ndarray]) -> None:
-        """Require arrays that results can be written into."""
+    def _check_outputs(self, outputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Require arrays that results can be written into; NumPy's for those of others, which share their memory."""
         require(isinstance(outputs, Mapping), f"compute: outputs must map names to arrays, got {shown(outputs)}")
         unknown = [name for name in outputs if name not in self._outputs]
         require(not unknown, f"compute: outputs must be among {list(self._outputs)}; unknown: {unknown}")
+        arrays: dict[str, np.ndarray] = {}
         for name, target in outputs.items():
             desc = self._outputs[name]
+            if hasattr(target, "__dlpack__") and not isinstance(target, (np.ndarray, np.generic, MLTensor, Operators)):
+                target = as_array(target, f"compute: output {name!r}")
+            arrays[name] = target
             fits = (
                 type(target) in (np.ndarray, np.memmap)
                 and target.shape == desc.shape
@@ -308,6 +317,7 @@ class MLGraph:
             flags = target.flags
             if not (flags.c_contiguous and flags.writeable and flags.aligned):
                 raise ValidationError(f"compute: output {name!r} must be C-contiguous, aligned and writable")
+        return arrays
 
 
 class Locks:
@@ -376,5 +386,6 @@ def check_names(what: str, given: Mapping[str, Any], wanted: Mapping[str, Any]) 
     """Require the names that a graph has, no more and no fewer."""
     missing = [name for name in wanted if name not in given]
     unknown = [name for name in given if name not in wanted]
-    require(not missing, f"{what} must hold {list(wanted)}; missing: {missing}")
-    require(not unknown, f"{what} must hold {list(wanted)}; unknown: {unknown}")
+    if missing or unknown:
+        which = f"missing: {missing}" if missing else f"unknown: {unknown}"
+        raise ValidationError(f"{what} must hold {list(wanted)}; {which}{hints.names(unknown, missing)}")

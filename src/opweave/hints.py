@@ -1,0 +1,166 @@
+"""What to do instead: the ends of messages about habits from JavaScript, NumPy and PyTorch.
+
+Nothing here runs unless a call has failed.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from itertools import islice
+from math import prod
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from .errors import ValidationError
+from .names import shown, snake_case
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Self = TypeVar("Self")
+
+WEBNN_NAMES = {
+    "absolute": "abs",
+    "amax": "reduce_max",
+    "amin": "reduce_min",
+    "argmax": "arg_max",
+    "argmin": "arg_min",
+    "astype": "cast",
+    "cat": "concat",
+    "clip": "clamp",
+    "concatenate": "concat",
+    "cumsum": "cumulative_sum",
+    "dim": "axis",
+    "dims": "axes",
+    "divide": "div",
+    "dtype": "data_type",
+    "isinf": "is_infinite",
+    "isnan": "is_nan",
+    "keepdim": "keep_dimensions",
+    "keepdims": "keep_dimensions",
+    "kernel_size": "window_dimensions",
+    "less": "lesser",
+    "less_equal": "lesser_or_equal",
+    "maximum": "max",
+    "mean": "reduce_mean",
+    "minimum": "min",
+    "multiply": "mul",
+    "ndim": "rank",
+    "negative": "neg",
+    "pads": "padding",
+    "permute": "transpose",
+    "power": "pow",
+    "prod": "reduce_product",
+    "rint": "round_even",
+    "subtract": "sub",
+    "sum": "reduce_sum",
+    "true_divide": "div",
+    "view": "reshape",
+}
+"""Names of NumPy and PyTorch -> those of WebNN."""
+
+MAX_OPTIONS = 8
+"""Entries of a dictionary that a message shows; no operation has more options."""
+
+OPERATORS = ("add", "subtract", "multiply", "divide", "power", "matmul")
+"""The ufuncs that NumPy calls for the operators of an array and something else."""
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """The name that was meant, as the end of a message.
+
+    >>> meant("averagePool2d", ["average_pool2d"]), meant("keepdims", ["keep_dimensions"]), meant("foo", ["bar"])
+    ("; did you mean 'average_pool2d'?", "; did you mean 'keep_dimensions'?", '')
+    """
+    names = list(known)
+    same = [other for other in names if other.lower() == name.lower()]
+    for guess in (snake_case(name), WEBNN_NAMES.get(name, ""), *same, *get_close_matches(name, names, 1, 0.8)):
+        if guess in names and guess != name:
+            return f"; did you mean {guess!r}?"
+    return ""
+
+
+def names(unknown: Iterable[str], missing: Sequence[str]) -> str:
+    """Which missing names were meant by unknown ones.
+
+    >>> names(["X"], ["x", "y"])
+    "; did you mean 'x' for 'X'?"
+    """
+    found = ((name, meant(name, missing)) for name in unknown if isinstance(name, str))
+    return "".join(f"{hint[:-1]} for {name!r}?" for name, hint in found if hint)
+
+
+def options(given: Mapping[Any, Any]) -> str:
+    """The arguments that stand for a dictionary of options or a descriptor.
+
+    >>> options({"inputLayout": "nhwc", "groups": 2})
+    "options are keyword arguments: input_layout='nhwc', groups=2"
+    """
+    pairs = [f"{snake_case(str(name))}={shown(value)}" for name, value in islice(given.items(), MAX_OPTIONS)]
+    return f"options are keyword arguments{': ' + ', '.join(pairs) if pairs else ''}"
+
+
+def of_call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exception) -> str:
+    """What to do instead of a call of an operation that was refused with `error`; empty if no habit is seen in it."""
+    given = {**dict(zip(op.positional, args, strict=False)), **kwargs}
+    values = [*args, *kwargs.values()]
+    dictionary = next((value for value in values if isinstance(value, Mapping)), None)
+    if dictionary is not None:
+        return f"; {options(dictionary)}"
+    unknown = next((name for name in kwargs if name not in op.parameters and name != "label"), None)
+    if unknown is not None:
+        return meant(unknown, op.parameters)
+    text = str(error).rpartition(": ")[2] if ": " in str(error) else str(error)
+    shape = next((value.shape for value in values if isinstance(getattr(value, "shape", None), tuple)), None)
+    for name, value in given.items():
+        if not text.startswith(name):
+            continue
+        items = list(value) if isinstance(value, (list, tuple)) else [value]
+        integers = all(isinstance(item, int) and not isinstance(item, bool) for item in items)
+        if name in op.operands or shape is None or not integers or min(items, default=0) >= 0:
+            continue
+        if name in ("axis", "axes"):
+            right = [item + len(shape) if item < 0 else item for item in items]
+            if min(right) >= 0:
+                return f"; axes are counted from the first: {name}={right if isinstance(value, (list, tuple)) else right[0]}"
+        rest = prod(item for item in items if item != -1)
+        if name == "new_shape" and items.count(-1) == 1 and rest > 0 and prod(shape) % rest == 0:
+            size = prod(shape) // rest
+            return f"; sizes are given, not inferred: {[size if item == -1 else item for item in items]}"
+    return ""
+
+
+def ufunc(name: str, what: str, known: Iterable[str], instead: Callable[[str], str]) -> str:
+    """The message for a function of NumPy that was called with something that has no values."""
+    functions = list(known)
+    same = name if name in functions else WEBNN_NAMES.get(name, "")
+    hint = instead(same) if same in functions else "there is no such operation"
+    return f"np.{name} takes arrays, got {what}, which has no values yet; {hint}"
+
+
+def no_dictionaries(function: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Self, P], R]:
+    """Refuse JavaScript's dictionaries and names in calls of a method, and say what is written instead."""
+    parameters = list(inspect.signature(function).parameters)
+
+    @functools.wraps(function)
+    def checked(self: Self, *args: P.args, **kwargs: P.kwargs) -> R:
+        for value in args:
+            if isinstance(value, Mapping):
+                raise ValidationError(f"{function.__name__}: {options(value)}")
+        for name in kwargs:
+            if name not in parameters and (hint := meant(name, parameters)):
+                raise ValidationError(f"{function.__name__}: has no argument {name!r}{hint}")
+        return function(self, *args, **kwargs)
+
+    return checked  # type: ignore[return-value]  # the name of `self` is lost to mypy
+
+
+def no_attribute(instance: object, name: str) -> AttributeError:
+    """The error for an attribute that an object does not have."""
+    kind = type(instance).__name__
+    hint = "" if name.startswith("_") else meant(name, dir(type(instance)))
+    return AttributeError(f"{kind!r} object has no attribute {name!r}{hint}", name=name, obj=instance)
+
+
+__all__ = ["meant", "names", "no_attribute", "no_dictionaries", "of_call", "options", "ufunc"]

@@ -1,0 +1,73 @@
+"""Arrays of other libraries, known by their protocols; `tests/pytorch` tries PyTorch's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import opweave as ow
+from opweave.runtime import pool
+
+CONTEXT = ow.ml.create_context(device="cpu")
+X = np.array([1, -2, 3], "float32")
+
+
+class Foreign:
+    """An array of which only DLPack is known."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.array.__dlpack_device__()
+
+
+class Parameter(Foreign):
+    """An array that is exported without its gradient only."""
+
+    def __dlpack__(self, **options: Any) -> Any:
+        raise BufferError("use detach()")
+
+    def detach(self) -> Foreign:
+        return Foreign(self.array)
+
+
+def doubled() -> ow.MLGraph:
+    builder = ow.MLGraphBuilder(CONTEXT)
+    return builder.build({"y": builder.input("x", "float32", [3]) * 2})
+
+
+def test_parameters_are_taken_without_their_gradient() -> None:
+    assert ow.MLGraphBuilder(CONTEXT).constant(Parameter(X)).value.ctypes.data == X.ctypes.data
+    np.testing.assert_array_equal(CONTEXT.compute(doubled(), {"x": Parameter(X)})["y"], X * 2)
+    assert ow.array(Parameter(X)).tolist() == X.tolist()
+
+
+def test_results_are_written_into_arrays_of_others() -> None:
+    target = np.zeros(3, "float32")
+    results = CONTEXT.compute(doubled(), {"x": X}, {"y": Foreign(target)})  # type: ignore[dict-item]
+    np.testing.assert_array_equal(target, X * 2)
+    assert results["y"].ctypes.data == target.ctypes.data
+    with pytest.raises(ow.ValidationError, match=r"output 'y' must be an array float32\[3\], got float32\[2\]"):
+        CONTEXT.compute(doubled(), {"x": X}, {"y": Foreign(np.zeros(2, "float32"))})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(("dtype", "to"), [("float64", "float32"), (ml_dtypes.bfloat16, "float32"), (bool, "uint8")])
+def test_types_that_webnn_lacks_are_named_with_what_to_do(dtype: Any, to: str) -> None:
+    with pytest.raises(ow.ValidationError, match=rf"is not a data type of WebNN .*array\.astype\('{to}'\) converts it"):
+        ow.MLGraphBuilder(CONTEXT).constant(np.zeros(3, dtype))
+
+
+def test_arrays_that_are_copied_use_memory_again() -> None:
+    values = np.zeros(pool.LARGE // 4 + 16, "float32")
+    addresses = set()
+    for _ in range(6):
+        addresses.add(ow.array(values).numpy().ctypes.data)
+    assert len(addresses) <= 2  # fresh memory is taken until the size has recurred
+    assert ow.array(values).tolist()[:3] == [0, 0, 0]

@@ -1,0 +1,134 @@
+"""Habits from JavaScript, NumPy and PyTorch meet an error that says what is written here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opweave as ow
+
+CPU = ow.ml.create_context(device="reference")
+X = np.ones((2, 3), "float32")
+
+
+@ow.expression
+def sine(x):  # type: ignore[no-untyped-def]
+    return np.sin(x)
+
+
+@ow.expression
+def doubled(x):  # type: ignore[no-untyped-def]
+    return np.float32(2) * x + np.float64(0.5)
+
+
+def graph() -> ow.MLGraph:
+    builder = ow.MLGraphBuilder(CPU)
+    return builder.build({"y": builder.input("x", "float32", [2, 3]).relu()})
+
+
+HABITS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
+    "options of an operation": (
+        lambda b, x: b.conv2d(x, x, {"padding": [1, 1, 1, 1], "inputLayout": "nhwc"}),
+        "takes 2 positional arguments, got 3; options are keyword arguments: padding=.1, 1, 1, 1., input_layout='nhwc'",
+    ),
+    "options in place of an argument": (lambda b, x: b.clamp({"minValue": 0}), "keyword arguments: min_value=0"),
+    "options of a call on arrays": (lambda b, x: ow.ops.softmax(X, 1, {"label": "a"}), "keyword arguments: label='a'"),
+    "a descriptor of an input": (
+        lambda b, x: b.input("z", {"dataType": "float32", "shape": [2]}),
+        "input: options are keyword arguments: data_type='float32', shape=.2.",
+    ),
+    "a descriptor of a constant": (
+        lambda b, x: b.constant({"dataType": "float32", "shape": [2]}, X),
+        "constant: options are keyword arguments: data_type='float32', shape=.2.",
+    ),
+    "a descriptor of a tensor": (
+        lambda b, x: CPU.create_tensor({"dataType": "float32", "shape": [2], "readable": True}),
+        "create_tensor: options are keyword arguments: data_type='float32', shape=.2., readable=True",
+    ),
+    "options of a context": (
+        lambda b, x: ow.ml.create_context({"powerPreference": "low-power"}),
+        "create_context: options are keyword arguments: power_preference='low-power'",
+    ),
+    "camelCase of an option": (
+        lambda b, x: ow.ml.create_context(powerPreference="low-power"),  # type: ignore[call-arg]
+        "create_context: has no argument 'powerPreference'; did you mean 'power_preference'?",
+    ),
+    "camelCase of a keyword": (
+        lambda b, x: b.conv2d(x, x, inputLayout="nhwc"),
+        "has no argument 'inputLayout'; it takes .*; did you mean 'input_layout'?",
+    ),
+    "camelCase of a keyword on arrays": (
+        lambda b, x: ow.ops.clamp(X, minValue=0),
+        "has no argument 'minValue'; it takes .*; did you mean 'min_value'?",
+    ),
+    "NumPy's keyword": (
+        lambda b, x: b.reduce_sum(x, keepdims=True),
+        "has no argument 'keepdims'; it takes .*; did you mean 'keep_dimensions'?",
+    ),
+    "camelCase of a method": (lambda b, x: b.averagePool2d(x), "did you mean 'average_pool2d'?"),
+    "camelCase of an operation": (lambda b, x: ow.ops.averagePool2d, "did you mean 'average_pool2d'?"),
+    "camelCase of an operand's method": (lambda b, x: x.hardSwish(), "did you mean 'hard_swish'?"),
+    "camelCase of an attribute": (lambda b, x: x.dataType, "did you mean 'data_type'?"),
+    "camelCase of a context": (lambda b, x: CPU.createTensor, "did you mean 'create_tensor'?"),
+    "camelCase of a tensor": (lambda b, x: CPU.create_tensor("int8", []).dataType, "did you mean 'data_type'?"),
+    "NumPy's method": (lambda b, x: x.sum(), "did you mean 'reduce_sum'?"),
+    "PyTorch's function": (lambda b, x: ow.ops.permute, "did you mean 'transpose'?"),
+    "an axis from the end": (
+        lambda b, x: b.softmax(x, -1),
+        r"axis must be in \[0, 4294967295\], got -1; axes are counted from the first: axis=1",
+    ),
+    "an axis from the end of an array": (lambda b, x: ow.ops.softmax(X, -2), "counted from the first: axis=0"),
+    "axes from the end": (
+        lambda b, x: x.reduce_mean(axes=[0, -1]),
+        r"axes\[1\] must be .*; axes are counted from the first: axes=\[0, 1\]",
+    ),
+    "a size to infer": (lambda b, x: x.reshape([1, -1]), r"sizes are given, not inferred: \[1, 6\]"),
+    "a name of another case": (
+        lambda b, x: CPU.compute(graph(), {"X": X}),
+        r"inputs must hold \['x'\]; missing: \['x'\]; did you mean 'x' for 'X'?",
+    ),
+    "NumPy in an expression": (lambda b, x: sine(X), r"np.sin takes arrays, got an expression, .*; ow.expr.sin does"),
+    "NumPy's function of an operand": (lambda b, x: np.sin(x), r"np.sin takes arrays, got <MLOperand .*; x.sin\(\)"),
+    "NumPy's name of an operand's operation": (lambda b, x: np.negative(x), r"np.negative takes .*; x.neg\(\)"),
+    "NumPy's function that WebNN lacks": (lambda b, x: np.sinh(x), "np.sinh .*; there is no such operation"),
+}
+
+
+@pytest.mark.parametrize("habit", HABITS)
+def test_habits_meet_a_hint(habit: str) -> None:
+    function, text = HABITS[habit]
+    builder = ow.MLGraphBuilder(CPU)
+    x = builder.input("x", "float32", [2, 3])
+    with pytest.raises((ow.ValidationError, AttributeError), match=text):
+        function(builder, x)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda b, x: b.softmax(x, 7),
+        lambda b, x: b.reshape(x, [-1, -1]),
+        lambda b, x: b.reshape(x, [4, -1]),
+        lambda b, x: b.relu(x, foo=1),
+        lambda b, x: b.foo(x),
+        lambda b, x: b._foo,
+        lambda b, x: CPU.compute(graph(), {}),
+    ],
+)
+def test_other_mistakes_get_no_hint(function: Any) -> None:
+    builder = ow.MLGraphBuilder(CPU)
+    x = builder.input("x", "float32", [2, 3])
+    with pytest.raises((ow.ValidationError, AttributeError)) as raised:
+        function(builder, x)
+    assert not any(word in str(raised.value) for word in ("did you mean", "counted", "inferred", "keyword arguments"))
+
+
+def test_operators_of_arrays_and_operands_stay_operations() -> None:
+    builder = ow.MLGraphBuilder(CPU)
+    x = builder.input("x", "float32", [2, 3])
+    built = builder.build({"y": (X * 2 - x) / np.float32(2) ** x})
+    np.testing.assert_allclose(CPU.compute(built, {"x": X})["y"], np.full((2, 3), 0.5, "float32"))
+    np.testing.assert_array_equal(doubled(X), np.full((2, 3), 2.5, "float32"))
