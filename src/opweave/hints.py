@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import islice
 from math import prod
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeGuard, TypeVar
 
 from .errors import ValidationError
 from .names import shown, snake_case
@@ -98,14 +98,14 @@ def options(given: Mapping[Any, Any]) -> str:
     "options are keyword arguments: input_layout='nhwc', groups=2"
     """
     pairs = [f"{snake_case(str(name))}={shown(value)}" for name, value in islice(given.items(), MAX_OPTIONS)]
-    return f"options are keyword arguments{': ' + ', '.join(pairs) if pairs else ''}"
+    return f"options are keyword arguments: {', '.join(pairs)}"
 
 
 def of_call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exception) -> str:
     """What to do instead of a call of an operation that was refused with `error`; empty if no habit is seen in it."""
     given = {**dict(zip(op.positional, args, strict=False)), **kwargs}
     values = [*args, *kwargs.values()]
-    dictionary = next((value for value in values if isinstance(value, Mapping)), None)
+    dictionary = next(filter(_is_options, values), None)
     if dictionary is not None:
         return f"; {options(dictionary)}"
     unknown = next((name for name in kwargs if name not in op.parameters and name != "label"), None)
@@ -146,7 +146,7 @@ def no_dictionaries(function: Callable[Concatenate[Self, P], R]) -> Callable[Con
     @functools.wraps(function)
     def checked(self: Self, *args: P.args, **kwargs: P.kwargs) -> R:
         for value in args:
-            if isinstance(value, Mapping):
+            if _is_options(value):
                 raise ValidationError(f"{function.__name__}: {options(value)}")
         for name in kwargs:
             if name not in parameters and (hint := meant(name, parameters)):
@@ -154,6 +154,10 @@ def no_dictionaries(function: Callable[Concatenate[Self, P], R]) -> Callable[Con
         return function(self, *args, **kwargs)
 
     return checked  # type: ignore[return-value]  # the name of `self` is lost to mypy
+
+
+def _is_options(value: object) -> TypeGuard[Mapping[Any, Any]]:
+    return isinstance(value, Mapping) and bool(value) and isinstance(next(iter(value)), str)
 
 
 def no_attribute(instance: object, name: str) -> AttributeError:
