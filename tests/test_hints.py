@@ -10,7 +10,7 @@ import pytest
 
 import opweave as ow
 
-CPU = ow.ml.create_context(device="reference")
+CPU: Any = ow.ml.create_context(device="reference")  # calls are wrong on purpose
 X = np.ones((2, 3), "float32")
 
 
