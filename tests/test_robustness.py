@@ -204,18 +204,18 @@ def test_threads_that_bind_destroy_and_drop() -> None:
 
 def test_an_interrupt_while_waiting_leaves_no_lock_behind() -> None:
     code = """
-import threading, time, numpy as np, opweave as ow
+import threading, numpy as np, opweave as ow
 context = ow.ml.create_context()
 builder = ow.MLGraphBuilder(context)
 graph = builder.build({"y": builder.relu(builder.input("x", "float32", [4]))})
 pair = [context.create_tensor("float32", [4]) for _ in range(2)]
 last = max(pair, key=id)
 first = min(pair, key=id)
-held = threading.Event()
+held, interrupted = threading.Event(), threading.Event()
 def hold():
     with last._lock:
         held.set()
-        time.sleep(1.5)
+        interrupted.wait(60)
 thread = threading.Thread(target=hold)
 thread.start()
 held.wait()
@@ -224,6 +224,7 @@ try:
     context.dispatch(graph, {"x": pair[0]}, {"y": pair[1]})
 except KeyboardInterrupt:
     print("interrupted", flush=True)
+interrupted.set()
 thread.join()
 got = []
 check = threading.Thread(target=lambda: got.append([t._lock.acquire(timeout=1) for t in pair]))

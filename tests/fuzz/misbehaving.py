@@ -45,7 +45,7 @@ CAMPAIGNS = {
         count=8,
         short=8,
         seconds=1,
-        patience=5,
+        patience=20,
         outcomes=frozenset({"result"}),
         write=write,
     )
