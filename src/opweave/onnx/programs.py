@@ -142,7 +142,7 @@ class Programs:
         self.why_compiled = "" if specialise != "always" else "specialise='always'"
         if not self.why_compiled and fallback == "error":
             self.why_compiled = "fallback='error'"
-        self._weight_bytes = _weight_bytes(model)
+        self._weight_bytes, self._node_bytes = _weight_bytes(model)
 
     # Which way ----------------------------------------------------------------------------------------------------------
 
@@ -236,7 +236,7 @@ class Programs:
 
     def _estimate(self, count: int) -> int:
         """How many bytes compiled shapes take."""
-        each = BASE_BYTES + self._weight_bytes * PACKED_PERCENT // 100
+        each = BASE_BYTES + self._weight_bytes * PACKED_PERCENT // 100 + 2 * self._node_bytes
         return FIRST_BYTES + count * each
 
     def _fits(self, count: int) -> bool:
@@ -400,10 +400,13 @@ def _text(key: Key) -> str:
     return ", ".join(parts)
 
 
-def _weight_bytes(model: Model) -> int:
-    """What the weights of a model take, in the main graph and in constant nodes."""
-    graph = model.proto.graph
-    tensors = list(graph.initializer)
-    tensors += [a.t for node in graph.node if node.op_type == "Constant" for a in node.attribute if a.HasField("t")]
+def _weight_bytes(model: Model) -> tuple[int, int]:
+    """What the weights of a model take, and how much of it is in Constant nodes, whose data are copied when it is traced."""
     sizes = {element_type: np.dtype(name).itemsize for element_type, name in PLAIN.items()}
-    return sum(prod(tensor.dims) * sizes.get(tensor.data_type, 1) for tensor in tensors)
+    graph = model.proto.graph
+    nodes = [a.t for node in graph.node if node.op_type == "Constant" for a in node.attribute if a.HasField("t")]
+    first, second = (
+        sum(prod(tensor.dims) * sizes.get(tensor.data_type, 1) for tensor in tensors)
+        for tensors in (graph.initializer, nodes)
+    )
+    return first + second, second
