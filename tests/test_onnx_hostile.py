@@ -151,6 +151,7 @@ def test_nodes_that_harm_the_engine_are_refused(harmful: onnx.NodeProto, text: s
     [
         ("QLinearLeakyRelu", {1: [2]}, "input 1 must hold one value, got the shape [2]"),
         ("QLinearSigmoid", {3: [1, 0]}, "input 3 must hold one value, got the shape [1, 0]"),
+        ("QLinearConcat", {3: None}, "its inputs must not be absent, and input 3 is"),
         ("QLinearWhere", {7: None}, "it takes 9 inputs, and input 7 is absent"),
         ("QLinearWhere", {2: [3]}, "input 2 must hold one value, got the shape [3]"),
         ("MatMulIntegerToFloat", {1: [4]}, "input 1 must have at least 2 axes, got the shape [4]"),

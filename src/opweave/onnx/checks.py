@@ -384,9 +384,15 @@ def _packed_attention(node: _Node) -> str:
     return ""
 
 
+def _quantized_concat(node: _Node) -> str:
+    inputs = list(node.proto.input)
+    return f"its inputs must not be absent, and input {inputs.index('')} is" if "" in inputs else ""
+
+
 ENGINE_RULES: dict[str, Rule] = {
     "Attention": _packed_attention,
     "MatMulIntegerToFloat": _integer_matmul,
+    "QLinearConcat": _quantized_concat,
     "QLinearLeakyRelu": _single(1, 2, 3, 4),
     "QLinearSigmoid": _single(1, 2, 3, 4),
     "QLinearWhere": _quantized_where,
