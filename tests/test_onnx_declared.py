@@ -70,6 +70,13 @@ def test_whole_inputs_can_be_fixed() -> None:
     assert session.run(None, {"x": np.ones((1, 576, 2), np.float32)})[0].shape == (1, 576, 2)
     with pytest.raises(ow.ValidationError, match=r"input 'x' must have shape \[1, 576, 2\], got \[1, 4, 2\]"):
         session.run(None, {"x": np.ones((1, 4, 2), np.float32)})
+    two = model(
+        [helper.make_node("Add", ["x", "y"], ["z"])], {"x": (FLOAT, None), "y": (FLOAT, [None])}, ["z"]
+    )  # the rank of x is not declared, and y varies: no graph is compiled
+    session = ow.InferenceSession(two, CONTEXT, fix_shapes={"x": [2, 3]})
+    assert (
+        session.run(None, {"x": np.ones((2, 3), np.float32), "y": np.ones(3, np.float32)})[0].tolist() == [[2] * 3] * 2
+    )
     assert ow.InferenceSession(proto, CONTEXT, fix_shapes={"time": 4}).get_inputs()[0].shape == [None, 4, 2]
     assert ow.InferenceSession(identity(FLOAT, [None]), CONTEXT, fix_shapes={"x": 4}).get_inputs()[0].shape == [4]
     assert list(ow.onnx.load(proto, CONTEXT, fix_shapes={"x": (1, 576, 2)}).inputs["x"].shape) == [1, 576, 2]
@@ -217,3 +224,11 @@ def test_dividing_a_graph_is_linear_in_its_nodes(monkeypatch: pytest.MonkeyPatch
         return asked
 
     assert hashes(400) < 2.2 * hashes(200)
+
+
+def test_memory_that_making_sessions_took_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    monkeypatch.setattr(ow.memory, "trim", lambda: calls.append(1))
+    session = ow.InferenceSession(identity(FLOAT, ["n"]), CONTEXT)
+    session.run(None, {"x": np.ones(2, np.float32)})
+    assert len(calls) == 1  # the model's own session

@@ -173,6 +173,7 @@ class Programs:
             self._trace(shapes, {})  # it refuses what would end the process, or keep the engine busy for ever
         try:
             self._symbolic = SymbolicModel(self._model, self._context, self._inputs)
+            memory.trim()
         except MLError as error:
             self.why_compiled = str(error)
             log.info("all shapes are compiled: %s", error)

@@ -168,8 +168,11 @@ def _with_open_dimensions(model: Model, inputs: Sequence[Argument]) -> tuple[Mod
         new = graph.input.add()
         new.CopyFrom(info)
         if argument.element_type and argument.dims is not None:
-            for dim, size in zip(new.type.tensor_type.shape.dim, argument.dims, strict=True):
-                dim.Clear()
+            shape = new.type.tensor_type.shape
+            shape.Clear()
+            shape.SetInParent()  # a scalar has a shape, and no dimensions
+            for size in argument.dims:
+                dim = shape.dim.add()
                 if isinstance(size, int):
                     dim.dim_value = size
                 elif size is not None:
