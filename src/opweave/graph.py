@@ -17,6 +17,7 @@ from . import dtypes, hints
 from .dtypes import DataType
 from .errors import ValidationError, require
 from .names import shown
+from .shapes import MAX_DIMENSION as MAX_DIMENSION
 
 if TYPE_CHECKING:
     from .operation import Limits, Op
@@ -26,8 +27,6 @@ else:
 
 MAX_RANK = 8
 """The largest rank of a tensor here (the specification leaves it to the implementation)."""
-MAX_DIMENSION = 2**31 - 1
-"""The largest dimension and element count, https://www.w3.org/TR/webnn/#valid-dimension."""
 
 
 @dataclass(frozen=True, slots=True)

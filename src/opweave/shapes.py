@@ -7,8 +7,10 @@ from itertools import islice
 from typing import Any
 
 from .errors import ValidationError, require
-from .graph import MAX_DIMENSION
 from .names import shown
+
+MAX_DIMENSION = 2**31 - 1
+"""The largest dimension and element count, https://www.w3.org/TR/webnn/#valid-dimension."""
 
 MAX_VALUES = 2**20
 """How many values a list among the arguments may have: far more than axes, and few enough to be gone through."""

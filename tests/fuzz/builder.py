@@ -88,7 +88,7 @@ def spoiled(rng: random.Random, op: Op[..., Any], call: Call) -> Call:
             changed = list(old)
             changed[rng.randrange(len(old))] = value
             value = changed
-        elif isinstance(old, int | float) and rng.random() < 0.3:
+        elif isinstance(old, int | float) and abs(old) < 2**64 and rng.random() < 0.3:
             value = old + rng.choice([-1, 1, 0.5])
         if name in op.positional and op.positional.index(name) < len(args):
             args[op.positional.index(name)] = value
