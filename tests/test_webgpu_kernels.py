@@ -463,7 +463,7 @@ def test_names_of_opweaves_that_the_text_declares(context: ow.MLContext) -> None
          "fn main takes 2 positions, but invocations are [2, 3, 4]; " + ONE),
         (f"fn main(i: f32) {BODY}", {}, f"{TAKES}, got (i: f32)"),
         (f"fn main() {BODY}", {}, f"{TAKES}, got ()"),
-        (f"fn element(i: u32) {BODY}", {}, "a shader has fn main(i: u32), or an entry point with @compute"),
+        (f"fn main {BODY}", {}, f"{TAKES}, got ()"),
         (f"{OWN} start() {BODY}", {}, "start with @compute takes workgroups=, how many to dispatch"),
         (f"{OWN} start() {BODY}", {"workgroups": 1, "invocations": 4},
          "invocations= and workgroup_size= are for fn main without @compute; start takes workgroups="),
@@ -490,6 +490,85 @@ def test_shaders_that_do_not_fit(limited: Callable[..., ow.MLContext], source: s
     context = limited(max_workgroups=65535, max_invocations=1024)
     text = refused(context, kind=ow.ValidationError)
     assert re.sub(r" \(test_webgpu_kernels.py, line \d+\)$", "", text) == f"mapped 'm': {rule}"
+
+
+FORGOTTEN = """
+    fn main(i: u32) {
+        if (x[i] > 0.0) {  // in 1d
+            out[i] = x[i];
+    }
+"""
+
+NO_ENTRY = "no entry point: fn main(i: u32), or a function with @compute"
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "place", "line", "said", "below"),
+    [
+        ("fn main(i: u32) {\n  out[i] = x[i];\n", {}, (1, 17), "fn main(i: u32) {", "the { is never closed",
+         "^ no } closes it"),
+        (f"fn half(v: f32) -> f32 {{\n  return v / 2.0;\nfn main(i: u32) {BODY}", {}, (1, 24),
+         "fn half(v: f32) -> f32 {", "the { is never closed", "^ no } closes it"),
+        (FORGOTTEN, {}, (3, 25), "        if (x[i] > 0.0) {  // in 1d",
+         "the { is never closed (by its indentation, the } in line 5 closes the { in line 2)", "^ no } closes it"),
+        ("// }\n@compute @workgroup_size(1)\nfn start() {\n\tif (true) { /* } */ out[0] = x[0]; ", {"workgroups": 1}, (4, 12),
+         "\tif (true) { /* } */ out[0] = x[0];", "the { is never closed", "^ no } closes it"),
+        ("fn main(i: u32) { out[i] = (x[i]; }", {}, (1, 28), "fn main(i: u32) { out[i] = (x[i]; }",
+         "the ( is never closed", "^ no ) closes it"),
+        (f"fn main(i: u32 {BODY}", {}, (1, 8), f"fn main(i: u32 {BODY}", "the ( is never closed", "^ no ) closes it"),
+        (f"fn main(i: u32) {BODY}\n/* /* */ half", {}, (2, 1), "/* /* */ half", "the comment is never closed",
+         "^^ no */ closes it"),
+        (f"fn main(i: u32) {BODY}\nconst half = 0.5", {}, (2, 16), "const half = 0.5", "the last declaration has no end",
+         "^ a ; or a { … } is missing after it"),
+        (f"// fn main(i: u32)\nfn element(i: u32) {BODY}", {}, (2, 4), f"fn element(i: u32) {BODY}", NO_ENTRY,
+         "^^^^^^^ nothing calls it"),
+        (f"/* fn /**/ main(i: u32) */ fn a() {{}} fn Main(i: u32) {BODY}", {}, (1, 41),
+         f"/* fn /**/ main(i: u32) */ fn a() {{}} fn Main(i: u32) {BODY}", NO_ENTRY, "^^^^ did you mean main?"),
+        ("\nconst out = 1;", {}, (2, 1), "const out = 1;", NO_ENTRY, "^ there is no function"),
+    ],
+)  # fmt: skip
+def test_what_wgsl_lacks_is_shown_in_the_users_text(
+    source: str, options: Any, place: tuple[int, int], line: str, said: str, below: str
+) -> None:
+    """Before a device sees it, together with what Opweave adds."""
+    x, out = (Input(k, ow.Desc("float32", (3,))) for k in range(2))
+    kernel = WgslKernel(source, **options)
+    with pytest.raises(ow.ValidationError) as caught:
+        kernel.kernels(KernelCall("m", mapped, {"x": x.desc}, {}, (out.desc,)), {"x": x}, [out], Features())
+    number, column = place
+    indent = "\t" if line.startswith("\t") else " "
+    assert re.sub(r" \(test_webgpu_kernels.py, line \d+\)", "", str(caught.value)).splitlines() == [
+        f"m: line {number} of the WGSL: {said}",
+        f"  ┌─ WGSL:{number}:{column}",
+        "  │",
+        f"{number} │ {line}",
+        f"  │ {indent if column > 1 else ''}{' ' * (column - 2)}{below}",
+    ]
+
+
+def test_what_wgsl_lacks_has_its_place_in_the_users_file(context: ow.MLContext) -> None:
+    mapped.kernel("webgpu", FORGOTTEN)
+    line = line_of("if (x[i] > 0.0) {  // in 1d")
+    text = refused(context, kind=ow.ValidationError)
+    assert text.startswith(
+        f"mapped 'm': line 3 of the WGSL (test_webgpu_kernels.py, line {line}): the {{ is never closed"
+    )
+
+
+def test_comments_are_not_taken_for_what_they_hold(context: ow.MLContext) -> None:
+    """Brackets, other comments and functions; block comments nest."""
+    mapped.kernel(
+        "webgpu",
+        """
+        // { ( [ /* fn main(j: f32) {
+        /* } /* ) */ // */ /*/ fn main() { */
+        struct Pair { a: f32, b: f32, }
+        fn main(i: u32) { /**/ let p = Pair(x[i], /* ) */ 1.0); out[i] = array<f32, 2>(p.a, p.b)[0]; } // }
+        /* the end */
+        """,
+    )
+    x = normal(3, 4)
+    np.testing.assert_array_equal(computed(context, mapped, x), x)
 
 
 def test_more_than_the_device_has(limited: Callable[..., ow.MLContext]) -> None:
@@ -584,13 +663,13 @@ def test_kernels_bind_no_more_than_the_text_names() -> None:
     x, gate, out = (Input(k, ow.Desc("float32", (3,))) for k in range(3))
     call = KernelCall("mapped", mapped, {"x": x.desc, "gate": gate.desc}, {}, (out.desc,))
     for text, bound in {"out[i] = x[i];": (x, out), "store_out(i, gate[i]); // x": (gate, out)}.items():
-        kernel = WgslKernel(f"fn main(i: u32) {{ {text} }}")
+        kernel = WgslKernel(f"fn main(i: u32) {{ {text}\n}}")
         (made,) = kernel.kernels(call, {"x": x, "gate": gate}, [out], Features())
         assert set(made.bindings) == set(bound)
         assert [w for b, w in zip(made.bindings, made.writes, strict=True) if b is out] == [True]
-        assert made.source.startswith(f"fn main(i: u32) {{ {text} }}\n")
+        assert made.source.startswith(f"fn main(i: u32) {{ {text}\n}}\n")
         assert made.workgroups == (1, 1, 1)
-    line = line_of('WgslKernel(f"fn main(i: u32) {{ {text} }}")')
+    line = line_of('WgslKernel(f"fn main(i: u32) {{ {text}\\n}}")')
     assert repr(kernel) == f"<WgslKernel of test_webgpu_kernels.py, line {line}>"
 
 

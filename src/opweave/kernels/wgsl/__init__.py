@@ -49,7 +49,7 @@ results), and `features`, what the device can do. It returns a `Shader`, text, o
 
 What is in `scratch` has the same names (`sums`, `sums_shape`, …), can be read and written, and is the same memory in
 all passes of a node. It and results hold anything at first. Errors of the compiler show the line of your text, and where
-that stands in your file.
+that stands in your file; so do those about a bracket that is never closed, and about a missing entry point.
 '''
 
 from __future__ import annotations

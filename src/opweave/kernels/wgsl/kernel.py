@@ -13,7 +13,7 @@ from ...expr.wgsl.types import computed, layout
 from ...graph import Desc
 from .. import KernelCall
 from .declarations import Bound, Scope, entry_of
-from .messages import Explained, Written
+from .messages import Explained, Written, pointed
 from .shader import Buffer, Shader
 
 Inputs: TypeAlias = "Mapping[str, Input | tuple[Input, ...] | None]"
@@ -92,6 +92,11 @@ class WgslKernel:
         given.update(call.attributes)
         given = {"features": features, "out": outs if len(outs) > 1 else outs[0], **given}
         shaders = self.shaders if self.function is None else self._made(call, given)
+        count = len(shaders)
+        titles = [f"{call.title}, pass {k + 1} of {count}" if count > 1 else call.title for k in range(count)]
+        for title, shader in zip(titles, shaders, strict=True):
+            if shader.fault is not None:
+                raise ValidationError(f"{title}: {pointed(shader.source, self.where, shader.fault)}")
         written = set().union(*(shader.words for shader in shaders))
         for result in results:
             # Of a packed result the name itself is not declared; who uses it is told so by the compiler.
@@ -102,10 +107,9 @@ class WgslKernel:
         absent = [name for name, value in inputs.items() if value is None]
         shared: dict[str, Bound] = {}
         made = []
-        for number, shader in enumerate(shaders):
+        for title, shader in zip(titles, shaders, strict=True):
             own = [_scratch(name, desc, shared, call.title, features) for name, desc in shader.scratch.items()]
             scope = Scope(call.title, [*bound, *results, *own], dict(call.attributes), absent, features)
-            title = f"{call.title}, pass {number + 1} of {len(shaders)}" if len(shaders) > 1 else call.title
             made.append(self._kernel(title, shader, scope, outs[0], features))
         return made
 

@@ -1,4 +1,4 @@
-"""Errors of the device's compiler, told by the lines that users wrote."""
+"""Errors of WGSL, told by the lines that users wrote: those of the device's compiler, and what is found before it runs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .shader import Shader
+from .syntax import Fault, line_at
 
 _HEADLINE = re.compile(r"^\s*Shader (?:'.*' parsing|validation) error: (.*)$", re.MULTILINE)
 _PLACE = re.compile(r"^(\s*)┌─ (.*):(\d+):(\d+)$")
@@ -126,4 +127,23 @@ class Explained:
         return line
 
 
-__all__ = ["Explained", "Written"]
+def pointed(source: str, where: Written, fault: Fault) -> str:
+    """The message about something that WGSL lacks: what and where, and the line with a caret, as the compiler shows one."""
+    number = line_at(source, fault.start)
+    column = fault.start - (source.rfind("\n", 0, fault.start) + 1)
+    line = source.split("\n")[number - 1].rstrip()
+    place = where.place(source, number)
+    gutter = " " * len(str(number))
+    below = "".join(character if character == "\t" else " " for character in line[:column]) + "^" * fault.length
+    return "\n".join(
+        [
+            f"line {number} of the WGSL{f' ({place})' if place else ''}: {fault.said}",
+            f"{gutter} ┌─ WGSL:{number}:{column + 1}",
+            f"{gutter} │",
+            f"{number} │ {line}",
+            f"{gutter} │ {below} {fault.label}",
+        ]
+    )
+
+
+__all__ = ["Explained", "Written", "pointed"]

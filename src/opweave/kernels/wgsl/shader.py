@@ -13,11 +13,9 @@ from ...dtypes import DataType, completable
 from ...errors import require
 from ...graph import Desc
 from .names import spelled
+from .syntax import ENTRY, MAIN, Fault, fault_of, without_comments
 
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _WORD = re.compile(r"[^\W\d]\w*")
-_ENTRY = re.compile(r"@\s*compute\b[^{;]*?\bfn\s+(\w+)")
-_MAIN = re.compile(r"\bfn\s+main\s*\(([^)]*)\)")
 
 
 @completable
@@ -107,8 +105,13 @@ class Shader:
 
     @cached_property
     def plain(self) -> str:
-        """The text without its comments."""
-        return _COMMENT.sub(" ", self.source)
+        """The text with blanks in place of comments."""
+        return without_comments(self.source)
+
+    @cached_property
+    def fault(self) -> Fault | None:
+        """What the text lacks: the end of a comment, bracket or declaration, or the entry point."""
+        return fault_of(self.source, self.plain)
 
     @cached_property
     def words(self) -> frozenset[str]:
@@ -122,7 +125,7 @@ class Shader:
         Raises:
             ValidationError: there are several, or declarations that are Opweave's to make.
         """
-        found = _ENTRY.findall(self.plain)
+        found = ENTRY.findall(self.plain)
         require(len(found) <= 1, f"a shader has one entry point, got {', '.join(found)}; give a Shader for each")
         declares = re.search(r"@\s*(?:binding|group)\b", self.plain)
         require(
@@ -146,12 +149,11 @@ class Shader:
         """The types of the parameters of `fn main`, each `u32` or `i32`.
 
         Raises:
-            ValidationError: there is no such function, or it takes something else.
+            ValidationError: it takes something else.
         """
-        found = _MAIN.search(self.plain)
-        require(found is not None, "a shader has fn main(i: u32), or an entry point with @compute")
-        assert found is not None
-        given = [part.strip() for part in found[1].split(",") if part.strip()]
+        found = MAIN.search(self.plain)
+        assert found is not None, "only shaders without a fault are looked into"
+        given = [part.strip() for part in (found[1] or "").split(",") if part.strip()]
         types = [part.partition(":")[2].strip() for part in given]
         fits = bool(types) and all(type in ("u32", "i32") for type in types)
         require(

@@ -1,0 +1,145 @@
+"""What WGSL lacks, found before a compiler reads it together with the declarations that Opweave adds.
+
+A compiler would name the first of those declarations where a `}` is missing in the user's text before them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+_LINE_BREAKS = r"\n\v\f\r\x85\u2028\u2029"
+_COMMENT = re.compile(rf"//[^{_LINE_BREAKS}]*|/\*")
+_BLOCK = re.compile(r"/\*|\*/")
+_TOKEN = re.compile(r"[(){}\[\]]|\b(?:fn|struct)\b")
+_FUNCTION = re.compile(r"\bfn\s+(\w+)")
+_OPENERS = {")": "(", "]": "[", "}": "{"}
+_CLOSERS = {opener: closer for closer, opener in _OPENERS.items()}
+ENTRY = re.compile(r"@\s*compute\b[^{;]*?\bfn\s+(\w+)")
+"""An entry point, in WGSL without comments; its name."""
+MAIN = re.compile(r"\bfn\s+main\b\s*(?:\(([^)]*)\))?")
+"""The function that Opweave calls, in WGSL without comments; its parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is missing, and where that shows.
+
+    Attributes:
+        start: position of the first character that is shown to be at fault.
+        length: number of these characters.
+        said: the message.
+        label: what stands below the line.
+    """
+
+    start: int
+    length: int
+    said: str
+    label: str
+
+
+def without_comments(source: str) -> str:
+    """WGSL with blanks in place of comments, so that all else keeps its position. Block comments nest in WGSL."""
+    parts, at = [], 0
+    while match := _COMMENT.search(source, at):
+        end = _end_of_block(source, match.start()) if match[0] == "/*" else match.end()
+        end = len(source) if end is None else end
+        parts += [source[at : match.start()], re.sub(r"\S", " ", source[match.start() : end])]
+        at = end
+    return "".join([*parts, source[at:]])
+
+
+def fault_of(source: str, plain: str) -> Fault | None:
+    """The first thing that WGSL lacks: the end of a comment, bracket or declaration, or the entry point; None if nothing.
+
+    Args:
+        source: what the user wrote.
+        plain: the same `without_comments`.
+    """
+    return _open_comment(source) or _open_bracket(source, plain) or _open_declaration(plain) or _no_entry(plain)
+
+
+def line_at(source: str, position: int) -> int:
+    """The number of the line at a position, counted from 1."""
+    return source.count("\n", 0, position) + 1
+
+
+def _end_of_block(source: str, start: int) -> int | None:
+    depth = 0
+    for match in _BLOCK.finditer(source, start):
+        depth += 1 if match[0] == "/*" else -1
+        if depth == 0:
+            return match.end()
+    return None
+
+
+def _open_comment(source: str) -> Fault | None:
+    at = 0
+    while match := _COMMENT.search(source, at):
+        end = _end_of_block(source, match.start()) if match[0] == "/*" else match.end()
+        if end is None:
+            return Fault(match.start(), 2, "the comment is never closed", "no */ closes it")
+        at = end
+    return None
+
+
+def _open_bracket(source: str, plain: str) -> Fault | None:
+    """The innermost bracket that is never closed. A closing bracket too many is left to the compiler, which shows it."""
+    opened: list[int] = []
+    misaligned: list[tuple[int, int, int]] = []  # a brace, what closes it, and the brace that this is aligned with
+    for match in _TOKEN.finditer(plain):
+        token, at = match[0], match.start()
+        if token in _CLOSERS:
+            opened.append(at)
+        elif token not in _OPENERS:
+            if opened:  # functions and structures stand outside of all brackets
+                break
+        elif opened and plain[opened[-1]] == _OPENERS[token]:
+            start = opened.pop()
+            if opened and token == "}" and _is_aligned(source, at, opened[-1]) and not _is_aligned(source, at, start):
+                misaligned.append((start, at, opened[-1]))
+        elif any(plain[start] == _OPENERS[token] for start in opened):
+            break
+        else:
+            return None
+    if not opened:
+        return None
+    start, said = opened[-1], ""
+    inside = next((found for found in misaligned if found[0] > start), None)
+    if inside is not None and plain[start] == "{":
+        start, end, other = inside
+        said = f" (by its indentation, the }} in line {line_at(source, end)} closes the {{ in line {line_at(source, other)})"
+    opener = plain[start]
+    return Fault(start, 1, f"the {opener} is never closed{said}", f"no {_CLOSERS[opener]} closes it")
+
+
+def _is_aligned(source: str, closer: int, opener: int) -> bool:
+    """Whether a closing brace begins its line, and is indented as the line of an opening one."""
+    before = source[source.rfind("\n", 0, closer) + 1 : closer]
+    line = source[source.rfind("\n", 0, opener) + 1 :]
+    return not before.strip() and line[: len(line) - len(line.lstrip())] == before
+
+
+def _open_declaration(plain: str) -> Fault | None:
+    text = plain.rstrip()
+    if text.endswith(("}", ";")) or not text:
+        return None
+    length = len(re.split(r"\W", text)[-1]) or 1
+    return Fault(len(text) - length, length, "the last declaration has no end", "a ; or a { … } is missing after it")
+
+
+def _no_entry(plain: str) -> Fault | None:
+    if ENTRY.search(plain) or MAIN.search(plain):
+        return None
+    said = "no entry point: fn main(i: u32), or a function with @compute"
+    functions = {match[1]: match for match in _FUNCTION.finditer(plain)}
+    if not functions:
+        return Fault(len(plain) - len(plain.lstrip()), 1, said, "there is no function")
+    (close,) = get_close_matches("main", functions, 1) or ("",)
+    match = functions[close or next(iter(functions))]
+    label = "did you mean main?" if close else "nothing calls it"
+    return Fault(match.start(1), len(match[1]), said, label)
+
+
+__all__ = ["ENTRY", "MAIN", "Fault", "fault_of", "line_at", "without_comments"]
