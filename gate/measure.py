@@ -12,6 +12,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,11 @@ ROUNDS = 3
 SLOW_SECONDS = 5.0
 """Models whose first round takes longer get no more than two rounds."""
 
-SETTLE_SECONDS = 0.5
-"""The pause after each round, in which shapes are compiled in the background."""
+SETTLE_SECONDS = 0.1
+"""The pause after each round, beside the time that shapes take which are compiled in the background."""
+
+COMPILE_SECONDS = 60.0
+"""How long these may take."""
 
 PAUSE_SECONDS = 0.02
 """The pause before each timed call: threads of the engine that ran before are still spinning, on the same processors."""
@@ -49,26 +53,54 @@ BURST_SECONDS = 0.03
 Run = Callable[[dict[str, np.ndarray]], list[Any]]
 
 
-def opweave(path: Path) -> tuple[Run, dict[str, str]]:
-    """A function that runs the model in Opweave, and the types of the inputs."""
+@dataclass(frozen=True)
+class Loaded:
+    """A model in one engine.
+
+    Attributes:
+        call: runs it.
+        types: what ONNX Runtime calls the types of its inputs, by name.
+        is_compiling: whether shapes are being compiled in the background.
+    """
+
+    call: Run
+    types: dict[str, str]
+    is_compiling: Callable[[], bool] = lambda: False
+
+    def settle(self) -> None:
+        """Wait until nothing is compiled any more."""
+        time.sleep(SETTLE_SECONDS)
+        end = time.perf_counter() + COMPILE_SECONDS
+        while self.is_compiling():
+            if time.perf_counter() > end:
+                raise TimeoutError(f"shapes are still being compiled after {COMPILE_SECONDS:.0f} s")
+            time.sleep(SETTLE_SECONDS)
+
+
+def opweave(path: Path) -> Loaded:
+    """The model in Opweave."""
     import opweave as ow
 
     # On the processor, whatever else there is: that is what the other engine runs on.
     session = ow.InferenceSession(path, context=ow.ml.create_context(device="cpu"))
-    return lambda feed: session.run(None, feed), {i.name: i.type for i in session.get_inputs()}
+    return Loaded(
+        lambda feed: session.run(None, feed),
+        {i.name: i.type for i in session.get_inputs()},
+        lambda: "compiling" in session.shapes().values(),
+    )
 
 
-def onnxruntime(path: Path) -> tuple[Run, dict[str, str]]:
+def onnxruntime(path: Path) -> Loaded:
     """The same in ONNX Runtime, as its users do it."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    return lambda feed: session.run(None, feed), {i.name: i.type for i in session.get_inputs()}
+    return Loaded(lambda feed: session.run(None, feed), {i.name: i.type for i in session.get_inputs()})
 
 
-ENGINES: Mapping[str, Callable[[Path], tuple[Run, dict[str, str]]]] = {"opweave": opweave, "onnxruntime": onnxruntime}
+ENGINES: Mapping[str, Callable[[Path], Loaded]] = {"opweave": opweave, "onnxruntime": onnxruntime}
 
 
 MODULES = {"opweave": "opweave.onnx.session", "onnxruntime": "onnxruntime"}
@@ -88,9 +120,9 @@ def run(engine: str, entry: catalog.Entry, packages: Path, folder: Path) -> dict
     import_module(MODULES[engine])
     with entry.path(packages) as path:
         start = time.perf_counter()
-        call, types = ENGINES[engine](path)
+        model = ENGINES[engine](path)
         load = time.perf_counter() - start
-        feeds = entry.feeds(types)
+        feeds = entry.feeds(model.types)
         rounds, start = ROUNDS, time.perf_counter()
         for turn in range(ROUNDS):
             if turn == 1 and time.perf_counter() - start > SLOW_SECONDS:
@@ -98,12 +130,12 @@ def run(engine: str, entry: catalog.Entry, packages: Path, folder: Path) -> dict
             if turn == rounds:
                 break
             for k, feed in enumerate(feeds):
-                results = call(feed)
+                results = model.call(feed)
                 threads = max(threads, status("Threads"))
                 if turn in (0, rounds - 1):
                     for n, result in enumerate(results):
                         np.save(folder / f"{min(turn, 1)}-{k}-{n}.npy", result)
-            time.sleep(SETTLE_SECONDS)
+            model.settle()
         threads = max(threads, status("Threads"))
     return {"load": load, "peak_mib": status("VmHWM") / 1024, "threads": threads}
 
@@ -119,16 +151,17 @@ def times(entry: catalog.Entry, packages: Path) -> dict[str, Any]:
     start = time.perf_counter()
     with entry.path(packages) as path:
         while len(new) < FRESH_SESSIONS and (not new or time.perf_counter() - start < SECONDS):
-            calls, types = zip(*(load(path) for load in ENGINES.values()), strict=True)
-            feeds = entry.feeds(types[1])
+            models = [load(path) for load in ENGINES.values()]
+            calls = [model.call for model in models]
+            feeds = entry.feeds(models[1].types)
             for call in calls:
                 call(feeds[0])
             new.append([[timed(call, feed, 1) for call in calls] for feed in feeds[1:]])
         feed = feeds[0]
-        for call in calls:
+        for model in models:
             for _ in range(3):
-                call(feed)
-            time.sleep(SETTLE_SECONDS)
+                model.call(feed)
+            model.settle()
         once = min(timed(calls[1], feed, 1) for _ in range(3))
         count = max(1, round(BURST_SECONDS / once))
         steady: list[list[float]] = []

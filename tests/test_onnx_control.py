@@ -13,6 +13,7 @@ from onnx_nodes import CONTEXT, check_agreement, model_of, node_model, reasons, 
 
 from opweave.onnx import control, fold
 from opweave.onnx.session import InferenceSession
+from opweave.onnx.trace import Tracer
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -66,6 +67,25 @@ def test_if_with_a_constant_condition_becomes_a_branch(condition: bool) -> None:
     session = check_agreement(model, {"x": X})
     assert kinds(session) == ["webnn"]
     assert ("Mul" in session.explain()) == condition
+
+
+@pytest.mark.parametrize("rate", [8000, 16000])
+def test_branches_are_not_looked_into_before_the_condition_is_known(rate: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a condition on an input's value needs is that value: to infer types in both branches takes their weights."""
+    inferred: list[str] = []
+    infer = Tracer._infer
+
+    def noted(self: Tracer, node: NodeProto, values: Any) -> Any:
+        inferred.append(node.op_type)
+        return infer(self, node, values)
+
+    monkeypatch.setattr(Tracer, "_infer", noted)
+    nodes = [node("Neg", "x", "around"), node("Equal", "rate high", "c"), node("If", "c", "y", **branches())]
+    feed = {"x": X, "rate": np.array(rate)}
+    session = check_agreement(model_of(nodes, feed, {"high": np.array(16000)}, ["y"]), feed)
+    assert kinds(session) == ["webnn"]
+    assert ("Mul" in session.explain()) == (rate == 16000)
+    assert inferred == []
 
 
 def test_a_condition_on_the_shape_is_constant() -> None:

@@ -302,11 +302,11 @@ def test_compiling_for_new_shapes_stops_no_one_with_others(monkeypatch: pytest.M
     started, go = Event(), Event()
     trace, compiled = s._programs._trace, []
 
-    def slow(shapes: Any, values: Any) -> Any:
+    def slow(shapes: Any, *others: Any) -> Any:
         compiled.append(shapes)
         started.set()
         assert go.wait(20)
-        return trace(shapes, values)
+        return trace(shapes, *others)
 
     monkeypatch.setattr(s._programs, "_trace", slow)
     one = {"x": X[:1], "y": Y[:1]}

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from math import prod
 from threading import Lock
@@ -29,7 +29,7 @@ from .messages import PLAIN
 from .model import Model
 from .plan import Fallback, Plan
 from .symbolic import SymbolicModel, is_suspicious
-from .trace import DECIDING_ELEMENTS, Trace, Tracer
+from .trace import DECIDING_ELEMENTS, Trace, Tracer, ValuesNeeded
 
 Specialise = Literal["recurring", "always", "never"]
 """Which shapes of inputs are compiled: those that come again, all, or none."""
@@ -307,19 +307,20 @@ class Programs:
                 return plan
         if endless:  # values that never end (lengths, positions) would mean a compilation for each call
             return self._compile(sizes, self._trace(shapes, {}), in_background)
-        trace = self._trace(shapes, values)
-        while more := (trace.deciding & given.keys()) - values.keys():
-            values |= {name: given[name] for name in more}
-            trace = self._trace(shapes, values)
+        while True:
+            try:
+                trace = self._trace(shapes, values, given.keys() - values.keys())
+                break
+            except ValuesNeeded as found:
+                values |= {name: given[name] for name in found.names}
         with self._lock:
             self.deciding |= values.keys()
         return self._compile((*sizes, *_contents(values)), trace, in_background)
 
     def compile_static(self, shapes: Mapping[str, tuple[int, ...] | None]) -> None:
         """Compile a model whose shapes never change, unless small inputs decide about others."""
-        trace = self._trace(shapes, {})
-        if not trace.deciding:
-            self._compile(tuple(shapes.items()), trace)
+        with suppress(ValuesNeeded):
+            self._compile(tuple(shapes.items()), self._trace(shapes, {}, shapes.keys()))
 
     def learn(self, found: OtherShapes) -> None:
         """Compile anew, with values of shapes that are known only when the graph runs where inference was wrong."""
@@ -352,9 +353,14 @@ class Programs:
             self._used[key] = self._calls
         return self.plans.get(key)
 
-    def _trace(self, shapes: Mapping[str, tuple[int, ...] | None], values: Mapping[str, np.ndarray]) -> Trace:
+    def _trace(
+        self,
+        shapes: Mapping[str, tuple[int, ...] | None],
+        values: Mapping[str, np.ndarray],
+        available: Collection[str] = (),
+    ) -> Trace:
         copies = {name: np.array(value) for name, value in values.items()}
-        return Tracer(self._model, self._context, shapes, copies).run()
+        return Tracer(self._model, self._context, shapes, copies, available).run()
 
     def _compile(self, key: Key, trace: Trace, in_background: bool = False) -> Plan:
         plan = Plan(self._model, self._context, trace, self._outputs, self._fallback, whole=in_background)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -48,7 +48,27 @@ STRICT = "OPWEAVE_STRICT"
 DECIDING_ELEMENTS = 16
 """Inputs with more elements, or more than one dimension, are data; they are not asked what they decide."""
 
+_BOOLEAN_RESULTS = frozenset(
+    {
+        *("And", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual"),
+        *("Not", "Or", "Xor"),
+    }
+)
+"""ONNX's operators with results of bool whatever they get."""
+
 Kind = Literal["webnn", "fallback", "folded"]
+
+
+class ValuesNeeded(OperationError):  # noqa: N818  (not an error: the trace starts again, with them)
+    """A trace has ended early: values of these inputs of the model, which can be had, decide about shapes.
+
+    Attributes:
+        names: the inputs.
+    """
+
+    def __init__(self, names: set[str]) -> None:
+        super().__init__(f"the values of {sorted(names)} decide about shapes")
+        self.names = names
 
 
 @dataclass(frozen=True)
@@ -118,7 +138,16 @@ class Trace:
 
 
 class Tracer:
-    """Walks over the graph of a model for given input shapes, and for given values of some inputs."""
+    """Walks over the graph of a model for given input shapes, and for given values of some inputs.
+
+    Args:
+        model: the model.
+        context: where it will run.
+        shapes: the shape of each input.
+        values: those of inputs that decide about shapes.
+        available: inputs whose values can be had: where one of them decides, the trace ends with `ValuesNeeded` at once. To
+            go on would be to work for nothing, and takes memory where branches and loops are still whole.
+    """
 
     def __init__(
         self,
@@ -126,11 +155,12 @@ class Tracer:
         context: MLContext,
         shapes: Mapping[str, tuple[int, ...] | None],
         values: Mapping[str, np.ndarray] | None = None,
+        available: Collection[str] = (),
     ) -> None:
         self.model, self.context = model, context
         self.builder = MLGraphBuilder(context)
         self.trace = Trace()
-        self._shapes, self._values = shapes, values or {}
+        self._shapes, self._values, self._available = shapes, values or {}, available
         # Nodes that have been replaced by others: these are named by its number, and a mark that no other name holds.
         self._expanded = 0
         self._folded_bytes = 0
@@ -287,7 +317,10 @@ class Tracer:
         except Unsupported as error:
             reason = str(error)
             if isinstance(error, NotConstant):
-                self.trace.deciding |= self._inputs_behind(error.operand)
+                behind = self._inputs_behind(error.operand)
+                if needed := behind.intersection(self._available):
+                    raise ValuesNeeded(needed) from None
+                self.trace.deciding |= behind
         except (ValidationError, NotSupportedError) as error:
             reason = f"the builder refuses it: {error}"
         except MLError:
@@ -435,7 +468,10 @@ class Tracer:
         floats = {DATA_TYPES[t] for t in types if t} & set(FLOATS)
         made_types = {_type_name(result) for result in results} - {"bool"}
         plain = made_types <= set(FLOATS) and len(made_types | floats) <= 1
-        inferred = {} if plain else self._infer(node, values)
+        if node.op_type in _BOOLEAN_RESULTS and node.domain in ("", "ai.onnx"):
+            inferred = {node.output[0]: tensor_type(TensorProto.BOOL)}
+        else:
+            inferred = {} if plain else self._infer(node, values)
         wanted = [name for name in node.output if name]
         if len(results) < len(node.output):
             raise Unsupported(f"only {len(results)} of the outputs {wanted} can be made")
