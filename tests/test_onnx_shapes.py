@@ -351,6 +351,13 @@ def test_faults_in_the_background_are_logged_and_the_session_goes_on(
     assert session.shapes() == {"x [2, 8]": f"{OWN}: it cannot be compiled: the compiler is broken"}
 
 
+def test_inputs_that_hold_one_value_may_be_declared_with_a_dimension_that_varies() -> None:
+    nodes = [helper.make_node("TopK", ["x", "k"], ["y", ""])]
+    proto = model_of(nodes, {"x": (FLOAT, ["n", 4]), "k": (INT64, ["one"])}, {"y": (FLOAT, ["n", None])})
+    session = ow.InferenceSession(proto, CONTEXT)
+    assert session.run(None, {"x": np.float32([[1, 4, 2, 3]]), "k": np.array([2])})[0].tolist() == [[4, 3]]
+
+
 def test_threads_run_several_shapes_at_once() -> None:
     proto = product()
     session = ow.InferenceSession(proto, CONTEXT)

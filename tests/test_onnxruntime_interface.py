@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event
@@ -506,6 +507,22 @@ def test_providers_choose_devices() -> None:
     s.set_providers(["CPUExecutionProvider"])
     assert s.context.device.name == "cpu"
     assert s.run(None, {"x": X})[0].sum() == np.maximum(X, 0).sum()
+
+
+def test_a_session_with_other_providers_keeps_its_other_arguments(tmp_path: Path) -> None:
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    s = ow.InferenceSession(PLAIN, options, providers=["CPUExecutionProvider"], fix_shapes={"batch": 2})
+    s.set_providers(["CPUExecutionProvider"])
+    assert s.get_session_options() is options
+    assert s.get_inputs()[0].shape == [2, 6]
+
+
+def test_a_session_with_other_providers_can_be_pickled() -> None:
+    s = ow.InferenceSession(PLAIN, ow.ml.create_context(device="reference"), fix_shapes={"batch": 2})
+    s.set_providers(["CPUExecutionProvider"])
+    made = pickle.loads(pickle.dumps(s))
+    assert (made.context.device.name, made.get_inputs()[0].shape) == ("cpu", [2, 6])
 
 
 def test_wrong_run_options_are_named() -> None:

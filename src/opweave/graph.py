@@ -67,16 +67,17 @@ class Desc:
 
 def check_desc(desc: Desc, max_byte_length: int, what: str = "shape") -> Desc:
     """`desc` if its dimensions are valid, else `ValidationError` (https://www.w3.org/TR/webnn/#mloperanddescriptor-check-dimensions)."""
-    shape = shown(list(desc.shape))
-    require(desc.rank <= MAX_RANK, f"{what} must have at most {MAX_RANK} dimensions, got {desc.rank}: {shape}")
-    for size in desc.shape:
-        require(0 < size <= MAX_DIMENSION, f"{what} must have dimensions in [1, {MAX_DIMENSION}], got {shape}")
-    count, size = desc.element_count, desc.byte_length
-    require(count <= MAX_DIMENSION, f"{what} must have at most {MAX_DIMENSION} elements, got {shape}: {count}")
-    require(
-        size <= max_byte_length,
-        f"{what} must take at most {max_byte_length} bytes, got {desc.data_type}{shape}: {size}",
-    )
+    rule = ""  # messages are made only when something is wrong: every operation comes here
+    if desc.rank > MAX_RANK:
+        rule, got = f"have at most {MAX_RANK} dimensions", f"{desc.rank}: {shown(list(desc.shape))}"
+    elif any(not 0 < size <= MAX_DIMENSION for size in desc.shape):
+        rule, got = f"have dimensions in [1, {MAX_DIMENSION}]", shown(list(desc.shape))
+    elif desc.element_count > MAX_DIMENSION:
+        rule, got = f"have at most {MAX_DIMENSION} elements", f"{list(desc.shape)}: {desc.element_count}"
+    elif desc.byte_length > max_byte_length:
+        rule, got = f"take at most {max_byte_length} bytes", f"{desc}: {desc.byte_length}"
+    if rule:
+        raise ValidationError(f"{what} must {rule}, got {got}")
     return desc
 
 

@@ -34,12 +34,12 @@ def camel_case(name: str) -> str:
 
 
 class _Bounded(reprlib.Repr):
-    """`repr` that ends soon, whatever it is given."""
+    """`repr` of bounded length."""
 
     def __init__(self) -> None:
         super().__init__()
         self.maxlevel, self.maxstring, self.maxother = 4, 200, 400
-        self.maxlist = self.maxtuple = self.maxdict = self.maxset = self.maxfrozenset = self.maxdeque = 16
+        self.maxlist = self.maxtuple = self.maxdict = self.maxset = self.maxfrozenset = self.maxdeque = 12
 
     def repr_int(self, x: int, level: int) -> str:
         # Python refuses to write integers of more than some 4,300 digits.
@@ -48,30 +48,19 @@ class _Bounded(reprlib.Repr):
 
 _bounded = _Bounded()
 
-LONGEST_MESSAGE = 4000
-"""Characters of a message; the middle of longer ones is left out."""
-
 
 def shown(value: Any) -> str:
-    """Any value, for messages: its `repr`, cut where it is long, and never an error instead.
+    """The `repr` of any value, for messages: long ones are cut, and an object whose `repr` fails is shown by its type.
 
     >>> shown([1, 2]), shown("x"), shown(10**5000)
     ('[1, 2]', "'x'", 'an integer of 16,610 bits')
     >>> shown(range(10**9)), shown(list(range(10**5)))
-    ('range(0, 1000000000)', '[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, ...]')
+    ('range(0, 1000000000)', '[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ...]')
     """
     try:
         return _bounded.repr(value)
-    except Exception:  # a class that is broken on purpose, or by being half made
+    except Exception:  # `__repr__` is the user's code
         return f"<{type(value).__name__}>"
-
-
-def shortened(message: str) -> str:
-    """A message, without its middle if it is very long."""
-    if len(message) <= LONGEST_MESSAGE:
-        return message
-    half = LONGEST_MESSAGE // 2
-    return f"{message[:half]} … {message[-half:]}"
 
 
 class SnakeCaseDict(dict[str, Any]):
@@ -84,7 +73,7 @@ class SnakeCaseDict(dict[str, Any]):
     """
 
     def _known(self, key: Any) -> Any:
-        """The key that is there for `key`."""
+        """`key`, or the snake_case form of it that the dictionary has."""
         if super().__contains__(key) or not isinstance(key, str):
             return key
         known = snake_case(key)

@@ -47,8 +47,8 @@ from . import dtypes, hints
 from .dtypes import ANY, DataType
 from .errors import ValidationError
 from .graph import MAX_RANK, Builder, Desc, Operand, check_desc, title
-from .names import shortened, shown
-from .shapes import taken
+from .names import shown
+from .shapes import bounded
 
 P = ParamSpec("P")
 R = TypeVar("R", bound="Operand | tuple[Operand, ...]")
@@ -242,7 +242,7 @@ class Op(Generic[P, R]):
             self._check_results(builder, descs)
         except ValidationError as error:
             hint = hints.of_call(self, args, kwargs, error)
-            raise ValidationError(shortened(f"{title(self.name, label)}: {error}") + hint) from None
+            raise ValidationError(f"{title(self.name, label)}: {error}{hint}") from None
         outputs = builder.add_node(self, inputs, attributes, label, descs)
         return outputs[0] if isinstance(result, Desc) else outputs
 
@@ -389,9 +389,9 @@ def _integer(low: int, high: int) -> Converter:
 
 
 def _whole(value: Any) -> int | None:
-    """An integer of any kind as Python's, None for all else.
+    """Convert an integer of any type, or a float without a fraction, to int; None for anything else.
 
-    Web IDL takes 2.0 for 2: JavaScript has no integers. It also cuts 2.5 to 2, which is a mistake wherever it occurs.
+    Web IDL takes 2.0 for 2, since JavaScript has no integers. It also truncates 2.5 to 2, which is refused here.
     """
     number = _real(value)
     if isinstance(number, float):
@@ -469,7 +469,7 @@ def _sequence(convert_item: Converter) -> Converter:
     def convert(name: str, value: Any) -> tuple[Any, ...]:
         if not _is_sequence(value):
             raise ValidationError(f"{name} must be a sequence, got {shown(value)}")
-        return tuple(convert_item(f"{name}[{i}]", item) for i, item in enumerate(taken(value, name)))
+        return tuple(convert_item(f"{name}[{i}]", item) for i, item in enumerate(bounded(value, name)))
 
     return convert
 
@@ -496,13 +496,13 @@ _CONVERTERS: dict[str, Converter] = {
 
 
 def converted_desc(data_type: object, shape: object) -> Desc:
-    """A descriptor from what was given for it; its dimensions are integers, which may be too many or too large.
+    """A descriptor with its types converted; `check_desc` checks the number of dimensions and their sizes.
 
     Raises:
         ValidationError: no data type of WebNN, or no sequence of integers.
     """
     checked = dtypes.check(data_type)
-    found = [_whole(size) for size in taken(shape, "shape")] if _is_sequence(shape) else [None]
+    found = [_whole(size) for size in bounded(shape, "shape")] if _is_sequence(shape) else [None]
     sizes = tuple(size for size in found if size is not None)
     if len(sizes) != len(found):
         raise ValidationError(f"shape must be a sequence of integers, got {shown(shape)}")

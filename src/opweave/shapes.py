@@ -13,30 +13,18 @@ MAX_DIMENSION = 2**31 - 1
 """The largest dimension and element count, https://www.w3.org/TR/webnn/#valid-dimension."""
 
 MAX_VALUES = 2**20
-"""How many values a list among the arguments may have: far more than axes, and few enough to be gone through."""
+"""The longest list that an argument may be: far longer than any list of axes, and short enough to copy."""
 
 
-def check_length(values: object, name: str) -> None:
-    """Require that a sequence has an end that is near; `range(10**9)` takes all memory as a tuple."""
-    try:
-        length = len(values)  # type: ignore[arg-type]
-    except OverflowError:  # of ranges longer than any list
-        length = MAX_VALUES + 1
-    except TypeError:  # an iterator
-        return
-    if length > MAX_VALUES:
-        raise ValidationError(f"{name} must have at most {MAX_VALUES:,} values, got {shown(values)}")
-
-
-def taken(values: Any, name: str) -> tuple[Any, ...]:
-    """The values of a sequence or an iterator that has an end that is near.
+def bounded(values: Any, name: str) -> tuple[Any, ...]:
+    """The values of a sequence or iterator as a tuple; `name` is what messages call it.
 
     Raises:
-        ValidationError: there are more than `MAX_VALUES`.
+        ValidationError: there are more than `MAX_VALUES`; `range(10**9)` would take all memory.
     """
-    check_length(values, name)
     found = tuple(islice(values, MAX_VALUES + 1))
-    check_length(found, name)
+    if len(found) > MAX_VALUES:
+        raise ValidationError(f"{name} must have at most {MAX_VALUES:,} values, got {shown(values)}")
     return found
 
 
@@ -100,7 +88,7 @@ def conv_size(
     It is 0 or less where the window does not fit; a last window that sticks out counts with `ceil` only.
 
     Raises:
-        ValidationError: the padded axis is longer than an axis can be.
+        ValidationError: the padded axis has more than `MAX_DIMENSION` elements.
 
     >>> conv_size(6, 3, 0, 0, 2, 1), conv_size(6, 3, 0, 0, 2, 1, ceil=True)
     (2, 3)
@@ -126,7 +114,7 @@ def conv_transpose_size(input: int, filter: int, before: int, after: int, stride
     (https://www.w3.org/TR/webnn/#mlgraphbuilder-calculate-convtranspose-output-size).
 
     Raises:
-        ValidationError: before the padding is taken off, the axis is longer than an axis can be.
+        ValidationError: before the padding is removed, the axis has more than `MAX_DIMENSION` elements.
     """
     size = (input - 1) * stride + window_extent(filter, dilation)
     _check_padded(size)

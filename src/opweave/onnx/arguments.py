@@ -173,16 +173,12 @@ class FixedShapes:
     shapes: Mapping[str, tuple[int, ...]]
 
     @classmethod
-    def of(
-        cls, given: Mapping[str, int | Sequence[int]] | FixedShapes | None, inputs: Sequence[ValueInfoProto]
-    ) -> FixedShapes:
+    def of(cls, given: Mapping[str, int | Sequence[int]] | None, inputs: Sequence[ValueInfoProto]) -> FixedShapes:
         """What users pass as `fix_shapes`: an integer for a named dimension, a list for an input.
 
         Raises:
             ValidationError: there is no such dimension or input, or the sizes do not fit it.
         """
-        if isinstance(given, FixedShapes):
-            return given
         arguments = {info.name: Argument.of(info) for info in inputs}
         names = sorted({dim for argument in arguments.values() for dim in argument.dims or () if isinstance(dim, str)})
         sizes: dict[str, int] = {}

@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
 from ..errors import DataError
+from ..names import shown
 from .messages import AttributeProto, ModelProto, NodeProto
 from .registry import MICROSOFT
 
@@ -139,8 +139,8 @@ def check_node(
         if attribute.name in _POSITIVE:
             given = list(attribute.ints) if attribute.type == AttributeProto.INTS else [attribute.i]
             if min(given, default=1) < 1 or max(given, default=1) > _INT32:
-                shown = given[0] if attribute.type != AttributeProto.INTS else shortened(given)
-                _refuse(node, where, f"{attribute.name} must be positive and less than 2**31, got {shown}")
+                came = given if attribute.type == AttributeProto.INTS else given[0]
+                _refuse(node, where, f"{attribute.name} must be positive and less than 2**31, got {shown(came)}")
     if not is_onnx:
         rule_of = ENGINE_RULES.get(node.op_type) if node.domain == MICROSOFT else None
         if rule_of is not None and (broken := rule_of(_Node(node, shapes, values))):
@@ -179,17 +179,6 @@ def title_of(node: NodeProto, where: str = "") -> str:
 
 def _refuse(node: NodeProto, where: str, broken: str) -> None:
     raise DataError(f"{title_of(node, where)}: {broken}")
-
-
-def shortened(values: Sequence[Any]) -> str:
-    """A list as text, for messages: the first few of a long one.
-
-    >>> shortened(range(3)), shortened(range(100))
-    ('[0, 1, 2]', '[0, 1, 2, 3, 4, 5, 6, 7, … (100 values)]')
-    """
-    if len(values) <= 16:
-        return str(list(values))
-    return f"[{', '.join(map(str, values[:8]))}, … ({len(values)} values)]"
 
 
 def count_nodes(proto: ModelProto) -> int:
@@ -313,7 +302,7 @@ def _tf_idf(node: _Node) -> str:
     pool = max(len(node.integers("pool_int64s")), len(getattr(node.attributes.get("pool_strings"), "strings", ())))
     starts = [*node.integers("ngram_counts"), pool]
     if any(not 0 <= start <= end for start, end in pairwise(starts)):
-        return f"ngram_counts must be places in the pool of {pool}, in order, got {shortened(starts[:-1])}"
+        return f"ngram_counts must be places in the pool of {pool}, in order, got {shown(starts[:-1])}"
     wanted = sum((end - start) // size for size, (start, end) in enumerate(pairwise(starts), 1))
     given = len(node.integers("ngram_indexes"))
     return "" if given == wanted else f"ngram_indexes must have {wanted} values, one for each n-gram, got {given}"

@@ -18,8 +18,9 @@ import numpy as np
 
 from .. import memory
 from ..errors import DataError, NotSupportedError, require
+from ..names import shown
 from .booleans import check_bool
-from .checks import MAX_RANK, check_node, count_nodes, needs_inputs, shortened, title_of, without_absent_biases
+from .checks import MAX_RANK, check_node, count_nodes, needs_inputs, title_of, without_absent_biases
 from .limits import DEFAULT, Limits
 from .messages import (
     PLAIN,
@@ -409,7 +410,7 @@ def parameters(graph: GraphProto) -> list[TensorProto]:
 def _element_count(shape: Sequence[int], what: str) -> int:
     count = -1 if len(shape) > MAX_RANK or min(shape, default=0) < 0 else math.prod(shape)
     if not 0 <= count < 2**63:
-        raise DataError(f"{what} has the shape {shortened(shape)}")
+        raise DataError(f"{what} has the shape {shown(list(shape))}")
     return count
 
 

@@ -118,7 +118,7 @@ class Settings:
         return [CPU_PROVIDER] if first == CPU_PROVIDER else [first, CPU_PROVIDER]
 
     def prepare(self, model: Model) -> None:
-        """Tell a model where its weights are, and write the file that ONNX Runtime is asked for."""
+        """Tell a model in bytes which folder its external weights are in, where the options say so."""
         folder = _config(self.session_options, "session.model_external_initializers_file_folder_path")
         if folder is not None and model.folder is None:
             model.folder = Path(folder)

@@ -9,20 +9,25 @@ from typing import Any
 
 
 class Recipe:
-    """What a session was made of.
+    """The arguments that a session was made with.
 
     Args:
         model: the model, as the session was given it.
-        sess_options: likewise.
+        options: its `onnxruntime.SessionOptions`, or None.
         context: the context that the caller made, None if the session made it.
         arguments: the other arguments, by name.
     """
 
-    def __init__(self, model: Any, sess_options: Any, context: Any, arguments: Mapping[str, Any]) -> None:
+    def __init__(self, model: Any, options: Any, context: Any, arguments: Mapping[str, Any]) -> None:
         is_path = isinstance(model, (str, os.PathLike))
         self._model = os.path.abspath(model) if is_path else model  # pickles are read in other directories
-        self._options, self._context = sess_options, context
-        self._arguments = arguments
+        self._context = context
+        self.options, self.arguments = options, arguments
+
+    def moved(self, providers: Any, provider_options: Any) -> Recipe:
+        """The same with other providers, which choose the context."""
+        changed = {"providers": providers, "provider_options": provider_options}
+        return Recipe(self._model, self.options, None, {**self.arguments, **changed})
 
     def reduced(self, kind: type) -> tuple[Any, tuple[Any, ...]]:
         """How `pickle` and `copy` make a session of class `kind` that is made the same way.
@@ -35,7 +40,7 @@ class Recipe:
                 "a session in a context of the caller's cannot be copied or pickled; pickle the model's path and the name of "
                 f"the device, {self._context.device.name!r}"
             )
-        if self._options is not None:
+        if self.options is not None:
             raise TypeError(
                 "a session with SessionOptions cannot be copied or pickled, since these cannot; pickle the model's path and "
                 "what the options are made of"
@@ -50,7 +55,7 @@ class Recipe:
                 "a session can be copied or pickled if its model was given by path or as bytes, "
                 f"not as {type(model).__name__}"
             )
-        return partial(kind, **self._arguments), (model,)
+        return partial(kind, **self.arguments), (model,)
 
 
 __all__ = ["Recipe"]

@@ -73,7 +73,7 @@ class InferenceSession(OnnxRuntimeMethods):
         *,
         context: MLContext | None = None,
         fallback: Fallback = "auto",
-        fix_shapes: Mapping[str, int | Sequence[int]] | FixedShapes | None = None,
+        fix_shapes: Mapping[str, int | Sequence[int]] | None = None,
         preferred_output_location: Location | Mapping[str, Location] = "cpu",
         limits: Limits = DEFAULT_LIMITS,
         specialise: Specialise = "recurring",
@@ -109,19 +109,21 @@ class InferenceSession(OnnxRuntimeMethods):
         }
         self._recipe = Recipe(model, sess_options, context, arguments)
         self._settings = Settings.of(sess_options, providers, provider_options, context)
-        self._model = model if isinstance(model, Model) else Model.load(model, limits)
-        write_optimized(sess_options, model)
+        if isinstance(model, Model):  # of `set_providers`
+            self._model = model
+        else:
+            self._model = Model.load(model, limits)
+            write_optimized(sess_options, model)
         self._run_trace = RunTrace.asked(sess_options)
         self._settings.prepare(self._model)
         self._context = self._settings.context
-        self._fallback: Fallback = fallback
         graph = self._model.proto.graph
         initialised = {initializer.name for initializer in graph.initializer}
         initialised |= {initializer.values.name for initializer in graph.sparse_initializer}
         declared = [i for i in graph.input if i.name not in initialised]
-        self._fixed, self._inputs = self._settings.fix(declared, FixedShapes.of(fix_shapes, declared))
-        self._overridable = [Argument.of(info, self._fixed) for info in graph.input if info.name in initialised]
-        self._outputs = [Argument.of(info, self._fixed) for info in graph.output]
+        fixed, self._inputs = self._settings.fix(declared, FixedShapes.of(fix_shapes, declared))
+        self._overridable = [Argument.of(info, fixed) for info in graph.input if info.name in initialised]
+        self._outputs = [Argument.of(info, fixed) for info in graph.output]
         self._locations = self._locate(preferred_output_location)
         self._repeatable = Repeat.fits(self._inputs) and set(self._locations.values()) == {"cpu"}
         self._repeat: Repeat | None = None
@@ -174,18 +176,9 @@ class InferenceSession(OnnxRuntimeMethods):
         Raises:
             ValidationError: an argument is wrong.
         """
-        InferenceSession.__init__(
-            self,
-            self._model,
-            self._settings.session_options,
-            providers,
-            provider_options,
-            fallback=self._fallback,
-            fix_shapes=self._fixed,
-            preferred_output_location=self._locations,
-            specialise=self._programs.specialise,
-            program_bytes=self._programs.given_bytes,
-        )
+        recipe = self._recipe.moved(providers, provider_options)
+        InferenceSession.__init__(self, self._model, recipe.options, **recipe.arguments)
+        self._recipe = recipe
 
     def run(
         self,

@@ -13,7 +13,6 @@ from ..backends import ModelRunner
 from ..context import MLContext
 from ..errors import MLError, NotSupportedError, OperationError, ValidationError
 from ..graph import Desc
-from . import checks
 from .arguments import Argument
 from .messages import PLAIN, AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 from .model import KNOWN_OPSET, Model
@@ -120,14 +119,11 @@ def _check_custom(model: Model) -> None:
 def is_suspicious(model: Model) -> bool:
     """Whether a model must be traced before the engine gets it as it is.
 
-    The engine computes at once what depends on constants alone, integer quotients among it, which can end the process; and it
-    makes room for shapes as long as inputs are declared to be.
+    When it makes a session, the engine computes what depends on constants alone; a quotient of integers can end the process.
     """
     graph = model.proto.graph
     known = {tensor.name for tensor in graph.initializer} | {sparse.values.name for sparse in graph.sparse_initializer}
-    declared = {info.name: tuple(d.dim_value for d in info.type.tensor_type.shape.dim) for info in graph.input}
     for node in graph.node:
-        checks.check_node(node, "", [declared.get(name) for name in node.input])
         if all(name in known for name in node.input if name):
             if node.op_type in ("Div", "Mod"):
                 return True

@@ -20,6 +20,7 @@ from ..context import MLContext
 from ..dtypes import FLOATS
 from ..errors import DataError, MLError, NotSupportedError, OperationError, ValidationError
 from ..graph import MLOperand
+from ..names import shown
 from . import checks, fold, operators as operators  # the latter registers the converters
 from .booleans import as_declared, as_stored
 from .control import CONTROL, check_ends
@@ -532,7 +533,7 @@ class Tracer:
                     tensor.ClearField("shape")
                 shape = [dim.dim_value for dim in tensor.shape.dim] if _is_static(tensor) else None
                 if shape is not None and not 0 <= math.prod(shape) <= memory.physical():
-                    what = f"its output {name[:200]!r} of shape {checks.shortened(shape)}"
+                    what = f"its output {name[:200]!r} of shape {shown(shape)}"
                     raise OperationError(f"{checks.title_of(node)}: there is no memory for {what}")
                 self._bind(name, self._placeholder(name, type, tensor.elem_type, shape))
 
