@@ -90,10 +90,34 @@ HABITS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
         lambda b, x: CPU.compute(graph(), {"X": X}),
         r"inputs must hold \['x'\]; missing: \['x'\]; did you mean 'x' for 'X'?",
     ),
-    "NumPy in an expression": (lambda b, x: sine(X), r"np.sin takes arrays, got an expression, .*; ow.expr.sin does"),
-    "NumPy's function of an operand": (lambda b, x: np.sin(x), r"np.sin takes arrays, got <MLOperand .*; x.sin\(\)"),
+    "NumPy in an expression": (
+        lambda b, x: sine(X),
+        r"np.sin takes arrays of NumPy, got an expression, .*; ow.expr.sin does",
+    ),
+    "NumPy's function of an operand": (lambda b, x: np.sin(x), r"np.sin takes .*, got <MLOperand .*; x.sin\(\)"),
     "NumPy's name of an operand's operation": (lambda b, x: np.negative(x), r"np.negative takes .*; x.neg\(\)"),
     "NumPy's function that WebNN lacks": (lambda b, x: np.sinh(x), "np.sinh .*; there is no such operation"),
+    "NumPy's function of an array": (
+        lambda b, x: np.sin(ow.array(X)),
+        r"np.sin takes arrays of NumPy, got an opweave.Array float32\[2, 3\]; x.sin\(\) is in WebNN; x.numpy\(\) is an array",
+    ),
+    "NumPy's function of two arrays": (
+        lambda b, x: np.maximum(X, ow.array(X)),
+        r"np.maximum takes .*; x.max\(y\) is in",
+    ),
+    "NumPy's sum of an array": (
+        lambda b, x: np.sum(ow.array(X)),
+        r"np.add.reduce takes .*; x.reduce_sum\(\) is in WebNN",
+    ),
+    "NumPy's function of an array that WebNN lacks": (
+        lambda b, x: np.sinh(ow.array(X)),
+        "np.sinh .*; there is no such operation; x.numpy",
+    ),
+    "an array compared with one of NumPy": (lambda b, x: ow.array(X) > X, r"np.less takes .*; x.lesser\(y\) is in"),
+    "an array in place of one of NumPy": (
+        lambda b, x: np.add(X, ow.array(X), out=X),
+        r"np.add takes .*; x.add\(y\) is in",
+    ),
 }
 
 
@@ -132,3 +156,16 @@ def test_operators_of_arrays_and_operands_stay_operations() -> None:
     built = builder.build({"y": (X * 2 - x) / np.float32(2) ** x})
     np.testing.assert_allclose(CPU.compute(built, {"x": X})["y"], np.full((2, 3), 0.5, "float32"))
     np.testing.assert_array_equal(doubled(X), np.full((2, 3), 2.5, "float32"))
+
+
+def test_operators_of_numpys_arrays_and_arrays_stay_operations() -> None:
+    with CPU:
+        x = ow.array(X)
+        for found, wanted in {
+            X * 2 + x: 3,
+            np.float32(2) - x: 1,
+            X[0] / np.float32(4) ** x: 0.25,
+            np.full((2, 2), 2, "float32") @ x: 4,
+        }.items():
+            assert isinstance(found, ow.Array)
+            np.testing.assert_array_equal(found, np.full((2, 3), wanted, "float32"))

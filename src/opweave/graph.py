@@ -319,7 +319,12 @@ class MLOperand(Operators):
         if method == "__call__" and not options and ufunc.__name__ in hints.OPERATORS:  # array + operand, and its like
             return self._apply(hints.WEBNN_NAMES.get(ufunc.__name__, ufunc.__name__), *inputs)
         raise ValidationError(
-            hints.ufunc(ufunc.__name__, repr(self), dir(self), lambda name: f"x.{name}() is in WebNN")
+            hints.ufunc(
+                ufunc.__name__,
+                f"{self!r}, which has no values yet",
+                dir(self),
+                lambda name: f"x.{name}({', '.join('yz'[: ufunc.nin - 1])}) is in WebNN",
+            )
         )
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:

@@ -60,6 +60,15 @@ WEBNN_NAMES = {
 }
 """Names of NumPy and PyTorch -> those of WebNN."""
 
+UFUNC_METHODS = {
+    "add.accumulate": "cumulative_sum",
+    "add.reduce": "reduce_sum",
+    "maximum.reduce": "reduce_max",
+    "minimum.reduce": "reduce_min",
+    "multiply.reduce": "reduce_product",
+}
+"""Methods of NumPy's ufuncs -> names of WebNN; `np.sum(x)` calls `np.add.reduce(x)`."""
+
 MAX_OPTIONS = 8
 """Entries of a dictionary that a message shows; no operation has more options."""
 
@@ -132,11 +141,18 @@ def of_call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exce
 
 
 def ufunc(name: str, what: str, known: Iterable[str], instead: Callable[[str], str]) -> str:
-    """The message for a function of NumPy that was called with something that has no values."""
+    """The message for a function of NumPy that was called with something that it does not take.
+
+    Args:
+        name: the function, `add`, or its method, `add.reduce`.
+        what: the thing that it was called with.
+        known: the names of operations.
+        instead: says of an operation's name how it is called.
+    """
     functions = list(known)
-    same = name if name in functions else WEBNN_NAMES.get(name, "")
+    same = name if name in functions else UFUNC_METHODS.get(name) or WEBNN_NAMES.get(name, "")
     hint = instead(same) if same in functions else "there is no such operation"
-    return f"np.{name} takes arrays, got {what}, which has no values yet; {hint}"
+    return f"np.{name} takes arrays of NumPy, got {what}; {hint}"
 
 
 def no_dictionaries(function: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Self, P], R]:

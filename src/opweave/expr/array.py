@@ -255,7 +255,11 @@ class Array:
                     as_array(value)  # which refuses it
             return function(*map(_plain, inputs))
         known = dir(sys.modules[__package__])
-        raise ValidationError(hints.ufunc(ufunc.__name__, "an expression", known, lambda name: f"ow.expr.{name} does"))
+        raise ValidationError(
+            hints.ufunc(
+                ufunc.__name__, "an expression, which has no values yet", known, lambda name: f"ow.expr.{name} does"
+            )
+        )
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         raise ValidationError("NumPy's functions do not take expressions; use those of opweave.expr")

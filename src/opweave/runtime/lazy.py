@@ -18,8 +18,9 @@ from weakref import ref
 
 import numpy as np
 
+from .. import hints
 from ..dtypes import INFO, DataType, completable
-from ..errors import require
+from ..errors import ValidationError, require
 from ..graph import Desc, Operand, Operators, title
 from ..operation import Op
 from ..ops import Operations
@@ -136,7 +137,6 @@ class Array(Operators):
     """
 
     __slots__ = ("__weakref__", "_array", "_code", "_context", "_desc", "_node", "_reads")
-    __array_ufunc__ = None  # so that `array + x` asks x
     is_of_tensor: ClassVar[bool] = False
     """Whether the memory is that of a tensor, which may be written."""
 
@@ -212,6 +212,18 @@ class Array(Operators):
     def _room(self) -> np.ndarray:
         """Memory for the values, which are about to be computed."""
         return pool.room(self._desc)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        op = _UFUNCS.get(ufunc)
+        if op is not None and method == "__call__" and not options:  # array + self, and its like
+            return op(*inputs)
+        name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
+        others = ", ".join("yz"[: ufunc.nin - 1]) if method == "__call__" else ""
+        known = dir(self)
+        raise ValidationError(
+            hints.ufunc(name, f"an opweave.Array {self._desc}", known, lambda name: f"x.{name}({others}) is in WebNN")
+            + "; x.numpy() is an array of NumPy"
+        )
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.numpy(), dtype=dtype, copy=copy)
@@ -313,6 +325,12 @@ class Array(Operators):
     def _operation(self, name: str) -> Op[..., Any] | None:
         op = None if name.startswith("_") else getattr(Operations, name, None)
         return op if isinstance(op, Op) and op.positional[0] not in op.sequences else None
+
+
+_UFUNCS: dict[Any, Op[..., Any]] = {
+    getattr(np, name): getattr(Operations, hints.WEBNN_NAMES.get(name, name)) for name in hints.OPERATORS
+}
+"""The operation for each operator of NumPy's arrays that finds an `Array` on its right."""
 
 
 class Number(Array):
