@@ -208,6 +208,8 @@ class Programs:
             with self._turn(sizes):
                 if not self.known(sizes, feed):
                     _in_background.add(self._new(sizes, feed, in_background=True))
+            with self._lock:  # it came by its shapes alone, where nobody knew yet that values decide
+                self._recent.pop(key, None)
             memory.trim()  # of what compiling took, by far the most is free now
             return True  # the plan is found by its key, which holds values now that decide
         except Exception as error:
