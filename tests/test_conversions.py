@@ -7,25 +7,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from foreign import Foreign
 
 import opweave as ow
 from opweave.runtime import pool
 
 CONTEXT = ow.ml.create_context(device="cpu")
 X = np.array([1, -2, 3], "float32")
-
-
-class Foreign:
-    """An array of which only DLPack is known."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        self.array = array
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return self.array.__dlpack__(**options)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self.array.__dlpack_device__()
 
 
 class Parameter(Foreign):

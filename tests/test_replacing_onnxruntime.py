@@ -131,9 +131,21 @@ def test_derived_classes_run_on_opweave() -> None:
     assert not isinstance(DerivedWithin(MODEL), ow.InferenceSession)
 
 
-def test_derived_sessions_are_pickled_as_their_class_says() -> None:
+class Reduced(ImportedBefore):  # type: ignore[misc]
+    """A class that says by `__reduce__` how it is pickled."""
+
+    def __init__(self, model: bytes) -> None:
+        super().__init__(model)
+        self.model = model
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.model,)
+
+
+@pytest.mark.parametrize("cls", [Explicit, Reduced])
+def test_derived_sessions_are_pickled_as_their_class_says(cls: Any) -> None:
     with ow.onnx.replacing_onnxruntime():
-        session = Explicit(MODEL)
+        session = cls(MODEL)
         data = pickle.dumps(session)
         assert on_opweave(pickle.loads(data))
     assert not on_opweave(pickle.loads(data))

@@ -37,7 +37,7 @@ def as_array(value: Any, what: str) -> np.ndarray:
     if isinstance(value, np.ma.MaskedArray):
         raise ValidationError(f"{what} must not be masked; array.filled(...) gives an array without a mask")
     if callable(detach := getattr(value, "detach", None)):
-        value = detach()  # a parameter of PyTorch, whose gradient is of no concern here
+        value = detach()  # PyTorch refuses to export a parameter, which has a gradient
     try:
         if "bfloat16" in str(getattr(value, "dtype", "")) and not hasattr(value, "__array_interface__"):
             return _bfloat16(value)

@@ -1,6 +1,7 @@
 """What to do instead: the ends of messages about habits from JavaScript, NumPy and PyTorch.
 
-Nothing here runs unless a call has failed.
+Apart from `no_dictionaries`, which looks at the arguments of the call that it wraps, nothing here runs unless a call has
+failed.
 """
 
 from __future__ import annotations

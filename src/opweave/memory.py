@@ -269,7 +269,7 @@ def physical() -> int:
 
 
 def trim() -> None:
-    """Give memory back to the system that was freed in this process: the C library keeps it, for each thread its own."""
+    """Return freed memory to the system: glibc keeps it in a heap for each thread."""
     import ctypes
 
     trim_heaps = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None  # glibc has it

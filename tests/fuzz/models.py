@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,9 @@ def setup(folder: Path) -> None:
     _sources.extend(tensor.raw_data for tensor in sequence.tensor_values)
 
 
-def _writer(make: Any) -> Any:
+def writer(make: Callable[[random.Random, int], bytes]) -> Callable[[random.Random, int, Path], list[Path]]:
+    """What writes the model of a case into a file."""
+
     def write(rng: random.Random, number: int, stem: Path) -> list[Path]:
         path = stem.with_suffix(".onnx")
         path.write_bytes(make(rng, number))
@@ -116,7 +119,7 @@ CAMPAIGNS = {
         count=8000,
         short=100,
         outcomes=OUTCOMES,
-        write=_writer(mutant),
+        write=writer(mutant),
     ),
     "backend": Campaign(
         "backend",
@@ -125,7 +128,7 @@ CAMPAIGNS = {
         count=12000,
         short=60,
         outcomes=OUTCOMES,
-        write=_writer(backend_mutant),
+        write=writer(backend_mutant),
         prepare=prepare,
         setup=setup,
     ),

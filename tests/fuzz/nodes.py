@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.defs import OpSchema
 
 from fuzz.frame import Campaign
-from fuzz.models import OUTCOMES, load_and_run
+from fuzz.models import OUTCOMES, load_and_run, writer
 from fuzz.mutation import HUGE
 
 SIZES = [1, 1, 2, 2, 3, 4, 8]
@@ -179,15 +177,6 @@ def _model(rng: random.Random, schema: Any) -> bytes:
     return bytes(helper.make_model(graph, opset_imports=imports, ir_version=10).SerializeToString())
 
 
-def _writer(make: Callable[[random.Random, int], bytes]) -> Callable[[random.Random, int, Path], list[Path]]:
-    def write(rng: random.Random, number: int, stem: Path) -> list[Path]:
-        path = stem.with_suffix(".onnx")
-        path.write_bytes(make(rng, number))
-        return [path]
-
-    return write
-
-
 CAMPAIGNS = {
     "nodes": Campaign(
         "nodes",
@@ -196,7 +185,7 @@ CAMPAIGNS = {
         count=10000,
         short=100,
         outcomes=OUTCOMES,
-        write=_writer(node_model),
+        write=writer(node_model),
     ),
     "contrib": Campaign(
         "contrib",
@@ -205,6 +194,6 @@ CAMPAIGNS = {
         count=10000,
         short=60,
         outcomes=OUTCOMES,
-        write=_writer(engine_model),
+        write=writer(engine_model),
     ),
 }

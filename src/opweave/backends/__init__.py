@@ -81,7 +81,7 @@ class Executable(Protocol):
 
 
 class ModelRunner(Protocol):
-    """An ONNX model with the dimensions that vary left open. Several threads may run it at once."""
+    """An ONNX model that runs with any sizes of its varying dimensions. Several threads may run it at once."""
 
     types: Mapping[str, str]
     """The type of each input and output as ONNX Runtime writes it, by name."""
@@ -165,7 +165,7 @@ class DeviceMemory(Protocol):
     """The `wgpu.GPUDevice`."""
 
     def forget(self, context: Any) -> None:
-        """Free what is kept for the next graph, unless another context than this one, which ends, may build it."""
+        """Free what the device caches for the next graph, if the context that ends was the last one on it."""
 
     def allocate(self, desc: Desc) -> Any:
         """Memory of zeros for a tensor."""
@@ -232,7 +232,7 @@ class Backend(ABC):
     def compile_model(
         self, proto: Any, constants: Mapping[str, np.ndarray], power_preference: PowerPreference
     ) -> ModelRunner | None:
-        """Make an ONNX model runnable as it is, for all shapes of its inputs; None where the back end cannot.
+        """Compile an ONNX model once for all shapes of its inputs; None where the back end cannot.
 
         Args:
             proto: the ModelProto without the constants that it uses. It may be changed.
@@ -249,7 +249,7 @@ class Backend(ABC):
         return self
 
     def with_threads(self, threads: int) -> Backend:
-        """The back end for a context whose operations use at most so many threads; itself, where that cannot be chosen."""
+        """The back end for a context whose operations use at most `threads` threads; itself, where that cannot be chosen."""
         return self
 
     def lower(

@@ -1,8 +1,7 @@
-"""Rules for nodes that ONNX Runtime does not check: where they are broken it ends the process, or never comes back.
+"""Rules that ONNX Runtime does not check: a node that breaks one ends the process, or runs for ever.
 
-Whatever is given to the engine has been checked before: all nodes of a model and of its sub-graphs when it is read, and
-again when it is traced, with what is known of their inputs by then. Each rule is there for a model that did harm; the tests
-hold these models.
+All nodes of a model and its sub-graphs are checked when it is read. Tracing checks them again, with the shapes and constants
+that it has found. Each rule comes from a model that did harm; `tests/fuzz/bombs.py` has these models.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from .messages import AttributeProto, ModelProto, NodeProto
 from .registry import MICROSOFT
 
 MAX_RANK = 1024
-"""How many axes a tensor may have. Inference of shapes makes room for as many as the input has elements that holds a shape."""
+"""How many axes a tensor may have. Shape inference allocates one for each element of an input that holds a shape."""
 
 MAX_DEPTH = 100
 """How deep sub-graphs may be nested; a file of protocol buffers can hold about 30 levels."""
@@ -54,7 +53,7 @@ _SHAPES = {
         for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
     },
 }
-"""Inputs that hold a number for each axis."""
+"""Inputs that hold one number for each axis, by position."""
 
 _SCALARS = {
     **dict.fromkeys(("BlackmanWindow", "HammingWindow", "HannWindow", "If"), (0,)),
@@ -68,7 +67,7 @@ _SCALARS = {
     "STFT": (1, 3),
     "SequenceInsert": (2,),
 }
-"""Inputs that hold one value; kernels read it without a look whether there is any."""
+"""Inputs that hold one value; kernels read it without checking that there is one."""
 
 _POSITIVE = frozenset(
     {"blocksize", "dilations", "group", "kv_num_heads", "num_groups", "num_outputs", "q_num_heads", "strides"}
@@ -90,31 +89,31 @@ class _Node:
         self._shapes, self._values = shapes, values
 
     def integer(self, name: str, default: int) -> int:
-        """An attribute that is one."""
+        """The integer attribute `name`."""
         attribute = self.attributes.get(name)
         return default if attribute is None else attribute.i
 
     def integers(self, name: str) -> list[int]:
-        """An attribute that is a list of them; empty if it is absent."""
+        """The attribute `name`, a list of integers; empty if it is absent."""
         attribute = self.attributes.get(name)
         return [] if attribute is None else list(attribute.ints)
 
     def number(self, name: str, default: float) -> float:
-        """An attribute that is one."""
+        """The float attribute `name`."""
         attribute = self.attributes.get(name)
         return default if attribute is None else attribute.f
 
     def shape(self, position: int) -> tuple[int, ...] | None:
-        """That of an input, None where it is not known."""
+        """The shape of the input at `position`; None if it is not known."""
         return self._shapes[position] if position < len(self._shapes) else None
 
     def value(self, position: int) -> np.ndarray | None:
-        """That of an input, None where it is not known."""
+        """The value of the input at `position`; None if it is not a known constant."""
         return self._values[position] if position < len(self._values) else None
 
 
 Rule = Callable[[_Node], str]
-"""What is wrong with a node: the rule and what came; empty for nothing."""
+"""Returns the rule that a node breaks, and what came; empty if the node is right."""
 
 
 def check_node(
@@ -127,42 +126,40 @@ def check_node(
 
     Args:
         node: the node.
-        where: what ends its title in messages (" inside of If 'choice'").
-        shapes: of its inputs by position, as far as they are known.
-        values: likewise, those of constants.
+        where: the end of its title in messages (" inside of If 'choice'").
+        shapes: the shapes of its inputs, by position; None where one is not known.
+        values: the arrays of constant inputs, likewise.
 
     Raises:
         DataError: it breaks a rule.
     """
-    is_onnx = node.domain in ("", "ai.onnx")
     for attribute in node.attribute:
         if attribute.name in _POSITIVE:
             given = list(attribute.ints) if attribute.type == AttributeProto.INTS else [attribute.i]
             if min(given, default=1) < 1 or max(given, default=1) > _INT32:
                 came = given if attribute.type == AttributeProto.INTS else given[0]
                 _refuse(node, where, f"{attribute.name} must be positive and less than 2**31, got {shown(came)}")
+    is_onnx = node.domain in ("", "ai.onnx")
+    rules = RULES if is_onnx else ENGINE_RULES if node.domain == MICROSOFT else {}
+    rule = rules.get(node.op_type)
+    if rule is not None and (broken := rule(_Node(node, shapes, values))):
+        _refuse(node, where, broken)
     if not is_onnx:
-        rule_of = ENGINE_RULES.get(node.op_type) if node.domain == MICROSOFT else None
-        if rule_of is not None and (broken := rule_of(_Node(node, shapes, values))):
-            _refuse(node, where, broken)
         return
     first = _VARIADIC.get(node.op_type)
     if first is not None and "" in node.input[first:]:
         position = first + list(node.input[first:]).index("")
         _refuse(node, where, f"its inputs must not be absent, and input {position} is")
-    if node.op_type in _SHAPES:
-        for position in _SHAPES[node.op_type]:
-            shape = shapes[position] if position < len(shapes) else None
-            if shape is not None and max(shape, default=0) > MAX_RANK:
-                rule = f"input {position} has a value for each axis, and at most {MAX_RANK} axes are possible"
-                _refuse(node, where, f"{rule}, got the shape {list(shape)}")
+    known = dict(enumerate(shapes))
+    for position in _SHAPES.get(node.op_type, ()):
+        shape = known.get(position)
+        if shape is not None and max(shape, default=0) > MAX_RANK:
+            broken = f"input {position} has a value for each axis, and at most {MAX_RANK} axes are possible"
+            _refuse(node, where, f"{broken}, got the shape {list(shape)}")
     for position in _SCALARS.get(node.op_type, ()):
-        shape = shapes[position] if position < len(shapes) else None
+        shape = known.get(position)
         if shape is not None and 0 in shape:
             _refuse(node, where, f"input {position} must hold one value, got the shape {list(shape)}")
-    rule_of = RULES.get(node.op_type)
-    if rule_of is not None and (broken := rule_of(_Node(node, shapes, values))):
-        _refuse(node, where, broken)
 
 
 def needs_inputs(node: NodeProto) -> bool:
@@ -173,7 +170,7 @@ def needs_inputs(node: NodeProto) -> bool:
 
 
 def title_of(node: NodeProto, where: str = "") -> str:
-    """What a node is called in messages."""
+    """The name of a node in messages: its operator, its label if it has one, and where it is."""
     return f"{node.op_type} {node.name[:200]!r}{where}" if node.name else f"{node.op_type}{where}"
 
 
@@ -182,7 +179,7 @@ def _refuse(node: NodeProto, where: str, broken: str) -> None:
 
 
 def count_nodes(proto: ModelProto) -> int:
-    """How many nodes a model has once its functions are put in place, those of sub-graphs included.
+    """The number of nodes once functions are inlined, those of sub-graphs included.
 
     Raises:
         DataError: a function calls itself, or sub-graphs are nested too deep.
@@ -213,9 +210,9 @@ def count_nodes(proto: ModelProto) -> int:
 
 
 def without_absent_biases(proto: ModelProto) -> ModelProto:
-    """The model, or a copy of it, without empty names for the bias of LayerNormalization.
+    """The model, or a copy in which no LayerNormalization has an empty name for its bias.
 
-    ONNX allows them, and ONNX Runtime reads the bias that is not there.
+    ONNX allows it, but ONNX Runtime then reads a bias that is not there.
     """
     if not any(_has_absent_bias(node) for node in _nodes(proto.graph.node)):
         return proto
@@ -309,7 +306,7 @@ def _tf_idf(node: _Node) -> str:
 
 
 def _quotient(node: _Node) -> str:
-    """The processor has no quotient of the smallest integer by -1, and says so by a signal."""
+    """x86 processors raise a signal when the smallest integer is divided by -1."""
     a, b = node.value(0), node.value(1)
     if a is None or b is None or a.dtype.kind != "i" or a.dtype != b.dtype or a.itemsize < 4:
         return ""
@@ -337,7 +334,7 @@ RULES: dict[str, Rule] = {
 
 
 def _single(*positions: int) -> Rule:
-    """Inputs that are given, if they are, with one value each."""
+    """A rule that these inputs hold one value each, where they are given."""
 
     def rule(node: _Node) -> str:
         for position in positions:

@@ -32,7 +32,8 @@ class Row:
         names: one name, or several separated by blanks.
         state: what becomes of them.
         text: what they do here, or why they have no effect.
-        warn: whether the program would miss it: the log then has a warning, not an information.
+        warn: whether the program would miss it: the log has a warning then, not an information, and what cannot be read is
+            refused where `replacing_onnxruntime` notices it.
     """
 
     names: str
@@ -67,11 +68,12 @@ SESSION_OPTIONS = (
         "as `fix_shapes`, which wins where both name a dimension",
     ),
     Row("add_session_config_entry get_session_config_entry", "works", "the table below has the keys that are read"),
-    Row("register_custom_ops_library", "unread", "declare operators by `ow.register_onnx`"),
+    Row("register_custom_ops_library", "unread", "declare operators by `ow.register_onnx`", warn=True),
     Row(
         "add_initializer add_external_initializers add_external_initializers_from_files_in_memory",
         "unread",
         "weights come from the model and its files",
+        warn=True,
     ),
     Row(
         "add_provider add_provider_for_devices has_providers set_provider_selection_policy "
@@ -114,7 +116,7 @@ RUN_OPTIONS = (
     Row("log_severity_level log_verbosity_level logid", "ignored", "a run logs nothing"),
     Row("only_execute_path_to_fetches", "ignored", "a compiled model computes all outputs"),
     Row("add_run_config_entry get_run_config_entry", "ignored", "memory and devices are managed by Opweave"),
-    Row("add_active_adapter", "unread", "pass the adapter's parameters in `input_feed`"),
+    Row("add_active_adapter", "unread", "pass the adapter's parameters in `input_feed`", warn=True),
 )
 """Members of `RunOptions`."""
 

@@ -145,8 +145,8 @@ class IOBinding:
         return vector
 
     def copy_outputs_to_cpu(self) -> list[Any]:
-        """The outputs of the last run as arrays of their own, in the order in which they were bound."""
-        return [np.array(r) if isinstance(r, np.ndarray) else r for r in self._results.values()]
+        """The outputs of the last run as new arrays, in the order in which they were bound."""
+        return [_copied(result) if isinstance(result, np.ndarray) else result for result in self._results.values()]
 
     def clear_binding_inputs(self) -> None:
         """Forget the inputs."""
@@ -186,6 +186,12 @@ class IOBinding:
 
     def _check_name(self, name: str, what: str, known: list[str]) -> None:
         require(name in known, f"the model has the {what}s {known}; unknown: {name!r}")
+
+
+def _copied(array: np.ndarray) -> np.ndarray:
+    made = np.empty_like(array)
+    memory.copy(made, array, "copy_outputs_to_cpu")
+    return made
 
 
 def _described(array: np.ndarray) -> str:

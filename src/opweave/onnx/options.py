@@ -34,14 +34,12 @@ BACKENDS = {
 }
 """Which back end has the devices of a provider."""
 
-
 UNREAD = {
-    "SessionOptions": tuple(
-        name for name in names(r for r in SESSION_OPTIONS if r.state == "unread") if name[:3] in ("add", "reg")
-    ),
-    "RunOptions": ("add_active_adapter",),
+    "SessionOptions": names(r for r in SESSION_OPTIONS if r.state == "unread" and r.warn),
+    "RunOptions": names(r for r in RUN_OPTIONS if r.state == "unread" and r.warn),
 }
-"""Methods that give ONNX Runtime's options what nobody can read from them; `replacing_onnxruntime` notes their calls."""
+"""Methods of ONNX Runtime's options whose effect cannot be read back, and which change results. `replacing_onnxruntime` notes
+their calls."""
 
 noted: WeakKeyDictionary[Any, list[str]] = WeakKeyDictionary()
 """Options objects -> the methods of `UNREAD` that were called on them."""
@@ -260,10 +258,9 @@ def _report_options(options: Any, level: int) -> None:
 
 
 def _check_noted(where: str, rows: Sequence[Row], options: Any) -> None:
-    """Refuse options whose values cannot be read, where it is known that they were given, and results depend on them."""
+    """Refuse options on which a method of `UNREAD` was called."""
     for name in noted.get(options, ()):
-        if not name.startswith("add_provider"):  # these have a warning of their own
-            raise NotSupportedError(f"{where}.{name} cannot be read by Opweave: {row(rows, name).text}")
+        raise NotSupportedError(f"{where}.{name} cannot be read by Opweave: {row(rows, name).text}")
 
 
 def _report(where: str, found: Row, name: str, level: int) -> None:

@@ -106,14 +106,18 @@ class ReplacedSession(InferenceSession, collection.InferenceSession):  # type: i
             raise as_theirs(error, *more) from error.__cause__
 
     def __reduce_ex__(self, protocol: Any) -> Any:
+        if type(self) is ReplacedSession:
+            return super().__reduce_ex__(protocol)
+        # A user's class says how its sessions are pickled, and is found by its name; the one made of it for Opweave is not.
+        made, users = type(self), type(self).__mro__[1]
+        if made.__reduce__ is InferenceSession.__reduce__:
+            return _new, (users,), self.__getstate__()
         reduced = super().__reduce_ex__(protocol)
-        users = type(self).__mro__[1]
-        if type(self) is ReplacedSession or not isinstance(reduced, tuple):
+        if not isinstance(reduced, tuple):
             return reduced
-        # A class of a user is found by its name, the one that was made of it for Opweave is not.
         function, arguments, *rest = reduced
-        made = _new if function.__name__ == "__newobj__" else function  # that function wants the object's own class
-        return (made, tuple(users if value is type(self) else value for value in arguments), *rest)
+        made_by = users if function is made else function
+        return (made_by, tuple(users if value is made else value for value in arguments), *rest)
 
     def __getattr__(self, name: str) -> Any:
         private = name in vars(collection.InferenceSession) or name.startswith(
@@ -136,9 +140,9 @@ _wrap(ReplacedSession, *(cls for cls in reversed(InferenceSession.__mro__) if cl
 _wrap(ReplacedBinding, IOBinding)
 
 
-def _new(cls: type, *arguments: Any) -> Any:
+def _new(cls: Any) -> Any:
     """An object without `__init__`, for pickles."""
-    return cls.__new__(cls, *arguments)
+    return cls.__new__(cls)
 
 
 # What the original classes do meanwhile ------------------------------------------------------------------------------

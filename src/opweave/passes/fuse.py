@@ -50,8 +50,8 @@ def fusible(
         is_expression: nodes that are compiled anyhow, because they are expressions of the user's.
         is_pointwise: nodes of the engine that could be part of a loop.
         fits: whether the second node can be in the loop of the first, which it takes an operand from.
-        work: how long it takes to compile a node.
-        most: how much of that a loop may have.
+        work: the cost of compiling a node, in units of the caller's.
+        most: the largest sum of `work` in a loop.
     """
     absorbed = _absorbed(graph)
     candidates = {

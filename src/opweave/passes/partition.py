@@ -48,8 +48,8 @@ def partition(
         kind: the engine of a node; something unique for nodes that stand alone.
         joined: kinds whose nodes share a segment only if they are connected by operands and `fits` holds.
         fits: whether a node of such a kind may join the segment of one that it takes an operand from.
-        work: how long it takes to compile a node of such a kind.
-        most: how much of that a segment may have.
+        work: the cost of compiling a node of such a kind, in units of the caller's.
+        most: the largest sum of `work` in a segment.
     """
     levels: dict[Node, int] = {}
     groups: dict[tuple[int, Hashable], list[Node]] = {}

@@ -178,7 +178,7 @@ class Emitter:
     has_kernels: bool
     """Whether the engine has kernels, of the very data types, for all that was emitted for `node`."""
     disabled_optimizers: set[str]
-    """Steps of the engine's optimiser that the session must leave out; rules add them."""
+    """Optimisers of the engine that the session must not run; rules add them."""
 
     def __init__(self, *, portable: bool = False) -> None:
         self.portable = portable
@@ -244,7 +244,7 @@ class Emitter:
         return values[0] if outputs == 1 else values
 
     def about(self, question: Callable[[Graph], T]) -> T:
-        """What `question` finds out about the graph; it is asked once an emitter, however many nodes want to know."""
+        """`question(graph)`, computed once for all nodes of the graph."""
         if question not in self._answers:
             self._answers[question] = question(self.graph)
         answer: T = self._answers[question]
@@ -281,9 +281,9 @@ class Emitter:
         return Value(name, data_type, value.shape)
 
     def reshape(self, value: Value, shape: Sequence[int]) -> Value:
-        """`value` with other dimensions; itself where it has those already. Constants are reshaped at once.
+        """`value` with other dimensions; itself where it has those already.
 
-        Not by a node: the engine's optimiser takes scales and zero points that a node makes for absent ones.
+        A constant is reshaped here, without a node: the engine's optimiser ignores scales and zero points that a node makes.
         """
         if value.shape == tuple(shape):
             return value

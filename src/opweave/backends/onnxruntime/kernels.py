@@ -1,4 +1,4 @@
-"""What the engine's kernels can do: for which data types there are some, by its own registry, and where they saturate."""
+"""The data types of the engine's kernels, read from its own registry; and whether its integer products saturate."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def saturates() -> bool:
     """Whether products of uint8 by int8 are wrong on this processor.
 
     On x86 without VNNI instructions, the engine adds up pairs of such products in 16 bits, which saturate. It calls that
-    acceptable; constants it converts on demand (`PRECISE_PRODUCTS` in `sessions`), other operands it does not:
+    acceptable. An option (`PRECISE_PRODUCTS` in `sessions`) makes it convert constants; other operands stay as they are:
     https://github.com/microsoft/onnxruntime/issues/6004. Computed once, by a product of two vectors (about 1 ms).
     """
     import numpy as np

@@ -34,7 +34,7 @@ _to_engine = engine.OrtValue.ortvalue_from_numpy
 CPU = engine.OrtDevice(engine.OrtDevice.cpu(), engine.OrtDevice.default_memory(), 0)
 
 PRECISE_PRODUCTS = ("session.x64quantprecision", "1")
-"""Converts constants of int8 to uint8 on processors where `kernels.saturates` holds; changes nothing on others."""
+"""A session option: convert int8 constants to uint8 on processors where `kernels.saturates` holds."""
 
 SPIN_MICROSECONDS = {True: 2000, False: 50}
 """How long threads wait for more work before they sleep: of a session that is alone, and of those that take turns. With short
@@ -42,9 +42,8 @@ spinning, networks of many small operations are slower. The engine's own default
 threads of one session take the cores from the next: on two of them, a graph that follows another took twice its time."""
 
 FOLDED_BYTES = 2**28
-"""The largest result that the engine computes from constants when it makes a session, unless it is told otherwise. Without a
-limit, a few nodes that double what they get take all memory while a model is loaded."""
-
+"""The largest result that the engine may compute from constants when it makes a session. Without a limit, a few nodes that
+double their input take all memory while a model is loaded."""
 
 SERIAL_ELEMENTS = 8192
 """Graphs whose operations all read and write arrays of fewer elements get no threads of their own. On two processors, 20
@@ -196,7 +195,7 @@ def gains_from_threads(graph: Graph) -> bool:
 
 
 def pool_threads(threads: int | None = None) -> int:
-    """How many threads a session of so many starts: the one that runs it is another. None stands for all processors."""
+    """How many threads the engine starts for a session: the calling thread works, too. None: one thread for each processor."""
     return (processors() if threads is None else threads) - 1
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import wgpu
 
 PIPELINE_BYTES = 2**26
-"""Compiled kernels that are kept for the next graph take so many bytes, by `_bytes`; graphs hold on to their own."""
+"""Bound of the compiled kernels that are cached for later graphs, as estimated by `_bytes`. Graphs keep their own alive."""
 
 BYTES_PER_PIPELINE = 225 * 1024
 """About what a compiled kernel takes besides its source, as measured on a software adapter (Mesa)."""
@@ -162,7 +162,7 @@ class Engine:
         return False
 
     def forget(self, context: Any) -> None:
-        """Free what is kept for the next graph, unless another context than this one may build it."""
+        """Free the pipelines, uploads and staging buffers that are cached, if `context` was the last one on this device."""
         with self._lock:
             self.on_lost.discard(context)
             if self.on_lost:
@@ -418,7 +418,7 @@ class Engine:
 
 
 def _bytes(source: str) -> int:
-    """About how much memory a compiled kernel takes."""
+    """Estimate the memory of a compiled kernel."""
     return BYTES_PER_PIPELINE + 2 * len(source)
 
 

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 MAX_OBJECT_BYTES = 2**28
-"""The largest file that is read; compiled expressions take some kilobytes (`kernels.MAX_NODES` bounds them)."""
+"""The largest file that is read; compiled expressions take some kilobytes (`limits.MAX_NODES` bounds them)."""
 
 _MAGIC = b"opweave object 1\n"
 _DIGEST = hashlib.sha256().digest_size

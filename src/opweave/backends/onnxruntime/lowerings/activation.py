@@ -39,7 +39,7 @@ def _(ctx: Emitter, input: Value, alpha: float, beta: float) -> Value:
 
 
 def _slope_fits(input: Operand, slope: Operand) -> bool:
-    """Whether the kernel can do it: of a slope that is not finite, it makes nothing where the input is positive."""
+    """Whether the kernel is right: where the input is positive, it ignores a slope of NaN or infinity, and 0 * inf is NaN."""
     if not broadcasts_to(slope.shape, input.shape):
         return False
     return input.data_type in FLOATS and slope.is_constant and bool(np.isfinite(slope.value).all())
