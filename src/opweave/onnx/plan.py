@@ -91,13 +91,11 @@ class Plan:
         self.context, self.outputs, self.trace = context, list(outputs), trace
         self._check_types(model)
         self.segments: list[Segment] = partition(self.trace, outputs)
-        if fallback == "error":
+        if fallback == "error" or whole:
             for segment in self.segments:
                 if segment.kind == "fallback":
                     step = segment.steps[0]
                     raise NotSupportedError(f"{_title(step.node)} cannot run on WebNN: {step.reason}")
-        if whole and [segment.kind for segment in self.segments] != ["webnn"]:
-            raise NotSupportedError(f"it would run in {len(self.segments)} segments, some of them in ONNX Runtime")
         self._fuses = not whole
         # What each name's memory is called: names of the same operand share it.
         self._slot: dict[str, str] = {}
