@@ -22,7 +22,7 @@ HEAD = '''"""Calls of operations, for type checkers and editors. Made by tools/w
 # (Of arrays alone the result is an array; with an operand among them, which is the last form, it is an operand.)
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol, Self, TypeAlias, overload
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, overload
 
 import numpy as np
 
@@ -30,6 +30,8 @@ from .dtypes import DataType as DataType
 from .graph import Builder, MLOperand
 from .operation import Op
 from .runtime.lazy import Array
+
+Same = TypeVar("Same")  # Self, in a form that Jedi follows into derived classes
 
 class SupportsDlpack(Protocol):
     """An array of NumPy, PyTorch, JAX, CuPy, ONNX Runtime, …, or a tensor of Opweave."""
@@ -65,7 +67,7 @@ def text() -> str:
     ]
     for op in ops.values():
         if op.positional[0] not in op.sequences:
-            lines += method(op, ["self", *parameters(op, "OperandLike")[1:]], result(op, "Self"))
+            lines += method(op, ["self: Same", *parameters(op, "OperandLike")[1:]], result(op, "Same"))
     for op in ops.values():
         lines += function(op)
     names = ", ".join(f'"{name}"' for name in ops)

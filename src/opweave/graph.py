@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from . import dtypes, hints
 from .dtypes import DataType
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from .signatures import ArrayMethods
 else:
     ArrayMethods = object
+
+Same = TypeVar("Same", bound="Operators")
+"""`Self`, in a form that Jedi follows into derived classes, so that results are completed."""
 
 MAX_RANK = 8
 """The largest rank of a tensor here (the specification leaves it to the implementation)."""
@@ -127,55 +130,55 @@ class Operators(ArrayMethods):
         """The class whose members are the operations."""
         raise NotImplementedError
 
-    def _binary(self, name: str, other: Any, swap: bool = False) -> Self:
+    def _binary(self: Same, name: str, other: Any, swap: bool = False) -> Same:
         if not isinstance(other, (Operators, int, float)) and not hasattr(other, "__array__"):
             return NotImplemented  # type: ignore[no-any-return]
-        result: Self = self._apply(name, *((other, self) if swap else (self, other)))
+        result: Same = self._apply(name, *((other, self) if swap else (self, other)))
         return result
 
-    def __add__(self, other: Any) -> Self:
+    def __add__(self: Same, other: Any) -> Same:
         return self._binary("add", other)
 
-    def __radd__(self, other: Any) -> Self:
+    def __radd__(self: Same, other: Any) -> Same:
         return self._binary("add", other, swap=True)
 
-    def __sub__(self, other: Any) -> Self:
+    def __sub__(self: Same, other: Any) -> Same:
         return self._binary("sub", other)
 
-    def __rsub__(self, other: Any) -> Self:
+    def __rsub__(self: Same, other: Any) -> Same:
         return self._binary("sub", other, swap=True)
 
-    def __mul__(self, other: Any) -> Self:
+    def __mul__(self: Same, other: Any) -> Same:
         return self._binary("mul", other)
 
-    def __rmul__(self, other: Any) -> Self:
+    def __rmul__(self: Same, other: Any) -> Same:
         return self._binary("mul", other, swap=True)
 
-    def __truediv__(self, other: Any) -> Self:
+    def __truediv__(self: Same, other: Any) -> Same:
         return self._binary("div", other)
 
-    def __rtruediv__(self, other: Any) -> Self:
+    def __rtruediv__(self: Same, other: Any) -> Same:
         return self._binary("div", other, swap=True)
 
-    def __pow__(self, other: Any) -> Self:
+    def __pow__(self: Same, other: Any) -> Same:
         return self._binary("pow", other)
 
-    def __rpow__(self, other: Any) -> Self:
+    def __rpow__(self: Same, other: Any) -> Same:
         return self._binary("pow", other, swap=True)
 
-    def __matmul__(self, other: Any) -> Self:
+    def __matmul__(self: Same, other: Any) -> Same:
         return self._binary("matmul", other)
 
-    def __rmatmul__(self, other: Any) -> Self:
+    def __rmatmul__(self: Same, other: Any) -> Same:
         return self._binary("matmul", other, swap=True)
 
-    def __neg__(self) -> Self:
+    def __neg__(self: Same) -> Same:
         return self.neg()
 
-    def __abs__(self) -> Self:
+    def __abs__(self: Same) -> Same:
         return self.abs()
 
-    def __getitem__(self, key: Any) -> Self:
+    def __getitem__(self: Same, key: Any) -> Same:
         """Cut out a part with integers, slices and `...`, as in NumPy; None makes a new axis of size 1."""
         items = list(key) if isinstance(key, tuple) else [key]
         dots = [i for i, item in enumerate(items) if item is Ellipsis]
@@ -211,7 +214,7 @@ class Operators(ArrayMethods):
             result = result.reverse(axes=backwards)
         return result if result.shape == tuple(shape) else result.reshape(shape)
 
-    def __iter__(self) -> Iterator[Self]:
+    def __iter__(self: Same) -> Iterator[Same]:
         """The parts along the first axis."""
         require(self.rank > 0, "a scalar operand has no parts to go through")
         return (self[i] for i in range(self.shape[0]))

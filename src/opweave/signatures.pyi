@@ -4,7 +4,7 @@
 # (Of arrays alone the result is an array; with an operand among them, which is the last form, it is an operand.)
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol, Self, TypeAlias, overload
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, overload
 
 import numpy as np
 
@@ -12,6 +12,8 @@ from .dtypes import DataType as DataType
 from .graph import Builder, MLOperand
 from .operation import Op
 from .runtime.lazy import Array
+
+Same = TypeVar("Same")  # Self, in a form that Jedi follows into derived classes
 
 class SupportsDlpack(Protocol):
     """An array of NumPy, PyTorch, JAX, CuPy, ONNX Runtime, …, or a tensor of Opweave."""
@@ -316,286 +318,286 @@ class BuilderMethods:
 class ArrayMethods:
     """The operations as methods of operands and arrays, their first argument."""
 
-    def arg_min(self, axis: int, *, keep_dimensions: bool = False, output_data_type: DataType = 'int32', label: str = '') -> Self:
+    def arg_min(self: Same, axis: int, *, keep_dimensions: bool = False, output_data_type: DataType = 'int32', label: str = '') -> Same:
         """Find the position of the smallest value along `axis`."""
 
-    def arg_max(self, axis: int, *, keep_dimensions: bool = False, output_data_type: DataType = 'int32', label: str = '') -> Self:
+    def arg_max(self: Same, axis: int, *, keep_dimensions: bool = False, output_data_type: DataType = 'int32', label: str = '') -> Same:
         """Find the position of the largest value along `axis`."""
 
-    def batch_normalization(self, mean: OperandLike, variance: OperandLike, *, scale: OperandLike | None = None, bias: OperandLike | None = None, axis: int = 1, epsilon: float = 1e-05, label: str = '') -> Self:
+    def batch_normalization(self: Same, mean: OperandLike, variance: OperandLike, *, scale: OperandLike | None = None, bias: OperandLike | None = None, axis: int = 1, epsilon: float = 1e-05, label: str = '') -> Same:
         """Normalise each channel of `input` with the mean and variance that were found in training."""
 
-    def cast(self, data_type: DataType, *, label: str = '') -> Self:
+    def cast(self: Same, data_type: DataType, *, label: str = '') -> Same:
         """Convert each element to another data type."""
 
-    def clamp(self, *, min_value: float | None = None, max_value: float | None = None, label: str = '') -> Self:
+    def clamp(self: Same, *, min_value: float | None = None, max_value: float | None = None, label: str = '') -> Same:
         """Limit each element to the range from `min_value` to `max_value`."""
 
-    def conv2d(self, filter: OperandLike, *, padding: Sequence[int] = (0, 0, 0, 0), strides: Sequence[int] = (1, 1), dilations: Sequence[int] = (1, 1), groups: int = 1, input_layout: Literal["nchw", "nhwc"] = 'nchw', filter_layout: Literal["oihw", "hwio", "ohwi", "ihwo"] = 'oihw', bias: OperandLike | None = None, label: str = '') -> Self:
+    def conv2d(self: Same, filter: OperandLike, *, padding: Sequence[int] = (0, 0, 0, 0), strides: Sequence[int] = (1, 1), dilations: Sequence[int] = (1, 1), groups: int = 1, input_layout: Literal["nchw", "nhwc"] = 'nchw', filter_layout: Literal["oihw", "hwio", "ohwi", "ihwo"] = 'oihw', bias: OperandLike | None = None, label: str = '') -> Same:
         """Convolve a batch of images with a bank of filters."""
 
-    def conv_transpose2d(self, filter: OperandLike, *, padding: Sequence[int] = (0, 0, 0, 0), strides: Sequence[int] = (1, 1), dilations: Sequence[int] = (1, 1), output_padding: Sequence[int] = (0, 0), output_sizes: Sequence[int] | None = None, groups: int = 1, input_layout: Literal["nchw", "nhwc"] = 'nchw', filter_layout: Literal["iohw", "hwoi", "ohwi"] = 'iohw', bias: OperandLike | None = None, label: str = '') -> Self:
+    def conv_transpose2d(self: Same, filter: OperandLike, *, padding: Sequence[int] = (0, 0, 0, 0), strides: Sequence[int] = (1, 1), dilations: Sequence[int] = (1, 1), output_padding: Sequence[int] = (0, 0), output_sizes: Sequence[int] | None = None, groups: int = 1, input_layout: Literal["nchw", "nhwc"] = 'nchw', filter_layout: Literal["iohw", "hwoi", "ohwi"] = 'iohw', bias: OperandLike | None = None, label: str = '') -> Same:
         """Spread each element of a batch of images over a window, weighted by a filter: the gradient of `conv2d`."""
 
-    def cumulative_sum(self, axis: int, *, exclusive: bool = False, reversed: bool = False, label: str = '') -> Self:
+    def cumulative_sum(self: Same, axis: int, *, exclusive: bool = False, reversed: bool = False, label: str = '') -> Same:
         """Sum up the values along `axis`, and return every partial sum."""
 
-    def add(self, b: OperandLike, *, label: str = '') -> Self:
+    def add(self: Same, b: OperandLike, *, label: str = '') -> Same:
         """Add `a` and `b`, element by element."""
 
-    def sub(self, b: OperandLike, *, label: str = '') -> Self:
+    def sub(self: Same, b: OperandLike, *, label: str = '') -> Same:
         """Subtract `b` from `a`, element by element."""
 
-    def mul(self, b: OperandLike, *, label: str = '') -> Self:
+    def mul(self: Same, b: OperandLike, *, label: str = '') -> Same:
         """Multiply `a` and `b`, element by element."""
 
-    def div(self, b: OperandLike, *, label: str = '') -> Self:
+    def div(self: Same, b: OperandLike, *, label: str = '') -> Same:
         """Divide `a` by `b`, element by element."""
 
-    def max(self, b: OperandLike, *, label: str = '') -> Self:
+    def max(self: Same, b: OperandLike, *, label: str = '') -> Same:
         """Choose the greater of `a` and `b`, element by element."""
 
-    def min(self, b: OperandLike, *, label: str = '') -> Self:
+    def min(self: Same, b: OperandLike, *, label: str = '') -> Same:
         """Choose the lesser of `a` and `b`, element by element."""
 
-    def pow(self, b: OperandLike, *, label: str = '') -> Self:
+    def pow(self: Same, b: OperandLike, *, label: str = '') -> Same:
         """Raise `a` to the power of `b`, element by element."""
 
-    def equal(self, b: OperandLike, *, label: str = '') -> Self:
+    def equal(self: Same, b: OperandLike, *, label: str = '') -> Same:
         """Whether `a` is equal to `b`, element by element."""
 
-    def not_equal(self, b: OperandLike, *, label: str = '') -> Self:
+    def not_equal(self: Same, b: OperandLike, *, label: str = '') -> Same:
         """Whether `a` differs from `b`, element by element."""
 
-    def greater(self, b: OperandLike, *, label: str = '') -> Self:
+    def greater(self: Same, b: OperandLike, *, label: str = '') -> Same:
         """Whether `a` is greater than `b`, element by element."""
 
-    def greater_or_equal(self, b: OperandLike, *, label: str = '') -> Self:
+    def greater_or_equal(self: Same, b: OperandLike, *, label: str = '') -> Same:
         """Whether `a` is greater than `b` or equal to it, by element."""
 
-    def lesser(self, b: OperandLike, *, label: str = '') -> Self:
+    def lesser(self: Same, b: OperandLike, *, label: str = '') -> Same:
         """Whether `a` is less than `b`, element by element."""
 
-    def lesser_or_equal(self, b: OperandLike, *, label: str = '') -> Self:
+    def lesser_or_equal(self: Same, b: OperandLike, *, label: str = '') -> Same:
         """Whether `a` is less than `b` or equal to it, element by element."""
 
-    def logical_not(self, *, label: str = '') -> Self:
+    def logical_not(self: Same, *, label: str = '') -> Same:
         """Whether each element of `a` is false."""
 
-    def logical_and(self, b: OperandLike, *, label: str = '') -> Self:
+    def logical_and(self: Same, b: OperandLike, *, label: str = '') -> Same:
         """Whether both `a` and `b` are true, element by element."""
 
-    def logical_or(self, b: OperandLike, *, label: str = '') -> Self:
+    def logical_or(self: Same, b: OperandLike, *, label: str = '') -> Same:
         """Whether `a` or `b` or both are true, element by element."""
 
-    def logical_xor(self, b: OperandLike, *, label: str = '') -> Self:
+    def logical_xor(self: Same, b: OperandLike, *, label: str = '') -> Same:
         """Whether just one of `a` and `b` is true, element by element."""
 
-    def is_nan(self, *, label: str = '') -> Self:
+    def is_nan(self: Same, *, label: str = '') -> Same:
         """Whether each element of `a` is NaN."""
 
-    def is_infinite(self, *, label: str = '') -> Self:
+    def is_infinite(self: Same, *, label: str = '') -> Same:
         """Whether each element of `a` is infinite, positive or negative."""
 
-    def abs(self, *, label: str = '') -> Self:
+    def abs(self: Same, *, label: str = '') -> Same:
         """Absolute value of each element."""
 
-    def ceil(self, *, label: str = '') -> Self:
+    def ceil(self: Same, *, label: str = '') -> Same:
         """Round each element up to an integer."""
 
-    def cos(self, *, label: str = '') -> Self:
+    def cos(self: Same, *, label: str = '') -> Same:
         """Cosine of each element, in radians."""
 
-    def erf(self, *, label: str = '') -> Self:
+    def erf(self: Same, *, label: str = '') -> Same:
         """Error function of each element."""
 
-    def exp(self, *, label: str = '') -> Self:
+    def exp(self: Same, *, label: str = '') -> Same:
         """Raise e to the power of each element."""
 
-    def floor(self, *, label: str = '') -> Self:
+    def floor(self: Same, *, label: str = '') -> Same:
         """Round each element down to an integer."""
 
-    def identity(self, *, label: str = '') -> Self:
+    def identity(self: Same, *, label: str = '') -> Same:
         """Pass `input` on."""
 
-    def log(self, *, label: str = '') -> Self:
+    def log(self: Same, *, label: str = '') -> Same:
         """Natural logarithm of each element."""
 
-    def neg(self, *, label: str = '') -> Self:
+    def neg(self: Same, *, label: str = '') -> Same:
         """Negate each element."""
 
-    def reciprocal(self, *, label: str = '') -> Self:
+    def reciprocal(self: Same, *, label: str = '') -> Same:
         """One divided by each element."""
 
-    def round_even(self, *, label: str = '') -> Self:
+    def round_even(self: Same, *, label: str = '') -> Same:
         """Round each element to the nearest integer, halves to the even one."""
 
-    def sin(self, *, label: str = '') -> Self:
+    def sin(self: Same, *, label: str = '') -> Same:
         """Sine of each element, in radians."""
 
-    def sign(self, *, label: str = '') -> Self:
+    def sign(self: Same, *, label: str = '') -> Same:
         """Sign of each element: 1 if it is greater than 0, -1 if it is less, 0 if neither (0 and NaN)."""
 
-    def sqrt(self, *, label: str = '') -> Self:
+    def sqrt(self: Same, *, label: str = '') -> Same:
         """Square root of each element; NaN for negative ones."""
 
-    def tan(self, *, label: str = '') -> Self:
+    def tan(self: Same, *, label: str = '') -> Same:
         """Tangent of each element, in radians."""
 
-    def dequantize_linear(self, scale: OperandLike, zero_point: OperandLike, *, label: str = '') -> Self:
+    def dequantize_linear(self: Same, scale: OperandLike, zero_point: OperandLike, *, label: str = '') -> Same:
         """Turn quantised integers back into floats: `(input - zero_point) * scale`."""
 
-    def quantize_linear(self, scale: OperandLike, zero_point: OperandLike, *, label: str = '') -> Self:
+    def quantize_linear(self: Same, scale: OperandLike, zero_point: OperandLike, *, label: str = '') -> Same:
         """Turn floats into quantised integers: `input / scale` rounded to even, plus `zero_point`, saturated."""
 
-    def elu(self, *, alpha: float = 1.0, label: str = '') -> Self:
+    def elu(self: Same, *, alpha: float = 1.0, label: str = '') -> Same:
         """Exponential linear unit: max(0, x) + alpha * (exp(min(0, x)) - 1)."""
 
-    def expand(self, new_shape: Sequence[int], *, label: str = '') -> Self:
+    def expand(self: Same, new_shape: Sequence[int], *, label: str = '') -> Same:
         """Stretch dimensions of size 1, and add leading ones, by repeating the elements of `input`."""
 
-    def gather(self, indices: OperandLike, *, axis: int = 0, label: str = '') -> Self:
+    def gather(self: Same, indices: OperandLike, *, axis: int = 0, label: str = '') -> Same:
         """Pick slices of `input` along `axis`, one for each index."""
 
-    def gather_elements(self, indices: OperandLike, *, axis: int = 0, label: str = '') -> Self:
+    def gather_elements(self: Same, indices: OperandLike, *, axis: int = 0, label: str = '') -> Same:
         """Pick single elements of `input`: each index replaces its own coordinate along `axis`."""
 
-    def gather_nd(self, indices: OperandLike, *, label: str = '') -> Self:
+    def gather_nd(self: Same, indices: OperandLike, *, label: str = '') -> Same:
         """Pick slices of `input` by their coordinates in its leading dimensions."""
 
-    def gelu(self, *, label: str = '') -> Self:
+    def gelu(self: Same, *, label: str = '') -> Same:
         """Gaussian error linear unit: 0.5 * x * (1 + erf(x / sqrt(2)))."""
 
-    def gemm(self, b: OperandLike, *, c: OperandLike | None = None, alpha: float = 1.0, beta: float = 1.0, a_transpose: bool = False, b_transpose: bool = False, label: str = '') -> Self:
+    def gemm(self: Same, b: OperandLike, *, c: OperandLike | None = None, alpha: float = 1.0, beta: float = 1.0, a_transpose: bool = False, b_transpose: bool = False, label: str = '') -> Same:
         """Compute alpha * a @ b + beta * c, for matrices."""
 
-    def gru(self, weight: OperandLike, recurrent_weight: OperandLike, steps: int, hidden_size: int, *, bias: OperandLike | None = None, recurrent_bias: OperandLike | None = None, initial_hidden_state: OperandLike | None = None, reset_after: bool = True, return_sequence: bool = False, direction: Literal["forward", "backward", "both"] = 'forward', layout: Literal["zrn", "rzn"] = 'zrn', activations: Sequence[Literal["relu", "sigmoid", "tanh"]] = ('sigmoid', 'tanh'), label: str = '') -> tuple[Self, ...]:
+    def gru(self: Same, weight: OperandLike, recurrent_weight: OperandLike, steps: int, hidden_size: int, *, bias: OperandLike | None = None, recurrent_bias: OperandLike | None = None, initial_hidden_state: OperandLike | None = None, reset_after: bool = True, return_sequence: bool = False, direction: Literal["forward", "backward", "both"] = 'forward', layout: Literal["zrn", "rzn"] = 'zrn', activations: Sequence[Literal["relu", "sigmoid", "tanh"]] = ('sigmoid', 'tanh'), label: str = '') -> tuple[Same, ...]:
         """Run a gated recurrent unit over a sequence."""
 
-    def gru_cell(self, weight: OperandLike, recurrent_weight: OperandLike, hidden_state: OperandLike, hidden_size: int, *, bias: OperandLike | None = None, recurrent_bias: OperandLike | None = None, reset_after: bool = True, layout: Literal["zrn", "rzn"] = 'zrn', activations: Sequence[Literal["relu", "sigmoid", "tanh"]] = ('sigmoid', 'tanh'), label: str = '') -> Self:
+    def gru_cell(self: Same, weight: OperandLike, recurrent_weight: OperandLike, hidden_state: OperandLike, hidden_size: int, *, bias: OperandLike | None = None, recurrent_bias: OperandLike | None = None, reset_after: bool = True, layout: Literal["zrn", "rzn"] = 'zrn', activations: Sequence[Literal["relu", "sigmoid", "tanh"]] = ('sigmoid', 'tanh'), label: str = '') -> Same:
         """Run a gated recurrent unit for one time step."""
 
-    def hard_sigmoid(self, *, alpha: float = 0.2, beta: float = 0.5, label: str = '') -> Self:
+    def hard_sigmoid(self: Same, *, alpha: float = 0.2, beta: float = 0.5, label: str = '') -> Same:
         """Sigmoid made of straight lines: max(0, min(1, alpha * x + beta))."""
 
-    def hard_swish(self, *, label: str = '') -> Self:
+    def hard_swish(self: Same, *, label: str = '') -> Same:
         """Swish made of straight lines and a parabola: x * max(0, min(6, x + 3)) / 6."""
 
-    def instance_normalization(self, *, scale: OperandLike | None = None, bias: OperandLike | None = None, epsilon: float = 1e-05, layout: Literal["nchw", "nhwc"] = 'nchw', label: str = '') -> Self:
+    def instance_normalization(self: Same, *, scale: OperandLike | None = None, bias: OperandLike | None = None, epsilon: float = 1e-05, layout: Literal["nchw", "nhwc"] = 'nchw', label: str = '') -> Same:
         """Normalise each channel of each image of the batch with its own mean and variance."""
 
-    def layer_normalization(self, *, scale: OperandLike | None = None, bias: OperandLike | None = None, axes: Sequence[int] | None = None, epsilon: float = 1e-05, label: str = '') -> Self:
+    def layer_normalization(self: Same, *, scale: OperandLike | None = None, bias: OperandLike | None = None, axes: Sequence[int] | None = None, epsilon: float = 1e-05, label: str = '') -> Same:
         """Normalise `input` with mean and variance along `axes`."""
 
-    def leaky_relu(self, *, alpha: float = 0.01, label: str = '') -> Self:
+    def leaky_relu(self: Same, *, alpha: float = 0.01, label: str = '') -> Same:
         """Rectified linear unit that lets a part of the negative values through: max(0, x) + alpha * min(0, x)."""
 
-    def linear(self, *, alpha: float = 1.0, beta: float = 0.0, label: str = '') -> Self:
+    def linear(self: Same, *, alpha: float = 1.0, beta: float = 0.0, label: str = '') -> Same:
         """Linear function of each element: alpha * x + beta."""
 
-    def lstm(self, weight: OperandLike, recurrent_weight: OperandLike, steps: int, hidden_size: int, *, bias: OperandLike | None = None, recurrent_bias: OperandLike | None = None, peephole_weight: OperandLike | None = None, initial_hidden_state: OperandLike | None = None, initial_cell_state: OperandLike | None = None, return_sequence: bool = False, direction: Literal["forward", "backward", "both"] = 'forward', layout: Literal["iofg", "ifgo"] = 'iofg', activations: Sequence[Literal["relu", "sigmoid", "tanh"]] = ('sigmoid', 'tanh', 'tanh'), label: str = '') -> tuple[Self, ...]:
+    def lstm(self: Same, weight: OperandLike, recurrent_weight: OperandLike, steps: int, hidden_size: int, *, bias: OperandLike | None = None, recurrent_bias: OperandLike | None = None, peephole_weight: OperandLike | None = None, initial_hidden_state: OperandLike | None = None, initial_cell_state: OperandLike | None = None, return_sequence: bool = False, direction: Literal["forward", "backward", "both"] = 'forward', layout: Literal["iofg", "ifgo"] = 'iofg', activations: Sequence[Literal["relu", "sigmoid", "tanh"]] = ('sigmoid', 'tanh', 'tanh'), label: str = '') -> tuple[Same, ...]:
         """Run a long short-term memory over a sequence."""
 
-    def lstm_cell(self, weight: OperandLike, recurrent_weight: OperandLike, hidden_state: OperandLike, cell_state: OperandLike, hidden_size: int, *, bias: OperandLike | None = None, recurrent_bias: OperandLike | None = None, peephole_weight: OperandLike | None = None, layout: Literal["iofg", "ifgo"] = 'iofg', activations: Sequence[Literal["relu", "sigmoid", "tanh"]] = ('sigmoid', 'tanh', 'tanh'), label: str = '') -> tuple[Self, ...]:
+    def lstm_cell(self: Same, weight: OperandLike, recurrent_weight: OperandLike, hidden_state: OperandLike, cell_state: OperandLike, hidden_size: int, *, bias: OperandLike | None = None, recurrent_bias: OperandLike | None = None, peephole_weight: OperandLike | None = None, layout: Literal["iofg", "ifgo"] = 'iofg', activations: Sequence[Literal["relu", "sigmoid", "tanh"]] = ('sigmoid', 'tanh', 'tanh'), label: str = '') -> tuple[Same, ...]:
         """Run a long short-term memory for one time step."""
 
-    def matmul(self, b: OperandLike, *, label: str = '') -> Self:
+    def matmul(self: Same, b: OperandLike, *, label: str = '') -> Same:
         """Multiply matrices, or stacks of matrices."""
 
-    def pad(self, beginning_padding: Sequence[int], ending_padding: Sequence[int], *, mode: Literal["constant", "edge", "reflection"] = 'constant', value: float = 0, label: str = '') -> Self:
+    def pad(self: Same, beginning_padding: Sequence[int], ending_padding: Sequence[int], *, mode: Literal["constant", "edge", "reflection"] = 'constant', value: float = 0, label: str = '') -> Same:
         """Add elements around `input`."""
 
-    def average_pool2d(self, *, window_dimensions: Sequence[int] | None = None, padding: Sequence[int] = (0, 0, 0, 0), strides: Sequence[int] = (1, 1), dilations: Sequence[int] = (1, 1), layout: Literal["nchw", "nhwc"] = 'nchw', output_shape_rounding: Literal["floor", "ceil"] = 'floor', output_sizes: Sequence[int] | None = None, label: str = '') -> Self:
+    def average_pool2d(self: Same, *, window_dimensions: Sequence[int] | None = None, padding: Sequence[int] = (0, 0, 0, 0), strides: Sequence[int] = (1, 1), dilations: Sequence[int] = (1, 1), layout: Literal["nchw", "nhwc"] = 'nchw', output_shape_rounding: Literal["floor", "ceil"] = 'floor', output_sizes: Sequence[int] | None = None, label: str = '') -> Same:
         """Average each window of each channel; of a window without elements: NaN."""
 
-    def l2_pool2d(self, *, window_dimensions: Sequence[int] | None = None, padding: Sequence[int] = (0, 0, 0, 0), strides: Sequence[int] = (1, 1), dilations: Sequence[int] = (1, 1), layout: Literal["nchw", "nhwc"] = 'nchw', output_shape_rounding: Literal["floor", "ceil"] = 'floor', output_sizes: Sequence[int] | None = None, label: str = '') -> Self:
+    def l2_pool2d(self: Same, *, window_dimensions: Sequence[int] | None = None, padding: Sequence[int] = (0, 0, 0, 0), strides: Sequence[int] = (1, 1), dilations: Sequence[int] = (1, 1), layout: Literal["nchw", "nhwc"] = 'nchw', output_shape_rounding: Literal["floor", "ceil"] = 'floor', output_sizes: Sequence[int] | None = None, label: str = '') -> Same:
         """Take the square root of the sum of squares of each window of each channel."""
 
-    def max_pool2d(self, *, window_dimensions: Sequence[int] | None = None, padding: Sequence[int] = (0, 0, 0, 0), strides: Sequence[int] = (1, 1), dilations: Sequence[int] = (1, 1), layout: Literal["nchw", "nhwc"] = 'nchw', output_shape_rounding: Literal["floor", "ceil"] = 'floor', output_sizes: Sequence[int] | None = None, label: str = '') -> Self:
+    def max_pool2d(self: Same, *, window_dimensions: Sequence[int] | None = None, padding: Sequence[int] = (0, 0, 0, 0), strides: Sequence[int] = (1, 1), dilations: Sequence[int] = (1, 1), layout: Literal["nchw", "nhwc"] = 'nchw', output_shape_rounding: Literal["floor", "ceil"] = 'floor', output_sizes: Sequence[int] | None = None, label: str = '') -> Same:
         """Take the maximum of each window of each channel; without elements: the lowest value of the data type."""
 
-    def prelu(self, slope: OperandLike, *, label: str = '') -> Self:
+    def prelu(self: Same, slope: OperandLike, *, label: str = '') -> Same:
         """Rectified linear unit with a learned slope for negative values: max(0, x) + slope * min(0, x)."""
 
-    def reduce_l1(self, *, axes: Sequence[int] | None = None, keep_dimensions: bool = False, label: str = '') -> Self:
+    def reduce_l1(self: Same, *, axes: Sequence[int] | None = None, keep_dimensions: bool = False, label: str = '') -> Same:
         """Sum the absolute values along `axes`."""
 
-    def reduce_l2(self, *, axes: Sequence[int] | None = None, keep_dimensions: bool = False, label: str = '') -> Self:
+    def reduce_l2(self: Same, *, axes: Sequence[int] | None = None, keep_dimensions: bool = False, label: str = '') -> Same:
         """Take the square root of the sum of squares along `axes`."""
 
-    def reduce_log_sum(self, *, axes: Sequence[int] | None = None, keep_dimensions: bool = False, label: str = '') -> Self:
+    def reduce_log_sum(self: Same, *, axes: Sequence[int] | None = None, keep_dimensions: bool = False, label: str = '') -> Same:
         """Take the natural logarithm of the sum along `axes`."""
 
-    def reduce_log_sum_exp(self, *, axes: Sequence[int] | None = None, keep_dimensions: bool = False, label: str = '') -> Self:
+    def reduce_log_sum_exp(self: Same, *, axes: Sequence[int] | None = None, keep_dimensions: bool = False, label: str = '') -> Same:
         """Take the natural logarithm of the sum of exponentials along `axes`, without overflow on the way."""
 
-    def reduce_max(self, *, axes: Sequence[int] | None = None, keep_dimensions: bool = False, label: str = '') -> Self:
+    def reduce_max(self: Same, *, axes: Sequence[int] | None = None, keep_dimensions: bool = False, label: str = '') -> Same:
         """Find the largest value along `axes`; where one is NaN, NaN may be ignored."""
 
-    def reduce_mean(self, *, axes: Sequence[int] | None = None, keep_dimensions: bool = False, label: str = '') -> Self:
+    def reduce_mean(self: Same, *, axes: Sequence[int] | None = None, keep_dimensions: bool = False, label: str = '') -> Same:
         """Average the values along `axes`."""
 
-    def reduce_min(self, *, axes: Sequence[int] | None = None, keep_dimensions: bool = False, label: str = '') -> Self:
+    def reduce_min(self: Same, *, axes: Sequence[int] | None = None, keep_dimensions: bool = False, label: str = '') -> Same:
         """Find the smallest value along `axes`; where one is NaN, NaN may be ignored."""
 
-    def reduce_product(self, *, axes: Sequence[int] | None = None, keep_dimensions: bool = False, label: str = '') -> Self:
+    def reduce_product(self: Same, *, axes: Sequence[int] | None = None, keep_dimensions: bool = False, label: str = '') -> Same:
         """Multiply the values along `axes`."""
 
-    def reduce_sum(self, *, axes: Sequence[int] | None = None, keep_dimensions: bool = False, label: str = '') -> Self:
+    def reduce_sum(self: Same, *, axes: Sequence[int] | None = None, keep_dimensions: bool = False, label: str = '') -> Same:
         """Sum the values along `axes`."""
 
-    def reduce_sum_square(self, *, axes: Sequence[int] | None = None, keep_dimensions: bool = False, label: str = '') -> Self:
+    def reduce_sum_square(self: Same, *, axes: Sequence[int] | None = None, keep_dimensions: bool = False, label: str = '') -> Same:
         """Sum the squares of the values along `axes`."""
 
-    def relu(self, *, label: str = '') -> Self:
+    def relu(self: Same, *, label: str = '') -> Same:
         """Rectified linear unit: max(0, x)."""
 
-    def resample2d(self, *, mode: Literal["nearest-neighbor", "linear"] = 'nearest-neighbor', scales: Sequence[float] = (1.0, 1.0), sizes: Sequence[int] | None = None, axes: Sequence[int] = (2, 3), label: str = '') -> Self:
+    def resample2d(self: Same, *, mode: Literal["nearest-neighbor", "linear"] = 'nearest-neighbor', scales: Sequence[float] = (1.0, 1.0), sizes: Sequence[int] | None = None, axes: Sequence[int] = (2, 3), label: str = '') -> Same:
         """Stretch or shrink two axes to other sizes."""
 
-    def reshape(self, new_shape: Sequence[int], *, label: str = '') -> Self:
+    def reshape(self: Same, new_shape: Sequence[int], *, label: str = '') -> Same:
         """Give the elements of `input`, in the same order, other dimensions."""
 
-    def reverse(self, *, axes: Sequence[int] | None = None, label: str = '') -> Self:
+    def reverse(self: Same, *, axes: Sequence[int] | None = None, label: str = '') -> Same:
         """Turn the order of the elements around along `axes`."""
 
-    def scatter_elements(self, indices: OperandLike, updates: OperandLike, *, axis: int = 0, label: str = '') -> Self:
+    def scatter_elements(self: Same, indices: OperandLike, updates: OperandLike, *, axis: int = 0, label: str = '') -> Same:
         """Replace single elements of `input` by `updates`: each index replaces its own coordinate along `axis`."""
 
-    def scatter_nd(self, indices: OperandLike, updates: OperandLike, *, label: str = '') -> Self:
+    def scatter_nd(self: Same, indices: OperandLike, updates: OperandLike, *, label: str = '') -> Same:
         """Replace slices of `input` by `updates`, at coordinates in its leading dimensions."""
 
-    def sigmoid(self, *, label: str = '') -> Self:
+    def sigmoid(self: Same, *, label: str = '') -> Same:
         """Sigmoid: 1 / (1 + exp(-x))."""
 
-    def slice(self, starts: Sequence[int], sizes: Sequence[int], *, strides: Sequence[int] | None = None, label: str = '') -> Self:
+    def slice(self: Same, starts: Sequence[int], sizes: Sequence[int], *, strides: Sequence[int] | None = None, label: str = '') -> Same:
         """Cut a window out of `input`, and keep every stride-th element of it."""
 
-    def softmax(self, axis: int, *, label: str = '') -> Self:
+    def softmax(self: Same, axis: int, *, label: str = '') -> Same:
         """Normalise `input` along `axis` so that every slice is positive and sums to one."""
 
-    def softplus(self, *, label: str = '') -> Self:
+    def softplus(self: Same, *, label: str = '') -> Same:
         """Smooth rectified linear unit: log(1 + exp(x))."""
 
-    def softsign(self, *, label: str = '') -> Self:
+    def softsign(self: Same, *, label: str = '') -> Same:
         """Softsign: x / (1 + |x|)."""
 
-    def split(self, splits: int | Sequence[int], *, axis: int = 0, label: str = '') -> tuple[Self, ...]:
+    def split(self: Same, splits: int | Sequence[int], *, axis: int = 0, label: str = '') -> tuple[Same, ...]:
         """Cut `input` into parts along `axis`."""
 
-    def tanh(self, *, label: str = '') -> Self:
+    def tanh(self: Same, *, label: str = '') -> Same:
         """Hyperbolic tangent."""
 
-    def tile(self, repetitions: Sequence[int], *, label: str = '') -> Self:
+    def tile(self: Same, repetitions: Sequence[int], *, label: str = '') -> Same:
         """Repeat `input` as a whole along each dimension."""
 
-    def transpose(self, *, permutation: Sequence[int] | None = None, label: str = '') -> Self:
+    def transpose(self: Same, *, permutation: Sequence[int] | None = None, label: str = '') -> Same:
         """Put the dimensions of `input` into another order."""
 
-    def triangular(self, *, upper: bool = True, diagonal: int = 0, label: str = '') -> Self:
+    def triangular(self: Same, *, upper: bool = True, diagonal: int = 0, label: str = '') -> Same:
         """Keep the upper or the lower triangle of each matrix in `input`, and set the rest to zero."""
 
-    def where(self, true_value: OperandLike, false_value: OperandLike, *, label: str = '') -> Self:
+    def where(self: Same, true_value: OperandLike, false_value: OperandLike, *, label: str = '') -> Same:
         """Choose between `true_value` and `false_value`, element by element."""
 
 class _arg_min(Op[..., MLOperand]):
