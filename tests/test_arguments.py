@@ -239,6 +239,26 @@ def test_what_belongs_to_a_context_says_what_to_pickle(
             attempt(made)  # type: ignore[operator]
 
 
+@ow.jit
+def doubled(x: ow.Array) -> ow.Array:
+    return x + x
+
+
+def test_jitted_functions_are_pickled_by_name() -> None:
+    doubled(np.ones(2, "float32"))
+    assert pickle.loads(pickle.dumps(doubled)) is doubled
+    assert copy.deepcopy({"f": doubled})["f"] is doubled
+
+
+def test_builders_show_their_inputs() -> None:
+    builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
+    assert repr(builder) == "<MLGraphBuilder () on reference>"
+    x = builder.input("x", "float32", [2, 3])
+    assert repr(builder) == "<MLGraphBuilder (x: float32[2, 3]) on reference>"
+    builder.build({"y": builder.relu(x)})
+    assert repr(builder) == "<MLGraphBuilder (x: float32[2, 3]), built on reference>"
+
+
 def test_operations_and_descriptors_can_be_pickled() -> None:
     for value in (ow.Desc("float32", (1, 2)), ow.Limits(("float32",)), ops.relu):
         copied = pickle.loads(pickle.dumps(value))

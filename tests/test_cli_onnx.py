@@ -123,6 +123,8 @@ def test_info_tells_what_falls_back_and_why(run, pair: Path, tmp_path: Path) -> 
     text = run("info", pair)
     for words in ("[batch, 3]", "tensor(int64)", "ai.onnx 21", "Relu 1", "3 nodes, WebNN on cpu", "nothing falls back"):
         assert words in text
+    assert "Dimensions that vary were taken as 1. Say how large they are: --fix-shapes batch=SIZE" in text
+    assert "taken as 1" not in run("info", pair, "--fix-shapes", "batch=2")
     nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Det", ["r"], ["y"])]
     weights = np.ones((5, 7), np.float32)
     path = write(tmp_path / "d.onnx", nodes, {"x": (TensorProto.FLOAT, [3, 3])}, ["y"], weights=weights)
@@ -153,7 +155,7 @@ def test_bench_measures_both(run, pair: Path) -> None:  # type: ignore[no-untype
 
 def test_convert_writes_what_another_engine_takes(run, pair: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     out = tmp_path / "out.onnx"
-    assert "fix their sizes" in run("convert", pair, "-o", out, code=1)
+    assert "fix their sizes by fix_shapes, or --fix-shapes" in run("convert", pair, "-o", out, code=1)
     assert not out.exists()
     run("convert", pair, "-o", out, "--fix-shapes", "batch=2")
     onnx.checker.check_model(onnx.load(out))
@@ -220,7 +222,7 @@ def test_models_that_need_more_than_ones_name_the_option(run, tmp_path: Path) ->
     inputs = {"x": (TensorProto.FLOAT, ["rows", "columns"]), "z": (TensorProto.FLOAT, [None, 4])}
     path = write(tmp_path / "m.onnx", nodes, inputs, ["y", "w"], shape=np.array([2, -1]))
     advice = "--fix-shapes rows=SIZE --fix-shapes columns=SIZE --fix-shapes z=SIZEx4"
-    for args in (["info", path], ["run", path, "-i", "random"]):
+    for args in (["info", path], ["run", path, "-i", "random"], ["bench", path]):
         text = run(*args, code=1)
         assert "Dimensions that vary were taken as 1" in text
         assert advice in text

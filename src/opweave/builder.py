@@ -12,7 +12,7 @@ from .arrays import as_array, describe, fit, lasting
 from .context import MLContext, in_thread
 from .dtypes import DataType
 from .errors import InvalidStateError, ValidationError, require
-from .graph import Desc, Graph, MLOperand, Operand, check_desc
+from .graph import Desc, Graph, MLOperand, Operand, check_desc, printable
 from .names import shown
 from .operation import Limits, Number, Op, converted_desc
 from .ops import Operations
@@ -45,6 +45,10 @@ class MLGraphBuilder(Operations):
         self.context = context
         self.max_byte_length = context.backend.max_byte_length
         self._built = False
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(f"{printable(name)}: {operand.desc}" for name, operand in self.inputs.items())
+        return f"<MLGraphBuilder ({inputs}){', built' if self._built else ''} on {self.context.device.name}>"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

@@ -113,6 +113,10 @@ class Jitted(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<jit {self._name}, {len(self._entries)} graphs>"
 
+    def __reduce__(self) -> str:
+        """Pickled and copied by name, as functions are; graphs stay where they are."""
+        return str(getattr(self, "__qualname__", self._name))
+
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> Jitted[P, R]: ...
     @overload

@@ -51,18 +51,21 @@ def assuming(arguments: Sequence[Argument]) -> Iterator[None]:
     try:
         yield
     except MLError as error:
-        dims = [(argument, argument.dims) for argument in arguments if argument.element_type and argument.dims]
-        named = dict.fromkeys(size for _, sizes in dims for size in sizes if isinstance(size, str))
-        options = [f"{name}=SIZE" for name in named]
-        for argument, found in dims:
-            if None in found:
-                options.append(f"{argument.name}=" + "x".join(str(s) if isinstance(s, int) else "SIZE" for s in found))
-        if not options:
+        if not (assumed := assumption(arguments)):
             raise
-        advice = " ".join(f"--fix-shapes {option}" for option in options)
-        raise OperationError(
-            f"{error}. Dimensions that vary were taken as 1. Say how large they are: {advice}"
-        ) from error
+        raise OperationError(f"{error}. {assumed}") from error
+
+
+def assumption(arguments: Sequence[Argument]) -> str:
+    """That dimensions which vary count as 1, and the options that fix them; nothing if there are none."""
+    dims = [(argument, argument.dims) for argument in arguments if argument.element_type and argument.dims]
+    named = dict.fromkeys(size for _, sizes in dims for size in sizes if isinstance(size, str))
+    options = [f"{name}=SIZE" for name in named]
+    for argument, found in dims:
+        if None in found:
+            options.append(f"{argument.name}=" + "x".join(str(s) if isinstance(s, int) else "SIZE" for s in found))
+    advice = " ".join(f"--fix-shapes {option}" for option in options)
+    return f"Dimensions that vary were taken as 1. Say how large they are: {advice}" if options else ""
 
 
 def numbers(text: str, option: str) -> list[float]:

@@ -144,7 +144,7 @@ def info(
     Dimensions that vary count as 1, unless --fix-shapes says otherwise.
     """
     from ..onnx.model import parameters
-    from .inputs import assumed_shape, assuming
+    from .inputs import assumed_shape, assuming, assumption
 
     session = _session(model, fix_shapes, limit, device)
     proto = session._model.proto
@@ -181,6 +181,8 @@ def info(
                 console.print(f"    {times} x {name}: {reason}", soft_wrap=True)
     if all(segment.kind == "webnn" for segment in plan.segments):
         console.print("  nothing falls back")
+    if assumed := assumption(session._inputs):
+        console.print(assumed, soft_wrap=True)
     if draw is not None:
         from ..runtime.drawing import render, save
         from .drawing import plan_picture
@@ -204,18 +206,23 @@ def bench(
     verbose: Verbose = False,
 ) -> None:
     """Measure a model against ONNX Runtime itself, alternately in one process. Inputs are random unless given."""
+    from contextlib import nullcontext
+
     import numpy as np
     import onnxruntime
     from rich.progress import Progress
 
     from ..backends.onnxruntime.native import NativeSession
     from ..backends.onnxruntime.sessions import ENGINE_ERRORS
+    from .inputs import assuming
 
     session = _session(model, fix_shapes, limit, device)
     feed = _feed(session, [*(inputs or []), "random"], seed, mean, std)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     runs: dict[str, Any] = {"Opweave": lambda: session.run(None, feed)}
+    with nullcontext() if inputs else assuming(session._inputs):
+        session.run(None, feed)
     try:
         engine = NativeSession(str(model), options, providers=["CPUExecutionProvider"])
         runs["ONNX Runtime"] = lambda: engine.run(None, feed)

@@ -50,8 +50,9 @@ def load(
     for info in declared:
         argument = Argument.of(info, fixed)
         shapes[info.name] = argument.static_shape()
+        advice = "fix their sizes by fix_shapes, or --fix-shapes on the command line"
         varying = [str(size or "?") for size in argument.dims or () if not isinstance(size, int)]
-        require(not varying, f"input {info.name!r} has dimensions that vary, {', '.join(varying)}; fix their sizes")
+        require(not varying, f"input {info.name!r} has dimensions that vary, {', '.join(varying)}; {advice}")
     tracer = Tracer(read, context, shapes)
     trace = tracer.run()
     outputs = [info.name for info in read.proto.graph.output]
