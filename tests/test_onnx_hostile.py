@@ -310,6 +310,25 @@ def test_limits_are_positive_integers(value: object) -> None:
     assert text == f"limits: nodes must be a positive integer, got {value!r}"
 
 
+@pytest.mark.parametrize("holder", ["initializer", "tensor", "integer"])
+@pytest.mark.parametrize("op_type", ["Div", "Mod"])
+def test_constants_of_sub_graphs_that_harm_the_engine_are_refused(op_type: str, holder: str) -> None:
+    """The engine computes them when it makes a session, even those of a branch that is never taken."""
+    q = [onnx.ValueInfoProto(name="q")]
+    minus = numpy_helper.from_array(np.int64([-1]), "minus")
+    made_by = {"tensor": {"value": minus}, "integer": {"value_ints": [-1]}, "initializer": {}}[holder]
+    nodes = [helper.make_node("Constant", [], ["minus"], **made_by)] if made_by else []
+    harmful = helper.make_node(op_type, ["least", "minus"], ["q"], "harmful")
+    branches = [
+        helper.make_graph([*nodes, harmful], "then", [], q, [] if made_by else [minus]),
+        helper.make_graph([helper.make_node("Identity", ["least"], ["q"])], "else", [], q),
+    ]
+    choice = helper.make_node("If", ["c"], ["z"], then_branch=branches[0], else_branch=branches[1])
+    proto = model([choice], [("c", BOOL, [])], [("z", INT64, None)], least=LEAST)
+    text = message(lambda: session(proto), ow.DataError)
+    assert text == f"{op_type} 'harmful' inside of If: {LEAST[0]} cannot be divided by -1 in int64"
+
+
 # Arguments and messages ----------------------------------------------------------------------------------------------
 
 

@@ -169,6 +169,11 @@ def needs_inputs(node: NodeProto) -> bool:
     return node.op_type in RULES or node.op_type in _SHAPES or node.op_type in _SCALARS
 
 
+def needs_values(node: NodeProto) -> bool:
+    """Whether a rule for a node looks at the values of its inputs."""
+    return node.domain in ("", "ai.onnx") and node.op_type in ("Div", "Mod", "SplitToSequence")
+
+
 def title_of(node: NodeProto, where: str = "") -> str:
     """The name of a node in messages: its operator, its label if it has one, and where it is."""
     return f"{node.op_type} {node.name[:200]!r}{where}" if node.name else f"{node.op_type}{where}"

@@ -9,7 +9,15 @@ import numpy as np
 
 from ..errors import OperationError
 from .checks import title_of
-from .messages import AttributeProto, GraphProto, NodeProto, TensorProto, attribute_value, node as make_node
+from .messages import (
+    AttributeProto,
+    GraphProto,
+    NodeProto,
+    TensorProto,
+    attribute_value,
+    node as make_node,
+    sub_graphs,
+)
 from .registry import Unsupported, normalized
 
 if TYPE_CHECKING:
@@ -236,15 +244,14 @@ def _renamed(node: NodeProto, names: Mapping[str, str]) -> NodeProto:
     new.CopyFrom(node)
     new.input[:] = [names.get(name, name) for name in node.input]
     new.output[:] = [names.get(name, name) for name in node.output]
-    for attribute in new.attribute:
-        for graph in [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs:
-            own = {value.name for value in [*graph.input, *graph.initializer]}
-            own |= {value.values.name for value in graph.sparse_initializer}
-            own |= {name for inner in graph.node for name in inner.output}
-            outer = {name: other for name, other in names.items() if name not in own}
-            nodes = [_renamed(inner, outer) for inner in graph.node]
-            del graph.node[:]
-            graph.node.extend(nodes)
-            for value in graph.output:
-                value.name = outer.get(value.name, value.name)
+    for graph in sub_graphs(new):
+        own = {value.name for value in [*graph.input, *graph.initializer]}
+        own |= {value.values.name for value in graph.sparse_initializer}
+        own |= {name for inner in graph.node for name in inner.output}
+        outer = {name: other for name, other in names.items() if name not in own}
+        nodes = [_renamed(inner, outer) for inner in graph.node]
+        del graph.node[:]
+        graph.node.extend(nodes)
+        for value in graph.output:
+            value.name = outer.get(value.name, value.name)
     return new

@@ -176,6 +176,14 @@ def attribute_value(attribute: AttributeProto) -> Any:
     return getattr(attribute, _VALUES[attribute.type])
 
 
+def sub_graphs(node: NodeProto) -> list[GraphProto]:
+    """The graphs among the attributes of a node: branches, and bodies of loops."""
+    found: list[GraphProto] = []
+    for attribute in node.attribute:
+        found += [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs
+    return found
+
+
 def node(op_type: str, inputs: Sequence[str], outputs: Sequence[str], **integers: int) -> NodeProto:
     """A node of one of ONNX's own operators, with attributes that are integers."""
     attributes = [AttributeProto(name=name, type=AttributeProto.INT, i=i) for name, i in integers.items()]

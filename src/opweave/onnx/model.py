@@ -20,7 +20,7 @@ from .. import memory
 from ..errors import DataError, NotSupportedError, require
 from ..names import shown
 from .booleans import check_bool
-from .checks import MAX_RANK, check_node, count_nodes, needs_inputs, title_of, without_absent_biases
+from .checks import MAX_RANK, check_node, count_nodes, needs_inputs, needs_values, title_of, without_absent_biases
 from .limits import DEFAULT, Limits
 from .messages import (
     PLAIN,
@@ -31,6 +31,8 @@ from .messages import (
     TensorProto,
     ValueInfoProto,
     array_of,
+    attribute_value,
+    sub_graphs,
 )
 from .wire import HERE, without_weights
 
@@ -238,7 +240,7 @@ class Model:
                 dims = value.type.tensor_type.shape.dim
                 if dims and all(dim.HasField("dim_value") for dim in dims):
                     shapes.setdefault(value.name, tuple(dim.dim_value for dim in dims))
-        self._check_nodes(graph, set(), "", shapes)
+        self._check_nodes(graph, set(), "", shapes, {})
 
     def _check_value(self, value: ValueInfoProto, what: str) -> None:
         if not value.name or not isinstance(value.name, str):
@@ -252,8 +254,26 @@ class Model:
             raise DataError(f"the input {value.name!r} has no data type")
 
     def _check_nodes(
-        self, graph: GraphProto, outer: set[str], where: str, shapes: Mapping[str, tuple[int, ...]]
+        self,
+        graph: GraphProto,
+        outer: set[str],
+        where: str,
+        shapes: Mapping[str, tuple[int, ...]],
+        constants: Mapping[str, TensorProto | AttributeProto],
     ) -> None:
+        """Check the nodes of a graph and of its sub-graphs.
+
+        Args:
+            graph: the graph.
+            outer: the names that are known around it.
+            where: where it is, as the end of a title; empty for the graph of the model.
+            shapes: the shapes of values, as far as they are declared.
+            constants: what holds the constants around it, by name.
+
+        Raises:
+            DataError: a node breaks a rule.
+        """
+        constants = {**constants, **{initializer.name: initializer for initializer in graph.initializer}}
         initialised = [i.name for i in graph.initializer] + [i.values.name for i in graph.sparse_initializer]
         if "" in initialised or len(set(initialised)) < len(initialised):
             names = sorted({name for name, count in Counter(initialised).items() if count > 1 or not name})
@@ -274,11 +294,15 @@ class Model:
                     why = "which is made only after it (the graph has a cycle, or is out of order)"
                     raise DataError(f"{title} uses {name!r}, {why if name in later else 'which nothing makes'}")
             known = [shapes.get(name) for name in node.input] if shapes and needs_inputs(node) else ()
-            check_node(node, where, known)
-            for attribute in node.attribute:
-                graphs = [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs
-                for inner in graphs:
-                    self._check_nodes(inner, made, f" inside of {title[:500]}", {})
+            # Tracing knows the constants of the model's graph; those of sub-graphs are read here.
+            values = (
+                [self._constant(constants.get(name)) for name in node.input] if where and needs_values(node) else ()
+            )
+            check_node(node, where, known, values)
+            if node.op_type == "Constant" and len(node.attribute) == len(node.output) == 1:
+                constants[node.output[0]] = node.attribute[0]
+            for inner in sub_graphs(node):
+                self._check_nodes(inner, made, f" inside of {title[:500]}", {}, constants)
             for name in node.output:
                 if name and name in own:
                     raise DataError(f"{title} makes {name!r}, which exists already")
@@ -289,6 +313,15 @@ class Model:
         for value in graph.output:
             if value.name not in made:
                 raise DataError(f"nothing makes the output {value.name!r}{where}")
+
+    def _constant(self, source: TensorProto | AttributeProto | None) -> np.ndarray | None:
+        """The integers that an initializer, or the attribute of a Constant node, holds; None for anything else."""
+        if isinstance(source, AttributeProto):
+            if source.name in ("value_int", "value_ints"):
+                return np.array(attribute_value(source), np.int64)
+            source = source.t if source.name == "value" else None
+        is_integer = source is not None and source.data_type in (TensorProto.INT32, TensorProto.INT64)
+        return self.array(source) if is_integer and source is not None else None
 
     def array(self, tensor: TensorProto) -> np.ndarray:
         """The array of an initializer, without a copy where its bytes are raw.
@@ -399,11 +432,10 @@ def parameters(graph: GraphProto) -> list[TensorProto]:
     """The weights of a graph and of its sub-graphs: initializers, and what Constant nodes hold."""
     found = list(graph.initializer)
     for node in graph.node:
-        for attribute in node.attribute:
-            if node.op_type == "Constant" and attribute.type == AttributeProto.TENSOR:
-                found.append(attribute.t)
-            for inner in [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs:
-                found += parameters(inner)
+        if node.op_type == "Constant":
+            found += [attribute.t for attribute in node.attribute if attribute.type == AttributeProto.TENSOR]
+        for inner in sub_graphs(node):
+            found += parameters(inner)
     return found
 
 

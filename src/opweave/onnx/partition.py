@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from .messages import AttributeProto, NodeProto
+from .messages import NodeProto, sub_graphs
 from .trace import Constant, Step, Trace, free_names
 
 
@@ -79,9 +79,7 @@ def partition(trace: Trace, outputs: Sequence[str]) -> list[Segment]:
 
 def used_names(node: NodeProto) -> list[str]:
     """The names that a node takes, those of its sub-graphs included."""
-    graphs = [a.g for a in node.attribute if a.type == AttributeProto.GRAPH]
-    graphs += [g for a in node.attribute if a.type == AttributeProto.GRAPHS for g in a.graphs]
-    inner = (name for graph in graphs for name in sorted(free_names(graph)))
+    inner = (name for graph in sub_graphs(node) for name in sorted(free_names(graph)))
     return list(dict.fromkeys([*(name for name in node.input if name), *inner]))
 
 

@@ -14,7 +14,7 @@ from ..context import MLContext
 from ..errors import MLError, NotSupportedError, OperationError, ValidationError
 from ..graph import Desc
 from .arguments import Argument
-from .messages import PLAIN, AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+from .messages import PLAIN, AttributeProto, ModelProto, NodeProto, TensorProto, sub_graphs
 from .model import KNOWN_OPSET, Model
 from .partition import used_names
 from .registry import CONVERTERS, key_of
@@ -135,13 +135,8 @@ def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
     """Nodes, and those of their sub-graphs."""
     for node in nodes:
         yield node
-        for graph in _sub_graphs(node):
+        for graph in sub_graphs(node):
             yield from all_nodes(graph.node)
-
-
-def _sub_graphs(node: NodeProto) -> Iterator[GraphProto]:
-    for attribute in node.attribute:
-        yield from [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs
 
 
 def _with_open_dimensions(model: Model, inputs: Sequence[Argument]) -> tuple[ModelProto, dict[str, np.ndarray]]:
@@ -198,7 +193,7 @@ def _take_in(model: Model, node: NodeProto) -> None:
         tensors = [attribute.t] if attribute.type == AttributeProto.TENSOR else attribute.tensors
         for tensor in tensors:
             _fill(model, tensor)
-    for graph in _sub_graphs(node):
+    for graph in sub_graphs(node):
         for tensor in graph.initializer:
             _fill(model, tensor)
         for inner in graph.node:
