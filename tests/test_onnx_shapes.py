@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import opweave as ow
 from opweave import memory
+from opweave.backends.onnxruntime import fallback
 from opweave.onnx.plan import Plan
 from opweave.onnx.programs import MAX_THREADS, RECENT, _in_background
 from opweave.onnx.symbolic import SymbolicModel
@@ -422,3 +423,46 @@ def test_plans_of_all_sessions_have_few_threads() -> None:
             background.wait()
     assert sum(plan.threads for plan in _in_background) <= MAX_THREADS
     assert all(isinstance(s._programs._symbolic, SymbolicModel) for s in sessions)
+
+
+def remainders(count: int, size: int) -> onnx.ModelProto:
+    """Negations, each followed by an operation that WebNN lacks."""
+    nodes = []
+    for k in range(count):
+        nodes.append(helper.make_node("Neg", ["x" if k == 0 else f"r{k - 1}"], [f"n{k}"]))
+        nodes.append(helper.make_node("Mod", [f"n{k}", "seven"], [f"r{k}"], fmod=1))
+    last = f"r{count - 1}"
+    return model_of(nodes, {"x": (FLOAT, [size])}, {last: (FLOAT, [size])}, seven=np.float32(7))
+
+
+def test_static_models_in_many_large_pieces_run_in_their_own_session(compiled: list[Plan]) -> None:
+    proto = remainders(4, 10000)
+    session = ow.InferenceSession(proto, CONTEXT)
+    feed = {"x": np.linspace(-30, 30, 10000, dtype=np.float32)}
+    way = {"x [10000]": f"{OWN}: it would run in 8 segments, each with threads of its own"}
+    assert session.shapes() == way
+    for _ in range(3):
+        np.testing.assert_array_equal(session.run(None, feed)[0], expected(proto, feed)[0])
+        background.wait()
+    assert session.shapes() == way
+    assert not compiled
+    assert session.explain() == "\n".join(f"{shapes}: {how}" for shapes, how in way.items())
+    whole = ow.InferenceSession(proto, CONTEXT, specialise="always")
+    assert whole.shapes() == {"x [10000]": "compiled"}
+    np.testing.assert_array_equal(whole.run(None, feed)[0], expected(proto, feed)[0])
+
+
+@pytest.mark.parametrize("size", [100, 10000])
+def test_small_operations_that_fall_back_get_no_threads(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int | None] = []
+    make = fallback.session_options
+
+    def noted(*given: Any, threads: int | None = None, **others: Any) -> Any:
+        taken.append(threads)
+        return make(*given, threads=threads, **others)
+
+    monkeypatch.setattr(fallback, "session_options", noted)
+    count = 2 if size > 1000 else 4
+    session = ow.InferenceSession(remainders(count, size), CONTEXT)
+    assert session.shapes() == {f"x [{size}]": "compiled"}
+    assert taken == [None if size > 1000 else 1] * count

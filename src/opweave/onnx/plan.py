@@ -25,7 +25,7 @@ from .messages import GraphProto, NodeProto, TensorProto, ValueInfoProto, tensor
 from .model import Model
 from .partition import Segment, partition
 from .registry import CONVERTERS, key_of
-from .trace import Constant, Dynamic, Tensor, Trace
+from .trace import SUB_GRAPHS, Constant, Dynamic, Tensor, Trace, Value
 
 Fallback = Literal["auto", "error"]
 """What nodes that WebNN cannot express do: "auto" runs them in ONNX Runtime, "error" refuses the model."""
@@ -264,6 +264,8 @@ class Plan:
             functions=model.proto.functions,
         )
         threads = getattr(self.context.backend, "threads", None)  # of ONNX Runtime's, where the context is on that
+        if not is_large_segment(segment, values):
+            threads = 1
         session = FallbackSession(proto, arrays, names, self.context.power_preference, threads)
         for name in segment.outputs:
             value = values[name]
@@ -274,6 +276,28 @@ class Plan:
         )
         inputs, outputs = [names[n] for n in segment.inputs], [names[n] for n in segment.outputs]
         return _FallbackPart(session, list(dict.fromkeys(inputs)), list(dict.fromkeys(outputs)), booleans)
+
+
+def is_large_segment(segment: Segment, values: Mapping[str, Value]) -> bool:
+    """Whether a segment has operations that may gain from several threads; so it is where sizes are not known."""
+    from ..backends.onnxruntime.sessions import is_large
+
+    for step in segment.steps:
+        if any(attribute.type in SUB_GRAPHS for attribute in step.node.attribute):
+            return True
+        for name in (*step.node.input, *step.node.output):
+            match values.get(name):
+                case Constant(array):
+                    large = is_large(array.size)
+                case Tensor(operand):
+                    large = is_large(operand.desc.element_count)
+                case Dynamic():
+                    large = True
+                case None:  # absent
+                    large = False
+            if large:
+                return True
+    return False
 
 
 def _value_info(name: str, value: Any) -> ValueInfoProto:

@@ -27,7 +27,8 @@ from ..shapes import OtherShapes
 from .arguments import Argument
 from .messages import PLAIN
 from .model import Model
-from .plan import Fallback, Plan
+from .partition import partition
+from .plan import Fallback, Plan, is_large_segment
 from .symbolic import SymbolicModel, is_suspicious
 from .trace import DECIDING_ELEMENTS, Trace, Tracer, ValuesNeeded
 
@@ -73,6 +74,10 @@ MAX_THREADS = 5
 """How many threads the plans of all sessions that were compiled in the background may have together: a process is to have
 no more than 8 beside one for each processor. On machines where one pool has more, one plan may have them."""
 
+MAX_POOLS = 5
+"""A model of static shapes that would be cut into more segments with threads of their own runs in its own session, which has
+them once."""
+
 log = logging.getLogger("opweave")
 
 _in_background: WeakSet[Plan] = WeakSet()
@@ -112,6 +117,8 @@ class Programs:
         specialise: the same, and so is `given_bytes`.
         deciding: the inputs whose values decide about shapes.
         turns: who is compiling, by shapes.
+        why_compiled: why all shapes are compiled; empty where they need not be.
+        why_own: why none is, and calls go to the model's own session; likewise.
     """
 
     def __init__(
@@ -139,6 +146,7 @@ class Programs:
         self._symbolic: SymbolicModel | None = None
         self._pending = 0  # how many shapes are being compiled in the background, or wait for it
         self._making = Lock()  # of the model's own session, while that is made
+        self.why_own = ""
         self.why_compiled = "" if specialise != "always" else "specialise='always'"
         if not self.why_compiled and fallback == "error":
             self.why_compiled = "fallback='error'"
@@ -187,7 +195,7 @@ class Programs:
             self._recent[key] = entry
             if len(self._recent) > RECENT:
                 self._recent.popitem(last=False)
-            if self.specialise == "never":
+            if self.specialise == "never" or self.why_own:
                 return True
             if entry.seen and not entry.has_room:
                 if why := self._no_room():
@@ -320,9 +328,17 @@ class Programs:
         return self._compile((*sizes, *_contents(values)), trace, in_background)
 
     def compile_static(self, shapes: Mapping[str, tuple[int, ...] | None]) -> None:
-        """Compile a model whose shapes never change, unless small inputs decide about others."""
+        """Compile a model of static shapes, unless small inputs decide about others, or it would be in too many pieces."""
         with suppress(ValuesNeeded):
-            self._compile(tuple(shapes.items()), self._trace(shapes, {}, shapes.keys()))
+            trace, key = self._trace(shapes, {}, shapes.keys()), tuple(shapes.items())
+            large = sum(is_large_segment(segment, trace.values) for segment in partition(trace, self._outputs))
+            if large <= MAX_POOLS or self.symbolic(shapes) is None:
+                self._compile(key, trace)
+                return
+            self.why_own = f"it would run in {large} segments, each with threads of its own"
+            with self._lock:
+                self._recent[key] = _RecurringShape()
+                self._note(key, self.why_own)
 
     def learn(self, found: OtherShapes) -> None:
         """Compile anew, with values of shapes that are known only when the graph runs where inference was wrong."""

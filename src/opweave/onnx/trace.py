@@ -409,7 +409,7 @@ class Tracer:
             return [fold.shape_of_node(node, self.shape(node.input[0]))]
         if node.op_type == "Constant" and not values:
             return self._constant_node(node)
-        if node.op_type in fold.NEVER or any(a.type in _GRAPHS for a in node.attribute):
+        if node.op_type in fold.NEVER or any(a.type in SUB_GRAPHS for a in node.attribute):
             return None
         arrays = [v.array if isinstance(v, Constant) else None for v in values]
         if any(v is not None and a is None for v, a in zip(values, arrays, strict=True)) or not arrays:
@@ -556,7 +556,7 @@ class Tracer:
             return {}
         named = dict(zip(node.input, values, strict=True))
         for attribute in node.attribute:
-            if attribute.type in _GRAPHS:  # sub-graphs see what is around them
+            if attribute.type in SUB_GRAPHS:  # sub-graphs see what is around them
                 named |= {name: self.trace.values[name] for name in sorted(free_names(attribute.g))}
         types, data = _known(named)
         if len(types) < len([name for name in named if name]):
@@ -615,7 +615,8 @@ def _is_static(tensor: TypeProto.Tensor) -> bool:
     return tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
 
 
-_GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+SUB_GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+"""The types of attributes that hold graphs."""
 
 _NEVER_LARGER = frozenset({"NonZero", "Unique", "Compress"})
 """Operators whose results have sizes that depend on values, but are no larger than a few times the inputs."""
@@ -662,7 +663,7 @@ def _keywords(
     """The keyword arguments of a converter's call; `Unsupported` for attributes that it does not know."""
     keywords: dict[str, Any] = {}
     for attribute in node.attribute:
-        if attribute.type in _GRAPHS:
+        if attribute.type in SUB_GRAPHS:
             raise Unsupported("it has sub-graphs")
         if attribute.name not in converter.attributes:
             raise Unsupported(f"its attribute {attribute.name} is not supported")

@@ -141,7 +141,7 @@ def type_of(name: str) -> onnx.TypeProto:
 
 def evaluate(proto: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> Sequence[Any] | None:
     """Run a model once; None where the engine cannot."""
-    options = session_options("default")
+    options = session_options("default", threads=1)  # small, and run once: to start threads would take longer
     try:
         opsets.lower(proto)
         session = NativeSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])

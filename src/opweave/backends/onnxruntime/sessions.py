@@ -191,7 +191,12 @@ def _shares_memory() -> bool:
 def gains_from_threads(graph: Graph) -> bool:
     """Whether some operation of a graph is large enough for several threads."""
     operands = (operand for node in graph.nodes for operand in (*node.operands, *node.outputs))
-    return any(operand.desc.element_count >= SERIAL_ELEMENTS for operand in operands)
+    return any(is_large(operand.desc.element_count) for operand in operands)
+
+
+def is_large(elements: int) -> bool:
+    """Whether an operation on an array of so many elements may gain from several threads."""
+    return elements >= SERIAL_ELEMENTS
 
 
 def pool_threads(threads: int | None = None) -> int:
