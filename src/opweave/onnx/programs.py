@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
 from threading import Lock
@@ -329,16 +329,17 @@ class Programs:
 
     def compile_static(self, shapes: Mapping[str, tuple[int, ...] | None]) -> None:
         """Compile a model of static shapes, unless small inputs decide about others, or it would be in too many pieces."""
-        with suppress(ValuesNeeded):
-            trace, key = self._trace(shapes, {}, shapes.keys()), tuple(shapes.items())
-            large = sum(is_large_segment(segment, trace.values) for segment in partition(trace, self._outputs))
-            if large <= MAX_POOLS or self.symbolic(shapes) is None:
-                self._compile(key, trace)
-                return
-            self.why_own = f"it would run in {large} segments, each with threads of its own"
-            with self._lock:
-                self._recent[key] = _RecurringShape()
-                self._note(key, self.why_own)
+        trace, key = self._trace(shapes, {}), tuple(shapes.items())  # the whole of it: what is broken is refused now
+        if trace.deciding:
+            return
+        large = sum(is_large_segment(segment, trace.values) for segment in partition(trace, self._outputs))
+        if large <= MAX_POOLS or self.symbolic(shapes) is None:
+            self._compile(key, trace)
+            return
+        self.why_own = f"it would run in {large} segments, each with threads of its own"
+        with self._lock:
+            self._recent[key] = _RecurringShape()
+            self._note(key, self.why_own)
 
     def learn(self, found: OtherShapes) -> None:
         """Compile anew, with values of shapes that are known only when the graph runs where inference was wrong."""
