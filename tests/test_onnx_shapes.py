@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import opweave as ow
 from opweave import memory
-from opweave.backends.onnxruntime import fallback
+from opweave.backends.onnxruntime import fallback, sessions
 from opweave.onnx.plan import Plan
 from opweave.onnx.programs import MAX_THREADS, RECENT, _in_background
 from opweave.onnx.symbolic import SymbolicModel
@@ -455,11 +455,11 @@ def test_static_models_in_many_large_pieces_run_in_their_own_session(compiled: l
 @pytest.mark.parametrize("size", [100, 10000])
 def test_small_operations_that_fall_back_get_no_threads(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int | None] = []
-    make = fallback.session_options
+    make = sessions.session_options
 
-    def noted(*given: Any, threads: int | None = None, **others: Any) -> Any:
-        taken.append(threads)
-        return make(*given, threads=threads, **others)
+    def noted(*given: Any, **options: Any) -> Any:
+        taken.append(options["threads"])
+        return make(*given, **options)
 
     monkeypatch.setattr(fallback, "session_options", noted)
     count = 2 if size > 1000 else 4
