@@ -46,10 +46,10 @@ def written(path: str | Path) -> Iterator[BinaryIO]:
 
 
 def resolved(path: str | Path) -> tuple[Path, int | None]:
-    """Where a path leads to, and the mode of what is there, None for nothing.
+    """Follow symbolic links: the path at their end, and the mode of the file there, or None if there is no file.
 
     Raises:
-        DataError: it leads nowhere, or may not be looked at.
+        DataError: the links form a loop, or a folder cannot be read.
     """
     try:
         target = Path(os.path.realpath(path))

@@ -400,7 +400,7 @@ def _whole(value: Any) -> int | None:
 
 
 def _real(value: Any) -> Number | None:
-    """The Python number of a number of any kind (also of NumPy's), None for what is none."""
+    """Convert a scalar of any library to int or float; None if it is not a number."""
     if isinstance(value, (bool, complex, str, bytes)) or type(value).__name__ in ("bool", "bool_"):
         return None
     if getattr(value, "ndim", 0) != 0 or getattr(getattr(value, "dtype", None), "kind", "f") not in "fiu":

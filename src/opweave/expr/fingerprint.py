@@ -1,4 +1,4 @@
-"""What tells programs apart."""
+"""Digests that tell programs apart."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .ir import Call, Const, Expr, Index, Load, Program, Reduce, Source, walk
 
 
 def fingerprint(program: Program) -> str:
-    """A digest of all that a program computes; programs that differ in names and messages only have the same one."""
+    """A digest of what a program computes; names and messages are left out."""
     digest = hashlib.sha256()
     numbers: dict[Expr, int] = {}
     variables: dict[Index, int] = {}

@@ -1,4 +1,4 @@
-"""How large an expression may be, and how long it may take to compile."""
+"""Limits on the size of expressions and on the work of compiling them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _work(node: Expr) -> int:
 
 
 def too_much_work(program: Program) -> str:
-    """Why Halide should not compile a program; empty if it may."""
+    """Why a program is too much work for Halide, as the end of a message; empty if it is not."""
     needed, most = work(program), limit(WORK, MAX_WORK)
     if needed <= most:
         return ""

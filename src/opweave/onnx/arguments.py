@@ -123,7 +123,7 @@ class Argument:
         return array
 
     def _converted(self, value: Any, what: str) -> np.ndarray:
-        """An array of what is none; numbers and lists of numbers take the declared type, by the rules of `numpy.array`."""
+        """Convert a value that is no array: numbers and lists take the declared type, by the rules of `numpy.array`."""
         plain = isinstance(value, (bool, int, float, list, tuple, range, np.generic))
         if isinstance(value, np.generic):
             value = value.item()  # NumPy checks the range of Python's numbers, not that of its own

@@ -88,10 +88,10 @@ def _contents(path: Path) -> _Mapped | memoryview:
 
 
 def _open_regular(path: Path) -> BinaryIO:
-    """Open a file of the disk; a pipe could keep its reader waiting, and a device could never end.
+    """Open a regular file; reading a pipe could wait for ever, and reading a device could never end.
 
     Raises:
-        OSError: it is none, or cannot be opened.
+        OSError: it is not a regular file, or cannot be opened.
     """
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     mode = os.fstat(descriptor).st_mode

@@ -1,4 +1,4 @@
-"""Give constants to ONNX models that the engine runs as they are: large ones by reference, those in files by their place."""
+"""Add constants to ONNX models: small ones inline, large ones by reference, those in mapped files by their place there."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TYPES = {**ONNX_TYPES, "int16": 5, "uint16": 4}
 def add_constants(
     graph: Any, constants: Mapping[str, np.ndarray], options: onnxruntime.SessionOptions
 ) -> dict[str, Any]:
-    """Declare constants as initializers of a graph, and hand to a session's options those that it is to take by reference.
+    """Declare constants as initializers of a graph, and register those passed by reference in a session's options.
 
     Args:
         graph: a GraphProto, which gets the initializers.
@@ -31,7 +31,7 @@ def add_constants(
         options: those of the session that will run the graph.
 
     Returns:
-        What the session reads while it lives, by name: it must be kept as long.
+        The engine's values, by name; the caller must keep them as long as the session.
     """
     by_reference: dict[str, np.ndarray] = {}
     in_files = any(isinstance(memory.owner(array), mmap) for array in constants.values())

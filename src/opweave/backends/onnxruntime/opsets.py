@@ -64,7 +64,7 @@ def knows(node: NodeProto, domain: str) -> bool:
 
 
 def advice(proto: onnx.ModelProto) -> str:
-    """What to do about operators of a model that the engine does not know at all; empty if there are none."""
+    """How to supply the first operator of a model that the engine does not know; empty if it knows all."""
     nodes = ((node, "" if node.domain == "ai.onnx" else node.domain) for node in all_nodes(proto.graph.node))
     local = {(function.domain, function.name) for function in proto.functions}
     for node, domain in nodes:

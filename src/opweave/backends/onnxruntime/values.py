@@ -16,7 +16,7 @@ from .sessions import CPU
 
 
 def to_engine(array: np.ndarray) -> Any:
-    """The engine's tensor for an array; it shares the memory of plain types, which are all that models are made of."""
+    """The engine's tensor for an array. Types that NumPy itself has share the memory; others are copied, and counted."""
     if is_plain(array):
         return engine.OrtValue.ortvalue_from_numpy(array, CPU)
     tensor = numpy_helper.from_array(array)

@@ -27,7 +27,7 @@ from .mathematics import hl
 llvm = import_extra("llvmlite.binding", "halide", "loading compiled expressions")
 
 MAX_WRITTEN_BYTES = 2**26
-"""Room for one file that Halide writes: it ends the process where a write fails, so the room is looked for before."""
+"""Free space to require before Halide writes an object file: Halide ends the process if a write fails."""
 
 
 def joined(files: Sequence[bytes]) -> bytes:
