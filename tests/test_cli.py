@@ -80,3 +80,15 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
     assert result.stderr.startswith("error: ")
     assert "Traceback" not in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a disk that is always full")
+def test_a_full_disk_is_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "opweave", "ops"], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert result.returncode == 1
+    assert result.stderr.startswith("error: ")
+    assert "No space left" in result.stderr
+    assert len(result.stderr.splitlines()) == 1

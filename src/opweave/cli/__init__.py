@@ -12,10 +12,10 @@ from .common import Settings, app as app, errors
 
 
 def main() -> None:
-    """Run the command line; errors of ours are one line on standard error."""
+    """Run the command line; errors of ours, and those of files and the terminal, are one line on standard error."""
     try:
         app()
-    except MLError as error:
+    except (MLError, OSError) as error:
         if Settings.verbose:
             errors.print_exception()
         text = " ".join(str(error).split())
