@@ -509,6 +509,17 @@ def test_providers_choose_devices() -> None:
     assert s.run(None, {"x": X})[0].sum() == np.maximum(X, 0).sum()
 
 
+def test_copies_of_bound_outputs_are_counted() -> None:
+    binding = ow.InferenceSession(PLAIN).io_binding()
+    binding.bind_cpu_input("x", X)
+    binding.bind_output("y")
+    binding.run()
+    before = memory.copies.count
+    (first,), (second,) = binding.copy_outputs_to_cpu(), binding.copy_outputs_to_cpu()
+    assert memory.copies.count == before + 2
+    assert not np.shares_memory(first, second)
+
+
 def test_a_session_with_other_providers_keeps_its_other_arguments(tmp_path: Path) -> None:
     options = ort.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "optimised.onnx")

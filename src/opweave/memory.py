@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -108,6 +108,17 @@ def copy(target: np.ndarray, source: np.ndarray, reason: str) -> None:
     """Copy `source` into `target`, which has the same data type and shape, and count it."""
     np.copyto(target, source, casting="no")
     copies.add(target.nbytes, reason)
+
+
+def copied(value: Any, reason: str) -> Any:
+    """A new array with the elements of another, counted; a list of arrays is copied with them, other objects are not."""
+    if isinstance(value, list):
+        return [copied(item, reason) for item in value]
+    if not isinstance(value, np.ndarray):
+        return value
+    made = np.empty_like(value)
+    copy(made, value, reason)
+    return made
 
 
 @dataclass(frozen=True, slots=True)

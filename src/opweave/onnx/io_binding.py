@@ -146,7 +146,7 @@ class IOBinding:
 
     def copy_outputs_to_cpu(self) -> list[Any]:
         """The outputs of the last run as new arrays, in the order in which they were bound."""
-        return [_copied(result) if isinstance(result, np.ndarray) else result for result in self._results.values()]
+        return [memory.copied(result, "copy_outputs_to_cpu") for result in self._results.values()]
 
     def clear_binding_inputs(self) -> None:
         """Forget the inputs."""
@@ -186,12 +186,6 @@ class IOBinding:
 
     def _check_name(self, name: str, what: str, known: list[str]) -> None:
         require(name in known, f"the model has the {what}s {known}; unknown: {name!r}")
-
-
-def _copied(array: np.ndarray) -> np.ndarray:
-    made = np.empty_like(array)
-    memory.copy(made, array, "copy_outputs_to_cpu")
-    return made
 
 
 def _described(array: np.ndarray) -> str:

@@ -30,6 +30,9 @@ from .trace import SUB_GRAPHS, Constant, Dynamic, Tensor, Trace, Value
 Fallback = Literal["auto", "error"]
 """What nodes that WebNN cannot express do: "auto" runs them in ONNX Runtime, "error" refuses the model."""
 
+SHARED = "an output that is a constant, an input, or another output"
+"""Why such outputs are copied: what is returned must be the caller's alone."""
+
 
 @dataclass
 class _WebnnPart:
@@ -197,7 +200,8 @@ class Plan:
         value = self.trace.values[name]
         array = value.array if isinstance(value, Constant) else slots[self._slot[name]]
         if not isinstance(array, np.ndarray):
-            return _copied(array) if any(array is other for other in others) else array  # a sequence, or nothing
+            is_shared = any(array is other for other in others)  # a sequence, or nothing
+            return memory.copied(array, SHARED) if is_shared else array
         if isinstance(value, Tensor):
             array = as_declared(array, value.element_type)
         if target is not None:
@@ -207,7 +211,7 @@ class Plan:
                 memory.copy(target, array, "InferenceSession.run(out=)")
             return target
         if isinstance(value, Constant) or _shares(array, others):
-            return _copied(array)
+            return memory.copied(array, SHARED)
         return array
 
     def _compile(self, model: Model, segment: Segment) -> _WebnnPart | _FallbackPart | None:
@@ -316,14 +320,3 @@ def _title(node: NodeProto) -> str:
 def _shares(array: np.ndarray, others: Iterable[Any]) -> bool:
     arrays = (other for other in others if isinstance(other, np.ndarray))
     return any(array is other or np.may_share_memory(array, other) for other in arrays)
-
-
-def _copied(value: Any) -> Any:
-    """An array of its own, or a sequence of such."""
-    if isinstance(value, list):
-        return [_copied(item) for item in value]
-    if not isinstance(value, np.ndarray):
-        return value
-    fresh = np.empty_like(value)
-    memory.copy(fresh, value, "an output that is a constant, an input, or another output")
-    return fresh

@@ -87,7 +87,9 @@ class SymbolicModel:
         results: list[Any] = []
         for position, name in enumerate(names):
             value = by_name[name]
-            results.append(_copied(value) if name in names[:position] else value)
+            results.append(
+                memory.copied(value, "an output that is asked for twice") if name in names[:position] else value
+            )
         return results
 
     def _check_targets(self, feed: Mapping[str, Any], out: Mapping[str, np.ndarray]) -> None:
@@ -206,13 +208,3 @@ def _fill(model: Model, tensor: TensorProto) -> None:
         del tensor.external_data[:]
         tensor.ClearField("data_location")
         tensor.raw_data = array.tobytes()
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_copied(item) for item in value]
-    if not isinstance(value, np.ndarray):
-        return value
-    fresh = np.empty_like(value)
-    memory.copy(fresh, value, "an output that is asked for twice")
-    return fresh
