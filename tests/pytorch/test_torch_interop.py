@@ -47,10 +47,9 @@ def test_a_graph_writes_straight_into_memory_of_pytorch() -> None:
     assert ow.memory.copies.count == 0
 
 
-@pytest.mark.parametrize("value", [torch.zeros(2, dtype=torch.bfloat16), torch.zeros(2, requires_grad=True)], ids=str)
-def test_what_cannot_be_adopted(value: Any) -> None:
-    with pytest.raises(ow.ValidationError, match="tensor_from: array must be an array or a buffer, got Tensor"):
-        CONTEXT.tensor_from(value)
+def test_bfloat16_cannot_be_adopted() -> None:
+    with pytest.raises(ow.ValidationError, match="tensor_from: bfloat16 is not a data type of WebNN"):
+        CONTEXT.tensor_from(torch.zeros(2, dtype=torch.bfloat16))
 
 
 def test_tensors_are_written_and_read() -> None:
@@ -123,5 +122,5 @@ def test_sessions_take_booleans() -> None:
 
 def test_sessions_refuse_bfloat16() -> None:
     s = session("Add", TensorProto.FLOAT, "xy")
-    with pytest.raises(ow.ValidationError, match="input 'y' must be an array or a buffer, got Tensor"):
+    with pytest.raises(ow.ValidationError, match=r"input 'y' must be tensor\(float\), got an array of bfloat16"):
         s.run(None, {"x": X, "y": torch.zeros(2, 3, dtype=torch.bfloat16)})
