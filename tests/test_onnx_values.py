@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import numpy as np
 import onnx
 import pytest
@@ -38,6 +40,20 @@ def test_values_are_told_apart_and_plans_used_again() -> None:
         assert y.shape == sizes
         np.testing.assert_array_equal(y, X.reshape(sizes))
     assert len(session._plans) == 3
+
+
+@pytest.mark.parametrize("has_out", [False, True])
+def test_calls_with_the_same_values_take_the_short_way(monkeypatch: pytest.MonkeyPatch, has_out: bool) -> None:
+    session = InferenceSession(reshaping(), CONTEXT, fallback="error")
+    shape, run = ints(4, 3), Mock(wraps=session._run)
+    monkeypatch.setattr(session, "_run", run)  # the long way
+    outs = {sizes: np.empty(sizes, np.float32) for sizes in ((4, 3), (2, 6), (6, 2))}
+    for sizes in ((4, 3), (2, 6), (6, 2), (2, 6)):
+        shape[:] = sizes  # in place: the array is the same, and its address, too
+        for _ in range(4):
+            (y,) = session.run(None, {"x0": X, "x1": shape}, out={"y0": outs[sizes]} if has_out else None)
+            np.testing.assert_array_equal(y, X.reshape(sizes))
+    assert run.call_count == 4
 
 
 def test_too_many_values_fall_back() -> None:

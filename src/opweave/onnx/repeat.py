@@ -6,7 +6,7 @@ is wrong, or new, goes the long way, which has the messages.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ class Repeat:
         feed: the arrays that it was run on, by name.
         asked: `output_names` of that call.
         names: the outputs that were returned.
+        deciding: the inputs whose values decide about shapes; those of a repetition must be the same.
     """
 
     __slots__ = (
@@ -47,10 +48,16 @@ class Repeat:
         "_names",
         "_outputs",
         "_plan",
+        "_values",
     )
 
     def __init__(
-        self, plan: Plan | SymbolicModel, feed: Mapping[str, np.ndarray], asked: Sequence[str] | None, names: list[str]
+        self,
+        plan: Plan | SymbolicModel,
+        feed: Mapping[str, np.ndarray],
+        asked: Sequence[str] | None,
+        names: list[str],
+        deciding: Collection[str] = (),
     ) -> None:
         self._plan, self._asked, self._names, self._lock = plan, asked, names, plan.lock
         self._executable = plan.alone()
@@ -63,12 +70,13 @@ class Repeat:
         self._outputs: list[Expected] = [
             (name, slot(name), np.dtype(desc.data_type), desc.shape) for name, desc in self._descs.items()
         ]
+        self._values = [(name, feed[name].tobytes()) for name in deciding]
         self._bound: Bound | None = None
         self._last: list[int] = []  # the identities of the arrays of the last call, where all were the user's
 
     @staticmethod
     def fits(inputs: Sequence[Argument]) -> bool:
-        """Whether calls of a model can be repeated: plain tensors, whose values need no look."""
+        """Whether calls of a model can be repeated: plain tensors of numbers."""
         return all(i.element_type not in (0, TensorProto.BOOL) and i.dtype.kind in "iuf" for i in inputs)
 
     def run(self, asked: Any, given: Any, out: Any) -> list[Any] | None:
@@ -81,6 +89,8 @@ class Repeat:
             return None
         bound = self._bound
         if bound is not None and (taken := bound.take(given, out)) is not None:
+            if not self._decides_alike(given):
+                return None
             with self._lock:
                 bound.call()
             return [taken[place] for place in bound.results]
@@ -98,6 +108,8 @@ class Repeat:
                 return None
             sources[slot] = array
             held.append(value)
+        if not self._decides_alike(given):
+            return None
         targets = {}
         if out is not None:
             if type(out) is not dict:
@@ -119,6 +131,10 @@ class Repeat:
         if self._executable is None:
             return self._plan.run(sources, self._names, targets)
         return self._run(sources, targets, held)
+
+    def _decides_alike(self, given: Mapping[str, np.ndarray]) -> bool:
+        """Whether the inputs that decide about shapes have the values of the call that is repeated."""
+        return not self._values or all(given[name].tobytes() == content for name, content in self._values)
 
     def _run(
         self, sources: dict[str, np.ndarray], targets: dict[str, np.ndarray], held: Sequence[np.ndarray]

@@ -299,8 +299,9 @@ class InferenceSession(OnnxRuntimeMethods):
         self, plan: Plan | SymbolicModel, feed: Mapping[str, Any], asked: Sequence[str] | None, names: list[str]
     ) -> None:
         """Let the next call be a repetition of this one, where it can."""
-        if self._repeatable and not self._programs.deciding and len(feed) == len(self._inputs):
-            self._repeat = Repeat(plan, feed, None if asked is None else list(asked), names)
+        if self._repeatable and len(feed) == len(self._inputs):
+            deciding = self._programs.deciding & feed.keys()
+            self._repeat = Repeat(plan, feed, None if asked is None else list(asked), names, deciding)
 
     def _learn(self, found: OtherShapes) -> None:
         """Compile anew, with values of shapes that are known only when the graph runs where inference was wrong."""
