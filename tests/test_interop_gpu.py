@@ -22,7 +22,7 @@ def recorded() -> list[GpuReport]:
 
 
 def test_all_ways_compute_the_same() -> None:
-    pytest.importorskip("wgpu")
+    pytest.importorskip("wgpu", reason="wgpu is not installed")
     from benchmarks.interop.gpu import Kernels, Tests
 
     tests = Tests(webgpu_device.gpu_context().create_tensor("float32", [1]).gpu_buffer._device, 4)

@@ -505,7 +505,8 @@ def test_graphs_agree_with_the_reference(steps: list[tuple[Any, ...]], outputs: 
 
 def small_network(tail: str = "") -> bytes:
     """A convolution, pooling, a softmax; or what a parser makes of another end."""
-    onnx = pytest.importorskip("onnx")
+    import onnx
+
     text = f"""
         <ir_version: 8, opset_import: ["" : 17]>
         network (float[n, 3, 6, 6] x) => (float[n, 4] y, float[n, 4, 1, 1] pooled)

@@ -180,7 +180,8 @@ def test_mapped_buffers_are_refused() -> None:
 
 def test_outputs_of_sessions_need_tensors_of_their_own() -> None:
     """An output that is an input, and parts on the host, go other ways than a model that is one graph."""
-    onnx = pytest.importorskip("onnx")
+    import onnx
+
     context = gpu_context()
     for tail in ("c = Identity(x)", "c = Neg(a)", "c = NonZero(a)"):
         type = "int64[1, k]" if "NonZero" in tail else "float[3]"
