@@ -35,7 +35,7 @@ COMPILE_SECONDS = 60.0
 
 PAUSE_SECONDS = 0.2
 """The pause before each timed call: threads of the engine that ran before go on spinning, on the same processors. After 0.02 s
-they still made whoever came second up to 1.6x as slow."""
+they still made the other engine's calls up to 1.6x as slow."""
 
 FRESH_SESSIONS = 3
 """How many pairs of new sessions the times of new shapes come from."""

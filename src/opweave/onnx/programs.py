@@ -65,7 +65,7 @@ RECENT = 16
 every text."""
 
 IDLE_CALLS = 64
-"""Compiled shapes that so many calls have not used make room for others."""
+"""A compiled shape may be dropped for another once this many calls have not used it."""
 
 VALUES = 4
 """For how many values of small inputs that decide about shapes a session compiles; with more, these nodes fall back."""
@@ -85,7 +85,7 @@ _in_background: WeakSet[Plan] = WeakSet()
 
 @dataclass
 class _Turn:
-    """A lock that goes when nobody uses it any more."""
+    """A lock that is dropped when no thread holds it or waits for it."""
 
     lock: Lock = field(default_factory=Lock)
     users: int = 0
@@ -216,7 +216,7 @@ class Programs:
             with self._turn(sizes):
                 if not self.known(sizes, feed):
                     _in_background.add(self._new(sizes, feed, in_background=True))
-            with self._lock:  # it came by its shapes alone, where nobody knew yet that values decide
+            with self._lock:  # its key held shapes alone: that values decide was found while compiling
                 self._recent.pop(key, None)
             memory.trim()  # of what compiling took, by far the most is free now
             return True  # the plan is found by its key, which holds values now that decide
@@ -307,7 +307,7 @@ class Programs:
             return self._cached((*sizes, *_contents(values)))
 
     def _new(self, sizes: Shapes, given: Mapping[str, Any], in_background: bool = False) -> Plan:
-        """A new plan; whoever calls has its turn for these shapes."""
+        """Compile a new plan. The caller must hold the turn for these shapes."""
         shapes = dict(sizes)
         with self._lock:
             values = {name: given[name] for name in self.deciding & given.keys()}
