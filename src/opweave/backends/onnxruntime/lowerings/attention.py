@@ -8,26 +8,28 @@ from typing import Any
 import numpy as np
 
 from .... import composites
-from ....composites.attention import added
+from ....composites.attention import hidden
 from ....graph import Operand
 from .. import ort
 from ..emit import MICROSOFT, Emitter, Value
 
 
-def _sees_always(query: Operand, mask: Operand | None, causal: bool) -> bool:
+def _sees_always(query: Operand, key: Operand, mask: Operand | None, causal: bool) -> bool:
     """Whether each query is known to see a key; the engine returns NaN for a query that sees none."""
     if query.data_type != "float32" or (mask is not None and not mask.is_constant):
         return False
     if mask is None:
         return True
-    bias = added(mask.value, np.dtype("float32"))
-    if causal:
-        bias = bias + _causal(query.shape[1], bias.shape[-1])
+    bias = _bias(mask.value, causal, query.shape[1], key.shape[1])
     return bool((bias.max(axis=-1) > -inf).all())
 
 
-def _causal(queries: int, keys: int) -> np.ndarray:
-    return np.where(np.tri(queries, keys, dtype=bool), 0, -inf).astype(np.float32)
+def _bias(mask: np.ndarray | None, causal: bool, queries: int, keys: int) -> np.ndarray:
+    """What is added to the scores, as float32 that broadcasts to [batches, heads, queries, keys]."""
+    bias = np.zeros((1, 1, queries, keys), np.float32)
+    if mask is not None:
+        bias = bias + (hidden(mask) if mask.dtype == np.uint8 else mask)
+    return bias + hidden(np.tri(queries, keys, dtype=bool)) if causal else bias
 
 
 @ort.lower_contrib(composites.multi_head_attention, when=_sees_always)
@@ -45,11 +47,8 @@ def _(
     bias = None
     unidirectional = causal and mask is None and queries == keys
     if mask is not None or (causal and not unidirectional):
-        array = ctx.array_of(mask) if mask is not None else None
-        total = np.zeros((1, 1, queries, keys), np.float32)
-        if array is not None:
-            total = total + added(array, total.dtype)
-        bias = ctx.constant(total + _causal(queries, keys) if causal else total, "float32")
+        array = None if mask is None else ctx.array_of(mask)
+        bias = ctx.constant(_bias(array, causal, queries, keys), "float32")
     operands = (query, key, value, None, None, bias)
     flags: dict[str, Any] = {"num_heads": heads, "unidirectional": int(unidirectional), "scale": scale}
     y: Value = ctx.emit("MultiHeadAttention", *operands, domain=MICROSOFT, **flags)
