@@ -56,7 +56,7 @@ def choose(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(kernels.VARIABLE, engine)
     kernels.is_compiled.cache_clear()
     for op in (expressions.luma, expressions.chroma, expressions.merged):
-        op.forget_calls()
+        op._graphs.clear()
 
 
 @pytest.fixture(params=["halide", "numpy"])

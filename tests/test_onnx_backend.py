@@ -2,7 +2,7 @@
 
 Two lists in `expect/`, both strict, made by `tools/onnx_expectations.py`: `onnx.toml` has the cases that cannot pass, and
 `onnx_fallback.toml` those that need ONNX Runtime for operators that WebNN cannot express, with the reasons. All others pass on
-WebNN graphs alone.
+WebNN graphs alone. Entries that hold for some versions of ONNX Runtime only are in tables named after these.
 """
 
 from __future__ import annotations
@@ -58,6 +58,14 @@ def test_fourier_transforms_are_as_exact_as_the_tolerance_says(length: int) -> N
     error = np.abs(got[0].astype(np.float64) - np.stack([wanted.real, wanted.imag], -1)).max()
     tolerance = onnx_cases.transform_rounding(model, [signal])
     assert 0 < error <= tolerance <= 1e-7 * length**2
+
+
+@pytest.mark.parametrize("name", ["onnx", "onnx_fallback"])
+def test_tables_of_versions_repeat_nothing(name: str) -> None:
+    shared, *tables = onnx_cases.read_list(name).values()
+    for table in tables:
+        assert set(table) <= set(onnx_cases.cases())
+        assert not set(table) & set(shared)
 
 
 def test_lists_name_cases_that_exist_and_no_case_twice() -> None:

@@ -1,4 +1,4 @@
-"""Digests that identify programs."""
+"""Digests that tell programs apart."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .ir import Call, Const, Expr, Index, Load, Program, Reduce, Source, walk
 
 
 def fingerprint(program: Program) -> str:
-    """A digest of what a program computes, independent of names and messages."""
+    """A digest of what a program computes; names and messages are left out."""
     digest = hashlib.sha256()
     numbers: dict[Expr, int] = {}
     variables: dict[Index, int] = {}
@@ -58,3 +58,6 @@ def fingerprint(program: Program) -> str:
     for check in program.checks:
         add("check", nodes(check.condition))
     return digest.hexdigest()
+
+
+__all__ = ["fingerprint"]

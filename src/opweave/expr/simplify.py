@@ -1,8 +1,8 @@
-"""Simplify index arithmetic.
+"""Programs with simpler positions: what reshaping, padding and windows add to an index, and the index does not need.
 
-Composed operations leave positions such as `((i * 6 + j) // 6) % 4`, which is `i % 4`, and conditions that always hold.
-Positions are rewritten as linear sums, quotients and remainders drop the terms that divide evenly, and comparisons,
-`where` and clamps that ranges decide are replaced by the result. Expressions of data are not changed.
+Operations that are put into each other leave positions such as `((i * 6 + j) // 6) % 4` behind, which is `i % 4`, and
+conditions that always hold. Positions become sums of variables with factors, quotients and remainders lose what divides
+evenly, and whatever their ranges decide is decided: comparisons, `where`, clamps. What data depends on stays as it is.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from .ir import (
     Load,
     Output,
     Program,
+    Range,
     Reduce,
     Stored,
+    bounds,
     call,
     unified,
     walk,
 )
-from .ranges import Range, bounds
 
 _REFLECTED = {"greater": "lesser", "lesser_or_equal": "greater_or_equal"}
 _COMPARISONS = frozenset({"equal", "not_equal", "lesser", "greater_or_equal", *_REFLECTED})
@@ -35,7 +36,7 @@ _COMPARISONS = frozenset({"equal", "not_equal", "lesser", "greater_or_equal", *_
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """A position as a linear sum: a constant plus terms with non-zero factors, none of which is a sum itself."""
+    """A position: a constant, and factors (none of them 0) of what is no sum itself."""
 
     constant: int = 0
     terms: Mapping[Expr, int] = field(default_factory=dict)
@@ -51,7 +52,7 @@ class _Sum:
 
 
 class _Simplifier:
-    """Rewrites nodes. Equal nodes are merged, so that terms can cancel."""
+    """Rewrites nodes; those that are built alike become one node, so that they can cancel each other out."""
 
     def __init__(self) -> None:
         self.stored: dict[Stored, Stored] = {}
@@ -61,7 +62,7 @@ class _Simplifier:
         self._ranges: dict[Expr, Range | None] = {}
 
     def rewritten(self, root: Expr) -> Expr:
-        """`root`, simplified."""
+        """`root` in simpler words."""
         for node in walk(root, enter=lambda n: () if n in self._made else n.parts):
             if node not in self._made:
                 self._made[node] = self._rewrite(node, tuple(self._made[part] for part in node.parts))
@@ -97,7 +98,7 @@ class _Simplifier:
     # Conditions ------------------------------------------------------------------------------------------------------
 
     def _compared(self, name: str, parts: tuple[Expr, ...]) -> Expr:
-        """A comparison of positions; a constant if their ranges decide it."""
+        """A comparison of positions; one that the ranges decide is a constant."""
         a, b = reversed(parts) if name in _REFLECTED else parts
         known = self._range_of(self._sum(a).plus(self._sum(b), -1))
         if known is not None:
@@ -155,9 +156,7 @@ class _Simplifier:
         return self._single("mod", rest, divisor // common).times(common).plus(beside)
 
     def _common(self, value: _Sum, divisor: int) -> tuple[int, _Sum, _Sum]:
-        """Split `value` as `g * x + y` with `y` in [0, g), for the largest divisor `g` of `divisor` found; return `g`,
-        `x` and `y`.
-        """
+        """The greatest divisor `g` of `divisor` found such that `value` is `g * x + y` with `y` in [0, g), `x`, and `y`."""
         for common in sorted({math.gcd(divisor, count) for count in value.terms.values()}, reverse=True):
             multiple, beside = _divided(value, common)
             known = self._range_of(beside)
@@ -166,7 +165,7 @@ class _Simplifier:
         return 1, value, _Sum()
 
     def _chosen(self, name: str, parts: tuple[Expr, ...], sums: list[_Sum]) -> Expr:
-        """The maximum or minimum of two positions."""
+        """The greater or the lesser of two positions."""
         difference = self._range_of(sums[0].plus(sums[1], -1))
         if difference is not None:
             if difference[0] >= 0:
@@ -178,7 +177,7 @@ class _Simplifier:
     # Sums ------------------------------------------------------------------------------------------------------------
 
     def _sum(self, node: Expr) -> _Sum:
-        """A rewritten node as a sum."""
+        """What a rewritten node is, as a sum."""
         if isinstance(node, Const):
             return _Sum(int(node.value))
         return self._sums.get(node) or _Sum(0, {node: 1})
@@ -191,7 +190,7 @@ class _Simplifier:
             return only
         if not value.terms:
             return Const(value.constant, "index")
-        ordered = sorted(value.terms.items(), key=lambda item: item[1] < 0)  # negative terms last
+        ordered = sorted(value.terms.items(), key=lambda item: item[1] < 0)  # what is subtracted comes last
         leads = ordered[0][1] < 0  # 5 - x rather than -x + 5
         result: Expr | None = Const(value.constant, "index") if leads and value.constant else None
         for term, count in ordered:
@@ -208,7 +207,7 @@ class _Simplifier:
         return result
 
     def _joined(self, value: _Sum) -> _Sum:
-        """Replace `x // n * n + x % n` by `x`."""
+        """The sum in which `x // n * n + x % n` is `x`."""
         for term, count in value.terms.items():
             if isinstance(term, Call) and term.name == "mod" and isinstance(term.parts[1], Const):
                 divisor, dividend = int(term.parts[1].value), self._sum(term.parts[0])
@@ -222,7 +221,7 @@ class _Simplifier:
         return _Sum(0, {self._alone(name, self._expression(dividend), Const(divisor, "index")): 1})
 
     def _alone(self, name: str, *parts: Expr) -> Expr:
-        """A call; the same node for the same arguments."""
+        """The call, the same node for the same parts."""
         key = name, *(("constant", p.value) if isinstance(p, Const) else p for p in parts)
         if key not in self._alike:
             self._alike[key] = Call(name, parts)
@@ -242,21 +241,21 @@ class _Simplifier:
 
 
 def _only(value: _Sum) -> Expr | None:
-    """The term of a sum that consists of one term with factor 1; else None."""
+    """The one term of a sum that has no other, and no factor."""
     if value.constant or list(value.terms.values()) != [1]:
         return None
     return next(iter(value.terms))
 
 
 def _divided(value: _Sum, divisor: int) -> tuple[_Sum, _Sum]:
-    """Divide the terms that `divisor` divides; return the quotient and the rest, whose constant is in [0, divisor)."""
+    """What of a sum is divisible, divided, and the rest, whose constant is in [0, divisor)."""
     whole = {term: count // divisor for term, count in value.terms.items() if count % divisor == 0}
     rest = {term: count for term, count in value.terms.items() if count % divisor}
     return _Sum(value.constant // divisor, whole), _Sum(value.constant % divisor, rest)
 
 
 def _junction(name: str, parts: tuple[Expr, ...]) -> Expr:
-    """`and` or `or`, folded if a condition is constant."""
+    """`and`, `or`, where one of the conditions may be a constant."""
     decides = name == "logical_or"
     for condition, other in (parts, parts[::-1]):
         if isinstance(condition, Const):
@@ -265,7 +264,7 @@ def _junction(name: str, parts: tuple[Expr, ...]) -> Expr:
 
 
 def _narrowed(parts: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """Drop a cast to int64 in a comparison with a constant that the original type can hold."""
+    """The sides of a comparison, without the cast of one of them to int64 where the other is a number of the source's type."""
     for cast, other in (parts, parts[::-1]):
         if isinstance(cast, Cast) and isinstance(other, Const) and cast.type == "int64":
             inner = cast.parts[0]
@@ -277,7 +276,7 @@ def _narrowed(parts: tuple[Expr, ...]) -> tuple[Expr, ...]:
 
 
 def _reduced(node: Reduce, body: Expr) -> Expr:
-    """A reduction without the variables of extent 1."""
+    """A reduction without the variables that have one position."""
     variables = tuple(variable for variable in node.variables if variable.extent > 1)
     if variables:
         return Reduce(node.reduction, variables, body)
@@ -302,3 +301,6 @@ def simplified(program: Program) -> Program:
     outputs = tuple(Output(output.axes, body) for output, body in zip(program.outputs, bodies, strict=True))
     checks = tuple(type(c)(simplifier.rewritten(c.condition), c.message) for c in program.checks)
     return Program(program.name, program.inputs, outputs, checks)
+
+
+__all__ = ["simplified"]

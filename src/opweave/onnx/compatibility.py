@@ -34,12 +34,14 @@ class Row:
         text: what they do here, or why they have no effect.
         warn: whether the program would miss it: the log has a warning then, not an information, and what cannot be read is
             refused where `replacing_onnxruntime` notices it.
+        since: the first version of ONNX Runtime that has them; empty where all supported versions do.
     """
 
     names: str
     state: State
     text: str
     warn: bool = False
+    since: str = ""
 
 
 SESSION_OPTIONS = (
@@ -196,6 +198,18 @@ MODULE = (
         "compile for execution providers of ONNX Runtime",
     ),
     Row(
+        "ModelPackage ModelPackageContext ModelPackageComponentContext ModelPackageOptions ModelPackageWriteMode",
+        "own",
+        "packages of variants of a model for execution providers of ONNX Runtime",
+        since="1.32",
+    ),
+    Row(
+        "set_default_logger_callback",
+        "own",
+        "hands over what ONNX Runtime logs; Opweave logs with the logger `opweave`",
+        since="1.32",
+    ),
+    Row(
         "OrtEpDevice OrtEpAssignedNode OrtEpAssignedSubgraph OrtExecutionProviderDevicePolicy OrtHardwareDevice "
         "OrtHardwareDeviceType OrtSyncStream get_ep_devices register_execution_provider_library "
         "unregister_execution_provider_library get_all_providers copy_tensors",
@@ -253,7 +267,8 @@ def render() -> str:
         lines = [f"### {title}", "", "| Name | Here | |", "|---|---|---|"]
         for row in rows:
             shown = row.names if row.names == "all others" else ", ".join(f"`{name}`" for name in row.names.split())
-            lines.append(f"| {shown} | {WORDS[row.state]} | {row.text} |")
+            since = f" (from ONNX Runtime {row.since} on)" if row.since else ""
+            lines.append(f"| {shown} | {WORDS[row.state]} | {row.text}{since} |")
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
 

@@ -1,8 +1,9 @@
-"""Operator sets newer than ONNX Runtime's: models are lowered where their nodes mean the same in an older set."""
+"""Operator sets that ONNX Runtime runs: models are lowered to one that has its kernels, where their nodes mean the same."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
 import onnx
@@ -11,11 +12,23 @@ from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
 from ...errors import OperationError
 
+OLDEST_TARGET = 21
+"""The oldest operator set that models are lowered to.
+
+The engine has kernels for RoiAlign, Multinomial and the random numbers of set 21, but not of set 22. Before set 21, more
+operators mean something else.
+"""
+
 MEANING_CHANGED = frozenset({"BitShift"})
-"""Operators whose newest version computes something else from the same node.
+"""Operators whose newest version computes something else from the same node than the one of `OLDEST_TARGET`.
 
 Before opset 28, shifting by as many bits as there are, or more, was left to the machine.
 """
+
+DEFINED_BY = {"Bernoulli": "RandomUniformLike"}
+"""Operators without a kernel -> the operator of their definition whose kernels stop at an older operator set."""
+
+NO_LAST_VERSION = 2**31 - 1
 
 
 @cache
@@ -74,43 +87,101 @@ def advice(proto: onnx.ModelProto) -> str:
     return ""
 
 
+@cache
+def kernel_versions() -> Mapping[str, frozenset[tuple[int, int]]]:
+    """Operator of ONNX's own -> the first and last version that each of its kernels on the CPU is for."""
+    found: dict[str, set[tuple[int, int]]] = defaultdict(set)
+    for kernel in engine.get_all_opkernel_def():
+        if not kernel.domain and kernel.provider == "CPUExecutionProvider":
+            found[kernel.op_name].add(kernel.version_range)
+    return {name: frozenset(versions) for name, versions in found.items()}
+
+
+def has_kernel(operator: str, opset: int) -> bool:
+    """Whether the engine has a kernel for an operator of ONNX's own as it is in an operator set, for some data types.
+
+    True as well where the engine has no kernel in any set: it then runs the operator by its definition, or not at all.
+    """
+    kernels = kernel_versions().get(operator)
+    version = _version(operator, opset)
+    if kernels is None or version is None:
+        return True
+    # The engine uses a kernel without a last version for its first version alone.
+    return any(first == version or first < version <= last < NO_LAST_VERSION for first, last in kernels)
+
+
 def lower(proto: onnx.ModelProto) -> None:
-    """Lower a model in place to the operator set and file format that the engine takes.
+    """Lower a model in place to a file format and an operator set that the engine has kernels for.
+
+    Of the sets that have kernels for all nodes, and in which all mean the same, the newest is taken. If there is none, it is
+    the newest that the engine takes: creating a session tells which kernel is missing.
 
     Raises:
         OperationError: a node means something else in the older operator set, or is not in it.
     """
     proto.ir_version = min(proto.ir_version, newest_ir())
     for entry in proto.opset_import:
-        if entry.domain in ("", "ai.onnx") and entry.version > newest_opset():
-            for node in all_nodes(proto.graph.node):
-                if node.domain in ("", "ai.onnx"):
-                    _lower_node(node, entry.version)
-            entry.version = newest_opset()
+        if entry.domain in ("", "ai.onnx") and entry.version > OLDEST_TARGET:
+            nodes = [node for node in all_nodes(proto.graph.node) if node.domain in ("", "ai.onnx")]
+            target = _target(nodes, entry.version)
+            if target < entry.version:
+                for node in nodes:
+                    for attribute in _unknown(node, entry.version, target):
+                        node.attribute.remove(attribute)
+                entry.version = target
 
 
-def _lower_node(node: NodeProto, version: int) -> None:
-    target = newest_opset()
-    try:
+def _target(nodes: Sequence[NodeProto], version: int) -> int:
+    operators = {DEFINED_BY.get(node.op_type, node.op_type) for node in nodes}
+    newest = min(version, newest_opset())
+    for opset in range(newest, OLDEST_TARGET - 1, -1):
+        complete = all(has_kernel(operator, opset) for operator in operators)
+        if complete and _refusal(nodes, version, opset) is None:
+            return opset
+    if (refusal := _refusal(nodes, version, newest)) is not None:
+        raise OperationError(f"ONNX Runtime has operator sets up to {newest}, and {refusal}")
+    return newest
+
+
+def _refusal(nodes: Sequence[NodeProto], version: int, target: int) -> str | None:
+    """Why nodes of operator set `version` cannot be written in the older set `target`; None if they can."""
+    changed = {name for name in {n.op_type for n in nodes} if _version(name, version) != _version(name, target)}
+    for node in nodes:
+        if node.op_type not in changed:
+            continue
         new = onnx.defs.get_schema(node.op_type, version)
-    except onnx.defs.SchemaError:
-        return  # a function of the model, or the engine's own: it will say what it does not know
-    if new.since_version <= target:
-        return
-    refusal = f"ONNX Runtime has operator sets up to {target}, and {node.op_type} of {new.since_version}"
-    try:
+        subject = f"{node.op_type} of {new.since_version}"
+        if _version(node.op_type, target) is None:
+            return f"{subject} is not in it"
         old = onnx.defs.get_schema(node.op_type, target)
+        for attribute in _unknown(node, version, target):
+            default = new.attributes[attribute.name].default_value if attribute.name in new.attributes else None
+            if (
+                default is None
+                or default.type != attribute.type
+                or helper.get_attribute_value(default) != helper.get_attribute_value(attribute)
+            ):
+                return f"{subject} has {attribute.name}, which it did not have before"
+        if node.op_type in MEANING_CHANGED or len(node.input) > old.max_input or len(node.output) > old.max_output:
+            return f"{subject} means something else"
+    return None
+
+
+def _unknown(node: NodeProto, version: int, target: int) -> list[AttributeProto]:
+    """The attributes of a node of operator set `version` that its operator does not have in the older set `target`."""
+    if _version(node.op_type, version) == _version(node.op_type, target):
+        return []
+    old = onnx.defs.get_schema(node.op_type, target)
+    return [attribute for attribute in node.attribute if attribute.name not in old.attributes]
+
+
+def _version(operator: str, opset: int) -> int | None:
+    """The version of an operator in an operator set; None for a function of the model, or the engine's own."""
+    try:
+        since: int = onnx.defs.get_schema(operator, opset).since_version
     except onnx.defs.SchemaError:
-        raise OperationError(f"{refusal} is not in it") from None
-    unknown = [attribute for attribute in node.attribute if attribute.name not in old.attributes]
-    for attribute in unknown:
-        default = new.attributes[attribute.name].default_value if attribute.name in new.attributes else None
-        if default is None or helper.get_attribute_value(default) != helper.get_attribute_value(attribute):
-            raise OperationError(f"{refusal} has {attribute.name}, which it did not have before")
-    if node.op_type in MEANING_CHANGED or len(node.input) > old.max_input or len(node.output) > old.max_output:
-        raise OperationError(f"{refusal} means something else")
-    for attribute in unknown:
-        node.attribute.remove(attribute)
+        return None
+    return since
 
 
 def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:

@@ -407,3 +407,6 @@ class Block:
         if declaration not in self.module.shared:
             self.module.shared.append(declaration)
         return name
+
+
+__all__ = ["Block"]

@@ -102,3 +102,6 @@ class State:
     def end_part(self) -> list[str]:
         """Statements that take in a part."""
         return [f"{self.value} += {self.part().value};"]
+
+
+__all__ = ["PART", "State"]

@@ -78,3 +78,6 @@ def _replaced(name: str, flat: str, pattern: str, lanes: int) -> list[str]:
         "    }",
         "}",
     ]
+
+
+__all__ = ["scatter"]
