@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,57 @@ def test_equal_constants_of_rules_are_stored_once() -> None:
     assert ctx.constant([1, 2]) is ctx.constant([1, 2])
     assert ctx.constant([1, 2]) is not ctx.constant([1, 2], "int32")
     assert ctx.constant(1).shape == ()
+
+
+def kernels_of(build: Callable[[ow.MLGraphBuilder, ow.MLOperand], Any], *shape: int) -> list[str]:
+    """The operators that a graph of one input is written with, in order."""
+    model, _ = model_of(lambda b: {"y": build(b, b.input("x", "float32", shape))})
+    return [node.op_type for node in model.graph.node]
+
+
+def test_of_reshapes_in_a_row_the_last_one_runs() -> None:
+    def build(b: ow.MLGraphBuilder, x: ow.MLOperand) -> Any:
+        return b.relu(b.reshape(b.reshape(b.reshape(x, [6]), [3, 2]), [1, 6]))
+
+    assert kernels_of(build, 2, 3) == ["Reshape", "Relu"]
+    assert kernels_of(lambda b, x: b.relu(b.reshape(b.reshape(x, [6]), [2, 3])), 2, 3) == ["Relu"]
+
+
+def test_a_transposition_of_axes_of_size_1_moves_nothing() -> None:
+    def build(b: ow.MLGraphBuilder, x: ow.MLOperand) -> Any:
+        return b.relu(b.reshape(b.transpose(x, permutation=[2, 0, 1, 3]), [4, 5]))
+
+    assert kernels_of(build, 1, 4, 1, 5) == ["Reshape", "Relu"]
+    assert kernels_of(build, 4, 1, 1, 5) == ["Reshape", "Relu"]
+    assert kernels_of(build, 1, 5, 4, 1) == ["Transpose", "Reshape", "Relu"]
+    x = np.arange(20, dtype=np.float32).reshape(1, 5, 4, 1)
+    builder = ow.MLGraphBuilder(ow.ml.create_context(device="cpu"))
+    graph = builder.build({"y": build(builder, builder.input("x", "float32", x.shape))})
+    np.testing.assert_array_equal(builder.context.compute(graph, {"x": x})["y"], x[0, :, :, 0].T)
+
+
+SIGMOID, EXACT = {"Sigmoid"}, {"Clip", "Exp", "Softsign"}
+
+
+@pytest.mark.parametrize(
+    ("build", "wanted"),
+    [
+        (lambda b, s, w: s, EXACT),
+        (lambda b, s, w: b.log(s), EXACT),
+        (lambda b, s, w: b.mul(s, s), EXACT),
+        (lambda b, s, w: b.log(b.add(b.reshape(s, [16]), 1e-7)), EXACT),
+        (lambda b, s, w: b.conv2d(b.div(1.0, s), w), EXACT),
+        (lambda b, s, w: b.add(s, b.conv2d(s, w)), EXACT),
+        (lambda b, s, w: b.conv2d(s, w), SIGMOID),
+        (lambda b, s, w: b.log(b.conv2d(s, w)), SIGMOID),
+        (lambda b, s, w: b.matmul(b.mul(s, s), b.max_pool2d(b.concat([s, s], 2), window_dimensions=[5, 1])), SIGMOID),
+    ],
+)
+def test_sigmoid_is_the_engines_own_where_it_ends_in_sums(build: Any, wanted: set[str]) -> None:
+    def network(b: ow.MLGraphBuilder, x: ow.MLOperand) -> Any:
+        return build(b, b.sigmoid(x), b.constant(np.ones((1, 1, 1, 1), "float32")))
+
+    assert set(kernels_of(network, 1, 1, 4, 4)) & (SIGMOID | EXACT) == wanted
 
 
 def test_a_model_without_inputs_runs() -> None:

@@ -102,6 +102,24 @@ def test_without_out_results_are_new(case: Case) -> None:
     case.run()
 
 
+def test_an_output_that_is_asked_for_twice_is_two_arrays(case: Case) -> None:
+    for _ in range(4):  # the later calls are repetitions
+        first, other, second = case.session.run(["y", "z", "y"], case.feed)
+        np.testing.assert_array_equal(first, second)
+        assert not any(np.may_share_memory(a, b) for a, b in ((first, second), (first, other), (second, other)))
+
+
+def test_results_outlive_the_session(case: Case) -> None:
+    found = [case.session.run(["z", "y"], case.feed) for _ in range(3)]
+    x, c = case.feed["x"], case.feed["c"]
+    del case.session
+    gc.collect()
+    for z, y in found:
+        np.testing.assert_array_equal(y, x * x + c)
+        np.testing.assert_array_equal(z, np.maximum(x, 0))
+        assert y.flags.carray
+
+
 @pytest.mark.parametrize("name", ["x", "c", "y", "z"])
 def test_another_array_is_bound_in_turn(case: Case, name: str) -> None:
     arrays = case.feed if name in case.feed else case.out

@@ -189,6 +189,7 @@ class Emitter:
         self._values: dict[Any, Value] = {}
         self._bools: dict[str, Value] = {}
         self._answers: dict[Callable[[Graph], Any], Any] = {}
+        self._before_reshape: dict[str, Value] = {}
         self._inputs: list[bytes] = []
         self._count = 0
 
@@ -284,20 +285,27 @@ class Emitter:
         """`value` with other dimensions; itself where it has those already.
 
         A constant is reshaped here, without a node: the engine's optimiser ignores scales and zero points that a node makes.
+        Of several reshapes in a row, only the last one runs: in small networks, a kernel that does nothing takes time, too.
         """
+        value = self._before_reshape.get(value.name, value)
         if value.shape == tuple(shape):
             return value
         array = self.array_of(value)
         if array is not None:
             return self.add_constant(array.reshape(shape))
         made: Value = self.emit("Reshape", value, self.constant(list(shape)), shape=shape)
+        self._before_reshape[made.name] = value
         return made
 
     def transpose(self, value: Value, permutation: Sequence[int]) -> Value:
-        """`value` with its axes permuted; itself where nothing moves."""
+        """`value` with its axes permuted; itself where nothing moves, reshaped where only axes of size 1 do."""
         if list(permutation) == sorted(permutation):
             return value
         shape = None if value.shape is None else [value.shape[axis] for axis in permutation]
+        if shape is not None:
+            longer = [axis for axis in permutation if value.dims[axis] > 1]
+            if longer == sorted(longer):
+                return self.reshape(value, shape)
         made: Value = self.emit("Transpose", value, perm=list(permutation), shape=shape)
         return made
 
