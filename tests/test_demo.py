@@ -56,7 +56,7 @@ def choose(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(kernels.VARIABLE, engine)
     kernels.is_compiled.cache_clear()
     for op in (expressions.luma, expressions.chroma, expressions.merged):
-        op._graphs.clear()
+        op.forget_calls()
 
 
 @pytest.fixture(params=["halide", "numpy"])

@@ -20,7 +20,7 @@ import opweave.expr as ex
 from opweave.dtypes import FLOATS
 from opweave.errors import OperationError, ValidationError
 from opweave.expr import trace
-from opweave.expr.evaluate import Plan, evaluate
+from opweave.expr.evaluate import Evaluator, evaluate
 from opweave.expr.ir import Program
 from opweave.graph import Desc
 
@@ -117,9 +117,9 @@ def result(function: Callable[..., Any], *arrays: np.ndarray) -> np.ndarray:
 def test_temporaries_are_small() -> None:
     x = np.ones((64, 1024, 64), np.float32)  # 16 MiB
     out = np.empty_like(x)
-    run = Plan(traced(lambda x: ex.exp(x * 2) / (1 + ex.exp(x)) + ex.reduce_sum(x, [2], keep_dimensions=True), x)).bind(
-        [x], [out]
-    )
+    run = Evaluator(
+        traced(lambda x: ex.exp(x * 2) / (1 + ex.exp(x)) + ex.reduce_sum(x, [2], keep_dimensions=True), x)
+    ).bind([x], [out])
     run()
     tracemalloc.start()
     run()
@@ -130,7 +130,7 @@ def test_temporaries_are_small() -> None:
 
 def test_inner_axes_are_split_where_the_first_is_short() -> None:
     x = np.arange(2**20, dtype=np.float32).reshape(1, 2, 2**19)
-    plan = Plan(traced(lambda x: (x + 1) * (x - 1) + x, x))
+    plan = Evaluator(traced(lambda x: (x + 1) * (x - 1) + x, x))
     (stage,) = (stage for _, stage in plan.results)
     assert len(stage.blocks) > 8
     np.testing.assert_array_equal(result(lambda x: (x + 1) * (x - 1) + x, x), (x + 1) * (x - 1) + x)
@@ -149,7 +149,7 @@ def test_blocks_of_diagonals_and_windows(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_one_function_is_one_pass_into_the_output() -> None:
-    plan = Plan(traced(lambda x: ex.exp(x), np.empty((4096, 1024), np.float32)))
+    plan = Evaluator(traced(lambda x: ex.exp(x), np.empty((4096, 1024), np.float32)))
     (stage,) = (stage for _, stage in plan.results)
     assert len(stage.blocks) == 1
     assert [step.target for _, step in stage.each] == [-1, 0]
@@ -166,7 +166,7 @@ def test_an_output_may_be_an_input(view: slice) -> None:
 
 def test_a_pointwise_output_in_place_is_computed_there() -> None:
     x = np.arange(8, dtype=np.float32)
-    run = Plan(traced(lambda x: x * 2 + x, x)).bind([x], [x])
+    run = Evaluator(traced(lambda x: x * 2 + x, x)).bind([x], [x])
     run()
     run()
     np.testing.assert_array_equal(x, np.arange(8) * 9)
@@ -301,7 +301,7 @@ def test_many_reductions_share_dimensions() -> None:
 
 def test_a_plan_runs_in_several_threads() -> None:
     x = np.random.default_rng(0).normal(size=(64, 1000)).astype(np.float32)
-    plan = Plan(traced(lambda x: ex.exp(x) / ex.reduce_sum(ex.exp(x), [1], keep_dimensions=True), x))
+    plan = Evaluator(traced(lambda x: ex.exp(x) / ex.reduce_sum(ex.exp(x), [1], keep_dimensions=True), x))
     outputs = [np.empty_like(x) for _ in range(8)]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda out: plan.bind([x], [out])(), outputs))

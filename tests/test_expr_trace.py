@@ -178,7 +178,7 @@ def test_nodes_check_their_operands() -> None:
 
 
 def test_checked_works_in_expressions_only() -> None:
-    inputs, (table, at) = ex.array.inputs_of([Desc("float32", (4,)), Desc("int32", ())])
+    inputs, (table, at) = ex.tracing.inputs_of([Desc("float32", (4,)), Desc("int32", ())])
     with pytest.raises(ValidationError, match=r"^x.checked works in expressions only$"):
         _ = table.checked[at[()]]
     assert len(inputs) == 2

@@ -11,7 +11,6 @@ with operands, `swiglu(gate, x)` adds a node to their graph; with arrays or tens
 
 from __future__ import annotations
 
-from . import onnxruntime as onnxruntime  # the rules register themselves
 from .activation import fast_gelu, geglu, quick_gelu, swiglu, thresholded_relu
 from .attention import group_query_attention, multi_head_attention, scaled_dot_product_attention
 from .movement import depth_to_space, space_to_depth

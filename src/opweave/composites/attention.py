@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from functools import reduce
 from math import copysign, inf, sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..dtypes import FLOATS
+from ..dtypes import FLOATS, DataType
 from ..errors import require
 from ..graph import Builder, Desc, Operand
 from ..operation import Limits
@@ -102,65 +104,152 @@ def _(
     causal: bool,
     scale: float,
 ) -> Operand:
-    masks = [] if mask is None else [mask]
+    bounds = Mask()
+    if mask is not None:
+        (bounds.hide if mask.data_type == "uint8" else bounds.add)(mask)
     if causal:
-        masks.append(b.as_operand(np.tri(query.shape[2], key.shape[2], dtype=np.uint8), "uint8"))
-    return attend(b, query, key, value, masks, scale)
+        bounds.hide(np.tri(query.shape[2], key.shape[2], dtype=bool))
+    return attend(b, query, key, value, bounds, scale=scale).result
 
 
-def attend(b: Operations, q: Operand, k: Operand, v: Operand, masks: list[Operand], scale: float) -> Operand:
-    """Attention where all of `masks` hold: uint8 ones, or floats to be added. A query that sees no key gives zeros."""
-    batches, heads, queries, size = q.shape
-    groups, keys = k.shape[1:3]
-    own = q.data_type
-    kt = b.transpose(k, permutation=[0, 1, 3, 2])
+@dataclass
+class Mask:
+    """Which keys each query sees, and what is added to its scores; all of it broadcasts to [batches, heads, queries, keys].
+
+    Attributes:
+        constant: the sum of the known terms: 0, or -inf for a hidden key.
+        allowed: uint8 operands, 1 for a visible key; a key is visible where all of them are 1.
+        added: operands that are added to the scores.
+        may_hide_all: whether the operands may hide all keys from a query.
+    """
+
+    constant: np.ndarray | None = None
+    allowed: list[Operand] = field(default_factory=list)
+    added: list[Operand] = field(default_factory=list)
+    may_hide_all: bool = False
+
+    def hide(self, visible: Operand | np.ndarray) -> None:
+        """Hide the keys for which `visible` is 0 or false."""
+        if isinstance(visible, Operand) and not visible.is_constant:
+            self.allowed.append(visible)
+            self.may_hide_all = True
+            return
+        array = visible.value if isinstance(visible, Operand) else visible
+        if not array.all():
+            self.add(hidden(array))
+
+    def add(self, bias: Operand | np.ndarray, *, finite: bool = False) -> None:
+        """Add `bias` to the scores; with `finite`, it is known to hide no key."""
+        if isinstance(bias, Operand) and not bias.is_constant:
+            self.added.append(bias)
+            self.may_hide_all = self.may_hide_all or not finite
+            return
+        array = bias.value if isinstance(bias, Operand) else bias
+        self.constant = array if self.constant is None else self.constant + array
+
+    def build(self, b: Operations, data_type: DataType) -> tuple[Operand | None, Operand | None]:
+        """Return what to add to the scores, and whether each query sees a key; None for nothing, and for all queries."""
+        terms = list(self.added)
+        if self.allowed:
+            visible = reduce(b.logical_and, self.allowed)
+            terms.append(b.where(visible, b.as_operand(0, data_type), b.as_operand(-inf, data_type)))
+        seen = None
+        if self.constant is not None:
+            known = np.atleast_1d(self.constant).astype(data_type)
+            terms.append(b.as_operand(known, data_type))
+            some = known.max(axis=-1, keepdims=True) > -inf
+            seen = None if some.all() else b.as_operand(some.astype(np.uint8), "uint8")
+        if not terms:
+            return None, None
+        total = reduce(b.add, terms)
+        if not self.may_hide_all:
+            return total, seen
+        if not total.rank:
+            total = b.reshape(total, [1])
+        largest = b.reduce_max(total, axes=[total.rank - 1], keep_dimensions=True)
+        return total, b.greater(largest, b.as_operand(-inf, data_type))
+
+
+def hidden(visible: np.ndarray) -> np.ndarray:
+    """The scores' term for a mask: 0 where `visible` is not 0, -inf elsewhere; float32."""
+    return np.where(visible, np.float32(0), np.float32(-inf))
+
+
+class Attended(NamedTuple):
+    """The result of `attend`, and its steps.
+
+    Attributes:
+        result: [batches, heads, queries, size of values]; zeros for a query that sees no key.
+        scores: [batches, heads, queries, keys]: the scaled products of queries and keys.
+        capped: the scores after the soft cap.
+        masked: the capped scores after the mask was added.
+        weights: the softmax of these; of a query that sees no key, undefined.
+        seen: whether each query sees a key, uint8; None for all.
+    """
+
+    result: Operand
+    scores: Operand
+    capped: Operand
+    masked: Operand
+    weights: Operand
+    seen: Operand | None
+
+
+def attend(
+    b: Operations,
+    query: Operand,
+    key: Operand,
+    value: Operand,
+    mask: Mask,
+    *,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    softmax_type: DataType | None = None,
+) -> Attended:
+    """Build scaled dot product attention of built-in operations.
+
+    Args:
+        b: the builder.
+        query: [batches, heads, queries, size].
+        key: [batches, groups, keys, size].
+        value: [batches, groups, keys, size of values].
+        mask: what hides keys.
+        scale: of the scores. Default: 1 / sqrt(size).
+        softcap: scores are replaced by `softcap * tanh(scores / softcap)`; 0 leaves them.
+        softmax_type: the data type in which softmax is computed. Default: that of `query`.
+
+    Raises:
+        ValidationError: shapes that do not fit.
+    """
+    _check_heads(query, key, value)
+    batches, heads, queries, size = query.shape
+    groups, keys = key.shape[1:3]
+    own = query.data_type
+    scale = 1 / sqrt(size) if scale is None else scale
+    columns = b.transpose(key, permutation=[0, 1, 3, 2])
     if own == "float16":  # half of the scale for each, so that the product does not overflow
         root = sqrt(abs(scale))
-        q, kt = q * copysign(root, scale), kt * root
+        query, columns = query * copysign(root, scale), columns * root
     else:
-        q = q * scale
+        query = query * scale
     # Heads that share keys are taken together as more queries, so that no key is repeated.
     shared = [batches, groups, heads // groups * queries]
-    scores = b.matmul(q if heads == groups else b.reshape(q, [*shared, size]), kt)
+    scores = b.matmul(query if heads == groups else b.reshape(query, [*shared, size]), columns)
     if heads != groups:
         scores = b.reshape(scores, [batches, heads, queries, keys])
-    bias, seen = _bias(b, masks, own)
-    weights = b.softmax(scores if bias is None else scores + bias, axis=3)
+    capped = b.tanh(scores * (1 / softcap)) * softcap if softcap else scores
+    bias, seen = mask.build(b, own)
+    masked = capped if bias is None else capped + bias
+    if softmax_type in (None, own):
+        weights = b.softmax(masked, axis=3)
+    else:
+        weights = b.cast(b.softmax(b.cast(masked, softmax_type), axis=3), own)
+    y = b.matmul(weights if heads == groups else b.reshape(weights, [*shared, keys]), value)
     if heads != groups:
-        weights = b.reshape(weights, [*shared, keys])
-    y = b.matmul(weights, v)
-    if heads != groups:
-        y = b.reshape(y, [batches, heads, queries, v.shape[3]])
-    return y if seen is None else b.where(seen, y, b.as_operand(0, own))
-
-
-def _bias(b: Operations, masks: list[Operand], data_type: str) -> tuple[Operand | None, Operand | None]:
-    """What masks add to the scores, and whether each query sees a key; None for nothing, and for all."""
-    known = [added(mask.value, np.dtype(data_type)) for mask in masks if mask.is_constant]
-    total, seen = None, None
-    if known:
-        constant = known[0] if len(known) == 1 else known[0] + known[1]
-        total = b.as_operand(constant, data_type)  # type: ignore[arg-type]
-        some = constant.max(axis=-1, keepdims=True) > -inf
-        seen = None if some.all() else b.as_operand(some.astype(np.uint8), "uint8")
-    computed = [mask for mask in masks if not mask.is_constant]
-    if not computed:
-        return total, seen
-    nothing, hidden = (b.as_operand(value, data_type) for value in (0, -inf))  # type: ignore[arg-type]
-    for mask in computed:
-        term = b.where(mask, nothing, hidden) if mask.data_type == "uint8" else mask
-        total = term if total is None else total + term
-    assert total is not None
-    if not total.rank:
-        total = b.reshape(total, [1])
-    largest = b.reduce_max(total, axes=[total.rank - 1], keep_dimensions=True)
-    return total, b.greater(largest, hidden)
-
-
-def added(mask: np.ndarray, data_type: np.dtype) -> np.ndarray:
-    """What a mask adds to the scores."""
-    term = np.where(mask, 0, -inf) if mask.dtype == np.uint8 else mask
-    return np.atleast_1d(term).astype(data_type)
+        y = b.reshape(y, [batches, heads, queries, value.shape[3]])
+    if seen is not None:
+        y = b.where(seen, y, b.as_operand(0, own))
+    return Attended(y, scores, capped, masked, weights, seen)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -169,8 +258,8 @@ def added(mask: np.ndarray, data_type: np.dtype) -> np.ndarray:
 
 def heads_first(b: Operations, x: Operand, heads: int) -> Operand:
     """[batches, length, heads * size] -> [batches, heads, length, size]."""
-    batches, length, hidden = x.shape
-    return b.transpose(b.reshape(x, [batches, length, heads, hidden // heads]), permutation=[0, 2, 1, 3])
+    size = check_divides("input", x, heads)
+    return b.transpose(b.reshape(x, [*x.shape[:2], heads, size]), permutation=[0, 2, 1, 3])
 
 
 def heads_joined(b: Operations, x: Operand) -> Operand:
@@ -344,12 +433,13 @@ def _(
 ) -> tuple[Operand, Operand, Operand]:
     q, k, v = heads_first(b, query, heads), heads_first(b, key, groups), heads_first(b, value, groups)
     batches, new = query.shape[:2]
+    mask = Mask()
     if lengths is None:
         if past_key is not None and past_value is not None:
             k, v = b.concat([past_key, k], 2), b.concat([past_value, v], 2)
         total = k.shape[2]
-        mask = b.as_operand(np.tri(new, total, total - new, dtype=np.uint8), "uint8")
-        return heads_joined(b, attend(b, q, k, v, [mask], scale)), k, v
+        mask.hide(np.tri(new, total, total - new, dtype=bool))
+        return heads_joined(b, attend(b, q, k, v, mask, scale=scale).result), k, v
     assert past_key is not None
     assert past_value is not None
     start = b.reshape(lengths, [batches, 1, 1, 1])
@@ -357,9 +447,9 @@ def _(
     positions = start + b.reshape(steps, [1, 1, new, 1])
     rows = b.expand(positions, k.shape)
     k, v = (b.scatter_elements(old, rows, x, axis=2) for old, x in ((past_key, k), (past_value, v)))
-    # What stands in the room that is left may be anything, NaN included, which no weight of 0 would hide.
+    # The unused room may hold anything, NaN included, and 0 * NaN is NaN.
     filled = b.lesser(b.reshape(places, [1, 1, past_key.shape[2], 1]), start + new)
     nothing = b.as_operand(0, query.data_type)
-    seen = b.lesser_or_equal(b.reshape(places, [1, 1, 1, past_key.shape[2]]), positions)
-    y = attend(b, q, b.where(filled, k, nothing), b.where(filled, v, nothing), [seen], scale)
+    mask.hide(b.lesser_or_equal(b.reshape(places, [1, 1, 1, past_key.shape[2]]), positions))
+    y = attend(b, q, b.where(filled, k, nothing), b.where(filled, v, nothing), mask, scale=scale).result
     return heads_joined(b, y), k, v

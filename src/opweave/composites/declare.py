@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..custom import CustomOp, Made
+from ..declaration import CustomOp, Made
 from ..errors import require
 from ..graph import Operand
 from ..operation import Limits

@@ -1,8 +1,8 @@
-"""Expressions: operations given by what one element of their result is.
+"""Expressions: operations defined by one element of their result.
 
     import opweave as ow
 
-    @ow.expression                                  # point-wise; shapes, types and broadcasting follow from it
+    @ow.expression                                  # point-wise; shapes, types and broadcasting are inferred
     def swiglu(x, gate):
         return x * gate * ow.expr.sigmoid(gate)
 
@@ -12,11 +12,11 @@
         return ow.expr.compute((n, c, h - 2, w - 2), lambda i, j, y, k:
             sum(x[i, j, y + dy, k + dx] for dy in range(3) for dx in range(3)) / 9)
 
-A function is traced once for each combination of shapes, data types and attributes, and compiled: by Halide where the
-extra `halide` is installed, else it is evaluated with NumPy.
+A function is traced once for each combination of shapes, data types and attributes. Halide compiles the result if the
+extra `halide` is installed; otherwise NumPy evaluates it.
 """
 
-from .array import Array as Array, apply as apply, cast as cast, compute as compute, store as store, trace as trace
+from .array import Array as Array, apply as apply, cast as cast
 from .functions import (
     abs as abs,
     add as add,
@@ -73,3 +73,5 @@ from .functions import (
     tanh as tanh,
     where as where,
 )
+from .index_form import compute as compute, store as store
+from .tracing import trace as trace

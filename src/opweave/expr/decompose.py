@@ -1,8 +1,8 @@
-"""Expressions of whole arrays as operations of WebNN, for engines that have kernels for those.
+"""Decompose whole-array expressions into WebNN operations, for engines that have kernels for them.
 
-Values become operands whose dimensions are the axes of the result and, after them, the variables of reductions, as in
-`evaluate`: loads are sliced, transposed and reshaped into that form, functions broadcast, and reductions keep their
-dimensions. What depends on no input, such as the mask of a triangle, is computed here and becomes a constant.
+The dimensions of each operand are the axes of the result followed by the reduction variables, as in `evaluate`: loads
+are sliced, transposed and reshaped into that form, functions broadcast, and reductions keep their dimensions. Values
+that depend on no input, such as a triangular mask, are computed here and become constants.
 """
 
 from __future__ import annotations
@@ -23,26 +23,27 @@ from .loads import Affine, affine_of
 if TYPE_CHECKING:
     from ..ops import Operations
 
-LARGEST = 8
-"""A decomposition may have values of so many times the elements of the largest input or output: products of matrices that
-are summed would be more, and slower than anything else."""
+MAX_GROWTH = 8
+"""Maximum size of a value, relative to the largest input or output. Matrix products written as sums would need more,
+and be slower than any other way to run them.
+"""
 
-_SMALL = 2**16
+_MIN_LIMIT = 2**16  # elements; small values may grow further
 
 _MISSING = {"bit_and", "bit_or", "bit_xor", "shift_left", "shift_right"}
 
 
 def operations(program: Program) -> bool:
-    """Whether `decompose` takes a program: it is made of whole arrays, and of functions that WebNN has or can express."""
+    """Whether `decompose` accepts a program."""
     return refusal(program) is None
 
 
 def refusal(program: Program) -> str | None:
-    """Why `decompose` does not take a program; None if it does."""
+    """Why `decompose` does not accept a program; None if it does."""
     if program.checks:
         return "checks of indices have no operation"
     descs = [array.desc for arrays in (program.inputs, program.stored, program.outputs) for array in arrays]
-    limit = max(_SMALL, LARGEST * max(desc.element_count for desc in descs))
+    limit = max(_MIN_LIMIT, MAX_GROWTH * max(desc.element_count for desc in descs))
     for axes, body in _definitions(program):
         if 1 + max(slots_of(axes, (body,)).values(), default=-1) > MAX_RANK:
             return f"it needs arrays of more than {MAX_RANK} dimensions"
@@ -58,15 +59,15 @@ def refusal(program: Program) -> str | None:
 
 
 def decompose(program: Program, builder: Operations, operands: Sequence[Operand]) -> tuple[Operand, ...]:
-    """The outputs of a program, built of operations of WebNN.
+    """Build the outputs of a program from WebNN operations.
 
     Args:
-        program: one that `operations` holds for.
-        builder: where the operations are recorded.
-        operands: one for each input of the program, with its data type and shape.
+        program: accepted by `operations`.
+        builder: records the operations.
+        operands: one for each input of the program, of its data type and shape.
 
     Raises:
-        NotSupportedError: the program is not made of whole arrays and functions that WebNN can express.
+        NotSupportedError: the program cannot be expressed as WebNN operations on whole arrays.
     """
     reason = refusal(program)
     if reason is not None:
@@ -82,13 +83,13 @@ def _definitions(program: Program) -> list[tuple[tuple[Index, ...], Expr]]:
 
 
 def _nodes(body: Expr) -> tuple[list[Expr], dict[Load, Affine]]:
-    """The nodes that must become operands, and the indices of the loads that can be sliced."""
+    """The nodes that become operands, and the indices of the loads that are slices."""
     forms: dict[Load, Affine] = {}
     return walk(body, enter=lambda node: _entered(node, forms)), forms
 
 
 def _entered(node: Expr, forms: dict[Load, Affine]) -> tuple[Expr, ...]:
-    """The parts of a node that must become operands: not the indices of loads that can be sliced."""
+    """The parts of a node that become operands; the indices of loads that are slices do not."""
     if not isinstance(node, Load):
         return node.parts
     form = affine_of(node.parts)
@@ -114,7 +115,7 @@ def _refused(node: Expr, forms: Mapping[Load, Affine]) -> str | None:
 
 
 def _array(builder: Operations, arrays: Mapping[Source, Operand], output: Output) -> Operand:
-    """One array of a program."""
+    """Build one array of a program."""
     value = _Writer(builder, arrays, output).value()
     desc = output.desc
     b = builder
@@ -128,7 +129,7 @@ def _array(builder: Operations, arrays: Mapping[Source, Operand], output: Output
 
 
 class _Writer:
-    """Writes the operations of one array."""
+    """Builds the operations of one array."""
 
     def __init__(self, builder: Operations, arrays: Mapping[Source, Operand], output: Output) -> None:
         self.b, self.arrays, self.body = builder, arrays, output.body
@@ -137,9 +138,9 @@ class _Writer:
         self.made: dict[Expr, Operand] = {}
 
     def value(self) -> Operand:
-        """The operand of the body; sizes of 1 where it does not depend on an axis."""
+        """The operand of the body, with size 1 along axes it does not depend on."""
         nodes, forms = _nodes(self.body)
-        given: set[Expr] = set()  # depends on an input
+        given: set[Expr] = set()  # nodes that depend on an input
         for node in nodes:
             if isinstance(node, Load) or not given.isdisjoint(node.parts):
                 given.add(node)
@@ -165,7 +166,7 @@ class _Writer:
         return made
 
     def _constant(self, node: Expr) -> Operand:
-        """What does not depend on inputs."""
+        """A value that depends on no input."""
         data_type = _computed(node.type)
         if isinstance(node, Const):
             number = float(np.float32(node.value)) if data_type == "float32" else int(node.value)
@@ -182,7 +183,7 @@ class _Writer:
         return tuple(sizes.get(slot, 1) for slot in range(self.rank))
 
     def _load(self, node: Load, form: Affine) -> Operand:
-        """Slices, a permutation and a reshape that bring an array into the form of all values."""
+        """Slice, transpose and reshape an array so that its dimensions match those of all values."""
         b, array = self.b, self.arrays[node.source]
         entries = [(constant, *next(iter(factors.items()), (None, 1))) for constant, factors in form]
         starts = [constant for constant, _, _ in entries]
@@ -217,7 +218,7 @@ class _Writer:
             result: Operand = reduce(body, axes=axes, keep_dimensions=True)
             return result
         wide = reduce(b.cast(body, "int32"), axes=axes, keep_dimensions=True)
-        return b.cast(wide, body.data_type)  # wraps around as sums in the narrow type would
+        return b.cast(wide, body.data_type)  # wraps around, as sums in the narrow type would
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -225,7 +226,7 @@ class _Writer:
 
 
 def _computed(type: Type) -> DataType:
-    """The data type of the operands of a type: float16 is widened, as all arithmetic on it is float32."""
+    """The data type in which values of `type` are computed: float16 is computed in float32."""
     if type in ("float16", "float32"):
         return "float32"
     return "uint8" if type == "bool" else "int64" if type == "index" else type
@@ -243,7 +244,7 @@ def _cast(b: Operations, x: Operand, source: Type, target: Type) -> Operand:
 
 
 def _saturated(b: Operations, x: Operand, data_type: DataType) -> Operand:
-    """Floats cut to integers, clamped to their range; NaN is 0."""
+    """Truncate floats to integers, clamped to the range of `data_type`; NaN becomes 0."""
     info = INFO[data_type]
     limit = 2.0 ** (info.bits - (info.kind == "i"))
     last = float(np.nextafter(np.float32(limit), np.float32(0)))  # limit - 1 may not be a float
@@ -254,7 +255,7 @@ def _saturated(b: Operations, x: Operand, data_type: DataType) -> Operand:
 
 
 def _floor_div(b: Operations, x: Operand, y: Operand) -> Operand:
-    quotient = b.div(x, y)  # cut toward zero; x / 0 is 0
+    quotient = b.div(x, y)  # truncated toward zero; x / 0 is 0
     if INFO[x.data_type].kind == "u":
         return quotient
     zero = b.as_operand(0, x.data_type)
@@ -270,14 +271,14 @@ def _mod(b: Operations, x: Operand, y: Operand) -> Operand:
 
 
 _RULES: dict[str, Callable[..., Operand]] = {"floor_div": _floor_div, "mod": _mod}
-"""Functions that WebNN has no operation for; all others have the names of operations."""
+"""Functions without a WebNN operation; all others are named like one."""
 
 
 def _extreme(b: Operations, name: str, x: Operand, axes: Sequence[int]) -> Operand:
     result: Operand = getattr(b, f"reduce_{name}")(x, axes=axes, keep_dimensions=True)
     if x.data_type not in FLOATS:
         return result
-    has_nan = b.reduce_max(b.is_nan(x), axes=axes, keep_dimensions=True)  # which engines may pass over
+    has_nan = b.reduce_max(b.is_nan(x), axes=axes, keep_dimensions=True)  # engines may ignore NaN in reductions
     return b.where(has_nan, b.as_operand(math.nan, x.data_type), result)
 
 
@@ -288,6 +289,3 @@ def _position(b: Operations, name: str, x: Operand, axis: int) -> Operand:
     is_nan = b.is_nan(x)
     has_nan = b.reduce_max(is_nan, axes=[axis], keep_dimensions=True)
     return b.where(has_nan, b.arg_max(is_nan, axis, keep_dimensions=True), result)
-
-
-__all__ = ["LARGEST", "decompose", "operations", "refusal"]

@@ -1,7 +1,7 @@
-"""What the functions, casts and reductions of expressions are in NumPy.
+"""The functions, casts and reductions of expressions in NumPy.
 
-Each computes in the type of its arguments: float32, or float64 where a sharper result is asked for. Rules that are ufuncs
-take `out=`. They are called with NumPy's warnings off.
+Each computes in the type of its arguments: float32, or float64 for reference results. Rules that are ufuncs accept
+`out=`. Callers suppress NumPy's floating-point warnings.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def function(name: str, type: Type) -> Rule:
 
 
 def _integer_div(a: Array, b: Array) -> Any:
-    # NumPy rounds down, WebNN toward zero: take 1 from the magnitude where they differ.
+    # NumPy rounds down, WebNN toward zero: add 1 to quotients that are negative and inexact.
     quotient = a // b
     return quotient + ((quotient < 0) & (quotient * b != a) & (b != 0))
 
@@ -76,7 +76,7 @@ def _integer_div(a: Array, b: Array) -> Any:
 def _integer_pow(a: Array, b: Array) -> Any:
     if b.dtype.kind != "i":
         return np.power(a, b)
-    # 1 / a**-b, truncated: only 1 and -1 have integer inverses; 1 / 0 is 0 as in div.
+    # 1 / a ** -b, truncated: only 1 and -1 have integer inverses; 1 / 0 is 0, as in div.
     zero = a.dtype.type(0)
     inverse = np.where((a == 1) | (a == -1), np.power(a, b & b.dtype.type(1)), zero)
     return np.where(b < 0, inverse, np.power(a, np.maximum(b, zero)))
@@ -84,16 +84,16 @@ def _integer_pow(a: Array, b: Array) -> Any:
 
 def _float_pow(a: Array, b: Array) -> Any:
     power, half = np.power(a, b), b == 0.5
-    # NumPy takes the square root where all exponents are 0.5, which differs for -0 and -∞ from what it does elsewhere.
+    # If all exponents are 0.5, NumPy computes a square root, whose results for -0 and -∞ differ from those of power.
     return np.where(half & ((a == 0) | (a == -np.inf)), np.abs(a), power) if np.any(half) else power
 
 
 def _sign(x: Array) -> Any:
-    return (x > 0).astype(x.dtype) - (x < 0).astype(x.dtype)  # not np.sign: that of NaN is 0 here
+    return (x > 0).astype(x.dtype) - (x < 0).astype(x.dtype)  # np.sign(NaN) is NaN, not 0
 
 
 def _sigmoid(x: Array) -> Any:
-    # exp of what is not positive: small results do not come from dividing by what has overflowed.
+    # exp of a non-positive number cannot overflow, so that small results stay accurate.
     return np.exp(np.minimum(x, 0)) / (1 + np.exp(-np.abs(x)))
 
 
@@ -132,7 +132,7 @@ _ERF = (
     -0.00024642199980983505,
     9.403812402468554e-05,
 )
-"""erf(x) / x on [-4, 4] as a polynomial in x² / 8 - 1, with a relative error of less than 1e-9."""
+"""Polynomial coefficients of erf(x) / x on [-4, 4] in x² / 8 - 1; the relative error is below 1e-9."""
 
 _INTEGER_RULES: dict[str, Rule] = {"div": _integer_div, "pow": _integer_pow, "sign": np.sign, "where": np.where}
 _FLOAT_RULES: dict[str, Rule] = {
@@ -146,7 +146,7 @@ _FLOAT_RULES: dict[str, Rule] = {
 
 
 def dtype_of(type: Type, precision: Precision) -> np.dtype[Any]:
-    """What values of a type are computed in."""
+    """The NumPy type in which values of `type` are computed."""
     if type in FLOATS:
         return np.dtype(precision)
     return np.dtype({"bool": "bool", "index": "int64"}.get(type, type))
@@ -165,11 +165,9 @@ def conversion(source: Type, target: Type, precision: Precision) -> Rule:
 
 
 def _saturated(x: Array, dtype: np.dtype[Any]) -> Any:
-    """Floats cut to integers, clamped to their range; NaN is 0."""
+    """Truncate floats to integers, clamped to the range of `dtype`; NaN becomes 0."""
     info = INFO[dtype.name]  # type: ignore[index]
-    limit = x.dtype.type(
-        2.0 ** (info.bits - (info.kind == "i"))
-    )  # one more than the greatest, which may not be a float
+    limit = x.dtype.type(2.0 ** (info.bits - (info.kind == "i")))  # `highest` itself may not be a float
     inside = (x > x.dtype.type(info.lowest)) & (x < limit)
     whole = np.where(inside, x, x.dtype.type(0)).astype(dtype)
     ends = np.where(x >= limit, dtype.type(info.highest), dtype.type(info.lowest))
@@ -177,7 +175,7 @@ def _saturated(x: Array, dtype: np.dtype[Any]) -> Any:
 
 
 def reduction(node: Reduce, axes: tuple[int, ...]) -> Rule:
-    """The rule of a reduction over axes, which stay with size 1."""
+    """The rule of a reduction over axes, which are kept with size 1."""
     if node.reduction == "arg_max":
         return lambda x: np.argmax(x, axes[0], keepdims=True).astype(np.int32)
     if node.reduction == "arg_min":
@@ -189,11 +187,8 @@ def reduction(node: Reduce, axes: tuple[int, ...]) -> Rule:
     fold = np.sum if node.reduction == "sum" else np.prod
 
     def rule(x: Array) -> Any:
-        # Sums of floats are accumulated in float64; without a dtype, NumPy would widen integers, which must wrap around.
+        # Accumulate floats in float64. For integers, pass the type: NumPy would widen them, but they must wrap around.
         wide = np.dtype(np.float64) if x.dtype.kind == "f" and node.reduction == "sum" else x.dtype
         return fold(x, axes, dtype=wide, keepdims=True).astype(x.dtype, copy=False)
 
     return rule
-
-
-__all__ = ["Array", "Precision", "Rule", "conversion", "dtype_of", "function", "reduction"]

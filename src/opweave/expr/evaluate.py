@@ -1,9 +1,8 @@
-"""Expressions evaluated with NumPy: what runs without the extra `halide`, and what compiled kernels are compared with.
+"""Evaluate expressions with NumPy: used without the extra `halide`, and as the reference for compiled kernels.
 
-A program is planned once. Each array that it makes becomes a list of steps, a NumPy function each, on arrays whose
-dimensions are the axes of the result and, after them, the variables of reductions; they have size 1 where a value does not
-depend on one. Loads at affine positions are views of what they read, temporaries are reused, and results are written in
-place. Where temporaries would be large, the result is made block by block.
+Each array of a program becomes a list of instructions, one NumPy call each. Dimensions are the axes of the result
+followed by the reduction variables, of size 1 where a value does not depend on one. Loads at affine positions are
+views, temporaries are reused, and results are written in place. Large results are computed in blocks.
 """
 
 from __future__ import annotations
@@ -23,8 +22,9 @@ from .ir import Call, Cast, Const, Expr, Index, Load, Program, Reduce, Source, w
 from .loads import Affine, Block, affine_of, gathering, viewing
 
 BLOCK_BYTES = 2**18
-"""Temporaries take so many bytes at once, unless one position of the result needs more: they stay in the cache, and in memory
-that the allocator keeps."""
+"""Size of all temporaries of a block, in bytes, so that they stay in the cache (a typical L2). One position of the
+result may need more.
+"""
 
 
 def evaluate(
@@ -35,18 +35,18 @@ def evaluate(
     Args:
         program: what to compute.
         inputs: an array for each input of the program.
-        outputs: an array for each output, which is written.
-        precision: "float64" computes floats in float64, for comparisons; `outputs` of floats are float64 then.
+        outputs: an array to write for each output.
+        precision: "float64" computes floats in float64, for comparisons; float outputs must then be float64.
 
     Raises:
-        ValidationError: arrays of other data types or shapes than the program's.
-        OperationError: a check of the program does not hold; outputs are not touched.
+        ValidationError: an array has another data type or shape than the program's.
+        OperationError: a check of the program fails; outputs are not modified.
     """
-    Plan(program, precision).bind(inputs, outputs)()
+    Evaluator(program, precision).bind(inputs, outputs)()
 
 
-class Plan:
-    """How a program is computed; it can be used by several threads at once."""
+class Evaluator:
+    """A program prepared for evaluation; threads may share it."""
 
     def __init__(self, program: Program, precision: Precision = "float32") -> None:
         self.program, self.precision = program, precision
@@ -62,10 +62,10 @@ class Plan:
             self.results.append((numbers, _Stage(program, axes, bodies, precision)))
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Callable[[], None]:
-        """What computes the outputs from the inputs, each time it is called.
+        """A function that computes `outputs` from `inputs` each time it is called.
 
         Raises:
-            ValidationError: arrays of other data types or shapes than the program's.
+            ValidationError: an array has another data type or shape than the program's.
         """
         program = self.program
         check_arrays(program, inputs, outputs, self.precision)
@@ -74,7 +74,7 @@ class Plan:
             return lambda: self._run(inputs, outputs)
 
         def aside() -> None:
-            """Results in arrays of their own first, because inputs are needed until the end."""
+            """Write to temporary arrays first, because the outputs overlap inputs that are still needed."""
             results = [np.empty_like(output) for output in outputs]
             self._run(inputs, results)
             for output, result in zip(outputs, results, strict=True):
@@ -101,7 +101,7 @@ class Plan:
 def check_arrays(
     program: Program, inputs: Sequence[Array], outputs: Sequence[Array], precision: Precision = "float32"
 ) -> None:
-    """Require arrays of the data types and shapes of a program; with "float64", outputs of floats are float64."""
+    """Require arrays of the program's data types and shapes; with "float64", float outputs must be float64."""
     for what, arrays, descs in (
         ("input", inputs, [source.desc for source in program.inputs]),
         ("output", outputs, [output.desc for output in program.outputs]),
@@ -118,7 +118,7 @@ def check_arrays(
 
 
 def overlap(program: Program, inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:
-    """Whether writing an output may change what is still to be read from an input."""
+    """Whether writing an output may overwrite input elements that are read later."""
     for output in outputs:
         for array in inputs:
             if not np.may_share_memory(array, output):
@@ -131,22 +131,22 @@ def overlap(program: Program, inputs: Sequence[Array], outputs: Sequence[Array])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Steps
+# Instructions
 
 
 @dataclass(frozen=True)
-class _Step:
-    """A NumPy function on values, which are known by numbers.
+class _Instruction:
+    """A NumPy call. Values are identified by number.
 
     Attributes:
-        node: what it computes.
-        rule: takes the values of `arguments`; if it `reads`, the block and the arrays come first.
-        arguments: the numbers of its arguments.
-        reads: whether it is a variable, or loads from an array.
-        owns: whether the result is an array of its own, not a view.
-        reuse: the argument whose memory the result may take, which nobody reads any more; -1 for none.
-        dead: the values that nobody reads after it.
-        target: the result to be written in place; -1 for none.
+        node: the node that it computes.
+        rule: the function; if `reads`, it takes the block and the arrays before the arguments.
+        arguments: numbers of the argument values.
+        reads: whether it is a variable or a load.
+        owns: whether the result is a new array rather than a view.
+        reuse: the argument whose memory the result may take, because this is its last use; -1 for none.
+        dead: values that are not used afterwards.
+        target: the output that it writes directly; -1 for none.
     """
 
     node: Expr
@@ -182,7 +182,7 @@ class _Stage:
         order = list(range(len(steps)))
         self.before = [k for k in order if not steps[k].node.free & split]
         within = [k for k in order if steps[k].node.free & split]
-        kept = set(self.before) if split else set()  # what blocks share stays until the last one
+        kept = set(self.before) if split else set()  # values shared by the blocks live until the last one
         self.steps = _with_lifetimes(steps, [*self.roots, *kept])
         self._mark_targets()
         if split:
@@ -193,7 +193,7 @@ class _Stage:
 
     # Planning --------------------------------------------------------------------------------------------------------
 
-    def _steps(self) -> list[_Step]:
+    def _steps(self) -> list[_Instruction]:
         affine: dict[Load, Affine | None] = {}
 
         def enter(node: Expr) -> tuple[Expr, ...]:
@@ -211,14 +211,14 @@ class _Stage:
             steps.append(replace(step, arguments=tuple(number[part] for part in inside)))
         return steps
 
-    def _step(self, node: Expr, affine: Mapping[Load, Affine | None]) -> _Step:
+    def _step(self, node: Expr, affine: Mapping[Load, Affine | None]) -> _Instruction:
         match node:
             case Const():
                 single = node.value if node.type not in FLOATS else np.float32(node.value)
                 value = np.array(single, elements.dtype_of(node.type, self.precision))
-                return _Step(node, lambda: value, owns=False)
+                return _Instruction(node, lambda: value, owns=False)
             case Index():
-                return _Step(node, self._positions_of(node), reads=True)
+                return _Instruction(node, self._positions_of(node), reads=True)
             case Load():
                 found = affine[node]
                 wide = elements.dtype_of(node.type, self.precision)
@@ -229,14 +229,14 @@ class _Stage:
                 )
                 owns = found is None or node.type == "float16" or wide == np.float64
                 if not owns or wide == node.type:
-                    return _Step(node, read, reads=True, owns=owns)
-                return _Step(node, lambda *given: read(*given).astype(wide), reads=True, owns=True)
+                    return _Instruction(node, read, reads=True, owns=owns)
+                return _Instruction(node, lambda *given: read(*given).astype(wide), reads=True, owns=True)
             case Call():
-                return _Step(node, elements.function(node.name, node.parts[-1].type))
+                return _Instruction(node, elements.function(node.name, node.parts[-1].type))
             case Cast():
-                return _Step(node, elements.conversion(node.parts[0].type, node.type, self.precision))
+                return _Instruction(node, elements.conversion(node.parts[0].type, node.type, self.precision))
             case Reduce():
-                return _Step(node, self._reducing(node))
+                return _Instruction(node, self._reducing(node))
         raise AssertionError(node)
 
     def _positions_of(self, variable: Index) -> Rule:
@@ -260,29 +260,29 @@ class _Stage:
 
         return stretched
 
-    def _block_extents(self, steps: Sequence[_Step]) -> dict[Index, int]:
-        """How much of each axis is computed at once, so that temporaries are small."""
+    def _block_extents(self, steps: Sequence[_Instruction]) -> dict[Index, int]:
+        """The size of the blocks along each axis, so that temporaries fit into `BLOCK_BYTES`."""
         extents = {axis: axis.extent for axis in self.axes}
 
         def bytes_of(node: Expr) -> int:
             size = math.prod(extents.get(v, v.extent) for v in node.free)
             return size * elements.dtype_of(node.type, self.precision).itemsize
 
-        def most() -> int:
-            now = peak = 0
+        def peak() -> int:
+            now = highest = 0
             for step in steps:
                 if step.owns and step.reuse < 0:
                     now += bytes_of(step.node)
-                peak = max(peak, now)
+                highest = max(highest, now)
                 now -= sum(bytes_of(steps[k].node) for k in step.dead if steps[k].owns and k != step.reuse)
-            return peak
+            return highest
 
-        if sum(isinstance(step.node, (Call, Cast, Reduce)) for step in steps) <= len(self.bodies):
-            return extents if most() <= 256 * BLOCK_BYTES else _halved(extents, most, 256 * BLOCK_BYTES)
-        return _halved(extents, most, BLOCK_BYTES)
+        # A single function per result gains nothing from the cache: its blocks only bound the memory.
+        is_single = sum(isinstance(step.node, (Call, Cast, Reduce)) for step in steps) <= len(self.bodies)
+        return _halved(extents, peak, 256 * BLOCK_BYTES if is_single else BLOCK_BYTES)
 
     def _mark_targets(self) -> None:
-        """Let functions that take `out` write results in place, where they make them wholly."""
+        """Let ufuncs that compute a complete result write it in place."""
         whole = {axis for axis in self.axes if axis.extent > 1}
         for target, number in enumerate(self.roots):
             step = self.steps[number]
@@ -313,7 +313,7 @@ class _Stage:
 
     @staticmethod
     def _do(
-        steps: Sequence[tuple[int, _Step]],
+        steps: Sequence[tuple[int, _Instruction]],
         values: list[Array | None],
         block: Block,
         arrays: Mapping[Source, Array],
@@ -334,13 +334,13 @@ class _Stage:
 
 
 def slots_of(axes: tuple[Index, ...], bodies: tuple[Expr, ...]) -> dict[Index, int]:
-    """The dimension of each variable; variables of reductions share one where no value depends on both."""
+    """The dimension of each variable; reduction variables share one if no value depends on both."""
     together: dict[Index, set[Index]] = {}
     variables: list[Index] = []
     for node in reversed(walk(*bodies)):
         if isinstance(node, Reduce):
             variables += node.variables
-            # A variable has a dimension even where the values that are reduced do not depend on it.
+            # A reduction variable needs a dimension even if the reduced value does not depend on it.
             beside = {*node.variables, *node.body.free}
             for variable in node.variables:
                 together.setdefault(variable, set()).update(beside)
@@ -356,8 +356,8 @@ def slots_of(axes: tuple[Index, ...], bodies: tuple[Expr, ...]) -> dict[Index, i
     return slots
 
 
-def _with_lifetimes(steps: Sequence[_Step], kept: Sequence[int]) -> list[_Step]:
-    """The steps, knowing which values nobody reads after them, and whose memory they may take; `kept` ones stay."""
+def _with_lifetimes(steps: Sequence[_Instruction], kept: Sequence[int]) -> list[_Instruction]:
+    """Set `dead` and `reuse` of the instructions; values in `kept` stay alive."""
     last = {argument: k for k, step in enumerate(steps) for argument in step.arguments}
     staying = set(kept)
     result = []
@@ -372,14 +372,14 @@ def _with_lifetimes(steps: Sequence[_Step], kept: Sequence[int]) -> list[_Step]:
 
 
 def _alike(a: Expr, b: Expr) -> bool:
-    """Whether the values of two nodes are of one shape and NumPy type."""
+    """Whether the values of two nodes have the same shape and NumPy type."""
     return a.free == b.free and elements.dtype_of(a.type, "float32") == elements.dtype_of(b.type, "float32")
 
 
-def _halved(extents: dict[Index, int], most: Callable[[], int], limit: int) -> dict[Index, int]:
-    """`extents`, the first ones halved until `most()` is within a limit; `most` reads `extents`."""
+def _halved(extents: dict[Index, int], peak: Callable[[], int], limit: int) -> dict[Index, int]:
+    """Halve the leading extents until `peak()` is within the limit; `peak` reads `extents`."""
     for axis in extents:
-        while extents[axis] > 1 and most() > limit:
+        while extents[axis] > 1 and peak() > limit:
             extents[axis] = (extents[axis] + 1) // 2
     return extents
 
@@ -392,6 +392,3 @@ def _blocks(axes: tuple[Index, ...], extents: Mapping[Index, int]) -> list[Block
         for axis in split
     ]
     return [dict(zip(split, block, strict=True)) for block in itertools.product(*ranges)]
-
-
-__all__ = ["Plan", "evaluate", "slots_of"]

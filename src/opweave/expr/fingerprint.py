@@ -1,4 +1,4 @@
-"""Digests that tell programs apart."""
+"""Digests that identify programs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .ir import Call, Const, Expr, Index, Load, Program, Reduce, Source, walk
 
 
 def fingerprint(program: Program) -> str:
-    """A digest of what a program computes; names and messages are left out."""
+    """A digest of what a program computes, independent of names and messages."""
     digest = hashlib.sha256()
     numbers: dict[Expr, int] = {}
     variables: dict[Index, int] = {}
@@ -58,6 +58,3 @@ def fingerprint(program: Program) -> str:
     for check in program.checks:
         add("check", nodes(check.condition))
     return digest.hexdigest()
-
-
-__all__ = ["fingerprint"]

@@ -1,4 +1,4 @@
-"""The functions of expressions, named as the operations of WebNN, which mean the same."""
+"""Functions of expressions, named like the WebNN operations they correspond to."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .array import Array, Operand, apply, as_array, over, reduce
+from .array import Array, Operand, apply, as_array
+from .index_form import over, reduce
 
 
 def _unary(name: str, doc: str) -> Callable[[Operand], Array]:
@@ -69,7 +70,7 @@ def where(condition: Operand, true_value: Operand, false_value: Operand) -> Arra
 
 
 def clamp(x: Operand, min_value: float | None = None, max_value: float | None = None) -> Array:
-    """Each element limited to a range; None leaves a side open."""
+    """Each element limited to [min_value, max_value]; None leaves a side open."""
     array = as_array(x)
     if min_value is not None:
         array = apply("max", array, min_value)
@@ -82,11 +83,11 @@ def relu(x: Operand) -> Array:
 
 
 def softplus(x: Operand) -> Array:
-    """`log(1 + exp(x))`, without overflow, and exact to the last digits where it is small."""
+    """`log(1 + exp(x))`, without overflow, and accurate for very negative `x`."""
     array = as_array(x)
     u = exp(-abs(array))
     w = 1 + u
-    # log(w) of the rounded w, corrected by what the rounding took away (Kahan's log1p).
+    # log(w), corrected for the rounding error of w (Kahan's log1p).
     return apply("max", array, 0) + where(w == 1, u, log(w) * (u / (w - 1)))
 
 

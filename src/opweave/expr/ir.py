@@ -1,22 +1,22 @@
-"""The representation of expressions: what one element of an array is, as a function of its position.
+"""The expression IR: one array element as a function of its position.
 
-An expression is a directed acyclic graph of a few kinds of nodes; nodes are immutable and compared by identity, so a part
-that is used twice is computed once:
+An expression is a directed acyclic graph. Nodes are immutable and compared by identity, so a shared node is computed
+once:
 
 - `Const`: a number;
-- `Index`: a position along an axis of the result, or the variable of a reduction;
-- `Load`: an element of an input, or of an array that is stored on the way;
-- `Call`: a function of `FUNCTIONS`, the element-wise vocabulary of WebNN and a few integer functions;
-- `Cast`: another data type;
-- `Reduce`: a sum, product, maximum, minimum, or the position of one, over the positions of its variables.
+- `Index`: a position along an axis of the result, or a reduction variable;
+- `Load`: an element of an input or of a stored intermediate;
+- `Call`: a function of `FUNCTIONS`, WebNN's element-wise operations and some integer functions;
+- `Cast`: a conversion to another data type;
+- `Reduce`: a sum, product, maximum, minimum, or the position of an extreme value, over its variables.
 
-Every node has a type: a data type, "bool", or "index", an integer of the program rather than of the data, whose range is
-known. Nothing is promoted, except that indices and Python's numbers take the type of what they meet.
+Every node has a type: a data type, "bool", or "index", a position whose range is known. There is no type promotion,
+except that indices and Python numbers take the type of the other operand.
 
-float16 is a type of storage: arithmetic on it, and its constants, are float32, and results are rounded once: when they are
-stored, or cast to float16 (a cast from float16 takes what was computed as it is). Integers wrap around; a shift by as many
-bits as there are or more (or by less than 0) gives 0, or -1 for negative numbers to the right. `max` and `min` are NaN
-where an operand is. Comparisons yield "bool", which is stored as uint8.
+float16 is a storage type: arithmetic and constants are float32, rounded once, when the result is stored or cast to
+float16. A cast from float16 is not rounded again. Integers wrap around. A shift by a negative amount, or by the bit
+width or more, gives 0 (-1 for negative numbers shifted right). `max` and `min` return NaN if an operand is NaN.
+Comparisons yield "bool", stored as uint8.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from __future__ import annotations
 import itertools
 import operator
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeAlias
 
 from ..dtypes import ANY, FLOATS, INFO, SIGNED, DataType
-from ..errors import ValidationError, require
+from ..errors import require
 from ..graph import Desc
 
 Type: TypeAlias = DataType | Literal["bool", "index"]
@@ -41,13 +41,13 @@ INTEGERS: tuple[Type, ...] = tuple(t for t in ANY if t not in FLOATS)
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function of the vocabulary.
+    """The signature of a function in `FUNCTIONS`.
 
     Attributes:
-        arity: how many arguments it takes.
-        types: what types the arguments may have; all of them have the same one (but for the condition of `where`).
-        result: the type of the result, None for that of the arguments.
-        symbol: how it is printed between its arguments; empty for `name(arguments)`.
+        arity: number of arguments.
+        types: allowed argument types; all arguments have the same type, except the condition of `where`.
+        result: type of the result; None for the type of the arguments.
+        symbol: infix operator when printed; empty for `name(arguments)`.
     """
 
     arity: int
@@ -65,7 +65,7 @@ FUNCTIONS: dict[str, Function] = {
     "pow": Function(2, ANY),
     "max": Function(2, _NUMBERS),
     "min": Function(2, _NUMBERS),
-    # Rounded down, with the remainder that belongs to it (Python's // and %); x // 0 and x % 0 are 0.
+    # Rounded down, with the matching remainder (Python's // and %); x // 0 and x % 0 are 0.
     "floor_div": Function(2, _WHOLE, symbol="//"),
     "mod": Function(2, _WHOLE, symbol="%"),
     **{
@@ -100,22 +100,23 @@ FUNCTIONS: dict[str, Function] = {
     },
     "where": Function(3, (*_NUMBERS, "bool")),  # the condition, "bool", comes first
 }
-"""All functions by name. Those with WebNN's names mean what the operations of WebNN mean."""
+"""All functions by name. Those named like WebNN operations have the same semantics."""
 
 Reduction = Literal["sum", "product", "max", "min", "arg_max", "arg_min"]
-"""Positions (`arg_max`, `arg_min`) are int32, and the first one where several elements are the greatest or the least. NaN is
-greater than everything for `max` and `arg_max`, less than everything for `min` and `arg_min`."""
+"""`arg_max` and `arg_min` return the first position of the extreme value, as int32. NaN counts as the largest value for
+`max` and `arg_max`, and as the smallest for `min` and `arg_min`.
+"""
 
 _serials = itertools.count()
 
 
 class Expr:
-    """Base of all nodes.
+    """Base class of all nodes.
 
     Attributes:
-        type: its type.
-        parts: the nodes that it is made of.
-        free: the variables that its value depends on; those of reductions inside of it are bound there.
+        type: type of the value.
+        parts: operand nodes.
+        free: variables that the value depends on, excluding those bound by reductions inside it.
     """
 
     __slots__ = ("__weakref__", "free", "parts", "type")
@@ -132,7 +133,7 @@ class Expr:
         self.free = free
 
     def rebuilt(self, parts: tuple[Expr, ...]) -> Expr:
-        """The same node, made of other parts."""
+        """A copy of this node with other operands."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -152,10 +153,8 @@ class Const(Expr):
 class Index(Expr):
     """A position in [0, extent) along an axis.
 
-    Attributes:
-        extent: the number of positions.
-        axis: counted from the last axis of the result, -1 for that itself; 0 for the variables of reductions and those
-            that are not bound to an axis yet.
+    Attributes: extent: number of positions. axis: the axis, counted from the end of the result's shape (-1 is the
+        last); 0 for reduction variables and unbound variables.
     """
 
     __slots__ = ("axis", "extent", "serial")
@@ -168,18 +167,18 @@ class Index(Expr):
 
 @dataclass(frozen=True, eq=False)
 class Input:
-    """An array that a program reads; `number` counts the operands."""
+    """An input array of a program; `number` is the position of the operand."""
 
     number: int
     desc: Desc
 
 
 class Stored:
-    """An array that is computed completely, and kept, before others read it.
+    """An intermediate array that is computed completely before it is read.
 
     Attributes:
-        axes: a variable for each axis.
-        body: one element, as a function of them.
+        axes: one variable for each axis.
+        body: the element at `axes`.
     """
 
     __slots__ = ("axes", "body", "desc")
@@ -193,7 +192,7 @@ Source: TypeAlias = Input | Stored
 
 
 class Load(Expr):
-    """The element of `source` at a position, which is known to lie inside of it: an index for each axis."""
+    """The element of `source` at the given indices, one for each axis, which must be known to be in bounds."""
 
     __slots__ = ("source",)
 
@@ -207,7 +206,7 @@ class Load(Expr):
 
 
 class Call(Expr):
-    """A function of `FUNCTIONS` applied to nodes. Use `call`, which checks them."""
+    """A function of `FUNCTIONS` applied to nodes. Use `call`, which checks the arguments."""
 
     __slots__ = ("name",)
 
@@ -220,10 +219,10 @@ class Call(Expr):
 
 
 class Cast(Expr):
-    """A node converted to another type, as `cast` of WebNN does it.
+    """A node converted to another type, as by WebNN's `cast`.
 
-    Floats that an integer type cannot hold are clamped to its range, and NaN is 0 (WebNN leaves both open). "bool" is 1
-    or 0; a number is true where it is not 0. An index is cast from an integer by taking its value, which must fit.
+    Floats beyond the range of an integer type are clamped to it, and NaN becomes 0 (WebNN leaves both open). "bool"
+    converts to 1 or 0, and a number to whether it is not 0. An integer cast to "index" must fit.
     """
 
     __slots__ = ()
@@ -236,10 +235,10 @@ class Cast(Expr):
 
 
 class Reduce(Expr):
-    """A reduction of `parts[0]` over all positions of `variables`, the first of which changes slowest.
+    """A reduction of `parts[0]` over all positions of `variables`, the last of which changes fastest.
 
     Sums and products of float16 are accumulated in float32; those of integers wrap around. `arg_max` and `arg_min` have
-    one variable.
+    exactly one variable.
     """
 
     __slots__ = ("reduction", "variables")
@@ -251,7 +250,7 @@ class Reduce(Expr):
 
     @property
     def body(self) -> Expr:
-        """What is reduced."""
+        """The expression that is reduced."""
         return self.parts[0]
 
     def rebuilt(self, parts: tuple[Expr, ...]) -> Expr:  # noqa: D102
@@ -259,19 +258,19 @@ class Reduce(Expr):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Making nodes
+# Constructors
 
 
 def storage(type: Type) -> DataType:
-    """The data type that a value is stored in."""
+    """The data type in which values of `type` are stored."""
     return "uint8" if type == "bool" else "int32" if type == "index" else type
 
 
 def call(name: str, *arguments: Expr) -> Expr:
-    """`Call`, checked.
+    """A checked `Call`; arithmetic of constant indices is folded.
 
     Raises:
-        ValidationError: the types differ, or the function does not take them.
+        ValidationError: the types differ, or the function does not accept them.
     """
     function = FUNCTIONS[name]
     count = len(arguments)
@@ -289,7 +288,7 @@ def call(name: str, *arguments: Expr) -> Expr:
 
 
 def _folded(name: str, arguments: tuple[Expr, ...]) -> Expr | None:
-    """What arithmetic of indices with constants comes to, where that is simpler: `i + 0`, `2 * 3`."""
+    """Simplify index arithmetic with a constant, such as `i + 0` or `2 * 3`; None if it does not simplify."""
     first, *others = arguments
     other = others[0] if others else None
     if name not in _FOLDS or not isinstance(other, Const):
@@ -310,10 +309,10 @@ _FOLDS: dict[str, tuple[Callable[[int | float, int | float], int | float], int |
 
 
 def number(value: int | float | bool, type: Type) -> Const:
-    """A constant of a type, which must be able to hold it.
+    """A constant of the given type.
 
     Raises:
-        ValidationError: 2.5 as an integer, or 300 as a uint8.
+        ValidationError: the type cannot represent the value, for example 2.5 as an integer or 300 as a uint8.
     """
     if type == "bool":
         require(isinstance(value, bool), f"expected True or False, got {value!r}")
@@ -330,15 +329,14 @@ def number(value: int | float | bool, type: Type) -> Const:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Walking
+# Traversal
 
 
 def walk(*roots: Expr, enter: Callable[[Expr], Iterable[Expr]] | None = None) -> list[Expr]:
-    """All nodes that `roots` are made of, each once, parts first.
+    """All nodes reachable from `roots`, each once, operands before their users.
 
-    Args:
-        roots: where to begin.
-        enter: the nodes to visit before a node; default: its parts. Stored arrays are not entered by default.
+    Args: roots: where to start. enter: the nodes to visit before a given node; default: its operands, which excludes
+        the bodies of stored arrays.
     """
     done: dict[Expr, None] = {}
     for root in roots:
@@ -357,7 +355,7 @@ def walk(*roots: Expr, enter: Callable[[Expr], Iterable[Expr]] | None = None) ->
 
 
 def substitute(root: Expr, values: Mapping[Expr, Expr]) -> Expr:
-    """`root` with nodes (variables, mostly) replaced; parts that stay the same stay the same nodes."""
+    """Replace nodes (mostly variables) in `root`; subtrees that do not change are shared."""
     done: dict[Expr, Expr] = dict(values)
     wanted = frozenset(key for key in values if isinstance(key, Index))
     only_variables = len(wanted) == len(values)
@@ -373,7 +371,7 @@ def substitute(root: Expr, values: Mapping[Expr, Expr]) -> Expr:
 
 
 def unified(*roots: Expr) -> tuple[Expr, ...]:
-    """The same expressions, in which parts that are built alike are one node (variables only if they are the same)."""
+    """Merge structurally equal subexpressions into one node; variables are equal only if identical."""
     made: dict[Expr, Expr] = {}
     known: dict[tuple[object, ...], Expr] = {}
     for node in walk(*roots):
@@ -385,10 +383,10 @@ def unified(*roots: Expr) -> tuple[Expr, ...]:
 
 
 def _payload(node: Expr) -> tuple[object, ...]:
-    """What tells nodes of one kind, type and parts apart."""
+    """What distinguishes nodes of the same class, type and operands."""
     match node:
         case Const():
-            return repr(node.value), type(node.value)  # not 0.0 for -0.0
+            return repr(node.value), type(node.value)  # 0.0 and -0.0 differ
         case Load():
             return (node.source,)
         case Call():
@@ -402,7 +400,7 @@ def _payload(node: Expr) -> tuple[object, ...]:
 
 
 def sources(*roots: Expr) -> list[Source]:
-    """The arrays that `roots` load from, stored ones and what those load from included, each once, needed ones first."""
+    """The arrays that `roots` load from, each once, including those read by stored arrays; dependencies come first."""
 
     def enter(node: Expr) -> Iterable[Expr]:
         stored = isinstance(node, Load) and isinstance(node.source, Stored)
@@ -410,82 +408,6 @@ def sources(*roots: Expr) -> list[Source]:
 
     found = dict.fromkeys(node.source for node in walk(*roots, enter=enter) if isinstance(node, Load))
     return list(found)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Ranges of indices
-
-Range: TypeAlias = tuple[int, int]
-"""The least and the greatest value."""
-
-
-def bounds(root: Expr) -> Range | None:
-    """The range that an index certainly lies in; None if nothing is known about it."""
-    found: dict[Expr, Range | None] = {}
-    for node in walk(root, enter=lambda n: n.parts if n.type in _WHOLE else ()):
-        found[node] = _bounds(node, found)
-    return found[root]
-
-
-def check_positions(*roots: Expr) -> None:
-    """Require that positions, which are computed as int32, stay in its range; what is not known is taken to."""
-    limits = INFO["int32"]
-    found: dict[Expr, Range | None] = {}
-    for node in walk(*roots):
-        known = found[node] = _bounds(node, found) if node.type in _WHOLE else None
-        if node.type == "index" and known and (known[0] < limits.lowest or known[1] > limits.highest):
-            raise ValidationError(f"the position {text(node)} goes from {known[0]} to {known[1]}, beyond int32")
-
-
-def _bounds(node: Expr, found: Mapping[Expr, Range | None]) -> Range | None:
-    if isinstance(node, Const):
-        return int(node.value), int(node.value)
-    if isinstance(node, Index):
-        return 0, node.extent - 1
-    if isinstance(node, Cast) and node.type == "index":
-        return found.get(node.parts[0])
-    if not isinstance(node, Call):
-        return None
-    ranges = [found.get(part) for part in node.parts]
-    if node.name == "where":
-        (_, a, b) = ranges
-        return (min(a[0], b[0]), max(a[1], b[1])) if a and b else None
-    if node.name in ("max", "min"):
-        return _bounds_of_choice(node, ranges[0], ranges[1])
-    if None in ranges or node.type != "index":  # integers of data wrap around
-        return None
-    (low, high), *others = [r for r in ranges if r is not None]
-    if node.name == "neg":
-        return -high, -low
-    if node.name == "abs":
-        return (0 if low <= 0 <= high else min(abs(low), abs(high))), max(abs(low), abs(high))
-    other = others[0]
-    if node.name == "add":
-        return low + other[0], high + other[1]
-    if node.name == "sub":
-        return low - other[1], high - other[0]
-    if node.name == "mul":
-        corners = [a * b for a in (low, high) for b in other]
-        return min(corners), max(corners)
-    if other[0] <= 0:
-        return None  # dividing by something that may be 0 or negative
-    if node.name == "mod":
-        return (low, high) if low >= 0 and high < other[0] else (0, other[1] - 1)
-    corners = [a // b for a in (low, high) for b in other]
-    return min(corners), max(corners)
-
-
-def _bounds_of_choice(node: Expr, a: Range | None, b: Range | None) -> Range | None:
-    """The range of the greater or lesser of two, where that of one may be unknown: of a clamp, that is."""
-    assert isinstance(node, Call)
-    pick = max if node.name == "max" else min
-    if a and b:
-        return pick(a[0], b[0]), pick(a[1], b[1])
-    known = a or b
-    if known is None:
-        return None
-    info = INFO[storage(node.type)]
-    return (known[0], info.highest) if node.name == "max" else (info.lowest, known[1])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -507,7 +429,7 @@ class Check:
 
 @dataclass(frozen=True, eq=False)
 class Output:
-    """An array that a program writes: `body` is one element, as a function of `axes`."""
+    """An array that a program writes: `body` is the element at `axes`."""
 
     axes: tuple[Index, ...]
     body: Expr
@@ -520,13 +442,13 @@ class Output:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """Expressions that read some arrays and write others.
+    """Expressions that compute output arrays from input arrays.
 
     Attributes:
-        name: for messages and tables.
-        inputs: what is read, in the order of the operands.
-        outputs: what is written.
-        checks: what must hold for all of it.
+        name: shown in messages and tables.
+        inputs: in the order of the operands.
+        outputs: in the order of the results.
+        checks: conditions that must hold, or running the program fails.
     """
 
     name: str
@@ -536,17 +458,17 @@ class Program:
 
     @property
     def roots(self) -> tuple[Expr, ...]:
-        """The bodies of outputs and the conditions of checks."""
+        """The bodies of the outputs and the conditions of the checks."""
         return (*(output.body for output in self.outputs), *(check.condition for check in self.checks))
 
     @cached_property
     def stored(self) -> tuple[Stored, ...]:
-        """The arrays stored on the way, in the order in which they must be computed."""
+        """The stored intermediates, in the order in which they must be computed."""
         return tuple(source for source in sources(*self.roots) if isinstance(source, Stored))
 
     @cached_property
     def is_pointwise(self) -> bool:
-        """Whether each element of an output depends on the elements of the inputs at its own position only (broadcast)."""
+        """Whether each output element depends only on input elements at its own position (with broadcasting)."""
         nodes = walk(*self.roots)
         loads = (node for node in nodes if isinstance(node, Load))
         reduces = any(isinstance(node, Reduce) for node in nodes)
@@ -554,7 +476,7 @@ class Program:
 
     @cached_property
     def operations(self) -> int:
-        """Calls and casts an element of the outputs, those inside of reductions once."""
+        """Number of calls and casts per output element; the body of a reduction counts once."""
         return sum(isinstance(node, (Call, Cast)) and node.type != "index" for node in walk(*self.roots))
 
     def __str__(self) -> str:
@@ -564,7 +486,7 @@ class Program:
 
 
 def _aligned(load: Load) -> bool:
-    """Whether it reads at the position that is written, but for dimensions of size 1."""
+    """Whether a load reads at the position that is written, ignoring dimensions of size 1."""
     rank = load.source.desc.rank
     return all(
         (isinstance(index, Index) and index.axis == k - rank) or (isinstance(index, Const) and size == 1)
@@ -573,51 +495,7 @@ def _aligned(load: Load) -> bool:
 
 
 def text(root: Expr) -> str:
-    """A node as text, for messages; long ones are cut."""
+    """A node as text, truncated, for messages."""
     from .printing import inline
 
     return inline(root)
-
-
-def check_extents(extents: Sequence[int]) -> tuple[int, ...]:
-    """Positive integers, or `ValidationError`."""
-    for extent in extents:
-        require(
-            isinstance(extent, int) and not isinstance(extent, bool) and extent > 0,
-            f"sizes must be positive integers, got {list(extents)}",
-        )
-    return tuple(extents)
-
-
-__all__ = [
-    "FUNCTIONS",
-    "INTEGERS",
-    "Call",
-    "Cast",
-    "Check",
-    "Const",
-    "Expr",
-    "Function",
-    "Index",
-    "Input",
-    "Load",
-    "Output",
-    "Program",
-    "Range",
-    "Reduce",
-    "Reduction",
-    "Source",
-    "Stored",
-    "Type",
-    "ValidationError",
-    "bounds",
-    "call",
-    "check_positions",
-    "number",
-    "sources",
-    "storage",
-    "substitute",
-    "text",
-    "unified",
-    "walk",
-]

@@ -118,15 +118,15 @@ class _NumpyKernel:
     """A program that NumPy evaluates."""
 
     def __init__(self, program: Program, refused: str = "") -> None:
-        from .evaluate import Plan
+        from .evaluate import Evaluator
 
-        self.plan = Plan(program)
+        self.evaluator = Evaluator(program)
         self.is_refused = bool(refused)
         extra = "" if has_halide() else "; the extra halide compiles expressions: pip install 'opweave[halide]'"
         self.detail = "NumPy" + (f"; {refused}" if refused else extra)
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
-        return self.plan.bind(inputs, outputs)
+        return self.evaluator.bind(inputs, outputs)
 
     def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
-        self.plan.bind(inputs, outputs)()
+        self.evaluator.bind(inputs, outputs)()

@@ -8,34 +8,35 @@ from ..errors import ValidationError, require
 from .ir import Call, Expr, Program, Reduce, walk
 
 NODES = "OPWEAVE_MAX_EXPRESSION_NODES"
-"""The environment variable that sets how many nodes an expression may have."""
+"""Environment variable: maximum number of nodes of an expression."""
 
 MAX_NODES = 50_000
-"""Tracing takes 30 to 80 us a node, and about 1 KB: more than this is mostly access to neighbours of neighbours, which
-multiplies at each level."""
+"""Tracing takes 30 to 80 us and about 1 KB per node. Larger expressions are mostly stencils of stencils, whose size
+multiplies at each level.
+"""
 
 WORK = "OPWEAVE_MAX_COMPILE_WORK"
-"""The environment variable that sets how much Halide may have to compile, in units of `work`."""
+"""Environment variable: maximum work that Halide may have to compile, in units of `work`."""
 
 MAX_WORK = 5_000
-"""About 5 s of one processor: Halide cannot be interrupted meanwhile."""
+"""About 5 s on one core. A compilation by Halide cannot be interrupted."""
 
 _WORK = {
     **dict.fromkeys(("sin", "cos", "tan"), 36),
     "pow": 22,
     **dict.fromkeys(("exp", "log", "erf", "tanh", "sigmoid"), 8),
 }
-"""Milliseconds of one processor that Halide takes for a function; 1 for all others. Measured with chains of 4 and 16 calls."""
+"""Halide's compile time per call in ms on one core, measured on chains of 4 and 16 calls; 1 for all other functions."""
 
 _WORK_OF_LOOP = 50
-"""The same for a loop: an output, a stored array, a reduction."""
+"""The same for a loop: an output, a stored array, or a reduction."""
 
 
 def limit(variable: str, default: int) -> int:
-    """A limit: the value of the environment variable where it is set.
+    """The value of an environment variable, or `default` if it is not set.
 
     Raises:
-        ValidationError: the variable is no positive integer.
+        ValidationError: the value is not a positive integer.
     """
     text = os.environ.get(variable, "")
     if not text:
@@ -47,10 +48,10 @@ def limit(variable: str, default: int) -> int:
 
 
 def check_nodes(count: int) -> None:
-    """Refuse expressions of too many nodes.
+    """Check the number of nodes of an expression.
 
     Raises:
-        ValidationError: there are more than `OPWEAVE_MAX_EXPRESSION_NODES`.
+        ValidationError: it exceeds `OPWEAVE_MAX_EXPRESSION_NODES`.
     """
     if count <= MAX_NODES and NODES not in os.environ:
         return
@@ -63,12 +64,12 @@ def check_nodes(count: int) -> None:
 
 
 def work(program: Program) -> int:
-    """How long Halide takes to compile a program, roughly in milliseconds of one processor."""
+    """Estimated time that Halide takes to compile a program, in ms on one core."""
     return _WORK_OF_LOOP * len(_bodies(program)) + work_of_elements(program)
 
 
 def work_of_elements(program: Program) -> int:
-    """The part of `work` that adds up when programs become one loop."""
+    """The part of `work` that is summed when programs are fused into one loop."""
     return sum(map(_work, walk(*_bodies(program))))
 
 
@@ -83,7 +84,7 @@ def _work(node: Expr) -> int:
 
 
 def too_much_work(program: Program) -> str:
-    """Why a program is too much work for Halide, as the end of a message; empty if it is not."""
+    """Why a program is too much work for Halide, as a clause for messages; empty if it is not."""
     needed, most = work(program), limit(WORK, MAX_WORK)
     if needed <= most:
         return ""
@@ -91,16 +92,3 @@ def too_much_work(program: Program) -> str:
         f"compiling it would take {needed:,} units of work (milliseconds, roughly), more than the {most:,} that are "
         f"allowed; the environment variable {WORK} sets the limit"
     )
-
-
-__all__ = [
-    "MAX_NODES",
-    "MAX_WORK",
-    "NODES",
-    "WORK",
-    "check_nodes",
-    "limit",
-    "too_much_work",
-    "work",
-    "work_of_elements",
-]

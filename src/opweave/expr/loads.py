@@ -1,4 +1,4 @@
-"""Loads of expressions in NumPy: affine positions are views of what they read, all others are gathered."""
+"""Loads of expressions in NumPy: affine indices give views, others gather."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .elements import Array, Rule
 from .ir import Call, Const, Expr, Index, Load, Source, walk
 
 Block: TypeAlias = Mapping[Index, tuple[int, int]]
-"""The positions that are computed at once: from, to, for each variable of the result that is not gone through wholly."""
+"""A block of the result: the range [start, stop) of each variable that is divided."""
 
 Affine: TypeAlias = tuple[tuple[int, Mapping[Index, int]], ...]
-"""For each index of a load, a constant and the factor of each variable, none of which is 0."""
+"""For each index of a load, a constant and the non-zero factor of each variable."""
 
 
 def affine_of(indices: tuple[Expr, ...]) -> Affine | None:
-    """Indices as sums of variables with factors; None if one of them is something else."""
+    """Indices as affine functions of variables; None if an index is not affine."""
     found: dict[Expr, tuple[int, dict[Index, int]] | None] = {}
     for node in walk(*indices, enter=lambda n: n.parts if isinstance(n, Call) and n.type == "index" else ()):
         match node:
@@ -57,7 +57,7 @@ def _combined(name: str, forms: Sequence[tuple[int, dict[Index, int]] | None]) -
 
 
 def viewing(load: Load, forms: Affine, slots: Mapping[Index, int], rank: int) -> Rule:
-    """What makes a view of an array for affine indices."""
+    """The rule of a load with affine indices, which returns a view."""
     for axis, ((constant, factors), size) in enumerate(zip(forms, load.source.desc.shape, strict=True)):
         ends = [f * (variable.extent - 1) for variable, f in factors.items()]
         low, high = constant + sum(e for e in ends if e < 0), constant + sum(e for e in ends if e > 0)
@@ -88,7 +88,7 @@ def viewing(load: Load, forms: Affine, slots: Mapping[Index, int], rank: int) ->
 
 
 def _striding(load: Load, forms: Affine, slots: Mapping[Index, int], rank: int) -> Rule:
-    """`viewing` where a variable is in several indices, or several are in one: diagonals and windows."""
+    """`viewing` where a variable occurs in several indices, or an index has several variables: diagonals and windows."""
 
     def rule(block: Block, arrays: Mapping[Source, Array]) -> Array:
         array = arrays[load.source]
@@ -108,7 +108,7 @@ def _striding(load: Load, forms: Affine, slots: Mapping[Index, int], rank: int) 
 
 
 def gathering(load: Load, slots: Mapping[Index, int], rank: int) -> Rule:
-    """What loads at indices that are computed: rows where the last indices are variables that no other one depends on."""
+    """The rule of a load with computed indices. If the last indices are independent variables, it gathers whole rows."""
     rows: list[Index] = []
     for axis in range(len(load.parts) - 1, 0, -1):
         index, others = load.parts[axis], (*load.parts[:axis], *rows)
@@ -132,10 +132,7 @@ def gathering(load: Load, slots: Mapping[Index, int], rank: int) -> Rule:
 
 def _gathering_rows(load: Load, rows: Sequence[Index], slots: Mapping[Index, int], rank: int) -> Rule:
     within = tuple(slots[variable] for variable in rows)
-    made = [
-        *(slot for slot in range(rank) if slot not in within),
-        *within,
-    ]  # the order of the dimensions of what NumPy gives
+    made = [*(slot for slot in range(rank) if slot not in within), *within]  # dimension order of NumPy's result
     order = sorted(range(rank), key=lambda k: made[k])
 
     def rule(block: Block, arrays: Mapping[Source, Array], *indices: Array) -> Array:
@@ -146,6 +143,3 @@ def _gathering_rows(load: Load, rows: Sequence[Index], slots: Mapping[Index, int
         return gathered.transpose(order)
 
     return rule
-
-
-__all__ = ["Affine", "Block", "affine_of", "gathering", "viewing"]

@@ -1,24 +1,22 @@
-"""Expressions as text: readable, and the same for the same program, so that it can be told from others by it."""
+"""Print expressions. Equal programs print equally, so that the text can identify them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from .ir import FUNCTIONS, Call, Cast, Const, Expr, Index, Input, Load, Program, Reduce, Source, Stored, walk
+from .ir import FUNCTIONS, Call, Cast, Const, Expr, Index, Input, Load, Program, Reduce, Source, walk
 
 _AXES = "ijklmnop"
-LONGEST = 120
-"""Messages show so many characters of a node."""
-LONGEST_LINE = 1_000
-"""Names and numbers on a line of a definition; longer parts get a line of their own."""
-SIMPLE = 9
-"""Positions that are made of so many parts are written out wherever they are used."""
+MAX_CHARACTERS = 120
+"""Maximum length of a node in messages, in characters."""
+MAX_LINE_PARTS = 1_000
+"""Maximum names and numbers on a line; longer parts get a line of their own."""
+MAX_REPEATED_PARTS = 9
+"""Shared positions of up to this many nodes are repeated rather than named."""
 
 
 def show(program: Program) -> str:
-    """A program as text.
-
-    Parts that are used several times get a name, in the scope of the array or the reduction that they depend on.
+    """A program as text. Shared parts are named in the scope of the array or reduction they depend on.
 
     >>> from opweave.expr import trace, sigmoid
     >>> from opweave.graph import Desc
@@ -44,13 +42,12 @@ def show(program: Program) -> str:
 
 
 def inline(root: Expr, names: Mapping[Source, str] | None = None, axes: Sequence[Index] | None = None) -> str:
-    """A node in one line, cut where it is long.
+    """A node on one line, truncated to `MAX_CHARACTERS`.
 
     Args:
         root: the node.
-        names: what arrays are called; the variables of reductions are counted then, so that the same expression always
-            reads the same.
-        axes: the variables that it depends on, in order; default: found in it.
+        names: names of the arrays; if given, reduction variables are numbered, so that equal expressions print equally.
+        axes: the free variables, in order; default: those of `root`.
     """
     free = sorted(root.free, key=lambda v: (v.axis == 0, v.axis, v.serial)) if axes is None else axes
     variables: dict[Expr, str] = {v: _AXES[k] if k < len(_AXES) else f"i{k}" for k, v in enumerate(free)}
@@ -58,7 +55,7 @@ def inline(root: Expr, names: Mapping[Source, str] | None = None, axes: Sequence
         inner = (v for node in walk(root) if isinstance(node, Reduce) for v in node.variables)
         variables.update({v: f"r{k}" for k, v in enumerate(dict.fromkeys(inner))})
     line = _Scope(names or {}, variables, limit=12).value(root)
-    return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
+    return line if len(line) <= MAX_CHARACTERS else line[: MAX_CHARACTERS - 1] + "…"
 
 
 def _definition(
@@ -75,7 +72,7 @@ def _definition(
 
 
 class _Scope:
-    """Names for the nodes of one array."""
+    """Names of the nodes within one array definition."""
 
     def __init__(self, names: Mapping[Source, str], variables: dict[Expr, str], limit: int = 0) -> None:
         self.names, self.limit = names, limit
@@ -84,7 +81,7 @@ class _Scope:
         self.lines: list[str] = []
 
     def block(self, body: Expr) -> list[str]:
-        """The definitions of shared parts, then the value itself."""
+        """Definitions of the shared parts, followed by the value."""
         uses: dict[Expr, int] = {}
         nodes = walk(body)
         for node in nodes:
@@ -100,9 +97,9 @@ class _Scope:
         length: dict[Expr, int] = {}  # in names and numbers
         for node in nodes:
             length[node] = 1 + sum(length[part] for part in node.parts)
-            simple = node.type == "index" and not isinstance(node, Cast) and length[node] <= SIMPLE
+            simple = node.type == "index" and not isinstance(node, Cast) and length[node] <= MAX_REPEATED_PARTS
             shared = uses.get(node, 0) > 1 and not (simple or isinstance(node, (Const, Index)))
-            if shared or (length[node] > LONGEST_LINE and node is not body):
+            if shared or (length[node] > MAX_LINE_PARTS and node is not body):
                 self.lines.append(f"t{count} = {self.value(node)}")
                 self.known[node] = f"t{count}"
                 length[node] = 1
@@ -110,15 +107,15 @@ class _Scope:
         return [*self.lines, self.value(body)]
 
     def value(self, root: Expr) -> str:
-        """A node as text, with brackets around operators within operators."""
+        """A node as text, with parentheses around nested operators."""
         made: dict[Expr, str] = {}
         order = walk(root, enter=lambda node: () if node in self.known else node.parts)
         if self.limit and len(order) > 40 * self.limit:
             return f"an expression of {len(order)} nodes"
         for node in order:
             text = self.known.get(node) or self._one(node, made)
-            # What is shared doubles in length each time: no part need be longer than what is shown of the whole.
-            made[node] = text[: LONGEST + 1] if self.limit else text
+            # The text of shared nodes doubles at each level; nothing beyond the limit is shown.
+            made[node] = text[: MAX_CHARACTERS + 1] if self.limit else text
         return made[root]
 
     def _one(self, node: Expr, made: Mapping[Expr, str]) -> str:
@@ -145,6 +142,3 @@ class _Scope:
             for part, text in zip(node.parts, parts, strict=True)
         )
         return f" {symbol} ".join(operands)
-
-
-__all__ = ["Stored", "inline", "show"]

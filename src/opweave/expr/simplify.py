@@ -1,8 +1,8 @@
-"""Programs with simpler positions: what reshaping, padding and windows add to an index, and the index does not need.
+"""Simplify index arithmetic.
 
-Operations that are put into each other leave positions such as `((i * 6 + j) // 6) % 4` behind, which is `i % 4`, and
-conditions that always hold. Positions become sums of variables with factors, quotients and remainders lose what divides
-evenly, and whatever their ranges decide is decided: comparisons, `where`, clamps. What data depends on stays as it is.
+Composed operations leave positions such as `((i * 6 + j) // 6) % 4`, which is `i % 4`, and conditions that always hold.
+Positions are rewritten as linear sums, quotients and remainders drop the terms that divide evenly, and comparisons,
+`where` and clamps that ranges decide are replaced by the result. Expressions of data are not changed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from .ir import (
     Load,
     Output,
     Program,
-    Range,
     Reduce,
     Stored,
-    bounds,
     call,
     unified,
     walk,
 )
+from .ranges import Range, bounds
 
 _REFLECTED = {"greater": "lesser", "lesser_or_equal": "greater_or_equal"}
 _COMPARISONS = frozenset({"equal", "not_equal", "lesser", "greater_or_equal", *_REFLECTED})
@@ -36,7 +35,7 @@ _COMPARISONS = frozenset({"equal", "not_equal", "lesser", "greater_or_equal", *_
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """A position: a constant, and factors (none of them 0) of what is no sum itself."""
+    """A position as a linear sum: a constant plus terms with non-zero factors, none of which is a sum itself."""
 
     constant: int = 0
     terms: Mapping[Expr, int] = field(default_factory=dict)
@@ -52,7 +51,7 @@ class _Sum:
 
 
 class _Simplifier:
-    """Rewrites nodes; those that are built alike become one node, so that they can cancel each other out."""
+    """Rewrites nodes. Equal nodes are merged, so that terms can cancel."""
 
     def __init__(self) -> None:
         self.stored: dict[Stored, Stored] = {}
@@ -62,7 +61,7 @@ class _Simplifier:
         self._ranges: dict[Expr, Range | None] = {}
 
     def rewritten(self, root: Expr) -> Expr:
-        """`root` in simpler words."""
+        """`root`, simplified."""
         for node in walk(root, enter=lambda n: () if n in self._made else n.parts):
             if node not in self._made:
                 self._made[node] = self._rewrite(node, tuple(self._made[part] for part in node.parts))
@@ -98,7 +97,7 @@ class _Simplifier:
     # Conditions ------------------------------------------------------------------------------------------------------
 
     def _compared(self, name: str, parts: tuple[Expr, ...]) -> Expr:
-        """A comparison of positions; one that the ranges decide is a constant."""
+        """A comparison of positions; a constant if their ranges decide it."""
         a, b = reversed(parts) if name in _REFLECTED else parts
         known = self._range_of(self._sum(a).plus(self._sum(b), -1))
         if known is not None:
@@ -156,7 +155,9 @@ class _Simplifier:
         return self._single("mod", rest, divisor // common).times(common).plus(beside)
 
     def _common(self, value: _Sum, divisor: int) -> tuple[int, _Sum, _Sum]:
-        """The greatest divisor `g` of `divisor` found such that `value` is `g * x + y` with `y` in [0, g), `x`, and `y`."""
+        """Split `value` as `g * x + y` with `y` in [0, g), for the largest divisor `g` of `divisor` found; return `g`,
+        `x` and `y`.
+        """
         for common in sorted({math.gcd(divisor, count) for count in value.terms.values()}, reverse=True):
             multiple, beside = _divided(value, common)
             known = self._range_of(beside)
@@ -165,7 +166,7 @@ class _Simplifier:
         return 1, value, _Sum()
 
     def _chosen(self, name: str, parts: tuple[Expr, ...], sums: list[_Sum]) -> Expr:
-        """The greater or the lesser of two positions."""
+        """The maximum or minimum of two positions."""
         difference = self._range_of(sums[0].plus(sums[1], -1))
         if difference is not None:
             if difference[0] >= 0:
@@ -177,7 +178,7 @@ class _Simplifier:
     # Sums ------------------------------------------------------------------------------------------------------------
 
     def _sum(self, node: Expr) -> _Sum:
-        """What a rewritten node is, as a sum."""
+        """A rewritten node as a sum."""
         if isinstance(node, Const):
             return _Sum(int(node.value))
         return self._sums.get(node) or _Sum(0, {node: 1})
@@ -190,7 +191,7 @@ class _Simplifier:
             return only
         if not value.terms:
             return Const(value.constant, "index")
-        ordered = sorted(value.terms.items(), key=lambda item: item[1] < 0)  # what is subtracted comes last
+        ordered = sorted(value.terms.items(), key=lambda item: item[1] < 0)  # negative terms last
         leads = ordered[0][1] < 0  # 5 - x rather than -x + 5
         result: Expr | None = Const(value.constant, "index") if leads and value.constant else None
         for term, count in ordered:
@@ -207,7 +208,7 @@ class _Simplifier:
         return result
 
     def _joined(self, value: _Sum) -> _Sum:
-        """The sum in which `x // n * n + x % n` is `x`."""
+        """Replace `x // n * n + x % n` by `x`."""
         for term, count in value.terms.items():
             if isinstance(term, Call) and term.name == "mod" and isinstance(term.parts[1], Const):
                 divisor, dividend = int(term.parts[1].value), self._sum(term.parts[0])
@@ -221,7 +222,7 @@ class _Simplifier:
         return _Sum(0, {self._alone(name, self._expression(dividend), Const(divisor, "index")): 1})
 
     def _alone(self, name: str, *parts: Expr) -> Expr:
-        """The call, the same node for the same parts."""
+        """A call; the same node for the same arguments."""
         key = name, *(("constant", p.value) if isinstance(p, Const) else p for p in parts)
         if key not in self._alike:
             self._alike[key] = Call(name, parts)
@@ -241,21 +242,21 @@ class _Simplifier:
 
 
 def _only(value: _Sum) -> Expr | None:
-    """The one term of a sum that has no other, and no factor."""
+    """The term of a sum that consists of one term with factor 1; else None."""
     if value.constant or list(value.terms.values()) != [1]:
         return None
     return next(iter(value.terms))
 
 
 def _divided(value: _Sum, divisor: int) -> tuple[_Sum, _Sum]:
-    """What of a sum is divisible, divided, and the rest, whose constant is in [0, divisor)."""
+    """Divide the terms that `divisor` divides; return the quotient and the rest, whose constant is in [0, divisor)."""
     whole = {term: count // divisor for term, count in value.terms.items() if count % divisor == 0}
     rest = {term: count for term, count in value.terms.items() if count % divisor}
     return _Sum(value.constant // divisor, whole), _Sum(value.constant % divisor, rest)
 
 
 def _junction(name: str, parts: tuple[Expr, ...]) -> Expr:
-    """`and`, `or`, where one of the conditions may be a constant."""
+    """`and` or `or`, folded if a condition is constant."""
     decides = name == "logical_or"
     for condition, other in (parts, parts[::-1]):
         if isinstance(condition, Const):
@@ -264,7 +265,7 @@ def _junction(name: str, parts: tuple[Expr, ...]) -> Expr:
 
 
 def _narrowed(parts: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """The sides of a comparison, without the cast of one of them to int64 where the other is a number of the source's type."""
+    """Drop a cast to int64 in a comparison with a constant that the original type can hold."""
     for cast, other in (parts, parts[::-1]):
         if isinstance(cast, Cast) and isinstance(other, Const) and cast.type == "int64":
             inner = cast.parts[0]
@@ -276,7 +277,7 @@ def _narrowed(parts: tuple[Expr, ...]) -> tuple[Expr, ...]:
 
 
 def _reduced(node: Reduce, body: Expr) -> Expr:
-    """A reduction without the variables that have one position."""
+    """A reduction without the variables of extent 1."""
     variables = tuple(variable for variable in node.variables if variable.extent > 1)
     if variables:
         return Reduce(node.reduction, variables, body)
@@ -301,6 +302,3 @@ def simplified(program: Program) -> Program:
     outputs = tuple(Output(output.axes, body) for output, body in zip(program.outputs, bodies, strict=True))
     checks = tuple(type(c)(simplifier.rewritten(c.condition), c.message) for c in program.checks)
     return Program(program.name, program.inputs, outputs, checks)
-
-
-__all__ = ["simplified"]

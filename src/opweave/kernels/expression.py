@@ -12,8 +12,9 @@ import numpy as np
 from ..dtypes import DataType
 from ..errors import MLError, ValidationError, user_line
 from ..expr import ir, kernels
-from ..expr.array import Array, as_array, trace
+from ..expr.array import Array, as_array
 from ..expr.ir import Program
+from ..expr.tracing import trace
 from ..graph import Node, Operand
 from ..operation import Op, call_with
 from . import Arrays, Descs, KernelCall

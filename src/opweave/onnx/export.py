@@ -13,10 +13,9 @@ import numpy as np
 from .. import __version__
 from ..backends.onnxruntime import ort
 from ..backends.onnxruntime.emit import Emitter
-from ..composites.onnxruntime import ONLY_IN_ENGINE
 from ..errors import InvalidStateError, ValidationError, require
 from ..files import resolved, written
-from ..graph import Graph, Node
+from ..graph import Graph
 from ..passes.legalise import legalise
 from ..runtime.executable import MLGraph
 from .messages import GraphProto, ModelProto, TensorProto
@@ -80,12 +79,8 @@ def save(graph: MLGraph, path: str | Path) -> None:
 
 def to_onnx(graph: Graph) -> tuple[ModelProto, dict[str, np.ndarray]]:
     """A graph as a model, and the arrays of those of its initializers that it holds no data of."""
-
-    def supports(node: Node) -> bool:
-        return node.op not in ONLY_IN_ENGINE and ort.supports(node)
-
     ctx = Emitter(portable=True)
-    values, _ = ort.emit(ctx, legalise(graph, supports, "ONNX")[0])
+    values, _ = ort.emit(ctx, legalise(graph, ort.is_portable, "ONNX")[0])
     descs = [operand.desc for operand in graph.outputs.values()]
     places = {f"o{k}": pair for k, pair in enumerate(zip(values.values(), descs, strict=True))}
     model = ModelProto.FromString(ctx.finish(places)[0])

@@ -10,13 +10,13 @@ of its result:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from ...graph import Graph, Node, Operand
 from ...operation import Op
-from .. import Backend, Device, How, PowerPreference
+from .. import Backend, Device, How, PowerPreference, RuleFunction
 from .emit import Emitter, Value
 
 if TYPE_CHECKING:
@@ -32,6 +32,10 @@ class OnnxRuntime(Backend):
     """How many threads an operation may use; None for as many as there are processors."""
     gains_from_loops = True  # it runs a kernel for each operation
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._contrib: set[Op[..., Any]] = set()
+
     def devices(self) -> list[Device]:
         from .devices import devices
 
@@ -41,6 +45,17 @@ class OnnxRuntime(Backend):
         """Declare ops that are an ONNX operator under another name: operands in order, no attributes but `attributes`."""
         for op, op_type in names.items():
             self.lower(op)(_renamed(op, op_type, attributes))
+
+    def lower_contrib(
+        self, op: Op[..., Any], when: Callable[..., bool] | None = None
+    ) -> Callable[[RuleFunction], RuleFunction]:
+        """Register the decorated function as a rule of `op` that emits operators which ONNX itself does not have."""
+        self._contrib.add(op)
+        return self.lower(op, when=when)
+
+    def is_portable(self, node: Node) -> bool:
+        """Whether a rule makes only ONNX's own operators of `node`, so that any engine runs what is written."""
+        return node.op not in self._contrib and self.supports(node)
 
     def how(self, node: Node) -> How | None:
         from .sessions import emit
@@ -107,6 +122,7 @@ ort = OnnxRuntime()
 
 from .lowerings import (  # noqa: E402  (the rules register themselves)
     activation as activation,
+    attention as attention,
     convolution as convolution,
     elementwise as elementwise,
     indexing as indexing,
@@ -118,4 +134,5 @@ from .lowerings import (  # noqa: E402  (the rules register themselves)
     quantization as quantization,
     recurrent as recurrent,
     reduction as reduction,
+    selection as selection,
 )

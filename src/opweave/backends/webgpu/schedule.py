@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ...errors import ValidationError
-from ...expr import array as arrays, ir, wgsl
-from ...expr.array import Array
+from ...expr import compute, ir, wgsl
+from ...expr.array import Array, as_array
 from ...expr.ir import Input, Output, Program, Stored
 from ...expr.simplify import simplified
+from ...expr.tracing import of_input, program as make_program
 from ...expr.wgsl import Features, Kernel
 from ...graph import Desc, Graph, Node, Operand
 from ...kernels import KernelCall
@@ -148,10 +149,10 @@ def _trace(node: Node, descs: Mapping[str, Any]) -> Program | Scatter:
         if value is None:
             return None
         inputs.append(Input(len(inputs), value))
-        return arrays.of_input(inputs[-1])
+        return of_input(inputs[-1])
 
     made = _applied(node, {name: array(value) for name, value in descs.items()})
-    return made if isinstance(made, Scatter) else simplified(arrays.program(node.op.name, tuple(inputs), made))
+    return made if isinstance(made, Scatter) else simplified(make_program(node.op.name, tuple(inputs), made))
 
 
 def _descs(value: Any) -> Any:
@@ -244,7 +245,7 @@ class Schedule:
     def _fill(self, place: Place, value: Pending, title: str) -> None:
         """Schedule the kernels that compute a pending value."""
         inputs = tuple(sorted(value.sources, key=lambda source: source.number))
-        program = simplified(arrays.program(title, inputs, (value.result,)))
+        program = simplified(make_program(title, inputs, (value.result,)))
         self._places[program.outputs[0]] = place
         if value.anchor is None:
             kernels = wgsl.kernels(program, self.features)
@@ -304,13 +305,13 @@ class Schedule:
         if operand.is_constant and not operand.shape:
             number: Any = operand.value.item()
             return Array((), ir.number(number, operand.data_type))
-        return arrays.of_input(self._in_memory(operand))
+        return of_input(self._in_memory(operand))
 
     def _as_array(self, value: Pending) -> Array:
         if value.alias is None:
             return value.result
         shape = value.alias
-        return arrays.compute(shape, lambda *at: _element(value.result, shape, at))
+        return compute(shape, lambda *at: _element(value.result, shape, at))
 
     def _joins(
         self, operand: Operand, node: Node, program: Program, reading: _Reading, anchor: Contraction | None
@@ -356,9 +357,9 @@ class Schedule:
         if isinstance(value, Pending):
             self._values[result] = replace(value, alias=result.shape, nodes=(*value.nodes, node))
         elif result in self._wanted:
-            flat = arrays.of_input(value)
+            flat = of_input(value)
             shape = result.shape
-            made = arrays.compute(shape, lambda *at: _element(flat, shape, at)) if shape else _scalar(flat)
+            made = compute(shape, lambda *at: _element(flat, shape, at)) if shape else _scalar(flat)
             self._values[result] = Pending(made, (node,))
         else:
             self._memory(result, self._places[value])
@@ -372,7 +373,7 @@ class Schedule:
             else:
                 value = prepare(operand.value)
                 self._places[source] = Place(source.desc, "constant", value=value)
-        self._values[result] = Pending(arrays.of_input(found.result), (node,), found)
+        self._values[result] = Pending(of_input(found.result), (node,), found)
 
     def _scatter(self, node: Node) -> None:
         """The operand as it is, then the updates over it."""
@@ -420,7 +421,7 @@ class Schedule:
     ) -> None:
         axes = tuple(ir.Index(size, k - len(shape)) for k, size in enumerate(shape))
         position = [Array((), axis) for axis in axes]
-        where = tuple(arrays.as_array(index, "index").body for index in at(*position))
+        where = tuple(as_array(index, "index").body for index in at(*position))
         where = tuple(index if index.type == "index" else ir.Cast(index, "index") for index in where)
         kernel, target = wgsl.scatter(place.desc, axes, where, value(*position).body, self.features, title)
         self._places[target] = place

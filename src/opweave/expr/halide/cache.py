@@ -168,6 +168,3 @@ def _write(folder: _Folder, name: str, key: str, data: bytes) -> None:
 
 def _header(key: str, data: bytes) -> bytes:
     return _MAGIC + hashlib.sha256(key.encode() + data).digest()
-
-
-__all__ = ["directory", "kept"]

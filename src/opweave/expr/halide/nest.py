@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...dtypes import FLOATS, INFO, DataType
-from ..ir import Call, Cast, Const, Expr, Index, Load, Reduce, Source, Type, bounds, storage, walk
+from ..ir import Call, Cast, Const, Expr, Index, Load, Reduce, Source, Type, storage, walk
+from ..ranges import bounds
 from . import elements
 from .mathematics import HalideExpr, hl
 from .stages import Loop, Loops, Stage

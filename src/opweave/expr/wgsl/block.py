@@ -407,6 +407,3 @@ class Block:
         if declaration not in self.module.shared:
             self.module.shared.append(declaration)
         return name
-
-
-__all__ = ["Block"]

@@ -9,7 +9,8 @@ import math
 from collections.abc import Sequence
 
 from ...dtypes import FLOATS
-from ..ir import FUNCTIONS, Call, Const, Expr, Type, bounds
+from ..ir import FUNCTIONS, Call, Const, Expr, Type
+from ..ranges import bounds
 from .types import computed, zero
 
 _WRAPPED = frozenset({"add", "sub", "mul", "div", "pow", "neg", "abs", "floor_div", "shift_left"})
@@ -218,6 +219,3 @@ def function(node: Call, parts: Sequence[str]) -> str:
         if isinstance(divisor, Const) and divisor.value > 0 and known and known[0] >= 0:
             return index_division(node.name, parts[0], int(divisor.value))
     return call(node.name, node.parts[-1].type, parts)
-
-
-__all__ = ["argument", "bare", "call", "called", "cast", "constants", "function", "is_simple", "operand", "wrapped"]

@@ -197,6 +197,3 @@ class Form:
         comment = [comment_of(module, target.buffer, self.axes, target.body) for target in self.targets]
         source = "\n".join([*comment, module.text("\n".join(lines), size)])
         return Kernel(self.title, source, tuple(module.bindings), tuple(module.writes), groups)
-
-
-__all__ = ["FEW", "SHORT", "Form", "Target", "reductions", "row_axes"]

@@ -179,6 +179,3 @@ def used(texts: Iterable[str]) -> list[str]:
             wanted.add(name)
             rest += [word for word in words(DECLARATIONS[name]) if word in DECLARATIONS]
     return [text for name, text in DECLARATIONS.items() if name in wanted]
-
-
-__all__ = ["BOUNDS", "DECLARATIONS", "used", "words"]

@@ -137,6 +137,3 @@ class Module:
         element = self.layout(buffer).element
         element = f"atomic<{element}>" if buffer in self.atomic else element
         return f"@group(0) @binding({number}) var<storage, {mode}> {self.names[buffer]}: array<{element}>;"
-
-
-__all__ = ["Module"]

@@ -245,6 +245,3 @@ def _around(node: Reduce, axes: tuple[Index, ...], bodies: Sequence[Expr]) -> fr
         if other is not node and not node.free.isdisjoint(other.variables):
             around |= {variable for variable in other.variables if variable.extent > 1}
     return frozenset(around | {v for v in node.free if v.extent > 1})
-
-
-__all__ = ["kernels", "unsupported"]

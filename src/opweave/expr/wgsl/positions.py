@@ -87,6 +87,3 @@ class Grid:
 def size_of(variables: Sequence[Index] | frozenset[Index]) -> int:
     """How many positions variables have together."""
     return math.prod(variable.extent for variable in variables)
-
-
-__all__ = ["Grid", "Linear", "is_sum", "linear", "place", "plus", "size_of"]

@@ -102,6 +102,3 @@ class State:
     def end_part(self) -> list[str]:
         """Statements that take in a part."""
         return [f"{self.value} += {self.part().value};"]
-
-
-__all__ = ["PART", "State"]

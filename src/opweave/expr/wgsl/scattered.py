@@ -78,6 +78,3 @@ def _replaced(name: str, flat: str, pattern: str, lanes: int) -> list[str]:
         "    }",
         "}",
     ]
-
-
-__all__ = ["scatter"]

@@ -101,6 +101,3 @@ def _float(value: float) -> str:
         if rounded(float(text)) == value:
             break
     return f"{text}f" if any(c in text for c in ".e") else f"{text}.0f"
-
-
-__all__ = ["SUFFIXES", "Layout", "bits", "computed", "is_plain", "layout", "literal", "rounded", "zero"]

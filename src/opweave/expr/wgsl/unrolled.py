@@ -41,6 +41,3 @@ def _elements(node: Reduce) -> Expr:
         pairs = [call(_COMBINED[node.reduction], *terms[k : k + 2]) for k in range(0, len(terms) - 1, 2)]
         terms = pairs + terms[len(terms) - len(terms) % 2 :]
     return terms[0]
-
-
-__all__ = ["written_out"]

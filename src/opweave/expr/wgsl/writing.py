@@ -73,6 +73,3 @@ def comment_of(module: Module, buffer: Buffer, axes: tuple[Index, ...], body: Ex
     place = at or ", ".join(inline(axis, names, axes) for axis in axes)
     name = f"{module.names[buffer]}[{place}]" if place else module.names[buffer]
     return f"// {name} = {inline(body, names, axes)}"
-
-
-__all__ = ["comment_of", "converted", "dispatch", "guarded", "pattern_of", "read", "width_of", "within"]

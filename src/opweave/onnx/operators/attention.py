@@ -2,154 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from math import copysign, inf, sqrt
+from math import inf
 from typing import Any
 
 import numpy as np
 
 from ...builder import MLGraphBuilder
 from ...composites import group_query_attention, multi_head_attention
+from ...composites.attention import Attended, Mask, attend, heads_first, heads_joined
+from ...dtypes import DataType
 from ...graph import MLOperand
 from ..messages import TensorProto
 from ..registry import MICROSOFT, Tensor, Unsupported, converts, integer, integers, operand, shape_of
-from .rotary import rotate
+from .rotary import embed
+
+_SOFTMAX_TYPES: dict[int, DataType | None] = {0: None, TensorProto.FLOAT: "float32", TensorProto.FLOAT16: "float16"}
 
 
-@dataclass
-class Mask:
-    """Which keys each query sees, and what is added to its scores; all broadcast to [batch, heads, queries, keys].
-
-    Attributes:
-        constant: what is added and known already: 0, or -inf for a key that is hidden.
-        allowed: uint8 operands, 1 where a key is seen; all of them must say so.
-        added: operands that are added.
-        may_hide_all: whether operands may hide all keys from a query, or add -inf to all its scores.
-    """
-
-    constant: np.ndarray | None = None
-    allowed: list[MLOperand] = field(default_factory=list)
-    added: list[MLOperand] = field(default_factory=list)
-    may_hide_all: bool = False
-
-    def hide(self, seen: Tensor) -> None:
-        """Keys are seen only where `seen` is true (not zero)."""
-        if isinstance(seen, MLOperand):
-            self.allowed.append(seen)
-            self.may_hide_all = True
-        elif not seen.all():
-            self.add(np.where(seen, 0.0, -inf))
-
-    def add(self, bias: Tensor, finite: bool = False) -> None:
-        """Add `bias` to the scores."""
-        if isinstance(bias, MLOperand):
-            self.added.append(bias)
-            self.may_hide_all = self.may_hide_all or not finite
-        else:
-            self.constant = bias if self.constant is None else self.constant + bias
-
-    def build(self, b: MLGraphBuilder, like: MLOperand) -> tuple[MLOperand | None, Tensor | None]:
-        """What to add to the scores, and for each query whether it sees any key; None for nothing, and for all."""
-        dtype = like.data_type
-        if self.allowed:
-            both = self.allowed[0]
-            for other in self.allowed[1:]:
-                both = b.logical_and(both, other)
-            self.added.append(b.where(both, np.zeros((), dtype), np.full((), -inf, dtype)))
-        terms, seen = self.added, None
-        if self.constant is not None:
-            terms = [*terms, b.constant(self.constant.astype(dtype))]
-            some = np.asarray(self.constant > -inf).max(axis=-1, keepdims=True).astype(np.uint8)
-            seen = None if some.all() else some
-        if not terms:
-            return None, None
-        total = terms[0]
-        for term in terms[1:]:
-            total = b.add(total, term)
-        if not self.may_hide_all:
-            return total, seen
-        largest = b.reduce_max(total, axes=[total.rank - 1], keep_dimensions=True)
-        return total, b.greater(largest, np.full((), -inf, dtype))
-
-
-def attend(
-    b: MLGraphBuilder,
-    q: MLOperand,
-    k: MLOperand,
-    v: MLOperand,
-    mask: Mask,
-    *,
-    scale: float | None,
-    softcap: float = 0.0,
-    precision: int = 0,
-    mode: int = 0,
-) -> tuple[MLOperand, MLOperand]:
-    """Scaled dot product attention of `q` [batch, heads, queries, size] on `k` and `v` [batch, groups, keys, size].
-
-    Returns:
-        The result [batch, heads, queries, size of v], and the scores as they are before step `mode`: 0 the product, 1 capped,
-        2 masked, 3 the probabilities. A query that sees no key gives zeros.
-    """
-    batch, heads, queries, size = q.shape
-    groups, keys = k.shape[1:3]
-    if heads % groups or v.shape[1] != groups:
-        raise Unsupported(
-            f"{heads} heads of queries do not divide into {groups} groups of keys and {v.shape[1]} of values"
-        )
-    scale = 1 / sqrt(size) if scale is None else scale
-    kt = b.transpose(k, permutation=[0, 1, 3, 2])
-    if q.data_type == "float16":  # half of the scale for each, so that the product does not overflow
-        root = sqrt(abs(scale))
-        q, kt = b.mul(q, copysign(root, scale)), b.mul(kt, root)
-    else:
-        q = b.mul(q, scale)
-    # Heads that share keys are taken together as more queries, so that no key is repeated.
-    shared = [batch, groups, heads // groups * queries, size]
-    scores = b.matmul(q if heads == groups else b.reshape(q, shared), kt)
-    if heads != groups:
-        scores = b.reshape(scores, [batch, heads, queries, keys])
-    shown = scores
-    if softcap:
-        scores = b.mul(b.tanh(b.mul(scores, 1 / softcap)), softcap)
-    if mode == 1:
-        shown = scores
-    bias, seen = mask.build(b, scores)
-    if bias is not None:
-        scores = b.add(scores, bias)
-    if mode == 2:
-        shown = scores
-    wide = {0: None, TensorProto.FLOAT: "float32", TensorProto.FLOAT16: "float16"}
-    if precision not in wide:
+def _softmax_type(precision: int) -> DataType | None:
+    """The data type in which softmax is computed; None for that of the scores."""
+    if precision not in _SOFTMAX_TYPES:
         raise Unsupported(f"softmax in {TensorProto.DataType.Name(precision).lower()}")
-    own, inner = scores.data_type, wide[precision]
-    if inner is not None and inner != own:
-        weights = b.cast(b.softmax(b.cast(scores, inner), axis=3), own)
-    else:
-        weights = b.softmax(scores, axis=3)
-    if mode == 3:
-        shown = weights if seen is None else b.where(seen, weights, np.zeros((), own))
-    if heads != groups:
-        weights = b.reshape(weights, [*shared[:3], keys])
-    result = b.matmul(weights, v)
-    if heads != groups:
-        result = b.reshape(result, [batch, heads, queries, v.shape[3]])
-    if seen is not None:
-        result = b.where(seen, result, np.zeros((), own))
-    return result, shown
+    return _SOFTMAX_TYPES[precision]
 
 
-def heads_first(b: MLGraphBuilder, x: MLOperand, heads: int) -> MLOperand:
-    """[batch, length, heads * size] -> [batch, heads, length, size]."""
-    batch, length, hidden = x.shape
-    if not heads or hidden % heads:
-        raise Unsupported(f"{hidden} hidden values do not divide into {heads} heads")
-    return b.transpose(b.reshape(x, [batch, length, heads, hidden // heads]), permutation=[0, 2, 1, 3])
-
-
-def heads_joined(b: MLGraphBuilder, x: MLOperand) -> MLOperand:
-    """[batch, heads, length, size] -> [batch, length, heads * size]."""
-    batch, heads, length, size = x.shape
-    return b.reshape(b.transpose(x, permutation=[0, 2, 1, 3]), [batch, length, heads * size])
+def _step(b: MLGraphBuilder, done: Attended, mode: int) -> MLOperand:
+    """The output `qk_matmul_output`: 0 the product, 1 capped, 2 masked, 3 the weights."""
+    if mode == 3 and done.seen is not None:
+        return b.where(done.seen, done.weights, np.zeros((), done.weights.data_type))
+    return (done.scores, done.capped, done.masked, done.weights)[mode]
 
 
 @converts("Attention")
@@ -203,10 +84,10 @@ def _(
     to_the_right = [0] * bool(is_causal) + [right_window_size] * (right_window_size >= 0)
     if to_the_right:
         mask.hide(_less(b, relative, _plus(b, offset, min(to_the_right))))
-    y, shown = attend(
-        b, q, k, v, mask, scale=scale, softcap=softcap, precision=softmax_precision, mode=qk_matmul_output_mode
-    )
-    return heads_joined(b, y) if joined else y, k, v, shown
+    inner = _softmax_type(softmax_precision)
+    done = attend(b, q, k, v, mask, scale=scale, softcap=softcap, softmax_type=inner)
+    y = heads_joined(b, done.result) if joined else done.result
+    return y, k, v, _step(b, done, qk_matmul_output_mode)
 
 
 @converts("FlexAttention", domain="ai.onnx.preview")  # where it has no sub-graphs that modify it
@@ -220,7 +101,7 @@ def _(
     softmax_precision: int = TensorProto.FLOAT,
 ) -> MLOperand:
     q, k, v = operand(b, Q), operand(b, K), operand(b, V)
-    return attend(b, q, k, v, Mask(), scale=scale, precision=softmax_precision)[0]
+    return attend(b, q, k, v, Mask(), scale=scale, softmax_type=_softmax_type(softmax_precision)).result
 
 
 def _extended(b: MLGraphBuilder, mask: Tensor, missing: int, value: float) -> Tensor:
@@ -293,8 +174,8 @@ def _(
         mask.add(_padding(b, key_padding_mask, (q.shape[0], queries, keys), mask_filter_value, q), finite=True)
     if attention_bias is not None:
         mask.add(attention_bias, finite=True)  # the engine does not look after queries that see nothing, either
-    y, shown = attend(b, q, k, v, mask, scale=scale or None)
-    return heads_joined(b, y), k, v, shown
+    done = attend(b, q, k, v, mask, scale=scale or None)
+    return heads_joined(b, done.result), k, v, done.scores
 
 
 def _padding(b: MLGraphBuilder, mask: Tensor, sizes: tuple[int, int, int], hidden: float, like: MLOperand) -> MLOperand:
@@ -364,8 +245,7 @@ def _(
         if cos_cache is None or sin_cache is None:
             raise Unsupported("rotation without tables")
         positions = np.arange(past, total)[None] if position_ids is None else position_ids
-        turn = {"positions": positions, "interleaved": bool(rotary_interleaved)}
-        q, k = (rotate(b, x, cos_cache, sin_cache, length_axis=2, **turn) for x in (q, k))
+        q, k = (embed(b, x, cos_cache, sin_cache, positions, interleaved=rotary_interleaved) for x in (q, k))
     kept_k, kept_v = (_continued(b, old, new, past) for old, new in ((past_key, k), (past_value, v)))
     k, v = (x if x.shape[2] == total else _first(b, x, total) for x in (kept_k, kept_v))
     mask = Mask()
@@ -375,8 +255,8 @@ def _(
         mask.hide(relative > -local_window_size)
     if attention_bias is not None:
         mask.add(attention_bias, finite=True)  # the engine does not look after queries that see nothing, either
-    y, shown = attend(b, q, k, v, mask, scale=scale or None, softcap=softcap)
-    return heads_joined(b, y), kept_k, kept_v, shown
+    done = attend(b, q, k, v, mask, scale=scale or None, softcap=softcap)
+    return heads_joined(b, done.result), kept_k, kept_v, done.scores
 
 
 def _memory(

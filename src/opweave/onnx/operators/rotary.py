@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from ...builder import MLGraphBuilder
@@ -10,92 +12,43 @@ from ...graph import MLOperand
 from ..registry import MICROSOFT, Tensor, Unsupported, converts, operand
 
 
-def rotate(
+def embed(
     b: MLGraphBuilder,
     x: MLOperand,
     cos: Tensor,
     sin: Tensor,
-    *,
     positions: Tensor | None,
-    interleaved: bool,
-    length_axis: int,
+    *,
+    heads: int = 0,
+    interleaved: int,
 ) -> MLOperand:
-    """Turn pairs of the elements of `x` [batch, …, size] by the angles of their positions.
+    """Turn pairs of the elements of `x` by the angles of their positions.
 
     Args:
         b: the builder.
-        x: of rank 4; axis 1 or 2 is the length, the other one counts the heads.
-        cos: cosines [positions, pairs], or [batch, length, pairs] if there are no `positions`.
+        x: [batch, heads, length, size], or [batch, length, heads * size].
+        cos: cosines [positions, pairs]; without `positions`, [batch or 1, length, pairs].
         sin: sines, likewise.
-        positions: [batch or 1, length].
-        interleaved: pairs are neighbours; otherwise, the second of each stands half of the turned part further on.
-        length_axis: 1 or 2.
+        positions: rows of the tables [batch or 1, length].
+        heads: the number of heads, if `x` has rank 3.
+        interleaved: not 0 if neighbours are pairs.
     """
-    pairs, size = cos.shape[-1], x.shape[3]
-    turned = 2 * pairs
-    if turned > size:
-        raise Unsupported(f"{pairs} angles for vectors of {size} elements")
-    # (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin) is x * (cos, cos) + swapped x * (-sin, sin).
-    factors, other = _tables(b, cos, sin, interleaved)
-    if positions is not None:
-        if isinstance(positions, np.ndarray) and not isinstance(factors, MLOperand):
-            factors, other = factors[positions], other[positions]
-        else:
-            index = positions if isinstance(positions, MLOperand) else b.constant(positions)
-            factors, other = (b.gather(operand(b, t), index, axis=0) for t in (factors, other))
-    batch, length = factors.shape[:2]
-    shape = [batch, length, 1, turned] if length_axis == 1 else [batch, 1, length, turned]
-    factors, other = (b.reshape(operand(b, t), shape) for t in (factors, other))
-    part, rest = (x, None) if turned == size else b.split(x, [turned, size - turned], axis=3)
-    if interleaved:
-        neighbours = b.reshape(part, [*x.shape[:3], pairs, 2])
-        swapped = b.reshape(b.reverse(neighbours, axes=[4]), part.shape)
+    shape = x.shape[0], x.shape[2] if x.rank == 4 else x.shape[1]
+    tables = [operand(b, table) for table in (cos, sin)]
+    if positions is None:
+        if tables[0].rank != 3:
+            raise Unsupported("tables without a row for each position")
+        rows = tables[0].shape[:2]
+        tables = [b.reshape(table, [prod(rows), table.shape[2]]) for table in tables]
+        positions = np.arange(prod(rows)).reshape(rows)
+    if isinstance(positions, MLOperand):
+        positions = positions if positions.data_type == "int64" else b.cast(positions, "int64")
+        positions = positions if positions.shape == shape else b.expand(positions, shape)
     else:
-        first, second = b.split(part, 2, axis=3)
-        swapped = b.concat([second, first], axis=3)
-    result = b.add(b.mul(part, factors), b.mul(swapped, other))
-    return result if rest is None else b.concat([result, rest], axis=3)
-
-
-def _tables(b: MLGraphBuilder, cos: Tensor, sin: Tensor, interleaved: bool) -> tuple[Tensor, Tensor]:
-    """(cos, cos) and (-sin, sin) of each pair, in the order in which the elements stand."""
-    values = [t.value if isinstance(t, MLOperand) and t.is_constant else t for t in (cos, sin)]
-    if all(isinstance(value, np.ndarray) for value in values):
-        c, s = values
-        if interleaved:
-            return np.repeat(c, 2, axis=-1), np.stack([-s, s], axis=-1).reshape(*s.shape[:-1], -1)
-        return np.concatenate([c, c], axis=-1), np.concatenate([-s, s], axis=-1)
-    c, s = operand(b, cos), operand(b, sin)
-    negative, last = b.neg(s), c.rank - 1
-    if not interleaved:
-        return b.concat([c, c], axis=last), b.concat([negative, s], axis=last)
-    c, s, negative = (b.reshape(t, [*t.shape, 1]) for t in (c, s, negative))
-    shape = [*c.shape[:-2], 2 * c.shape[-2]]
-    together = (b.concat(pair, axis=last + 1) for pair in ([c, c], [negative, s]))
-    cosines, sines = (b.reshape(t, shape) for t in together)
-    return cosines, sines
-
-
-def _embed(
-    b: MLGraphBuilder, x: MLOperand, heads: int, cos: Tensor, sin: Tensor, positions: Tensor | None, interleaved: int
-) -> MLOperand:
-    """The embedding of [batch, heads, length, size], or of [batch, length, heads * size]."""
-    flags = {"positions": positions, "interleaved": bool(interleaved)}
-    length = x.shape[2] if x.rank == 4 else x.shape[1]
-    if positions is not None and positions.shape == (x.shape[0], length) and len(cos.shape) == 2:
-        tables = (operand(b, table) for table in (cos, sin))
-        there = operand(b, positions)
-        there = there if there.data_type == "int64" else b.cast(there, "int64")
-        beside = 0 if x.rank == 4 else heads
-        y: MLOperand = rotary_embedding(b, x, *tables, there, heads=beside, interleaved=bool(interleaved))
-        return y
-    if x.rank == 4:
-        return rotate(b, x, cos, sin, length_axis=2, **flags)
-    batch, length, hidden = x.shape
-    if not heads or hidden % heads:
-        raise Unsupported(f"{hidden} hidden values do not divide into {heads} heads")
-    divided = b.reshape(x, [batch, length, heads, hidden // heads])
-    return b.reshape(rotate(b, divided, cos, sin, length_axis=1, **flags), x.shape)
+        positions = b.constant(np.ascontiguousarray(np.broadcast_to(positions, shape), np.int64))
+    heads = heads if x.rank == 3 else 0
+    y: MLOperand = rotary_embedding(b, x, *tables, positions, heads=heads, interleaved=bool(interleaved))
+    return y
 
 
 @converts("RotaryEmbedding")
@@ -114,7 +67,7 @@ def _(
     size = x.shape[-1] // (num_heads or 1) if x.rank == 3 else x.shape[-1]
     if 2 * cos_cache.shape[-1] != (rotary_embedding_dim or size):
         raise Unsupported(f"{cos_cache.shape[-1]} angles for {rotary_embedding_dim or size} elements")
-    return _embed(b, x, num_heads, cos_cache, sin_cache, position_ids, interleaved)
+    return embed(b, x, cos_cache, sin_cache, position_ids, heads=num_heads, interleaved=interleaved)
 
 
 @converts("RotaryEmbedding", domain=MICROSOFT)
@@ -142,4 +95,4 @@ def _(
         start = position_ids
         offsets = np.arange(length)[None]
         position_ids = b.add(start, offsets) if isinstance(start, MLOperand) else start + offsets
-    return _embed(b, x, heads, cos_cache, sin_cache, position_ids, interleaved)
+    return embed(b, x, cos_cache, sin_cache, position_ids, heads=heads, interleaved=interleaved)

@@ -6,12 +6,14 @@ import math
 
 import numpy as np
 
+from ....composites import activation as composites
 from ....dtypes import FLOATS, INFO
 from ....graph import Graph, Operand
 from ....ops import activation as ops, convolution, elementwise, matrix, movement, pooling, recurrent, reduction
 from ....shapes import broadcasts_to
 from .. import ort
-from ..emit import Emitter, Value
+from ..emit import MICROSOFT, Emitter, Value
+from . import is_single
 
 ort.rename({ops.gelu: "Gelu", ops.hard_swish: "HardSwish"})
 ort.rename({ops.softplus: "Softplus", ops.softsign: "Softsign", ops.tanh: "Tanh"})
@@ -116,3 +118,21 @@ def _(ctx: Emitter, input: Value) -> Value:
     x = ctx.cast(input, "float32")
     bounded = ctx.emit("Clip", x, ctx.scalar(-math.inf, x), ctx.scalar(80, x))
     return ctx.cast(ctx.emit("Softsign", ctx.emit("Exp", bounded)), input.data_type)
+
+
+@ort.lower_contrib(composites.quick_gelu, when=is_single)
+def _(ctx: Emitter, input: Value, alpha: float) -> Value:
+    y: Value = ctx.emit("QuickGelu", input, alpha=alpha, domain=MICROSOFT)
+    return y
+
+
+@ort.lower_contrib(composites.fast_gelu, when=is_single)
+def _(ctx: Emitter, input: Value, bias: Value | None) -> Value:
+    y: Value = ctx.emit("FastGelu", input, bias, domain=MICROSOFT)
+    return y
+
+
+@ort.lower(composites.thresholded_relu, when=is_single)
+def _(ctx: Emitter, input: Value, alpha: float) -> Value:
+    y: Value = ctx.emit("ThresholdedRelu", input, alpha=alpha)
+    return y

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from .... import composites
 from ....graph import Graph
 from ....ops import movement as ops
 from ....ops.pooling import average_pool2d, l2_pool2d, max_pool2d
@@ -120,3 +121,18 @@ def _(ctx: Emitter, input: Value, upper: bool, diagonal: int) -> Value:
     moved = ctx.cast(input, "int64") if input.data_type == "uint64" else input
     nearest = ctx.constant(min(max(diagonal, -rows), columns))  # all further away leave all, or nothing
     return ctx.cast(ctx.emit("Trilu", moved, nearest, upper=int(upper)), input.data_type)
+
+
+_BLOCKS = ("float32", "int8", "uint8")
+
+
+@ort.lower(composites.depth_to_space, when=lambda input: input.data_type in _BLOCKS)
+def _(ctx: Emitter, input: Value, block_size: int, mode: str) -> Value:
+    y: Value = ctx.emit("DepthToSpace", input, blocksize=block_size, mode=mode.upper())
+    return y
+
+
+@ort.lower(composites.space_to_depth, when=lambda input: input.data_type in _BLOCKS)
+def _(ctx: Emitter, input: Value, block_size: int) -> Value:
+    y: Value = ctx.emit("SpaceToDepth", input, blocksize=block_size)
+    return y

@@ -1,4 +1,8 @@
-"""ONNX Runtime rules: normalisations and softmax."""
+"""ONNX Runtime rules: normalisations and softmax.
+
+There is none for `group_normalization`, for which the engine has no kernel, nor for `skip_layer_norm`: the engine's
+SkipLayerNormalization takes five times as long as Add and LayerNormalization.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,13 @@ from math import prod
 
 import numpy as np
 
+from ....composites import normalization as composites
 from ....graph import Operand
 from ....ops import normalization as ops
 from ....ops.convolution import conv2d
 from .. import ort
 from ..emit import Emitter, Value
+from . import is_single
 
 
 def _ones(ctx: Emitter, shape: Sequence[int], like: Value) -> Value:
@@ -51,13 +57,13 @@ def _(
 
 
 LARGE_MEAN = 16.0
-"""From so many standard deviations on a mean is subtracted before it is divided by them, and not after."""
+"""If abs(mean) / standard deviation exceeds this, subtract the mean first, to avoid cancellation."""
 
 
 def _has_small_means(
     mean: Operand, variance: Operand, scale: Operand | None, bias: Operand | None, epsilon: float
 ) -> bool:
-    """Whether the kernel loses no digits to speak of."""
+    """Whether the kernel's formula loses no accuracy to cancellation."""
     if not all(operand is None or operand.is_constant for operand in (mean, variance, scale, bias)):
         return False
     deviation = np.sqrt(variance.value.astype(np.float64) + epsilon)
@@ -142,4 +148,25 @@ def _(
 @ort.lower(ops.softmax)
 def _(ctx: Emitter, input: Value, axis: int) -> Value:
     y: Value = ctx.emit("Softmax", input, axis=axis)
+    return y
+
+
+# The kernel requires as many neighbours before the element as after it.
+@ort.lower(composites.local_response_normalization, when=lambda input, size: is_single(input) and size % 2 == 1)
+def _(ctx: Emitter, input: Value, size: int, alpha: float, beta: float, bias: float) -> Value:
+    y: Value = ctx.emit("LRN", input, size=size, alpha=alpha, beta=beta, bias=bias, shape=input.dims)
+    return y
+
+
+@ort.lower_contrib(composites.rms_normalization)
+def _(ctx: Emitter, input: Value, scale: Value, axis: int, epsilon: float) -> Value:
+    # An operator that the engine adds to ONNX's own domain; its optimiser knows it.
+    y: Value = ctx.emit("SimplifiedLayerNormalization", input, scale, axis=axis, epsilon=epsilon, shape=input.dims)
+    return y
+
+
+# For other axes the engine transposes before and after, which takes longer than the decomposition.
+@ort.lower(composites.log_softmax, when=lambda input, axis: is_single(input) and axis == input.rank - 1)
+def _(ctx: Emitter, input: Value, axis: int) -> Value:
+    y: Value = ctx.emit("LogSoftmax", input, axis=axis)
     return y

@@ -8,13 +8,15 @@ each dimension was split into blocks and elements of a block, so that no scale i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
+from ....composites import quantization as composites
 from ....dtypes import INFO
 from ....graph import Operand
 from ....ops import quantization as ops
 from .. import kernels, ort
-from ..emit import Emitter, Value
+from ..emit import MICROSOFT, Emitter, Value
 
 _BYTES = ("int8", "uint8")
 
@@ -145,3 +147,43 @@ def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
     shifted = ctx.emit("Add", ctx.emit("Round", ctx.emit("Div", x, s)), z)
     info = INFO[ctx.output.data_type]
     return _finish(ctx, ctx.emit("Clip", shifted, ctx.scalar(info.lowest, shifted), ctx.scalar(info.highest, shifted)))
+
+
+def _per_column(a_zero_point: Operand, b_zero_point: Operand) -> bool:
+    """Whether `a` has one zero point, and `b` one, or one for each column: what the engine takes."""
+    one, columns = prod(a_zero_point.shape) == 1, prod(b_zero_point.shape)
+    return one and (columns == 1 or (columns == b_zero_point.shape[-1]))
+
+
+@ort.lower(composites.integer_matmul, when=_per_column)
+def _(ctx: Emitter, a: Value, b: Value, a_zero_point: Value, b_zero_point: Value) -> Value:
+    columns = prod(b_zero_point.dims)
+    can_saturate = a.data_type == "uint8" and b.data_type == "int8" and ctx.array_of(b) is None and not ctx.portable
+    if can_saturate and kernels.saturates():
+        a, a_zero_point = flip_sign(ctx, a), flip_sign(ctx, a_zero_point)
+    zeros = ctx.reshape(a_zero_point, ()), ctx.reshape(b_zero_point, () if columns == 1 else (columns,))
+    product: Value = ctx.emit("MatMulInteger", a, b, *zeros, data_type="int32", shape=ctx.output.shape)
+    return product
+
+
+ACCURACY_LEVELS = {"float32": 1, "int8": 4}
+
+
+# With 8 bits and accuracy "float32", the kernel takes 40 times as long as a product of floats.
+@ort.lower_contrib(composites.matmul_n_bits, when=lambda bits, accuracy: bits == 4 or accuracy == "int8")
+def _(
+    ctx: Emitter,
+    input: Value,
+    weight: Value,
+    scale: Value,
+    zero_point: Value | None,
+    bias: Value | None,
+    bits: int,
+    block_size: int,
+    accuracy: str,
+) -> Value:
+    sizes: dict[str, Any] = {"K": input.dims[-1], "N": weight.dims[0], "bits": bits, "block_size": block_size}
+    sizes["accuracy_level"] = ACCURACY_LEVELS[accuracy]
+    operands = (input, weight, scale, zero_point, None, bias)
+    y: Value = ctx.emit("MatMulNBits", *operands, domain=MICROSOFT, **sizes)
+    return y

@@ -1,0 +1,132 @@
+"""ONNX Runtime rules: attention and rotary embeddings."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from .... import composites
+from ....composites.attention import hidden
+from ....graph import Operand
+from .. import ort
+from ..emit import MICROSOFT, Emitter, Value
+
+
+def _sees_always(query: Operand, key: Operand, mask: Operand | None, causal: bool) -> bool:
+    """Whether each query is known to see a key; the engine returns NaN for a query that sees none."""
+    if query.data_type != "float32" or (mask is not None and not mask.is_constant):
+        return False
+    if mask is None:
+        return True
+    bias = _bias(mask.value, causal, query.shape[1], key.shape[1])
+    return bool((bias.max(axis=-1) > -inf).all())
+
+
+def _bias(mask: np.ndarray | None, causal: bool, queries: int, keys: int) -> np.ndarray:
+    """What is added to the scores, as float32 that broadcasts to [batches, heads, queries, keys]."""
+    bias = np.zeros((1, 1, queries, keys), np.float32)
+    if mask is not None:
+        bias = bias + (hidden(mask) if mask.dtype == np.uint8 else mask)
+    return bias + hidden(np.tri(queries, keys, dtype=bool)) if causal else bias
+
+
+@ort.lower_contrib(composites.multi_head_attention, when=_sees_always)
+def _(
+    ctx: Emitter,
+    query: Value,
+    key: Value,
+    value: Value,
+    mask: Value | None,
+    heads: int,
+    causal: bool,
+    scale: float,
+) -> Value:
+    queries, keys = query.dims[1], key.dims[1]
+    bias = None
+    unidirectional = causal and mask is None and queries == keys
+    if mask is not None or (causal and not unidirectional):
+        array = None if mask is None else ctx.array_of(mask)
+        bias = ctx.constant(_bias(array, causal, queries, keys), "float32")
+    operands = (query, key, value, None, None, bias)
+    flags: dict[str, Any] = {"num_heads": heads, "unidirectional": int(unidirectional), "scale": scale}
+    y: Value = ctx.emit("MultiHeadAttention", *operands, domain=MICROSOFT, **flags)
+    return y
+
+
+LONG = 2**20
+"""Scores per head from which MultiHeadAttention, which never stores all scores, pays for the transpositions it needs."""
+
+
+def _is_long(query: Operand, key: Operand, mask: Operand | None, causal: bool) -> bool:
+    (_, heads, queries, _), (_, groups, keys, _) = query.shape, key.shape
+    plain = heads == groups and mask is None and not causal and query.data_type == "float32"
+    return plain and queries * keys >= LONG
+
+
+@ort.lower_contrib(composites.scaled_dot_product_attention, when=_is_long)
+def _(ctx: Emitter, query: Value, key: Value, value: Value, scale: float) -> Value:
+    batches, heads, queries, _ = query.dims
+    joined = [
+        ctx.reshape(ctx.transpose(x, [0, 2, 1, 3]), [batches, x.dims[2], heads * x.dims[3]])
+        for x in (query, key, value)
+    ]
+    y = ctx.emit("MultiHeadAttention", *joined, domain=MICROSOFT, num_heads=heads, scale=scale)
+    return ctx.transpose(ctx.reshape(y, [batches, queries, heads, value.dims[3]]), [0, 2, 1, 3])
+
+
+def _has_kernel(query: Operand, past_key: Operand | None, heads: int) -> bool:
+    """Whether the engine's kernel takes this size of heads; with a past, it takes only one new key, or one batch."""
+    batches, new, hidden = query.shape
+    return hidden // heads % 8 == 0 and (past_key is None or new == 1 or batches == 1)
+
+
+@ort.lower_contrib(composites.group_query_attention, when=_has_kernel)
+def _(
+    ctx: Emitter,
+    query: Value,
+    key: Value,
+    value: Value,
+    past_key: Value | None,
+    past_value: Value | None,
+    lengths: Value | None,
+    heads: int,
+    groups: int,
+    scale: float,
+) -> list[Value]:
+    batches, new = query.dims[:2]
+    if lengths is None:
+        total = new + (0 if past_key is None else past_key.dims[2])
+        last, all_keys = ctx.constant([total - 1] * batches, "int32"), ctx.constant(total, "int32")
+    else:
+        last = ctx.emit("Add", lengths, ctx.constant(new - 1, "int32"))
+        longest = ctx.emit("ReduceMax", lengths, keepdims=0)
+        all_keys = ctx.emit("Add", longest, ctx.constant(new, "int32"))
+    operands = (query, key, value, past_key, past_value, last, all_keys)
+    flags: dict[str, Any] = {"num_heads": heads, "kv_num_heads": groups, "scale": scale}
+    made: list[Value] = ctx.emit("GroupQueryAttention", *operands, outputs=3, domain=MICROSOFT, **flags)
+    return made
+
+
+@ort.lower_contrib(composites.rotary_embedding)
+def _(
+    ctx: Emitter,
+    input: Value,
+    cosines: Value,
+    sines: Value,
+    positions: Value | None,
+    heads: int,
+    interleaved: bool,
+) -> Value:
+    heads, size = (input.dims[1], input.dims[3]) if input.rank == 4 else (heads, input.dims[2] // heads)
+    turned = 2 * cosines.dims[1]
+    # A single position is the position where all sequences begin.
+    operands = (input, ctx.constant([0]) if positions is None else positions, cosines, sines)
+    flags: dict[str, Any] = {
+        "interleaved": int(interleaved),
+        "num_heads": heads,
+        "rotary_embedding_dim": turned if turned < size else 0,
+    }
+    y: Value = ctx.emit("RotaryEmbedding", *operands, domain=MICROSOFT, **flags)
+    return y

@@ -1,0 +1,493 @@
+"""Operations of users: declared once, then no different from the built-in ones.
+
+Four ways to say what an operation does, and one operation may have several of them:
+
+- `@expression`: what one element of the result is; compiled for the device, fused with its neighbours;
+- `@composite`: built-in operations, kept together under a name for engines that have a kernel for the whole;
+- `@op` with `.kernel(device)`: a function or a shader of your own, on the memory of the tensors themselves;
+- `@op` with `.decompose` or `.expression`, beside kernels, for devices that have none.
+
+Called with operands an operation adds a node to their graph; called with arrays or tensors it computes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Generic, Literal, Never, TypeAlias, TypeVar, get_args, overload
+
+import numpy as np
+
+from ..dtypes import ANY
+from ..errors import MLError, NotSupportedError, ValidationError, require, user_line
+from ..expr.array import Array as Traced
+from ..graph import Builder, Desc, Operand, title
+from ..kernels import Kernel
+from ..kernels.expression import flat, program_of
+from ..kernels.host import HostKernel
+from ..names import shown
+from ..operation import Converter, Limits, Op, call_with
+from ..ops import Operations
+from ..passes.legalise import Recorder
+from .signatures import annotation_text, check_function, plain_converter, public, read_signature
+
+if TYPE_CHECKING:
+    from ..kernels.wgsl import Shader, WgslKernel
+    from ..runtime.lazy import Array
+    from ..tensor import MLTensor
+
+DeviceName = Literal["cpu", "wasm", "webgpu", "cuda"]
+"""What kernels can be given for; "wasm" runs on the CPU, in the memory of a module."""
+
+Made = TypeVar("Made", covariant=True)
+"""What the function of a declaration returns: one result or a tuple of them."""
+
+One: TypeAlias = "Traced | Operand | Desc"
+Several: TypeAlias = "tuple[Any, ...]"
+Plain: TypeAlias = "np.ndarray | np.number[Any] | float | str | Sequence[Any] | None"
+"""What, beside an operand that decides where a call is computed, does not change that."""
+
+
+calls_of: Callable[[CustomOp[Any]], Callable[[tuple[Any, ...], dict[str, Any]], Any]] | None = None
+"""Makes what an operation does that is called with anything but a builder; set by `opweave.custom`."""
+
+
+class CustomOp(Op[..., Any], Generic[Made]):
+    """An operation of a user. Made by `opweave.op`, `opweave.expression` and `opweave.composite`.
+
+    Called with operands it adds a node to their graph; called with arrays or tensors it computes. `label=` names the node in
+    messages and tables.
+
+    >>> import numpy as np, opweave as ow
+    >>> @ow.expression
+    ... def swiglu(x, gate):
+    ...     return x * gate * ow.expr.sigmoid(gate)
+    >>> swiglu(np.float32([1, 2]), np.float32([0, 0])).tolist()
+    [0.0, 0.0]
+    """
+
+    def __init__(
+        self,
+        rule: Callable[..., Any],
+        source: Callable[..., Any],
+        *,
+        skip: int,
+        limits: Mapping[str, Limits],
+        annotated: bool = False,
+    ) -> None:
+        """Take `rule(builder, operands and attributes by name)`, described by the parameters of `source` after `skip`.
+
+        With `annotated`, annotations say which parameters are operands; else it is the positional ones.
+        """
+        self._annotated = annotated
+        self.source = source
+        signature = read_signature(source, skip)
+        rule.__signature__ = signature  # type: ignore[attr-defined]
+        rule.__module__ = source.__module__
+        super().__init__(rule, source.__name__, inspect.getdoc(source) or "", limits)
+        self.__wrapped__, self.__qualname__ = source, source.__qualname__
+        self.__signature__ = public(signature)
+        self._check_declared(limits)
+        self._calls: Callable[[tuple[Any, ...], dict[str, Any]], Any] | None = None
+
+    def __repr__(self) -> str:
+        forms = [*(f"kernel {name}" for name in self.kernels)]
+        forms += ["expression"] if self.formula is not None else []
+        forms += ["decomposition"] if self.decomposition is not None else []
+        return f"<CustomOp {self.name}: {', '.join(forms) or 'nothing that computes it'}>"
+
+    # Declaration -----------------------------------------------------------------------------------------------------
+
+    @overload
+    def kernel(self, device: DeviceName, /) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
+    @overload
+    def kernel(self, device: Literal["wasm"], module: Any, export: str, /, signature: str | None = None) -> None: ...
+    @overload
+    def kernel(
+        self,
+        device: Literal["webgpu"],
+        source: str | Shader | Sequence[str | Shader] | Callable[..., Any],
+        /,
+        *,
+        invocations: int | Sequence[int] | None = None,
+        workgroups: int | Sequence[int] | None = None,
+        workgroup_size: int | None = None,
+        constants: Mapping[str, Any] = ...,
+        scratch: Mapping[str, Desc] = ...,
+    ) -> None: ...
+    @overload
+    def kernel(self, device: DeviceName, function: Callable[..., Any], /) -> None: ...
+    def kernel(self, device: DeviceName, /, *args: Any, **options: Any) -> Any:
+        """Declare what computes the operation on a device.
+
+        - `@op.kernel("cpu")` above a function of NumPy views (`opweave.kernels.host`), or `op.kernel("cpu", function)`;
+        - `op.kernel("wasm", module, "export")`: a function of a WebAssembly module (`help(opweave.wasm)` says more);
+        - `op.kernel("webgpu", "fn main(i: u32) { out[i] = x[i] * x[i]; }")`: WGSL, or `@op.kernel("webgpu")` above a function
+          that makes it (`help(opweave.wgsl)` says more).
+
+        Raises:
+            ValidationError: no such device, or what is no kernel: a function takes `out`, and the operation's parameters that
+                it needs, by name.
+            NotSupportedError: no back end here runs kernels for that device.
+        """
+        devices = get_args(DeviceName)
+        require(device in devices, f"{self.name}: kernels are for {', '.join(map(repr, devices))}, got {shown(device)}")
+        if device == "cuda":
+            raise NotSupportedError(f"{self.name}: no back end here runs kernels for {shown(device)}")
+        if not args:
+            return lambda function: self._add_kernel(device, function, options)
+        self._add_kernel(device, *args, options)
+        return None
+
+    def _add_kernel(self, device: str, *given: Any) -> Any:
+        *args, options = given
+        try:
+            made: Kernel | WgslKernel
+            if device == "wasm":
+                from ..kernels.wasm import WasmKernel
+
+                made = WasmKernel(*args, **options)
+            elif device == "webgpu":
+                from ..kernels.wgsl import WgslKernel
+
+                made = WgslKernel(*args, **options)
+            else:
+                made = HostKernel(*args, **options)
+        except ValidationError as error:
+            raise ValidationError(f"{self.name}: {error}") from None
+        self.kernels[device] = made
+        self.forget_calls()
+        return args[0]
+
+    def forget_calls(self) -> None:
+        """Drop what was compiled for calls on arrays: the operation is computed in another way from now on."""
+        self._calls = None
+
+    def decompose(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Declare how the operation is made of others: `function(b, ...)` takes a builder and those parameters it needs."""
+        self._check_form(function, 1)
+        super().decompose(function)
+        self.forget_calls()
+        return function
+
+    def expression(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Declare what an element of the result is: `function(...)` takes arrays of `opweave.expr` and attributes by name."""
+        self._check_form(function, 0)
+        super().expression(function)
+        if self.decomposition is None:
+            self.decomposition = _Decomposition(self)
+        self.forget_calls()
+        return function
+
+    def _check_form(self, function: Callable[..., Any], leading: int) -> None:
+        """Require that a decomposition or an expression takes nothing but what the operation has, after `leading` ones."""
+        require(callable(function), f"{self.name}: expected a function, got {shown(function)}")
+        known = (*self.operands, *self.attributes)
+        unknown = [name for name in list(inspect.signature(function).parameters)[leading:] if name not in known]
+        require(not unknown, f"{self.name}: the function takes {unknown}; the operation has {list(known)}")
+
+    def _check_declared(self, limits: Mapping[str, Limits]) -> None:
+        """Require that limits are those of operands (or of outputs), and say what there is."""
+        for name, limit in limits.items():
+            known = name in self.operands or name.startswith("output")
+            require(known, f"{self.name}: limits are for the operands {list(self.operands)}, got {name!r}")
+            require(isinstance(limit, Limits), f"{self.name}: {name} must be opweave.Limits, got {shown(limit)}")
+            for what, value, rest in (
+                ("data_types", limit.data_types, "a tuple of data types"),
+                ("ranks", limit.ranks, "the smallest and the largest rank"),
+            ):
+                fits = value in self.operands if isinstance(value, str) else isinstance(value, tuple)
+                require(
+                    fits, f"{self.name}: {what} of {name} must be {rest}, or the name of an operand, got {shown(value)}"
+                )
+
+    def _is_operand(self, parameter: inspect.Parameter) -> bool:
+        if self._annotated and parameter.annotation:
+            return super()._is_operand(parameter)
+        return parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+
+    def _converter(self, parameter: inspect.Parameter) -> Converter:
+        annotation = parameter.annotation.removesuffix(" | None")
+        if re.fullmatch(r"(int|float|bool|str)", annotation):
+            return plain_converter(annotation)
+        if annotation == "DataType" or annotation.startswith("Literal["):
+            return super()._converter(parameter)
+        return lambda name, value: tuple(value) if isinstance(value, list) else value
+
+    # Calls -----------------------------------------------------------------------------------------------------------
+
+    # What calls mean to type checkers: the result is of the kind of the operands. (Without annotations it may also be a
+    # tuple, which for arrays and operands looks alike, as they can be unpacked; `Never` matches what is not annotated.)
+    @overload
+    def __call__(self: CustomOp[Never], first: MLTensor, /, *args: Any, **kwargs: Any) -> Any: ...
+    @overload
+    def __call__(self: CustomOp[One], first: Builder | Operand, /, *args: Any, **kwargs: Any) -> Operand: ...
+    @overload
+    def __call__(self: CustomOp[One], first: Traced, /, *args: Any, **kwargs: Any) -> Traced: ...
+    @overload
+    def __call__(self: CustomOp[One], first: Array, /, *args: Plain | Array, **kwargs: Any) -> Array: ...
+    @overload
+    def __call__(self: CustomOp[One], first: MLTensor, /, *args: Plain | MLTensor, **kwargs: Any) -> MLTensor: ...
+    @overload
+    def __call__(self: CustomOp[One], first: np.ndarray, /, *args: Plain, **kwargs: Any) -> np.ndarray: ...
+    @overload
+    def __call__(
+        self: CustomOp[Several], first: Builder | Operand, /, *args: Any, **kwargs: Any
+    ) -> tuple[Operand, ...]: ...
+    @overload
+    def __call__(
+        self: CustomOp[Several], first: Array, /, *args: Plain | Array, **kwargs: Any
+    ) -> tuple[Array, ...]: ...
+    @overload
+    def __call__(
+        self: CustomOp[Several], first: MLTensor, /, *args: Plain | MLTensor, **kwargs: Any
+    ) -> tuple[MLTensor, ...]: ...
+    @overload
+    def __call__(
+        self: CustomOp[Several], first: np.ndarray, /, *args: Plain, **kwargs: Any
+    ) -> tuple[np.ndarray, ...]: ...
+    @overload
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # type: ignore[misc]  # (mypy on *args: Any)
+        """Add a node to the graph of the operands, or compute the results of arrays and tensors.
+
+        Results of NumPy's arrays are NumPy's, of tensors tensors; what is called with an `opweave.Array` is computed later.
+        In an expression, another one that is called with its arrays becomes a part of it.
+
+        Raises:
+            ValidationError: operands or attributes that do not fit.
+            OperationError: a kernel failed.
+        """
+        if args and isinstance(args[0], Builder):
+            return self.add(args[0], args[1:], kwargs)
+        calls = self._calls
+        if calls is None:
+            if calls_of is None:
+                import_module("..custom", __package__)  # which sets it
+            assert calls_of is not None
+            calls = self._calls = calls_of(self)
+        return calls(args, kwargs)
+
+    def inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the operation is in the midst of another expression that is traced: its own formula."""
+        formula = self.formula
+        if formula is None:
+            raise ValidationError(f"{self.name}: has no expression that another one could hold")
+        try:
+            given = inspect.signature(self).bind(None, *args, **kwargs)
+        except TypeError as error:
+            raise ValidationError(f"{self.name}: {error}") from None
+        given.apply_defaults()
+        values = given.arguments
+        for name in self.attributes:
+            if values[name] is not None:
+                values[name] = self._converters[name](f"{self.name}: {name}", values[name])
+        return call_with(formula, values)
+
+
+class _Decomposition:
+    """The decomposition of an operation that is an expression of whole arrays."""
+
+    def __init__(self, op: CustomOp[Any]) -> None:
+        self.op = op
+        self.__signature__ = inspect.Signature(
+            [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY) for n in ("_builder", *op.operands, *op.attributes)]
+        )
+
+    def __call__(self, _builder: Operations, /, **arguments: Any) -> Any:
+        from ..expr.decompose import decompose as decompose_program
+
+        inputs = {name: _descs(arguments[name]) for name in self.op.operands}
+        program = program_of(self.op, inputs, {name: arguments[name] for name in self.op.attributes})
+        results = decompose_program(program, _builder, flat({name: arguments[name] for name in self.op.operands}))
+        return results if len(results) > 1 else results[0]
+
+
+def _descs(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(item.desc for item in value)
+    return None if value is None else value.desc
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Decorators
+
+
+def expression(function: Callable[..., Made]) -> CustomOp[Made]:
+    """Declare an operation by what one element of its result is.
+
+    Args:
+        function: takes an `opweave.expr.Array` for each operand (its positional parameters) and attributes (its
+            keyword-only ones), and returns an array, or a tuple of them. It is traced once for each combination of shapes,
+            data types and attributes.
+
+    Returns:
+        The operation. Shapes, data types and broadcasting follow from the function.
+
+    Raises:
+        ValidationError: the function has parameters of which nobody can say what they are. What it does is checked when it is
+            traced: data types, broadcasting, and that every index lies inside.
+
+    >>> import numpy as np, opweave as ow
+    >>> @ow.expression
+    ... def scaled_sum(x, y, *, scale: float = 0.5):
+    ...     return (x + y) * scale
+    >>> scaled_sum(np.float32([1, 2]), np.float32([3, 4])).tolist()
+    [2.0, 3.0]
+    """
+
+    def rule(builder: Builder, **arguments: Any) -> tuple[Desc, ...] | Desc:
+        inputs = {name: _descs(arguments[name]) for name in made.operands}
+        attributes = {name: arguments[name] for name in made.attributes}
+        try:
+            program = program_of(made, inputs, attributes)
+        except MLError:
+            raise
+        except Exception as error:
+            error.add_note(f"for {title(made.name, arguments['label'])}")
+            raise
+        descs = tuple(output.desc for output in program.outputs)
+        return descs if len(descs) > 1 else descs[0]
+
+    check_function(function)
+    made: CustomOp[Made] = CustomOp(rule, function, skip=0, limits={})
+    made.expression(function)
+    return made
+
+
+def composite(function: Callable[..., Made]) -> CustomOp[Made]:
+    """Declare an operation as a composition of built-in ones, which stays together under its name.
+
+    Args:
+        function: takes a builder, operands (positional) and attributes (keyword-only), and returns an operand, or a tuple
+            of them.
+
+    Returns:
+        The operation. An engine that has a kernel for it takes it whole; elsewhere its parts run.
+
+    Raises:
+        ValidationError: the function has parameters of which nobody can say what they are. What it builds is checked when the
+            operation is called.
+
+    >>> import numpy as np, opweave as ow
+    >>> @ow.composite
+    ... def rms_norm(b, x, weight, *, epsilon: float = 1e-6):
+    ...     mean = b.reduce_mean(x * x, axes=[x.rank - 1], keep_dimensions=True)
+    ...     return x / b.sqrt(mean + epsilon) * weight
+    >>> print(rms_norm(np.float32([[3, 4]]), np.float32([1, 1])).round(2))
+    [[0.85 1.13]]
+    """
+
+    def rule(builder: Builder, **arguments: Any) -> tuple[Desc, ...] | Desc:
+        scratch = _Scratch()
+        stand_ins = {name: scratch.stand_in(arguments[name]) for name in made.operands}
+        attributes = {name: arguments[name] for name in made.attributes}
+        try:
+            result: Any = function(scratch, **stand_ins, **attributes)
+        except ValidationError as error:
+            raise ValidationError(f"{error}{user_line(error, function)}") from error
+        except MLError:
+            raise
+        except Exception as error:
+            name = title(made.name, arguments["label"])
+            error.add_note(f"while the composite {name} was built{user_line(error, function)}")
+            raise
+        results = result if isinstance(result, (tuple, list)) else (result,)
+        for item in results:
+            require(
+                isinstance(item, Operand) and item.builder is scratch,
+                f"a composite must return operands that it built, got {shown(item)}",
+            )
+        descs = tuple(item.desc for item in results)
+        return descs if len(descs) > 1 else descs[0]
+
+    check_function(function)
+    made: CustomOp[Made] = CustomOp(rule, function, skip=1, limits={})
+    made.decompose(function)
+    return made
+
+
+class _Scratch(Recorder):
+    """A builder that composites are tried in, to learn the descriptors of their results."""
+
+    def stand_in(self, value: Any) -> Any:
+        """Operands like the given ones; constants keep their values."""
+        if isinstance(value, tuple):
+            return tuple(self.stand_in(item) for item in value)
+        if value is None:
+            return None
+        name = "" if value.is_constant else f"x{len(self.inputs)}"
+        made = Operand(self, value.desc, name=name, value=value.value)
+        if name:
+            self.inputs[name] = made
+        return made
+
+
+@overload
+def op(function: Callable[..., Made], /) -> CustomOp[Made]: ...
+@overload
+def op(**limits: Limits) -> Callable[[Callable[..., Made]], CustomOp[Made]]: ...
+def op(function: Callable[..., Any] | None = None, /, **limits: Limits) -> Any:
+    """Declare an operation by its shape rule; what computes it is declared by `.kernel`, `.expression` or `.decompose`.
+
+    Args:
+        function: takes a builder, operands (annotated `MLOperand`, or not at all) and attributes, checks them with
+            `opweave.errors.require`, and returns the descriptor (`opweave.Desc`) of the result, or a tuple of them.
+        limits: what data types and ranks operands may have, by parameter: `@ow.op(x=ow.Limits(("float32",), ranks=(2, 2)))`.
+
+    Returns:
+        The operation; `help` on its methods `kernel`, `expression` and `decompose` says how they are used.
+
+    Raises:
+        ValidationError: the function has parameters of which nobody can say what they are.
+
+    >>> import numpy as np, opweave as ow
+    >>> @ow.op
+    ... def cumulative_product(self, x: ow.MLOperand, axis: int):
+    ...     return x.desc
+    >>> @cumulative_product.kernel("cpu")
+    ... def _(x, axis, out):
+    ...     np.cumprod(x, axis, out=out)
+    >>> cumulative_product(np.float32([1, 2, 3]), 0).tolist()
+    [1.0, 2.0, 6.0]
+    """
+    if function is None:
+        return lambda function: _declare(function, limits)
+    return _declare(function, {})
+
+
+def _declare(function: Callable[..., Any], limits: Mapping[str, Limits]) -> CustomOp[Any]:
+    check_function(function)
+    parameters = inspect.signature(function).parameters
+    takes_label = "label" in parameters
+    first = next(iter(parameters.values()), None)
+    is_builder = first is None or "Operand" not in annotation_text(first.annotation)
+    require(is_builder, f"{function.__name__}: the first parameter is the builder, got {first}")
+
+    def rule(builder: Builder, *, label: str = "", **arguments: Any) -> Any:
+        if takes_label:
+            arguments["label"] = label
+        try:
+            result = function(builder, **arguments)
+        except ValidationError as error:
+            raise ValidationError(f"{error}{user_line(error, function)}") from error
+        except MLError:
+            raise
+        except Exception as error:
+            error.add_note(f"in the shape rule of {title(made.name, label)}{user_line(error, function)}")
+            raise
+        require(result != (), "the shape rule must return a Desc, or a tuple of them, got ()")
+        for desc in result if isinstance(result, tuple) else (result,):
+            require(isinstance(desc, Desc), f"the shape rule must return a Desc, or a tuple of them, got {shown(desc)}")
+            require(
+                desc.data_type in ANY
+                and isinstance(desc.shape, tuple)
+                and all(isinstance(size, (int, np.integer)) for size in desc.shape),
+                f"the shape rule must return a data type of WebNN and a tuple of integers, got {shown(desc)}",
+            )
+        return result
+
+    made: CustomOp[Any] = CustomOp(rule, function, skip=1, limits=limits, annotated=True)
+    return made

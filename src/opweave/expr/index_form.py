@@ -1,0 +1,109 @@
+"""Arrays defined by an element at each position: `compute`, stored intermediates and reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..errors import ValidationError, require
+from ..shapes import reduced
+from . import ir
+from .array import Array, as_array, axes_of, positions_of, truth
+from .ir import Cast, Expr, Index, Load, Reduce, Reduction, Stored
+
+
+def compute(shape: Sequence[int], function: Callable[..., Any]) -> Array:
+    """Define an array by its elements: the element at `i, j, …` is `function(i, j, …)`.
+
+    Args:
+        shape: positive integers.
+        function: takes one position for each axis, and returns one element.
+
+    >>> from opweave.expr import trace
+    >>> from opweave.graph import Desc
+    >>> print(trace(lambda x: compute((3, 2), lambda i, j: x[j, i]), "transposed", [Desc("float32", (2, 3))]))
+    transposed(x0: float32[2, 3]) -> (y0: float32[3, 2]):
+      y0[i, j] =
+        x0[j, i]
+    """
+    sizes = _checked_extents(tuple(shape) if isinstance(shape, Sequence) else (shape,))
+    fresh = tuple(Index(size) for size in sizes)
+    element = as_array(function(*(Array((), variable) for variable in fresh)))
+    require(not element.shape, f"compute: the function must return one element, got an array {list(element.shape)}")
+    return Array(sizes, ir.substitute(element.body, dict(zip(fresh, positions_of(sizes), strict=True))))
+
+
+def store(array: Array) -> Array:
+    """Compute an array completely before it is read, instead of recomputing elements at each use.
+
+    Use it for intermediates that are expensive and read at several positions, such as the first pass of a separable
+    filter.
+
+    >>> import numpy as np, opweave as ow
+    >>> @ow.expression
+    ... def blurred(x):
+    ...     h, w = x.shape
+    ...     rows = ow.expr.store(ow.expr.compute((h, w - 1), lambda i, j: x[i, j] + x[i, j + 1]))
+    ...     return ow.expr.compute((h - 1, w - 1), lambda i, j: (rows[i, j] + rows[i + 1, j]) / 4)
+    >>> blurred(np.float32([[0, 4], [4, 8]])).tolist()
+    [[4.0]]
+    """
+    source = Stored(axes_of(array.shape), array.body)
+    require(
+        array.body.free <= set(source.axes), "store takes whole arrays, not what depends on a position of the outside"
+    )
+    body: Expr = Load(source, positions_of(array.shape))
+    if array.data_type == "bool":
+        body = truth(body)
+    return Array(array.shape, body)
+
+
+def over(reduction: Reduction, extents: int | Sequence[int], function: Callable[..., Any]) -> Array:
+    """Reduce `function(r0, r1, …)` over all positions in `extents`."""
+    sizes = _checked_extents(tuple(extents) if isinstance(extents, Sequence) else (extents,))
+    if reduction.startswith("arg_"):
+        require(len(sizes) == 1, f"{reduction}_over takes one size, got {list(sizes)}")
+    variables = tuple(Index(size) for size in sizes)
+    element = as_array(function(*(Array((), variable) for variable in variables)))
+    require(not element.shape, f"{reduction}_over: the function must return one element, got {list(element.shape)}")
+    return Array((), _reduce(reduction, variables, element.body))
+
+
+def _reduce(reduction: Reduction, variables: tuple[Index, ...], body: Expr) -> Expr:
+    if body.type == "bool":
+        raise ValidationError(f"{reduction}: bool cannot be reduced; cast it to a data type")
+    return Reduce(reduction, variables, Cast(body, "int32") if body.type == "index" else body)
+
+
+def reduce(reduction: Reduction, x: Array, axes: Sequence[int] | None, keep_dimensions: bool) -> Array:
+    """Reduce an array over axes."""
+    array = as_array(x)
+    rank = array.rank
+    require(
+        axes is None or isinstance(axes, Sequence), f"{reduction}: axes must be a sequence of integers, got {axes!r}"
+    )
+    given = range(rank) if axes is None else axes
+    require(all(-rank <= axis < rank for axis in given), f"axes must be in [{-rank}, {rank}), got {list(given)}")
+    chosen = [axis % rank for axis in given]
+    shape = reduced(array.shape, chosen, keep_dimensions)
+    if not chosen:
+        return array
+    old = axes_of(array.shape)
+    variables = {axis: Index(array.shape[axis]) for axis in sorted(chosen)}
+    kept = [axis for axis in range(array.rank) if axis not in variables]
+    body = ir.substitute(array.body, {old[axis]: variable for axis, variable in variables.items()})
+    result = _reduce(reduction, tuple(variables.values()), body)
+    if not keep_dimensions:
+        new = positions_of(shape)
+        result = ir.substitute(result, {old[axis]: new[k] for k, axis in enumerate(kept) if old[axis] is not new[k]})
+    return Array(shape, result)
+
+
+def _checked_extents(extents: Sequence[int]) -> tuple[int, ...]:
+    """Require positive integers."""
+    for extent in extents:
+        require(
+            isinstance(extent, int) and not isinstance(extent, bool) and extent > 0,
+            f"sizes must be positive integers, got {list(extents)}",
+        )
+    return tuple(extents)

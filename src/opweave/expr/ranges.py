@@ -1,0 +1,84 @@
+"""Ranges of index expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from ..dtypes import INFO
+from ..errors import ValidationError
+from .ir import INTEGERS, Call, Cast, Const, Expr, Index, storage, text, walk
+
+_INTEGER_TYPES = (*INTEGERS, "index")
+
+Range: TypeAlias = tuple[int, int]
+"""The smallest and the largest value."""
+
+
+def bounds(root: Expr) -> Range | None:
+    """The range that an index is known to lie in; None if it is unknown."""
+    found: dict[Expr, Range | None] = {}
+    for node in walk(root, enter=lambda n: n.parts if n.type in _INTEGER_TYPES else ()):
+        found[node] = _bounds(node, found)
+    return found[root]
+
+
+def check_positions(*roots: Expr) -> None:
+    """Require that positions stay within int32, in which they are computed; unknown ranges are assumed to fit."""
+    limits = INFO["int32"]
+    found: dict[Expr, Range | None] = {}
+    for node in walk(*roots):
+        known = found[node] = _bounds(node, found) if node.type in _INTEGER_TYPES else None
+        if node.type == "index" and known and (known[0] < limits.lowest or known[1] > limits.highest):
+            raise ValidationError(f"the position {text(node)} goes from {known[0]} to {known[1]}, beyond int32")
+
+
+def _bounds(node: Expr, found: Mapping[Expr, Range | None]) -> Range | None:
+    if isinstance(node, Const):
+        return int(node.value), int(node.value)
+    if isinstance(node, Index):
+        return 0, node.extent - 1
+    if isinstance(node, Cast) and node.type == "index":
+        return found.get(node.parts[0])
+    if not isinstance(node, Call):
+        return None
+    ranges = [found.get(part) for part in node.parts]
+    if node.name == "where":
+        (_, a, b) = ranges
+        return (min(a[0], b[0]), max(a[1], b[1])) if a and b else None
+    if node.name in ("max", "min"):
+        return _bounds_of_choice(node, ranges[0], ranges[1])
+    if None in ranges or node.type != "index":  # integers of data wrap around
+        return None
+    (low, high), *others = [r for r in ranges if r is not None]
+    if node.name == "neg":
+        return -high, -low
+    if node.name == "abs":
+        return (0 if low <= 0 <= high else min(abs(low), abs(high))), max(abs(low), abs(high))
+    other = others[0]
+    if node.name == "add":
+        return low + other[0], high + other[1]
+    if node.name == "sub":
+        return low - other[1], high - other[0]
+    if node.name == "mul":
+        corners = [a * b for a in (low, high) for b in other]
+        return min(corners), max(corners)
+    if other[0] <= 0:
+        return None  # the divisor may be 0 or negative
+    if node.name == "mod":
+        return (low, high) if low >= 0 and high < other[0] else (0, other[1] - 1)
+    corners = [a // b for a in (low, high) for b in other]
+    return min(corners), max(corners)
+
+
+def _bounds_of_choice(node: Expr, a: Range | None, b: Range | None) -> Range | None:
+    """The range of a `max` or `min`, where the range of one operand may be unknown, as in a clamp."""
+    assert isinstance(node, Call)
+    pick = max if node.name == "max" else min
+    if a and b:
+        return pick(a[0], b[0]), pick(a[1], b[1])
+    known = a or b
+    if known is None:
+        return None
+    info = INFO[storage(node.type)]
+    return (known[0], info.highest) if node.name == "max" else (info.lowest, known[1])

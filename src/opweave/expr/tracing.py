@@ -1,0 +1,70 @@
+"""Tracing: functions of arrays as programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..errors import ValidationError, require
+from ..graph import Desc
+from . import ir
+from .array import Array, as_array, axes_of, positions_of, run_checks
+from .ir import Check, Input, Load, Output, Program
+from .limits import check_nodes
+from .ranges import check_positions
+
+
+def of_input(source: Input) -> Array:
+    """The array that reads `source` at its own positions."""
+    return Array(source.desc.shape, Load(source, positions_of(source.desc.shape)))
+
+
+def inputs_of(descs: Sequence[Desc]) -> tuple[tuple[Input, ...], tuple[Array, ...]]:
+    """Inputs with the given descriptors, and an array for each."""
+    inputs = tuple(Input(number, desc) for number, desc in enumerate(descs))
+    return inputs, tuple(map(of_input, inputs))
+
+
+def trace(function: Callable[..., Any], name: str, descs: Sequence[Desc], **attributes: Any) -> Program:
+    """Trace `function` with one `Array` for each of `descs`, and return the program it defines.
+
+    Args:
+        function: returns an array, or a tuple of arrays.
+        name: shown in messages and tables.
+        descs: data type and shape of each operand.
+        attributes: passed on to `function`.
+
+    Raises:
+        ValidationError: `function` returns something else, or uses its arrays wrongly.
+    """
+    inputs, arrays = inputs_of(descs)
+    checks: list[Check] = []
+    token = run_checks.set(checks)
+    try:
+        result = function(*arrays, **attributes)
+        results = tuple(as_array(r) for r in (result if isinstance(result, (tuple, list)) else (result,)))
+    finally:
+        run_checks.reset(token)
+    return program(name, inputs, results, checks)
+
+
+def program(name: str, inputs: tuple[Input, ...], results: Sequence[Array], checks: Sequence[Check] = ()) -> Program:
+    """The program that computes `results` from `inputs`.
+
+    Raises: ValidationError: there is no result, a result depends on a position outside of its axes, or it reads an
+        array that is not among the inputs.
+    """
+    require(len(results) > 0, "an expression must return an array, or a tuple of them")
+    for array in results:
+        if not array.body.free <= set(axes_of(array.shape)):
+            raise ValidationError(f"the result depends on a position outside of its axes: {array!r}")
+    bodies = ir.unified(*(array.body for array in results))
+    outputs = tuple(Output(axes_of(array.shape), body) for array, body in zip(results, bodies, strict=True))
+    made = Program(name, inputs, outputs, tuple(dict.fromkeys(checks)))
+    foreign = [source for source in ir.sources(*made.roots) if isinstance(source, Input) and source not in inputs]
+    require(
+        not foreign, f"the result depends on an array of another expression, {', '.join(str(s.desc) for s in foreign)}"
+    )
+    check_nodes(len(ir.walk(*(stored.body for stored in made.stored), *made.roots)))
+    check_positions(*(stored.body for stored in made.stored), *made.roots)
+    return made
