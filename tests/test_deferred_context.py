@@ -487,11 +487,11 @@ def test_a_graph_that_is_destroyed_still_runs_what_was_dispatched(context: ow.ML
     run(double, [y], [z])
     executable, graph = weakref.ref(double._executable), weakref.ref(double)
     gc.collect()  # graphs of other tests, and what they were compiled into
-    kept = len(deferred._entries)
+    kept = deferred.graphs.statistics.entries
     double.destroy()
-    assert len(deferred._entries) == kept - 1  # what it was compiled into is gone
+    assert deferred.graphs.statistics.entries == kept - 1  # what it was compiled into is gone
     np.testing.assert_array_equal(z.numpy(), 4 * START)
-    assert len(deferred._entries) == kept - 1
+    assert deferred.graphs.statistics.entries == kept - 1
     with pytest.raises(ow.InvalidStateError, match="the graph is destroyed"):
         run(double, [x], [y])
     del double
@@ -504,18 +504,18 @@ def test_a_graph_that_is_collected_leaves_nothing(context: ow.MLContext) -> None
     double = graph_of(context, lambda x: x * 2)
     x, y, z = tensor_of(context, START), tensor_of(context), tensor_of(context)
     gc.collect()  # graphs of other tests, and what they were compiled into
-    kept = len(deferred._entries)
+    kept = deferred.graphs.statistics.entries
     for _ in range(2):
         run(double, [x], [y])
         run(double, [y], [z])
         context.read_tensor(z)
     deferred.wait()
     executable = weakref.ref(double._executable)
-    assert len(deferred._entries) == kept + 1
+    assert deferred.graphs.statistics.entries == kept + 1
     del double
     gc.collect()
     assert executable() is None
-    assert len(deferred._entries) == kept
+    assert deferred.graphs.statistics.entries == kept
 
 
 def test_the_end_of_a_context_drops_what_is_pending(context: ow.MLContext) -> None:

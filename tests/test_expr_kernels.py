@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import opweave.expr as ex
+from opweave.cache import Cache
 from opweave.errors import MissingExtraError, OperationError, ValidationError
 from opweave.expr import ir, kernels, trace
 from opweave.graph import Desc
@@ -20,7 +21,7 @@ from opweave.graph import Desc
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(kernels, "_kernels", type(kernels._kernels)())
+    monkeypatch.setattr(kernels, "compiled", Cache(kernels.KERNELS))
     monkeypatch.delenv(kernels.VARIABLE, raising=False)
     kernels.is_compiled.cache_clear()
     kernels.has_halide.cache_clear()
@@ -85,12 +86,12 @@ def test_types_of_constants_tell_programs_apart() -> None:
 
 
 def test_old_kernels_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "KERNELS", 3)
+    monkeypatch.setattr(kernels.compiled, "max_entries", 3)
     first, second = (kernels.compile(double(size=k), "numpy") for k in (1, 2))
     kernels.compile(double(size=3), "numpy")
     assert kernels.compile(double(size=1), "numpy") is first  # used again, so that the second goes
     kernels.compile(double(size=4), "numpy")
-    assert len(kernels._kernels) == 3
+    assert kernels.compiled.statistics.entries == 3
     assert kernels.compile(double(size=1), "numpy") is first
     assert kernels.compile(double(size=2), "numpy") is not second
 
@@ -114,7 +115,6 @@ def test_threads_that_ask_for_the_same_wait_for_one(monkeypatch: pytest.MonkeyPa
         results = list(pool.map(ask, range(8)))
     assert len(made) == 1
     assert all(kernel is results[0] for kernel in results)
-    assert not kernels._locks
 
 
 def test_a_failure_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:

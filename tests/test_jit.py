@@ -292,8 +292,8 @@ def test_threads_trace_once_and_agree() -> None:
 
 
 def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracing, "GRAPHS", 3)
     add, times = counted(lambda x, n: x + n)
+    monkeypatch.setattr(add.graphs, "max_entries", 3)
     for n in (1, 2, 3, 1, 4, 1, 2):
         add(X, n)
     assert add.cache_info().currsize == 3

@@ -219,7 +219,7 @@ def test_attributes_that_cannot_be_compared_are_validated_each_time() -> None:
     assert first.tolist() == [2.0]
     by["value"] = 5.0
     assert shifted(x, by).tolist() == [6.0]
-    assert shifted.templates == {}
+    assert shifted.templates.statistics.entries == 0
 
 
 @pytest.mark.parametrize(
@@ -720,26 +720,19 @@ def test_operations_that_are_dropped_are_gone() -> None:
         return ref(temporary)
 
     made = [make() for _ in range(4)]
-    deferred._singles.clear()
+    deferred.singles.clear()
     gc.collect()
     assert [op() for op in made] == [None] * 4
 
 
 def test_caches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "TEMPLATES", 16)
-    monkeypatch.setattr(lazy, "KINDS", 16)
-    monkeypatch.setattr(calls, "KINDS", 16)
-    monkeypatch.setattr(deferred, "SINGLES", 16)
-    monkeypatch.setattr(deferred, "GRAPHS", 16)
+    caches = (ow.ops.neg.templates, lazy.codes, calls.kinds, calls.scalars, deferred.singles, deferred.graphs)
+    for cache in caches:
+        monkeypatch.setattr(cache, "max_entries", 16)
     for size in range(1, 60):
         x = np.ones(size, "float32")
         assert (ow.ops.neg(x) + float(size)).tolist() == [size - 1.0] * size
-    assert len(ow.ops.neg.templates) <= 16
-    assert len(lazy._codes) <= 17
-    assert len(calls._kinds) <= 17
-    assert len(calls._scalars) <= 18
-    assert len(deferred._singles) <= 16
-    assert len(deferred._entries) <= 16
+    assert [cache.statistics.entries for cache in caches] == [16] * len(caches)
     assert adopted._locked == {}
 
 

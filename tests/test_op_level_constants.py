@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import opweave as ow
-from opweave import memory
 from opweave.runtime import constants, deferred, plan as plans
 
 STATISTICS = ow.ops.statistics
@@ -25,8 +24,8 @@ OFTEN = constants.RECURRENCES + 2
 def _at_once() -> Iterator[None]:
     ow.ops.wait()
     before = ow.ops.compile_now()
-    deferred._entries.clear()
-    constants._by_use.clear()
+    deferred.graphs.clear()
+    constants.specialised.clear()
     STATISTICS.reset()
     yield
     ow.ops.compile_now(before)
@@ -55,7 +54,7 @@ def check_layer(x: Any, w: Any, b: Any) -> int:
 
 
 def variants() -> list[constants.Specialised]:
-    return [variant for entry in deferred._entries.values() for variant in entry.variants]
+    return [variant for _, entry in deferred.graphs.items() for variant in entry.variants]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -122,7 +121,7 @@ def test_which_inputs_are_constants(name: str) -> None:
     }
     assert [float(value) for value in found if not value.ndim] == [value for value in known if isinstance(value, float)]
     constants.RECURRENCES, before = 2**30, constants.RECURRENCES
-    deferred._entries.clear()
+    deferred.graphs.clear()
     try:  # and the values are those of a program without constants
         for k, values in results:
             read = program(ow.array(random(*shape, seed=k)) if shape else None)
@@ -263,14 +262,14 @@ def test_programs_are_bounded_in_number_and_size(monkeypatch: pytest.MonkeyPatch
             for k in range(3 * OFTEN):
                 check_layer(random(2, 4, seed=k), w, b)
     assert STATISTICS.specialised > 2
-    assert len(variants()) == len(constants._by_use) == 2
+    assert len(variants()) == constants.specialised.statistics.entries == 2
     size = 15 * 4
-    monkeypatch.setattr(memory, "physical", lambda: constants.SHARE * size)
+    monkeypatch.setattr(constants.specialised, "max_bytes", size)
     for rows in (5, 6, 7):
         for k in range(OFTEN):
             check_layer(random(rows, 4, seed=k), *layers[0])
         assert sum(variant.size for variant in variants()) == size
-    monkeypatch.setattr(memory, "physical", lambda: constants.SHARE * (size - 1))
+    monkeypatch.setattr(constants.specialised, "max_bytes", size - 1)
     before = STATISTICS.specialised
     for k in range(OFTEN):
         check_layer(random(8, 4, seed=k), *layers[0])
@@ -283,22 +282,22 @@ def test_a_program_goes_with_its_weights() -> None:
         check_layer(random(2, 4, seed=k), w, b)
     assert w._array is not None
     gone = weakref.ref(w._array)
-    assert len(variants()) == len(constants._by_use) == 1
+    assert len(variants()) == constants.specialised.statistics.entries == 1
     del w
     gc.collect()
     assert gone() is None
-    assert len(variants()) == len(constants._by_use) == 0
+    assert len(variants()) == constants.specialised.statistics.entries == 0
     assert check_layer(random(2, 4), weights(4, 3), b) == 0
 
 
 def test_a_program_goes_with_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deferred, "GRAPHS", 2)
+    monkeypatch.setattr(deferred.graphs, "max_entries", 2)
     w, b = weights(4, 3), weights(3, seed=1)
     for rows in (1, 2, 3):
         for k in range(OFTEN):
             check_layer(random(rows, 4, seed=k), w, b)
     assert STATISTICS.specialised == 3
-    assert len(constants._by_use) == 2
+    assert constants.specialised.statistics.entries == 2
 
 
 # ---------------------------------------------------------------------------------------------------------------------

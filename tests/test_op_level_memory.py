@@ -189,12 +189,12 @@ def test_programs_with_constants_give_their_memory_back(monkeypatch: pytest.Monk
         w = ow.array(np.ones((512, 512), "float32"))  # packed, it is another megabyte
         for _ in range(constants.RECURRENCES):
             ow.ops.matmul(np.ones((4, 512), "float32"), w).relu().numpy()
-        (entry,) = deferred._entries.values()
+        ((_, entry),) = deferred.graphs.items()
         assert len(entry.variants) == 1
         entry._needed = constants.RECURRENCES  # as if it were the first time
 
-    deferred._entries.clear()
-    constants._by_use.clear()
+    deferred.graphs.clear()
+    constants.specialised.clear()
     for _ in range(10):
         turn()
     gc.collect()
@@ -202,5 +202,5 @@ def test_programs_with_constants_give_their_memory_back(monkeypatch: pytest.Monk
     for _ in range(50):
         turn()
     gc.collect()
-    assert not constants._by_use
+    assert constants.specialised.statistics.entries == 0
     assert resident() - before < 15 * 2**20  # with all that was packed it would be at least 50 MB

@@ -314,7 +314,7 @@ class Recurring:
             result, expected = TOGETHER[name][0](result, leaf), TOGETHER[name][1](expected, value)
         leaf = None
         same(result.numpy(), expected)
-        fixed = [value for variant in constants._by_use for value in variant.values]
+        fixed = [value for _, variant in constants.specialised.items() for value in variant.values]
         for source in self.sources:  # what can be written is never a constant
             array = source if source is None or isinstance(source, np.ndarray) else source.memory()
             assert array is None or not any(np.shares_memory(array, value) for value in fixed)
@@ -336,7 +336,7 @@ def test_a_program_that_recurs_sees_what_is_written_between_its_runs(
     recurrences, constants.RECURRENCES = constants.RECURRENCES, 2
     large, pool.LARGE = pool.LARGE, 1
     before = ow.ops.compile_now()
-    constants._by_use.clear()
+    constants.specialised.clear()
     try:
         with context:
             program = Recurring(data.draw, context)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import opweave as ow
+from opweave.cache import Cache
 from opweave.errors import InvalidStateError, OperationError
 from opweave.expr import kernels
 from opweave.graph import Graph
@@ -427,7 +427,7 @@ def test_random_graphs_agree_with_the_reference(
             patch.setattr(fuse, limit, 1)
         patch.setattr(kernels, "is_compiled", lambda: True)
         patch.setattr(kernels, "_compile", lambda program, *_, **__: kernels._NumpyKernel(program))
-        patch.setattr(kernels, "_kernels", OrderedDict())
+        patch.setattr(kernels, "compiled", Cache())
         graph = grown(CPU, steps, shapes)
         expected = grown(reference, steps, shapes)
     given_feeds = {name: feeds[name] for name in graph.inputs}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -12,12 +10,12 @@ import numpy as np
 from . import declaration
 from .arrays import as_array, contiguous, describe
 from .builder import MLGraphBuilder
+from .cache import Cache
 from .context import MLContext
 from .declaration import CustomOp, composite, expression, op
 from .errors import ValidationError, require
 from .expr.array import Array as Traced
 from .graph import Builder, Operand, check_desc, title
-from .kernels.expression import key_of
 from .runtime.adopted import current_context, entered
 from .runtime.calls import call
 from .runtime.executable import MLGraph
@@ -37,19 +35,17 @@ class _Calls:
 
     def __init__(self, op: CustomOp[Any]) -> None:
         self._op = op
-        self._direct: OrderedDict[Any, _Direct] = OrderedDict()
-        self._graphs: OrderedDict[MLContext, OrderedDict[Any, MLGraph]] = OrderedDict()
-        self._lock = Lock()
+        self._direct: Cache[Any, _Direct] = Cache(GRAPHS, raw=True)
+        self._graphs: Cache[MLContext, Cache[Any, MLGraph]] = Cache(CONTEXTS)  # graphs keep their context alive
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not kwargs and not entered.get():
             try:
-                direct = self._direct[tuple([(type(a), a.dtype, a.shape) for a in args])]
-            except (KeyError, AttributeError, TypeError):
-                pass
-            else:
-                if direct.is_ready(args):
-                    return direct(args)
+                direct = self._direct.peek(tuple([(type(a), a.dtype, a.shape) for a in args]))
+            except (AttributeError, TypeError):
+                direct = None
+            if direct is not None and direct.is_ready(args):
+                return direct(args)
         op = self._op
         for value in (*args, *kwargs.values()):
             for item in value if isinstance(value, (tuple, list)) else (value,):
@@ -76,7 +72,7 @@ class _Calls:
         context: MLContext | None = None
         for name, value in given.items():
             if name not in op.operands or value is None or isinstance(value, (int, float)):
-                key.append((name, key_of(value)))
+                key.append((name, value))
                 continue
             items = value if name in op.sequences else (value,)
             for item in items:
@@ -112,24 +108,20 @@ class _Calls:
 
     def _remember(self, arrays: tuple[np.ndarray, ...], graph: MLGraph, names: tuple[str, ...]) -> None:
         """Repeat this call without checks when arrays of the same data types and shapes are given."""
-        with self._lock:
-            self._direct[tuple([(type(a), a.dtype, a.shape) for a in arrays])] = _Direct(graph, names)
-            while len(self._direct) > GRAPHS:
-                self._direct.popitem(last=False)
+        self._direct.put(tuple([(type(a), a.dtype, a.shape) for a in arrays]), _Direct(graph, names))
 
     def _graph(
         self, context: MLContext, key: Any, given: Mapping[str, Any], feed: Mapping[str, Any], slots: Sequence[str]
     ) -> MLGraph:
         """Build the graph of this one operation, or take it from the cache."""
+        graphs = self._graphs.make(context, lambda: Cache(GRAPHS))
+        graph = graphs.make(key, lambda: self._build(context, given, feed, slots))
+        return graphs.put(key, self._build(context, given, feed, slots)) if graph.destroyed else graph
+
+    def _build(
+        self, context: MLContext, given: Mapping[str, Any], feed: Mapping[str, Any], slots: Sequence[str]
+    ) -> MLGraph:
         op = self._op
-        try:
-            with self._lock:
-                graph = self._graphs.get(context, {}).get(key)
-                if graph is not None and not graph.destroyed:
-                    self._graphs[context].move_to_end(key)
-                    return graph
-        except TypeError:  # an attribute that cannot be hashed
-            key = None
         builder = MLGraphBuilder(context)
         inputs: dict[str, Operand] = {}
         for slot, value in feed.items():
@@ -147,16 +139,7 @@ class _Calls:
 
         result = op.add(builder, (), {name: operand(name, value) for name, value in given.items()})
         results = result if isinstance(result, tuple) else (result,)
-        graph = builder.build({f"y{number}": operand for number, operand in enumerate(results)})
-        if key is not None:
-            with self._lock:
-                known = self._graphs.setdefault(context, OrderedDict())
-                known[key] = graph
-                while len(known) > GRAPHS:
-                    known.popitem(last=False)
-                while len(self._graphs) > CONTEXTS:  # graphs keep their context alive
-                    self._graphs.popitem(last=False)
-        return graph
+        return builder.build({f"y{number}": operand for number, operand in enumerate(results)})
 
 
 def _tensor(context: MLContext, array: np.ndarray) -> MLTensor:

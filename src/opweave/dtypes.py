@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from inspect import signature
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -62,7 +62,7 @@ INFO: dict[DataType, TypeInfo] = {
 }
 
 
-@lru_cache(64)
+@cache
 def of_array(dtype: Any) -> DataType:
     """The data type of a NumPy dtype in native byte order.
 

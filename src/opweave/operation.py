@@ -44,6 +44,7 @@ from typing import (
 from weakref import WeakKeyDictionary
 
 from . import dtypes, hints
+from .cache import Cache
 from .dtypes import ANY, DataType
 from .errors import ValidationError
 from .graph import MAX_RANK, Builder, Desc, Operand, check_desc, title
@@ -55,6 +56,9 @@ R = TypeVar("R", bound="Operand | tuple[Operand, ...]")
 
 N = MAX_RANK
 """Any rank, in the words of the specification's tables."""
+
+TEMPLATES = 1024
+"""For how many combinations of data types, shapes and attributes an operation remembers a validated call on arrays."""
 
 Number: TypeAlias = int | float
 """`MLNumber`: an integer of any size or a float, NaN and infinities included."""
@@ -109,7 +113,7 @@ class Op(Generic[P, R]):
             n: 2 if n in self.sequences else int(n in self.operands) for n in (*self.operands, *self.attributes)
         }
         self.positional_flags = tuple(self.flags[name] for name in self.positional)
-        self.templates: dict[Any, Any] = {}
+        self.templates: Cache[Any, Any] = Cache(TEMPLATES, raw=True)
         self._fillers: dict[str, Callable[..., Any]] = {}
         self._casts: dict[str, str] = {}
         several = "tuple" in str(signature.return_annotation)

@@ -15,15 +15,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import shorten
-from threading import RLock
 from typing import Any, Generic, NamedTuple, NoReturn, ParamSpec, TypeVar, overload
-from weakref import ref
 
 import numpy as np
 
 from . import dtypes, memory
 from .arrays import as_array, contiguous, describe
 from .builder import MLGraphBuilder
+from .cache import Cache, exact
 from .context import MLContext
 from .dtypes import DataType
 from .errors import MLError, ValidationError, require, user_line
@@ -104,14 +103,12 @@ class Jitted(Generic[P, R]):
         self._names = [p.name for p in parameters if p.kind in kinds]
         self._static = frozenset(names)
         self._positions = frozenset(k for k, name in enumerate(self._names) if name in self._static)
-        self._entries: OrderedDict[Any, _Entry] = OrderedDict()
-        self._lock = RLock()
-        self._hits = self._misses = 0
+        self.graphs: Cache[Any, _Program] = Cache(GRAPHS, raw=True)
         functools.update_wrapper(self, function)
         self.__wrapped__ = function
 
     def __repr__(self) -> str:
-        return f"<jit {self._name}, {len(self._entries)} graphs>"
+        return f"<jit {self._name}, {len(self.graphs)} graphs>"
 
     def __reduce__(self) -> str:
         """Pickled and copied by name, as functions are; graphs stay where they are."""
@@ -126,13 +123,12 @@ class Jitted(Generic[P, R]):
 
     def cache_info(self) -> CacheInfo:
         """How many calls found a graph, how many had to trace one, how many graphs are kept at most, and now."""
-        return CacheInfo(self._hits, self._misses, GRAPHS, len(self._entries))
+        found = self.graphs.statistics
+        return CacheInfo(found.hits, found.misses, GRAPHS, found.entries)
 
     def clear_cache(self) -> None:
         """Forget all graphs; the next call traces again."""
-        with self._lock:
-            self._entries.clear()
-            self._hits = self._misses = 0
+        self.graphs.clear()
 
     @overload
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
@@ -163,15 +159,16 @@ class Jitted(Generic[P, R]):
         except ValidationError as error:
             raise ValidationError(f"jit {self._name!r}: argument {self._title(argument)}: {error}") from None
         context = self._context(leaves)
-        key.append(id(context))  # the entry keeps the context, so that no other one gets its identity
+        key.append(id(context))  # the graph keeps the context, so that no other one gets its identity
         context.check_alive()
-        entry = self._entry(tuple(key))
-        program = entry.program
+        whole = tuple(key)
+        try:
+            program = self.graphs.get(whole)
+        except TypeError as error:
+            raise ValidationError(f"jit {self._name!r}: an argument cannot be compared ({error})") from None
         if program is None:
-            with entry.lock:
-                if entry.program is None:
-                    entry.program = self._made(tuple(key), context, args, kwargs)
-                program = entry.program
+            with self.graphs.turn(whole):  # the first thread that comes traces, others wait for it
+                program = self.graphs.peek(whole) or self.graphs.put(whole, self._trace(context, args, kwargs))
         return program(leaves)  # type: ignore[no-any-return]
 
     def _title(self, argument: str | int) -> str:
@@ -188,32 +185,6 @@ class Jitted(Generic[P, R]):
                 elif context is not leaf.context:
                     raise ValidationError(f"jit {self._name!r}: the arguments belong to several contexts")
         return context or adopted.current_context()
-
-    def _entry(self, key: Any) -> _Entry:
-        with self._lock:
-            try:
-                entry = self._entries.get(key)
-            except TypeError as error:
-                raise ValidationError(f"jit {self._name!r}: an argument cannot be compared ({error})") from None
-            if entry is not None:
-                self._entries.move_to_end(key)
-                self._hits += 1
-                return entry
-            self._misses += 1
-            for gone in [known for known in self._entries if not _is_alive(known)]:
-                del self._entries[gone]
-            entry = self._entries[key] = _Entry()
-            while len(self._entries) > GRAPHS:
-                self._entries.popitem(last=False)
-            return entry
-
-    def _made(self, key: Any, context: MLContext, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Program:
-        try:
-            return self._trace(context, args, kwargs)
-        except BaseException:
-            with self._lock:
-                self._entries.pop(key, None)
-            raise
 
     def _trace(self, context: MLContext, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Program:
         """Call the function with operands, and compile what it does with them."""
@@ -237,16 +208,6 @@ class Jitted(Generic[P, R]):
         return tracer.finish(result)
 
 
-class _Entry:
-    """The place of a graph in a cache; the first thread that comes makes it, others wait for it."""
-
-    __slots__ = ("lock", "program")
-
-    def __init__(self) -> None:
-        self.lock = RLock()
-        self.program: _Program | None = None
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Arguments
 
@@ -265,7 +226,7 @@ def _flatten(value: Any, key: list[Any], leaves: list[Any]) -> None:
         key.append((value.desc.data_type, value.desc.shape))
         leaves.append(value)
     elif kind in _PLAIN:
-        key.append((kind, value))
+        key.append(exact(value))
     elif kind is tuple or kind is list or _is_named_tuple(value):
         key.append((kind, len(value)))
         for item in value:
@@ -297,33 +258,19 @@ def _is_array(value: Any) -> bool:
 
 
 def _identity(value: Any) -> Any:
-    """What tells a static value from others: 1 is not True, 0.0 not -0.0; objects that are only themselves, weakly."""
+    """What tells a static value from others; dictionaries are compared by what is in them."""
     kind = type(value)
-    if kind is float:
-        return kind, value.hex()
     if kind is tuple or kind is list:
         return kind, tuple(map(_identity, value))
     if kind is dict:
         return kind, tuple((_identity(name), _identity(item)) for name, item in value.items())
-    if kind.__hash__ is object.__hash__:  # type: ignore[comparison-overlap]
-        try:
-            return kind, ref(value)
-        except TypeError:  # it has no room for that
-            return kind, value
     try:
         hash(value)
     except TypeError:
         raise ValidationError(
             f"an object of type {kind.__name__} is neither an array, nor a tuple, list or dict of arrays, nor hashable"
         ) from None
-    return kind, value
-
-
-def _is_alive(key: Any) -> bool:
-    """Whether a call can have that key still."""
-    if isinstance(key, tuple):
-        return all(map(_is_alive, key))
-    return not isinstance(key, ref) or key() is not None
+    return exact(value)
 
 
 def _mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.util import find_spec
-from threading import Lock
-from typing import Literal, Protocol, TypeAlias, get_args
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 
+from ..cache import Cache
 from ..errors import OperationError, ValidationError
 from .fingerprint import fingerprint
 from .ir import Program
@@ -61,10 +60,8 @@ def has_halide() -> bool:
         return False
 
 
-_Key: TypeAlias = tuple[str, str, tuple[str, ...], bool]
-_kernels: OrderedDict[_Key, Kernel] = OrderedDict()
-_locks: dict[_Key, Lock] = {}
-_lock = Lock()
+compiled: Cache[tuple[str, str, tuple[str, ...], bool], Kernel] = Cache(KERNELS)
+"""Compiled programs, by fingerprint, name, messages, and whether Halide compiles them."""
 
 
 def compile(program: Program, engine: Engine = "auto") -> Kernel:
@@ -75,30 +72,18 @@ def compile(program: Program, engine: Engine = "auto") -> Kernel:
         OperationError: Halide is asked for, and cannot compile the program, or it is too much work. With "auto", NumPy
             evaluates it then, and the kernel's `detail` says why.
     """
-    compiled = is_compiled() if engine == "auto" else engine == "halide"
+    with_halide = is_compiled() if engine == "auto" else engine == "halide"
     # Names and messages are no part of the fingerprint, but kernels speak of themselves by them.
-    key = (fingerprint(program), program.name, tuple(check.message for check in program.checks), compiled)
-    with _lock:
-        known = _kernels.get(key)
-        if known is not None and not (engine == "halide" and getattr(known, "is_refused", False)):
-            _kernels.move_to_end(key)
-            return known
-        mine = _locks.setdefault(key, Lock())
-    with mine:  # whoever asks for the same program meanwhile waits
-        with _lock:
-            known = _kernels.get(key)
+    key = (fingerprint(program), program.name, tuple(check.message for check in program.checks), with_halide)
+    with compiled.turn(key):
+        known = compiled.get(key)
         if known is None or (engine == "halide" and getattr(known, "is_refused", False)):
-            known = _compile(program, compiled, strict=engine == "halide")
-        with _lock:
-            _kernels[key] = known
-            _locks.pop(key, None)
-            while len(_kernels) > KERNELS:
-                _kernels.popitem(last=False)
+            known = compiled.put(key, _compile(program, with_halide, strict=engine == "halide"))
     return known
 
 
-def _compile(program: Program, compiled: bool, strict: bool) -> Kernel:
-    if not compiled:
+def _compile(program: Program, with_halide: bool, strict: bool) -> Kernel:
+    if not with_halide:
         return _NumpyKernel(program)
     from .halide import compile as compile_with_halide
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from threading import Lock
 from typing import Any
 
 import numpy as np
 
+from ..cache import Cache
 from ..dtypes import DataType
 from ..errors import MLError, ValidationError, user_line
 from ..expr import ir, kernels
@@ -22,15 +21,8 @@ from . import Arrays, Descs, KernelCall
 TRACES = 512
 """How many traced programs are kept for the next node of the same operation, shapes and attributes."""
 
-_traces: OrderedDict[Any, Program] = OrderedDict()
-_lock = Lock()
-
-
-def key_of(value: Any) -> Any:
-    """What tells the values of attributes apart in caches: 0.0 and -0.0, 1 and 1.0 and True are equal, and not the same."""
-    if isinstance(value, (tuple, list)):
-        return type(value), *map(key_of, value)
-    return type(value), repr(value) if isinstance(value, (float, np.floating)) else value
+traces: Cache[Any, Program] = Cache(TRACES)
+"""Traced programs, by operation, formula, operands and attributes."""
 
 
 def program_of(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mapping[str, Any]) -> Program:
@@ -39,22 +31,8 @@ def program_of(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mappin
     Raises:
         ValidationError: the formula does not fit the operands; the message ends with the user's line.
     """
-    key: Any = (op, op.formula, tuple(inputs.items()), tuple((name, key_of(v)) for name, v in attributes.items()))
-    try:
-        with _lock:
-            known = _traces.get(key)
-            if known is not None:
-                _traces.move_to_end(key)
-                return known
-    except TypeError:  # an attribute that cannot be hashed
-        key = None
-    made = _trace(op, inputs, attributes)
-    if key is not None:
-        with _lock:
-            _traces[key] = made
-            while len(_traces) > TRACES:
-                _traces.popitem(last=False)
-    return made
+    key = op, op.formula, tuple(inputs.items()), tuple(attributes.items())
+    return traces.make(key, lambda: _trace(op, inputs, attributes))
 
 
 def _trace(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mapping[str, Any]) -> Program:
@@ -171,4 +149,4 @@ class PreparedExpression:
         return self.kernel.bind(flat(inputs), list(outputs))
 
 
-__all__ = ["ExpressionKernel", "PreparedExpression", "flat", "key_of", "program_of", "program_of_nodes"]
+__all__ = ["ExpressionKernel", "PreparedExpression", "flat", "program_of", "program_of_nodes"]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
+from functools import partial
 from itertools import count
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import hints, operation
 from ..arrays import as_array, describe
+from ..cache import Cache, exact
 from ..dtypes import INFO, DataType, cast_number
 from ..errors import ValidationError, require
 from ..graph import Builder, Desc, Operand, check_desc, title
@@ -26,15 +27,14 @@ from .lazy import KINDS, Array, Number, Template, code_of, note
 if TYPE_CHECKING:
     from ..context import MLContext
 
-TEMPLATES = 1024
-"""For how many combinations of data types, shapes and attributes an operation remembers a validated call."""
-
 _OPERAND, _SEQUENCE, _ATTRIBUTE = 1, 2, 0
-_INTEGERS = frozenset({int})
-_kinds: dict[tuple[Any, tuple[int, ...]], int] = {}
-_scalars: dict[Any, tuple[np.ndarray, Desc, int]] = {}
 _serials = count()
-_lock = Lock()
+
+kinds: Cache[tuple[Any, tuple[int, ...]], int] = Cache(KINDS, raw=True)
+"""The numbers (`code_of`) of arrays, by NumPy's data type and shape."""
+
+scalars: Cache[Any, tuple[np.ndarray, Desc, int]] = Cache(KINDS, raw=True)
+"""Numbers as arrays, by data type, type and value."""
 
 
 class _InGraph(Exception):  # noqa: N818  (never seen by users)
@@ -97,10 +97,10 @@ def _validate(
                     raise ValidationError(f"{title(op.name, label)}: the operands belong to several contexts")
                 context = value._context
         elif flag == _ATTRIBUTE or value is None:
-            key.append(_frozen(value))
+            key.append(exact(value))
         elif type(value) is np.ndarray and flag == _OPERAND:
             others = True
-            key.append(_kinds.get((value.dtype, value.shape)) or _kind(op, label, value))
+            key.append(kinds.peek((value.dtype, value.shape)) or _kind(op, label, value))
             inputs.append(value)
         elif flag == _SEQUENCE:
             if not isinstance(value, (list, tuple)):
@@ -115,13 +115,14 @@ def _validate(
     if context is None:
         context = current_context()
     key += (context._device.name, context._power_preference)
-    whole: tuple[Any, ...] | None = tuple(key)
+    whole = tuple(key)
     try:
-        template = op.templates.get(whole)
+        find = op.templates.peek  # a variable, since methods are looked up more slowly
+        template = find(whole)
     except TypeError:  # an attribute that cannot be compared: validated each time
-        whole, template = None, None
+        template = None
     if template is None:
-        template = _validated(op, whole, context, args, kwargs, label)
+        template = op.templates.make(whole, partial(_validated, op, context, args, kwargs, label))
     if others:
         for position, value in enumerate(inputs):
             if type(value) is Array or isinstance(value, Array):
@@ -135,35 +136,23 @@ def _validate(
     return template, tuple(inputs), label, context
 
 
-def _frozen(value: Any) -> Any:
-    """Something hashable that is equal for equal values of the same types only; -0.0 and 0.0 differ."""
-    kind = type(value)
-    if kind is float:
-        return float, value.hex()
-    if kind is list or kind is tuple:
-        if _INTEGERS.issuperset(map(type, value)):
-            return (kind, int, *value)
-        return (kind, *map(_frozen, value))
-    if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:
-        return kind, value.dtype.str, value.shape, value.tobytes()
-    return kind, value
-
-
 def _scalar(op: Op[..., Any], label: str, context: MLContext, value: int | float, data_type: DataType) -> Array:
     """A number as an array; for integer types it must be one of their values, as everywhere."""
-    # Zeros are told apart by their text: 0.0 == -0.0.
+    # Told apart as by `exact`, but in less time: zeros by their text.
     key = data_type, type(value), value or str(value)
-    known = _scalars.get(key)
-    if known is None:
-        cast = cast_number(value, data_type)
-        if INFO[data_type].kind != "f" and cast != value:
-            raise ValidationError(f"{title(op.name, label)}: {shown(value)} is not a value of {data_type}")
-        desc = Desc(data_type, ())
-        if len(_scalars) > KINDS:
-            _scalars.clear()
-        known = _scalars[key] = np.array(cast, data_type), desc, code_of(desc)
-    array, desc, code = known
+    find = scalars.peek
+    array, desc, code = find(key) or scalars.put(key, _scalar_array(op, label, value, data_type))
     return Number(context, desc, code, array=array)
+
+
+def _scalar_array(
+    op: Op[..., Any], label: str, value: int | float, data_type: DataType
+) -> tuple[np.ndarray, Desc, int]:
+    cast = cast_number(value, data_type)
+    if INFO[data_type].kind != "f" and cast != value:
+        raise ValidationError(f"{title(op.name, label)}: {shown(value)} is not a value of {data_type}")
+    desc = Desc(data_type, ())
+    return np.array(cast, data_type), desc, code_of(desc)
 
 
 def _take(
@@ -184,7 +173,7 @@ def _take(
     else:
         if type(value) is not np.ndarray:
             value = as_array(value, f"{title(op.name, label)}: an operand")
-        key.append(_kinds.get((value.dtype, value.shape)) or _kind(op, label, value))
+        key.append(kinds.peek((value.dtype, value.shape)) or _kind(op, label, value))
     inputs.append(value)
     if own is not None and context is not None and own is not context:
         raise ValidationError(f"{title(op.name, label)}: the operands belong to several contexts")
@@ -196,10 +185,7 @@ def _kind(op: Op[..., Any], label: str, value: np.ndarray) -> int:
     what = f"{title(op.name, label)}: an operand"
     # How many bytes it may have depends on the back end: that is validated with the call.
     desc = check_desc(describe(value, what), 2**63, what)
-    if len(_kinds) > KINDS:
-        _kinds.clear()
-    code = _kinds[value.dtype, value.shape] = code_of(desc)
-    return code
+    return kinds.put((value.dtype, value.shape), code_of(desc))
 
 
 class _Recorder(Operations):
@@ -219,9 +205,9 @@ class _Recorder(Operations):
 
 
 def _validated(
-    op: Op[..., Any], key: Any, context: MLContext, args: tuple[Any, ...], kwargs: Mapping[str, Any], label: str
+    op: Op[..., Any], context: MLContext, args: tuple[Any, ...], kwargs: Mapping[str, Any], label: str
 ) -> Template:
-    """Validate a call by adding it to a graph, and remember what came of it."""
+    """Validate a call by adding it to a graph."""
     recorder = _Recorder(context)
     flags = op.flags
     what = f"{title(op.name, label)}: an operand"
@@ -256,7 +242,7 @@ def _validated(
         operands[position] = node.inputs[name].desc
     descs = tuple(output.desc for output in outputs)
     known_operands = tuple(desc for desc in operands if desc is not None)
-    template = Template(
+    return Template(
         op,
         slots,
         node.attributes,
@@ -268,13 +254,6 @@ def _validated(
         is_tuple=isinstance(result, tuple),
         operand_codes=tuple(map(code_of, known_operands)),
     )
-    if key is None:
-        return template
-    with _lock:
-        known: Template = op.templates.setdefault(key, template)
-        while len(op.templates) > TEMPLATES:
-            del op.templates[next(iter(op.templates))]
-    return known
 
 
 operation.on_arrays = call

@@ -11,7 +11,7 @@ where the others are constants, so that nothing is computed once and for all of 
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import is_
@@ -22,6 +22,7 @@ import numpy as np
 
 from .. import memory
 from ..backends import Executable
+from ..cache import Cache
 from .adopted import Borrowed
 from .lazy import Array, Number, Template
 from .plan import Plan
@@ -44,8 +45,6 @@ INEXACT = frozenset({"dequantize_linear"})
 in eight bits, and results would be others from one read to the next."""
 
 _gone: deque[Specialised] = deque()
-_by_use: OrderedDict[Specialised, None] = OrderedDict()
-"""All programs with constants, those not used for longest first."""
 
 
 class Specialised(Recurring):
@@ -103,8 +102,14 @@ class Specialised(Recurring):
         self.is_dropped = True
         # The list is replaced, since somebody may be going through it.
         self._graph.variants = [variant for variant in self._graph.variants if variant is not self]
-        _by_use.pop(self, None)
+        specialised.pop(self)
         self._leaves, self.values, self.executable = [], (), None
+
+
+specialised: Cache[Specialised, Specialised] = Cache(
+    max_bytes=memory.physical() // SHARE, raw=True, on_drop=Specialised.drop
+)
+"""All programs with constants."""
 
 
 def _release(variant: ref[Specialised], _: object) -> None:
@@ -147,8 +152,7 @@ class Whole(Recurring):
             if variant.fits(inputs):
                 if variant is not self.variants[0]:
                     self.variants = [variant, *(other for other in self.variants if other is not variant)]
-                if variant in _by_use:
-                    _by_use.move_to_end(variant)
+                specialised.get(variant)
                 return variant
         return None
 
@@ -211,19 +215,11 @@ class Whole(Recurring):
 
     def _added(self, variant: Specialised, plan: Plan) -> Specialised | None:
         """Compile a program, in place of others where there are too many; None where it is too large."""
-        most = memory.physical() // SHARE
-        if variant.size > most:
+        if variant.size > (specialised.max_bytes or 0):
             return None
         while len(self.variants) >= VARIANTS:
             self.variants[-1].drop()
-        others = list(_by_use)  # arrays that go meanwhile take some of them along
-        total = sum([other.size for other in others])
-        for oldest in others:
-            if total + variant.size <= most:
-                break
-            total -= oldest.size
-            oldest.drop()
-        _by_use[variant] = None
+        specialised.put(variant, variant, variant.size)
         self.variants = [variant, *self.variants]
         variant.start(partial(_compiled, plan, variant))
         return variant

@@ -11,7 +11,7 @@ import ctypes
 import os
 import re
 import sys
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ from weakref import ref
 import numpy as np
 
 from .. import memory
+from ..cache import Cache
 from ..errors import MLError, require
 from ..graph import title
 from . import adopted, constants, lazy, pool
@@ -43,11 +44,21 @@ GRAPHS = 256
 SINGLES = 512
 """How many operations are kept compiled on their own; beyond that, the one compiled first is dropped."""
 
+SINGLE_BYTES = 80 * 2**10
+"""About what the engine keeps for an operation on its own: 512 of them took 40 MB, measured."""
+
+SINGLES_BYTES = 32 * 2**20
+"""How many bytes all operations that are kept compiled on their own take at most, by that estimate."""
+
 LARGEST = 2048
 """Graphs of more calls than this are not compiled: they run one operation at a time."""
 
-_entries: OrderedDict[Any, Whole] = OrderedDict()
-_singles: deque[Template] = deque()
+graphs: Cache[Any, Whole] = Cache(GRAPHS, raw=True, on_drop=Whole.drop)
+"""The graphs that came lately, by signature."""
+
+singles: Cache[Hashable, Template] = Cache(SINGLES, SINGLES_BYTES, raw=True, on_drop=Template.release)
+"""The operations that are compiled on their own, by the serial number of their template."""
+
 _gone: deque[Hashable] = deque()
 _lock = RLock()
 
@@ -379,14 +390,7 @@ def _kept(nodes: Sequence[Pending], uses: dict[int, int], asked: set[int]) -> li
 
 def _entry(signature: Any) -> Whole:
     _sweep()
-    entry = _entries.get(signature)
-    if entry is None:
-        entry = _entries[signature] = Whole()
-        while len(_entries) > GRAPHS:
-            _entries.popitem(last=False)[1].drop()
-    else:
-        _entries.move_to_end(signature)
-    return entry
+    return graphs.make(signature, Whole)
 
 
 def forget(serial: Hashable) -> None:
@@ -408,9 +412,9 @@ def _sweep() -> None:
     constants.sweep()
     while _gone:
         serial = _gone.popleft()
-        for signature in [signature for signature in _entries if serial in signature]:
-            entry = _entries.pop(signature, None)
-            if entry is not None:
+        for signature, entry in graphs.items():
+            if serial in signature:
+                graphs.pop(signature)
                 entry.drop()
 
 
@@ -419,9 +423,7 @@ def _single(template: Template, context: MLContext) -> Executable:
     executable = template.executable
     if executable is None:
         executable = template.executable = Plan.of_one(template, context).compiled()
-        _singles.append(template)
-        while len(_singles) > SINGLES:
-            _singles.popleft().executable = None
+        singles.put(template.serial, template, SINGLE_BYTES)
     return executable
 
 
@@ -498,15 +500,12 @@ def _after_fork() -> None:
     global _lock
     _lock = adopted._lock = RLock()
     # To end an engine's session is to wait for its threads, for ever: those that came from the parent are never let go.
-    lost = [[entry.executable for entry in _entries.values()], [template.executable for template in _singles]]
-    lost += [[variant.executable for entry in _entries.values() for variant in entry.variants]]
+    entries = [entry for _, entry in graphs.items()]
+    lost = [[entry.executable for entry in entries], [template.executable for _, template in singles.items()]]
+    lost += [[variant.executable for entry in entries for variant in entry.variants]]
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(lost))
-    for entry in _entries.values():
-        entry.drop()
-    _entries.clear()
-    for template in _singles:
-        template.executable = None
-    _singles.clear()
+    graphs.clear()
+    singles.clear()
 
 
 if hasattr(os, "register_at_fork"):

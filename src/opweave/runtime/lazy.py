@@ -19,6 +19,7 @@ from weakref import ref
 import numpy as np
 
 from .. import hints
+from ..cache import Cache
 from ..dtypes import INFO, DataType, completable
 from ..errors import ValidationError, require
 from ..graph import Desc, Operand, Operators, title
@@ -39,8 +40,13 @@ KINDS = 4096
 _NEVER = -sys.maxsize
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 
-_codes: dict[Desc, int] = {}
 _numbers = count(1)
+
+codes: Cache[Desc, int] = Cache(KINDS, raw=True)
+"""The numbers of data types and shapes."""
+
+cuts: Cache[Any, tuple[Template, ...]] = Cache(KINDS, raw=True)
+"""The calls that an index stands for, by data type and shape, device and index."""
 
 
 def code_of(desc: Desc) -> int:
@@ -48,12 +54,7 @@ def code_of(desc: Desc) -> int:
 
     One that has been forgotten gets another number when it comes again: its calls are validated once more.
     """
-    code = _codes.get(desc)
-    if code is None:
-        code = _codes.setdefault(desc, next(_numbers))
-        if len(_codes) > KINDS:
-            _codes.clear()
-    return code
+    return codes.peek(desc) or codes.make(desc, lambda: next(_numbers))
 
 
 @dataclass(eq=False, slots=True)
@@ -87,6 +88,10 @@ class Template:
     size: int = 1
     is_tuple: bool = False
     operand_codes: tuple[int, ...] = ()
+
+    def release(self) -> None:
+        """Give back the executable; it is compiled anew when it is needed."""
+        self.executable = None
 
     def add_to(self, builder: Operations, operands: Sequence[Operand], label: str = "") -> tuple[Operand, ...]:
         """Add a node for the call to a graph."""
@@ -299,7 +304,7 @@ class Array(Operators):
         if frozen is None:
             return super().__getitem__(key)
         whole = self._code, context._device.name, context._power_preference, frozen
-        steps = _cuts.get(whole)
+        steps = cuts.peek(whole)
         result: Array = self
         if steps is not None:
             for template in steps:
@@ -308,9 +313,7 @@ class Array(Operators):
         result = super().__getitem__(key)
         steps = _steps(self, result)
         if steps is not None:
-            if len(_cuts) > KINDS:
-                _cuts.clear()
-            _cuts[whole] = steps
+            cuts.put(whole, steps)
         return result
 
     def _apply(self, name: str, *args: Any, **kwargs: Any) -> Any:
@@ -366,8 +369,6 @@ def note(template: Template, inputs: tuple[Array, ...], label: str, context: MLC
 
 
 _PLAIN = frozenset({int, type(None)})
-_cuts: dict[Any, tuple[Template, ...]] = {}
-"""The calls that an index stands for, by data type and shape, device and index."""
 
 
 def _frozen_index(key: Any) -> tuple[Any, ...] | None:

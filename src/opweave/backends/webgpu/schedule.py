@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from ...cache import Cache
 from ...errors import ValidationError
 from ...expr import compute, ir, wgsl
 from ...expr.array import Array, as_array
@@ -23,7 +24,7 @@ from ...expr.tracing import of_input, program as make_program
 from ...expr.wgsl import Features, Kernel
 from ...graph import Desc, Graph, Node, Operand
 from ...kernels import KernelCall
-from ...kernels.expression import key_of, program_of
+from ...kernels.expression import program_of
 from ...operation import call_with
 from ...ops.movement import concat, reshape
 from .contraction import Contraction, contraction
@@ -122,20 +123,15 @@ class _Reading:
     aligned: bool
 
 
-_traced: dict[Any, Program | Scatter] = {}
+traces: Cache[Any, Program | Scatter] = Cache(1024)
+"""What operations are as programs, by operation, form, operands and attributes."""
 
 
 def traced(node: Node) -> Program | Scatter:
     """A node's operation, on operands that all lie in memory."""
     descs = {name: _descs(value) for name, value in node.inputs.items()}
-    attributes = tuple((name, key_of(value)) for name, value in node.attributes.items())
-    key = (node.op, forms(node.op), tuple(descs.items()), attributes)
-    known = _traced.get(key)
-    if known is None:
-        if len(_traced) >= 1024:
-            _traced.clear()
-        known = _traced[key] = _trace(node, descs)
-    return known
+    key = node.op, forms(node.op), tuple(descs.items()), tuple(node.attributes.items())
+    return traces.make(key, lambda: _trace(node, descs))
 
 
 def _trace(node: Node, descs: Mapping[str, Any]) -> Program | Scatter:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from ...cache import Cache
 from ...dtypes import FLOATS, INFO, DataType
 from ..ir import (
     Cast,
@@ -45,6 +45,9 @@ REPEATED = 4096
 HUGE = 1 << 15
 """Reductions of more elements, to few, are divided into parts."""
 
+plans: Cache[tuple[Program, Features], list[Kernel]] = Cache(4)
+"""The kernels of the last programs: they are asked for after it was asked whether there are any."""
+
 
 def unsupported(program: Program, features: Features) -> str:
     """Why a program has no kernels for a device; empty if it has."""
@@ -61,7 +64,7 @@ def unsupported(program: Program, features: Features) -> str:
         for node in walk(root):
             if node.type in ("int64", "uint64") and not features.int64:
                 return f"{program.name}: the device has no {node.type}"
-    for kernel in _planned(program, features):
+    for kernel in kernels(program, features):
         if len(kernel.bindings) > features.max_buffers:
             count = len(kernel.bindings)
             return f"{kernel.title} takes {count} buffers, the device has {features.max_buffers}"
@@ -79,12 +82,7 @@ def kernels(program: Program, features: Features) -> list[Kernel]:
         First those that compute the arrays stored on the way (which may be more than the program's, and are bound like
         those), then those of the outputs. What is bound but no input of the program is written by a kernel before.
     """
-    return list(_planned(program, features))
-
-
-@lru_cache(4)
-def _planned(program: Program, features: Features) -> tuple[Kernel, ...]:
-    return tuple(_Plan(program, features).kernels)
+    return list(plans.make((program, features), lambda: _Plan(program, features).kernels))
 
 
 class _Plan:

@@ -1,0 +1,267 @@
+"""The one cache: values that were made once are kept for the next time, within a number of entries and bytes."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import RLock
+from typing import Any, Generic, NamedTuple, TypeVar
+from weakref import WeakSet, ref
+
+import numpy as np
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_PLAIN = frozenset({int, bool, str, bytes, type(None)})
+_INTEGERS = frozenset({int})
+
+
+class Statistics(NamedTuple):
+    """What a cache holds, and how often `get` found a value."""
+
+    entries: int
+    bytes: int
+    hits: int
+    misses: int
+
+
+class Cache(Generic[K, V]):
+    """A mapping that drops its least recently used entries when there are too many, or their bytes are. Thread-safe.
+
+    Args:
+        max_entries: how many entries are kept at most; None for any number.
+        max_bytes: how many bytes all of them take at most, of those that `put` is told; None for any number.
+        raw: whether keys are compared as they are. By default `exact` tells 1 from True and 0.0 from -0.0.
+        on_drop: called, without a lock, with each value that is evicted, replaced or cleared.
+
+    Attributes:
+        max_entries: the same, and so is `max_bytes`; they may be changed at any time.
+        peek: the value of a key, or None, as fast as a dictionary finds it; takes the key as it is, and is no use of the
+            entry: where all lookups go this way, the entry that was made first is dropped first.
+
+    >>> sizes = Cache(max_entries=2)
+    >>> for value in (1, True, 1.0):
+    ...     _ = sizes.put(value, repr(value))
+    >>> sizes.get(1), sizes.get(True), sizes.get(1.0)
+    (None, 'True', '1.0')
+    """
+
+    __slots__ = (
+        *("__weakref__", "_bytes", "_deaths", "_entries", "_hits", "_lock", "_misses", "_on_drop", "_raw", "_sizes"),
+        *("_turns", "max_bytes", "max_entries", "peek"),
+    )
+
+    def __init__(
+        self,
+        max_entries: int | None = None,
+        max_bytes: int | None = None,
+        *,
+        raw: bool = False,
+        on_drop: Callable[[V], object] | None = None,
+    ) -> None:
+        self.max_entries, self.max_bytes = max_entries, max_bytes
+        self._raw, self._on_drop = raw, on_drop
+        self._entries: OrderedDict[Any, V] = OrderedDict()
+        self._sizes: dict[Any, int] = {}
+        self._bytes = self._hits = self._misses = self._deaths = 0
+        self._turns: dict[Any, list[Any]] = {}
+        self._lock = RLock()
+        self.peek: Callable[[Any], V | None] = self._entries.get
+        _caches.add(self)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: K) -> bool:
+        return (key if self._raw else exact(key)) in self._entries
+
+    @property
+    def statistics(self) -> Statistics:
+        """Entries and their bytes now; hits and misses of `get` since the start or the last `clear`."""
+        with self._lock:
+            return Statistics(len(self._entries), self._bytes, self._hits, self._misses)
+
+    def items(self) -> list[tuple[Any, V]]:
+        """Keys (as `exact` makes them, unless they are raw) and values, those used longest ago first."""
+        with self._lock:
+            return list(self._entries.items())
+
+    def get(self, key: K) -> V | None:
+        """The value of a key, which is the one used last then; None if there is none.
+
+        Raises:
+            TypeError: the key holds something that is not hashable.
+        """
+        found: Any = key if self._raw else exact(key)
+        with self._lock:
+            value = self._entries.get(found)
+            if value is None:
+                self._misses += 1
+                return None
+            self._entries.move_to_end(found)
+            self._hits += 1
+            return value
+
+    def put(self, key: K, value: V, size: int = 0) -> V:
+        """Keep a value of `size` bytes, unless it alone is larger than the cache; returns it."""
+        return self._keep(key if self._raw else exact(key), value, size)
+
+    def make(self, key: K, make: Callable[[], V], size: Callable[[V], int] = lambda _: 0) -> V:
+        """The value of a key, made if there is none. Threads that make the same at the same time get the one kept first.
+
+        Where the key cannot be hashed, the value is made anew each time.
+        """
+        found: Any = key if self._raw else exact(key)
+        try:
+            hash(found)
+        except TypeError:
+            return make()
+        with self._lock:
+            known = self._entries.get(found)
+            if known is not None:
+                self._entries.move_to_end(found)
+                self._hits += 1
+                return known
+            self._misses += 1
+        made = make()
+        with self._lock:
+            known = self._entries.get(found)
+            return self._keep(found, made, size(made)) if known is None else known
+
+    @contextmanager
+    def turn(self, key: K) -> Iterator[None]:
+        """One thread at a time for the same key: others wait, for what this one makes."""
+        found: Any = key if self._raw else exact(key)
+        with self._lock:
+            turn = self._turns.setdefault(found, [RLock(), 0])
+            turn[1] += 1
+        try:
+            with turn[0]:
+                yield
+        finally:
+            with self._lock:
+                turn[1] -= 1
+                if not turn[1]:
+                    self._turns.pop(found, None)
+
+    def pop(self, key: K) -> V | None:
+        """Take out the value of a key; None if there is none."""
+        return self._pop(key if self._raw else exact(key))
+
+    def clear(self) -> None:
+        """Drop all entries, and count from zero."""
+        with self._lock:
+            dropped = list(self._entries.values())
+            self._entries.clear()
+            self._sizes.clear()
+            self._bytes = self._hits = self._misses = 0
+        self._drop(dropped)
+
+    def _keep(self, key: Any, value: V, size: int) -> V:
+        dropped: list[V] = []
+        with self._lock:
+            if (
+                _deaths[0] - self._deaths > len(self._entries) // 16
+            ):  # so many objects are gone that may be part of keys
+                self._deaths = _deaths[0]
+                dropped += [self._pop(known) for known in list(self._entries) if not _is_alive(known)]  # type: ignore[misc]
+            if (old := self._pop(key)) is not None and old is not value:
+                dropped.append(old)
+            if self.max_bytes is None or size <= self.max_bytes:
+                self._entries[key] = value
+                if size:
+                    self._sizes[key] = size
+                    self._bytes += size
+            else:
+                dropped.append(value)
+            while (self.max_entries is not None and len(self._entries) > self.max_entries) or (
+                self.max_bytes is not None and self._bytes > self.max_bytes
+            ):
+                oldest, gone = self._entries.popitem(last=False)
+                self._bytes -= self._sizes.pop(oldest, 0)
+                dropped.append(gone)
+        self._drop(dropped)
+        return value
+
+    def _pop(self, key: Any) -> V | None:
+        with self._lock:
+            self._bytes -= self._sizes.pop(key, 0)
+            return self._entries.pop(key, None)
+
+    def _drop(self, values: list[V]) -> None:
+        if self._on_drop is not None:
+            for value in values:
+                self._on_drop(value)
+
+
+def exact(value: Any) -> Any:
+    """A key that is equal only for values that are the same: of one type, and with the same sign where they are zero.
+
+    Tuples, lists, frozen sets, dataclasses and arrays are compared by what is in them; NaN equals NaN. Objects that are equal
+    to nothing but themselves are held weakly, others are compared by their own `==`. A dictionary, which may change, makes a
+    key that cannot be hashed.
+
+    >>> exact(1) == exact(True), exact(0.0) == exact(-0.0), exact((1, [2])) == exact((1, [2]))
+    (False, False, True)
+    """
+    kind = type(value)
+    if kind is float:  # zeros and NaN by their text
+        return kind, value if value > 0 or value < 0 else repr(value)
+    if kind in _PLAIN:
+        return kind, value
+    if kind is tuple or kind is list:
+        if _INTEGERS.issuperset(map(type, value)):
+            return (kind, int, *value)
+        return (kind, *map(exact, value))
+    if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:
+        return kind, value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, (float, complex)):
+        return kind, exact(value.real), exact(value.imag)
+    if isinstance(value, (tuple, list)):
+        return (kind, *map(exact, value))
+    if isinstance(value, frozenset):
+        return kind, frozenset(map(exact, value))
+    if kind.__hash__ is object.__hash__:  # type: ignore[comparison-overlap]
+        try:
+            return kind, ref(value, _note_death)
+        except TypeError:  # it has no room for that
+            return kind, value
+    if hasattr(kind, "__dataclass_fields__"):
+        fields = [field.name for field in kind.__dataclass_fields__.values() if field.compare]
+        return (kind, value, *[exact(getattr(value, name)) for name in fields])
+    return kind, value
+
+
+_deaths = [0]
+"""How many objects are gone that were part of keys."""
+
+
+def _note_death(_: object) -> None:
+    _deaths[0] += 1  # may come at any time, in any thread: nothing else is done here
+
+
+def _is_alive(key: Any) -> bool:
+    """Whether a lookup can have that key still."""
+    if isinstance(key, (tuple, frozenset)):
+        return all(map(_is_alive, key))
+    return not isinstance(key, ref) or key() is not None
+
+
+_caches: WeakSet[Cache[Any, Any]] = WeakSet()
+
+
+def _after_fork() -> None:
+    """A child has none of the threads that would give these locks back."""
+    for cache in _caches:
+        cache._lock = RLock()
+        cache._turns.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+__all__ = ["Cache", "Statistics", "exact"]
