@@ -633,7 +633,7 @@ def test_without_an_adapter() -> None:
 
 
 def test_compiled_kernels_are_kept_by_bytes_and_go_with_the_last_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    from opweave.backends.webgpu import engine as module
+    from opweave.backends.webgpu.engine import BYTES_PER_PIPELINE
 
     adapter()
     context = ow.ml.create_context(device=gpu_context().device.name)
@@ -645,16 +645,16 @@ def test_compiled_kernels_are_kept_by_bytes_and_go_with_the_last_context(monkeyp
         graph = builder.build({"y": builder.mul(builder.input("x", "float32", (2,)), float(power))})
         np.testing.assert_array_equal(context.compute(graph, {"x": x})["y"], x * power)
 
-    monkeypatch.setattr(module, "PIPELINE_BYTES", 3 * module.BYTES_PER_PIPELINE + 2**16)
+    monkeypatch.setattr(engine.compiled, "max_bytes", 3 * BYTES_PER_PIPELINE + 2**16)
     for power in range(5):
         run(power)
-    assert len(engine._pipelines) == 3
-    assert engine._pipeline_bytes == sum(map(module._bytes, engine._pipelines)) <= module.PIPELINE_BYTES
+    kept = engine.compiled.statistics
+    assert kept.entries == 3
+    assert 3 * BYTES_PER_PIPELINE < kept.bytes <= engine.compiled.max_bytes
     run(0)  # was evicted
-    assert len(engine._pipelines) == 3
+    assert engine.compiled.statistics.entries == 3
     context.destroy()
-    assert not engine._pipelines
-    assert engine._pipeline_bytes == 0
+    assert engine.compiled.statistics[:2] == (0, 0)
     assert not engine._staging
 
 

@@ -550,10 +550,9 @@ class MLContext:
             stitch.dispatch(self, graph, inputs, outputs)
             return
         try:
-            binding = graph._bindings[
-                (len(inputs), *inputs, *map(id, inputs.values()), *outputs, *map(id, outputs.values()))
-            ]
-        except (KeyError, AttributeError, TypeError):
+            find = graph._bindings.peek  # a variable, since methods are looked up more slowly
+            binding = find((len(inputs), *inputs, *map(id, inputs.values()), *outputs, *map(id, outputs.values())))
+        except (AttributeError, TypeError):
             binding = None
         if binding is None or graph.context is not self:
             binding = self._check(graph, "dispatch")._bind(inputs, outputs)

@@ -7,10 +7,7 @@ the background, and used from the next call on after that. Shapes that change at
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 from threading import Lock
 from typing import Any, Literal
@@ -19,6 +16,7 @@ from weakref import WeakSet
 import numpy as np
 
 from .. import memory
+from ..cache import Cache
 from ..context import MLContext
 from ..errors import MLError, OperationError
 from ..names import counted
@@ -83,14 +81,6 @@ log = logging.getLogger("opweave")
 _in_background: WeakSet[Plan] = WeakSet()
 
 
-@dataclass
-class _Turn:
-    """A lock that is dropped when no thread holds it or waits for it."""
-
-    lock: Lock = field(default_factory=Lock)
-    users: int = 0
-
-
 class _RecurringShape(Recurring):
     """Shapes that may come again.
 
@@ -113,10 +103,9 @@ class Programs:
         program_bytes: what compiled shapes may take together; None for a default.
 
     Attributes:
-        plans: those that are compiled, by shapes and deciding values; the one used last comes last.
+        plans: those that are compiled, by shapes and deciding values; whoever compiles has the turn for the shapes.
         specialise: the same, and so is `given_bytes`.
         deciding: the inputs whose values decide about shapes.
-        turns: who is compiling, by shapes.
         why_compiled: why all shapes are compiled; empty where they need not be.
         why_own: why none is, and calls go to the model's own session; likewise.
     """
@@ -134,15 +123,14 @@ class Programs:
         self.specialise: Specialise = specialise
         self._outputs = [output.name for output in model.proto.graph.output]
         self.given_bytes = program_bytes
-        self.plans: OrderedDict[Key, Plan] = OrderedDict()
+        self.plans: Cache[Key, Plan] = Cache(PLANS, raw=True)
         self.deciding: set[str] = set()
-        self.turns: dict[Shapes, _Turn] = {}
         self._lock = Lock()  # of all that follows, and of the plans; held for moments only
         self._calls = 0
         self._made: dict[Key, None] = {}  # the plans in the order in which they were made
         self._used: dict[Key, int] = {}  # the number of the last call that used a plan
-        self._recent: OrderedDict[Key, _RecurringShape] = OrderedDict()
-        self._notes: OrderedDict[Key, str] = OrderedDict()  # why shapes that came again were not compiled
+        self._recent: Cache[Key, _RecurringShape] = Cache(RECENT, raw=True)
+        self._notes: Cache[Key, str] = Cache(PLANS, raw=True)  # why shapes that came again were not compiled
         self._symbolic: SymbolicModel | None = None
         self._pending = 0  # how many shapes are being compiled in the background, or wait for it
         self._making = Lock()  # of the model's own session, while that is made
@@ -191,15 +179,12 @@ class Programs:
         with self._lock:
             values = {name: feed[name] for name in self.deciding & feed.keys()}
             key = (*sizes, *_contents(values))
-            entry = self._recent.pop(key, None) or _RecurringShape()
-            self._recent[key] = entry
-            if len(self._recent) > RECENT:
-                self._recent.popitem(last=False)
+            entry = self._recent.make(key, _RecurringShape)
             if self.specialise == "never" or self.why_own:
                 return True
             if entry.seen and not entry.has_room:
                 if why := self._no_room():
-                    self._note(key, why)
+                    self._notes.put(key, why)
                     return True
                 entry.has_room = True
                 self._pending += 1
@@ -213,16 +198,15 @@ class Programs:
     def _compile_recurring(self, key: Key, sizes: Shapes, feed: Mapping[str, Any]) -> Any:
         """Compile shapes that have come again; in the background, so what goes wrong is told in the log."""
         try:
-            with self._turn(sizes):
+            with self.plans.turn(sizes):
                 if not self.known(sizes, feed):
                     _in_background.add(self._new(sizes, feed, in_background=True))
             with self._lock:  # its key held shapes alone: that values decide was found while compiling
-                self._recent.pop(key, None)
+                self._recent.pop(key)
             memory.trim()  # of what compiling took, by far the most is free now
             return True  # the plan is found by its key, which holds values now that decide
         except Exception as error:
-            with self._lock:
-                self._note(key, f"it cannot be compiled: {error}")
+            self._notes.put(key, f"it cannot be compiled: {error}")
             log.warning("shapes %s stay with the model's own session: %s", _text(sizes), error)
             if isinstance(error, MLError):
                 raise
@@ -230,11 +214,6 @@ class Programs:
         finally:
             with self._lock:
                 self._pending = max(self._pending - 1, 0)  # 0 where it was compiled at its first call
-
-    def _note(self, key: Key, why: str) -> None:
-        self._notes[key] = why
-        if len(self._notes) > PLANS:
-            self._notes.popitem(last=False)
 
     # Room ---------------------------------------------------------------------------------------------------------------
 
@@ -263,7 +242,7 @@ class Programs:
         threads += self._pending * pool_threads()
         if threads and threads + pool_threads() > MAX_THREADS:
             return f"compiled shapes have {threads} threads already"
-        idle = sum(self._calls - self._used.get(other, 0) > IDLE_CALLS for other in self.plans)
+        idle = sum(self._calls - self._used.get(other, 0) > IDLE_CALLS for other, _ in self.plans.items())
         kept = len(self.plans) - idle + self._pending
         if not self._fits(kept + 1):
             return f"{counted(kept, 'compiled shape')} in use, and program_bytes, {self.program_bytes}, has no room for more"
@@ -276,16 +255,17 @@ class Programs:
         is room for.
         """
         while self.plans and not self._fits(len(self.plans) + 1):
-            oldest = next(iter(self.plans))
+            oldest, _ = self.plans.items()[0]
             is_idle = self._calls - self._used.get(oldest, 0) > IDLE_CALLS
             dropped = oldest if is_idle else next(reversed(self._made))
-            del self.plans[dropped], self._made[dropped]
+            self.plans.pop(dropped)
+            del self._made[dropped]
             self._used.pop(dropped, None)
-        self.plans[key] = plan
+        self.plans.put(key, plan)
         self._made[key] = None
         self._used[key] = self._calls
-        self._recent.pop(key, None)
-        self._notes.pop(key, None)
+        self._recent.pop(key)
+        self._notes.pop(key)
 
     # Plans --------------------------------------------------------------------------------------------------------------
 
@@ -294,7 +274,7 @@ class Programs:
         sizes, given = tuple(shapes.items()), feed or {}
         if plan := self.known(sizes, given):
             return plan
-        with self._turn(sizes):  # others with these shapes wait for the plan, those with other shapes do not
+        with self.plans.turn(sizes):  # others with these shapes wait for the plan, those with other shapes do not
             return self.known(sizes, given) or self._new(sizes, given)
 
     def known(self, sizes: Shapes, given: Mapping[str, Any]) -> Plan | None:
@@ -311,7 +291,7 @@ class Programs:
         shapes = dict(sizes)
         with self._lock:
             values = {name: given[name] for name in self.deciding & given.keys()}
-            valued = sum(len(key) > len(sizes) and key[: len(sizes)] == sizes for key in self.plans)
+            valued = sum(len(key) > len(sizes) and key[: len(sizes)] == sizes for key, _ in self.plans.items())
             endless = bool(values) and valued >= VALUES and self._fallback == "auto"
             if endless and (plan := self._cached(sizes)):
                 return plan
@@ -338,8 +318,8 @@ class Programs:
             return
         self.why_own = f"it would run in {large} segments, each with threads of its own"
         with self._lock:
-            self._recent[key] = _RecurringShape()
-            self._note(key, self.why_own)
+            self._recent.put(key, _RecurringShape())
+            self._notes.put(key, self.why_own)
 
     def learn(self, found: OtherShapes) -> None:
         """Compile anew, with values of shapes that are known only when the graph runs where inference was wrong."""
@@ -350,27 +330,12 @@ class Programs:
             for kept in (self.plans, self._made, self._used, self._recent):
                 kept.clear()
 
-    @contextmanager
-    def _turn(self, sizes: Shapes) -> Iterator[None]:
-        """One thread at a time for the same shapes."""
-        with self._lock:
-            turn = self.turns.setdefault(sizes, _Turn())
-            turn.users += 1
-        try:
-            with turn.lock:
-                yield
-        finally:
-            with self._lock:
-                turn.users -= 1
-                if not turn.users:
-                    del self.turns[sizes]
-
     def _cached(self, key: Key) -> Plan | None:
         """The plan of that key, which is the one used last then."""
-        if key in self.plans:
-            self.plans.move_to_end(key)
+        plan = self.plans.get(key)
+        if plan is not None:
             self._used[key] = self._calls
-        return self.plans.get(key)
+        return plan
 
     def _trace(
         self,
@@ -392,11 +357,11 @@ class Programs:
     def ways(self) -> dict[str, str]:
         """Which way shapes go, by their text: those compiled, and those that came lately and are not."""
         with self._lock:
-            found = {_text(key): "compiled" for key in self.plans}
+            found = {_text(key): "compiled" for key, _ in self.plans.items()}
             for key, entry in self._recent.items():
                 state = "compiling" if entry.seen > 1 and entry.refusal is None else "the model's own session"
                 found.setdefault(_text(key), state if key not in self._notes else "the model's own session")
-                if why := self._notes.get(key):
+                if why := self._notes.peek(key):
                     found[_text(key)] = f"the model's own session: {why}"
         return found
 

@@ -375,7 +375,7 @@ class InferenceSession(OnnxRuntimeMethods):
             input_shapes: for models with dimensions that vary, the shapes to explain for; they are compiled, if they are
                 not. Default: the compiled ones that were used last, and which way the others go.
         """
-        plans = self._programs.plans
+        plans = self._plans
         static = all(i.static_shape() is not None or not i.element_type for i in self._inputs)
         if input_shapes is not None:
             plan = self._plan(self._checked_shapes(input_shapes))
@@ -437,9 +437,9 @@ class InferenceSession(OnnxRuntimeMethods):
         return {name: chosen.get(name, "cpu") for name in names}
 
     @property
-    def _plans(self) -> Mapping[Any, Plan]:
-        """The plans that are kept."""
-        return self._programs.plans
+    def _plans(self) -> dict[Any, Plan]:
+        """The plans that are kept, the one used last comes last."""
+        return dict(self._programs.plans.items())
 
     def _plan(self, shapes: Mapping[str, tuple[int, ...] | None], feed: Mapping[str, Any] | None = None) -> Plan:
         """The plan for given input shapes, and for the values of a feed that decide about others; cached, or new."""

@@ -17,6 +17,7 @@ import numpy as np
 
 from .. import hints, memory
 from ..arrays import as_array, contiguous, fit
+from ..cache import Cache
 from ..errors import InvalidStateError, ValidationError, require
 from ..graph import Desc, Graph, Operators, printable
 from ..names import shown
@@ -47,7 +48,7 @@ class MLGraph:
         self._lock = RLock()
         # What `dispatch` was called with -> the binding. An entry lives until one of its tensors goes away, so a key made
         # of identities is never mistaken for another.
-        self._bindings: dict[tuple[Any, ...], DispatchBinding] = {}
+        self._bindings: Cache[tuple[Any, ...], DispatchBinding] = Cache(MAX_BINDINGS, raw=True)
         # The graph as a part of larger ones, and what drops these (`opweave.runtime.stitch`).
         self._template: Any = None
         self._forget: Callable[[], object] | None = None
@@ -241,9 +242,7 @@ class MLGraph:
                 self._context._memory.check_overlap(sources, targets)
             key = (len(inputs), *inputs, *map(id, inputs.values()), *outputs, *map(id, outputs.values()))
             binding = DispatchBinding(self, key, executable.bind(sources, targets), all_tensors)
-            while len(self._bindings) >= MAX_BINDINGS:
-                del self._bindings[next(iter(self._bindings))]
-            self._bindings[key] = binding
+            self._bindings.put(key, binding)
             for tensor in all_tensors:
                 tensor._bindings.add(binding)
         return binding
@@ -371,7 +370,7 @@ class DispatchBinding:
         graph = self._graph()
         if graph is not None:
             with graph._lock:
-                graph._bindings.pop(self._key, None)
+                graph._bindings.pop(self._key)
 
 
 def fit_tensor(tensor: MLTensor, array: Any, what: str, desc: Desc) -> Any:

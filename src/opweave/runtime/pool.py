@@ -6,11 +6,12 @@ operation. What is smaller the C library uses again by itself.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 
 import numpy as np
 
 from .. import memory
+from ..cache import Cache
 from ..graph import Desc
 
 LARGE = 32 * 2**20
@@ -24,7 +25,7 @@ AGE = 16
 
 _spare: deque[tuple[int, np.ndarray]] = deque()
 """What is kept, the oldest first, with the number of the request before which it came back."""
-_wanted: OrderedDict[int, int] = OrderedDict()
+_wanted: Cache[int, int] = Cache(AGE, raw=True)
 """How often a size has been asked for; the last few sizes."""
 _turn = 0
 
@@ -39,7 +40,7 @@ class _Window:
 
     def __del__(self) -> None:
         raw = getattr(self, "raw", None)
-        if raw is not None and _wanted.get(raw.nbytes, 0) > 1:
+        if raw is not None and (_wanted.peek(raw.nbytes) or 0) > 1:
             _spare.append((_turn, raw))  # may come at any time, in any thread: nothing else is done here
             _trim()
 
@@ -57,9 +58,7 @@ def room(desc: Desc) -> np.ndarray:
 def _large(desc: Desc, size: int) -> np.ndarray:
     global _turn
     _turn += 1
-    _wanted[size] = _wanted.pop(size, 0) + 1
-    while len(_wanted) > AGE:
-        _wanted.popitem(last=False)
+    _wanted.put(size, (_wanted.peek(size) or 0) + 1)
     raw = _taken(size)
     if raw is None:
         raw = memory.empty(Desc("uint8", (size,)))

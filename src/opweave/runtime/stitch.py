@@ -344,9 +344,9 @@ def _at_once(
         for tensor in targets:
             tensor._target()
     key = (len(inputs), *inputs, *map(id, inputs.values()), *outputs, *map(id, outputs.values()))
-    binding = graph._bindings.get(key) or graph._bind(inputs, outputs)
+    binding = graph._bindings.peek(key) or graph._bind(inputs, outputs)
     with Locks([*sources, *targets]):
-        ready = graph._bindings.get(key) is binding and all(tensor._is_ready for tensor in targets)
+        ready = graph._bindings.peek(key) is binding and all(tensor._is_ready for tensor in targets)
         if ready:
             binding()
     return ready

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from weakref import WeakSet, ref
 import numpy as np
 
 from ... import memory
+from ...cache import Cache
 from ...errors import InvalidStateError, OperationError, ValidationError, import_extra, require
 from ...expr.wgsl import Features, Kernel
 from ...graph import Desc
@@ -108,8 +108,7 @@ class Engine:
         self.on_lost: WeakSet[Any] = WeakSet()  # contexts
         self._process = os.getpid()
         self._lock = RLock()
-        self._pipelines: OrderedDict[str, Any] = OrderedDict()
-        self._pipeline_bytes = 0
+        self.compiled: Cache[str, Any] = Cache(max_bytes=PIPELINE_BYTES, raw=True)  # pipelines, by their source
         self._layouts: dict[tuple[bool, ...], tuple[Any, Any]] = {}
         self._staging: list[Any] = []
         self._mark: Any = None
@@ -167,8 +166,7 @@ class Engine:
             self.on_lost.discard(context)
             if self.on_lost:
                 return
-            self._pipelines.clear()
-            self._pipeline_bytes = 0
+            self.compiled.clear()
             self._uploaded.clear()
             for buffer in self._staging:
                 buffer.destroy()
@@ -380,31 +378,22 @@ class Engine:
         Raises:
             OperationError: the device refuses one; the message shows the line of WGSL.
         """
-        fresh = {kernel.source: kernel for kernel in kernels if kernel.source not in self._pipelines}
+        fresh = {kernel.source: kernel for kernel in kernels if kernel.source not in self.compiled}
         if len(fresh) > 1:
             with ThreadPoolExecutor(min(8, len(fresh))) as pool:
                 list(pool.map(self._pipeline, fresh.values()))
         return [self._pipeline(kernel) for kernel in kernels]
 
     def _pipeline(self, kernel: Kernel) -> Any:
-        with self._lock:
-            known = self._pipelines.get(kernel.source)
-            if known is not None:
-                self._pipelines.move_to_end(kernel.source)
-                return known
+        return self.compiled.make(kernel.source, lambda: self._compile(kernel), lambda _: _bytes(kernel.source))
+
+    def _compile(self, kernel: Kernel) -> Any:
         _, layout = self.layout(kernel.writes)
         with self.calls(kernel.title, kernel.explain):
             module = self.device.create_shader_module(label=kernel.title, code=kernel.source)
-            made = self.device.create_compute_pipeline(
+            return self.device.create_compute_pipeline(
                 label=kernel.title, layout=layout, compute={"module": module, "entry_point": kernel.entry_point}
             )
-        with self._lock:
-            if self._pipelines.setdefault(kernel.source, made) is made:
-                self._pipeline_bytes += _bytes(kernel.source)
-            while self._pipeline_bytes > PIPELINE_BYTES:
-                source, _ = self._pipelines.popitem(last=False)
-                self._pipeline_bytes -= _bytes(source)
-        return made
 
     def bind_group(self, writes: tuple[bool, ...], places: Sequence[DeviceArray]) -> Any:
         """What ties a kernel to memory."""
