@@ -3,11 +3,16 @@
     @converts("Softmax")
     def _(b: MLGraphBuilder, input: Tensor, *, axis: int | None = None, opset: int) -> Tensor: ...
 
-A converter gets the builder, and the node's inputs in order: operands, or arrays where the value is a constant that is
-known already (None where an optional input is absent). It returns the output, or a tuple of them. Besides attributes it may
-name `opset` (the version of the operator's domain), `outputs` (how many outputs are wanted), `types` (the ONNX element
-types of the inputs, by position), and `label` (the node's name). It raises `Unsupported` where WebNN cannot express the
-node; so does whatever a builder refuses.
+A converter gets the builder and the node's inputs in order, None for an absent one. An input annotated `MLOperand` is an
+operand; one annotated `Tensor` is an array where its value is known. Attributes that several operators share are the fields
+of a dataclass, an instance of which is the default of a keyword argument:
+
+    @converts("Conv")
+    def _(b: MLGraphBuilder, X: Tensor, W: Tensor, *, group: int = 1, window: WindowAttributes = WindowAttributes()): ...
+
+Besides attributes a converter may name `opset` (the version of the operator's domain), `outputs` (how many outputs are
+wanted), `types` (the ONNX element types of the inputs, by position), and `label` (the node's name). It returns the output,
+or a tuple of them. It raises `Unsupported` where WebNN cannot express the node; an error of the builder means the same.
 
 Tensors of bool are uint8 operands that hold 0 and 1.
 """
@@ -16,7 +21,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from itertools import chain, repeat
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -89,12 +95,33 @@ class Converter:
         """Read what a function takes from its signature."""
         parameters = list(inspect.signature(function).parameters.values())[1:]
         positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+        groups: dict[str, Any] = {p.name: type(p.default) for p in keywords if is_dataclass(p.default)}
+        members = {name: {field.name for field in fields(group)} for name, group in groups.items()}
+        several = next((p for p in parameters if p.kind is p.VAR_POSITIONAL), None)
+        wanted = [_wants_operand(p) for p in positional]
+        others = several is not None and _wants_operand(several)
+
+        def convert(b: MLGraphBuilder, *inputs: Tensor | None, **attributes: Any) -> Any:
+            needs = chain(wanted, repeat(others))
+            values = [
+                operand(b, value) if wants and value is not None else value
+                for value, wants in zip(inputs, needs, strict=False)
+            ]
+            for name, group in groups.items():
+                attributes[name] = group(**{m: attributes.pop(m) for m in members[name] & attributes.keys()})
+            return function(b, *values, **attributes)
+
         return cls(
-            function,
-            frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY),
-            None if any(p.kind is p.VAR_POSITIONAL for p in parameters) else len(positional),
+            convert,
+            frozenset(p.name for p in keywords if p.name not in groups).union(*members.values()),
+            None if several is not None else len(positional),
             sum(p.default is p.empty for p in positional),
         )
+
+
+def _wants_operand(parameter: inspect.Parameter) -> bool:
+    return str(parameter.annotation).startswith("MLOperand")
 
 
 CONVERTERS: dict[tuple[str, str], Converter] = {}
@@ -119,14 +146,17 @@ def key_of(node: NodeProto) -> tuple[str, str]:
 
 def known(value: Tensor | None, what: str) -> np.ndarray:
     """The value of an input that must be a constant (a shape, axes), else `Unsupported`."""
-    if isinstance(value, MLOperand):
-        if value.is_constant:
-            array: np.ndarray = value.value
-            return array
-        raise NotConstant(what, value)
     if value is None:
         raise Unsupported(f"{what} is missing")
-    return value
+    found = constant_or_same(value)
+    if isinstance(found, MLOperand):
+        raise NotConstant(what, found)
+    return found
+
+
+def constant_or_same(value: Tensor) -> Tensor:
+    """The array of a constant operand; anything else as it is."""
+    return value.value if isinstance(value, MLOperand) and value.is_constant else value
 
 
 def integers(value: Tensor | None, what: str) -> list[int]:

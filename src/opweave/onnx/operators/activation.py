@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from math import prod
 
 from ... import ops
@@ -24,41 +25,40 @@ register_unary(
 
 
 @converts("Elu")
-def _(b: MLGraphBuilder, X: Tensor, *, alpha: float = 1.0) -> Tensor:
-    return b.elu(operand(b, X), alpha=alpha)
+def _(b: MLGraphBuilder, X: MLOperand, *, alpha: float = 1.0) -> Tensor:
+    return b.elu(X, alpha=alpha)
 
 
 @converts("Celu")
-def _(b: MLGraphBuilder, X: Tensor, *, alpha: float = 1.0) -> Tensor:
-    x = operand(b, X)
+def _(b: MLGraphBuilder, x: MLOperand, *, alpha: float = 1.0) -> Tensor:
     return b.elu(x) if alpha == 1 else b.mul(b.elu(b.div(x, alpha)), alpha)
 
 
 @converts("Selu")
-def _(b: MLGraphBuilder, X: Tensor, *, alpha: float = 1.6732631921768188, gamma: float = 1.0507010221481323) -> Tensor:
-    return b.mul(b.elu(operand(b, X), alpha=alpha), gamma)
+def _(
+    b: MLGraphBuilder, X: MLOperand, *, alpha: float = 1.6732631921768188, gamma: float = 1.0507010221481323
+) -> Tensor:
+    return b.mul(b.elu(X, alpha=alpha), gamma)
 
 
 @converts("HardSigmoid")
-def _(b: MLGraphBuilder, X: Tensor, *, alpha: float = 0.2, beta: float = 0.5) -> Tensor:
-    return b.hard_sigmoid(operand(b, X), alpha=alpha, beta=beta)
+def _(b: MLGraphBuilder, X: MLOperand, *, alpha: float = 0.2, beta: float = 0.5) -> Tensor:
+    return b.hard_sigmoid(X, alpha=alpha, beta=beta)
 
 
 @converts("LeakyRelu")
-def _(b: MLGraphBuilder, X: Tensor, *, alpha: float = 0.01) -> Tensor:
-    return b.leaky_relu(operand(b, X), alpha=alpha)
+def _(b: MLGraphBuilder, X: MLOperand, *, alpha: float = 0.01) -> Tensor:
+    return b.leaky_relu(X, alpha=alpha)
 
 
 @converts("PRelu")
-def _(b: MLGraphBuilder, X: Tensor, slope: Tensor) -> Tensor:
-    x = operand(b, X)
-    return x if is_unsigned(x) else b.prelu(x, operand(b, slope))
+def _(b: MLGraphBuilder, x: MLOperand, slope: MLOperand) -> Tensor:
+    return x if is_unsigned(x) else b.prelu(x, slope)
 
 
 @converts("ThresholdedRelu")
-def _(b: MLGraphBuilder, X: Tensor, *, alpha: float = 1.0) -> Tensor:
-    y: MLOperand = thresholded_relu(b, operand(b, X), alpha=alpha)
-    return y
+def _(b: MLGraphBuilder, X: MLOperand, *, alpha: float = 1.0) -> Tensor:
+    return thresholded_relu(b, X, alpha=alpha)
 
 
 @converts("Shrink")
@@ -71,45 +71,67 @@ def _(b: MLGraphBuilder, input: Tensor, *, lambd: float = 0.5, bias: float = 0.0
 
 
 @converts("Mish")
-def _(b: MLGraphBuilder, X: Tensor) -> Tensor:
-    return b.mul(operand(b, X), b.tanh(b.softplus(operand(b, X))))
+def _(b: MLGraphBuilder, X: MLOperand) -> Tensor:
+    return b.mul(X, b.tanh(b.softplus(X)))
 
 
 @converts("Swish")
-def _(b: MLGraphBuilder, X: Tensor, *, alpha: float = 1.0) -> Tensor:
-    y: MLOperand = quick_gelu(b, operand(b, X), alpha=alpha)
-    return y
+def _(b: MLGraphBuilder, X: MLOperand, *, alpha: float = 1.0) -> Tensor:
+    return quick_gelu(b, X, alpha=alpha)
 
 
 @converts("QuickGelu", domain=MICROSOFT)
-def _(b: MLGraphBuilder, X: Tensor, *, alpha: float = 1.702) -> Tensor:
-    y: MLOperand = quick_gelu(b, operand(b, X), alpha=alpha)
-    return y
+def _(b: MLGraphBuilder, X: MLOperand, *, alpha: float = 1.702) -> Tensor:
+    return quick_gelu(b, X, alpha=alpha)
+
+
+# Fused with a product or a convolution --------------------------------------------------------------------------------
+
+_FUSED: dict[str, tuple[Callable[..., MLOperand], tuple[str, ...]]] = {
+    "Elu": (MLGraphBuilder.elu, ("alpha",)),
+    "HardSigmoid": (MLGraphBuilder.hard_sigmoid, ("alpha", "beta")),
+    "LeakyRelu": (MLGraphBuilder.leaky_relu, ("alpha",)),
+    "Relu": (MLGraphBuilder.relu, ()),
+    "Sigmoid": (MLGraphBuilder.sigmoid, ()),
+    "Softplus": (MLGraphBuilder.softplus, ()),
+    "Softsign": (MLGraphBuilder.softsign, ()),
+    "Tanh": (MLGraphBuilder.tanh, ()),
+}
+"""The activations that ONNX Runtime fuses with the operator before them, and the names of their parameters, in order."""
+
+
+def activated(b: MLGraphBuilder, x: MLOperand, activation: str, parameters: Sequence[float]) -> MLOperand:
+    """The activation of a fused operator; `x` if it has none. Parameters beyond those that it takes are ignored."""
+    if not activation:
+        return x
+    if activation not in _FUSED:
+        raise Unsupported(f"its activation is {activation!r}")
+    op, names = _FUSED[activation]
+    if len(parameters) < len(names):
+        raise Unsupported(f"its activation {activation} takes {len(names)} parameters, and gets {len(parameters)}")
+    return op(b, x, **dict(zip(names, map(float, parameters), strict=False)))
 
 
 # Gelu ----------------------------------------------------------------------------------------------------------------
 
 
 @converts("Gelu")
-def _(b: MLGraphBuilder, X: Tensor, *, approximate: str = "none") -> Tensor:
-    x = operand(b, X)
+def _(b: MLGraphBuilder, x: MLOperand, *, approximate: str = "none") -> Tensor:
     if approximate == "none":
         return b.gelu(x)
     if approximate == "tanh":
-        y: MLOperand = fast_gelu(b, x)
-        return y
+        return fast_gelu(b, x)
     raise Unsupported(f"the approximation {approximate!r} is not known")
 
 
 @converts("Gelu", domain=MICROSOFT)
-def _(b: MLGraphBuilder, X: Tensor) -> Tensor:
-    return b.gelu(operand(b, X))
+def _(b: MLGraphBuilder, X: MLOperand) -> Tensor:
+    return b.gelu(X)
 
 
 @converts("FastGelu", domain=MICROSOFT)
-def _(b: MLGraphBuilder, X: Tensor, bias: Tensor | None = None) -> Tensor:
-    y: MLOperand = fast_gelu(b, operand(b, X), None if bias is None else operand(b, bias))
-    return y
+def _(b: MLGraphBuilder, X: MLOperand, bias: MLOperand | None = None) -> Tensor:
+    return fast_gelu(b, X, bias)
 
 
 @converts("BiasGelu", domain=MICROSOFT)

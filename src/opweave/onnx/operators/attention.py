@@ -36,9 +36,9 @@ def _step(b: MLGraphBuilder, done: Attended, mode: int) -> MLOperand:
 @converts("Attention")
 def _(
     b: MLGraphBuilder,
-    Q: Tensor,
-    K: Tensor,
-    V: Tensor,
+    Q: MLOperand,
+    K: MLOperand,
+    V: MLOperand,
     attn_mask: Tensor | None = None,
     past_key: Tensor | None = None,
     past_value: Tensor | None = None,
@@ -55,7 +55,7 @@ def _(
     right_window_size: int = -1,
     types: list[int],
 ) -> tuple[MLOperand, ...]:
-    q, k, v = operand(b, Q), operand(b, K), operand(b, V)
+    q, k, v = Q, K, V
     joined = q.rank == 3
     if joined:
         q, k, v = heads_first(b, q, q_num_heads), heads_first(b, k, kv_num_heads), heads_first(b, v, kv_num_heads)
@@ -93,14 +93,14 @@ def _(
 @converts("FlexAttention", domain="ai.onnx.preview")  # where it has no sub-graphs that modify it
 def _(
     b: MLGraphBuilder,
-    Q: Tensor,
-    K: Tensor,
-    V: Tensor,
+    Q: MLOperand,
+    K: MLOperand,
+    V: MLOperand,
     *,
     scale: float | None = None,
     softmax_precision: int = TensorProto.FLOAT,
 ) -> MLOperand:
-    q, k, v = operand(b, Q), operand(b, K), operand(b, V)
+    q, k, v = Q, K, V
     return attend(b, q, k, v, Mask(), scale=scale, softmax_type=_softmax_type(softmax_precision)).result
 
 
@@ -129,7 +129,7 @@ def _less(b: MLGraphBuilder, x: Any, y: Any, or_equal: bool = True) -> Tensor:
 @converts("MultiHeadAttention", domain=MICROSOFT)
 def _(
     b: MLGraphBuilder,
-    query: Tensor,
+    q: MLOperand,
     key: Tensor | None = None,
     value: Tensor | None = None,
     bias: Tensor | None = None,
@@ -144,7 +144,6 @@ def _(
     unidirectional: int = 0,
     outputs: int,
 ) -> tuple[MLOperand, ...]:
-    q = operand(b, query)
     if q.rank != 3 or key is None or value is None:
         raise Unsupported("packed queries, keys and values")
     k, v = operand(b, key), operand(b, value)
@@ -197,7 +196,7 @@ def _padding(b: MLGraphBuilder, mask: Tensor, sizes: tuple[int, int, int], hidde
 @converts("GroupQueryAttention", domain=MICROSOFT)
 def _(
     b: MLGraphBuilder,
-    query: Tensor,
+    q: MLOperand,
     key: Tensor | None,
     value: Tensor | None,
     past_key: Tensor | None,
@@ -219,7 +218,6 @@ def _(
     smooth_softmax: int = 0,
     outputs: int,
 ) -> tuple[MLOperand, ...]:
-    q = operand(b, query)
     if smooth_softmax == 1:
         raise Unsupported("softmax with one more, hidden key")
     # One sequence alone may be shorter than the total, too, where past and mask have a fixed length.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ...builder import MLGraphBuilder
 from ...graph import MLOperand
 from ...shapes import conv_transpose_size, window_extent
-from ..registry import MICROSOFT, Tensor, Unsupported, converts, shape_of
-from .windows import Windows, halved, with_two_axes
+from ..registry import MICROSOFT, Tensor, converts
+from .activation import activated
+from .windows import PLAIN, WindowAttributes, Windows, halved, with_two_axes, without_added_axis
 
 
 @converts("Conv")
@@ -18,24 +20,12 @@ def convolution(
     W: Tensor,
     B: Tensor | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: Sequence[int] | None = None,
     group: int = 1,
-    kernel_shape: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    window: WindowAttributes = PLAIN,
 ) -> MLOperand:
-    taps = shape_of(W)[2:]
-    if kernel_shape is not None and tuple(kernel_shape) != taps:
-        raise Unsupported(f"kernel_shape {list(kernel_shape)} is not that of the filter, {list(taps)}")
-    windows = Windows.of(shape_of(X)[2:], taps, strides, dilations, pads, auto_pad)
+    windows = window.of_filter(X, W)
     y = b.conv2d(with_two_axes(b, X), with_two_axes(b, W), groups=group, bias=B, **windows.options)
-    return _with_axes(b, y, windows)
-
-
-def _with_axes(b: MLGraphBuilder, y: MLOperand, windows: Windows) -> MLOperand:
-    """The result with as many spatial axes as the input had."""
-    return y if windows.rank == 2 else b.reshape(y, [*y.shape[:2], y.shape[3]])
+    return without_added_axis(b, y, windows)
 
 
 @converts("ConvTranspose")
@@ -45,19 +35,13 @@ def _(
     W: Tensor,
     B: Tensor | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: Sequence[int] | None = None,
     group: int = 1,
-    kernel_shape: Sequence[int] | None = None,
     output_padding: Sequence[int] | None = None,
     output_shape: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    window: WindowAttributes = PLAIN,
 ) -> MLOperand:
-    sizes, taps = shape_of(X)[2:], shape_of(W)[2:]
-    if kernel_shape is not None and tuple(kernel_shape) != taps:
-        raise Unsupported(f"kernel_shape {list(kernel_shape)} is not that of the filter, {list(taps)}")
-    plain = Windows.of(sizes, taps, strides, dilations, pads, "NOTSET")
+    plain = replace(window, auto_pad="NOTSET").of_filter(X, W)
+    auto_pad, sizes, taps = window.auto_pad, plain.sizes, plain.taps
     more = list(output_padding or [0] * plain.rank)
     if output_shape is None and auto_pad.startswith("SAME"):
         output_shape = [size * stride for size, stride in zip(sizes, plain.strides, strict=True)]
@@ -83,7 +67,7 @@ def _(
         output_sizes=[1] * (2 - plain.rank) + results,
         **windows.options,
     )
-    return _with_axes(b, y, windows)
+    return without_added_axis(b, y, windows)
 
 
 @converts("FusedConv", domain=MICROSOFT)
@@ -96,39 +80,12 @@ def _(
     *,
     activation: str = "",
     activation_params: Sequence[float] | None = None,
-    auto_pad: str = "NOTSET",
-    dilations: Sequence[int] | None = None,
     group: int = 1,
-    kernel_shape: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    window: WindowAttributes = PLAIN,
 ) -> MLOperand:
-    y = convolution(
-        b,
-        X,
-        W,
-        B,
-        auto_pad=auto_pad,
-        dilations=dilations,
-        group=group,
-        kernel_shape=kernel_shape,
-        pads=pads,
-        strides=strides,
-    )
+    y = convolution(b, X, W, B, group=group, window=window)
     y = y if Z is None else b.add(y, Z)
-    match activation, [float(parameter) for parameter in activation_params or ()]:
-        case "", _:
-            return y
-        case "Relu", _:
-            return b.relu(y)
-        case "Sigmoid", _:
-            return b.sigmoid(y)
-        case "Tanh", _:
-            return b.tanh(y)
-        case "LeakyRelu", [alpha]:
-            return b.leaky_relu(y, alpha=alpha)
-        case "Clip", [low, high]:
-            return b.clamp(y, min_value=low, max_value=high)
-        case "HardSigmoid", [alpha, beta]:
-            return b.hard_sigmoid(y, alpha=alpha, beta=beta)
-    raise Unsupported(f"its activation is {activation}")
+    parameters = activation_params or ()
+    if activation == "Clip" and len(parameters) == 2:
+        return b.clamp(y, min_value=float(parameters[0]), max_value=float(parameters[1]))
+    return activated(b, y, activation, parameters)

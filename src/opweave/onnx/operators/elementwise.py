@@ -88,14 +88,12 @@ def _(b: MLGraphBuilder, *data_0: Tensor) -> Tensor:
 
 
 @converts("Abs")
-def _(b: MLGraphBuilder, X: Tensor) -> Tensor:
-    x = operand(b, X)
+def _(b: MLGraphBuilder, x: MLOperand) -> Tensor:
     return x if is_unsigned(x) else b.abs(x)
 
 
 @converts("Sign")
-def _(b: MLGraphBuilder, input: Tensor) -> Tensor:
-    x = operand(b, input)
+def _(b: MLGraphBuilder, x: MLOperand) -> Tensor:
     return b.min(x, 1) if is_unsigned(x) else b.sign(x)
 
 
@@ -121,8 +119,7 @@ def _(b: MLGraphBuilder, input: Tensor) -> Tensor:
 
 
 @converts("Mod")
-def _(b: MLGraphBuilder, A: Tensor, B: Tensor, *, fmod: int = 0) -> Tensor:
-    a = operand(b, A)
+def _(b: MLGraphBuilder, a: MLOperand, B: Tensor, *, fmod: int = 0) -> Tensor:
     if is_float(a):
         if fmod:
             raise Unsupported("the remainder of floats is exact, and WebNN can only compose it from a rounded quotient")
@@ -154,8 +151,8 @@ def _float_modulo(b: MLGraphBuilder, a: MLOperand, divisor: Tensor) -> MLOperand
 
 
 @converts("Pow")
-def _(b: MLGraphBuilder, X: Tensor, Y: Tensor) -> Tensor:
-    x, exponent = operand(b, X), Y
+def _(b: MLGraphBuilder, X: MLOperand, Y: Tensor) -> Tensor:
+    x, exponent = X, Y
     if isinstance(exponent, np.ndarray) and is_float(exponent) and (exponent == np.trunc(exponent)).all():
         exponent = exponent.astype(x.data_type if is_float(x) else np.int64)
     y = operand(b, exponent)
@@ -177,10 +174,9 @@ def _converted(b: MLGraphBuilder, value: Tensor, data_type: DataType) -> Tensor:
 
 
 @converts("BitShift")
-def _(b: MLGraphBuilder, X: Tensor, Y: Tensor, *, direction: str) -> Tensor:
+def _(b: MLGraphBuilder, x: MLOperand, Y: Tensor, *, direction: str) -> Tensor:
     # Shifting is multiplying with, or dividing by, a power of 2. Shifted by all its bits, or by a negative number, x leaves
     # nothing; that is a factor of 0 (as a divisor, too: what is divided by 0 is 0).
-    x = operand(b, X)
     bits = INFO[x.data_type].bits
     powers = np.array([*(1 << bit for bit in range(bits)), 0], f"uint{bits}").astype(x.data_type)
     if isinstance(Y, np.ndarray):
@@ -206,8 +202,8 @@ def _complement(b: MLGraphBuilder, x: MLOperand) -> MLOperand:
 
 
 @converts("BitwiseNot")
-def _(b: MLGraphBuilder, X: Tensor) -> Tensor:
-    return _complement(b, operand(b, X))
+def _(b: MLGraphBuilder, X: MLOperand) -> Tensor:
+    return _complement(b, X)
 
 
 # Casts ---------------------------------------------------------------------------------------------------------------
@@ -253,8 +249,8 @@ def _(
 
 
 @converts("BitCast")
-def _(b: MLGraphBuilder, input: Tensor, *, to: int) -> Tensor:
-    x, data_type = operand(b, input), DATA_TYPES.get(to)
+def _(b: MLGraphBuilder, input: MLOperand, *, to: int) -> Tensor:
+    x, data_type = input, DATA_TYPES.get(to)
     if data_type is None or (x.data_type != data_type and (data_type in FLOATS or is_float(x))):
         raise Unsupported("WebNN does not take a float's bits for those of something else")
     # Integers of the same size keep their bits.
@@ -274,7 +270,7 @@ def _number(bound: Tensor | None) -> int | float | None:
 @converts("Clip")
 def _(
     b: MLGraphBuilder,
-    input: Tensor,
+    x: MLOperand,
     min_input: Tensor | None = None,
     max_input: Tensor | None = None,
     *,
@@ -282,7 +278,6 @@ def _(
     max: float | None = None,
 ) -> Tensor:
     # Up to opset 10 the bounds were attributes.
-    x = operand(b, input)
     low = min if min_input is None else _number(min_input)
     high = max if max_input is None else _number(max_input)
     is_computed = (min_input is not None and low is None) or (max_input is not None and high is None)
@@ -306,8 +301,7 @@ def _(b: MLGraphBuilder, x: Tensor, axis: Tensor, *, exclusive: int = 0, reverse
 
 
 @converts("CumProd")
-def _(b: MLGraphBuilder, x: Tensor, axis: Tensor, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
-    result = operand(b, x)
+def _(b: MLGraphBuilder, result: MLOperand, axis: Tensor, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
     along = normalized(integer(axis, "the axis"), result.rank)
     size = result.shape[along]
 

@@ -15,7 +15,7 @@ from ...composites import top_k
 from ...graph import MLOperand
 from ..booleans import as_stored
 from ..messages import TensorProto
-from ..registry import Tensor, Unsupported, check_count, converts, integer, normalized, operand, shape_of
+from ..registry import Tensor, Unsupported, check_count, converts, integer, normalized, shape_of
 
 
 @converts("Gather")
@@ -141,7 +141,7 @@ def _(b: MLGraphBuilder, indices: Tensor, depth: Tensor, values: Tensor, *, axis
 @converts("TopK")
 def _(
     b: MLGraphBuilder,
-    X: Tensor,
+    x: MLOperand,
     K: Tensor | None = None,
     *,
     axis: int = -1,
@@ -149,7 +149,6 @@ def _(
     largest: int = 1,
     sorted: int = 1,  # what need not be sorted may be
 ) -> tuple[MLOperand, MLOperand]:
-    x = operand(b, X)
     count = k if K is None else integer(K, "the number of elements")  # an attribute until opset 9
     values, positions = top_k(b, x, count, normalized(axis, x.rank), largest=bool(largest))
     return values, positions

@@ -58,25 +58,25 @@ def _loss(
 @converts("NegativeLogLikelihoodLoss")
 def _(
     b: MLGraphBuilder,
-    input: Tensor,
+    input: MLOperand,
     target: Tensor,
     weight: Tensor | None = None,
     *,
     ignore_index: int | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    return _loss(b, operand(b, input), target, weight, ignore_index, reduction)
+    return _loss(b, input, target, weight, ignore_index, reduction)
 
 
 @converts("SoftmaxCrossEntropyLoss")
 def _(
     b: MLGraphBuilder,
-    scores: Tensor,
+    scores: MLOperand,
     labels: Tensor,
     weights: Tensor | None = None,
     *,
     ignore_index: int | None = None,
     reduction: str = "mean",
 ) -> tuple[Tensor, Tensor]:
-    log_probabilities = log_softmax(b, operand(b, scores), 1)
+    log_probabilities = log_softmax(b, scores, 1)
     return _loss(b, log_probabilities, labels, weights, ignore_index, reduction), log_probabilities

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ...builder import MLGraphBuilder
 from ...graph import MLOperand
 from ..registry import MICROSOFT, Tensor, Unsupported, converts, operand
+from .activation import activated
 
 
 @converts("MatMul")
-def _(b: MLGraphBuilder, A: Tensor, B: Tensor) -> Tensor:
-    return _product(b, operand(b, A), operand(b, B))
+def _(b: MLGraphBuilder, A: MLOperand, B: MLOperand) -> Tensor:
+    return _product(b, A, B)
 
 
 def _product(b: MLGraphBuilder, left: MLOperand, right: MLOperand) -> MLOperand:
@@ -32,8 +31,8 @@ def _product(b: MLGraphBuilder, left: MLOperand, right: MLOperand) -> MLOperand:
 @converts("FusedMatMul", domain=MICROSOFT)
 def _(
     b: MLGraphBuilder,
-    A: Tensor,
-    B: Tensor,
+    A: MLOperand,
+    B: MLOperand,
     *,
     alpha: float = 1.0,
     transA: int = 0,
@@ -41,7 +40,7 @@ def _(
     transBatchA: int = 0,
     transBatchB: int = 0,
 ) -> Tensor:
-    left, right = operand(b, A), operand(b, B)
+    left, right = A, B
     if left.rank == right.rank == 2:
         return b.gemm(left, right, alpha=alpha, a_transpose=bool(transA), b_transpose=bool(transB))
     product = _product(b, _turned(b, left, transA, transBatchA), _turned(b, right, transB, transBatchB))
@@ -86,20 +85,6 @@ def _gemm(
     )
 
 
-# What each is called in the attribute, and what it makes of `activation_alpha` and `activation_beta`.
-_ACTIVATIONS: dict[str, Callable[[MLGraphBuilder, MLOperand, float, float], MLOperand]] = {
-    "": lambda b, x, alpha, beta: x,
-    "Elu": lambda b, x, alpha, beta: b.elu(x, alpha=alpha),
-    "HardSigmoid": lambda b, x, alpha, beta: b.hard_sigmoid(x, alpha=alpha, beta=beta),
-    "LeakyRelu": lambda b, x, alpha, beta: b.leaky_relu(x, alpha=alpha),
-    "Relu": lambda b, x, alpha, beta: b.relu(x),
-    "Sigmoid": lambda b, x, alpha, beta: b.sigmoid(x),
-    "Softplus": lambda b, x, alpha, beta: b.softplus(x),
-    "Softsign": lambda b, x, alpha, beta: b.softsign(x),
-    "Tanh": lambda b, x, alpha, beta: b.tanh(x),
-}
-
-
 @converts("FusedGemm", domain=MICROSOFT)
 def _(
     b: MLGraphBuilder,
@@ -117,7 +102,5 @@ def _(
     activation_gamma: float = 0.0,
 ) -> Tensor:
     # `activation_gamma` is Selu's, which is not among those that are fused.
-    if activation not in _ACTIVATIONS:
-        raise Unsupported(f"the activation {activation!r} is not known")
     product = _gemm(b, A, B, C, alpha, beta, transA, transB)
-    return _ACTIVATIONS[activation](b, product, activation_alpha, activation_beta)
+    return activated(b, product, activation, (activation_alpha, activation_beta))

@@ -21,7 +21,7 @@ FLOAT = 1
 @converts("BatchNormalization")
 def _(
     b: MLGraphBuilder,
-    X: Tensor,
+    x: MLOperand,
     scale: Tensor,
     B: Tensor,
     input_mean: Tensor,
@@ -37,7 +37,6 @@ def _(
         raise Unsupported("it is in training mode")
     if not spatial:
         raise Unsupported("it does not share statistics between positions (spatial=0)")
-    x = operand(b, X)
     parts = [_typed(b, value, x) for value in (input_mean, input_var, scale, B)]
     return b.batch_normalization(x, parts[0], parts[1], scale=parts[2], bias=parts[3], axis=1, epsilon=epsilon)
 
@@ -63,7 +62,7 @@ def _(b: MLGraphBuilder, input: Tensor, scale: Tensor, B: Tensor, *, epsilon: fl
 @converts("GroupNormalization")
 def _(
     b: MLGraphBuilder,
-    X: Tensor,
+    x: MLOperand,
     scale: Tensor,
     bias: Tensor,
     *,
@@ -73,7 +72,6 @@ def _(
     opset: int,
 ) -> MLOperand:
     _check_stash(stash_type)
-    x = operand(b, X)
     batches, channels = x.shape[:2]
     if num_groups < 1 or channels % num_groups:
         raise Unsupported(f"{num_groups} groups do not divide {channels} channels")
@@ -89,7 +87,7 @@ def _(
 @converts("LayerNormalization")
 def _(
     b: MLGraphBuilder,
-    X: Tensor,
+    X: MLOperand,
     Scale: Tensor,
     B: Tensor | None = None,
     *,
@@ -99,7 +97,7 @@ def _(
     outputs: int,
 ) -> MLOperand | tuple[MLOperand, ...]:
     _check_stash(stash_type)
-    return _layer_normalization(b, operand(b, X), Scale, B, axis, epsilon, statistics=outputs > 1)
+    return _layer_normalization(b, X, Scale, B, axis, epsilon, statistics=outputs > 1)
 
 
 def _check_stash(stash_type: int) -> None:
@@ -148,7 +146,7 @@ def _stretched(b: MLGraphBuilder, value: Tensor, shape: Sequence[int]) -> Tensor
 @converts("RMSNormalization")
 def _(
     b: MLGraphBuilder,
-    X: Tensor,
+    X: MLOperand,
     scale: Tensor,
     *,
     axis: int = -1,
@@ -156,14 +154,14 @@ def _(
     stash_type: int = FLOAT,
 ) -> MLOperand:
     _check_stash(stash_type)
-    return _rms_normalization(b, operand(b, X), scale, axis, epsilon)
+    return _rms_normalization(b, X, scale, axis, epsilon)
 
 
 @converts("SimplifiedLayerNormalization")
 @converts("SimplifiedLayerNormalization", domain=MICROSOFT)
 def _(
     b: MLGraphBuilder,
-    X: Tensor,
+    x: MLOperand,
     scale: Tensor,
     *,
     axis: int = -1,
@@ -172,7 +170,6 @@ def _(
     outputs: int,
 ) -> MLOperand | tuple[MLOperand, MLOperand]:
     _check_stash(stash_type)
-    x = operand(b, X)
     y = _rms_normalization(b, x, scale, axis, epsilon)
     return y if outputs == 1 else (y, _inverse_rms(b, x, axis, epsilon))
 
@@ -180,8 +177,7 @@ def _(
 def _rms_normalization(b: MLGraphBuilder, x: MLOperand, scale: Tensor, axis: int, epsilon: float) -> MLOperand:
     first = normalized(axis, x.rank)
     k = _stretched(b, scale, x.shape[first:])
-    y: MLOperand = rms_normalization(b, x, operand(b, k), first, epsilon=epsilon)
-    return y
+    return rms_normalization(b, x, operand(b, k), first, epsilon=epsilon)
 
 
 def _inverse_rms(b: MLGraphBuilder, x: MLOperand, axis: int, epsilon: float) -> MLOperand:
@@ -232,9 +228,8 @@ def _sum(b: MLGraphBuilder, input: Tensor, skip: Tensor, bias: Tensor | None) ->
 
 @converts("LRN")
 def _(
-    b: MLGraphBuilder, X: Tensor, *, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0, size: int
+    b: MLGraphBuilder, x: MLOperand, *, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0, size: int
 ) -> MLOperand:
-    x = operand(b, X)
     if x.rank < 3:
         raise Unsupported(f"it has no spatial axes, for its input has rank {x.rank}")
     flat = x if x.rank == 4 else b.reshape(x, [*x.shape[:2], prod(x.shape[2:]), 1])

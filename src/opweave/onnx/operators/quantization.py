@@ -11,12 +11,10 @@ from ...builder import MLGraphBuilder
 from ...composites.quantization import EXACT_TERMS, integer_matmul, matmul_n_bits
 from ...dtypes import FLOATS, DataType
 from ...graph import MLOperand
+from ..messages import TensorProto
 from ..registry import DATA_TYPES, MICROSOFT, Tensor, Unsupported, converts, known, normalized, operand, shape_of
 from .convolution import convolution
-from .windows import reshaped
-
-UINT8, INT8 = 2, 3
-"""ONNX's numbers of element types."""
+from .windows import PLAIN, WindowAttributes, reshaped
 
 
 def operand_type(value: Tensor) -> DataType:
@@ -50,7 +48,7 @@ def _zeros(scale: Tensor, data_type: str) -> np.ndarray:
 @converts("QuantizeLinear")
 def _(
     b: MLGraphBuilder,
-    x: Tensor,
+    x: MLOperand,
     y_scale: Tensor,
     y_zero_point: Tensor | None = None,
     *,
@@ -60,12 +58,12 @@ def _(
     precision: int = 0,
     saturate: int = 1,  # for 8-bit floats
 ) -> MLOperand:
-    if y_zero_point is None and output_dtype not in (0, UINT8, INT8):
+    if y_zero_point is None and output_dtype not in (0, TensorProto.UINT8, TensorProto.INT8):
         raise Unsupported("it quantises to a type other than int8 and uint8")
     if precision not in (0, 1):
         raise Unsupported("it divides in another precision than float32")
-    wanted = "int8" if output_dtype == INT8 else "uint8"
-    return quantized(b, operand(b, x), y_scale, y_zero_point, axis=axis, block_size=block_size, data_type=wanted)
+    wanted = "int8" if output_dtype == TensorProto.INT8 else "uint8"
+    return quantized(b, x, y_scale, y_zero_point, axis=axis, block_size=block_size, data_type=wanted)
 
 
 def quantized(
@@ -131,22 +129,15 @@ def _(
     y_zero_point: Tensor,
     B: Tensor | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: Sequence[int] | None = None,
     group: int = 1,
-    kernel_shape: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    window: WindowAttributes = PLAIN,
 ) -> MLOperand:
     image, filters = dequantized(b, x, x_scale, x_zero_point), dequantized(b, w, w_scale, w_zero_point, axis=0)
     bias = None
     if B is not None:
         s = known(x_scale, "the scale of its input").reshape(()) * known(w_scale, "the scale of its filter")
         bias = dequantized(b, B, np.asarray(s, np.float32), None, axis=0)
-    options = {"auto_pad": auto_pad, "group": group}
-    y = convolution(
-        b, image, filters, bias, dilations=dilations, kernel_shape=kernel_shape, pads=pads, strides=strides, **options
-    )
+    y = convolution(b, image, filters, bias, group=group, window=window)
     return quantized(b, y, y_scale, y_zero_point)
 
 
@@ -188,8 +179,7 @@ def _(
         elif shape_of(zero) == (1,):
             zero = reshaped(b, zero, ())
         zeros.append(operand(b, zero))
-    product: MLOperand = integer_matmul(b, x, y, *zeros)
-    return product
+    return integer_matmul(b, x, y, *zeros)
 
 
 @converts("ConvInteger")
@@ -200,12 +190,8 @@ def _(
     x_zero_point: Tensor | None = None,
     w_zero_point: Tensor | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: Sequence[int] | None = None,
     group: int = 1,
-    kernel_shape: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    window: WindowAttributes = PLAIN,
 ) -> MLOperand:
     terms = prod(shape_of(w)[1:])
     if terms > EXACT_TERMS:
@@ -213,15 +199,7 @@ def _(
             f"sums of {terms} products of bytes are not exact in float32, the type of WebNN's convolution"
         )
     image, filters = _difference(b, x, x_zero_point), _difference(b, w, w_zero_point)
-    y = convolution(
-        *(b, image, filters),
-        auto_pad=auto_pad,
-        dilations=dilations,
-        group=group,
-        kernel_shape=kernel_shape,
-        pads=pads,
-        strides=strides,
-    )
+    y = convolution(b, image, filters, group=group, window=window)
     return b.cast(y, "int32")
 
 
@@ -236,8 +214,7 @@ def _difference(b: MLGraphBuilder, value: Tensor, zero_point: Tensor | None) -> 
 
 
 @converts("DynamicQuantizeLinear")
-def _(b: MLGraphBuilder, x: Tensor) -> tuple[MLOperand, MLOperand, MLOperand]:
-    value = operand(b, x)
+def _(b: MLGraphBuilder, value: MLOperand) -> tuple[MLOperand, MLOperand, MLOperand]:
     low = b.min(b.reduce_min(value), 0.0)
     high = b.max(b.reduce_max(value), 0.0)
     scale = b.div(b.sub(high, low), 255.0)
@@ -249,7 +226,7 @@ def _(b: MLGraphBuilder, x: Tensor) -> tuple[MLOperand, MLOperand, MLOperand]:
 @converts("MatMulNBits", domain=MICROSOFT)
 def _(
     b: MLGraphBuilder,
-    A: Tensor,
+    A: MLOperand,
     B: Tensor,
     scales: Tensor,
     zero_points: Tensor | None = None,
@@ -271,9 +248,9 @@ def _(
         raise Unsupported("its zero points are floats")
     blocks = -(-K // block_size)
     zeros = None if zero_points is None else reshaped(b, zero_points, [N, -(-blocks * bits // 8)])
-    y: MLOperand = matmul_n_bits(
+    return matmul_n_bits(
         b,
-        operand(b, A),
+        A,
         operand(b, reshaped(b, B, [N, blocks, block_size * bits // 8])),
         operand(b, reshaped(b, scales, [N, blocks])),
         *(None if value is None else operand(b, value) for value in (zeros, bias)),
@@ -281,4 +258,3 @@ def _(
         block_size=block_size,
         accuracy="int8" if accuracy_level == 4 else "float32",
     )
-    return y

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...builder import MLGraphBuilder
 from ...graph import MLOperand
-from ..registry import Tensor, Unsupported, converts, operand, shape_of
+from ..registry import Tensor, Unsupported, constant_or_same, converts, operand, shape_of
 from .windows import reshaped
 
 UNROLLED = 64
@@ -21,9 +21,54 @@ _DIRECTIONS: dict[str, Direction] = {"forward": "forward", "reverse": "backward"
 _ACTIVATIONS = ("relu", "sigmoid", "tanh")
 
 
+@dataclass(frozen=True)
+class CellAttributes:
+    """The attributes that LSTM, GRU and RNN have in common."""
+
+    activation_alpha: Sequence[float] | None = None
+    activation_beta: Sequence[float] | None = None
+    activations: Sequence[str] | None = None
+    clip: float | None = None
+    direction: str = "forward"
+    hidden_size: int | None = None  # unread: the weights tell
+    layout: int = 0
+
+    def network(
+        self, b: MLGraphBuilder, x: MLOperand, recurrent: Tensor, lengths: Tensor | None, defaults: Sequence[str]
+    ) -> Network:
+        """The network of a node whose activations are, unless it says otherwise, `defaults` in each direction.
+
+        Raises:
+            Unsupported: WebNN has no such networks.
+        """
+        if self.direction not in _DIRECTIONS:
+            raise Unsupported(f"its direction is {self.direction!r}")
+        if self.clip:
+            raise Unsupported("it clips the sums before the activations")
+        count = 2 if self.direction == "bidirectional" else 1
+        names = [name.lower() for name in self.activations or list(defaults) * count]
+        functions = names[: len(defaults)]
+        if names != functions * count:
+            raise Unsupported(f"its activations differ between the directions: {names}")
+        if any(name not in _ACTIVATIONS for name in functions):
+            raise Unsupported(f"its activations are {functions}, and WebNN knows {', '.join(_ACTIVATIONS)}")
+        if self.activation_alpha or self.activation_beta:
+            raise Unsupported("its activations have parameters")
+        input = b.transpose(x, permutation=[1, 0, 2]) if self.layout else x
+        if lengths is not None:
+            found = constant_or_same(lengths)
+            if not isinstance(found, np.ndarray) or (found != input.shape[0]).any():
+                raise Unsupported("sequence_lens cuts sequences short, or is not constant")
+        size = shape_of(recurrent)[-1]
+        return Network(b, input, count, _DIRECTIONS[self.direction], size, functions, bool(self.layout))
+
+
+FORWARD = CellAttributes()
+
+
 @dataclass
 class Network:
-    """What LSTM, GRU and RNN have in common, checked and in WebNN's terms.
+    """A recurrent network in WebNN's terms.
 
     Attributes:
         input: [steps, batches, input size].
@@ -37,47 +82,8 @@ class Network:
     directions: int
     direction: Direction
     hidden_size: int
-    functions: list[str]
+    functions: Sequence[Any]
     batch_first: bool
-
-    @classmethod
-    def of(
-        cls,
-        b: MLGraphBuilder,
-        x: Tensor,
-        recurrent: Tensor,
-        *,
-        direction: str,
-        defaults: Sequence[str],
-        activations: Sequence[str] | None,
-        alphas: Sequence[float] | None,
-        betas: Sequence[float] | None,
-        clip: float | None,
-        lengths: Tensor | None,
-        layout: int,
-    ) -> Network:
-        """The network of a node; `Unsupported` for what WebNN has no words for."""
-        if direction not in _DIRECTIONS:
-            raise Unsupported(f"its direction is {direction!r}")
-        if clip:
-            raise Unsupported("it clips the sums before the activations")
-        count = 2 if direction == "bidirectional" else 1
-        names = [name.lower() for name in activations or list(defaults) * count]
-        functions = names[: len(defaults)]
-        if names != functions * count:
-            raise Unsupported(f"its activations differ between the directions: {names}")
-        if any(name not in _ACTIVATIONS for name in functions):
-            raise Unsupported(f"its activations are {functions}, and WebNN knows {', '.join(_ACTIVATIONS)}")
-        if alphas or betas:
-            raise Unsupported("its activations have parameters")
-        input = operand(b, x)
-        if layout:
-            input = b.transpose(input, permutation=[1, 0, 2])
-        if lengths is not None:
-            known = lengths.value if isinstance(lengths, MLOperand) and lengths.is_constant else lengths
-            if not isinstance(known, np.ndarray) or (known != input.shape[0]).any():
-                raise Unsupported("sequence_lens cuts sequences short, or is not constant")
-        return cls(b, input, count, _DIRECTIONS[direction], shape_of(recurrent)[-1], functions, bool(layout))
 
     def state(self, value: Tensor | None) -> Tensor | None:
         """An initial state as WebNN takes it."""
@@ -93,11 +99,15 @@ class Network:
             raise Unsupported(f"the bias has shape {list(shape_of(bias))}")
         rows, columns = shape_of(bias)
         half = columns // 2
-        if isinstance(bias, MLOperand) and bias.is_constant:
-            bias = bias.value
+        bias = constant_or_same(bias)
         if isinstance(bias, np.ndarray):
             return np.ascontiguousarray(bias[:, :half]), np.ascontiguousarray(bias[:, half:])
         return self.b.slice(bias, [0, 0], [rows, half]), self.b.slice(bias, [0, half], [rows, half])
+
+    def total(self, bias: Tensor | None) -> MLOperand | None:
+        """The sum of both biases."""
+        of_input, recurrent = self.halves(bias)
+        return None if of_input is None or recurrent is None else self.b.add(operand(self.b, of_input), recurrent)
 
     def outputs(self, sequence: MLOperand, *last: MLOperand) -> tuple[MLOperand, ...]:
         """The outputs as the node wants them."""
@@ -146,8 +156,7 @@ class Network:
 
 def part(b: MLGraphBuilder, value: Tensor, index: int, shape: Sequence[int]) -> Tensor:
     """What lies at `index` of the first axis, in a given shape."""
-    if isinstance(value, MLOperand) and value.is_constant:
-        value = value.value
+    value = constant_or_same(value)
     if isinstance(value, np.ndarray):
         return reshaped(b, value[index], shape)
     if value.shape[0] > 1:
@@ -158,33 +167,17 @@ def part(b: MLGraphBuilder, value: Tensor, index: int, shape: Sequence[int]) -> 
 @converts("GRU")
 def _(
     b: MLGraphBuilder,
-    X: Tensor,
+    X: MLOperand,
     W: Tensor,
     R: Tensor,
     B: Tensor | None = None,
     sequence_lens: Tensor | None = None,
     initial_h: Tensor | None = None,
     *,
-    activation_alpha: Sequence[float] | None = None,
-    activation_beta: Sequence[float] | None = None,
-    activations: Sequence[str] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,  # the weights tell
-    layout: int = 0,
+    cells: CellAttributes = FORWARD,
     linear_before_reset: int = 0,
 ) -> tuple[MLOperand, ...]:
-    net = Network.of(
-        *(b, X, R),
-        direction=direction,
-        defaults=("Sigmoid", "Tanh"),
-        activations=activations,
-        alphas=activation_alpha,
-        betas=activation_beta,
-        clip=clip,
-        lengths=sequence_lens,
-        layout=layout,
-    )
+    net = cells.network(b, X, R, sequence_lens, ("Sigmoid", "Tanh"))
     bias, recurrent_bias = net.halves(B)
     last, sequence = b.gru(
         *(net.input, W, R, net.input.shape[0], net.hidden_size),
@@ -195,19 +188,15 @@ def _(
         return_sequence=True,
         direction=net.direction,
         layout="zrn",
-        activations=_known(net),
+        activations=net.functions,
     )
     return net.outputs(sequence, last)
-
-
-def _known(net: Network) -> Any:
-    return tuple(net.functions)
 
 
 @converts("LSTM")
 def _(
     b: MLGraphBuilder,
-    X: Tensor,
+    X: MLOperand,
     W: Tensor,
     R: Tensor,
     B: Tensor | None = None,
@@ -216,31 +205,15 @@ def _(
     initial_c: Tensor | None = None,
     P: Tensor | None = None,
     *,
-    activation_alpha: Sequence[float] | None = None,
-    activation_beta: Sequence[float] | None = None,
-    activations: Sequence[str] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,  # the weights tell
+    cells: CellAttributes = FORWARD,
     input_forget: int = 0,
-    layout: int = 0,
 ) -> tuple[MLOperand, ...]:
-    net = Network.of(
-        *(b, X, R),
-        direction=direction,
-        defaults=("Sigmoid", "Tanh", "Tanh"),
-        activations=activations,
-        alphas=activation_alpha,
-        betas=activation_beta,
-        clip=clip,
-        lengths=sequence_lens,
-        layout=layout,
-    )
+    net = cells.network(b, X, R, sequence_lens, ("Sigmoid", "Tanh", "Tanh"))
     if input_forget:
         raise Unsupported("it couples the input and the forget gate")
-    bias, recurrent_bias = net.halves(B)
     if P is not None and not _looks_away(P, net.hidden_size):
-        return _with_peepholes(net, W, R, bias, recurrent_bias, initial_h, initial_c, P)
+        return _with_peepholes(net, W, R, B, initial_h, initial_c, P)
+    bias, recurrent_bias = net.halves(B)
     hidden, cell, sequence = b.lstm(
         *(net.input, W, R, net.input.shape[0], net.hidden_size),
         bias=bias,
@@ -251,7 +224,7 @@ def _(
         return_sequence=True,
         direction=net.direction,
         layout="iofg",
-        activations=_known(net),
+        activations=net.functions,
     )
     return net.outputs(sequence, hidden, cell)
 
@@ -261,7 +234,7 @@ def _looks_away(peepholes: Tensor, hidden_size: int) -> bool:
 
     In ONNX it sees the new one, in WebNN the one of the step before.
     """
-    known = peepholes.value if isinstance(peepholes, MLOperand) and peepholes.is_constant else peepholes
+    known = constant_or_same(peepholes)
     return isinstance(known, np.ndarray) and not known[:, hidden_size : 2 * hidden_size].any()
 
 
@@ -269,8 +242,7 @@ def _with_peepholes(
     net: Network,
     W: Tensor,
     R: Tensor,
-    bias: Tensor | None,
-    recurrent_bias: Tensor | None,
+    B: Tensor | None,
     initial_h: Tensor | None,
     initial_c: Tensor | None,
     P: Tensor,
@@ -278,7 +250,7 @@ def _with_peepholes(
     """An LSTM whose output gate sees the new cell state, written out."""
     b, size = net.b, net.hidden_size
     f, g, k = (getattr(b, name) for name in net.functions)
-    total = None if bias is None or recurrent_bias is None else b.add(operand(b, bias), recurrent_bias)
+    total = net.total(B)
 
     def step(number: int, sums: MLOperand, h: MLOperand, c: MLOperand) -> Sequence[MLOperand]:
         r = part(b, R, number, [4 * size, size])
@@ -295,34 +267,17 @@ def _with_peepholes(
 @converts("RNN")
 def _(
     b: MLGraphBuilder,
-    X: Tensor,
+    X: MLOperand,
     W: Tensor,
     R: Tensor,
     B: Tensor | None = None,
     sequence_lens: Tensor | None = None,
     initial_h: Tensor | None = None,
     *,
-    activation_alpha: Sequence[float] | None = None,
-    activation_beta: Sequence[float] | None = None,
-    activations: Sequence[str] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,  # the weights tell
-    layout: int = 0,
+    cells: CellAttributes = FORWARD,
 ) -> tuple[MLOperand, ...]:
-    net = Network.of(
-        *(b, X, R),
-        direction=direction,
-        defaults=("Tanh",),
-        activations=activations,
-        alphas=activation_alpha,
-        betas=activation_beta,
-        clip=clip,
-        lengths=sequence_lens,
-        layout=layout,
-    )
-    bias, recurrent_bias = net.halves(B)
-    total = None if bias is None or recurrent_bias is None else b.add(operand(b, bias), recurrent_bias)
+    net = cells.network(b, X, R, sequence_lens, ("Tanh",))
+    total = net.total(B)
     f = getattr(b, net.functions[0])
 
     def step(number: int, sums: MLOperand, h: MLOperand) -> Sequence[MLOperand]:

@@ -86,23 +86,23 @@ converts("ArgMin")(_position(MLGraphBuilder.arg_min))
 
 
 @converts("LpNormalization")
-def _(b: MLGraphBuilder, input: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
-    x = widened(b, operand(b, input))
+def _(b: MLGraphBuilder, input: MLOperand, *, axis: int = -1, p: int = 2) -> Tensor:
+    x = widened(b, input)
     if p not in (1, 2):
         raise Unsupported(f"p is {p}, not 1 or 2")
     reduce = b.reduce_l1 if p == 1 else b.reduce_l2
     norm = reduce(x, axes=[normalized(axis, x.rank)], keep_dimensions=True)
     # Where all elements are 0, the result is 0, not 0 / 0.
     result = b.div(x, b.clamp(norm, min_value=float(np.finfo("float32").tiny)))
-    return narrowed(b, result, operand(b, input))
+    return narrowed(b, result, input)
 
 
 @converts("MeanVarianceNormalization")
-def _(b: MLGraphBuilder, X: Tensor, *, axes: Sequence[int] = (0, 2, 3)) -> Tensor:
-    x = widened(b, operand(b, X))
+def _(b: MLGraphBuilder, X: MLOperand, *, axes: Sequence[int] = (0, 2, 3)) -> Tensor:
+    x = widened(b, X)
     reduced = [normalized(axis, x.rank) for axis in axes]
     centred = b.sub(x, b.reduce_mean(x, axes=reduced, keep_dimensions=True))
     length = b.reduce_l2(centred, axes=reduced, keep_dimensions=True)
     count = prod(x.shape[axis] for axis in reduced)
     result = b.div(centred, b.linear(length, alpha=1 / sqrt(count), beta=1e-9))
-    return narrowed(b, result, operand(b, X))
+    return narrowed(b, result, X)

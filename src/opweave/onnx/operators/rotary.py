@@ -47,14 +47,13 @@ def embed(
     else:
         positions = b.constant(np.ascontiguousarray(np.broadcast_to(positions, shape), np.int64))
     heads = heads if x.rank == 3 else 0
-    y: MLOperand = rotary_embedding(b, x, *tables, positions, heads=heads, interleaved=bool(interleaved))
-    return y
+    return rotary_embedding(b, x, *tables, positions, heads=heads, interleaved=bool(interleaved))
 
 
 @converts("RotaryEmbedding")
 def _(
     b: MLGraphBuilder,
-    X: Tensor,
+    x: MLOperand,
     cos_cache: Tensor,
     sin_cache: Tensor,
     position_ids: Tensor | None = None,
@@ -63,7 +62,6 @@ def _(
     num_heads: int = 0,
     rotary_embedding_dim: int = 0,
 ) -> MLOperand:
-    x = operand(b, X)
     size = x.shape[-1] // (num_heads or 1) if x.rank == 3 else x.shape[-1]
     if 2 * cos_cache.shape[-1] != (rotary_embedding_dim or size):
         raise Unsupported(f"{cos_cache.shape[-1]} angles for {rotary_embedding_dim or size} elements")
@@ -73,7 +71,7 @@ def _(
 @converts("RotaryEmbedding", domain=MICROSOFT)
 def _(
     b: MLGraphBuilder,
-    input: Tensor,
+    x: MLOperand,
     position_ids: Tensor,
     cos_cache: Tensor,
     sin_cache: Tensor,
@@ -84,7 +82,6 @@ def _(
     rotary_embedding_dim: int = 0,
     scale: float = 1.0,
 ) -> MLOperand:
-    x = operand(b, input)
     if is_packed_batching or scale != 1:
         raise Unsupported("packed batches, and scales other than 1")
     if rotary_embedding_dim and not num_heads:

@@ -9,7 +9,6 @@ import numpy as np
 
 from ...builder import MLGraphBuilder
 from ...composites import depth_to_space, space_to_depth
-from ...graph import MLOperand
 from ...shapes import broadcast
 from ..booleans import as_stored
 from ..messages import TensorProto, array_of, dtype_of
@@ -128,8 +127,7 @@ def _(b: MLGraphBuilder, input: Tensor, *, blocksize: int, mode: str = "DCR") ->
     if mode not in ("DCR", "CRD"):
         raise Unsupported(f"the mode {mode!r} is unknown")
     _image(input)
-    y: MLOperand = depth_to_space(b, operand(b, input), blocksize, mode=mode.lower())
-    return y
+    return depth_to_space(b, operand(b, input), blocksize, mode=mode.lower())
 
 
 @converts("SpaceToDepth")
@@ -139,8 +137,7 @@ def _(b: MLGraphBuilder, input: Tensor, *, blocksize: int, mode: str = "DCR") ->
     if mode not in ("DCR", "CRD"):
         raise Unsupported(f"the mode {mode!r} is unknown")
     if mode == "DCR":
-        y: MLOperand = space_to_depth(b, operand(b, input), blocksize)
-        return y
+        return space_to_depth(b, operand(b, input), blocksize)
     split = b.reshape(input, [n, c, high, blocksize, wide, blocksize])
     moved = b.transpose(split, permutation=[0, 1, 3, 5, 2, 4])
     return b.reshape(moved, [n, c * blocksize * blocksize, high, wide])

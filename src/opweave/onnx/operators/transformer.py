@@ -10,8 +10,7 @@ from ..registry import MICROSOFT, Tensor, Unsupported, converts, operand
 
 
 @converts("SwiGLU")
-def _(b: MLGraphBuilder, A: Tensor, B: Tensor, *, alpha: float = 1.0) -> MLOperand:
-    gate = operand(b, A)
+def _(b: MLGraphBuilder, gate: MLOperand, B: Tensor, *, alpha: float = 1.0) -> MLOperand:
     inner = gate if alpha == 1 else b.mul(gate, alpha)
     return b.mul(b.mul(gate, b.sigmoid(inner)), B)
 
@@ -19,14 +18,13 @@ def _(b: MLGraphBuilder, A: Tensor, B: Tensor, *, alpha: float = 1.0) -> MLOpera
 @converts("CausalConvWithState")
 def _(
     b: MLGraphBuilder,
-    input: Tensor,
+    x: MLOperand,
     weight: Tensor,
-    bias: Tensor | None = None,
+    bias: MLOperand | None = None,
     past_state: Tensor | None = None,
     *,
     activation: str = "none",
 ) -> tuple[MLOperand, Tensor]:
-    x = operand(b, input)
     batch, channels, length = x.shape
     reach = weight.shape[2] - 1
     if not reach:
@@ -38,7 +36,7 @@ def _(
     y = b.conv2d(
         b.reshape(whole, [batch, channels, 1, length + reach]),
         b.reshape(operand(b, weight), [channels, 1, 1, reach + 1]),
-        bias=None if bias is None else operand(b, bias),
+        bias=bias,
         groups=channels,
     )
     y = b.reshape(y, x.shape)
@@ -54,13 +52,13 @@ def _(
 @converts("EmbedLayerNormalization", domain=MICROSOFT)
 def _(
     b: MLGraphBuilder,
-    input_ids: Tensor,
+    input_ids: MLOperand,
     segment_ids: Tensor | None,
-    word_embedding: Tensor,
-    position_embedding: Tensor,
+    word_embedding: MLOperand,
+    position_embedding: MLOperand,
     segment_embedding: Tensor | None,
-    gamma: Tensor,
-    beta: Tensor,
+    gamma: MLOperand,
+    beta: MLOperand,
     mask: Tensor | None = None,
     position_ids: Tensor | None = None,
     *,
@@ -69,8 +67,8 @@ def _(
 ) -> tuple[Tensor, ...]:
     if mask is not None and mask_index_type:
         raise Unsupported("the number of words that a mask leaves")
-    ids, table = operand(b, input_ids), operand(b, position_embedding)
-    total = b.gather(operand(b, word_embedding), ids, axis=0)
+    ids, table = input_ids, position_embedding
+    total = b.gather(word_embedding, ids, axis=0)
     if position_ids is None:
         positions = b.slice(table, [0, 0], [ids.shape[1], table.shape[1]])
     else:
@@ -78,6 +76,6 @@ def _(
     total = b.add(total, positions)
     if segment_ids is not None and segment_embedding is not None:
         total = b.add(total, b.gather(operand(b, segment_embedding), operand(b, segment_ids), axis=0))
-    y = b.layer_normalization(total, scale=operand(b, gamma), bias=operand(b, beta), axes=[2], epsilon=epsilon)
+    y = b.layer_normalization(total, scale=gamma, bias=beta, axes=[2], epsilon=epsilon)
     # Without a mask the engine's second output is zeros: no word ends early.
     return y, np.zeros(ids.shape[0], np.int32), total

@@ -37,8 +37,63 @@ def with_two_axes(b: MLGraphBuilder, value: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
+class WindowAttributes:
+    """The attributes that all ONNX operators with sliding windows have. Default: windows one apart, without padding."""
+
+    auto_pad: str = "NOTSET"
+    dilations: Sequence[int] | None = None
+    kernel_shape: Sequence[int] | None = None
+    pads: Sequence[int] | None = None
+    strides: Sequence[int] | None = None
+
+    def over(self, sizes: Sequence[int], taps: Sequence[int]) -> Windows:
+        """The windows of the sizes `taps` over an image with the spatial axes `sizes`.
+
+        Raises:
+            Unsupported: the attributes do not fit these, or WebNN has no such windows.
+        """
+        rank = len(sizes)
+        steps, apart = list(self.strides or [1] * rank), list(self.dilations or [1] * rank)
+        given = list(self.pads or [0] * 2 * rank)
+        for name, value, count in (("kernel_shape", taps, rank), ("strides", steps, rank), ("pads", given, 2 * rank)):
+            if len(value) != count:
+                raise Unsupported(f"{name} has {len(value)} values for {rank} spatial axes")
+        if len(apart) != rank or min([*steps, *apart], default=1) < 1:
+            raise Unsupported(f"strides {steps} and dilations {apart} do not describe windows")
+        if self.auto_pad not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER", ""):
+            raise Unsupported(f"auto_pad is {self.auto_pad!r}")
+        if self.auto_pad == "VALID":
+            given = [0] * 2 * rank
+        elif self.auto_pad.startswith("SAME"):
+            pairs = []
+            for size, tap, step, dilation in zip(sizes, taps, steps, apart, strict=True):
+                total = max((-(-size // step) - 1) * step + window_extent(tap, dilation) - size, 0)
+                pairs.append(halved(total, self.auto_pad))
+            given = [pair[0] for pair in pairs] + [pair[1] for pair in pairs]
+        if min(given, default=0) < 0:
+            raise Unsupported("its padding is negative")
+        return Windows(rank, list(sizes), list(taps), steps, apart, given[:rank], given[rank:])
+
+    def of_filter(self, X: Tensor, W: Tensor) -> Windows:
+        """The windows of a filter over an image."""
+        taps = shape_of(W)[2:]
+        if self.kernel_shape is not None and tuple(self.kernel_shape) != taps:
+            raise Unsupported(f"kernel_shape {list(self.kernel_shape)} is not that of the filter, {list(taps)}")
+        return self.over(shape_of(X)[2:], taps)
+
+    def of_pooling(self, X: Tensor) -> Windows:
+        """The windows of a pooling over an image."""
+        if self.kernel_shape is None:
+            raise Unsupported("it has no kernel_shape")
+        return self.over(shape_of(X)[2:], self.kernel_shape)
+
+
+PLAIN = WindowAttributes()
+
+
+@dataclass(frozen=True)
 class Windows:
-    """Windows over one or two spatial axes, with everything that ONNX leaves to defaults filled in.
+    """Windows over one or two spatial axes.
 
     Attributes:
         rank: how many spatial axes there are.
@@ -56,41 +111,8 @@ class Windows:
     before: Sequence[int]
     after: Sequence[int]
 
-    @classmethod
-    def of(
-        cls,
-        sizes: Sequence[int],
-        taps: Sequence[int],
-        strides: Sequence[int] | None,
-        dilations: Sequence[int] | None,
-        pads: Sequence[int] | None,
-        auto_pad: str,
-    ) -> Windows:
-        """The windows that the attributes of a node describe."""
-        rank = len(sizes)
-        steps, apart = list(strides or [1] * rank), list(dilations or [1] * rank)
-        given = list(pads or [0] * 2 * rank)
-        for name, value, count in (("kernel_shape", taps, rank), ("strides", steps, rank), ("pads", given, 2 * rank)):
-            if len(value) != count:
-                raise Unsupported(f"{name} has {len(value)} values for {rank} spatial axes")
-        if len(apart) != rank or min([*steps, *apart], default=1) < 1:
-            raise Unsupported(f"strides {steps} and dilations {apart} do not describe windows")
-        if auto_pad not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER", ""):
-            raise Unsupported(f"auto_pad is {auto_pad!r}")
-        if auto_pad == "VALID":
-            given = [0] * 2 * rank
-        elif auto_pad.startswith("SAME"):
-            pairs = []
-            for size, tap, step, dilation in zip(sizes, taps, steps, apart, strict=True):
-                total = max((-(-size // step) - 1) * step + window_extent(tap, dilation) - size, 0)
-                pairs.append(halved(total, auto_pad))
-            given = [pair[0] for pair in pairs] + [pair[1] for pair in pairs]
-        if min(given, default=0) < 0:
-            raise Unsupported("its padding is negative")
-        return cls(rank, list(sizes), list(taps), steps, apart, given[:rank], given[rank:])
-
     def counts(self, ceil: bool) -> list[int]:
-        """How many windows there are along each axis; with `ceil` a last one may stick out, but not start beyond the input."""
+        """The number of windows along each axis; with `ceil`, the last one may reach beyond the input, but starts inside."""
         counts = []
         for size, tap, stride, dilation, before, after in self._axes():
             room = size + before + after - window_extent(tap, dilation)
@@ -101,7 +123,7 @@ class Windows:
         return counts
 
     def reaching(self, counts: Sequence[int]) -> Windows:
-        """The same with as much padding at the end as this many windows reach into."""
+        """The same windows, padded at the end just as far as `counts` windows reach."""
         after = [
             max((count - 1) * stride + window_extent(tap, dilation) - size - before, 0)
             for count, (size, tap, stride, dilation, before, _) in zip(counts, self._axes(), strict=True)
@@ -109,7 +131,7 @@ class Windows:
         return Windows(self.rank, self.sizes, self.taps, self.strides, self.dilations, self.before, after)
 
     def padded(self) -> Windows:
-        """The same over an input that has been padded."""
+        """The same windows over an input to which the padding has been added."""
         sizes = [size + before + after for size, before, after in zip(self.sizes, self.before, self.after, strict=True)]
         zeros = [0] * self.rank
         return Windows(self.rank, sizes, self.taps, self.strides, self.dilations, zeros, zeros)
@@ -139,6 +161,11 @@ class Windows:
 
     def _axes(self) -> Any:
         return zip(self.sizes, self.taps, self.strides, self.dilations, self.before, self.after, strict=True)
+
+
+def without_added_axis(b: MLGraphBuilder, y: MLOperand, windows: Windows) -> MLOperand:
+    """The result with as many spatial axes as the input had."""
+    return y if windows.rank == 2 else b.reshape(y, [*y.shape[:2], y.shape[3]])
 
 
 def halved(total: int, auto_pad: str) -> tuple[int, int]:

@@ -122,17 +122,14 @@ def _(ctx: Emitter, input: Value) -> Value:
 
 @ort.lower_contrib(composites.quick_gelu, when=is_single)
 def _(ctx: Emitter, input: Value, alpha: float) -> Value:
-    y: Value = ctx.emit("QuickGelu", input, alpha=alpha, domain=MICROSOFT)
-    return y
+    return ctx.emit("QuickGelu", input, alpha=alpha, domain=MICROSOFT)
 
 
 @ort.lower_contrib(composites.fast_gelu, when=is_single)
 def _(ctx: Emitter, input: Value, bias: Value | None) -> Value:
-    y: Value = ctx.emit("FastGelu", input, bias, domain=MICROSOFT)
-    return y
+    return ctx.emit("FastGelu", input, bias, domain=MICROSOFT)
 
 
 @ort.lower(composites.thresholded_relu, when=is_single)
 def _(ctx: Emitter, input: Value, alpha: float) -> Value:
-    y: Value = ctx.emit("ThresholdedRelu", input, alpha=alpha)
-    return y
+    return ctx.emit("ThresholdedRelu", input, alpha=alpha)

@@ -51,8 +51,7 @@ def _(
         bias = ctx.constant(_bias(array, causal, queries, keys), "float32")
     operands = (query, key, value, None, None, bias)
     flags: dict[str, Any] = {"num_heads": heads, "unidirectional": int(unidirectional), "scale": scale}
-    y: Value = ctx.emit("MultiHeadAttention", *operands, domain=MICROSOFT, **flags)
-    return y
+    return ctx.emit("MultiHeadAttention", *operands, domain=MICROSOFT, **flags)
 
 
 LONG = 2**20
@@ -105,8 +104,7 @@ def _(
         all_keys = ctx.emit("Add", longest, ctx.constant(new, "int32"))
     operands = (query, key, value, past_key, past_value, last, all_keys)
     flags: dict[str, Any] = {"num_heads": heads, "kv_num_heads": groups, "scale": scale}
-    made: list[Value] = ctx.emit("GroupQueryAttention", *operands, outputs=3, domain=MICROSOFT, **flags)
-    return made
+    return ctx.emit("GroupQueryAttention", *operands, outputs=3, domain=MICROSOFT, **flags)
 
 
 @ort.lower_contrib(composites.rotary_embedding)
@@ -128,5 +126,4 @@ def _(
         "num_heads": heads,
         "rotary_embedding_dim": turned if turned < size else 0,
     }
-    y: Value = ctx.emit("RotaryEmbedding", *operands, domain=MICROSOFT, **flags)
-    return y
+    return ctx.emit("RotaryEmbedding", *operands, domain=MICROSOFT, **flags)

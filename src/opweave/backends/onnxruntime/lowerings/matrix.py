@@ -20,5 +20,4 @@ def _(
     a_transpose: bool,
     b_transpose: bool,
 ) -> Value:
-    product: Value = ctx.emit("Gemm", a, b, c, alpha=alpha, beta=beta, transA=int(a_transpose), transB=int(b_transpose))
-    return product
+    return ctx.emit("Gemm", a, b, c, alpha=alpha, beta=beta, transA=int(a_transpose), transB=int(b_transpose))

@@ -128,11 +128,9 @@ _BLOCKS = ("float32", "int8", "uint8")
 
 @ort.lower(composites.depth_to_space, when=lambda input: input.data_type in _BLOCKS)
 def _(ctx: Emitter, input: Value, block_size: int, mode: str) -> Value:
-    y: Value = ctx.emit("DepthToSpace", input, blocksize=block_size, mode=mode.upper())
-    return y
+    return ctx.emit("DepthToSpace", input, blocksize=block_size, mode=mode.upper())
 
 
 @ort.lower(composites.space_to_depth, when=lambda input: input.data_type in _BLOCKS)
 def _(ctx: Emitter, input: Value, block_size: int) -> Value:
-    y: Value = ctx.emit("SpaceToDepth", input, blocksize=block_size)
-    return y
+    return ctx.emit("SpaceToDepth", input, blocksize=block_size)

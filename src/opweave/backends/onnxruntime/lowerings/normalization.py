@@ -88,8 +88,7 @@ def _(
     # The engine's optimiser turns this form into a convolution between convolutions, and fuses it with what follows.
     k = _ones(ctx, mean.dims, input) if scale is None else scale
     c = _zeros(ctx, mean.dims, input) if bias is None else bias
-    y: Value = ctx.emit("BatchNormalization", input, k, c, mean, variance, epsilon=epsilon, shape=input.dims)
-    return y
+    return ctx.emit("BatchNormalization", input, k, c, mean, variance, epsilon=epsilon, shape=input.dims)
 
 
 @ort.lower(ops.batch_normalization)
@@ -147,26 +146,22 @@ def _(
 
 @ort.lower(ops.softmax)
 def _(ctx: Emitter, input: Value, axis: int) -> Value:
-    y: Value = ctx.emit("Softmax", input, axis=axis)
-    return y
+    return ctx.emit("Softmax", input, axis=axis)
 
 
 # The kernel requires as many neighbours before the element as after it.
 @ort.lower(composites.local_response_normalization, when=lambda input, size: is_single(input) and size % 2 == 1)
 def _(ctx: Emitter, input: Value, size: int, alpha: float, beta: float, bias: float) -> Value:
-    y: Value = ctx.emit("LRN", input, size=size, alpha=alpha, beta=beta, bias=bias, shape=input.dims)
-    return y
+    return ctx.emit("LRN", input, size=size, alpha=alpha, beta=beta, bias=bias, shape=input.dims)
 
 
 @ort.lower_contrib(composites.rms_normalization)
 def _(ctx: Emitter, input: Value, scale: Value, axis: int, epsilon: float) -> Value:
     # An operator that the engine adds to ONNX's own domain; its optimiser knows it.
-    y: Value = ctx.emit("SimplifiedLayerNormalization", input, scale, axis=axis, epsilon=epsilon, shape=input.dims)
-    return y
+    return ctx.emit("SimplifiedLayerNormalization", input, scale, axis=axis, epsilon=epsilon, shape=input.dims)
 
 
 # For other axes the engine transposes before and after, which takes longer than the decomposition.
 @ort.lower(composites.log_softmax, when=lambda input, axis: is_single(input) and axis == input.rank - 1)
 def _(ctx: Emitter, input: Value, axis: int) -> Value:
-    y: Value = ctx.emit("LogSoftmax", input, axis=axis)
-    return y
+    return ctx.emit("LogSoftmax", input, axis=axis)

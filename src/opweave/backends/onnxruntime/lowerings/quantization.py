@@ -162,8 +162,7 @@ def _(ctx: Emitter, a: Value, b: Value, a_zero_point: Value, b_zero_point: Value
     if can_saturate and kernels.saturates():
         a, a_zero_point = flip_sign(ctx, a), flip_sign(ctx, a_zero_point)
     zeros = ctx.reshape(a_zero_point, ()), ctx.reshape(b_zero_point, () if columns == 1 else (columns,))
-    product: Value = ctx.emit("MatMulInteger", a, b, *zeros, data_type="int32", shape=ctx.output.shape)
-    return product
+    return ctx.emit("MatMulInteger", a, b, *zeros, data_type="int32", shape=ctx.output.shape)
 
 
 ACCURACY_LEVELS = {"float32": 1, "int8": 4}
@@ -185,5 +184,4 @@ def _(
     sizes: dict[str, Any] = {"K": input.dims[-1], "N": weight.dims[0], "bits": bits, "block_size": block_size}
     sizes["accuracy_level"] = ACCURACY_LEVELS[accuracy]
     operands = (input, weight, scale, zero_point, None, bias)
-    y: Value = ctx.emit("MatMulNBits", *operands, domain=MICROSOFT, **sizes)
-    return y
+    return ctx.emit("MatMulNBits", *operands, domain=MICROSOFT, **sizes)

@@ -16,8 +16,7 @@ from . import is_single
 
 @ort.lower(composites.hard_max, when=is_single)
 def _(ctx: Emitter, input: Value, axis: int) -> Value:
-    y: Value = ctx.emit("Hardmax", input, axis=axis)
-    return y
+    return ctx.emit("Hardmax", input, axis=axis)
 
 
 SORTED = (*FLOATS, "int64", "int32", "int8", "uint8")
