@@ -61,6 +61,15 @@ INFO: dict[DataType, TypeInfo] = {
     )
 }
 
+ONNX_TYPES: dict[str, int] = {
+    **{name: info.onnx for name, info in INFO.items()},
+    "bool": 9,
+    "float64": 11,
+    "int16": 5,
+    "uint16": 4,
+}
+"""The element types of ONNX that NumPy itself has: `onnx.TensorProto.DataType` by the name of NumPy's type."""
+
 
 @cache
 def of_array(dtype: Any) -> DataType:

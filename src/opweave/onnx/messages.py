@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..dtypes import ONNX_TYPES
+
 if TYPE_CHECKING:
     from onnx import (
         AttributeProto as AttributeProto,
@@ -47,20 +49,7 @@ else:
     ModelProto, NodeProto, SparseTensorProto = _found.ModelProto, _found.NodeProto, _found.SparseTensorProto
     TensorProto, TypeProto, ValueInfoProto = _found.TensorProto, _found.TypeProto, _found.ValueInfoProto
 
-PLAIN: dict[int, str] = {
-    TensorProto.FLOAT: "float32",
-    TensorProto.FLOAT16: "float16",
-    TensorProto.DOUBLE: "float64",
-    TensorProto.INT8: "int8",
-    TensorProto.INT16: "int16",
-    TensorProto.INT32: "int32",
-    TensorProto.INT64: "int64",
-    TensorProto.UINT8: "uint8",
-    TensorProto.UINT16: "uint16",
-    TensorProto.UINT32: "uint32",
-    TensorProto.UINT64: "uint64",
-    TensorProto.BOOL: "bool",
-}
+PLAIN: dict[int, str] = {element_type: name for name, element_type in ONNX_TYPES.items()}
 """Element types that NumPy has itself, under these names. It reads their raw bytes as they are."""
 
 _DTYPES = {element_type: np.dtype(name) for element_type, name in PLAIN.items()}

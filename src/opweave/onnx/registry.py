@@ -28,7 +28,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ..builder import MLGraphBuilder
-from ..dtypes import DataType
+from ..dtypes import INFO, DataType
 from ..graph import MLOperand
 from .messages import NodeProto, TensorProto
 
@@ -36,17 +36,7 @@ Tensor: TypeAlias = "MLOperand | np.ndarray"
 
 MICROSOFT = "com.microsoft"
 
-DATA_TYPES: dict[int, DataType] = {
-    TensorProto.FLOAT: "float32",
-    TensorProto.FLOAT16: "float16",
-    TensorProto.INT32: "int32",
-    TensorProto.UINT32: "uint32",
-    TensorProto.INT64: "int64",
-    TensorProto.UINT64: "uint64",
-    TensorProto.INT8: "int8",
-    TensorProto.UINT8: "uint8",
-    TensorProto.BOOL: "uint8",
-}
+DATA_TYPES: dict[int, DataType] = {**{info.onnx: info.name for info in INFO.values()}, TensorProto.BOOL: "uint8"}
 """ONNX element type -> the WebNN data type that carries it."""
 
 

@@ -11,13 +11,12 @@ import onnxruntime
 
 from ... import memory
 from ...arrays import lasting
-from .emit import INLINE_BYTES, ONNX_TYPES
+from ...dtypes import ONNX_TYPES
+from .emit import INLINE_BYTES
 from .sessions import hand_over
 
 EXTERNAL = 1
 """TensorProto.EXTERNAL: the data of a tensor lie elsewhere."""
-
-_TYPES = {**ONNX_TYPES, "int16": 5, "uint16": 4}
 
 
 def add_constants(
@@ -42,7 +41,7 @@ def add_constants(
 
             graph.initializer.append(numpy_helper.from_array(array, name))
             continue
-        tensor = graph.initializer.add(name=name, dims=array.shape, data_type=_TYPES[array.dtype.name])
+        tensor = graph.initializer.add(name=name, dims=array.shape, data_type=ONNX_TYPES[array.dtype.name])
         if array.nbytes <= INLINE_BYTES:
             tensor.raw_data = array.tobytes()
             continue

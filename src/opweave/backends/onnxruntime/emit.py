@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from ... import memory
-from ...dtypes import INFO
+from ...dtypes import ONNX_TYPES
 from . import kernels
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ INLINE_BYTES = 1024
 """Constants up to this size lie inside the model."""
 INLINE_BYTES_OF_RULES = 8192 * 8
 """The same for constants made by rules: shape inference must see the sizes of a split into as many parts as can be."""
-
-ONNX_TYPES = {name: info.onnx for name, info in INFO.items()} | {"bool": 9, "float64": 11}
 
 # Operators that in `POOLING_OPSET` are what they are in `OPSET`, with kernels for the same types.
 _SAME_FOR_POOLING = frozenset(

@@ -11,6 +11,7 @@ from onnx import TensorProto, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
 from ... import memory
+from ...dtypes import ONNX_TYPES
 from .constants import is_plain
 from .sessions import CPU
 
@@ -39,13 +40,5 @@ def from_engine(value: Any) -> np.ndarray:
     return numpy_helper.to_array(tensor)
 
 
-_PLAIN = frozenset(
-    f"tensor({name})"
-    for name in (
-        "float",
-        "double",
-        "float16",
-        "bool",
-        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
-    )
-)
+_PLAIN = frozenset(f"tensor({TensorProto.DataType.Name(number).lower()})" for number in ONNX_TYPES.values())
+"""The engine's names for the types that NumPy itself has."""
