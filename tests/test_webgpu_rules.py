@@ -1,4 +1,7 @@
-"""Index expressions of operations: what they say, evaluated with NumPy, agrees with the reference; so do their kernels."""
+"""Index expressions of operations, evaluated with NumPy, against the reference: shapes and options beyond the samples.
+
+On calls like the samples `test_agreement` compares their kernels with the reference.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
-from samples import SAMPLES, Call, Make, type_choices
-from test_agreement import REFERENCE, assert_agree, outputs_of, record, row_of, run
+from samples import SAMPLES, Call, Make
+from test_agreement import REFERENCE, assert_agree, outputs_of, record, run
 from webgpu_device import gpu_context
 
 from opweave.backends.webgpu.rules import RULES, Scatter, lower
@@ -83,25 +86,9 @@ def check(op: Op[..., Any], call: Call) -> Program:
     return simple
 
 
-def rows() -> list[Any]:
-    return [row_of(op, types) for op in OPS.values() if op in RULES for types in type_choices(op, op.limits)]
-
-
 def test_every_operation_has_a_formula_or_a_rule_but_the_recurrent_ones() -> None:
     assert {op for op in OPS.values() if op.formula is None and op not in RULES} == RECURRENT
     assert [op.name for op in RULES if op.formula is not None] == []
-
-
-@pytest.mark.parametrize(("op", "types"), rows())
-def test_rule_agrees_with_reference(op: Op[..., Any], types: dict[str, str]) -> None:
-    """For each data type that the operands may have."""
-
-    @few
-    @given(st.data())
-    def agree(data: st.DataObject) -> None:
-        check(op, SAMPLES[op].make(Make(data.draw, types)))
-
-    agree()
 
 
 def test_positions_beyond_int32_are_for_another_back_end() -> None:

@@ -1,18 +1,24 @@
 """The conformance and validation cases of the specification, on all back ends.
 
+Each case runs on ONNX Runtime; on the others cases that differ by data type only are sampled, unless `--all` is given.
+
 Known failures stand in `expect/<name>.toml` with the reason; an entry that passes fails the run.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import pytest
 import wpt
 from webgpu_device import gpu_context
 
 import opweave as ow
+from opweave.dtypes import ANY
 
 DEVICES = ("onnxruntime", "reference", "webgpu")
 
@@ -40,8 +46,29 @@ def test_all_cases_are_here() -> None:
     assert counts == {"conformance": 1306, "validation": 574}
 
 
-@pytest.mark.parametrize("backend", DEVICES)
-@pytest.mark.parametrize("case", wpt.cases("conformance"), ids=lambda case: case["id"])
+def without_data_types(case: wpt.Case) -> str:
+    """What a case has in common with those that differ from it by data types only."""
+    tensors = [
+        [name, tensor["shape"], tensor.get("constant")]
+        for part in ("inputs", "expected")
+        for name, tensor in case[part].items()
+    ]
+    return re.sub(rf"\b({'|'.join(ANY)})\b", "type", json.dumps([case["name"], case["operators"], tensors]))
+
+
+def conformance_rows() -> list[Any]:
+    rows = []
+    for case in wpt.cases("conformance"):
+        types = [tensor["dataType"] for part in ("inputs", "expected") for tensor in case[part].values()]
+        subject = without_data_types(case)
+        for backend in DEVICES:
+            mark = pytest.mark.data_types((backend, case["op"]), subject, types)
+            marks = () if backend == "onnxruntime" else mark
+            rows.append(pytest.param(backend, case, id=f"{case['id']}-{backend}", marks=marks))
+    return rows
+
+
+@pytest.mark.parametrize(("backend", "case"), conformance_rows())
 def test_conformance(backend: str, case: wpt.Case) -> None:
     context = context_of(backend)
     strictly(backend, case, lambda: wpt.check_conformance(case, wpt.run_conformance(context, case)))
