@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 LOOSE := arg-type call-overload comparison-overlap dict-item index list-item no-any-return no-untyped-call
 WITHOUT_EXTRAS := test_custom.py test_custom_expressions.py test_demo.py test_op_level.py test_package.py test_segments.py
 
-.PHONY: demo test with-extras without-extras test-all test-torch test-libraries check format docs bench models small-models fuzz clean
+.PHONY: demo test with-extras without-extras test-all test-torch test-libraries test-oldest check format docs bench models small-models fuzz clean
 
 demo: $(VENV)/.demo
 	$(BIN)/opweave demo
@@ -35,6 +35,11 @@ test-torch: $(VENV)-torch/.installed
 # Libraries that call ONNX Runtime, unchanged, on Opweave; one of them needs PyTorch.
 test-libraries: $(VENV)-torch/.installed $(LIBRARIES)/.installed
 	PYTHONPATH=$(LIBRARIES) $(VENV)-torch/bin/python -m pytest tests/libraries
+
+# What depends on ONNX Runtime's version, with the oldest one that pyproject.toml allows.
+test-oldest: $(VENV)/.dev $(VENV)-oldest/.installed
+	PYTHONPATH=$(CURDIR)/$(VENV)-oldest $(BIN)/python -m pytest -n auto --dist worksteal tests/test_onnx*.py tests/test_engine*.py \
+		tests/test_emit*.py tests/test_replacing_onnxruntime.py
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
@@ -70,7 +75,7 @@ fuzz: $(VENV)/.dev
 	cd tests && ../$(BIN)/python -m fuzz $(FUZZ)
 
 clean:
-	rm -rf $(VENV) $(VENV)-torch $(LIBRARIES) .models .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-torch $(VENV)-oldest $(LIBRARIES) .models .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -89,6 +94,11 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml
 $(VENV)-torch/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-torch
 	$(VENV)-torch/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[torch]'
+	touch $@
+
+$(VENV)-oldest/.installed: pyproject.toml | $(VENV)/.dev
+	rm -rf $(@D)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(@D) 'onnxruntime==1.31.*'
 	touch $@
 
 $(LIBRARIES)/.installed: tests/libraries/packages.txt | $(VENV)-torch/.installed
