@@ -38,8 +38,8 @@ def save(graph: MLGraph, path: str | Path) -> None:
         path: the file to write.
 
     Raises:
-        ValidationError: an input and an output have the same name, which ONNX cannot express; or `path` is no regular
-            file, and the weights need a second one.
+        ValidationError: an input and an output have the same name, or a name has no UTF-8, which ONNX cannot express; or
+            `path` is no regular file, and the weights need a second one.
         InvalidStateError: the graph is destroyed.
         DataError: the file cannot be written.
     """
@@ -87,6 +87,9 @@ def to_onnx(graph: Graph) -> tuple[ModelProto, dict[str, np.ndarray]]:
     both = graph.inputs.keys() & graph.outputs.keys()
     if both:
         raise ValidationError(f"ONNX needs different names for inputs and outputs, got {min(both)!r} for one of each")
+    for name in (*graph.inputs, *graph.outputs):
+        if any("\ud800" <= character <= "\udfff" for character in name):
+            raise ValidationError(f"ONNX takes names in UTF-8, got {name!r}")
     model.producer_name, model.producer_version = "opweave", __version__
     outside = [(t, ctx.constants[t.name]) for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL]
     inputs = {f"i{k}": name for k, name in enumerate(graph.inputs)}

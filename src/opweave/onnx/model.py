@@ -34,6 +34,7 @@ from .messages import (
     attribute_value,
     sub_graphs,
 )
+from .texts import with_text
 from .wire import HERE, without_weights
 
 KNOWN_OPSET = 21
@@ -165,6 +166,7 @@ class Model:
                 here.forget()
         if not proto.graph.node and not proto.graph.output:
             raise DataError(f"{what}: not an ONNX model (there is no graph in it)")
+        proto = with_text(proto, what, is_owned=proto is not source)
         limits.check("nodes", count_nodes(proto), f"{what}: the number of nodes, those of functions included")
         if proto.functions:
             from onnx import inliner
@@ -236,15 +238,15 @@ class Model:
             raise DataError("the model has no outputs")
         shapes = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
         for value in (*graph.input, *graph.value_info):
-            if isinstance(value.name, str) and value.type.HasField("tensor_type"):
+            if value.type.HasField("tensor_type"):
                 dims = value.type.tensor_type.shape.dim
                 if dims and all(dim.HasField("dim_value") for dim in dims):
                     shapes.setdefault(value.name, tuple(dim.dim_value for dim in dims))
         self._check_nodes(graph, set(), "", shapes, {})
 
     def _check_value(self, value: ValueInfoProto, what: str) -> None:
-        if not value.name or not isinstance(value.name, str):
-            raise DataError(f"an {what} of the model has no name, or one that is no text: {value.name!r}")
+        if not value.name:
+            raise DataError(f"an {what} of the model has no name")
         tensor = value.type.tensor_type
         if value.type.HasField("tensor_type") and tensor.elem_type not in TensorProto.DataType.values():
             raise DataError(f"the {what} {value.name!r} has no data type")
@@ -284,9 +286,6 @@ class Model:
         later = {name for node in graph.node for name in node.output}
         for node in graph.node:
             title = title_of(node, where)
-            texts = [node.op_type, node.domain, *node.input, *node.output, *(a.name for a in node.attribute)]
-            if not all(isinstance(text, str) for text in texts):  # bytes, where they are not UTF-8
-                raise DataError(f"{title} has names that are no text: {[t for t in texts if isinstance(t, bytes)]}")
             if not node.op_type:
                 raise DataError(f"a node{where} says no operator: {node.name!r}")
             for name in node.input:

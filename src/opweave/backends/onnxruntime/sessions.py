@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ENGINE_ERRORS: tuple[type[Exception], ...] = (
     *(value for value in vars(engine).values() if isinstance(value, type) and issubclass(value, Exception)),
     RuntimeError,
-    UnicodeDecodeError,  # its messages may quote what is no UTF-8
+    UnicodeError,  # its messages may quote what is no UTF-8, and it cannot take strings with lone surrogates
     MemoryError,
 )
 
