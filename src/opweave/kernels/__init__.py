@@ -1,7 +1,7 @@
-"""Kernels: functions that compute a custom operation on the host, given by users.
+"""Kernels: user functions that compute a custom operation.
 
-A kernel is prepared once for each node of a graph, bound to the memory that the node reads and writes, and then called: it
-gets views of the tensors themselves, never copies.
+A kernel is prepared once for each node, bound to the memory that the node reads and writes, and then called with views
+of the tensors, never copies.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class KernelCall:
     """The node that a kernel is prepared for.
 
     Attributes:
-        title: name and label, which lead every message.
+        title: name and label of the operation, which start every message.
         op: the operation.
-        inputs: data type and shape of each operand, by parameter.
+        inputs: data type and shape of each operand, by parameter name.
         attributes: the values of all other parameters.
         outputs: data type and shape of each result.
     """
@@ -40,7 +40,7 @@ class KernelCall:
 
 
 class Arena(Protocol):
-    """Memory that a kernel can reach, where it cannot reach all of the host's."""
+    """Memory of a kernel that cannot access all of the host's memory."""
 
     def allocate(self, desc: Desc) -> np.ndarray:
         """A new array of zeros in this memory, C-contiguous and aligned to 64 bytes."""
@@ -50,22 +50,22 @@ class Arena(Protocol):
 
 
 class Prepared(Protocol):
-    """A kernel for one node."""
+    """A kernel prepared for one node."""
 
     @property
     def arena(self) -> Arena | None:
-        """Where operands and results must lie; None: anywhere on the host."""
+        """The memory that operands and results must be in; None for any host memory."""
 
     @property
     def detail(self) -> str:
-        """What it is, for `explain()`."""
+        """A description for `explain()`."""
 
     def bind(self, inputs: Mapping[str, Arrays], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
-        """Tie the kernel to arrays of the declared data types and shapes; what is returned runs it once, synchronously."""
+        """A function that runs the kernel once, synchronously, on arrays of the declared data types and shapes."""
 
 
 class Kernel(Protocol):
-    """What an operation has for a device."""
+    """An implementation of an operation for a device."""
 
     def prepare(self, call: KernelCall) -> Prepared:
-        """The kernel for a node; errors name `call.title`."""
+        """Prepare the kernel for a node; error messages start with `call.title`."""

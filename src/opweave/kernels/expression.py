@@ -1,4 +1,4 @@
-"""Expressions as kernels: the formula of an operation, traced for the shapes of a node, and compiled."""
+"""Expressions as kernels: the formula of an operation, traced for the shapes of a node and compiled."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from ..operation import Op, call_with
 from . import Arrays, Descs, KernelCall
 
 TRACES = 512
-"""How many traced programs are kept for the next node of the same operation, shapes and attributes."""
+"""Number of traced programs to keep."""
 
 traces: Cache[Any, Program] = Cache(TRACES)
 """Traced programs, by operation, formula, operands and attributes."""
 
 
 def program_of(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mapping[str, Any]) -> Program:
-    """The program of an operation's formula for given operands; those in sequences count one by one, absent ones not.
+    """The program of an operation's formula for given operands; each operand of a sequence is an input, absent ones are
+    not.
 
     Raises:
-        ValidationError: the formula does not fit the operands; the message ends with the user's line.
+        ValidationError: the formula does not fit the operands; the message ends with the line of the user's code.
     """
     key = op, op.formula, tuple(inputs.items()), tuple(attributes.items())
     return traces.make(key, lambda: _trace(op, inputs, attributes))
@@ -66,12 +67,12 @@ def _trace(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mapping[st
 def program_of_nodes(
     nodes: Sequence[Node], reads: Sequence[Operand], outputs: Sequence[Operand]
 ) -> tuple[Program, list[Operand]]:
-    """One program for several operations that take operands from each other.
+    """Fuse the formulas of several nodes into one program.
 
     Args:
         nodes: in order; each has a formula.
-        reads: the operands that come from outside of them; constants of one element become numbers in the program.
-        outputs: the operands that others need.
+        reads: the operands that they read from outside; scalar constants become constants of the program.
+        outputs: the operands that are needed outside.
 
     Returns:
         The program, and the operands that are its inputs.
@@ -100,13 +101,13 @@ def program_of_nodes(
 
 
 def as_stored(result: Any, data_type: DataType) -> Array:
-    """What another operation sees of a result: conditions as uint8, positions as int32."""
+    """A result as another operation reads it: conditions as uint8, positions as int32."""
     array = as_array(result, data_type)
     return array if array.data_type == data_type else Array(array.shape, ir.Cast(array.body, data_type))
 
 
 def flat(values: Mapping[str, Any]) -> list[Any]:
-    """Operands one by one: those in sequences separately, absent ones left out."""
+    """All operands in one list, with sequences expanded and absent operands left out."""
     found: list[Any] = []
     for value in values.values():
         if isinstance(value, tuple):
@@ -123,7 +124,7 @@ class ExpressionKernel:
         self.engine = engine
 
     def prepare(self, call: KernelCall) -> PreparedExpression:
-        """Trace the formula for a node, and compile it."""
+        """Trace and compile the formula for a node."""
         try:
             program = program_of(call.op, call.inputs, call.attributes)
         except ValidationError as error:
@@ -132,7 +133,7 @@ class ExpressionKernel:
 
 
 class PreparedExpression:
-    """A compiled program for one node."""
+    """A program compiled for one node."""
 
     arena = None
 
@@ -141,11 +142,11 @@ class PreparedExpression:
 
     @property
     def detail(self) -> str:
-        """Who compiled it, and how."""
+        """The engine that runs it."""
         return f"expression, {self.kernel.detail}"
 
     def bind(self, inputs: Mapping[str, Arrays], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
-        """Tie the program to arrays."""
+        """A function that runs the program on `inputs` and `outputs`."""
         return self.kernel.bind(flat(inputs), list(outputs))
 
 

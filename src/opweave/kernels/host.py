@@ -1,4 +1,4 @@
-"""Host kernels: Python functions on NumPy views of the tensors, compiled with Numba or not.
+"""Host kernels: Python functions on NumPy views of the tensors, optionally compiled with Numba.
 
     @top_k.kernel("cpu")
     def _(x, k, *, out):
@@ -7,8 +7,8 @@
         indices[...] = order
         values[...] = np.take_along_axis(x, order, -1)
 
-A kernel takes those of the operation's parameters that it names, and `out`: an array, or a tuple of them for several
-results. Operands are read-only; absent ones are None. It fills `out` and returns nothing.
+A kernel declares the parameters of the operation that it needs, and `out`: an array, or a tuple of arrays for several
+results. Operands are read-only; absent ones are None. The kernel fills `out` and returns None.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from ..errors import MLError, OperationError, ValidationError, require, user_lin
 from . import Arrays, KernelCall
 
 _UNTOUCHED = (0xA5, 0x5A)
-"""Bytes that results are filled with before the first run, to notice a kernel that does not write them. Results that look so
-are computed a second time, over the other byte: they may happen to hold the first one."""
+"""Results are filled with the first byte before the first run, to detect a kernel that does not write them. If a result
+still consists of that byte, which may be its value, the kernel runs again over the second byte.
+"""
 
 
 class HostKernel:
-    """A function that computes a node's results from views of its operands."""
+    """A function that computes the results of a node from views of its operands."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         require(callable(function), f"a kernel is a function, got {function!r}")
@@ -38,7 +39,7 @@ class HostKernel:
         self.is_compiled = hasattr(function, "py_func")
         try:
             parameters = inspect.signature(getattr(function, "py_func", function)).parameters.values()
-        except ValueError:  # some functions written in C do not say
+        except ValueError:  # some C functions have no signature
             raise ValidationError(f"a kernel takes the operation's parameters and out, got {function!r}") from None
         known = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         fits = all(parameter.kind in known for parameter in parameters)
@@ -50,10 +51,10 @@ class HostKernel:
         )
 
     def prepare(self, call: KernelCall) -> PreparedHost:
-        """The kernel for a node.
+        """Prepare the kernel for a node.
 
         Raises:
-            ValidationError: the function names parameters that the operation does not have.
+            ValidationError: the function has parameters that the operation does not have.
         """
         known = [*call.inputs, *call.attributes, "out"]
         unknown = [name for name in self.names if name not in known]
@@ -62,7 +63,7 @@ class HostKernel:
 
 
 class PreparedHost:
-    """A host kernel for one node."""
+    """A host kernel prepared for one node."""
 
     arena = None
 
@@ -72,13 +73,13 @@ class PreparedHost:
 
     @property
     def detail(self) -> str:
-        """Numba or Python, and where the function is."""
-        code = getattr(self.kernel.python, "__code__", None)  # functions written in C have none
+        """The compiler (Numba or Python), and the location of the function."""
+        code = getattr(self.kernel.python, "__code__", None)  # C functions have none
         place = f", {code.co_filename.rpartition('/')[2]}:{code.co_firstlineno}" if code is not None else ""
         return f"{'Numba' if self.kernel.is_compiled else 'Python'} kernel{place}"
 
     def bind(self, inputs: Mapping[str, Arrays], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
-        """Make the views that the function gets; each run makes none."""
+        """Create the views once, so that runs create none."""
         given: dict[str, Any] = {name: _read_only(value) for name, value in inputs.items()}
         given.update(self.call.attributes)
         results = tuple(output.view() for output in outputs)
@@ -129,7 +130,7 @@ class PreparedHost:
 
 
 def _source(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The Python function that a callable runs: what Numba compiled, `partial` completes, or an object's `__call__`."""
+    """The Python function behind a callable: before Numba or `partial`, or an object's `__call__`."""
     while isinstance(function, functools.partial):
         function = function.func
     function = getattr(function, "py_func", function)

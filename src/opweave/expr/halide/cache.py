@@ -1,9 +1,9 @@
-"""The directory of compiled objects.
+"""The on-disk cache of compiled objects.
 
-What is found there is run as native code, so ownership is the boundary of trust: the directory and its files must belong to
-the user and be writable by nobody else, or nothing is read or written. Each file starts with a digest of its key and its
-content, so that a damaged file is compiled anew. Files may be deleted at any time, and several processes may use the
-directory at once.
+Cached objects run as native code, so ownership is the trust boundary: the directory and its files must belong to the
+user and not be writable by others, or nothing is read or written. Each file starts with a digest of its key and
+content, so that a damaged file is recompiled. Files may be deleted at any time, and several processes may share the
+directory.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 MAX_OBJECT_BYTES = 2**28
-"""The largest file that is read; compiled expressions take some kilobytes (`limits.MAX_NODES` bounds them)."""
+"""Maximum size of a file to read; compiled expressions take some kilobytes (`limits.MAX_NODES` bounds them)."""
 
 _MAGIC = b"opweave object 1\n"
 _DIGEST = hashlib.sha256().digest_size
-_HAS_OWNERS = hasattr(os, "geteuid")  # elsewhere directories of users are private by default
+_HAS_OWNERS = hasattr(os, "geteuid")  # on Windows, user directories are private by default
 
 _warned: set[str] = set()
 
 
 def directory() -> Path | None:
-    """Where objects are kept: `$OPWEAVE_CACHE`, or `opweave` in the user's directory for caches; None if there is none."""
+    """The cache directory: `$OPWEAVE_CACHE`, or `opweave` in the user's cache directory; None if the user has none."""
     chosen = os.environ.get("OPWEAVE_CACHE")
     if chosen:
         return Path(chosen).absolute()
@@ -48,16 +48,16 @@ def _home(*parts: str) -> Path | None:
     """A path in the user's home directory; None for users without one."""
     try:
         home = Path.home()
-    except (RuntimeError, KeyError):  # neither $HOME nor an entry in the list of users
+    except (RuntimeError, KeyError):  # neither $HOME nor an entry in the user database
         return None
     return home.joinpath(*parts) if home.is_absolute() else None
 
 
 def kept(key: str, make: Callable[[], bytes]) -> bytes:
-    """The object of a key: from disk, or made and written there.
+    """Read the object of a key from the cache, or make it and store it.
 
-    A file that is not whole, or that others could have written, is made anew. Without a directory that can be trusted and
-    written to, nothing is kept; a warning says so once if others could write to it.
+    A file that is damaged, or writable by others, is made again. Without a trusted, writable directory, nothing is
+    stored; a warning is issued once if the directory is writable by others.
     """
     name = f"{key}.o"
     with suppress(OSError), _opened() as folder:
@@ -71,7 +71,7 @@ def kept(key: str, make: Callable[[], bytes]) -> bytes:
 
 
 class _Folder:
-    """An open directory: its entries are reached through it even if the path leads elsewhere meanwhile."""
+    """An open directory. Entries are resolved relative to its descriptor, so that replacing the path has no effect."""
 
     def __init__(self, path: Path, descriptor: int | None) -> None:
         self.path, self.descriptor = path, descriptor
@@ -82,10 +82,10 @@ class _Folder:
 
 @contextmanager
 def _opened(create: bool = False) -> Iterator[_Folder]:
-    """The directory, opened and checked.
+    """Open and check the directory.
 
     Raises:
-        OSError: there is none, or it cannot be trusted.
+        OSError: it does not exist, or is not trusted.
     """
     path = directory()
     if path is None:
@@ -94,7 +94,7 @@ def _opened(create: bool = False) -> Iterator[_Folder]:
         for missing in reversed([folder for folder in (path, *path.parents) if not folder.exists()]):
             with suppress(FileExistsError):
                 missing.mkdir(mode=0o700)
-                missing.chmod(0o700)  # whatever the umask takes away
+                missing.chmod(0o700)  # regardless of the umask
     if not _HAS_OWNERS:
         yield _Folder(path, None)
         return
@@ -110,7 +110,7 @@ def _opened(create: bool = False) -> Iterator[_Folder]:
 
 
 def _problem(status: os.stat_result) -> str:
-    """Why a directory or file is not to be trusted; empty if it is."""
+    """Why a directory or file is not trusted; empty if it is."""
     if status.st_uid != os.geteuid():
         return f"belongs to the user {status.st_uid}, not to {os.geteuid()}"
     if status.st_mode & 0o022:
@@ -130,9 +130,9 @@ def _warn(problem: str) -> None:
 
 
 def _read(folder: _Folder, name: str, key: str) -> bytes | None:
-    """The content of a file that can be trusted and is whole; None if there is no such file."""
+    """The content of a trusted, undamaged file; None if there is none."""
     flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-    # A link leads to files of others, and opening a pipe waits for its writer.
+    # Do not follow links to files of others, nor wait for the writer of a pipe.
     flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     descriptor = os.open(folder.entry(name), flags, dir_fd=folder.descriptor)
     with os.fdopen(descriptor, "rb") as file:
@@ -150,14 +150,14 @@ def _read(folder: _Folder, name: str, key: str) -> bytes | None:
 
 
 def _write(folder: _Folder, name: str, key: str, data: bytes) -> None:
-    """Write a file beside its place first: it is there wholly or not at all."""
+    """Write atomically: to a temporary file, which is then renamed."""
     temporary = folder.entry(f".{name}.{os.urandom(8).hex()}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     descriptor = os.open(temporary, flags, 0o600, dir_fd=folder.descriptor)
     try:
         with os.fdopen(descriptor, "wb") as file:
             if _HAS_OWNERS:
-                os.fchmod(descriptor, 0o600)  # whatever the umask takes away
+                os.fchmod(descriptor, 0o600)  # regardless of the umask
             file.write(_header(key, data) + data)
         os.replace(temporary, folder.entry(name), src_dir_fd=folder.descriptor, dst_dir_fd=folder.descriptor)
     except OSError:

@@ -1,4 +1,4 @@
-"""Programs compiled with Halide."""
+"""Compile programs with Halide, and call the compiled code."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from .mathematics import hl
 from .nest import Nest, buffer_type
 from .stages import Loops, Stage, checking, divided
 
-_lock = threading.Lock()  # Halide compiles one thing at a time
+_lock = threading.Lock()  # Halide's compiler is not thread-safe
 
 
 def compile(program: Program) -> HalideKernel:
-    """Compile a program, or load it, if it was compiled before.
+    """Compile a program, or load it from the cache.
 
     Args:
-        program: what to compile; its shapes are part of it.
+        program: what to compile; shapes are fixed.
 
     Returns:
         The kernel, to be bound to arrays.
@@ -47,7 +47,7 @@ class HalideKernel:
 
     Attributes:
         program: what it computes.
-        detail: how, for tables: "Halide, vectorised by 16, 2 threads".
+        detail: a description for tables, such as "Halide, vectorised by 16, 2 threads".
     """
 
     def __init__(self, program: Program) -> None:
@@ -62,13 +62,13 @@ class HalideKernel:
         self.detail = f"Halide, vectorised by {lanes}, {count} thread{'s' if count != 1 else ''}"
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
-        """A function that reads `inputs` and writes `outputs`, C-contiguous arrays of the program's descriptors.
+        """A function that computes `outputs` from `inputs`, C-contiguous arrays of the program's descriptors.
 
         Raises:
-            ValidationError: arrays of other data types or shapes.
+            ValidationError: an array has another data type or shape.
 
         Raises (the function):
-            OperationError: a check of the program does not hold (outputs are as they were then), or memory is short.
+            OperationError: a check of the program fails (outputs are not modified), or out of memory.
         """
         check_arrays(self.program, inputs, outputs)
         if overlap(self.program, inputs, outputs):
@@ -90,7 +90,7 @@ class HalideKernel:
         return checked
 
     def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
-        """Run it once on arrays that are known to fit; outputs must not overlap inputs.
+        """Run once on arrays that are known to fit; outputs must not overlap inputs.
 
         Raises:
             OperationError: as for `bind`.
@@ -98,7 +98,7 @@ class HalideKernel:
         if self._checks is not None:
             return self.bind(inputs, outputs)()
         try:
-            calls = self._idle.pop()  # another thread has another one
+            calls = self._idle.pop()  # threads must not share one
         except IndexError:
             calls = _Calls(self._part, self.program.name)
         calls.fill(inputs, outputs)
@@ -107,7 +107,7 @@ class HalideKernel:
         return None
 
     def _aside(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
-        """Results in arrays of their own first, because inputs are needed until the end."""
+        """Write to temporary arrays first, because the outputs overlap inputs that are still needed."""
         results = [np.empty_like(output) for output in outputs]
         run = self.bind(inputs, results)
 
@@ -120,11 +120,11 @@ class HalideKernel:
 
 
 def _object_of(module: Any) -> bytes:
-    """The object file of a module."""
+    """Compile a Halide module to an object file."""
     code = objects.temporary_bytes(partial(_write, module, hl.OutputFileType.llvm_assembly)).decode()
     try:
         return objects.assembled(fused(code))
-    except RuntimeError:  # llvmlite's LLVM is too old or too new for what Halide's writes
+    except RuntimeError:  # llvmlite's LLVM cannot parse the output of Halide's LLVM
         return objects.temporary_bytes(partial(_write, module, hl.OutputFileType.object))
 
 
@@ -158,7 +158,7 @@ class _Part:
 
     def _object(self, name: str) -> bytes:
         target = objects.target().with_feature(hl.TargetFeature.NoRuntime)
-        objects_made = []  # one each: linked modules forget that floats are strict
+        objects_made = []  # one per stage: linking modules would lose strict float semantics
         for number, stage in enumerate(self.stages):
             sources = sources_of(stage)
             parameters = {}
@@ -172,14 +172,14 @@ class _Part:
         return objects.joined(objects_made)
 
     def bound(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], name: str) -> Callable[[], None]:
-        """A function that runs the stages one after the other."""
+        """A function that runs the stages in order."""
         calls = _Calls(self, name)
         calls.fill(inputs, outputs)
         return calls.bound((*inputs, *outputs))
 
 
 class _Calls:
-    """The calls of a program's stages, with all that they need but the addresses of inputs and outputs."""
+    """Prepared calls of a program's stages; only the addresses of inputs and outputs are missing."""
 
     def __init__(self, part: _Part, name: str) -> None:
         self.library, self.name = part.library, name
@@ -212,7 +212,7 @@ class _Calls:
         self._outputs = [headers.get(output, []) for output in program.outputs]
 
     def fill(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
-        """Set the addresses of what is read and written."""
+        """Set the addresses of inputs and outputs."""
         for headers, array in zip(self._inputs, inputs, strict=True):
             address = array.__array_interface__["data"][0]
             for header in headers:
@@ -228,7 +228,7 @@ class _Calls:
                 raise OperationError(f"{self.name}: {objects.last_error()}")
 
     def bound(self, arrays: tuple[np.ndarray, ...]) -> Callable[[], None]:
-        """A function that does the calls, and keeps the arrays whose addresses they have."""
+        """A function that makes the calls and keeps the arrays alive."""
         if len(self._calls) > 1:
 
             def run_all(_: object = arrays) -> None:
@@ -251,7 +251,7 @@ def sources_of(stage: Stage) -> list[Source]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Halide's view of arrays
+# halide_buffer_t
 
 
 class _Dimension(ctypes.Structure):
@@ -264,7 +264,7 @@ class _Dimension(ctypes.Structure):
 
 
 class _Header(ctypes.Structure):
-    """halide_buffer_t of HalideRuntime.h."""
+    """`halide_buffer_t` of HalideRuntime.h."""
 
     _fields_ = (
         ("device", ctypes.c_uint64),
@@ -284,7 +284,7 @@ _CODES = {"i": 0, "u": 1, "f": 2}
 
 
 class _Buffer:
-    """Halide's view of an array of a data type, as if it had the given shape; `header.host` is its address."""
+    """A `halide_buffer_t` of a given type and shape; set `header.host` to the address of the data."""
 
     def __init__(self, data_type: DataType, shape: tuple[int, ...]) -> None:
         self._dimensions = (_Dimension * max(len(shape), 1))()

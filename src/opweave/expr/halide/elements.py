@@ -1,7 +1,7 @@
-"""Functions of the vocabulary on single elements, as Halide expressions.
+"""Functions, casts and reduction steps of single elements, as Halide expressions.
 
-Signed integers of 32 and 64 bits are computed as unsigned ones, which wrap around; Halide takes it for granted that signed
-ones never overflow. Indices do not.
+Signed integers of 32 and 64 bits are computed as unsigned ones, so that they wrap around: Halide assumes that signed
+integers never overflow. Indices stay signed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .mathematics import HalideExpr, f32, hl
 
 _TYPES: dict[Type, Any] = {
     "float32": hl.Float(32),
-    "float16": hl.Float(32),  # arithmetic is that of float32
+    "float16": hl.Float(32),  # arithmetic is float32
     **{name: (hl.Int if info.kind == "i" else hl.UInt)(info.bits) for name, info in INFO.items() if info.kind != "f"},
     "index": hl.Int(32),
     "bool": hl.Bool(),
@@ -25,12 +25,12 @@ _TYPES: dict[Type, Any] = {
 
 
 def arithmetic_type(type: Type) -> HalideExpr:
-    """The Halide type that elements of a type are computed in."""
+    """The Halide type in which elements of a type are computed."""
     return _TYPES[type]
 
 
 def constant(value: float, type: Type) -> HalideExpr:
-    """A number of a type."""
+    """A constant of a type."""
     if type in FLOATS:
         return f32(value)
     if type == "bool":
@@ -50,7 +50,7 @@ def _unsigned(x: HalideExpr) -> HalideExpr:
 
 
 def _wrapping(function: Callable[[HalideExpr, HalideExpr], HalideExpr]) -> Callable[..., HalideExpr]:
-    """Arithmetic in which integers of data wrap around."""
+    """Make signed integer arithmetic wrap around."""
 
     def apply(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
         if _is_signed(type):
@@ -74,7 +74,9 @@ def _abs(type: Type, a: HalideExpr) -> HalideExpr:
 
 
 def _divided(type: Type, a: HalideExpr, b: HalideExpr) -> tuple[HalideExpr, HalideExpr]:
-    """The quotient, truncated, and the remainder; both are something for 0, and the lowest number divided by -1 wraps."""
+    """The truncated quotient and the remainder; arbitrary for a divisor of 0, and the lowest number divided by -1
+    wraps.
+    """
     zero, one = constant(0, type), constant(1, type)
     if not (_is_signed(type) or type == "index"):
         safe = hl.select(b == zero, one, b)
@@ -94,7 +96,7 @@ def _div(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
 
 
 def _inexact(type: Type, remainder: HalideExpr, b: HalideExpr) -> HalideExpr:
-    """Whether a truncated quotient is one too much, for it was negative and not exact."""
+    """Whether flooring would give one less than truncation: the quotient is negative and inexact."""
     zero = constant(0, type)
     return (remainder != zero) & ((remainder < zero) != (b < zero))
 
@@ -130,7 +132,7 @@ def _pow(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
 
 
 def power(type: Type, a: HalideExpr, exponent: int) -> HalideExpr:
-    """An integer to the power of a constant that is not negative."""
+    """An integer to the power of a non-negative constant."""
     result, square = constant(1, type), a
     while exponent:
         if exponent & 1:
@@ -161,7 +163,7 @@ def _shift_right(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
     bits = a.type().bits()
     amount = _unsigned(b)
     width = hl.cast(amount.type(), bits)
-    inside = hl.select(amount < width, amount, width - 1)  # which leaves the sign of signed numbers
+    inside = hl.select(amount < width, amount, width - 1)  # shifting by width - 1 leaves the sign
     shifted = a >> inside
     return shifted if _is_signed(type) else hl.select(amount < width, shifted, constant(0, type))
 
@@ -220,9 +222,9 @@ _RULES: dict[str, Callable[..., HalideExpr]] = {
 
 
 def call(name: str, type: Type, arguments: list[HalideExpr]) -> HalideExpr:
-    """A function of `ir.FUNCTIONS` on elements of a type."""
+    """Apply a function of `ir.FUNCTIONS` to elements of a type."""
     if type in FLOATS and name in ("greater_or_equal", "lesser_or_equal"):
-        # Halide takes a <= b for the contrary of a > b, which it is not where one is NaN.
+        # Halide rewrites a <= b as not (a > b), which is wrong for NaN.
         return call(name.removesuffix("_or_equal"), type, arguments) | (arguments[0] == arguments[1])
     if type == "bool" and name in ("greater", "greater_or_equal", "lesser", "lesser_or_equal"):
         arguments = [hl.cast(hl.UInt(8), argument) for argument in arguments]
@@ -230,25 +232,25 @@ def call(name: str, type: Type, arguments: list[HalideExpr]) -> HalideExpr:
 
 
 def index_division(name: str, a: HalideExpr, divisor: int) -> HalideExpr:
-    """`//` or `%` of an index by a positive constant, in a form whose range Halide knows."""
+    """`//` or `%` of an index by a positive constant, in a form for which Halide infers the range."""
     return a // hl.i32(divisor) if name == "floor_div" else a % hl.i32(divisor)
 
 
 def cast(value: HalideExpr, source: Type, target: Type) -> HalideExpr:
-    """An element converted to another type, as `ir.Cast` says."""
+    """Convert an element to another type, with the semantics of `ir.Cast`."""
     if target == "bool":
         return value if source == "bool" else value != constant(0, source)
     if source == "bool":
         return hl.select(value, constant(1, target), constant(0, target))
     if source in FLOATS:
-        return value if target in FLOATS else _saturated(value, target)  # float16 is rounded by who knows how
+        return value if target in FLOATS else _saturated(value, target)  # the caller rounds float16
     return hl.cast(arithmetic_type(target), value)
 
 
 def _saturated(value: HalideExpr, target: Type) -> HalideExpr:
-    """A float, truncated and clamped to the range of an integer type; NaN is 0."""
+    """Truncate a float to an integer, clamped to the range of `target`; NaN becomes 0."""
     info = INFO["int32" if target == "index" else target]  # type: ignore[index]
-    above, below = float(info.highest + 1), float(info.lowest)  # powers of 2, which float32 holds
+    above, below = float(info.highest + 1), float(info.lowest)  # powers of 2, exact in float32
     inside = (value < f32(above)) & (value > f32(below - 1 if info.bits < 32 else below))
     whole = hl.cast(arithmetic_type(target), hl.select(inside, value, f32(0)))
     too_much = (value > f32(above)) | (value == f32(above))  # not >=, see `call`
@@ -261,28 +263,28 @@ def _saturated(value: HalideExpr, target: Type) -> HalideExpr:
 
 
 def to_half_bits(value: HalideExpr) -> HalideExpr:
-    """A float32 as the bits of a float16 (uint16), rounded to the nearest, ties to even."""
+    """Convert a float32 to the bits of a float16 (uint16), rounded to nearest, ties to even."""
     sign = (mathematics.bits(value) >> hl.u32(16)) & hl.u32(0x8000)
     size = mathematics.bits(value) & hl.u32(0x7FFFFFFF)
-    # Normal results: move the exponent, and add half of the last place (less one where the place is even).
+    # Normal results: rebias the exponent and round to nearest even.
     odd = (size >> hl.u32(13)) & hl.u32(1)
     normal = (size - hl.u32(112 << 23) + hl.u32(0xFFF) + odd) >> hl.u32(13)
-    # Denormal results: adding 0.5 lets the hardware round at the right place.
+    # Denormal results: adding 0.5 makes the hardware round at the right bit.
     shifted = hl.reinterpret(hl.Float(32), hl.select(size < hl.u32(0x38800000), size, hl.u32(0))) + f32(0.5)
     denormal = mathematics.bits(shifted) - hl.u32(0x3F000000)
     result = hl.select(size < hl.u32(0x38800000), denormal, normal)
-    result = hl.select(size >= hl.u32(0x47800000), hl.u32(0x7C00), result)  # 65536 and more
+    result = hl.select(size >= hl.u32(0x47800000), hl.u32(0x7C00), result)  # 65536 and above overflow to infinity
     result = hl.select(size > hl.u32(0x7F800000), hl.u32(0x7E00), result)
     return hl.cast(hl.UInt(16), result | sign)
 
 
 def from_half_bits(pattern: HalideExpr) -> HalideExpr:
-    """The bits of a float16 (uint16) as a float32."""
+    """Convert the bits of a float16 (uint16) to float32."""
     wide = hl.cast(hl.UInt(32), pattern)
     sign = (wide & hl.u32(0x8000)) << hl.u32(16)
     size = (wide & hl.u32(0x7FFF)) << hl.u32(13)
     number = hl.reinterpret(hl.Float(32), size + hl.u32(112 << 23))
-    # 2 ** -14 taken away from a number with an implied 1 leaves a denormal.
+    # Denormals: subtract the implied leading 1, which is worth 2 ** -14 here.
     tiny = hl.reinterpret(hl.Float(32), size + hl.u32(113 << 23)) - f32(2.0**-14)
     special = hl.reinterpret(hl.Float(32), size | hl.u32(0x7F800000))
     value = hl.select(size < hl.u32(0x0400 << 13), tiny, hl.select(size >= hl.u32(0x7C00 << 13), special, number))
@@ -293,7 +295,7 @@ def from_half_bits(pattern: HalideExpr) -> HalideExpr:
 # Reductions
 
 State = tuple[HalideExpr, ...]
-"""What a reduction has found so far: a value, and its position for `arg_max` and `arg_min`."""
+"""Intermediate result of a reduction: a value, and its position for `arg_max` and `arg_min`."""
 
 _NOWHERE = 2**31 - 1
 
@@ -312,7 +314,7 @@ def neutral(reduction: Reduction, type: Type) -> State:
 
 
 def combined(reduction: Reduction, type: Type, a: State, b: State) -> State:
-    """The state that two parts come to."""
+    """Combine the states of two parts."""
     if reduction in ("sum", "product", "max", "min"):
         rule = {"sum": _add, "product": _mul, "max": _max, "min": _min}[reduction]
         return (rule(type, a[0], b[0]),)

@@ -1,10 +1,9 @@
-"""Fused multiply-adds where they are ours to choose.
+"""Allow fused multiply-add in the polynomials of `mathematics`.
 
-What users write is rounded after each operation, as everywhere else. The polynomials of `mathematics` need not be: there, a
-product that is added to something may stay unrounded, which is faster and more accurate. Halide has no way to say so; its
-LLVM code does: such products and sums are told by their coefficients, which nobody else uses, and so is what becomes of
-them: products of such sums, and what these are added to. That ends where a function does: after its last sum each has a
-division, a selection, or a product of products.
+User code is rounded after each operation. In the polynomials, fused products are faster and more accurate. Halide
+cannot express this per expression, so its LLVM code is edited: products and sums are recognised by their coefficients,
+which user code does not contain, and by their operands (products of such sums, and the sums of those). The chain ends
+with each function, whose last step is a division, a select, or a product of products.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ _REGISTER = re.compile(r"%[\w.]+")
 
 @cache
 def _coefficients() -> frozenset[str]:
-    """Our coefficients, as LLVM writes numbers of float32."""
+    """The coefficients as LLVM prints float32 constants."""
     single = [struct.unpack("f", struct.pack("f", value))[0] for value in mathematics.coefficients()]
     return frozenset("0x" + struct.pack(">d", sign * value).hex().upper() for value in single for sign in (1, -1))
 
 
 def fused(code: str) -> str:
-    """LLVM code in which products and sums of our polynomials may be one instruction."""
+    """LLVM code in which the operations of our polynomials are marked `contract`."""
     lines = code.split("\n")
     found = {k: match for k, line in enumerate(lines) if " = f" in line and (match := _LINE.match(line))}
     chosen: set[int] = set()
-    products: dict[str, int] = {}  # of this function; names are those of a function
-    ours: set[str] = set()  # those of the products that are ours
-    sums: set[str] = set()  # that are ours
+    products: dict[str, int] = {}  # line number of each product; register names are local to a function
+    ours: set[str] = set()  # products that belong to a polynomial
+    sums: set[str] = set()  # sums that belong to a polynomial
     for k, line in enumerate(lines):
         if line.startswith("define"):
             products, ours, sums = {}, set(), set()

@@ -1,10 +1,9 @@
 """Mathematical functions as Halide expressions.
 
-Halide's own are wrong at infinities and NaN, or not vectorised. These are right for every float32, and are made of
-arithmetic and selections only, so that they vectorise.
+Halide's own are wrong at infinities and NaN, or do not vectorise. These are correct for every float32, and consist of
+arithmetic and selects only.
 
-The greatest error in units in the last place, found by `tests/test_expr_halide.py` on samples of all exponents, as
-several processors compute them:
+Maximum error in ULP, measured by `tests/test_expr_halide.py` on samples of all exponents, on several processors:
 
 | function | ULP |
 | --- | --- |
@@ -18,9 +17,8 @@ several processors compute them:
 | sigmoid | 2.4 |
 | pow | 0.6 |
 
-Processors without fused multiply-adds set the bounds of exp and sigmoid: others have at most 0.9 and 2.2.
-
-They hold for the whole range: the argument of sin, cos and tan is reduced with as many bits of 2 / pi as it takes.
+For exp and sigmoid, the maximum occurs without fused multiply-add; with it, the errors are at most 0.9 and 2.2. The
+bounds hold on the whole range: the argument of sin, cos and tan is reduced with enough bits of 2 / pi.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ HalideExpr: TypeAlias = Any
 BOUNDS: dict[str, float] = {
     name: float(ulp) for name, ulp in re.findall(r"^\| (\w+) \| ([\d.]+) \|$", __doc__ or "", re.MULTILINE)
 }
-"""The greatest error of each function in ULP: the table above."""
+"""Maximum error of each function in ULP, read from the table above."""
 
 _F32, _F64 = hl.Float(32), hl.Float(64)
 _I32, _U32, _I64, _U64 = hl.Int(32), hl.UInt(32), hl.Int(64), hl.UInt(64)
@@ -59,7 +57,7 @@ def _polynomial(x: HalideExpr, coefficients: Sequence[float], number: Callable[[
 
 
 def is_nan(x: HalideExpr) -> HalideExpr:
-    """Whether `x` is NaN; Halide's own function goes through all of `x` anew."""
+    """Whether `x` is NaN. Halide's `is_nan` would evaluate `x` again."""
     return hl.logical_not(x == x)
 
 
@@ -69,17 +67,17 @@ def bits(x: HalideExpr) -> HalideExpr:
 
 
 def negated(x: HalideExpr) -> HalideExpr:
-    """`-x`, which `0 - x` is not for 0."""
+    """`-x`; `0 - x` would lose the sign of zero."""
     return hl.reinterpret(_F32, bits(x) ^ hl.u32(0x80000000))
 
 
 def magnitude(x: HalideExpr) -> HalideExpr:
-    """`x` without its sign."""
+    """`x` with the sign bit cleared."""
     return hl.reinterpret(_F32, bits(x) & hl.u32(0x7FFFFFFF))
 
 
 def with_sign(x: HalideExpr, sign: HalideExpr) -> HalideExpr:
-    """`x`, which is positive, with the sign of `sign`."""
+    """`x`, which must be positive, with the sign of `sign`."""
     return hl.reinterpret(_F32, bits(x) | (bits(sign) & hl.u32(0x80000000)))
 
 
@@ -90,31 +88,30 @@ def _power_of_two(exponent: HalideExpr) -> HalideExpr:
 
 _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # the first one times an integer is exact
-_SHIFT = 1.5 * 2.0**23  # a number this large has no place for fractions: adding it rounds
+_SHIFT = 1.5 * 2.0**23  # adding it rounds to an integer: floats of this size have no fraction bits
 _POWER_SHIFT = _SHIFT + 127  # its sum with an integer ends with the bits of an exponent
-_ROUGHLY_LOG2_E = 1.44269  # good enough for rounding; with more digits it might be a user's
+_ROUGHLY_LOG2_E = 1.44269  # enough for rounding; more digits could occur in user code, see fusion.py
 
 
 def _reduced(x: HalideExpr, factor: float, shift: float = _SHIFT) -> tuple[HalideExpr, HalideExpr]:
-    """`x` as `rest + whole * factor * ln(2)`, where `factor` is 1 or -1: the rest, and `whole + shift`."""
+    """Split `x` into `rest + whole * factor * ln(2)`, where `factor` is 1 or -1; return `rest` and `whole + shift`."""
     shifted = x * f32(factor * _ROUGHLY_LOG2_E) + f32(shift)
     whole = shifted - f32(shift)
     return (x - whole * f32(factor * _LN2_HIGH)) - whole * f32(factor * _LN2_LOW), shifted
 
 
 def _last_bits_as_power(shifted: HalideExpr) -> HalideExpr:
-    """2 to the power of an integer in [-126, 127], which was added to `_POWER_SHIFT`."""
+    """2 to the power of an integer in [-126, 127] that was added to `_POWER_SHIFT`."""
     return hl.reinterpret(_F32, bits(shifted) << hl.u32(23))
 
 
 def exp(x: HalideExpr) -> HalideExpr:
     """The exponential function; results may be denormal."""
-    finite = hl.select(x > f32(89), f32(89), hl.select(x < f32(-104.5), f32(-104.5), x))  # NaN stays, to the end
+    finite = hl.select(x > f32(89), f32(89), hl.select(x < f32(-104.5), f32(-104.5), x))  # NaN propagates
     rest, shifted = _reduced(finite, 1)
     value, exponent = _polynomial(rest, (*_EXP, 1, 1), f32), bits(shifted) - bits(f32(_SHIFT))
-    half = hl.reinterpret(
-        _U32, hl.reinterpret(_I32, exponent) >> hl.i32(1)
-    )  # 2 ** 128 and 2 ** -150 are no float32, their halves are
+    # Scale in two steps: 2 ** 128 and 2 ** -150 are not representable in float32.
+    half = hl.reinterpret(_U32, hl.reinterpret(_I32, exponent) >> hl.i32(1))
     return (value * _power_of_two(half)) * _power_of_two(exponent - half)
 
 
@@ -136,7 +133,7 @@ def log(x: HalideExpr) -> HalideExpr:
     square = rest * rest
     low = (rest * square) * _polynomial(rest, _LOG, f32) + exponent * f32(_LN2_LOW) - square * f32(0.5)
     value = (rest + low) + exponent * f32(_LN2_HIGH)
-    unusual = hl.select(x == f32(0), f32(-math.inf), hl.select(x < f32(0), f32(math.nan), x))  # inf and NaN stay
+    unusual = hl.select(x == f32(0), f32(-math.inf), hl.select(x < f32(0), f32(math.nan), x))  # inf and NaN propagate
     return hl.select((x > f32(0)) & (x < f32(math.inf)), value, unusual)
 
 
@@ -147,10 +144,10 @@ _HALF_LN2 = math.log(2) / 2
 def tanh(x: HalideExpr) -> HalideExpr:
     """The hyperbolic tangent: e / (e + 2), where e = exp(2 * x) - 1 is accurate for small `x` too."""
     size = magnitude(x)
-    limited = hl.select(size > f32(10), f32(10), size)  # tanh(10) is 1; NaN stays, to the end
+    limited = hl.select(size > f32(10), f32(10), size)  # tanh(10) is 1; NaN propagates
     shifted = limited * f32(2 * _ROUGHLY_LOG2_E) + f32(_POWER_SHIFT)
     whole = shifted - f32(_POWER_SHIFT)
-    half = limited - whole * f32(_HALF_LN2)  # in one step: the larger the product, the less its error matters
+    half = limited - whole * f32(_HALF_LN2)  # one step is enough: the error matters less for larger products
     less_one = _polynomial(half, _TANH, f32) * (half * half) + (half + half)
     scale = _last_bits_as_power(shifted)
     e = less_one * scale + (scale - f32(1))
@@ -164,8 +161,8 @@ _SIGMOID = tuple(
 
 
 def sigmoid(x: HalideExpr) -> HalideExpr:
-    """1 / (1 + exp(-x)), where 1 is a unit of 2 ** -64 times the above, or exp(-x) would overflow."""
-    below = hl.select(x < f32(-104.5), f32(-104.5), x)  # sigmoid(-104.5) is 0, sigmoid(20) is 1; NaN stays, to the end
+    """1 / (1 + exp(-x)), computed in units of 2 ** -64 so that exp(-x) cannot overflow."""
+    below = hl.select(x < f32(-104.5), f32(-104.5), x)  # sigmoid(-104.5) is 0, sigmoid(20) is 1; NaN propagates
     rest, shifted = _reduced(hl.select(below > f32(20), f32(20), below), -1, _POWER_SHIFT - 64)
     tiny = f32(_SIGMOID_UNIT * 2.0**-64)
     return tiny / (_polynomial(rest, _SIGMOID, f32) * _last_bits_as_power(shifted) + tiny)
@@ -182,7 +179,7 @@ def erf(x: HalideExpr) -> HalideExpr:
     """The error function."""
     size = magnitude(x)
     small = _polynomial(size * size, _ERF_SMALL, f32) * size + size
-    limited = hl.select(size > f32(4), f32(4), size)  # erf(4) is 1; NaN stays, to the end
+    limited = hl.select(size > f32(4), f32(4), size)  # erf(4) is 1; NaN propagates
     rest, shifted = _reduced(_polynomial(limited, _ERF_LARGE, f32) * limited - limited, 1, _POWER_SHIFT)
     scale = _last_bits_as_power(shifted)
     less_one = _polynomial(rest, _EXP, f32) * (rest * rest) + rest
@@ -190,15 +187,15 @@ def erf(x: HalideExpr) -> HalideExpr:
     return with_sign(hl.select(size > f32(0.927734375), large, small), x)
 
 
-# 2 / pi in binary, 32 bits after the other, with a word of zeros (its integer part) before.
+# 2 / pi in words of 32 bits, preceded by its integer part, 0.
 _TWO_OVER_PI = (0, 0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x3C439041, 0xFE5163AB)
 
 
 def _quadrant(x: HalideExpr) -> tuple[HalideExpr, HalideExpr]:
-    """`x` as `rest + quadrant * pi / 2`, with a rest in [-pi / 4, pi / 4], a float64, and the quadrant modulo 4.
+    """Split `x` into `rest + quadrant * pi / 2`, with a float64 rest in [-pi / 4, pi / 4] and the quadrant modulo 4.
 
-    The mantissa of `x`, an integer, is multiplied with those 96 bits of 2 / pi that matter: bits further left are
-    multiples of 4 quadrants, bits further right are too small (Payne and Hanek).
+    The integer mantissa of `x` is multiplied by the 96 relevant bits of 2 / pi: bits further left are multiples of 4
+    quadrants, bits further right are too small (Payne and Hanek).
     """
     size = magnitude(x)
     pattern = hl.reinterpret(_I32, size)
@@ -208,7 +205,7 @@ def _quadrant(x: HalideExpr) -> tuple[HalideExpr, HalideExpr]:
     word, shift = position >> hl.i32(5), hl.cast(_U64, position & hl.i32(31))
 
     def window(k: int) -> HalideExpr:
-        """32 bits of 2 / pi, from bit `position + 32 * k` on."""
+        """32 bits of 2 / pi, starting at bit `position + 32 * k`."""
         chosen = hl.u64(_TWO_OVER_PI[k] << 32 | _TWO_OVER_PI[k + 1])
         for step in range(1, 5):
             pair = _TWO_OVER_PI[k + step] << 32 | (_TWO_OVER_PI[k + step + 1] if k + step + 1 < 8 else 0)
@@ -216,7 +213,7 @@ def _quadrant(x: HalideExpr) -> tuple[HalideExpr, HalideExpr]:
         return (chosen << shift) >> hl.u64(32)
 
     m = hl.cast(_U64, mantissa)
-    # Fixed point, 62 bits after the point: what overflows are whole turns. The mantissa stands for m * 2 ** -30 * 2 ** ...
+    # Fixed point with 62 fraction bits; the bits that overflow are whole turns.
     high, middle, low = m * window(0), m * window(1), m * window(2)
     product = (high << hl.u64(32)) + middle + (low >> hl.u64(32))
     turns = product + hl.u64(1 << 61)  # to the nearest
@@ -269,7 +266,7 @@ def tan(x: HalideExpr) -> HalideExpr:
 
 
 def _log2_double(x: HalideExpr) -> HalideExpr:
-    """The binary logarithm of a float64 that was a float32 and is positive; as good as infinite for 0 and infinity."""
+    """The binary logarithm of a positive float64 that was a float32; +-1e300 for 0 and infinity."""
     pattern = hl.reinterpret(_I64, x)
     shifted = pattern - hl.i64(0x3FE6A09E667F3BCD)  # sqrt(1 / 2)
     exponent = hl.cast(_F64, hl.cast(_I32, shifted >> hl.i64(52)))
@@ -291,7 +288,7 @@ def _exp2_double(x: HalideExpr) -> HalideExpr:
 
 
 def pow(a: HalideExpr, b: HalideExpr) -> HalideExpr:
-    """`a` to the power of `b`, by way of float64; as C99 and NumPy define it at zeros, infinities and NaN."""
+    """`a` to the power of `b`, computed in float64; zeros, infinities and NaN as in C99 and NumPy."""
     size, size_b = magnitude(a), magnitude(b)
     ordinary = (size == size) & (size_b < f32(math.inf))
     exponent = hl.cast(_F64, hl.select(size_b < f32(1e30), b, hl.select(b > f32(0), f32(1e30), f32(-1e30))))
@@ -312,7 +309,7 @@ def pow(a: HalideExpr, b: HalideExpr) -> HalideExpr:
 
 
 def coefficients() -> list[float]:
-    """The numbers that only the functions of this file multiply with, and add."""
+    """The constants of the polynomials of this module, by which `fusion` recognises them."""
     tables = (*_EXP, *_LOG, *_TANH, *_SIGMOID, *_ERF_SMALL, *_ERF_LARGE, *_SIN, *_COS)
     shifts = (_SHIFT, _POWER_SHIFT, _POWER_SHIFT - 64)
     return [*tables, *shifts, _LN2_HIGH, _LN2_LOW, _HALF_LN2, _ROUGHLY_LOG2_E, 2 * _ROUGHLY_LOG2_E]

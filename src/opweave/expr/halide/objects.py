@@ -1,7 +1,7 @@
-"""Compiled objects, loaded into this process.
+"""Compiled object files, loaded into this process.
 
-Halide compiles ahead of time, into object files without its runtime; these are kept on disk (`cache`), and LLVM's loader
-(llvmlite) links them. They share one runtime, an object file too, which has the threads and the handler of errors.
+Halide compiles ahead of time, into object files without its runtime. They are kept on disk (`cache`) and linked by
+LLVM's loader (llvmlite). All share one runtime, also an object file, which owns the threads and the error handler.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ MAX_WRITTEN_BYTES = 2**26
 
 
 def joined(files: Sequence[bytes]) -> bytes:
-    """Several files as one."""
+    """Concatenate files, each preceded by its length."""
     return b"".join(len(data).to_bytes(8, "little") + data for data in files)
 
 
 def separated(data: bytes) -> list[bytes]:
-    """The files that `joined` made one of."""
+    """Split what `joined` has concatenated."""
     files, position = [], 0
     while position < len(data):
         size = int.from_bytes(data[position : position + 8], "little")
@@ -47,25 +47,25 @@ def separated(data: bytes) -> list[bytes]:
 
 @cache
 def version() -> str:
-    """What objects depend on besides the program and the machine: Halide, and the code that prints programs."""
+    """A digest of what objects depend on besides the program and the machine: Halide, llvmlite, and this code."""
     from importlib.metadata import version as version_of
 
     digest = hashlib.sha256(f"{version_of('halide')} {version_of('llvmlite')}".encode())
     here = Path(__file__).parent
-    for path in (*sorted(here.glob("*.py")), here.parent / "ir.py"):
+    for path in (*sorted(here.glob("*.py")), *sorted(here.parent.glob("*.py"))):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
 def temporary_bytes(write: Callable[[str], object]) -> bytes:
-    """What `write(path)` writes into a file.
+    """Return what `write(path)` writes to a file.
 
     Raises:
-        OperationError: there is no room for it.
+        OperationError: there is not enough space.
     """
     try:
         _check_file_sizes()
-        if hasattr(os, "memfd_create"):  # memory that has a path
+        if hasattr(os, "memfd_create"):  # an anonymous file in memory
             descriptor = os.memfd_create("opweave")
             with os.fdopen(descriptor, "rb") as file:
                 write(f"/proc/self/fd/{descriptor}")
@@ -82,7 +82,7 @@ def temporary_bytes(write: Callable[[str], object]) -> bytes:
 
 
 def _check_file_sizes() -> None:
-    """Refuse a process whose files are limited (`ulimit -f`): the limit holds for files in memory too."""
+    """Raise if the process limits file sizes (`ulimit -f`), which also applies to files in memory."""
     try:
         import resource
     except ImportError:  # Windows has no such limits
@@ -94,15 +94,15 @@ def _check_file_sizes() -> None:
 
 @cache
 def target() -> Any:
-    """The machine to compile for: this one."""
+    """The Halide target of this machine."""
     return hl.get_host_target().with_feature(hl.TargetFeature.StrictFloat)
 
 
 def assembled(code: str) -> bytes:
-    """The object file of LLVM code, which says itself what machine it is for.
+    """Compile LLVM code to an object file.
 
     Raises:
-        RuntimeError: this LLVM cannot read it.
+        RuntimeError: this LLVM cannot parse it.
     """
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
@@ -111,7 +111,7 @@ def assembled(code: str) -> bytes:
 
 
 class Library:
-    """Object files in memory; they are unloaded when nobody needs them any more."""
+    """Object files in memory, unloaded when the object is collected."""
 
     def __init__(self, files: Sequence[bytes]) -> None:
         llvm.initialize_native_target()
@@ -124,7 +124,7 @@ class Library:
         self._engine.finalize_object()
 
     def address(self, name: str) -> int:
-        """Where a function is; 0 if there is none."""
+        """The address of a function; 0 if it does not exist."""
         return int(self._engine.get_function_address(name))
 
 
@@ -136,7 +136,7 @@ _Handler = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p)
 
 
 def _note(_: int, message: bytes) -> None:
-    """Keep what went wrong; Halide's own handler would end the process."""
+    """Keep an error message; Halide's own handler would abort the process."""
     _messages.append(message.decode(errors="replace").strip())
     del _messages[:-20]
 
@@ -145,7 +145,7 @@ _handler = _Handler(_note)
 
 
 def last_error() -> str:
-    """What the runtime said last."""
+    """The last error message of the runtime."""
     return _messages.pop() if _messages else "unknown error"
 
 
@@ -154,7 +154,7 @@ _runtime: Library | None = None
 
 
 def runtime() -> Library:
-    """Halide's runtime; loaded once, for as long as the process lives: its threads run in it."""
+    """Halide's runtime, loaded once for the life of the process, because its threads run in it."""
     global _runtime
     with _lock:
         if _runtime is None:
@@ -167,7 +167,7 @@ def runtime() -> Library:
                 if address:
                     llvm.add_symbol(symbol, address)
             ctypes.CFUNCTYPE(None, _Handler)(library.address("halide_set_error_handler"))(_handler)
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(library))  # not unloaded at exit: threads may still be in it
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(library))  # never unloaded: threads may still run in it at exit
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(_handler))
             atexit.register(ctypes.CFUNCTYPE(None)(library.address("halide_shutdown_thread_pool")))
             _set_threads(library, default_threads())
@@ -176,7 +176,7 @@ def runtime() -> Library:
 
 
 def default_threads() -> int:
-    """`$HL_NUM_THREADS`, or as many as there are processors for this process."""
+    """`$HL_NUM_THREADS`, or the number of processors available to this process."""
     chosen = os.environ.get("HL_NUM_THREADS", "")
     if chosen.isdigit() and int(chosen) > 0:
         return int(chosen)
@@ -189,10 +189,10 @@ def _set_threads(library: Library, count: int) -> None:
 
 
 def set_threads(count: int) -> None:
-    """Let compiled expressions use so many threads, in this process, from now on."""
+    """Set the number of threads of compiled expressions in this process."""
     _set_threads(runtime(), count)
 
 
 def threads() -> int:
-    """How many threads compiled expressions use."""
+    """The number of threads of compiled expressions."""
     return int(ctypes.CFUNCTYPE(ctypes.c_int)(runtime().address("halide_get_num_threads"))())

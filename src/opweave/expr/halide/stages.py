@@ -1,19 +1,18 @@
-"""Programs as stages: loops over arrays, each of which computes every element of one shape once.
+"""Divide programs into stages: loop nests that compute every element of one shape once.
 
-A stage is what becomes one compiled function. Arrays that are stored are stages of their own, and so are reductions that
-would else be computed several times: those that depend on the variable of another reduction, or on none of the outer loops.
-What lies in memory is flat here: the position of an element is a sum of multiples of variables (`Position`), and variables
-that always move together are one loop.
+Each stage becomes one compiled function. Stored arrays are stages of their own, and so are reductions that would
+otherwise be recomputed, because they depend on the variable of another reduction or do not depend on an outer loop.
+Arrays are flat here: the position of an element is a linear sum of variables (`Position`), and axes that are contiguous
+in all loads are fused.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...dtypes import FLOATS, INFO, DataType
+from ...dtypes import DataType
 from ...graph import Desc
 from ..ir import (
     Call,
@@ -28,23 +27,31 @@ from ..ir import (
     Reduce,
     Source,
     Stored,
-    call,
-    storage,
     substitute,
     unified,
     walk,
 )
+from ..reductions import split, stored_value, unrolled
 
-EXPANDED = 32
-"""Reductions over so many positions are written out."""
+MAX_UNROLLED_POSITIONS = 32
+"""Reductions over up to this many positions are unrolled."""
 
-PARTS = 4096, 1 << 16
-"""Reductions to fewer elements than the first number, over more than the second, are divided into parts."""
+MAX_UNROLLED_NODES = 2000
+"""Maximum size of an unrolled reduction: Halide's compile time grows with it."""
+
+MIN_SPLIT_ELEMENTS = 1 << 16
+"""Reductions of at least this many elements are divided into parts that run in parallel, if they have few results."""
+
+MAX_SPLIT_RESULTS = 8
+"""Reductions to more results run in parallel over the results instead."""
+
+MAX_ROW_ELEMENTS = 1 << 15
+"""Rows up to this size stay in the cache (128 KB of float32)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """An array that a stage writes: `body` is one element of it."""
+    """An array that a stage writes: `body` is the element."""
 
     source: Source | Output
     body: Expr
@@ -53,12 +60,12 @@ class Target:
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """Loops that write one element of each target.
+    """A loop nest that computes one element of each target.
 
     Attributes:
         axes: the last one changes fastest.
         targets: what is written.
-        rows: what is computed and kept for one step of the outer loops, because a reduction and the elements both need it.
+        rows: values kept for one iteration of the outer loops, because both a reduction and the elements use them.
     """
 
     axes: tuple[Index, ...]
@@ -67,17 +74,17 @@ class Stage:
 
     @property
     def roots(self) -> tuple[Expr, ...]:
-        """All that is computed."""
+        """The expressions that are computed."""
         return (*(row.body for row in self.rows), *(target.body for target in self.targets))
 
 
 def divided(program: Program) -> tuple[Stage, ...]:
-    """The stages of a program, in the order in which they run."""
+    """Divide a program into stages, in the order in which they run."""
     return tuple(_Division(program).stages)
 
 
 def checking(program: Program) -> Program | None:
-    """The program that computes for each check whether it holds: a uint8 of shape (); None if there are no checks."""
+    """The program that computes whether each check holds, as a uint8 of shape (); None if there are no checks."""
     if not program.checks:
         return None
     outputs = tuple(Output((), _holds(check)) for check in program.checks)
@@ -91,7 +98,7 @@ def _holds(check: Check) -> Expr:
 
 
 class _Division:
-    """Dividing a program."""
+    """Divides one program."""
 
     def __init__(self, program: Program) -> None:
         self.stages: list[Stage] = []
@@ -112,7 +119,7 @@ class _Division:
         self.stages.append(Stage(axes, tuple(made), rows))
 
     def _without_repetition(self, axes: tuple[Index, ...], bodies: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """`bodies`, in which reductions are loaded from stages of their own where they would be computed repeatedly."""
+        """Move reductions that would be recomputed into stages of their own."""
         while True:
             reductions = [node for node in walk(*bodies) if isinstance(node, Reduce)]
             order = [axis for axis in loop_order(axes, reductions) if axis.extent > 1]
@@ -130,45 +137,29 @@ class _Division:
         return known
 
     def _stored(self, node: Reduce) -> Expr:
-        axes = tuple(sorted((v for v in node.free if v.extent > 1), key=lambda v: (v.axis == 0, v.axis, v.serial)))
-        body = substitute(node, {v: Const(0, "index") for v in node.free if v.extent == 1})
-        # float16 is kept as float32: it is rounded when the result is stored, not on the way.
-        type: DataType = "float32" if storage(node.type) == "float16" else storage(node.type)
-        kept = Stored(axes, Cast(body, type) if type != node.type else body)
-        self._add(axes, [(kept, kept.body, type)])
-        return Load(kept, axes)
+        kept = stored_value(node)
+        self._add(kept.axes, [(kept, kept.body, kept.desc.data_type)])
+        return Load(kept, kept.axes)
 
     def _in_parts(self, node: Reduce) -> Expr:
-        """A reduction of the reductions of parts, which can be computed in parallel."""
+        """Reduce parts in parallel, then reduce their results."""
         first = node.variables[0]
-        count = _parts(first.extent)
-        size = -(-first.extent // count)
-        part, position = Index(count), Index(size)
-        index = call("add", call("mul", part, Const(size, "index")), position)
-        inside: Expr | None = None
-        if count * size != first.extent:
-            inside = call("lesser", index, Const(first.extent, "index"))
-            index = call("min", index, Const(first.extent - 1, "index"))
-        body = substitute(node.body, {first: index})
-        if inside is not None:
-            body = call("where", inside, body, _neutral(node))
-        partial = self._stored(Reduce(node.reduction, (position, *node.variables[1:]), body))
-        return Reduce(node.reduction, (part,), partial)
+        parts = split(first, _parts(first.extent))
+        body = parts.masked(node, first)
+        partial = self._stored(Reduce(node.reduction, (parts.position, *node.variables[1:]), body))
+        return Reduce(node.reduction, (parts.part,), partial)
 
 
 _DEAR = frozenset({"exp", "log", "sin", "cos", "tan", "tanh", "erf", "sigmoid", "pow"})
 
-LONGEST_ROW = 1 << 15
-"""Rows of so many elements stay in the cache of a processor."""
-
 
 def _with_rows(axes: tuple[Index, ...], bodies: tuple[Expr, ...]) -> tuple[tuple[Stored, ...], tuple[Expr, ...]]:
-    """Rows of what is dear, and both reduced and used element by element, as the exponentials of softmax are."""
+    """Keep rows of expensive values that are both reduced and used per element, such as the exponentials of softmax."""
     for node in walk(*bodies):
         if not isinstance(node, Reduce) or not axes or len(node.variables) != 1 or not _is_dear(node.body):
             continue
         (variable,), last = node.variables, axes[-1]
-        if variable.extent != last.extent or last in node.free or not 1 < last.extent <= LONGEST_ROW:
+        if variable.extent != last.extent or last in node.free or not 1 < last.extent <= MAX_ROW_ELEMENTS:
             continue
         *same, element = unified(*bodies, substitute(node.body, {variable: last}))
         inside = {part for part in walk(*same) if isinstance(part, Reduce) and part.variables == node.variables}
@@ -185,22 +176,13 @@ def _with_rows(axes: tuple[Index, ...], bodies: tuple[Expr, ...]) -> tuple[tuple
 
 
 def _is_dear(body: Expr) -> bool:
-    """Whether there are functions in it that take long, outside of reductions."""
+    """Whether it contains expensive functions outside of reductions."""
     nodes = walk(body, enter=lambda node: () if isinstance(node, Reduce) else node.parts)
     return any(isinstance(node, Call) and node.name in _DEAR for node in nodes)
 
 
-def _neutral(node: Reduce) -> Const:
-    if node.reduction in ("sum", "product"):
-        return Const(int(node.reduction == "product"), node.type)
-    if node.type in FLOATS:
-        return Const(-math.inf if node.reduction == "max" else math.inf, node.type)
-    info = INFO[storage(node.type)]
-    return Const(info.lowest if node.reduction == "max" else info.highest, node.type)
-
-
 def _parts(extent: int) -> int:
-    """How many parts to divide a variable into: a divisor of its extent, if there is one of the right size."""
+    """The number of parts to split an extent into, a divisor if there is one of about the right size."""
     wanted = min(extent, 64)
     return next((count for count in range(wanted, wanted // 4, -1) if extent % count == 0), wanted)
 
@@ -209,7 +191,7 @@ def _worth_dividing(node: Reduce) -> bool:
     results = math.prod(v.extent for v in node.free)
     positions = math.prod(v.extent for v in node.variables)
     divisible = node.reduction in ("sum", "product", "max", "min") and node.variables[0].extent >= 8
-    return divisible and results <= 8 and positions * results >= PARTS[1]
+    return divisible and results <= MAX_SPLIT_RESULTS and positions * results >= MIN_SPLIT_ELEMENTS
 
 
 def _written_out(body: Expr) -> Expr:
@@ -218,44 +200,23 @@ def _written_out(body: Expr) -> Expr:
         small = next((n for n in walk(body) if isinstance(n, Reduce) and _is_small(n)), None)
         if small is None:
             return body
-        body = substitute(body, {small: _terms(small)})
+        body = substitute(body, {small: unrolled(small)})
 
 
 def _is_small(node: Reduce) -> bool:
     if node.reduction.startswith("arg_") or any(isinstance(n, Reduce) for n in walk(node.body)):
         return False
     positions = math.prod(variable.extent for variable in node.variables)
-    return positions <= EXPANDED and positions * len(walk(node.body)) <= 2000
-
-
-_COMBINE = {"sum": "add", "product": "mul", "max": "max", "min": "min"}
-
-
-def _terms(node: Reduce) -> Expr:
-    name = _COMBINE[node.reduction]
-    terms = []
-    for position in _positions([variable.extent for variable in node.variables]):
-        values: dict[Expr, Expr] = {
-            variable: Const(p, "index") for variable, p in zip(node.variables, position, strict=True)
-        }
-        terms.append(substitute(node.body, values))
-    while len(terms) > 1:  # a tree, not a chain, which has smaller errors, and takes less time
-        pairs = [call(name, *terms[k : k + 2]) for k in range(0, len(terms) - 1, 2)]
-        terms = pairs + terms[len(terms) - len(terms) % 2 :]
-    return terms[0]
-
-
-def _positions(extents: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    return itertools.product(*(range(extent) for extent in extents))
+    return positions <= MAX_UNROLLED_POSITIONS and positions * len(walk(node.body)) <= MAX_UNROLLED_NODES
 
 
 def loop_order(axes: Sequence[Index], reductions: Sequence[Reduce]) -> list[Index]:
-    """Axes, those that most reductions depend on first: the others are loops inside of which nothing is reduced anew."""
+    """Axes, outermost first: those that most reductions depend on, so that the inner loops do not recompute them."""
     return sorted(axes, key=lambda axis: -sum(axis in node.free for node in reductions))
 
 
 def _is_repeated(node: Reduce, order: Sequence[Index]) -> bool:
-    """Whether a reduction would be computed several times: it does not depend on all of the outermost loops, or on none."""
+    """Whether a reduction would be recomputed, because it does not depend on exactly the outermost loops."""
     free = {variable for variable in node.free if variable.extent > 1}
     return free != set(order[: len(free)]) or (not free and bool(order))
 
@@ -266,7 +227,7 @@ def _is_repeated(node: Reduce, order: Sequence[Index]) -> bool:
 
 @dataclass
 class Position:
-    """A position in flat memory: `constant`, and multiples of variables and other indices."""
+    """A position in flat memory: `constant`, plus multiples of variables and of other indices."""
 
     constant: int = 0
     variables: dict[Index, int] = field(default_factory=dict)
@@ -290,12 +251,12 @@ class Position:
 
 
 def strides(desc: Desc) -> list[int]:
-    """How far apart in flat memory neighbours along each axis are."""
+    """The stride of each axis, in elements."""
     return [math.prod(desc.shape[axis + 1 :]) for axis in range(desc.rank)]
 
 
 def position(load: Load) -> Position:
-    """Where a load reads."""
+    """The position of a load."""
     result = Position()
     for index, stride in zip(load.parts, strides(load.source.desc), strict=True):
         result.add(index, stride)
@@ -308,24 +269,24 @@ def position(load: Load) -> Position:
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """Variables that are one loop; the last of them changes fastest."""
+    """Fused axes that form one loop; the last one changes fastest."""
 
     members: tuple[Index, ...]
 
     @property
     def extent(self) -> int:
-        """The number of its steps."""
+        """Number of iterations."""
         return math.prod(member.extent for member in self.members)
 
 
 class Loops:
-    """The loops of a stage, and where its loads read.
+    """The loops of a stage, and the positions of its loads.
 
     Attributes:
-        axes: the loops over the elements, outermost first; axes of extent 1 are none.
+        axes: the loops over the elements, outermost first, without axes of extent 1.
         of: the loop of each variable.
-        positions: of all loads.
-        reductions: all reductions of the stage, those inside of others first.
+        positions: the position of each load.
+        reductions: all reductions of the stage, inner ones first.
     """
 
     def __init__(self, stage: Stage) -> None:
@@ -341,7 +302,7 @@ class Loops:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The extents of the loops; one of 1 if there are none, as Halide takes very long for some scalars."""
+        """The extents of the loops; (1,) for scalars, some of which Halide compiles very slowly."""
         return tuple(loop.extent for loop in self.axes) or (1,)
 
     def over(self, variables: Iterable[Index]) -> tuple[Loop, ...]:
@@ -349,7 +310,7 @@ class Loops:
         return tuple(dict.fromkeys(self.of[variable] for variable in variables if variable.extent > 1))
 
     def factor(self, node: Load, loop: Loop) -> int:
-        """How far a load moves with a step of a loop; for those that are fused, this is all there is to know."""
+        """The stride of a load along a loop."""
         return self.positions[node].variables.get(loop.members[-1], 0)
 
     def _fused(self, variables: Sequence[Index]) -> tuple[Loop, ...]:
@@ -377,7 +338,7 @@ class Loops:
 
 
 def _used_as_numbers(stage: Stage, positions: Mapping[Load, Position]) -> Iterator[Index]:
-    """Variables whose value is used otherwise than to move through memory."""
+    """Variables whose value is used in computation, not only as a position."""
     waiting: list[Expr] = list(stage.roots)
     seen: set[Expr] = set()
     while waiting:

@@ -1,6 +1,6 @@
-"""Expressions as WGSL: the compute shaders of a program, for devices of WebGPU (https://www.w3.org/TR/WGSL/).
+"""Lower expressions to WGSL compute shaders (https://www.w3.org/TR/WGSL/).
 
-Nothing here needs a device: text comes out, with what is to be bound where, and how many workgroups it takes.
+No device is needed: the result is source text, with its bindings and the number of workgroups.
 """
 
 from __future__ import annotations
@@ -12,23 +12,19 @@ from typing import TypeAlias
 from ..ir import Input, Output, Stored
 
 Buffer: TypeAlias = Input | Stored | Output
-"""What a kernel reads or writes: operands, arrays stored on the way, results."""
+"""What a kernel reads or writes: an operand, a stored intermediate, or a result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What a device can do, as far as kernels depend on it.
+    """Features and limits of a device that kernels depend on.
 
-    Attributes:
-        float16: whether shaders have `f16` (the feature shader-f16); else pairs are packed into words.
-        int64: whether shaders have `i64` and `u64`.
-        subgroups: whether the invocations of a workgroup can exchange values without memory.
-        max_buffers: storage buffers a kernel may use.
-        max_invocations: invocations in a workgroup.
-        max_workgroups: workgroups in one dimension of a dispatch.
-        max_shared: bytes of memory that a workgroup shares.
-        is_software: whether the device is a processor that pretends.
-        units: about how many workgroups it computes at once. WebGPU does not tell; too many cost less than too few.
+    Attributes: float16: whether shaders support `f16` (shader-f16); otherwise two values are packed into a word. int64:
+        whether shaders support `i64` and `u64`. subgroups: whether shaders support subgroup operations. max_buffers:
+        storage buffers per kernel. max_invocations: invocations per workgroup. max_workgroups: workgroups in one
+        dimension of a dispatch. max_shared: bytes of workgroup memory. is_software: whether it is a software adapter.
+        units: approximate number of workgroups that run at the same time. WebGPU does not report it; a value that is
+        too large costs less than one that is too small.
     """
 
     float16: bool = False
@@ -44,16 +40,16 @@ class Features:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A compute shader and how to run it.
+    """A compute shader and how to dispatch it.
 
     Attributes:
         title: what it computes, for tables.
         source: the WGSL module.
-        bindings: what stands at `@group(0) @binding(k)`, in order.
-        writes: whether it writes each of them; those it only reads are declared `read`.
-        workgroups: how many to dispatch in each dimension.
-        entry_point: the function that is called.
-        explain: what makes a message for users of what the device's compiler says; None where they wrote none of the WGSL.
+        bindings: the buffer at each `@group(0) @binding(k)`.
+        writes: for each binding, whether it is written; others are declared `read`.
+        workgroups: number of workgroups in each dimension.
+        entry_point: name of the entry point.
+        explain: turns a compiler message into one for the author of the WGSL; None for generated code.
     """
 
     title: str
@@ -65,7 +61,7 @@ class Kernel:
     explain: Callable[[str], str] | None = None
 
 
-from .block import Block  # noqa: E402 — they need the classes above
+from .block import Block  # noqa: E402 — these modules import the classes above
 from .module import Module  # noqa: E402
 from .plan import kernels, unsupported  # noqa: E402
 from .scattered import scatter  # noqa: E402

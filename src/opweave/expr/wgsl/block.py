@@ -1,4 +1,4 @@
-"""The statements that compute expressions."""
+"""Generate the statements that compute expressions."""
 
 from __future__ import annotations
 
@@ -7,29 +7,32 @@ from dataclasses import dataclass, field
 
 from ..ir import Call, Cast, Const, Expr, Index, Load, Reduce, walk
 from . import elements
-from .elements import bare, constants, function, is_simple, operand
+from .elements import bare, function, is_simple, operand
 from .module import Module
 from .positions import Grid, Linear, is_sum, linear, place, size_of
 from .reductions import PART, State
 from .types import computed
 
 _AXES = "ijklmnop"
-LONGEST = 100
-"""Expressions of more characters are divided into several statements."""
-BRANCHES = 24
-"""So many choices between values that are loaded are made by branches; the values of others are all computed."""
+MAX_LINE_CHARACTERS = 100
+"""Longer expressions are split into several statements."""
+MAX_BRANCHES = 24
+"""Maximum number of `where` compiled to branches, so that only one of two loads is executed; the others use `select`.
+"""
 
 
 @dataclass
 class _Scope:
-    """Statements in which some variables have values.
+    """A block of statements, such as the body of a loop.
 
     Attributes:
-        variables: what is bound here, besides what is bound outside of it.
-        grids: the numbers that variables follow from.
-        known: expressions whose values have names here.
-        own: expressions that are needed in this branch only.
-        together: whether all invocations of a team go through these statements in the same way.
+        variables: variables bound here.
+        grids: domains whose flat number is bound here.
+        known: names of expressions computed here.
+        runs: names of the flat numbers of adjacent axes.
+        lines: the statements.
+        own: expressions that only this branch needs.
+        together: whether control flow is uniform across the workgroup.
     """
 
     variables: set[Index]
@@ -42,15 +45,12 @@ class _Scope:
 
 
 class Block:
-    """Statements of a function, in which what is common is computed once, and outside of loops where that is possible.
+    """Statements of a function. Common subexpressions are computed once, and hoisted out of loops where possible.
 
-    Args:
-        module: where buffers and constants are declared.
-        positions: the names of variables that have values.
-        known: the names of other expressions that have values.
-        grid: positions that follow from the number of an element.
-        team: how many invocations reduce together what depends on none of the positions that differ among them; it takes
-            a variable `lane`, their number. 0 if each works alone.
+    Args: module: declares buffers and constants. positions: names of variables that are already bound. known: names of
+        expressions that are already computed. grid: a domain whose flat number is bound. team: number of invocations
+        that share reductions which are uniform across the workgroup, numbered by the variable `lane`; 0 if each works
+        alone.
     """
 
     def __init__(
@@ -76,21 +76,21 @@ class Block:
         return self._scopes[0].lines
 
     def value(self, expr: Expr) -> str:
-        """Text of an expression, once the statements are done; its type is the one that it is computed in."""
+        """The text of an expression, valid after the statements added so far, in the type it is computed in."""
         uses: dict[Expr, int] = {}
         nodes = walk(expr, enter=self._needs)
         for node in nodes:
             for part in self._needs(node):
                 uses[part] = uses.get(part, 0) + 1
         choices = [node for node in nodes if isinstance(node, Call) and node.name == "where"]
-        for node in choices[-BRANCHES:]:
+        for node in choices[-MAX_BRANCHES:]:
             own = tuple(self._exclusive(part, uses) for part in node.parts[1:])
             if all(any(isinstance(inner, Load) for inner in nodes) for nodes in own):
                 self._branches[node] = own
         return self._value(expr, uses)
 
     def _exclusive(self, root: Expr, uses: Mapping[Expr, int]) -> frozenset[Expr]:
-        """What a part is made of that nothing else needs; nothing if that includes reductions, which all take part in."""
+        """The nodes that only this branch uses; none if one is a reduction, whose barriers must be uniform."""
         within: dict[Expr, int] = {root: 1}
         own = set()
         for node in reversed(walk(root, enter=self._needs)):
@@ -101,12 +101,12 @@ class Block:
         return frozenset() if any(isinstance(node, Reduce) for node in own) else frozenset(own)
 
     def named(self, expr: Expr) -> str:
-        """The value as a name or a literal, which can be used several times."""
+        """The value of an expression as a name or a literal."""
         text = self.value(expr)
         return text if is_simple(text) else self.let(text)
 
     def let(self, text: str) -> str:
-        """A name for a text, in the innermost loop."""
+        """Bind a text to a name, in the innermost scope."""
         return self._let(text, len(self._scopes) - 1)
 
     # Scopes ----------------------------------------------------------------------------------------------------------
@@ -114,22 +114,22 @@ class Block:
     def enter(
         self, variables: Mapping[Index, str] | None = None, grid: Grid | None = None, *, together: bool = False
     ) -> None:
-        """Begin the statements of a loop, in which variables have values; a team goes through it `together`, or apart."""
+        """Start a loop in which variables are bound; `together` if its control flow is uniform."""
         bound = {*(variables or {}), *(grid.axes if grid else ())}
         named: dict[Expr, str] = dict((variables or {}).items())
         self._scopes.append(_Scope(bound, (grid,) if grid else (), named, together=together))
 
     def leave(self, head: str) -> None:
-        """End the statements of a loop, whose first line is `head`."""
+        """End a loop, whose first line is `head`."""
         inner = self._scopes.pop()
         self._scopes[-1].lines += [head, *(f"    {line}" for line in inner.lines), "}"]
 
     def add(self, *statements: str) -> None:
-        """Add statements to the innermost loop."""
+        """Append statements to the innermost scope."""
         self._scopes[-1].lines += statements
 
     def _depth(self, node: Expr) -> int:
-        """The outermost scope in which a node has a value."""
+        """The outermost scope in which a node can be computed."""
         for depth in range(len(self._scopes) - 1, 0, -1):
             scope = self._scopes[depth]
             if node in scope.own or not node.free.isdisjoint(scope.variables):
@@ -151,7 +151,7 @@ class Block:
     # Nodes -----------------------------------------------------------------------------------------------------------
 
     def _needs(self, node: Expr) -> tuple[Expr, ...]:
-        """The nodes whose values a node is computed from, positions only where they are not sums."""
+        """The nodes that a node is computed from; sums of positions are expanded."""
         if self._known(node) is not None:
             return ()
         if isinstance(node, Load):
@@ -172,7 +172,7 @@ class Block:
             whole = isinstance(node, Reduce) or node in self._branches
             if whole and is_simple(text):
                 self._scopes[depth].known[node] = text
-            long = len(text) > LONGEST and node is not root
+            long = len(text) > MAX_LINE_CHARACTERS and node is not root
             shared = whole or long or uses.get(node, 0) > 1 or depth < len(self._scopes) - 1
             if shared and not is_simple(text):
                 text = self._scopes[depth].known[node] = self._let(text, depth)
@@ -180,7 +180,7 @@ class Block:
         return made[root]
 
     def _before(self, node: Expr) -> tuple[Expr, ...]:
-        """The nodes whose values must be there before the statements of a node begin."""
+        """The nodes that must be computed before the statements of a node."""
         if isinstance(node, Reduce):
             return ()
         return node.parts[:1] if node in self._branches and self._known(node) is None else self._needs(node)
@@ -193,7 +193,7 @@ class Block:
         if isinstance(node, Load):
             flat = self._sum(place(node), made, unsigned=True)
             if self.module.layout(node.source).lanes > 1 and not is_simple(flat):
-                flat = self._let(flat, self._depth(node))  # it is needed twice
+                flat = self._let(flat, self._depth(node))  # used twice
             return self.module.load(node.source, flat)
         if isinstance(node, Reduce):
             return self._reduced(node, uses)
@@ -202,16 +202,17 @@ class Block:
         if is_sum(node):
             return self._sum(linear(node), made)
         parts = [made[part] for part in node.parts]
-        if all(isinstance(part, Const) for part in node.parts):
-            # Compilers refuse constant expressions that overflow.
-            parts = [self.module.constant(part.value, part.type, opaque=True) for part in constants(node.parts)]
+        constants = [part for part in node.parts if isinstance(part, Const)]
+        if len(constants) == len(node.parts):
+            # WGSL rejects constant expressions that overflow.
+            parts = [self.module.constant(part.value, part.type, opaque=True) for part in constants]
         if isinstance(node, Cast):
             return elements.cast(parts[0], node.parts[0].type, node.type)
         assert isinstance(node, Call)
         return function(node, parts)
 
     def _sum(self, linear: Linear, made: Mapping[Expr, str], unsigned: bool = False) -> str:
-        """A sum as text of type i32; it may be a u32 if `unsigned`."""
+        """A linear sum as i32 text; it may be u32 if `unsigned`."""
         constant, factors = linear
         rest = {atom: factor for atom, factor in factors.items() if factor}
         terms: list[tuple[str, int]] = []
@@ -236,7 +237,7 @@ class Block:
         return result or str(constant)
 
     def _runs(self, grid: Grid, depth: int, factors: dict[Expr, int]) -> list[tuple[str, int]]:
-        """Neighbouring axes that move together, as one number each; they are taken out of `factors`."""
+        """Merge adjacent axes with matching strides into one term each, and remove them from `factors`."""
         axes = [axis for axis in grid.axes if axis.extent > 1]
         for axis in grid.axes:
             if axis.extent == 1:
@@ -259,7 +260,7 @@ class Block:
         return terms[::-1]
 
     def _run(self, grid: Grid, depth: int, axes: Sequence[Index], first: int, last: int) -> str:
-        """The number of axes from `first` to `last`."""
+        """The flat number of the axes from `first` to `last`."""
         if first == 0 and last == len(axes) - 1:
             return grid.flat
         scope = self._scopes[depth]
@@ -287,7 +288,7 @@ class Block:
     # Branches --------------------------------------------------------------------------------------------------------
 
     def _chosen(self, node: Expr, condition: str, uses: Mapping[Expr, int]) -> str:
-        """A name for one of two values, of which only that one is computed: both are loaded from memory."""
+        """Compile a `where` to a branch; return the name of the result."""
         depth = self._depth(node)
         scopes, self._scopes = self._scopes, self._scopes[: depth + 1]
         name = f"t{self._count}"
@@ -306,7 +307,7 @@ class Block:
     # Reductions ------------------------------------------------------------------------------------------------------
 
     def _reduced(self, node: Reduce, uses: Mapping[Expr, int]) -> str:
-        """A name for the value of a reduction, once its loops are written where they need no repetition."""
+        """Compile a reduction in the outermost possible scope; return the name of the result."""
         depth = self._depth(node)
         scopes, self._scopes = self._scopes, self._scopes[: depth + 1]
         number = self._loops
@@ -334,7 +335,7 @@ class Block:
         self.add(*state.step(bare(value), position))
 
     def _strided(self, node: Reduce, state: State, size: int, uses: Mapping[Expr, int]) -> None:
-        """The part of a reduction that falls to one invocation of a team: elements next to those of its neighbours."""
+        """One invocation's part of a team's reduction; adjacent invocations read adjacent elements."""
         name = f"r{self._next()}"
         if state.is_long(-(-size // self.team)):
             start = f"{name}_from"
@@ -354,7 +355,7 @@ class Block:
         self.leave(f"for (var {name} = lane; {name} < {size}u; {name} += {self.team}u) {{")
 
     def _nested(self, node: Reduce, state: State, uses: Mapping[Expr, int]) -> None:
-        """A reduction by one invocation: a loop for each variable."""
+        """A reduction by one invocation, with one loop per variable."""
         *outer, last = node.variables
         names = {variable: f"r{self._next()}" for variable in node.variables}
         for variable in outer:
@@ -384,7 +385,7 @@ class Block:
         return self._counters - 1
 
     def _gathered(self, state: State) -> None:
-        """Reduce what the invocations of a team have found, in shared memory; all of them know the result."""
+        """Combine the partial results of a team in workgroup memory; all invocations receive the result."""
         memory = [self._memory(f"shared_{'at' if k else type}", type) for k, type in enumerate(state.types)]
         self.add(*(f"{m}[lane] = {name};" for m, name in zip(memory, state.names, strict=True)))
         self.add("workgroupBarrier();")
@@ -402,7 +403,7 @@ class Block:
         )
 
     def _memory(self, name: str, type: str) -> str:
-        """Memory of the team for a value of each invocation."""
+        """Workgroup memory with one value per invocation."""
         declaration = f"var<workgroup> {name}: array<{type}, {self.team}>;"
         if declaration not in self.module.shared:
             self.module.shared.append(declaration)

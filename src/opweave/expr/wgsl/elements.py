@@ -1,6 +1,6 @@
-"""Functions of the vocabulary on single elements, as WGSL text.
+"""Functions and casts of single elements, as WGSL text.
 
-Integers of 8 bits are computed in 32 and wrapped around after each function that may leave their range.
+8-bit integers are computed in 32 bits, and wrapped after each function that may leave their range.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..ranges import bounds
 from .types import computed, zero
 
 _WRAPPED = frozenset({"add", "sub", "mul", "div", "pow", "neg", "abs", "floor_div", "shift_left"})
-"""What may leave the range of integers of 8 bits."""
+"""Functions whose results may leave the range of 8-bit integers."""
 
 _INFIX = {
     **{name: function.symbol for name, function in FUNCTIONS.items() if function.symbol and function.result is None},
@@ -58,7 +58,7 @@ _WHOLE_CALLS = {
 }
 
 _WIDER = {("i32", "i64"): ("widened", "i64"), ("i32", "u64"): ("widened", "i64"), ("u32", "i64"): ("u64", "u64")}
-"""What makes 64 bits of 32, with the sign of the source, and the type that it makes."""
+"""Conversions of 32 to 64 bits that extend the sign of the source: the function, and the type it returns."""
 
 
 def is_simple(text: str) -> bool:
@@ -67,7 +67,7 @@ def is_simple(text: str) -> bool:
 
 
 def bare(text: str) -> str:
-    """A text without brackets around all of it."""
+    """Strip parentheses that enclose the whole text."""
     if not (text.startswith("(") and text.endswith(")")):
         return text
     depth = 0
@@ -79,7 +79,7 @@ def bare(text: str) -> str:
 
 
 def operand(text: str) -> str:
-    """A text that can stand beside operators: with brackets around it where there are operators in it."""
+    """Parenthesise a text if it contains operators."""
     depth = 0
     for character in text:
         depth += (character in "([") - (character in ")]")
@@ -89,30 +89,30 @@ def operand(text: str) -> str:
 
 
 def argument(text: str) -> str:
-    """A text that can be an argument: `<` and `>` of two arguments would be taken for brackets."""
+    """Parenthesise an argument with `<` or `>`, which WGSL would parse as a template list."""
     return operand(text) if "<" in text or ">" in text else text
 
 
 def called(name: str, arguments: Sequence[str]) -> str:
-    """A call of a function of WGSL."""
+    """A call of a WGSL function."""
     return f"{name}({', '.join(argument(a) for a in arguments)})"
 
 
 def wrapped(text: str, type: Type) -> str:
-    """A 32-bit integer wrapped around to a type of 8 bits; other types stay."""
+    """Wrap a 32-bit integer to an 8-bit type; other types are unchanged."""
     if type == "uint8":
         return f"{operand(text)} & 255u"
     return f"extractBits({argument(text)}, 0u, 8u)" if type == "int8" else text
 
 
 def call(name: str, type: Type, arguments: Sequence[str]) -> str:
-    """A function of `ir.FUNCTIONS` on elements of a type."""
+    """Apply a function of `ir.FUNCTIONS` to elements of a type."""
     text = _call(name, type, arguments)
     return wrapped(text, type) if name in _WRAPPED else text
 
 
 def _is_usual(text: str) -> bool:
-    """Whether a divisor is a number for which WGSL promises that its division is good."""
+    """Whether a divisor is a constant in the range for which WGSL guarantees accurate division."""
     try:
         return 2.0**-126 <= abs(float(text.removesuffix("f"))) <= 2.0**126
     except ValueError:
@@ -126,7 +126,7 @@ def _call(name: str, type: Type, arguments: Sequence[str]) -> str:
     if name == "logical_not":
         return f"!{first}"
     if name == "not_equal":
-        # Said in the way that is true for NaN.
+        # True for NaN, unlike != on some devices.
         return f"!({first} == {operand(arguments[1])})" if type in FLOATS else f"{first} != {operand(arguments[1])}"
     if type == "bool" and name in _INFIX and not name.startswith("logical") and name != "equal":
         return f"select(0u, 1u, {argument(arguments[0])}) {_INFIX[name]} select(0u, 1u, {argument(arguments[1])})"
@@ -146,18 +146,20 @@ def _call(name: str, type: Type, arguments: Sequence[str]) -> str:
 
 
 def with_constant(name: str, type: Type, value: str, constant: str) -> str | None:
-    """The greater or the lesser of a float and a finite number, of which only one can be NaN; None for other functions."""
+    """The maximum or minimum of a float and a finite constant, for which one NaN test is enough; None for other
+    functions.
+    """
     rule = {"max": "at_least", "min": "at_most"}.get(name)
     return called(rule, (value, constant)) if rule and type in FLOATS else None
 
 
 def index_division(name: str, text: str, divisor: int) -> str:
-    """`//` or `%` of an index that is not negative by a positive number."""
+    """`//` or `%` of a non-negative index by a positive constant."""
     return f"i32(u32({text}) {'/' if name == 'floor_div' else '%'} {divisor}u)"
 
 
 def cast(text: str, source: Type, target: Type) -> str:
-    """An element converted to another type, as `ir.Cast` says."""
+    """Convert an element to another type, with the semantics of `ir.Cast`."""
     to = computed(target)
     if target == "bool":
         value = operand(text)
@@ -179,11 +181,6 @@ def cast(text: str, source: Type, target: Type) -> str:
     return converted if source == target else wrapped(converted, target)
 
 
-def constants(parts: Sequence[Expr]) -> list[Const]:
-    """Parts that are all constants."""
-    return [part for part in parts if isinstance(part, Const)]
-
-
 def _is_zero(node: Expr) -> bool:
     return isinstance(node, Const) and node.value == 0
 
@@ -193,16 +190,16 @@ def _is_negative(node: Expr) -> bool:
 
 
 def function(node: Call, parts: Sequence[str]) -> str:
-    """A function of the vocabulary, in a simpler form where an argument is a constant."""
+    """A function applied to nodes, with special cases for constant arguments."""
     divisor = node.parts[-1]
     if node.name in ("div", "reciprocal") and node.type in FLOATS and _is_zero(divisor):
-        # Said in words: llvmpipe makes any number of a division by a constant 0.
+        # A library function: llvmpipe folds a division by a constant 0 to an arbitrary number.
         dividend = parts[0] if node.name == "div" else "1.0f"
         return called("over_zero", (f"-{operand(dividend)}" if _is_negative(divisor) else dividend,))
     if node.name == "mul" and node.type in FLOATS:
         for part, other in ((0, 1), (1, 0)):
             if _is_zero(node.parts[part]):
-                # Likewise: compilers make 0 of it, also of infinities and NaN.
+                # Likewise: compilers fold this to 0, even for infinities and NaN.
                 value = parts[other]
                 return called("times_zero", (f"-{operand(value)}" if _is_negative(node.parts[part]) else value,))
     if node.name == "sub" and node.type in FLOATS and node.parts[0] is node.parts[1]:

@@ -1,7 +1,7 @@
 """The forms of kernels: which invocation computes what.
 
-An invocation computes one element of the results, or those of one word, or a workgroup computes a row: reductions, which its
-invocations make together, and the elements that follow from them.
+An invocation computes one element, or all elements of a word; or a workgroup computes a row, whose reductions its
+invocations share.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ from .writing import comment_of, converted, dispatch, guarded, pattern_of, read,
 if TYPE_CHECKING:
     from . import Features, Kernel
 
-SHORT = 8
-"""Reductions of so many elements are computed wherever they are used."""
-ALONE = 32
-"""An invocation reduces so many elements by itself, for one element of the result."""
+# Chosen by hand, to be checked with `python -m benchmarks.webgpu`.
+MAX_INLINE_ELEMENTS = 8
+"""Reductions of up to this many elements are computed wherever they are used."""
+MAX_SERIAL_ELEMENTS = 32
+"""Reductions of up to this many elements are computed by one invocation."""
 MANY_ROWS = 1 << 14
-"""Of so many rows, each is long enough for a workgroup."""
-MANY = 4096
-"""So many elements of the result keep a device busy, an invocation each."""
-FEW = 64
-"""So many workgroups do, a row each."""
-ROW = 1 << 14
-"""The longest row that a workgroup computes where there are fewer."""
+"""With more rows than this, workgroups also take rows of up to `MAX_SERIAL_ELEMENTS`."""
+MIN_RESULTS = 4096
+"""This many results keep a device busy with one invocation each."""
+MIN_ROWS = 64
+"""This many rows keep a device busy with one workgroup each."""
+MAX_ROW_ELEMENTS = 1 << 14
+"""Maximum length of a row if there are fewer rows than `MIN_ROWS`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """What a kernel writes: `body` is one element of `buffer`."""
+    """An array that a kernel writes: `body` is the element of `buffer`."""
 
     buffer: Stored | Output
     body: Expr
@@ -49,14 +50,16 @@ def reductions(bodies: Sequence[Expr]) -> list[Reduce]:
 
 
 def row_axes(axes: tuple[Index, ...], bodies: Sequence[Expr], lanes: int) -> tuple[Index, ...] | None:
-    """The first axes, if reductions depend on them only, and a workgroup is to compute all elements of the others.
+    """The leading axes, if reductions depend on these only and a workgroup should compute each row; else None.
 
     Args:
-        axes: those of the results.
-        bodies: an element of each result.
-        lanes: how many elements of them share a word.
+        axes: axes of the results.
+        bodies: the element of each result.
+        lanes: number of elements per word.
     """
-    outside = [node for node in reductions(bodies) if node.free <= set(axes) and size_of(node.variables) > SHORT]
+    outside = [
+        node for node in reductions(bodies) if node.free <= set(axes) and size_of(node.variables) > MAX_INLINE_ELEMENTS
+    ]
     free = {axis for node in outside for axis in node.free if axis.extent > 1}
     count = next((k + 1 for k in reversed(range(len(axes))) if axes[k] in free), 0)
     rows, length = axes[:count], size_of(axes[count:])
@@ -65,12 +68,12 @@ def row_axes(axes: tuple[Index, ...], bodies: Sequence[Expr], lanes: int) -> tup
     if length > 1 and length % lanes:
         return None  # a word would belong to two rows
     longest = max(length, *(size_of(node.variables) for node in outside))
-    enough = ALONE if length == 1 or size_of(rows) > MANY_ROWS else SHORT
-    return rows if longest > enough and (longest <= ROW or size_of(rows) >= FEW) else None
+    enough = MAX_SERIAL_ELEMENTS if length == 1 or size_of(rows) > MANY_ROWS else MAX_INLINE_ELEMENTS
+    return rows if longest > enough and (longest <= MAX_ROW_ELEMENTS or size_of(rows) >= MIN_ROWS) else None
 
 
 class Form:
-    """Writing the kernel of some targets of the same axes."""
+    """Generates the kernel of targets with the same axes."""
 
     def __init__(
         self, program: Program, features: Features, axes: tuple[Index, ...], targets: Sequence[Target]
@@ -98,20 +101,20 @@ class Form:
         return self._map()
 
     def _rows(self) -> tuple[Index, ...] | None:
-        """The axes whose every position is computed by a workgroup; None if an invocation computes an element."""
+        """The axes whose positions are one workgroup each; None for one invocation per element."""
         rows = row_axes(self.axes, self.bodies, self.lanes)
-        if rows is not None and size_of(rows) == self.size >= MANY and not self._reads_neighbours():
-            return None  # those that neighbouring invocations read are neighbours
+        if rows is not None and size_of(rows) == self.size >= MIN_RESULTS and not self._reads_neighbours():
+            return None  # reads of adjacent invocations are coalesced without rows
         return rows
 
     def _reads_neighbours(self) -> bool:
-        """Whether elements that follow each other in a reduction lie next to each other."""
+        """Whether consecutive steps of a reduction read adjacent elements."""
         last = {node.variables[-1] for node in reductions(self.bodies)}
         loads = [node for node in walk(*self.bodies) if isinstance(node, Load) and node.parts]
         return any(load.parts[-1] in last or not load.parts[-1].free.isdisjoint(last) for load in loads)
 
     def _map(self) -> Kernel:
-        """An invocation for each element, or for each word."""
+        """One invocation for each element, or for each word."""
         count = -(-self.size // self.lanes)
         width = width_of(count, self.features)
         groups, number = dispatch(-(-count // width), width, self.features)
@@ -125,7 +128,7 @@ class Form:
         return self._finished([*lines, *block.lines], (width, 1, 1), groups)
 
     def _row_by_row(self, rows: tuple[Index, ...]) -> Kernel:
-        """A workgroup for each position of some axes; its invocations reduce together, and share the elements of a row."""
+        """One workgroup for each row; its invocations share the reductions and the elements of the row."""
         rest = self.axes[len(rows) :]
         longest = max(size_of(rest), *(size_of(node.variables) for node in reductions(self.bodies)))
         width = width_of(max(32, -(-longest // 4)), self.features)
@@ -144,11 +147,11 @@ class Form:
         return self._finished([*lines, *block.lines], (width, 1, 1), groups)
 
     def _row(self, block: Block, rows: tuple[Index, ...], rest: tuple[Index, ...], width: int) -> None:
-        """The elements of a row."""
+        """The statements of a row."""
         length = size_of(rest)
         for node in reductions(self.bodies):
             if node.free <= set(rows) and size_of(node.variables) > 4:
-                block.value(node)  # all invocations take part, so it stands outside of what only some of them do
+                block.value(node)  # all invocations must reach the barriers, so compute it before any branch
         if length == 1:
             block.enter()
             self._stores(block, "row")
@@ -166,7 +169,7 @@ class Form:
         block.leave(f"for (var column_word = lane; column_word < {words}u; column_word += {width}u) {{")
 
     def _stores(self, block: Block, flat: str) -> None:
-        """Statements that write an element of each result."""
+        """Write an element of each result."""
         for target, body in zip(self.targets, self.bodies, strict=True):
             value = converted(body, target.buffer.desc.data_type, block.value(body))
             block.add(self.module.store(target.buffer, flat, value))
@@ -174,7 +177,7 @@ class Form:
     def _words(
         self, block: Block, word: str, size: int, *, grid: Grid | None = None, written: str = "", alone: str = ""
     ) -> None:
-        """Statements that compute all elements of a word, and write it; only those writes are within `alone`."""
+        """Compute and write all elements of a word; `alone` guards the writes."""
         names = [f"{self.module.names[target.buffer]}_word" for target in self.targets]
         bits = 32 // self.lanes
         block.add(*(f"var {name} = 0u;" for name in names))

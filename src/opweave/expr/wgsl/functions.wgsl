@@ -1,4 +1,4 @@
-// Functions that shaders get where they use them; see mathematics.py.
+// Library functions of shaders; see mathematics.py.
 
 var<private> infinity_bits: u32 = 0x7f800000u;
 
@@ -22,7 +22,7 @@ fn with_sign(size: f32, sign: f32) -> f32 {
     return bitcast<f32>(bitcast<u32>(size) | (bitcast<u32>(sign) & 0x80000000u));
 }
 
-// a / b. Divisions are good where the divisor is in [2^-126, 2^126]; greater ones are made smaller (NVIDIA's give 0 or NaN).
+// a / b. Division is accurate for divisors in [2^-126, 2^126]; larger ones are scaled down (NVIDIA's give 0 or NaN).
 fn quotient(a: f32, b: f32) -> f32 {
     let scale = select(1.0f, 5.9604644775390625e-8f, abs(b) > 8.5070592e37f);
     return (a * scale) / (b * scale);
@@ -46,12 +46,12 @@ fn minimum(a: f32, b: f32) -> f32 {
     return select(select(min(a, b), b, is_nan(b)), a, is_nan(a));
 }
 
-// The greater of x and a number.
+// The maximum of x and a number that is not NaN.
 fn at_least(x: f32, limit: f32) -> f32 {
     return select(max(x, limit), x, is_nan(x));
 }
 
-// The lesser of x and a number.
+// The minimum of x and a number that is not NaN.
 fn at_most(x: f32, limit: f32) -> f32 {
     return select(min(x, limit), x, is_nan(x));
 }
@@ -151,7 +151,7 @@ fn error_function(x: f32) -> f32 {
     return select(with_sign(select(small, large, size > 0.927734375f), x), x, is_nan(x));
 }
 
-// 2 / pi in binary, 32 bits after the other, with a word of zeros (its integer part) before.
+// 2 / pi in words of 32 bits, preceded by its integer part, 0.
 var<private> two_over_pi: array<u32, 9> = array<u32, 9>(
     0u, 0xa2f9836eu, 0x4e441529u, 0xfc2757d1u, 0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu, 0xdebbc561u);
 
@@ -195,7 +195,7 @@ fn quadrant_of(x: f32) -> vec2<f32> {
     return vec2<f32>(rest * 1.57079633f, f32(quadrant & 3u));
 }
 
-// The sine of an angle as quadrant_of gives it.
+// The sine of an angle reduced by quadrant_of.
 fn wave(rest: f32, quadrant: i32) -> f32 {
     let square = rest * rest;
     let odd = ((-1.9515295891e-4f * square + 8.3321608736e-3f) * square + -1.6666654611e-1f) * square * rest + rest;
@@ -236,12 +236,12 @@ fn tangent(x: f32) -> f32 {
     return select(not_a_number(), select(value, -value, x < 0.0f), is_finite(x));
 }
 
-// The upper half of the digits of x: products of two such numbers are exact.
+// The upper half of the bits of x: products of two such numbers are exact.
 fn upper(x: f32) -> f32 {
     return bitcast<f32>(bitcast<u32>(x) & 0xfffff000u);
 }
 
-// log2(x) as a sum of two numbers, the first one of few digits, for positive x (after fdlibm's powf).
+// log2(x) as a sum of two numbers, the first one with few bits, for positive x (after fdlibm's powf).
 fn binary_logarithm(x: f32) -> vec2<f32> {
     let tiny = x < 1.17549435e-38f;
     let pattern = bitcast<u32>(select(x, x * 16777216.0f, tiny));
@@ -327,7 +327,7 @@ fn power(a: f32, b: f32) -> f32 {
     return select(value, 1.0f, b == 0.0f || a == 1.0f);
 }
 
-// The bits of a float16, rounded to the nearest, ties to even.
+// Converts to the bits of a float16, rounded to nearest, ties to even.
 fn half_bits(x: f32) -> u32 {
     let size = bitcast<u32>(x) & 0x7fffffffu;
     let normal = (size - 0x38000000u + 0xfffu + ((size >> 13u) & 1u)) >> 13u;
@@ -339,7 +339,7 @@ fn half_bits(x: f32) -> u32 {
     return pattern | ((bitcast<u32>(x) >> 16u) & 0x8000u);
 }
 
-// The float16 with some bits.
+// Converts the bits of a float16.
 fn half_value(pattern: u32) -> f32 {
     let size = (pattern & 0x7fffu) << 13u;
     let tiny = bitcast<u32>(bitcast<f32>(size + 0x38800000u) - 6.1035156e-5f); // 2^-14
@@ -348,12 +348,12 @@ fn half_value(pattern: u32) -> f32 {
     return bitcast<f32>(wide | ((pattern & 0x8000u) << 16u));
 }
 
-// x as float16 has it.
+// x rounded to float16.
 fn rounded_to_half(x: f32) -> f32 {
     return half_value(half_bits(x));
 }
 
-// i64(x), in two parts: Mesa's compiler (22.3, at least) takes `i64(x) < 2` to be false for all x.
+// i64(x), in two parts: Mesa's compiler (at least 22.3) folds `i64(x) < 2` to false.
 fn widened(x: i32) -> i64 {
     return (i64(x >> 1u) << 1u) | i64(x & 1);
 }

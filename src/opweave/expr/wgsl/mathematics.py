@@ -1,12 +1,13 @@
-"""Functions in WGSL that shaders get where they use them.
+"""WGSL library functions, which shaders include if they use them.
 
-WGSL lets compilers take for granted that there are no infinities and no NaN, and its own functions may be off by much, or
-overflow: `tanh` of 100 is NaN somewhere. These are right for all float32 but denormal ones, which devices may take for 0.
-NaN is told by its bits, and numbers that are not finite are made of variables, as they must not stand in constants.
+WGSL compilers may assume that there are no infinities and NaN, and built-in functions may be inaccurate or overflow: on
+some devices `tanh(100)` is NaN. The functions here are accurate for all float32 except denormals, which devices may
+flush to 0. NaN is detected by its bits, and non-finite numbers are built from variables, because constants must be
+finite.
 
-The greatest error in units in the last place, for arguments and results that are normal, found by `tests/test_expr_wgsl.py`
-on samples of all exponents, with division and square root that are rounded correctly. Devices may have them off by 2.5
-units (WGSL says so), which adds to what is made of divisions: tan, tanh, sigmoid.
+Maximum error in ULP for normal arguments and results, measured by `tests/test_expr_wgsl.py` on samples of all
+exponents, with correctly rounded division and square root. WGSL allows 2.5 ULP for these, which adds to the error of
+tan, tanh and sigmoid.
 
 | function | ULP |
 | --- | --- |
@@ -30,7 +31,7 @@ from importlib.resources import files
 BOUNDS: dict[str, float] = {
     name: float(ulp) for name, ulp in re.findall(r"^\| (\w+) \| ([\d.]+) \|$", __doc__ or "", re.MULTILINE)
 }
-"""The greatest error of each function in ULP: the table above."""
+"""Maximum error of each function in ULP, read from the table above."""
 
 _INTEGERS = """
 fn divide_T(a: T, b: T) -> T {
@@ -113,7 +114,8 @@ fn sign_T(a: T) -> T {
 }
 """
 
-# Floats to integers: the least integer, the greatest one that float32 has, the greatest one, and what is above it.
+# Limits for converting floats to integers: the computed type, the lowest integer, the highest float below the limit, the
+# highest integer, and the limit itself.
 _LIMITS = {
     "i8": ("i32", "-128.0f", "127.0f", "127", "128.0f"),
     "u8": ("u32", "0.0f", "255.0f", "255u", "256.0f"),
@@ -161,16 +163,16 @@ def _filled(text: str, values: dict[str, str], suffix: str) -> str:
 
 
 DECLARATIONS: dict[str, str] = _declarations()
-"""Functions and private variables by name, in an order in which each stands before those that use it."""
+"""Functions and private variables by name; each precedes its users."""
 
 
 def words(text: str) -> set[str]:
-    """The names and keywords in a text, without its comments."""
+    """The identifiers in a text, without comments."""
     return set(_WORD.findall(_COMMENT.sub("", text)))
 
 
 def used(texts: Iterable[str]) -> list[str]:
-    """The declarations that some text needs, those that they need included, in order."""
+    """The declarations that texts use, directly or indirectly, in order."""
     wanted: set[str] = set()
     rest = [word for text in texts for word in words(text) if word in DECLARATIONS]
     while rest:

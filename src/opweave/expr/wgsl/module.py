@@ -1,4 +1,4 @@
-"""Modules of WGSL in the making: buffers, constants, and the functions that are used."""
+"""Build WGSL modules: bindings, constants, and the library functions in use."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class Module:
-    """One WGSL module in the making.
+    """A WGSL module under construction.
 
     Attributes:
-        bindings: the buffers it declares, in order.
-        writes: whether it writes each of them.
+        bindings: the declared buffers, in order.
+        writes: for each buffer, whether it is written.
     """
 
     def __init__(self, features: Features) -> None:
@@ -31,11 +31,11 @@ class Module:
         self._constants: dict[tuple[str, str], str] = {}
 
     def read(self, source: Input | Stored) -> None:
-        """Declare a buffer that is read."""
+        """Declare a buffer for reading."""
         self._declare(source, "x" if isinstance(source, Input) else "s", False)
 
     def write(self, target: Buffer) -> None:
-        """Declare a buffer that is written."""
+        """Declare a buffer for writing."""
         self._declare(target, "s" if isinstance(target, Stored) else "y", True)
 
     def _declare(self, buffer: Buffer, letter: str, writes: bool) -> None:
@@ -43,21 +43,21 @@ class Module:
             number = self.bindings.index(buffer)
             self.writes[number] = self.writes[number] or writes
             return
-        # By their order, so that kernels which differ in nothing else have the same text, and are compiled once.
+        # Number buffers by order of use, so that equal kernels have equal text and are compiled once.
         self.names[buffer] = f"{letter}{sum(name[0] == letter for name in self.names.values())}"
         self.bindings.append(buffer)
         self.writes.append(writes)
 
     def layout(self, buffer: Buffer) -> Layout:
-        """How the elements of a buffer lie in it."""
+        """The memory layout of a buffer's elements."""
         return layout(buffer.desc.data_type, self.features)
 
     def load(self, source: Input | Stored, flat: str) -> str:
-        """Text of an element in the type that it is computed in.
+        """The text of an element, in the type it is computed in.
 
         Args:
-            source: where it lies; it is declared, if it is not yet.
-            flat: the number of the element, an i32 or a u32.
+            source: the array; declared if necessary.
+            flat: the position of the element, as i32 or u32 text.
         """
         if source not in self.names:
             self.read(source)
@@ -78,12 +78,12 @@ class Module:
         return f"extractBits({element}, {lane}, 8u)"
 
     def store(self, target: Buffer, flat: str, value: str) -> str:
-        """A statement that writes an element of a type of which one fills a word, or float16 where there is `f16`.
+        """A statement that writes an unpacked element.
 
         Args:
-            target: where it is written; it is declared, if it is not yet.
-            flat: the number of the element, an i32 or a u32.
-            value: of the type that it is computed in.
+            target: the array; declared if necessary.
+            flat: the position of the element, as i32 or u32 text.
+            value: text of the type that the element is computed in.
         """
         self.write(target)
         lay = self.layout(target)
@@ -93,7 +93,9 @@ class Module:
         return f"{self.names[target]}[{flat}] = {value};"
 
     def constant(self, value: int | float | bool, type: Type, *, opaque: bool = False) -> str:
-        """A number as text; where it is not a plain literal, or on demand, a variable that compilers do not look into."""
+        """The text of a number. Numbers that have no literal, and `opaque` ones, become private variables, so that
+        compilers do not evaluate them.
+        """
         plain = is_plain(value, type)
         if plain and not opaque:
             return literal(value, type)
@@ -103,12 +105,10 @@ class Module:
         return name if plain else f"bitcast<{computed(type)}>({name})"
 
     def text(self, body: str, workgroup_size: tuple[int, int, int]) -> str:
-        """The module: bindings, the functions and variables that it needs, and `main`.
+        """The complete module.
 
-        Args:
-            body: the statements of `main`; they may use `global`, `group`, `local` (`vec3<u32>`) and `lane` (u32), the
-                built-in values of the invocation.
-            workgroup_size: invocations of a workgroup in each dimension.
+        Args: body: the statements of `main`. They may use the built-in values `global`, `group`, `local` (`vec3<u32>`)
+            and `lane` (u32, the local invocation index). workgroup_size: invocations of a workgroup in each dimension.
         """
         parts = []
         if any(self.layout(buffer).element == "f16" for buffer in self.bindings):

@@ -1,17 +1,15 @@
-"""Programs as kernels: what runs together, and which reductions are arrays of their own.
+"""Divide programs into kernels.
 
-Reductions that do not depend on all axes of what they are part of are computed once: by a kernel of their own, or, where the
-rest of the axes follows, by the workgroup that computes all elements of a row. Those of very many elements are made in parts.
+A reduction that does not depend on all axes of the result is computed once: by a kernel of its own, or by the workgroup
+that computes a row of the result, if the remaining axes come last. Very large reductions are divided into parts.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...cache import Cache
-from ...dtypes import FLOATS, INFO, DataType
 from ..ir import (
     Cast,
     Const,
@@ -25,12 +23,12 @@ from ..ir import (
     Stored,
     call,
     sources,
-    storage,
     substitute,
     unified,
     walk,
 )
-from .forms import FEW, SHORT, Form, Target, reductions, row_axes
+from ..reductions import split, stored_value
+from .forms import MAX_INLINE_ELEMENTS, MIN_ROWS, Form, Target, reductions, row_axes
 from .positions import size_of
 from .types import layout
 from .writing import read
@@ -38,26 +36,26 @@ from .writing import read
 if TYPE_CHECKING:
     from . import Features, Kernel
 
-LARGEST = 2**31 - 1
-"""Elements that an array may have: positions are i32."""
-REPEATED = 4096
-"""Steps that reductions may take in all where they are computed again for each element."""
-HUGE = 1 << 15
-"""Reductions of more elements, to few, are divided into parts."""
+MAX_ELEMENTS = 2**31 - 1
+"""Maximum elements of an array: positions are i32."""
+MAX_REPEATED_STEPS = 4096
+"""Reductions that take at most this many steps in total are recomputed for each element rather than stored."""
+MAX_UNDIVIDED_ELEMENTS = 1 << 15
+"""Larger reductions to few results are divided into parts."""
 
 plans: Cache[tuple[Program, Features], list[Kernel]] = Cache(4)
-"""The kernels of the last programs: they are asked for after it was asked whether there are any."""
+"""Kernels of the most recent programs, because `unsupported` needs them before `kernels` is called."""
 
 
 def unsupported(program: Program, features: Features) -> str:
-    """Why a program has no kernels for a device; empty if it has."""
+    """Why a device cannot run a program; empty if it can."""
     if program.checks:
-        return f"{program.name}: what must hold while it runs is not told by devices: {program.checks[0].message}"
+        return f"{program.name}: a GPU cannot report a failed check: {program.checks[0].message}"
     buffers: list[Source | Output] = [*sources(*program.roots), *program.outputs]
     for buffer in buffers:
         desc = buffer.desc
-        if desc.element_count > LARGEST:
-            return f"{program.name}: {desc} has more than {LARGEST} elements"
+        if desc.element_count > MAX_ELEMENTS:
+            return f"{program.name}: {desc} has more than {MAX_ELEMENTS} elements"
         if desc.data_type in ("int64", "uint64") and not features.int64:
             return f"{program.name}: the device has no {desc.data_type}"
     for root in (*program.roots, *(stored.body for stored in program.stored)):
@@ -75,18 +73,17 @@ def kernels(program: Program, features: Features) -> list[Kernel]:
     """The kernels of a program, in the order in which they run.
 
     Args:
-        program: what to compute; `unsupported` says nothing against it.
-        features: what the device can do.
+        program: what to compute; `unsupported` must return an empty string.
+        features: features and limits of the device.
 
-    Returns:
-        First those that compute the arrays stored on the way (which may be more than the program's, and are bound like
-        those), then those of the outputs. What is bound but no input of the program is written by a kernel before.
+    Returns: The kernels of the stored intermediates, followed by those of the outputs. There may be more intermediates
+        than the program's own. Each buffer that is not an input is written by an earlier kernel.
     """
     return list(plans.make((program, features), lambda: _Plan(program, features).kernels))
 
 
 class _Plan:
-    """Making the kernels of a program."""
+    """Divides one program into kernels."""
 
     def __init__(self, program: Program, features: Features) -> None:
         self.program, self.features = program, features
@@ -98,7 +95,7 @@ class _Plan:
             self._add(group[0].axes, [Target(output, output.body) for output in group])
 
     def _groups(self) -> list[list[Output]]:
-        """Outputs that one kernel computes: of the same axes, as many of them to a word, within the limit of buffers."""
+        """Outputs that one kernel computes: with the same axes and packing, within the limit of buffers."""
         groups: list[list[Output]] = []
         for output in self.program.outputs:
             for group in groups:
@@ -113,7 +110,7 @@ class _Plan:
         return groups
 
     def _lanes(self, buffer: Stored | Output) -> int:
-        """How many elements of an array share a word."""
+        """How many elements of a buffer share a word."""
         return layout(buffer.desc.data_type, self.features).lanes
 
     def _add(self, axes: tuple[Index, ...], targets: Sequence[Target]) -> None:
@@ -124,10 +121,10 @@ class _Plan:
         made = [Target(target.buffer, body) for target, body in zip(targets, bodies, strict=True)]
         self.kernels.append(Form(self.program, self.features, axes, made).kernel())
 
-    # Reductions of their own -----------------------------------------------------------------------------------------
+    # Separate reductions ---------------------------------------------------------------------------------------------
 
     def _without_repetition(self, axes: tuple[Index, ...], bodies: tuple[Expr, ...], lanes: int) -> tuple[Expr, ...]:
-        """`bodies`, in which reductions that would be computed too often, or by too few, are loaded from other arrays."""
+        """Move reductions that would be recomputed, or use too few invocations, into kernels of their own."""
         while True:
             rows = row_axes(axes, bodies, lanes)
             chosen = next((n for n in reductions(bodies) if self._is_for_itself(n, axes, bodies, rows)), None)
@@ -140,15 +137,15 @@ class _Plan:
     def _is_for_itself(
         node: Reduce, axes: tuple[Index, ...], bodies: tuple[Expr, ...], rows: tuple[Index, ...] | None
     ) -> bool:
-        """Whether a reduction is better computed by a kernel of its own."""
+        """Whether a reduction is faster as a kernel of its own."""
         size, results = size_of(node.variables), size_of(node.free)
-        if size <= SHORT:
+        if size <= MAX_INLINE_ELEMENTS:
             return False
         if is_huge(size, results):
             return True
         around = _around(node, axes, bodies)
         repetition = size_of(around) // results
-        if repetition == 1 or repetition * results * size <= REPEATED:
+        if repetition == 1 or repetition * results * size <= MAX_REPEATED_STEPS:
             return False
         in_rows = rows is not None and node.free == {axis for axis in rows if axis.extent > 1}
         return not (in_rows and around <= set(axes))
@@ -162,17 +159,13 @@ class _Plan:
         return known
 
     def _stored(self, node: Expr) -> Expr:
-        axes = tuple(sorted((v for v in node.free if v.extent > 1), key=lambda v: (v.axis == 0, v.axis, v.serial)))
-        body = substitute(node, {v: Const(0, "index") for v in node.free if v.extent == 1})
-        # float16 is kept as float32: it is rounded when the result is stored, not on the way.
-        type: DataType = "float32" if storage(node.type) == "float16" else storage(node.type)
-        kept = Stored(axes, Cast(body, type) if type != node.type else body)
-        self._add(axes, [Target(kept, kept.body)])
-        load = Load(kept, axes)
+        kept = stored_value(node)
+        self._add(kept.axes, [Target(kept, kept.body)])
+        load = Load(kept, kept.axes)
         return Cast(load, node.type) if node.type in ("bool", "index") else load
 
     def _with_fewer_buffers(self, axes: tuple[Index, ...], bodies: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """`bodies`, in which parts are loaded from other arrays, until they read no more buffers than a kernel may use."""
+        """Store subexpressions until the bodies read no more buffers than a kernel may use."""
         most = self.features.max_buffers - len(bodies)
         while len(read(bodies)) > most:
             counts = {node: len(read([node])) for node in walk(*bodies) if node.free <= set(axes)}
@@ -184,60 +177,43 @@ class _Plan:
         return bodies
 
     def _in_parts(self, node: Reduce) -> Expr:
-        """A reduction of the reductions of parts, which are computed by different workgroups."""
+        """Reduce parts in several workgroups, then reduce their results."""
         whole, first, rest = _split(node)
         count = min(first.extent, max(1, _parts(node) // size_of(whole)))
         count = next((n for n in range(count, count // 2, -1) if first.extent % n == 0), count)
-        size = -(-first.extent // count)
-        count = -(-first.extent // size)
-        part, position = Index(count), Index(size)
-        index = call("add", call("mul", part, Const(size, "index")), position)
-        inside: Expr | None = None
-        if count * size != first.extent:
-            inside = call("lesser", index, Const(first.extent, "index"))
-            index = call("min", index, Const(first.extent - 1, "index"))
-        body = substitute(node.body, {first: index})
+        parts = split(first, count)
+        body = substitute(node.body, {first: parts.index})
         if node.reduction.startswith("arg_"):
-            # The last element again does not come before itself.
-            found = self._stored(Reduce(node.reduction, (position,), body))
-            at = call("add", call("mul", part, Const(size, "index")), Cast(found, "index"))
-            at = call("min", at, Const(first.extent - 1, "index"))
-            best = Reduce(node.reduction, (part,), substitute(node.body, {first: at}))
-            return Cast(substitute(at, {part: Cast(best, "index")}), "int32")
-        if inside is not None:
-            body = call("where", inside, body, _neutral(node))
-        partial = self._stored(Reduce(node.reduction, (position, *rest), body))
-        return Reduce(node.reduction, (*whole, part), partial)
+            # Positions clamped to the last element need no mask: the first of equal elements wins.
+            found = self._stored(Reduce(node.reduction, (parts.position,), body))
+            at = call("min", call("add", parts.start, Cast(found, "index")), Const(first.extent - 1, "index"))
+            best = Reduce(node.reduction, (parts.part,), substitute(node.body, {first: at}))
+            return Cast(substitute(at, {parts.part: Cast(best, "index")}), "int32")
+        partial = self._stored(Reduce(node.reduction, (parts.position, *rest), parts.masked(node, first)))
+        return Reduce(node.reduction, (*whole, parts.part), partial)
 
 
 def is_huge(size: int, results: int) -> bool:
-    """Whether a reduction of `size` elements to each of `results` would keep too few invocations busy."""
-    return size > HUGE and results <= FEW
+    """Whether a reduction of `size` elements to each of `results` would use too few invocations."""
+    return size > MAX_UNDIVIDED_ELEMENTS and results <= MIN_ROWS
 
 
 def _parts(node: Reduce) -> int:
-    """How many parts a huge reduction is divided into: as many as its parts have elements, in workgroups of them."""
+    """The number of parts of a divided reduction: 4096 elements each, up to the size of a workgroup's reduction."""
     return max(2, min(1024, size_of(node.variables) // 4096))
 
 
 def _split(node: Reduce) -> tuple[tuple[Index, ...], Index, tuple[Index, ...]]:
-    """The variables whose every value is a part, the one that is divided, and those that parts go through wholly."""
+    """Split variables into outer ones, whose every value is a part, the divided one, and inner ones, which a part
+    covers completely.
+    """
     sizes = (size_of(node.variables[: k + 1]) for k in range(len(node.variables)))
     divided = next(k for k, size in enumerate(sizes) if size >= _parts(node))
     return node.variables[:divided], node.variables[divided], node.variables[divided + 1 :]
 
 
-def _neutral(node: Reduce) -> Const:
-    if node.reduction in ("sum", "product"):
-        return Const(int(node.reduction == "product"), node.type)
-    if node.type in FLOATS:
-        return Const(-math.inf if node.reduction == "max" else math.inf, node.type)
-    info = INFO[storage(node.type)]
-    return Const(info.lowest if node.reduction == "max" else info.highest, node.type)
-
-
 def _around(node: Reduce, axes: tuple[Index, ...], bodies: Sequence[Expr]) -> frozenset[Index]:
-    """The variables of the loops that a reduction would be computed in, if it were nowhere hoisted from."""
+    """The variables of the loops in which a reduction would be evaluated, unless it is hoisted."""
     around = {axis for axis in axes if axis.extent > 1}
     for other in reductions(bodies):
         if other is not node and not node.free.isdisjoint(other.variables):

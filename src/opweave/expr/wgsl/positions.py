@@ -1,4 +1,4 @@
-"""Positions as sums, and as the numbers of elements that they follow from."""
+"""Positions as linear sums."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import TypeAlias
 from ..ir import Call, Const, Expr, Index, Load, walk
 
 Linear: TypeAlias = tuple[int, dict[Expr, int]]
-"""A constant, and a factor for each expression that is no sum."""
+"""A constant, and a factor for each expression that is not a sum itself."""
 
 
 def is_sum(node: Expr) -> bool:
-    """Whether an index is made of others by additions and constant factors."""
+    """Whether an index is a sum, difference, negation, or multiple of others."""
     if not isinstance(node, Call) or node.type != "index":
         return False
     if node.name == "mul":
@@ -23,7 +23,7 @@ def is_sum(node: Expr) -> bool:
 
 
 def linear(root: Expr) -> Linear:
-    """An index as a sum of others with factors."""
+    """An index as a linear sum."""
     found: dict[Expr, Linear] = {}
     for node in walk(root, enter=lambda n: n.parts if is_sum(n) else ()):
         if isinstance(node, Const):
@@ -53,7 +53,7 @@ def plus(a: Linear, b: Linear, factor: int) -> Linear:
 
 
 def place(load: Load) -> Linear:
-    """The number of the element that is loaded."""
+    """The flat position of a load."""
     total: Linear = (0, {})
     stride = 1
     for index, size in zip(reversed(load.parts), reversed(load.source.desc.shape), strict=True):
@@ -64,13 +64,13 @@ def place(load: Load) -> Linear:
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """Positions that go with a number which counts the elements of their domain.
+    """A domain whose positions follow from one flat number.
 
     Attributes:
         axes: the last one changes fastest.
-        flat: the number of an element, text of type u32.
-        letter: the number of the letter that the first axis is called.
-        prefix: what stands before letters.
+        flat: text of the flat number, a u32.
+        letter: index of the letter that names the first axis.
+        prefix: prefix of the names.
     """
 
     axes: tuple[Index, ...]
@@ -80,10 +80,10 @@ class Grid:
 
     @property
     def size(self) -> int:
-        """The number of elements."""
+        """The number of positions."""
         return math.prod(axis.extent for axis in self.axes)
 
 
 def size_of(variables: Sequence[Index] | frozenset[Index]) -> int:
-    """How many positions variables have together."""
+    """The number of positions of variables."""
     return math.prod(variable.extent for variable in variables)

@@ -1,4 +1,4 @@
-"""The variables of reductions, and the statements that elements are taken in with."""
+"""WGSL variables and statements of reductions."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .module import Module
 from .types import computed
 
 PART = 64
-"""Sums of floats are made of sums of so many elements, which keeps more of their digits."""
+"""Sums of floats are divided into partial sums of this many elements, to reduce rounding errors."""
 
 
 class State:
-    """What a reduction has found so far: a value, and its position for `arg_max` and `arg_min`.
+    """The variables of a reduction: a value, and its position for `arg_max` and `arg_min`.
 
     Attributes:
         node: the reduction.
@@ -31,7 +31,7 @@ class State:
 
     @property
     def names(self) -> list[str]:
-        """The variables."""
+        """The names of the variables."""
         return [self.value, self.name] if self.positions else [self.value]
 
     @property
@@ -40,13 +40,13 @@ class State:
         return [computed(self.type), "i32"] if self.positions else [computed(self.type)]
 
     def declarations(self) -> list[str]:
-        """The variables, as they are before the first element."""
+        """Declare the variables, with the value of an empty reduction."""
         lines = [f"var {self.value} = {self.neutral};"]
         return [*lines, f"var {self.name} = 2147483647;"] if self.positions else lines
 
     @property
     def neutral(self) -> str:
-        """The value before the first element."""
+        """The value of an empty reduction."""
         kind, type = self.node.reduction, self.type
         if kind in ("sum", "product"):
             return self.module.constant(int(kind == "product"), type)
@@ -57,7 +57,7 @@ class State:
         return self.module.constant(info.lowest if least else info.highest, type)
 
     def step(self, value: str, position: str) -> list[str]:
-        """Statements that take in an element."""
+        """Statements that add an element."""
         if self.positions:
             return self._choice(value, position)
         kind = self.node.reduction
@@ -67,14 +67,14 @@ class State:
         return [f"{self.value} = {called(name, (self.value, value))};"]
 
     def combine(self, other: Sequence[str]) -> list[str]:
-        """Statements that take in what others have found."""
+        """Statements that add the state of another invocation."""
         if not self.positions:
             return self.step(other[0], "")
         lines = [f"let other_value = {other[0]};", f"let other = {other[1]};"]
         return [*lines, *self._choice("other_value", "other")]
 
     def _choice(self, value: str, position: str) -> list[str]:
-        """The first position of the best element; NaN is the best."""
+        """Keep the first position of the extreme value; NaN wins."""
         sign = ">" if self.node.reduction == "arg_max" else "<"
         better, same = f"{value} {sign} {self.value}", f"{value} == {self.value}"
         if self.type in FLOATS:
@@ -88,17 +88,17 @@ class State:
         ]
 
     def is_long(self, count: int) -> bool:
-        """Whether the sum of so many elements is made in parts."""
+        """Whether the sum of `count` elements is divided into partial sums."""
         return self.node.reduction == "sum" and self.type in FLOATS and count > 2 * PART
 
     def part(self) -> State:
-        """The sum of a part."""
+        """The state of a partial sum."""
         return State(self.module, self.node, f"{self.name}_part")
 
     def begin_part(self) -> list[str]:
-        """Statements before a part."""
+        """Statements before a partial sum."""
         return self.part().declarations()
 
     def end_part(self) -> list[str]:
-        """Statements that take in a part."""
+        """Statements that add a partial sum."""
         return [f"{self.value} += {self.part().value};"]

@@ -1,4 +1,4 @@
-"""Kernels that write some elements of an array."""
+"""Kernels that write single elements of an array."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ if TYPE_CHECKING:
 def scatter(
     target: Desc, axes: tuple[Index, ...], at: tuple[Expr, ...], value: Expr, features: Features, title: str
 ) -> tuple[Kernel, Output]:
-    """The kernel that writes some elements of an array, an invocation each; of those that meet, one stays.
+    """A kernel that writes elements of an array, one per invocation. If several write the same element, one of them
+    wins.
 
     Args:
-        target: the array, which has been filled before.
-        axes: the domain; the kernel goes through all its positions.
-        at: an index for each axis of the array, known to lie inside of it.
-        value: what is written there.
-        features: what the device can do.
+        target: the array, initialised before.
+        axes: the domain, one invocation for each position.
+        at: an index for each axis of the array, known to be in bounds.
+        value: the value to write.
+        features: features and limits of the device.
         title: for tables.
 
     Returns:
-        The kernel, and what stands for the array in its bindings.
+        The kernel, and the buffer that represents the array in its bindings.
     """
     from . import Kernel
 
@@ -64,7 +65,7 @@ def scatter(
 
 
 def _replaced(name: str, flat: str, pattern: str, lanes: int) -> list[str]:
-    """Statements that write an element in a word of which other invocations write others."""
+    """Statements that atomically replace an element in a word whose other elements other invocations write."""
     bits, shift = 32 // lanes, lanes.bit_length() - 1
     return [
         f"let shift = (u32({flat}) & {lanes - 1}u) * {bits}u;",

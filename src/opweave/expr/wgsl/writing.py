@@ -1,4 +1,4 @@
-"""What all kernels are written with."""
+"""Helpers for generating WGSL that all kernel forms share."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ if TYPE_CHECKING:
 
 
 def within(head: str, lines: Sequence[str]) -> list[str]:
-    """Statements in the block that `head` begins, if it is not empty."""
+    """Statements in a block that starts with `head`; without the block if either is empty."""
     return [head, *(f"    {line}" for line in lines), "}"] if head and lines else list(lines)
 
 
 def pattern_of(text: str, data_type: DataType) -> str:
-    """The bits of an element of a type of which several share a word, text of type u32."""
+    """The bits of a packed element (int8, uint8, or float16 without `f16`) as u32 text."""
     return called("half_bits", (text,)) if data_type == "float16" else f"(u32({text}) & 255u)"
 
 
 def converted(body: Expr, data_type: DataType, text: str) -> str:
-    """An element as text of the type that its data type is computed in."""
+    """Convert the text of an element to the type in which `data_type` is computed."""
     if body.type == "bool":
         return called("select", ("0u", "1u", text))
     return wrapped(text, data_type) if body.type == "index" else text
 
 
 def guarded(name: str, number: str, count: int, invocations: int) -> list[str]:
-    """The number of an invocation, or of a workgroup; those that are too many end."""
+    """Define the invocation or workgroup number, and return if it is out of range."""
     lines = [f"let {name} = {number};"]
     return lines if invocations == count else [*lines, f"if ({name} >= {count}u) {{", "    return;", "}"]
 
 
 def width_of(count: int, features: Features) -> int:
-    """Invocations of a workgroup, for so many of them in all."""
+    """Workgroup size for `count` invocations in total."""
     width = 1 << (min(256, features.max_invocations).bit_length() - 1)
     while width > 32 and width // 2 >= count:
         width //= 2
@@ -47,28 +47,28 @@ def width_of(count: int, features: Features) -> int:
 
 
 def dispatch(groups: int, width: int, features: Features) -> tuple[tuple[int, int, int], str]:
-    """Workgroups in three dimensions, and the number of an invocation (of a workgroup, if `width` is 0) as text."""
-    most = features.max_workgroups
-    if groups <= most:
+    """The dispatch size, and the text of the invocation number (the workgroup number if `width` is 0)."""
+    limit = features.max_workgroups
+    if groups <= limit:
         return (groups, 1, 1), "global.x" if width else "group.x"
-    planes = -(-groups // most)
-    if planes <= most:
+    planes = -(-groups // limit)
+    if planes <= limit:
         x, y, z = -(-groups // planes), planes, 1
         number = f"group.y * {x}u + group.x"
     else:
-        z = -(-planes // most)
-        x, y = most, -(-planes // z)
+        z = -(-planes // limit)
+        x, y = limit, -(-planes // z)
         number = f"(group.z * {y}u + group.y) * {x}u + group.x"
     return (x, y, z), f"({number}) * {width}u + lane" if width else number
 
 
 def read(bodies: Sequence[Expr]) -> list[Source]:
-    """What expressions load from."""
+    """The arrays that expressions load from."""
     return list(dict.fromkeys(node.source for node in walk(*bodies) if isinstance(node, Load)))
 
 
 def comment_of(module: Module, buffer: Buffer, axes: tuple[Index, ...], body: Expr, at: str = "") -> str:
-    """What an array is, as a line of a module; that of the same expressions is always the same."""
+    """A comment that shows what an array holds; equal expressions give equal comments."""
     names = {source: name for source, name in module.names.items() if isinstance(source, (Input, Stored))}
     place = at or ", ".join(inline(axis, names, axes) for axis in axes)
     name = f"{module.names[buffer]}[{place}]" if place else module.names[buffer]

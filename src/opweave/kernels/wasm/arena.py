@@ -1,4 +1,4 @@
-"""Tensors in linear memory: what is allocated there, and given back."""
+"""Allocate tensors in linear memory."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 class Arena:
-    """The linear memory of one or more modules, and the part of it that we hand out.
+    """The linear memory of one or more modules, with an allocator for tensors.
 
-    All of it but the modules' own first pages is made by growing the memory: what `memory.grow` gives belongs to who asked
-    for it, so a module with an allocator of its own does not collide with us, and nothing has to be known about its layout.
+    The allocator only uses pages that it obtained by growing the memory. `memory.grow` returns each page once, so a
+    module can have an allocator of its own, and its memory layout does not matter.
 
     Attributes:
-        name: of the module that it came with, for messages.
-        store: what holds memory, functions and globals together; one thread at a time may use it.
-        lock: held while one does.
-        base: the address of the first byte; it never changes.
+        name: the module that owns it, for messages.
+        store: the engine's store; one thread at a time may use it.
+        lock: held while the store is in use.
+        base: address of the first byte; it never changes.
         wide: whether pointers have 64 bits.
-        memory: the engine's handle of it.
-        armed: the tick, and the ticks from then on, for which the time limit of a call was set last.
+        memory: the engine's memory object.
+        armed: the tick at which the timeout was last set, and its duration in ticks.
     """
 
     def __init__(self, name: str, store: wasmtime.Store, memory: wasmtime.Memory, limit: int) -> None:
@@ -43,14 +43,14 @@ class Arena:
         self.armed = -1, 0
         self._size = self._current_size()
         self.base = address_of(memory.data_ptr(store))
-        self._free: list[tuple[int, int]] = []  # offset and size, in order, never two that touch
-        # Arrays are collected at any moment, also while the lock is held; a deque needs none.
+        self._free: list[tuple[int, int]] = []  # offset and size; sorted, adjacent blocks are merged
+        # Arrays may be collected while this thread holds the lock, so their blocks go to a deque, which needs none.
         self._released: deque[tuple[int, int]] = deque()
-        self._used_up_to = 0  # what lies beyond has never been handed out and is still zero
+        self._used_up_to = 0  # memory beyond has never been allocated, and is still zero
 
     @property
     def size(self) -> int:
-        """Bytes that the memory has now; while a function runs, those that it had before."""
+        """Current size of the memory in bytes; while a function runs, its size before the call."""
         if self.lock.acquire(blocking=False):
             try:
                 self._size = self._current_size()
@@ -59,7 +59,7 @@ class Arena:
         return self._size
 
     def _current_size(self) -> int:
-        """The same, for who holds the lock."""
+        """The current size; the lock must be held."""
         size: int = self.memory.data_len(self.store)
         return size
 
@@ -67,13 +67,13 @@ class Arena:
         """A new array of zeros in linear memory, C-contiguous and aligned to 64 bytes; freed with its last view.
 
         Raises:
-            OperationError: the memory would grow beyond its limit.
+            OperationError: the memory would exceed its limit.
         """
         block = self.block(desc.byte_length, str(desc))
         return np.asarray(block).view(desc.data_type).reshape(desc.shape)
 
     def block(self, size: int, what: str) -> Block:
-        """Some bytes of linear memory, all zero, aligned to 64 bytes."""
+        """Allocate zeroed bytes, aligned to 64 bytes; `what` describes them in messages."""
         room = max(size + -size % ALIGNMENT, ALIGNMENT)
         with self.lock:
             while self._released:
@@ -86,7 +86,7 @@ class Arena:
         return block
 
     def _take(self, room: int, what: str) -> int:
-        """The offset of the first free piece that is large enough; the memory grows if there is none."""
+        """Take the first free block that is large enough; grow the memory if there is none."""
         at = self._find(room)
         if at is None:
             self._grow(room, what)
@@ -101,7 +101,7 @@ class Arena:
         return next((at for at, (_, size) in enumerate(self._free) if size >= room), None)
 
     def _grow(self, room: int, what: str) -> None:
-        """Add pages, as many as are missing behind a free piece at the end."""
+        """Add the pages that are missing after the last free block."""
         end = self._current_size()
         at_end = self._free[-1][1] if self._free and sum(self._free[-1]) == end else 0
         pages = -(-(room - at_end) // PAGE)
@@ -119,14 +119,14 @@ class Arena:
         self._give_back(before * PAGE, pages * PAGE)
 
     def _bound(self) -> str:
-        """What keeps the memory from growing."""
+        """The limit that keeps the memory from growing, for messages."""
         declared = self.memory.type(self.store).limits.max
         if declared is not None and declared * PAGE < self._limit:
             return f"what the module declares, {declared * PAGE}"
         return f"the limit of {self._limit}"
 
     def _give_back(self, offset: int, size: int) -> None:
-        """Add a piece to the free ones, and join it with its neighbours."""
+        """Insert a free block, and merge it with adjacent ones."""
         insort(self._free, (offset, size))
         at = self._free.index((offset, size))
         for left in (at, at - 1):
@@ -136,26 +136,26 @@ class Arena:
                     self._free[left : left + 2] = [(start, length + more)]
 
     def release(self, offset: int, size: int) -> None:
-        """Take a piece back, at the next allocation."""
+        """Free a block at the next allocation; safe to call from `__del__`."""
         self._released.append((offset, size))
 
     def owns(self, array: np.ndarray) -> bool:
-        """Whether all of an array's memory lies in here."""
-        # All addresses up to the limit are reserved for this memory; nobody else's arrays are there.
+        """Whether an array lies completely in this memory."""
+        # All addresses up to the limit are reserved for this memory.
         low, high = np.lib.array_utils.byte_bounds(array)
         return self.base <= low and high <= self.base + self._limit
 
     def offset(self, array: np.ndarray) -> int:
-        """Where in the linear memory an array begins: the pointer that functions get."""
+        """The offset of an array in linear memory, which is the pointer that functions receive."""
         start: int = array.__array_interface__["data"][0]
         return start - self.base
 
 
 class Block:
-    """A piece of linear memory; NumPy arrays over it hold it, and it holds the memory.
+    """A block of linear memory. NumPy arrays over it keep it alive, and it keeps the memory alive.
 
     Attributes:
-        offset: where it begins.
+        offset: its offset in linear memory.
     """
 
     __slots__ = ("__array_interface__", "__weakref__", "_arena", "_room", "offset")

@@ -1,8 +1,8 @@
-"""What is read in a module's own bytes: the types of what it exports, its stack pointer, and whether it can be moved.
+"""Parse WebAssembly modules: types of exports, the stack pointer, and position independence.
 
-Engines do not tell the last two, and asking wasmtime for a type that its C interface does not have (a vector) ends the
-process. Everything here takes *valid* modules of WebAssembly 3.0 without garbage collection and exceptions; `load` lets the
-engine validate them first. https://webassembly.github.io/spec/core/binary/modules.html
+Engines do not report the last two, and querying a type that wasmtime's C interface does not have (a vector) aborts the
+process. The functions accept *valid* modules of WebAssembly 3.0 without garbage collection and exceptions; `load` lets
+the engine validate them first. https://webassembly.github.io/spec/core/binary/modules.html
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _VALUE_TYPES = {0x7F: "i32", 0x7E: "i64", 0x7D: "f32", 0x7C: "f64", 0x7B: "v128"
 
 @dataclass(frozen=True, slots=True)
 class GlobalType:
-    """The type of a global, and whether it can change."""
+    """The type of a global, and whether it is mutable."""
 
     type: str
     mutable: bool
@@ -33,7 +33,7 @@ class GlobalType:
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """What a module wants from outside; `type` is that of a global."""
+    """An import of a module; `type` is set for globals."""
 
     module: str
     name: str
@@ -43,11 +43,13 @@ class Import:
 
 @dataclass(frozen=True, slots=True)
 class Dylink:
-    """What a position-independent module needs (https://github.com/WebAssembly/tool-conventions/blob/main/DynamicLinking.md).
+    """Requirements of a position-independent module.
+
+    https://github.com/WebAssembly/tool-conventions/blob/main/DynamicLinking.md
 
     Attributes:
-        memory_size: bytes of its data.
-        memory_alignment: of these bytes.
+        memory_size: size of its data, in bytes.
+        memory_alignment: alignment of its data, in bytes.
         table_size: elements of the function table.
     """
 
@@ -58,15 +60,15 @@ class Dylink:
 
 @dataclass
 class Layout:
-    """What a module declares.
+    """The declarations of a module.
 
     Attributes:
-        imports: what it wants from outside.
-        functions: the exported functions.
-        names: the names of exported functions by their indices.
-        wide: whether pointers into its memory have 64 bits.
-        dylink: what it needs if it is position-independent.
-        stack_pointer: the index of the global that is the stack pointer, if it has one.
+        imports: its imports.
+        functions: the types of exported functions.
+        names: the names of exported functions, by index.
+        wide: whether pointers have 64 bits.
+        dylink: set for position-independent modules.
+        stack_pointer: index of the global that is the stack pointer, if there is one.
         exports_stack_pointer: whether that is exported under its own name.
     """
 
@@ -80,7 +82,7 @@ class Layout:
 
 
 class _Reader:
-    """Reads values of the binary format, one after the other."""
+    """Reads values of the binary format."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.at = data, 0
@@ -109,7 +111,7 @@ class _Reader:
         return self.data[self.at - count : self.at]
 
     def contents(self) -> bytes:
-        """As many bytes as the number before them says."""
+        """A byte string preceded by its length."""
         return self.take(self.number())
 
     def name(self) -> str:
@@ -122,14 +124,14 @@ class _Reader:
         return GlobalType(_VALUE_TYPES.get(self.byte(), "?"), self.byte() == 1)
 
     def limits(self) -> int:
-        """Passes over limits; the flags tell of what kind they are."""
+        """Skip limits; return their flags."""
         flags = self.byte()
         for _ in range(1 + (flags & 1) + (flags >> 3 & 1)):
             self.number()
         return flags
 
     def expression(self) -> None:
-        """Passes over a constant expression."""
+        """Skip a constant expression."""
         sizes = {0x43: 4, 0x44: 8}  # f32.const, f64.const
         while (code := self.byte()) != 0x0B:
             if code in sizes:
@@ -142,7 +144,7 @@ class _Reader:
 
 
 def check(data: bytes, name: str) -> None:
-    """Require the first bytes of a WebAssembly module.
+    """Require the magic bytes of a WebAssembly module.
 
     Raises:
         DataError: it is something else: text, a component, another version.
@@ -153,7 +155,7 @@ def check(data: bytes, name: str) -> None:
 
 
 def _sections(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Identifier, offset and contents of each section."""
+    """Kind, offset and contents of each section."""
     reader = _Reader(data)
     reader.at = len(MAGIC)
     while reader:
@@ -162,10 +164,10 @@ def _sections(data: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def read(data: bytes) -> Layout:
-    """What a valid module declares.
+    """The declarations of a valid module.
 
     Raises:
-        IndexError: a custom section, which engines do not look into, is broken.
+        IndexError: a custom section, which engines do not validate, is malformed.
     """
     layout = Layout()
     sections: dict[int, bytes] = {}
@@ -217,7 +219,7 @@ def read(data: bytes) -> Layout:
 
 
 def _read_imports(reader: _Reader, layout: Layout, functions: list[int], globals_: list[GlobalType]) -> list[int]:
-    """Fill in what is imported; the flags of memories."""
+    """Add the imports to `layout`, `functions` and `globals_`; return the flags of the memories."""
     memories = []
     for _ in range(reader.number()):
         module, name, kind = reader.name(), reader.name(), reader.byte()
@@ -237,7 +239,6 @@ def _read_imports(reader: _Reader, layout: Layout, functions: list[int], globals
 
 
 def _dylink(reader: _Reader | None) -> Dylink | None:
-    """What a position-independent module needs; None for all others."""
     while reader:
         kind, contents = reader.byte(), _Reader(reader.contents())
         if kind == 1:
@@ -247,10 +248,10 @@ def _dylink(reader: _Reader | None) -> Dylink | None:
 
 
 def _stack_pointer(exported: dict[int, str], names: _Reader | None, first: int) -> int | None:
-    """The index of the global that is the stack pointer, if the module follows LLVM's conventions.
+    """The index of the stack pointer's global, by LLVM's conventions.
 
-    It is the one that is exported as `__stack_pointer`, or called so by the name section; in a module without names of
-    globals the first that is not imported, where wasm-ld puts it, if it is private.
+    It is exported as `__stack_pointer`, or has this name in the name section. Without names of globals, it is the first
+    global that is not imported, where wasm-ld puts it, unless that is exported.
     """
     by_export = next((index for index, name in exported.items() if name == STACK_POINTER), None)
     if by_export is not None:
@@ -264,7 +265,7 @@ def _stack_pointer(exported: dict[int, str], names: _Reader | None, first: int) 
 
 
 def with_stack_pointer(data: bytes, layout: Layout) -> bytes:
-    """The module with its stack pointer exported as `__stack_pointer`, so that it can be put back after a trap."""
+    """Export the stack pointer as `__stack_pointer`, so that it can be restored after a trap."""
     if layout.stack_pointer is None or layout.exports_stack_pointer:
         return data
     for kind, start, contents in _sections(data):

@@ -1,4 +1,4 @@
-"""The engine (wasmtime) behind everything here: how it is configured, how calls end in time, what its errors say."""
+"""The WebAssembly engine (wasmtime): configuration, timeouts, and error messages."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 PAGE = 65536
 """Bytes of a page of linear memory."""
 TICK = 0.01
-"""Seconds between two looks at the clock while a function runs."""
+"""Resolution of timeouts, in seconds."""
 STACK = 256 * 1024
-"""Bytes of the thread's own stack that WebAssembly may take; more is a trap. Threads need at least twice as much."""
+"""Bytes of the thread's native stack that WebAssembly may use before it traps. Threads need at least twice as much."""
 TABLE_ELEMENTS = 1_000_000
-"""The largest table (of functions) that a module may have."""
+"""Maximum number of elements of a function table."""
 
 _REFUSED = ("component_model", "exceptions", "function_references", "gc", "multi_memory", "stack_switching", "threads")
-"""Features that kernels have no use for, and whose types the engine's C interface does not know."""
+"""Disabled features: kernels do not need them, and the engine's C interface does not support their types."""
 
 
 def library() -> Any:
-    """The package `wasmtime`.
+    """The `wasmtime` package.
 
     Raises:
         MissingExtraError: it is not installed.
@@ -41,13 +41,13 @@ def library() -> Any:
 
 @cache
 def engine(interruptible: bool, reservation: int) -> wasmtime.Engine:
-    """The engine of this process for modules with or without a timeout, whose memory may grow to `reservation` bytes."""
+    """The engine for modules with or without a timeout, whose memory may grow to `reservation` bytes."""
     config = library().Config()
-    # With traps by signals, a handler that is installed later (`faulthandler.enable()` is one) sees the signal first and
-    # ends the process. Explicit checks cost 2 to 20%, and nobody else's handlers matter.
+    # With signal-based traps, a handler that is installed later (such as `faulthandler.enable()`) receives the signal first,
+    # and ends the process. Explicit checks take 2 to 20% more time.
     config.signals_based_traps = False
     config.epoch_interruption = interruptible
-    # All addresses are reserved from the start, so that the memory stays where it is when it grows: views point into it.
+    # Reserve all addresses at the start, so that the memory does not move when it grows: NumPy views point into it.
     config.memory_may_move = False
     config.memory_reservation = reservation
     config.max_wasm_stack = STACK
@@ -60,12 +60,12 @@ def engine(interruptible: bool, reservation: int) -> wasmtime.Engine:
 
 
 class Ticker:
-    """The clock of the engines: a thread that ticks while functions with a timeout run, and sleeps otherwise.
+    """A thread that increments the engines' epochs while functions with a timeout run, and sleeps otherwise.
 
     Attributes:
-        engines: those whose epoch it counts.
+        engines: the engines to increment.
         now: the number of ticks so far; never ahead of the engines.
-        running: one object for each call that is under way.
+        running: one object for each active call.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Ticker:
         self._lock = threading.Lock()
 
     def start(self, call: object) -> None:
-        """Tick, at least until `call` is discarded from `running`."""
+        """Tick at least until `call` is removed from `running`."""
         self.running.add(call)
         if not self.awake.is_set() or self._thread is None:
             self._wake()
@@ -98,11 +98,11 @@ class Ticker:
             self.now += 1
             if not self.running:
                 self.awake.clear()
-                if self.running:  # a call that began between the two lines above
+                if self.running:  # a call that started between the two lines above
                     self.awake.set()
 
     def after_fork(self) -> None:
-        """Forget the thread, which a child process does not have."""
+        """Forget the thread, which does not exist in the child process."""
         self._thread, self._lock, self.awake = None, threading.Lock(), threading.Event()
         self.running.clear()
 
@@ -113,13 +113,13 @@ if hasattr(os, "register_at_fork"):
 
 
 def ticks(timeout: float) -> int:
-    """Ticks after which a call has run for at least `timeout` seconds: the first one may come at once, or just be missed."""
+    """The number of ticks that takes at least `timeout` seconds; the first tick may come at once, or be missed."""
     return min(math.ceil(timeout / TICK) + 2, 1 << 62)
 
 
 @contextmanager
 def deadline(store: wasmtime.Store, timeout: float | None) -> Iterator[None]:
-    """Let what runs inside end with a trap after `timeout` seconds."""
+    """Trap the functions called inside after `timeout` seconds."""
     if timeout is None:
         yield
         return
@@ -136,7 +136,7 @@ def deadline(store: wasmtime.Store, timeout: float | None) -> Iterator[None]:
 def call_unchecked() -> Any:
     """`wasmtime_func_call_unchecked(context, function, values, count, trap) -> error`, with addresses as integers.
 
-    A twentieth of the time of `Func.__call__`, which checks and converts what is known to be right. The GIL is released.
+    It takes a twentieth of the time of `Func.__call__`, which checks and converts its arguments. The GIL is released.
     """
     from wasmtime import _ffi
 
@@ -146,13 +146,13 @@ def call_unchecked() -> Any:
 
 
 def address_of(pointer_or_structure: Any) -> int:
-    """The address that a ctypes pointer holds, or where a structure lies."""
+    """The address in a ctypes pointer, or of a ctypes structure."""
     target = pointer_or_structure.contents if hasattr(pointer_or_structure, "contents") else pointer_or_structure
     return ctypes.addressof(target)
 
 
 def taken_error(address: int) -> Exception:
-    """The error at an address that the engine returned; its memory is freed with it."""
+    """The error at an address returned by the engine; the exception owns it."""
     from wasmtime import WasmtimeError, _bindings
 
     error: Exception = WasmtimeError._from_ptr(ctypes.cast(address, ctypes.POINTER(_bindings.wasmtime_error_t)))
@@ -160,7 +160,7 @@ def taken_error(address: int) -> Exception:
 
 
 def taken_trap(address: int) -> Exception:
-    """The trap at an address that the engine returned; its memory is freed with it."""
+    """The trap at an address returned by the engine; the exception owns it."""
     from wasmtime import Trap, _bindings
 
     trap: Exception = Trap._from_ptr(ctypes.cast(address, ctypes.POINTER(_bindings.wasm_trap_t)))
@@ -168,13 +168,13 @@ def taken_trap(address: int) -> Exception:
 
 
 def explain(error: Exception, what: str, timeout: float | None, names: Mapping[int, str]) -> MLError:
-    """Our error for a trap or an error of the engine.
+    """Convert a trap or an error of the engine.
 
     Args:
         error: what the engine raised.
-        what: who failed, such as `box3 'blur': box3 of ops.wasm`.
-        timeout: the time that it was given.
-        names: those of exported functions, by index.
+        what: the subject of the message, such as `box3 'blur': box3 of ops.wasm`.
+        timeout: the timeout of the call.
+        names: names of exported functions, by index.
     """
     module = library()
     if not isinstance(error, module.Trap):
@@ -189,26 +189,26 @@ def explain(error: Exception, what: str, timeout: float | None, names: Mapping[i
 
 
 def explain_load(error: Exception, name: str, timeout: float | None, names: Mapping[int, str], limit: int) -> MLError:
-    """Our error for what went wrong while a module was instantiated."""
+    """Convert an error that occurred while a module was instantiated."""
     if isinstance(error, library().Trap):
         if error.frames:
             return explain(error, f"{name}: its start function", timeout, names)
         return DataError(f"{name}: a segment lies outside of its memory or table: {reason(error)}")
     text = reason(error)
-    # The engine tells limits from mistakes in words only.
+    # Only the engine's message tells a limit from an invalid module.
     kind = OperationError if "limit" in text or "allocate" in text or "mmap" in text else DataError
     return kind(f"{name}: {text}{f' of {limit} bytes' if 'memory limits' in text else ''}")
 
 
 def reason(error: Exception) -> str:
-    """The reason in an error of the engine, which may be followed by a trace; causes are joined to one line."""
+    """The message of an engine error without its trace; causes are joined on one line."""
     lines = [line.strip() for line in str(error).split("\n\nStack backtrace")[0].splitlines()]
     reasons = [line.split(": ", 1)[-1] if line[:1].isdigit() else line for line in lines]
     return "; ".join(reason for reason in reasons if reason and not reason.startswith("Caused by"))
 
 
 def _where(trap: wasmtime.Trap, known: Mapping[int, str]) -> str:
-    """The function that trapped, and those that had called it."""
+    """The function that trapped, and its callers."""
     frames = [(frame.func_index, frame.func_name) for frame in trap.frames]
     names = [name or known.get(index, f"function {index}") for index, name in frames]
     if not names:

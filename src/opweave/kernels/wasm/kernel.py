@@ -1,4 +1,4 @@
-"""A function of a module as the kernel of an operation."""
+"""Functions of WebAssembly modules as kernels."""
 
 from __future__ import annotations
 
@@ -25,19 +25,17 @@ _PACKERS: dict[str, Callable[[Any], Any]] = {
     "f32": lambda value: int.from_bytes(ctypes.c_float(value), "little"),
     "f64": lambda value: int.from_bytes(ctypes.c_double(value), "little"),
 }
-"""The bits of a value, as an unsigned integer."""
+"""Convert a value to its bits, as an unsigned integer."""
 _VALUE = 2
-"""64-bit words of a value in the engine's calling convention (the largest is a vector)."""
+"""64-bit words per value in the engine's calling convention, which has room for vectors."""
 
 
 class WasmKernel:
-    """An exported function of a WebAssembly module that computes a node's results.
+    """An exported function of a WebAssembly module as a kernel.
 
-    Args:
-        module: what `opweave.wasm.load` returned.
-        function: the name of the export.
-        signature: which values it gets, in the words of `opweave.kernels.wasm`; None: the pointers of all operands, those of
-            all results, the number of elements of the first result, and all attributes, in order.
+    Args: module: loaded by `opweave.wasm.load`. function: the name of the export. signature: the arguments to pass, see
+        `opweave.kernels.wasm`; None: pointers to all operands and all results, the number of elements of the first
+        result, and all attributes, in order.
 
     Raises:
         ValidationError: the module does not export such a function.
@@ -57,10 +55,10 @@ class WasmKernel:
         return f"<WasmKernel {self.function}{self.module.exports[self.function]} of {self.module.name}>"
 
     def prepare(self, call: KernelCall) -> PreparedWasm:
-        """The kernel for a node.
+        """Prepare the kernel for a node.
 
         Raises:
-            ValidationError: the function does not take what the signature passes; the message shows both.
+            ValidationError: the function does not accept the arguments of the signature; the message shows both.
         """
         kind = self.module.exports[self.function]
         try:
@@ -75,7 +73,7 @@ class WasmKernel:
 
 
 class PreparedWasm:
-    """A WebAssembly kernel for one node."""
+    """A WebAssembly kernel prepared for one node."""
 
     def __init__(self, kernel: WasmKernel, call: KernelCall, arguments: list[Argument], kind: FunctionType) -> None:
         self.kernel, self.call, self.kind = kernel, call, kind
@@ -83,7 +81,7 @@ class PreparedWasm:
 
     @property
     def arena(self) -> Module:
-        """The module in whose memory operands and results must lie; the same for all modules that share it."""
+        """The module in whose memory operands and results must be; the same for all modules that share it."""
         return self.kernel.module.home
 
     @property
@@ -92,10 +90,10 @@ class PreparedWasm:
         return f"wasm {self.kernel.function}, {self.kernel.module.name}"
 
     def bind(self, inputs: Mapping[str, Arrays], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
-        """Tie the function to arrays in the module's memory; what is returned runs it once.
+        """A function that runs the kernel once on arrays in the module's memory.
 
         Raises:
-            ValidationError: an array lies elsewhere, or is not what was declared.
+            ValidationError: an array is elsewhere, or has another data type or shape than declared.
         """
         arrays = self._arrays(inputs, outputs)
         tables: list[Block] = []
@@ -112,7 +110,7 @@ class PreparedWasm:
         return self._caller(values, (list(arrays.values()), tables))
 
     def _arrays(self, inputs: Mapping[str, Arrays], outputs: Sequence[np.ndarray]) -> dict[Place, np.ndarray]:
-        """All arrays by their places, checked."""
+        """All arrays by place, checked."""
         arrays: dict[Place, np.ndarray] = {}
         for name, desc in self.call.inputs.items():
             value = inputs[name]
@@ -139,7 +137,7 @@ class PreparedWasm:
         return array
 
     def _table(self, argument: Argument, arrays: Mapping[Place, np.ndarray]) -> Block:
-        """Pointers to the tensors of a sequence, or descriptors, in linear memory."""
+        """An array of pointers to the tensors of a sequence, or of descriptors, in linear memory."""
         arena = self.arena.arena
         if argument.kind == "tensors":
             offsets = [arena.offset(arrays[Place(argument.place.name, i)]) for i in range(len(argument.descs))]
@@ -152,7 +150,7 @@ class PreparedWasm:
         return block
 
     def _caller(self, values: list[int], kept: object) -> Callable[[], None]:
-        """The bound call. It is on the way of every run: everything that can be made before is."""
+        """The bound call. Everything that can be computed before is, because each run pays for the rest."""
         module = self.kernel.module
         count = max(len(values), len(self.kind.results))
         buffer = (ctypes.c_uint64 * (_VALUE * max(count, 1)))()

@@ -1,4 +1,4 @@
-"""Loading modules: read, checked, instantiated."""
+"""Load modules: read, validate, instantiate."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     import wasmtime
 
 TIMEOUT = 60.0
-"""Seconds that a call may take where nothing else is said."""
+"""Default timeout of a call, in seconds."""
 STACK_SIZE = 65536
-"""Bytes of the stack, in linear memory, of a position-independent module; others bring their own."""
+"""Stack size of a position-independent module in linear memory, in bytes; other modules contain their stack."""
 NARROW = 1 << 32
-"""Bytes that 32-bit pointers reach."""
+"""Address space of 32-bit pointers, in bytes."""
 WIDE = 1 << 44
-"""The most that is reserved for 64-bit ones."""
+"""Maximum address space to reserve for 64-bit pointers, in bytes."""
 _BASES = ("__memory_base", "__table_base", binary.STACK_POINTER)
 """Globals that position-independent modules import."""
 _INITIALISERS = ("__wasm_apply_data_relocs", "__wasm_call_ctors", "_initialize")
-"""Exports without parameters that toolchains want called once, first."""
+"""Exports that toolchains expect to be called first."""
 
 
 def load(
@@ -42,20 +42,18 @@ def load(
 ) -> Module:
     """Load a WebAssembly module, whose functions can then be kernels: `op.kernel("wasm", module, "name")`.
 
-    Args:
-        source: the path of a `.wasm` file, or its bytes.
-        memory_limit: bytes that its linear memory may have, tensors included; None: all that its pointers reach (4 GiB for
-            32-bit ones), but no more than this machine has.
-        timeout: seconds that a call may take before it is stopped with an error, to a few hundredths; None: any time, which
-            makes functions up to a fifth faster.
-        memory: a module to share the memory of, so that tensors serve both. Only for position-independent modules.
+    Args: source: the path of a `.wasm` file, or its bytes. memory_limit: maximum size of its linear memory in bytes,
+        including tensors; None: the address space of its pointers (4 GiB for 32-bit ones), but no more than the
+        physical memory. timeout: seconds after which a call is stopped with an error, to a few hundredths; None: never,
+        which makes functions up to a fifth faster. memory: a module whose memory to share, so that both can use the
+        same tensors. Only for position-independent modules.
 
     Returns:
         The module, ready to be called.
 
     Raises:
-        DataError: it is no module, not valid, imports what there is not, or has no memory that can be seen from outside.
-        OperationError: it wants more memory than it may have, or its start function traps or takes too long.
+        DataError: it is not a valid module, has unknown imports, or does not export its memory.
+        OperationError: it needs more memory than allowed, or its start function traps or times out.
         ValidationError: an argument is wrong.
         MissingExtraError: wasmtime is not installed.
     """
@@ -90,7 +88,7 @@ def _read(source: str | os.PathLike[str] | bytes) -> tuple[str, bytes]:
 
 
 class _Loader:
-    """Loads one module: from its bytes to functions in a memory."""
+    """Loads one module."""
 
     def __init__(
         self, name: str, data: bytes, memory_limit: int | None, timeout: float | None, home: Module | None
@@ -116,7 +114,7 @@ class _Loader:
             self.store = home.arena.store
 
     def load(self) -> Module:
-        """Compile and instantiate it."""
+        """Compile and instantiate the module."""
         self._check_imports()
         if self.dylink is not None and "memory" not in [item.kind for item in self.layout.imports]:
             raise DataError(f"{self.name}: must import env.memory, as it is position-independent")
@@ -152,7 +150,7 @@ class _Loader:
         return module
 
     def _check_imports(self) -> None:
-        """Require that a module imports nothing but a memory, and what position-independent ones need."""
+        """Require that a module imports only a memory, and the globals and table of position-independent ones."""
         unknown = [f"{item.module}.{item.name}" for item in self.layout.imports if not self._is_known(item)]
         if not unknown:
             return
@@ -165,7 +163,6 @@ class _Loader:
         raise DataError(f"{self.name}: imports {shown}; there is nothing to import but env.memory{hint}")
 
     def _is_known(self, item: binary.Import) -> bool:
-        """Whether an import is provided."""
         if item.module != "env":
             return False
         if item.kind == "memory":
@@ -178,7 +175,7 @@ class _Loader:
         return (item.kind, item.name) == ("table", "__indirect_function_table")
 
     def _given_arena(self, compiled: wasmtime.Module) -> Arena | None:
-        """The memory that the module imports, made if it shares none; None if it brings its own."""
+        """The memory that the module imports: shared or new; None if it brings its own."""
         wanted = next((item.type for item in compiled.imports if item.name == "memory"), None)
         if not isinstance(wanted, self.wasm.MemoryType):
             return None
@@ -194,7 +191,7 @@ class _Loader:
         return Arena(self.name, self.store, memory, self.limit)
 
     def _provided(self, arena: Arena | None) -> tuple[dict[str, Callable[[Any], Any]], list[Block]]:
-        """What makes each import, given its type, and the linear memory that it stands for."""
+        """A constructor for each import, which takes its type, and the blocks of linear memory they use."""
         if arena is None:
             return {}, []
         provided: dict[str, Callable[[Any], Any]] = {"memory": lambda _: arena.memory}
@@ -225,7 +222,7 @@ class _Loader:
     """The stack pointer of a position-independent module."""
 
     def _initialise(self, module: Module, functions: dict[str, wasmtime.Func]) -> None:
-        """Call what the toolchain wants called before anything else."""
+        """Call the initialisation functions of the toolchain."""
         for name in _INITIALISERS:
             kind = module.exports.get(name)
             if kind is None or kind.parameters or kind.results:
@@ -237,7 +234,7 @@ class _Loader:
                 raise explain_load(error, self.name, self.timeout, self.layout.names, self.limit) from None
 
     def _guarded(self, arena: Arena | None, action: Callable[[], Any]) -> Any:
-        """Run code of the module, alone in its store and for a limited time."""
+        """Run code of the module, with the store locked and a timeout."""
         if arena is None:
             with deadline(self.store, self.timeout):
                 return action()

@@ -1,4 +1,4 @@
-"""Modules: functions and the memory that they work in."""
+"""Modules: functions and the memory that they use."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 
 class MemoryRange(NamedTuple):
-    """Where linear memory lies in this process, and how many bytes it has now."""
+    """Address and current size of a linear memory, in bytes."""
 
     address: int
     size: int
 
 
 class Module:
-    """A WebAssembly module, loaded into this process: made by `opweave.wasm.load`.
+    """A WebAssembly module, loaded by `opweave.wasm.load`.
 
     Attributes:
-        name: the file's name.
-        timeout: seconds that a call may take.
-        arena: the memory, where other modules may live, too.
+        name: the file name.
+        timeout: maximum duration of a call, in seconds.
+        arena: its memory, which other modules may share.
     """
 
     def __init__(
@@ -56,24 +56,23 @@ class Module:
 
     @property
     def home(self) -> Module:
-        """The module that came with the memory: this one, or the one that was given as `memory=`."""
-        return self._home or self  # not an attribute: a module in a cycle would keep its memory until it is collected
+        """The module that owns the memory: this one, or the one passed as `memory=`."""
+        return self._home or self  # no reference to itself: a reference cycle would delay freeing the memory
 
     @property
     def exports(self) -> Mapping[str, FunctionType]:
-        """The functions that it exports, with what they take and return."""
+        """The exported functions and their types."""
         return MappingProxyType(self._types)
 
     @property
     def memory(self) -> MemoryRange:
-        """Address and size of its linear memory. The address never changes, the size grows."""
+        """Address and size of the linear memory. The address never changes; the size can grow."""
         return MemoryRange(self.arena.base, self.arena.size)
 
     def allocate(self, desc: Desc) -> np.ndarray:
         """A new array of zeros in linear memory, C-contiguous and aligned to 64 bytes.
 
-        It is an ordinary array for everybody else. The memory is given back when the last view of it is gone; the module
-        lives at least as long.
+        It is an ordinary NumPy array. The memory is freed with the last view of it, and keeps the module alive.
 
         Raises:
             OperationError: the memory would exceed its limit.
@@ -81,7 +80,7 @@ class Module:
         return self.arena.allocate(desc)
 
     def owns(self, array: np.ndarray) -> bool:
-        """Whether all of an array's memory lies in the linear memory of this module."""
+        """Whether an array lies completely in the linear memory of this module."""
         return self.arena.owns(array)
 
     def function(self, name: str) -> Any:
@@ -89,9 +88,9 @@ class Module:
         return self._functions[name]._func
 
     def failed(self, error: Exception, what: str) -> MLError:
-        """Our error for one that a function raised, after putting the module in order for the next call."""
+        """Restore the stack pointer, and convert an error of a function to one of ours."""
         if self._stack is not None:
-            # Between calls it stands where it stood at first; the trap left it wherever the function was.
+            # A trap leaves the stack pointer where the function was; between calls it has its initial value.
             self._stack.set_value(self.arena.store, self._stack_top)
         return explain(error, what, self.timeout, self._names)
 

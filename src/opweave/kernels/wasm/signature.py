@@ -1,8 +1,8 @@
-"""Signatures: which values a WebAssembly function gets, in words of the operation's parameters.
+"""Signatures: the values that are passed to a WebAssembly function, in terms of the operation's parameters.
 
     "x*, y*, out*, out.size, alpha"
 
-The package's page (`opweave.kernels.wasm`) lists the words.
+`opweave.kernels.wasm` documents the syntax.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _RESULT = re.compile(r"out(\d*)")
 
 @dataclass(frozen=True, slots=True)
 class FunctionType:
-    """What a WebAssembly function takes and returns: `(i32, f32) -> i32`."""
+    """Parameter and result types of a WebAssembly function: `(i32, f32) -> i32`."""
 
     parameters: tuple[str, ...]
     results: tuple[str, ...]
@@ -49,11 +49,11 @@ def _listed(types: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An operand or a result; one of several where the operand is a sequence.
+    """An operand or a result.
 
     Attributes:
-        name: the operand's parameter; empty for results.
-        number: which of the results, or of a sequence's operands; None for a whole operand.
+        name: the parameter; empty for results.
+        number: index of the result, or within a sequence of operands; None for an operand that is not a sequence.
     """
 
     name: str
@@ -62,15 +62,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """A value that a function gets.
+    """A value that is passed to a function.
 
-    Attributes:
-        text: how the signature says it.
-        kind: a number that is known, a pointer to a tensor, a pointer to a table of pointers to the tensors of a sequence,
-            or a pointer to descriptors.
-        number: the value of a known number.
-        place: what pointers point to.
-        descs: what the descriptors tell.
+    Attributes: text: the item of the signature. kind: a known number, a pointer to a tensor, a pointer to an array of
+        pointers to the tensors of a sequence, or a pointer to descriptors. number: the value of a known number. place:
+        what a pointer points to. descs: the descriptors.
     """
 
     text: str
@@ -81,22 +77,22 @@ class Argument:
 
 
 def parse(signature: str | None, call: KernelCall) -> list[Argument]:
-    """The values that a function gets for one node.
+    """The arguments of a function for one node.
 
     Raises:
-        ValidationError: the signature cannot be read, or speaks of what the operation does not have.
+        ValidationError: a syntax error, or a name that the operation does not have.
     """
     items = _default(call) if signature is None else [item.strip() for item in signature.split(",")]
     return [_argument(item, call) for item in items if item]
 
 
 def written(signature: str | None, call: KernelCall) -> str:
-    """The signature in words, also where none was given."""
+    """The signature as text, including the default one."""
     return signature if signature is not None else f"{', '.join(_default(call))} (the default)"
 
 
 def _default(call: KernelCall) -> list[str]:
-    """Pointers to operands and results, the number of elements of the first result, attributes."""
+    """Pointers to operands and results, the number of elements of the first result, and the attributes."""
     items = []
     for name, value in call.inputs.items():
         items += [f"{name}[{i}]*" for i in range(len(value))] if isinstance(value, tuple) else [f"{name}*"]
@@ -158,8 +154,8 @@ def _of_tensor(item: str, match: re.Match[str], place: Place, given: Desc | tupl
 
 
 def _number_of(desc: Desc, field: str, index: str | None) -> int:
-    """A number that a descriptor tells."""
-    # In elements; tensors in linear memory are always C-contiguous.
+    """A number that a descriptor contains."""
+    # Strides in elements; tensors in linear memory are always C-contiguous.
     strides = tuple(accumulate((1, *desc.shape[:0:-1]), mul))[: desc.rank][::-1]
     outer = tuple(prod(desc.shape[:axis]) for axis in range(desc.rank))
     vectors: dict[str, tuple[int, ...]] = {"shape": desc.shape, "strides": strides, "outer": outer}
@@ -189,10 +185,10 @@ def _of_attribute(item: str, match: re.Match[str], element: int | None, value: A
 
 
 def check(arguments: Sequence[Argument], function: FunctionType, wide: bool) -> None:
-    """Require that a function takes these values.
+    """Require that a function accepts the arguments.
 
     Raises:
-        ValidationError: saying which value does not fit.
+        ValidationError: an argument does not fit; the message names it.
     """
     require(
         len(arguments) == len(function.parameters),

@@ -1,4 +1,4 @@
-'''WGSL kernels: compute shaders of your own, between Opweave's on the same device and in the same queue.
+'''WGSL kernels: your own compute shaders, which run between Opweave's in the same queue.
 
     @ow.op
     def swiglu(self, x: ow.MLOperand, gate: ow.MLOperand):
@@ -10,33 +10,33 @@
         }
     """)
 
-Buffers are declared by Opweave, under the names of the operation's parameters; `x` being an operand, there are
+Opweave declares buffers under the names of the operation's parameters. For an operand `x`:
 
-    x              array<f32> (i32, u32, i64, u64, f16 by its data type), in C order; operands are read-only
+    x              array<f32> (or i32, u32, i64, u64, f16, by its data type), in C order; operands are read-only
     x_size         number of elements, a u32; x_rank
-    x_shape[0]     a dimension, a u32; x_strides[0] in elements (neither for scalars)
-    load_x(i)      element `i`, for all data types alike: f32 for floats, i32 or u32 for small integers
-    out            the result, of the same kind; out0, out1, … where there are several
-    store_out(i, value)    what `load_x` is to reading; load_out(i) reads it back
+    x_shape[0]     a dimension, a u32; x_strides[0] in elements (not for scalars)
+    load_x(i)      element `i` of any data type: f32 for floats, i32 or u32 for small integers
+    out            the result, declared in the same way; out0, out1, … for several results
+    store_out(i, value)    writes element `i` of any data type; load_out(i) reads it back
     xs0, xs1       the operands of a sequence `xs`
-    k, axes[0]     attributes that are numbers, true or false, or tuples of numbers (as const, of no particular type)
+    k, axes[0]     attributes that are numbers, booleans, or tuples of numbers (an untyped const)
 
-Elements of int8 and uint8 share words of 32 bits, four each, and so do two of float16 on devices without `f16`. Of these
-`x` itself is not declared: `load_x(i)` and `store_out(i, value)` take care (invocations may store into the same word), and
-`x_words` are the words, those of results atomic. Kernels that load and store in these words run on every device, with
-every data type that they can compute. Where WGSL reserves a name, an underscore ends it: `filter_[i]`, but `filter_size`.
+int8 and uint8 are packed, four to a 32-bit word, and so are pairs of float16 on devices without `f16`. A packed `x`
+itself is not declared: use `load_x(i)` and `store_out(i, value)`, which are safe if several invocations store into the
+same word, or the words `x_words` (atomic for results). Kernels that use load and store run on every device, with every
+data type they can compute. A name that WGSL reserves gets an underscore: `filter_[i]`, but `filter_size`.
 
-A shader says what *one invocation* does, or what *workgroups* do:
+There are two kinds of shaders:
 
-- `fn main(i: u32)` is called for each element of the (first) result; with as many parameters as that has axes, for each
-  position; `invocations=` says how many there are, or the extents, where it is not the result's. Opweave chooses the
-  workgroups. There are no barriers here, as some invocations of the last workgroup have nothing to do.
-- With an entry point of your own (`@compute @workgroup_size(…)`, under any name) nothing is added but the declarations, and
-  `workgroups=` says how many to dispatch. Workgroup memory, barriers and all built-in values are yours.
+- `fn main(i: u32)` is called for each element of the (first) result, or for each position if it has one parameter for
+  each axis; `invocations=` sets another number of calls, or other extents. Opweave chooses the workgroups. Barriers
+  cannot be used, because some invocations of the last workgroup do not call `main`.
+- A function with `@compute @workgroup_size(…)`, of any name, is the entry point itself; Opweave only adds declarations,
+  and `workgroups=` is the number to dispatch. It can use workgroup memory, barriers and all built-in values.
 
-What depends on shapes beyond these names takes a function, which is called once for each node with a `Buffer` for each
-operand that it names (None if that is absent, a tuple for a sequence), attributes, `out` (a tuple where there are several
-results), and `features`, what the device can do. It returns a `Shader`, text, or several of them for several passes:
+For a shader that depends on shapes in other ways, register a function. It is called once for each node, with a `Buffer`
+for each operand that it names (None if absent, a tuple for a sequence), attributes, `out` (a tuple for several
+results), and the `features` of the device. It returns a `Shader`, text, or several of them for several passes:
 
     @row_sum.kernel("webgpu")
     def _(x, out):
@@ -47,9 +47,9 @@ results), and `features`, what the device can do. It returns a `Shader`, text, o
             ow.wgsl.Shader(SECOND, invocations=x.shape[0], scratch=sums),
         )
 
-What is in `scratch` has the same names (`sums`, `sums_shape`, …), can be read and written, and is the same memory in
-all passes of a node. It and results hold anything at first. Errors of the compiler show the line of your text, and where
-that stands in your file; so do those about a bracket that is never closed, and about a missing entry point.
+Scratch buffers are declared in the same way (`sums`, `sums_shape`, …), can be read and written, and are shared by all
+passes of a node. Scratch buffers and results are not initialised. Compiler errors show the line of your text and its
+place in your file, as do errors about unclosed brackets and missing entry points.
 '''
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What Opweave adds to a shader: buffers, shapes and attributes under the names of parameters, and the entry point."""
+"""Declarations that Opweave adds to a shader: buffers, shapes, attributes, and the entry point."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from ...expr.wgsl.mathematics import used, words
 from .names import spelled
 from .shader import Buffer, Shader, sizes
 
-WIDTH = 64
-"""Invocations of a workgroup, where a shader does not say: two or four of the groups that hardware runs in step."""
+WORKGROUP_SIZE = 64
+"""Default invocations of a workgroup: one or two subgroups on common hardware."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A buffer, what stands for its memory, and whether the shader may write it."""
+    """A buffer, its memory, and whether the shader may write it."""
 
     buffer: Buffer
     memory: Input
     writes: bool
 
     def declaration(self, number: int) -> str:
-        """The buffer as WGSL declares it."""
+        """The WGSL declaration of the buffer."""
         mode = "read_write" if self.writes else "read"
         element = f"atomic<{self.buffer.element}>" if self.writes and self.buffer.packed > 1 else self.buffer.element
         return f"@group(0) @binding({number}) var<storage, {mode}> {self.buffer.variable}: array<{element}>;"
 
     def functions(self) -> dict[str, str]:
-        """The functions that read and write an element, by name."""
+        """The functions that load and store an element, by name."""
         buffer, name = self.buffer, self.buffer.name
         made = {f"load_{name}": f"fn load_{name}(i: u32) -> {buffer.type} {{ return {self._element()}; }}"}
         if self.writes:
@@ -59,7 +59,7 @@ class Bound:
             return f"{variable}[i] = {'f16(value)' if buffer.element == 'f16' else 'value'};"
         width = 32 // buffer.packed
         bits = "half_bits(value)" if buffer.data_type == "float16" else "bitcast<u32>(value)"
-        # Others may be writing the rest of the word: only the bits of this element are cleared, then set.
+        # Other invocations may write other elements of the word, so modify only the bits of this one.
         return (
             f"let at = i % {buffer.packed}u * {width}u; "
             f"atomicAnd(&{variable}[i / {buffer.packed}u], ~({(1 << width) - 1:#x}u << at)); "
@@ -67,7 +67,7 @@ class Bound:
         )
 
     def constants(self) -> dict[str, str]:
-        """Its shape as constants, by name."""
+        """The constants of its shape, by name."""
         name, shape = self.buffer.name, self.buffer.shape
         made = {
             f"{name}_size": f"const {name}_size: u32 = {self.buffer.size}u;",
@@ -85,7 +85,7 @@ def _u32s(values: Sequence[int]) -> str:
 
 
 def constant(name: str, value: Any) -> str | None:
-    """An attribute as a constant of no particular type; None if WGSL has none for it."""
+    """An attribute as an untyped constant; None if WGSL cannot represent it."""
     if isinstance(value, (tuple, list)):
         kinds = {isinstance(item, bool) for item in value}
         items = [_number(item) for item in value]
@@ -111,14 +111,14 @@ def _number(value: Any) -> str | None:
 
 
 class Scope:
-    """The names that the shaders of a node can use, and what declares them.
+    """The names that the shaders of a node can use, and their declarations.
 
     Args:
-        title: name and label of the node, which lead messages.
+        title: name and label of the node, which start messages.
         bound: operands and results.
         attributes: by name.
-        absent: operands that were not given.
-        features: of the device.
+        absent: optional operands that were not passed.
+        features: features and limits of the device.
     """
 
     def __init__(
@@ -133,11 +133,11 @@ class Scope:
         self.attributes, self.absent = attributes, tuple(absent)
 
     def module(self, shader: Shader, entry: Entry) -> tuple[str, tuple[Bound, ...]]:
-        """The text that follows the user's, and the buffers that it declares, in order.
+        """The text to append to the user's, and the buffers that it declares, in order.
 
         Raises:
-            ValidationError: two things have the same name.
-            NotSupportedError: the device cannot bind so many buffers.
+            ValidationError: two declarations have the same name.
+            NotSupportedError: the shader uses more buffers than the device can bind.
         """
         given = self._texts(shader)
         texts = [text for name, text in given.items() if name in shader.words]
@@ -170,7 +170,7 @@ class Scope:
         return {name: text for name, text in made.items() if text}
 
     def hint(self, name: str) -> str:
-        """Why a name is not declared."""
+        """Explain why a name is not declared."""
         for item in self.bound:
             buffer = item.buffer
             if name == buffer.name and buffer.packed == 1:
@@ -196,9 +196,9 @@ class Entry:
     """The entry point of a shader.
 
     Attributes:
-        name: what the pipeline calls.
-        workgroups: how many to dispatch.
-        lines: its text, where Opweave makes it.
+        name: its name.
+        workgroups: number of workgroups to dispatch.
+        lines: its text, if Opweave generates it.
     """
 
     name: str
@@ -210,7 +210,7 @@ def entry_of(shader: Shader, out: Buffer, features: Features) -> Entry:
     """The entry point of a shader: its own, or one that calls `fn main` for each element or position.
 
     Raises:
-        ValidationError: the shader does not fit, or wants more than the device has.
+        ValidationError: the shader does not fit, or exceeds a limit of the device.
     """
     most, name = features.max_workgroups, shader.entry
     if name:
@@ -220,7 +220,7 @@ def entry_of(shader: Shader, out: Buffer, features: Features) -> Entry:
         return Entry(name, (x, y, z))
     parameters = shader.parameters()
     extents = shader.extents(out, parameters)
-    width = shader.workgroup_size or min(WIDTH, features.max_invocations)
+    width = shader.workgroup_size or min(WORKGROUP_SIZE, features.max_invocations)
     require(
         width <= features.max_invocations,
         f"workgroup_size must be at most {features.max_invocations} on this device, got {width}",
@@ -251,6 +251,3 @@ def entry_of(shader: Shader, out: Buffer, features: Features) -> Entry:
             "}",
         ),
     )
-
-
-__all__ = ["Bound", "Entry", "Scope", "constant", "entry_of"]

@@ -1,4 +1,4 @@
-"""WGSL as the kernel of an operation."""
+"""WGSL shaders as kernels."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from .messages import Explained, Written, pointed
 from .shader import Buffer, Shader
 
 Inputs: TypeAlias = "Mapping[str, Input | tuple[Input, ...] | None]"
-"""What stands for the memory of operands, by parameter."""
+"""The memory of operands, by parameter."""
 
 
 class WgslKernel:
-    """WGSL that computes a node's results on a WebGPU device.
+    """WGSL that computes the results of a node on a WebGPU device.
 
     Args:
-        source: WGSL; a `Shader`, or several that run one after the other; or a function that makes any of these for a node.
-        options: what `Shader` takes besides, for WGSL that is given as text.
+        source: WGSL; a `Shader`, or several that run in order; or a function that returns any of these for a node.
+        options: options of `Shader`, if `source` is text.
 
     Raises:
-        ValidationError: it is none of these, or an option does not fit.
+        ValidationError: `source` is none of these, or an option does not fit.
     """
 
     def __init__(self, source: Any, **options: Any) -> None:
@@ -60,7 +60,7 @@ class WgslKernel:
 
     @property
     def detail(self) -> str:
-        """What it is, for `explain()`."""
+        """A description for `explain()`."""
         return f"WGSL{self._place()}"
 
     def kernels(self, call: KernelCall, inputs: Inputs, targets: Sequence[Input], features: Features) -> list[Kernel]:
@@ -68,14 +68,13 @@ class WgslKernel:
 
         Args:
             call: the node.
-            inputs: what stands for the memory of each operand.
-            targets: what stands for that of each result.
-            features: what the device can do.
+            inputs: the memory of each operand.
+            targets: the memory of each result.
+            features: features and limits of the device.
 
-        Raises:
-            ValidationError: a shader does not fit to the node, or does not write a result; errors name `call.title`.
-            NotSupportedError: it wants more than the device has.
-            OperationError: the function raised something.
+        Raises: ValidationError: a shader does not fit the node, or does not write a result; messages start with
+            `call.title`. NotSupportedError: a shader exceeds a limit of the device. OperationError: the function raised
+            an exception.
         """
         given: dict[str, Any] = {}
         bound: list[Bound] = []
@@ -99,7 +98,7 @@ class WgslKernel:
                 raise ValidationError(f"{title}: {pointed(shader.source, self.where, shader.fault)}")
         written = set().union(*(shader.words for shader in shaders))
         for result in results:
-            # Of a packed result the name itself is not declared; who uses it is told so by the compiler.
+            # A packed result is not declared under its own name; the compiler reports its use.
             wanted = {result.buffer.name, result.buffer.variable, f"store_{result.buffer.name}"}
             require(
                 bool(wanted & written), f"{call.title}: the WGSL does not write {result.buffer.name}{self._place()}"
@@ -114,7 +113,7 @@ class WgslKernel:
         return made
 
     def _made(self, call: KernelCall, given: Mapping[str, Any]) -> tuple[Shader, ...]:
-        """What the function returns for a node."""
+        """The shaders that the function returns for a node."""
         function = self.function
         assert function is not None
         known = [*call.inputs, *call.attributes, "out"]
@@ -154,7 +153,7 @@ class WgslKernel:
 
 
 def _shaders(given: Any) -> tuple[Shader, ...]:
-    """One or several shaders, some of them text."""
+    """One or several shaders, given as `Shader` or text."""
     items = given if isinstance(given, (tuple, list)) else (given,)
     require(
         bool(items) and all(isinstance(item, (str, Shader)) for item in items),
@@ -170,7 +169,7 @@ def _bound(name: str, memory: Input, features: Features, *, writes: bool = False
 
 
 def _scratch(name: str, desc: Desc, shared: dict[str, Bound], title: str, features: Features) -> Bound:
-    """Memory between passes: the same for all that give it the same name."""
+    """A scratch buffer; passes that use the same name share it."""
     known = shared.get(name)
     if known is None:
         fits = features.int64 or desc.data_type not in ("int64", "uint64")
@@ -178,6 +177,3 @@ def _scratch(name: str, desc: Desc, shared: dict[str, Bound], title: str, featur
         known = shared[name] = _bound(name, Input(len(shared), desc), features, writes=True)
     require(known.buffer.desc == desc, f"{title}: scratch {name} is {known.buffer.desc} in one pass, {desc} in another")
     return known
-
-
-__all__ = ["WgslKernel"]

@@ -1,4 +1,4 @@
-"""Errors of WGSL, told by the lines that users wrote: those of the device's compiler, and what is found before it runs."""
+"""Error messages for WGSL in terms of the user's source: those of the compiler, and those found before it runs."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _PACKAGE = f"{Path(__file__).parents[2]}{os.sep}"
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Where users wrote WGSL, or the function that makes it.
+    """Where the WGSL, or the function that returns it, was written.
 
     Attributes:
-        file: its path, as Python knows it.
-        line: of the function, or of the call; 0 if nobody knows.
+        file: the path, as Python reports it.
+        line: line of the function, or of the call; 0 if unknown.
     """
 
     file: str = ""
@@ -49,7 +49,7 @@ class Written:
         return Written() if frame is None else Written(frame.f_code.co_filename, frame.f_lineno)
 
     def place(self, source: str = "", line: int = 0) -> str:
-        """A file and a line for messages: of that line of the text if it stands in the file as it is, else of the whole."""
+        """File and line for messages: of the given line of the source if it is found in the file, else of the whole."""
         if not self.file:
             return ""
         name = self.file.replace("\\", "/").rpartition("/")[2]
@@ -67,13 +67,13 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """What makes a message for users of one of the compiler.
+    """Converts compiler messages to messages for the author of a shader.
 
     Attributes:
-        shader: what they wrote.
-        before: how many lines stand before it in the module.
-        where: the place that it comes from.
-        hint: says more about a name that is not declared.
+        shader: the user's shader.
+        before: number of lines before it in the module.
+        where: the place where it was written.
+        hint: explains why a name is not declared.
     """
 
     shader: Shader
@@ -82,9 +82,9 @@ class Explained:
     hint: Callable[[str], str]
 
     def __call__(self, text: str) -> str:
-        """The message: what is wrong, in which line, and the lines that the compiler shows."""
+        """The message: what is wrong, in which line, and the excerpt that the compiler shows."""
         headline = _HEADLINE.search(text)
-        if headline is None:  # of the pipeline: nothing that has a line
+        if headline is None:  # an error of the pipeline, which has no line
             lines = [line.strip() for line in text.splitlines()]
             kept = [line for line in lines if line and line not in ("Validation Error", "Caused by:")]
             place = self.where.place(self.shader.source)
@@ -92,7 +92,7 @@ class Explained:
         rest = text[headline.end() :].lstrip("\n").split("\n")
         shown = rest[: rest.index("")] if "" in rest else rest
         said = headline[1].strip()
-        if said.startswith(("Entry point", "Function")):  # the reason is in its notes
+        if said.startswith(("Entry point", "Function")):  # the reason follows in the notes
             notes = [line.split("= ", 1)[1] for line in shown if line.lstrip().startswith("= ")]
             said = notes[0] if notes else said
         name = _NAME.search(said)
@@ -109,14 +109,14 @@ class Explained:
         )
 
     def _line(self, shown: list[str]) -> int:
-        """The first line of the user's that the compiler shows, counted from 1; 0 if there is none."""
+        """The first line of the user's source in the excerpt, counted from 1; 0 if there is none."""
         numbers = [int(match[3]) for line in shown if (match := _PLACE.match(line))]
         numbers += [int(match[2]) for line in shown if (match := _GUTTER.match(line))]
         count = self.shader.source.count("\n") + 1
         return next((number - self.before for number in numbers if 0 < number - self.before <= count), 0)
 
     def _renumbered(self, line: str) -> str:
-        """A line of what the compiler shows, with the number that it has in the user's text."""
+        """A line of the excerpt, with its number in the user's source."""
         count = self.shader.source.count("\n") + 1
         if match := _PLACE.match(line):
             return f"{match[1]}┌─ WGSL:{int(match[3]) - self.before}:{match[4]}"
@@ -128,7 +128,7 @@ class Explained:
 
 
 def pointed(source: str, where: Written, fault: Fault) -> str:
-    """The message about something that WGSL lacks: what and where, and the line with a caret, as the compiler shows one."""
+    """The message for a `Fault`, with an excerpt and a caret like the compiler's."""
     number = line_at(source, fault.start)
     column = fault.start - (source.rfind("\n", 0, fault.start) + 1)
     line = source.split("\n")[number - 1].rstrip()
@@ -144,6 +144,3 @@ def pointed(source: str, where: Written, fault: Fault) -> str:
             f"{gutter} │ {below} {fault.label}",
         ]
     )
-
-
-__all__ = ["Explained", "Written", "pointed"]

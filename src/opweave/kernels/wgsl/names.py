@@ -1,4 +1,4 @@
-"""Names that WGSL does not allow, and what stands for them."""
+"""Names that WGSL reserves, and their replacements."""
 
 from __future__ import annotations
 
@@ -17,17 +17,14 @@ subroutine super target template this thread_local throw trait try type typedef 
 unorm unsafe unsized use using varying virtual volatile wgsl where with writeonly yield
 """
 KEYWORDS = frozenset(_WORDS.split())
-"""Words that name nothing of users (https://www.w3.org/TR/WGSL/#keyword-summary, #reserved-words)."""
+"""Reserved words of WGSL (https://www.w3.org/TR/WGSL/#keyword-summary, #reserved-words)."""
 
 OWN = frozenset(
     ["array", "atomic", "bool", "f16", "f32", "i32", "i64", "main", "read", "read_write", "storage", "u32", "u64"]
 )
-"""What declarations are written with: they would speak of a parameter of that name instead."""
+"""Names used in the generated declarations, which a parameter of that name would shadow."""
 
 
 def spelled(name: str) -> str:
-    """What a parameter is called in WGSL."""
+    """The name of a parameter in WGSL."""
     return f"{name}_" if name in KEYWORDS or name in OWN else name
-
-
-__all__ = ["KEYWORDS", "OWN", "spelled"]

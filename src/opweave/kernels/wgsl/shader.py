@@ -1,4 +1,4 @@
-"""What users write, and what they are told: shaders, and the buffers that these can name."""
+"""Shaders written by users, and the buffers that they use."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _WORD = re.compile(r"[^\W\d]\w*")
 @completable
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A tensor that a shader can name.
+    """A tensor that a shader can use.
 
     Attributes:
-        name: that of the parameter, `out`, or that of the scratch memory; `load_…` and its like have it in theirs.
+        name: the parameter, `out`, or the scratch buffer; part of the names `load_…`, `store_…` and so on.
         desc: data type and shape.
-        type: the WGSL type that `load_…` gives and `store_…` takes: "f32", "i32", "u32", "i64", "u64".
-        element: the WGSL type of the buffer's elements.
-        packed: how many elements share one of those.
+        type: the WGSL type that `load_…` returns and `store_…` takes: "f32", "i32", "u32", "i64", "u64".
+        element: the WGSL element type of the buffer.
+        packed: number of elements packed into one of these.
     """
 
     name: str
@@ -39,12 +39,12 @@ class Buffer:
 
     @property
     def variable(self) -> str:
-        """What the buffer is called in WGSL: its name, `…_words` if elements share words, `…_` if WGSL reserves the name."""
+        """The WGSL name of the buffer: `…_words` for packed elements, `…_` for reserved names, else its own name."""
         return spelled(self.name) if self.packed == 1 else f"{self.name}_words"
 
     @property
     def data_type(self) -> DataType:
-        """The data type of WebNN."""
+        """The WebNN data type."""
         return self.desc.data_type
 
     @property
@@ -54,30 +54,28 @@ class Buffer:
 
     @property
     def rank(self) -> int:
-        """How many dimensions there are."""
+        """Number of dimensions."""
         return self.desc.rank
 
     @property
     def size(self) -> int:
-        """How many elements there are."""
+        """Number of elements."""
         return self.desc.element_count
 
 
 @dataclass(frozen=True)
 class Shader:
-    """A compute shader, and how much of it is to run.
+    """A compute shader and its dispatch size.
 
-    Args:
-        source: WGSL, without declarations of buffers; `opweave.wgsl` says which names it can use.
-        invocations: how often `fn main(…)` is called, or the extents of the positions that it is called for; default: the
-            elements, or the positions, of the (first) result.
-        workgroups: how many workgroups to dispatch, in up to three dimensions; for entry points with `@compute`.
-        workgroup_size: invocations in a workgroup, where Opweave makes the entry point; default: 64.
-        constants: further numbers (or true, false, tuples of numbers) that the text names.
-        scratch: memory between the passes of a node: data type and shape (`opweave.Desc`) by name.
+    Args: source: WGSL without declarations of buffers; `opweave.wgsl` documents the names it can use. invocations:
+        number of calls of `fn main(…)`, or the extents of its positions; default: the elements, or the shape, of the
+        (first) result. workgroups: number of workgroups to dispatch, in up to three dimensions; for entry points with
+        `@compute`. workgroup_size: invocations in a workgroup, if Opweave generates the entry point; default: 64.
+        constants: additional constants: numbers, booleans, or tuples of numbers. scratch: buffers shared by the passes
+        of a node: data type and shape (`opweave.Desc`) by name.
 
     Raises:
-        ValidationError: a value of another type.
+        ValidationError: a value has the wrong type.
     """
 
     source: str
@@ -105,25 +103,25 @@ class Shader:
 
     @cached_property
     def plain(self) -> str:
-        """The text with blanks in place of comments."""
+        """The source with comments replaced by spaces."""
         return without_comments(self.source)
 
     @cached_property
     def fault(self) -> Fault | None:
-        """What the text lacks: the end of a comment, bracket or declaration, or the entry point."""
+        """A missing part of the source: the end of a comment, bracket or declaration, or the entry point."""
         return fault_of(self.source, self.plain)
 
     @cached_property
     def words(self) -> frozenset[str]:
-        """The names and keywords in the text."""
+        """The identifiers and keywords of the source."""
         return frozenset(_WORD.findall(self.plain))
 
     @property
     def entry(self) -> str:
-        """The name of the user's own entry point; empty if there is none.
+        """The name of the user's entry point; empty if there is none.
 
         Raises:
-            ValidationError: there are several, or declarations that are Opweave's to make.
+            ValidationError: there are several, or declarations that Opweave generates.
         """
         found = ENTRY.findall(self.plain)
         require(len(found) <= 1, f"a shader has one entry point, got {', '.join(found)}; give a Shader for each")
@@ -149,7 +147,7 @@ class Shader:
         """The types of the parameters of `fn main`, each `u32` or `i32`.
 
         Raises:
-            ValidationError: it takes something else.
+            ValidationError: a parameter has another type.
         """
         found = MAIN.search(self.plain)
         assert found is not None, "only shaders without a fault are looked into"
@@ -163,10 +161,10 @@ class Shader:
         return types
 
     def extents(self, out: Buffer, parameters: Sequence[str]) -> tuple[int, ...]:
-        """How many positions there are for each parameter of `fn main`.
+        """The number of positions for each parameter of `fn main`.
 
         Raises:
-            ValidationError: there are more or fewer parameters.
+            ValidationError: the number of parameters does not fit.
         """
         count = len(parameters)
         if self.invocations is None:
@@ -191,6 +189,3 @@ def sizes(value: int | Sequence[int]) -> tuple[int, ...]:
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
-__all__ = ["Buffer", "Shader", "sizes"]

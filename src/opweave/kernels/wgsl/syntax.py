@@ -1,6 +1,6 @@
-"""What WGSL lacks, found before a compiler reads it together with the declarations that Opweave adds.
+"""Detect missing parts of WGSL before the compiler sees it.
 
-A compiler would name the first of those declarations where a `}` is missing in the user's text before them.
+If the user's source lacks a `}`, the compiler would report the first declaration that Opweave appends.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ _FUNCTION = re.compile(r"\bfn\s+(\w+)")
 _OPENERS = {")": "(", "]": "[", "}": "{"}
 _CLOSERS = {opener: closer for closer, opener in _OPENERS.items()}
 ENTRY = re.compile(r"@\s*compute\b[^{;]*?\bfn\s+(\w+)")
-"""An entry point, in WGSL without comments; its name."""
+"""Matches an entry point in WGSL without comments, and its name."""
 MAIN = re.compile(r"\bfn\s+main\b\s*(?:\(([^)]*)\))?")
-"""The function that Opweave calls, in WGSL without comments; its parameters."""
+"""Matches the function `main` in WGSL without comments, and its parameters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is missing, and where that shows.
+    """A missing part of the source.
 
     Attributes:
-        start: position of the first character that is shown to be at fault.
-        length: number of these characters.
+        start: position of the first character to mark.
+        length: number of characters to mark.
         said: the message.
-        label: what stands below the line.
+        label: the text below the marked line.
     """
 
     start: int
@@ -40,7 +40,7 @@ class Fault:
 
 
 def without_comments(source: str) -> str:
-    """WGSL with blanks in place of comments, so that all else keeps its position. Block comments nest in WGSL."""
+    """Replace comments by spaces, which keeps all positions. Block comments nest in WGSL."""
     parts, at = [], 0
     while match := _COMMENT.search(source, at):
         end = _end_of_block(source, match.start()) if match[0] == "/*" else match.end()
@@ -51,17 +51,17 @@ def without_comments(source: str) -> str:
 
 
 def fault_of(source: str, plain: str) -> Fault | None:
-    """The first thing that WGSL lacks: the end of a comment, bracket or declaration, or the entry point; None if nothing.
+    """The first missing part: the end of a comment, bracket or declaration, or the entry point; None if there is none.
 
     Args:
-        source: what the user wrote.
-        plain: the same `without_comments`.
+        source: the user's source.
+        plain: the same, `without_comments`.
     """
     return _open_comment(source) or _open_bracket(source, plain) or _open_declaration(plain) or _no_entry(plain)
 
 
 def line_at(source: str, position: int) -> int:
-    """The number of the line at a position, counted from 1."""
+    """The line number of a position, counted from 1."""
     return source.count("\n", 0, position) + 1
 
 
@@ -85,15 +85,15 @@ def _open_comment(source: str) -> Fault | None:
 
 
 def _open_bracket(source: str, plain: str) -> Fault | None:
-    """The innermost bracket that is never closed. A closing bracket too many is left to the compiler, which shows it."""
+    """The innermost unclosed bracket. The compiler reports surplus closing brackets well, so these are ignored."""
     opened: list[int] = []
-    misaligned: list[tuple[int, int, int]] = []  # a brace, what closes it, and the brace that this is aligned with
+    misaligned: list[tuple[int, int, int]] = []  # a brace, its closing brace, and the brace that one is aligned with
     for match in _TOKEN.finditer(plain):
         token, at = match[0], match.start()
         if token in _CLOSERS:
             opened.append(at)
         elif token not in _OPENERS:
-            if opened:  # functions and structures stand outside of all brackets
+            if opened:  # functions and structures cannot be inside of brackets
                 break
         elif opened and plain[opened[-1]] == _OPENERS[token]:
             start = opened.pop()
@@ -115,7 +115,7 @@ def _open_bracket(source: str, plain: str) -> Fault | None:
 
 
 def _is_aligned(source: str, closer: int, opener: int) -> bool:
-    """Whether a closing brace begins its line, and is indented as the line of an opening one."""
+    """Whether a closing brace starts its line, with the indentation of the line of an opening one."""
     before = source[source.rfind("\n", 0, closer) + 1 : closer]
     line = source[source.rfind("\n", 0, opener) + 1 :]
     return not before.strip() and line[: len(line) - len(line.lstrip())] == before
@@ -140,6 +140,3 @@ def _no_entry(plain: str) -> Fault | None:
     match = functions[close or next(iter(functions))]
     label = "did you mean main?" if close else "nothing calls it"
     return Fault(match.start(1), len(match[1]), said, label)
-
-
-__all__ = ["ENTRY", "MAIN", "Fault", "fault_of", "line_at", "without_comments"]

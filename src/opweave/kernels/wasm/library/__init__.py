@@ -1,9 +1,9 @@
-"""A few kernels, ready made: float32, in portable WebAssembly with SIMD, built from `kernels.c` by `tools/build_wasm.py`.
+"""Ready-made kernels: float32, in portable WebAssembly with SIMD, built from `kernels.c` by `tools/build_wasm.py`.
 
     module = library.load()
     relu6.kernel("wasm", module, "relu", signature=library.SIGNATURES["relu"])
 
-The signatures speak of the parameters of the WebNN operations with the same names; where there is none, of `x`. Layouts are
+The signatures use the parameter names of the WebNN operation of the same name, or `x` if there is none. Layouts are
 nchw and oihw.
 """
 
@@ -15,7 +15,7 @@ from ..loader import TIMEOUT, load as load_module
 from ..module import Module
 
 PATH = Path(__file__).parent / "kernels.wasm"
-"""The module, to be loaded with other options than `load` has."""
+"""The module, to load it with other options than `load` has."""
 
 SIGNATURES: dict[str, str] = {
     "add": "a*:float32, b*:float32, out*, out.size",
@@ -28,13 +28,14 @@ SIGNATURES: dict[str, str] = {
     "ycbcr_to_rgb": "x*:float32, out*, x.outer[-3], x.strides[-3]",
     "top_k": "x*:float32, out0*:float32, out1*:int32, x.outer[-1], x.shape[-1], k",
 }
-"""What each kernel gets.
+"""The signature of each kernel.
 
-`add` takes two tensors of one shape, `box3` is the mean of 3 × 3 windows over the last two axes, without padding; the colours
-are full-range ITU-R BT.601 in [0, 1], `[..., 3, height, width]`; `top_k` gives values in descending order and int32 indices.
+`add` takes two tensors of the same shape. `box3` is the mean of 3 × 3 windows over the last two axes, without padding.
+The colour conversions are full-range ITU-R BT.601 in [0, 1], for `[..., 3, height, width]`. `top_k` returns values in
+descending order, and int32 indices.
 """
 
 
 def load(*, memory_limit: int | None = None, timeout: float | None = TIMEOUT) -> Module:
-    """Load the library, into a memory of its own; options as in `opweave.wasm.load`."""
+    """Load the library into a memory of its own; for the options see `opweave.wasm.load`."""
     return load_module(PATH, memory_limit=memory_limit, timeout=timeout)

@@ -1,0 +1,95 @@
+"""Nodes as Halide expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ...dtypes import FLOATS
+from ..ir import Call, Cast, Const, Expr, Index, Load, Reduce, walk
+from ..ranges import bounds
+from . import elements
+from .mathematics import HalideExpr, hl
+from .stages import Loop
+
+if TYPE_CHECKING:
+    from .nest import Nest
+
+
+class Scope:
+    """Translates nodes to Halide expressions, for given loop positions."""
+
+    def __init__(self, nest: Nest, positions: Mapping[Loop, HalideExpr]) -> None:
+        self._nest, self._positions = nest, positions
+        self._known: dict[Expr, HalideExpr] = {}
+
+    def value(self, root: Expr) -> HalideExpr:
+        """The Halide expression of a node."""
+        for node in walk(root, enter=self._needed):
+            if node not in self._known:
+                self._known[node] = self._one(node)
+        return self._known[root]
+
+    def _needed(self, node: Expr) -> Sequence[Expr]:
+        if node in self._known or isinstance(node, Reduce):
+            return ()
+        if isinstance(node, Load):
+            return [index for index, _ in self._nest.loops.positions[node].others]
+        return node.parts
+
+    def _one(self, node: Expr) -> HalideExpr:
+        match node:
+            case Const():
+                return elements.constant(node.value, node.type)
+            case Index():
+                return hl.i32(0) if node.extent == 1 else self._positions[self._nest.loops.of[node]]
+            case Load():
+                return self._nest.loaded(node, self._offset(node), self._positions)
+            case Reduce():
+                return self._nest.reduction(node).at(self._positions)
+            case Cast():
+                (part,) = node.parts
+                value = elements.cast(self._known[part], part.type, node.type)
+                if node.type == "index" and part.type in ("uint32", "uint64"):
+                    return self._unsigned_index(part, value)
+                if node.type != "float16":
+                    return value
+                if part.type in FLOATS:
+                    return self._nest.rounded_to_half(value)
+                # Halide would drop the float32 between an integer and a float16.
+                return elements.from_half_bits(elements.to_half_bits(value))
+            case Call():
+                arguments = [self._known[part] for part in node.parts]
+                return self._call(node, arguments)
+        raise AssertionError(node)
+
+    def _unsigned_index(self, node: Expr, value: HalideExpr) -> HalideExpr:
+        """Clamp an unsigned index as a signed integer: Halide infers no range for a minimum of unsigned ones."""
+        known = bounds(node)
+        if known is None:
+            return value
+        is_limited = isinstance(node, Call) and node.name == "min" and isinstance(node.parts[1], Const)
+        raw = self._known[node.parts[0] if is_limited else node]
+        signed = hl.reinterpret(hl.Int(raw.type().bits()), raw)
+        low, high = (hl.cast(signed.type(), limit) for limit in (known[0], min(known[1], 2**31 - 1)))
+        return hl.cast(hl.Int(32), hl.clamp(hl.select(signed < 0, high, signed), low, high))
+
+    def _call(self, node: Call, arguments: list[HalideExpr]) -> HalideExpr:
+        divisor = node.parts[-1]
+        is_division = node.type == "index" and node.name in ("floor_div", "mod")
+        if is_division and isinstance(divisor, Const) and divisor.value > 0:
+            return elements.index_division(node.name, arguments[0], int(divisor.value))
+        if node.name == "pow" and node.type not in FLOATS and isinstance(divisor, Const) and divisor.value >= 0:
+            return elements.power(node.type, arguments[0], int(divisor.value))
+        return elements.call(node.name, node.parts[-1].type, arguments)
+
+    def _offset(self, node: Load) -> HalideExpr:
+        place = self._nest.loops.positions[node]
+        offset = hl.i32(place.constant)
+        for loop in self._nest.loops.over(place.variables):
+            factor = self._nest.loops.factor(node, loop)
+            if factor:
+                offset = offset + self._positions[loop] * hl.i32(factor)
+        for index, factor in place.others:
+            offset = offset + self._known[index] * hl.i32(factor)
+        return offset

@@ -1,0 +1,80 @@
+"""Rewrite reductions: unroll them, divide them into parts, or move them into arrays of their own."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+from ..dtypes import FLOATS, INFO, DataType
+from .ir import Cast, Const, Expr, Index, Reduce, Stored, call, storage, substitute
+
+COMBINE = {"sum": "add", "product": "mul", "max": "max", "min": "min"}
+"""The function that combines two elements of a reduction."""
+
+
+def neutral(node: Reduce) -> Const:
+    """The value of an empty reduction."""
+    if node.reduction in ("sum", "product"):
+        return Const(int(node.reduction == "product"), node.type)
+    if node.type in FLOATS:
+        return Const(-math.inf if node.reduction == "max" else math.inf, node.type)
+    info = INFO[storage(node.type)]
+    return Const(info.lowest if node.reduction == "max" else info.highest, node.type)
+
+
+def unrolled(node: Reduce) -> Expr:
+    """A reduction of a few elements as one expression."""
+    terms = []
+    for position in itertools.product(*(range(variable.extent) for variable in node.variables)):
+        values: dict[Expr, Expr] = {v: Const(p, "index") for v, p in zip(node.variables, position, strict=True)}
+        terms.append(substitute(node.body, values))
+    while len(terms) > 1:  # a balanced tree has smaller rounding errors than a chain, and more parallelism
+        pairs = [call(COMBINE[node.reduction], *terms[k : k + 2]) for k in range(0, len(terms) - 1, 2)]
+        terms = pairs + terms[len(terms) - len(terms) % 2 :]
+    return terms[0]
+
+
+def stored_value(node: Expr) -> Stored:
+    """An array of the values of `node`, over the variables it depends on, without those of extent 1."""
+    axes = tuple(sorted((v for v in node.free if v.extent > 1), key=lambda v: (v.axis == 0, v.axis, v.serial)))
+    body = substitute(node, {v: Const(0, "index") for v in node.free if v.extent == 1})
+    # Intermediate float16 values stay float32: they are rounded when the result is stored.
+    type: DataType = "float32" if storage(node.type) == "float16" else storage(node.type)
+    return Stored(axes, Cast(body, type) if type != node.type else body)
+
+
+@dataclass(frozen=True)
+class Split:
+    """A reduction variable divided into parts of equal size.
+
+    Attributes:
+        part: the number of the part.
+        position: the position within a part.
+        start: the first position of a part.
+        index: the position in the whole range, clamped to it.
+        inside: whether the position is in range before clamping; None if the size divides the extent.
+    """
+
+    part: Index
+    position: Index
+    start: Expr
+    index: Expr
+    inside: Expr | None
+
+    def masked(self, node: Reduce, variable: Index) -> Expr:
+        """The body of `node` at `index`, neutral at positions out of range."""
+        body = substitute(node.body, {variable: self.index})
+        return body if self.inside is None else call("where", self.inside, body, neutral(node))
+
+
+def split(variable: Index, count: int) -> Split:
+    """Divide a variable into at most `count` parts."""
+    size = -(-variable.extent // count)
+    part, position = Index(-(-variable.extent // size)), Index(size)
+    start = call("mul", part, Const(size, "index"))
+    index = call("add", start, position)
+    if part.extent * size == variable.extent:
+        return Split(part, position, start, index, None)
+    inside = call("lesser", index, Const(variable.extent, "index"))
+    return Split(part, position, start, call("min", index, Const(variable.extent - 1, "index")), inside)
