@@ -14,7 +14,7 @@ import pytest
 
 import opweave as ow
 from opweave import ops
-from opweave.errors import MAX_MESSAGE
+from opweave.errors import MAX_MESSAGE_CHARACTERS
 from opweave.names import shown
 
 HUGE = 10**5000  # more digits than Python writes
@@ -82,7 +82,7 @@ CALLS: dict[str, Callable[[ow.MLGraphBuilder, Any], object]] = {
 def test_messages_about_any_value_are_short(builder: ow.MLGraphBuilder, value: str, call: str) -> None:
     with pytest.raises((ow.ValidationError, ow.NotSupportedError)) as caught:
         CALLS[call](builder, VALUES[value])
-    assert len(str(caught.value)) <= MAX_MESSAGE
+    assert len(str(caught.value)) <= MAX_MESSAGE_CHARACTERS
 
 
 @pytest.mark.parametrize("value", VALUES)

@@ -1,8 +1,8 @@
-"""Where Opweave is not the letter of the specification, and why: the one list of that, as data.
+"""The deviations from the specification and their reasons, as data.
 
-`tests/test_registry.py` compares every object, method, argument, default, enumeration and limit with the specification, and
-fails where a difference is not in this list, or something in this list no longer differs. `docs/deviations.md` is made of
-it: `python -m opweave.deviations docs/deviations.md`.
+`tests/test_registry.py` compares every object, method, argument, default, enumeration and limit with the specification.
+It fails for a difference that is not listed, and for a listed one that no longer exists. `docs/deviations.md` is
+generated: `python -m opweave.deviations docs/deviations.md`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """Something that the specification does not have, or has otherwise.
+    """An addition to the specification, or a difference from it.
 
     Attributes:
-        where: what it concerns, in Python's names, `*` standing for anything: members `MLContext.compute`, arguments
-            `MLContext.read_tensor(out)`, or aspects of them `MLContext.read_tensor: returns ArrayBuffer`.
-        kind: whether it is there only here, or differs from what is there.
-        what: what there is instead.
+        where: what it applies to, by Python names with `*` as wildcard: members `MLContext.compute`, arguments
+            `MLContext.read_tensor(out)`, or aspects `MLContext.read_tensor: returns ArrayBuffer`.
+        kind: "addition" or "change".
+        what: what Opweave does.
         reason: why.
     """
 
@@ -342,7 +342,7 @@ DEVIATIONS = [*CHANGES, *ADDITIONS]
 
 
 def render() -> str:
-    """The list as a page in Markdown."""
+    """The deviations as a Markdown page."""
 
     def table(rows: Sequence[Deviation]) -> list[str]:
         lines = ["| Where | What | Why |", "|---|---|---|"]

@@ -1,4 +1,4 @@
-"""The data types of the specification (`MLOperandDataType`) and their counterparts elsewhere."""
+"""The data types of the specification (`MLOperandDataType`), and their equivalents in NumPy and ONNX."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOGICAL: tuple[DataType, ...] = ("uint8",)
 
 @dataclass(frozen=True, slots=True)
 class TypeInfo:
-    """A data type, and what others call it."""
+    """Properties of a data type."""
 
     name: DataType
     kind: Literal["f", "i", "u"]
@@ -33,17 +33,17 @@ class TypeInfo:
 
     @property
     def byte_length(self) -> int:
-        """Bytes of one element."""
+        """Size of one element in bytes."""
         return self.bits // 8
 
     @property
     def lowest(self) -> int:
-        """The smallest integer of an integer type."""
+        """The lowest value of an integer type."""
         return -(1 << (self.bits - 1)) if self.kind == "i" else 0
 
     @property
     def highest(self) -> int:
-        """The largest integer of an integer type."""
+        """The highest value of an integer type."""
         return (1 << (self.bits - (self.kind == "i"))) - 1
 
 
@@ -79,8 +79,8 @@ def of_array(dtype: Any) -> DataType:
     >>> of_array(np.dtype("float32"))
     'float32'
     >>> of_array(np.dtype("float64"))
-    Traceback (most recent call last):
-    opweave.errors.ValidationError: float64 is not a data type of WebNN (float32, ...); array.astype('float32') converts it
+    Traceback (most recent call last): opweave.errors.ValidationError: float64 is not a data type of WebNN (float32,
+    ...); array.astype('float32') converts it
     """
     name: str = dtype.name
     if name not in INFO:
@@ -95,14 +95,14 @@ def of_array(dtype: Any) -> DataType:
 
 
 def check(data_type: object) -> DataType:
-    """`data_type` itself if it is one of the specification's, else `ValidationError`."""
+    """Return `data_type` if it is one of the specification's, else raise `ValidationError`."""
     if not isinstance(data_type, str) or data_type not in INFO:
         raise ValidationError(f"data type must be one of {', '.join(ANY)}, got {shown(data_type)}")
     return data_type
 
 
 def cast_number(value: float, data_type: DataType) -> int | float:
-    """Convert a number to what `data_type` can hold: rounded to nearest, ties to even, clamped to its range.
+    """Convert a number to a value of `data_type`: rounded to nearest, ties to even, and clamped to its range.
 
     https://www.w3.org/TR/webnn/#cast (which casts uint32 to the *signed* range, evidently by mistake).
 
@@ -134,10 +134,11 @@ C = TypeVar("C", bound=type)
 
 
 def completable(cls: C) -> C:
-    """Let notebooks complete names of a class: change `Literal` in the annotations of properties to `str`, at run time only.
+    """Class decorator: let notebooks complete attributes of an instance, by replacing `Literal` with `str` in
+    annotations.
 
-    jedi offers nothing for an object that has a property annotated with `Literal` (0.20: `CompiledValue.execute_annotation`
-    raises AttributeError). Signatures still show what is declared.
+    jedi completes nothing for objects with a property annotated with `Literal` (0.20:
+    `CompiledValue.execute_annotation` raises AttributeError). Signatures still show the declared types.
     """
     for value in vars(cls).values():
         if isinstance(value, property) and value.fget is not None:

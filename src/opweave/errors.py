@@ -1,14 +1,14 @@
 """The errors of Opweave.
 
     MLError
-     ├── ValidationError     also a TypeError: wrong arguments, wherever the specification throws TypeError
+     ├── ValidationError     also a TypeError: invalid arguments, where the specification throws TypeError
      ├── InvalidStateError   the object was destroyed, lost, or already built
-     ├── NotSupportedError   this context, back end or machine cannot do it
-     ├── OperationError      the engine failed while it compiled or ran a graph
-     ├── DataError           a file or an array holds something that cannot be read
+     ├── NotSupportedError   the context, back end or machine does not support the request
+     ├── OperationError      the engine failed to compile or run a graph
+     ├── DataError           a file or an array has invalid contents
      └── MissingExtraError   also an ImportError: an optional package is not installed
 
-Every message says which operation it is about, its label, the rule, and what came:
+Every message contains the operation, its label, the rule, and the value:
 `conv2d 'stem': padding must have 4 values, got [0, 0]`.
 """
 
@@ -19,12 +19,12 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-MAX_MESSAGE = 3000
-"""How many characters a message has at most: names and lists in it may come from a file, and be of any length."""
+MAX_MESSAGE_CHARACTERS = 3000
+"""Maximum length of a message, because names and lists from a file may have any length."""
 
 
 class MLError(Exception):
-    """Base of all errors that Opweave raises on purpose.
+    """Base class of all errors that Opweave raises on purpose.
 
     >>> len(str(MLError("a name" * 10**6)))
     3000
@@ -32,44 +32,44 @@ class MLError(Exception):
 
     def __init__(self, message: object = "", *others: object) -> None:
         text = str(message)
-        if len(text) > MAX_MESSAGE:
-            end = MAX_MESSAGE // 6
-            text = f"{text[: MAX_MESSAGE - end - 5]} ... {text[-end:]}"
+        if len(text) > MAX_MESSAGE_CHARACTERS:
+            end = MAX_MESSAGE_CHARACTERS // 6
+            text = f"{text[: MAX_MESSAGE_CHARACTERS - end - 5]} ... {text[-end:]}"
         super().__init__(text, *others)
 
 
 class ValidationError(MLError, TypeError):
-    """An argument breaks a rule of the specification (there: `TypeError`)."""
+    """An argument violates a rule of the specification (`TypeError` there)."""
 
 
 class InvalidStateError(MLError):
-    """The context is lost, the graph is destroyed, or the builder has built already (`InvalidStateError`)."""
+    """The context is lost, the graph is destroyed, or the builder has already built (`InvalidStateError`)."""
 
 
 class NotSupportedError(MLError):
-    """The request is valid, but nothing here can serve it (`NotSupportedError`)."""
+    """The request is valid, but not supported here (`NotSupportedError`)."""
 
 
 class OperationError(MLError):
-    """The engine refused or failed to compile or run a graph (`OperationError`)."""
+    """The engine failed to compile or run a graph (`OperationError`)."""
 
 
 class DataError(MLError):
-    """A file or buffer cannot be read as what it should be (`DataError`)."""
+    """A file or buffer has invalid contents (`DataError`)."""
 
 
 class MissingExtraError(MLError, ImportError):
-    """An optional package is missing; the message names the extra that brings it."""
+    """An optional package is missing; the message names the extra that installs it."""
 
 
 def require(condition: bool, rule: str) -> None:
-    """Raise `ValidationError` unless `condition` holds; `rule` says what must hold and what came instead."""
+    """Raise `ValidationError` unless `condition` holds; `rule` contains the rule and the actual value."""
     if not condition:
         raise ValidationError(rule)
 
 
 def import_extra(module: str, extra: str, purpose: str) -> Any:
-    """Import an optional package, or say which extra of Opweave brings it.
+    """Import an optional package; if it is missing, raise an error that names the extra of Opweave that installs it.
 
     >>> import_extra("no_such_package", "demo", "reading photographs")
     Traceback (most recent call last):
@@ -79,13 +79,13 @@ def import_extra(module: str, extra: str, purpose: str) -> Any:
         return import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != module.partition(".")[0]:
-            raise  # the package is there, but one of its own imports is not
+            raise  # the package is installed, but one of its own imports is missing
         name = module.partition(".")[0]
         raise MissingExtraError(f"{purpose} needs {name}: pip install 'opweave[{extra}]'") from None
 
 
 def user_line(error: BaseException, function: Callable[..., Any]) -> str:
-    """Where in the file of a user's `function` an error came from, to end a message with; empty if it did not.
+    """The line in the file of a user's `function` where an error was raised, as the end of a message; empty if unknown.
 
     >>> def mine():
     ...     raise ValueError("no")

@@ -1,4 +1,4 @@
-"""Files that are written wholly or not at all."""
+"""Atomic writing of files."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .errors import DataError
 
 @contextmanager
 def written(path: str | Path) -> Iterator[BinaryIO]:
-    """A file to write, which takes the place of `path` once all went well; after an error nothing has changed.
+    """Open a temporary file that replaces `path` on success; after an error, nothing has changed.
 
-    A symbolic link stays, and the file that it leads to is replaced. What is no regular file (a pipe, a device) is written
-    to directly, since it cannot be replaced.
+    A symbolic link is kept, and its target is replaced. Anything but a regular file (a pipe, a device) is written
+    directly, because it cannot be replaced.
 
     Raises:
         DataError: the file cannot be written.
@@ -29,14 +29,14 @@ def written(path: str | Path) -> Iterator[BinaryIO]:
             with open(os.open(target, os.O_WRONLY | getattr(os, "O_BINARY", 0)), "wb") as file:
                 yield file
             return
-        # Beside the target: a file is moved within its file system only.
+        # In the same directory, because a file can only be renamed within its file system.
         name = str(target.parent / f".{target.name}.{os.urandom(8).hex()}")
-        # The process's umask decides who may read it, as for every new file; asking for the umask would change it.
+        # Let the umask determine the permissions; reading the umask would require changing it.
         descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 if mode is not None:
-                    os.chmod(name, stat.S_IMODE(mode))  # who could read the old file can read this one
+                    os.chmod(name, stat.S_IMODE(mode))  # keep the permissions of the old file
                 yield file
             os.replace(name, target)
         finally:
@@ -46,17 +46,17 @@ def written(path: str | Path) -> Iterator[BinaryIO]:
 
 
 def resolved(path: str | Path) -> tuple[Path, int | None]:
-    """Follow symbolic links: the path at their end, and the mode of the file there, or None if there is no file.
+    """Follow symbolic links; return the final path, and the mode of the file there, or None if it does not exist.
 
     Raises:
-        DataError: the links form a loop, or a folder cannot be read.
+        DataError: the links form a loop, or a directory cannot be read.
     """
     try:
         target = Path(os.path.realpath(path))
-        if target.is_symlink():  # it leads to itself
+        if target.is_symlink():  # a loop
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         return target, target.stat().st_mode
     except FileNotFoundError:
         return target, None
-    except (OSError, ValueError) as error:  # ValueError: there is a null in it
+    except (OSError, ValueError) as error:  # ValueError: the path contains a null character
         raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}") from None

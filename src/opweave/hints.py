@@ -1,6 +1,6 @@
-"""What to do instead: the ends of messages about habits from JavaScript, NumPy and PyTorch.
+"""Hints at the end of error messages, for habits from JavaScript, NumPy and PyTorch.
 
-Apart from `no_dictionaries`, which looks at the arguments of the call that it wraps, nothing here runs unless a call has
+Except for `no_dictionaries`, which checks the arguments of the call that it wraps, this code only runs after a call has
 failed.
 """
 
@@ -59,7 +59,7 @@ WEBNN_NAMES = {
     "true_divide": "div",
     "view": "reshape",
 }
-"""Names of NumPy and PyTorch -> those of WebNN."""
+"""Names in NumPy and PyTorch -> names in WebNN."""
 
 UFUNC_METHODS = {
     "add.accumulate": "cumulative_sum",
@@ -68,17 +68,17 @@ UFUNC_METHODS = {
     "minimum.reduce": "reduce_min",
     "multiply.reduce": "reduce_product",
 }
-"""Methods of NumPy's ufuncs -> names of WebNN; `np.sum(x)` calls `np.add.reduce(x)`."""
+"""Methods of NumPy's ufuncs -> names in WebNN; `np.sum(x)` calls `np.add.reduce(x)`."""
 
 MAX_OPTIONS = 8
-"""Entries of a dictionary that a message shows; no operation has more options."""
+"""Maximum entries of a dictionary in a message; no operation has more options."""
 
 OPERATORS = ("add", "subtract", "multiply", "divide", "power", "matmul")
-"""The ufuncs that NumPy calls for the operators of an array and something else."""
+"""The ufuncs that NumPy calls for infix operators."""
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """The name that was meant, as the end of a message.
+    """Suggest a known name for an unknown one, as the end of a message.
 
     >>> meant("averagePool2d", ["average_pool2d"]), meant("keepdims", ["keep_dimensions"]), meant("foo", ["bar"])
     ("; did you mean 'average_pool2d'?", "; did you mean 'keep_dimensions'?", '')
@@ -92,7 +92,7 @@ def meant(name: str, known: Iterable[str]) -> str:
 
 
 def names(unknown: Iterable[str], missing: Sequence[str]) -> str:
-    """Which missing names were meant by unknown ones.
+    """Suggest missing names for unknown ones.
 
     >>> names(["X"], ["x", "y"])
     "; did you mean 'x' for 'X'?"
@@ -102,7 +102,7 @@ def names(unknown: Iterable[str], missing: Sequence[str]) -> str:
 
 
 def options(given: Mapping[Any, Any]) -> str:
-    """The arguments that stand for a dictionary of options or a descriptor.
+    """The keyword arguments that correspond to a dictionary of options or a descriptor.
 
     >>> options({"inputLayout": "nhwc", "groups": 2})
     "options are keyword arguments: input_layout='nhwc', groups=2"
@@ -112,7 +112,7 @@ def options(given: Mapping[Any, Any]) -> str:
 
 
 def of_call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exception) -> str:
-    """What to do instead of a call of an operation that was refused with `error`; empty if no habit is seen in it."""
+    """A hint for a call of an operation that failed with `error`; empty if there is none."""
     given = {**dict(zip(op.positional, args, strict=False)), **kwargs}
     values = [*args, *kwargs.values()]
     dictionary = next(filter(_is_options, values), None)
@@ -142,13 +142,13 @@ def of_call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exce
 
 
 def ufunc(name: str, what: str, known: Iterable[str], instead: Callable[[str], str]) -> str:
-    """The message for a function of NumPy that was called with something that it does not take.
+    """The message for a NumPy function that was called with an unsupported object.
 
     Args:
         name: the function, `add`, or its method, `add.reduce`.
-        what: the thing that it was called with.
-        known: the names of operations.
-        instead: says of an operation's name how it is called.
+        what: describes the object.
+        known: names of operations.
+        instead: returns how to call an operation, given its name.
     """
     functions = list(known)
     same = name if name in functions else UFUNC_METHODS.get(name) or WEBNN_NAMES.get(name, "")
@@ -157,7 +157,7 @@ def ufunc(name: str, what: str, known: Iterable[str], instead: Callable[[str], s
 
 
 def no_dictionaries(function: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Self, P], R]:
-    """Refuse JavaScript's dictionaries and names in calls of a method, and say what is written instead."""
+    """Decorator for methods: refuse JavaScript-style dictionaries and names, with a message that shows the Python form."""
     parameters = list(inspect.signature(function).parameters)
 
     @functools.wraps(function)
@@ -178,10 +178,7 @@ def _is_options(value: object) -> TypeGuard[Mapping[Any, Any]]:
 
 
 def no_attribute(instance: object, name: str) -> AttributeError:
-    """The error for an attribute that an object does not have."""
+    """The error for a missing attribute, with a suggestion."""
     kind = type(instance).__name__
     hint = "" if name.startswith("_") else meant(name, dir(type(instance)))
     return AttributeError(f"{kind!r} object has no attribute {name!r}{hint}", name=name, obj=instance)
-
-
-__all__ = ["meant", "names", "no_attribute", "no_dictionaries", "of_call", "options", "ufunc"]

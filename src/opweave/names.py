@@ -1,6 +1,4 @@
-"""Words: camelCase of the specification <-> snake_case of Python, the only renaming in the project; plurals, and values in
-messages.
-"""
+"""Names and values in text: camelCase of the specification <-> snake_case of Python, plurals, values in messages."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ _CAPITALISED = {"nan": "NaN", "nd": "ND"}
 
 
 def snake_case(name: str) -> str:
-    """The Python name of a name in the specification.
+    """Convert a name of the specification to Python's.
 
     >>> [snake_case(n) for n in ("argMin", "isNaN", "l2Pool2d", "gatherND", "reduceLogSumExp", "conv2d")]
     ['arg_min', 'is_nan', 'l2_pool2d', 'gather_nd', 'reduce_log_sum_exp', 'conv2d']
@@ -24,7 +22,7 @@ def snake_case(name: str) -> str:
 
 
 def camel_case(name: str) -> str:
-    """The specification's name of a Python name.
+    """Convert a Python name to the specification's.
 
     >>> [camel_case(n) for n in ("arg_min", "is_nan", "l2_pool2d", "gather_nd", "conv_transpose2d")]
     ['argMin', 'isNaN', 'l2Pool2d', 'gatherND', 'convTranspose2d']
@@ -42,7 +40,7 @@ class _Bounded(reprlib.Repr):
         self.maxlist = self.maxtuple = self.maxdict = self.maxset = self.maxfrozenset = self.maxdeque = 12
 
     def repr_int(self, x: int, level: int) -> str:
-        # Python refuses to write integers of more than some 4,300 digits.
+        # Python cannot convert integers of more than 4,300 digits to text.
         return repr(x) if x.bit_length() <= 512 else f"an integer of {x.bit_length():,} bits"
 
 
@@ -50,7 +48,8 @@ _bounded = _Bounded()
 
 
 def shown(value: Any) -> str:
-    """The `repr` of any value, for messages: long ones are cut, and an object whose `repr` fails is shown by its type.
+    """The `repr` of a value for messages: long ones are truncated, and an object whose `repr` fails is shown by its
+    type.
 
     >>> shown([1, 2]), shown("x"), shown(10**5000)
     ('[1, 2]', "'x'", 'an integer of 16,610 bits')
@@ -64,7 +63,7 @@ def shown(value: Any) -> str:
 
 
 class SnakeCaseDict(dict[str, Any]):
-    """A dictionary of names in snake_case that still finds those of the specification, with a DeprecationWarning.
+    """A dictionary with snake_case keys that also accepts the specification's names, with a DeprecationWarning.
 
     >>> import warnings
     >>> with warnings.catch_warnings(action="ignore"):
@@ -73,7 +72,7 @@ class SnakeCaseDict(dict[str, Any]):
     """
 
     def _known(self, key: Any) -> Any:
-        """`key`, or the snake_case form of it that the dictionary has."""
+        """`key`, or its snake_case form if the dictionary has that."""
         if super().__contains__(key) or not isinstance(key, str):
             return key
         known = snake_case(key)
@@ -94,7 +93,7 @@ class SnakeCaseDict(dict[str, Any]):
 
 
 def counted(number: int, word: str) -> str:
-    """A number of things, for people.
+    """A count with a noun in singular or plural.
 
     >>> counted(1, "node"), counted(2, "node")
     ('1 node', '2 nodes')

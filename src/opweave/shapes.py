@@ -1,4 +1,4 @@
-"""Shape arithmetic: the specification's algorithms on lists of dimensions, in plain integers."""
+"""Shape arithmetic: the specification's algorithms on lists of dimensions."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ MAX_DIMENSION = 2**31 - 1
 """The largest dimension and element count, https://www.w3.org/TR/webnn/#valid-dimension."""
 
 MAX_VALUES = 2**20
-"""The longest list that an argument may be: far longer than any list of axes, and short enough to copy."""
+"""Maximum length of a list argument, far longer than any list of axes."""
 
 
 def bounded(values: Any, name: str) -> tuple[Any, ...]:
-    """The values of a sequence or iterator as a tuple; `name` is what messages call it.
+    """The values of a sequence or iterator as a tuple; `name` is its name in messages.
 
     Raises:
-        ValidationError: there are more than `MAX_VALUES`; `range(10**9)` would take all memory.
+        ValidationError: there are more than `MAX_VALUES`, such as in `range(10**9)`.
     """
     found = tuple(islice(values, MAX_VALUES + 1))
     if len(found) > MAX_VALUES:
@@ -32,7 +32,7 @@ Shape = tuple[int, ...]
 
 
 def broadcast(*shapes: Sequence[int], names: str = "a and b") -> Shape:
-    """Broadcast shapes both ways (https://www.w3.org/TR/webnn/#bidirectionally-broadcasting).
+    """Broadcast shapes to each other (https://www.w3.org/TR/webnn/#bidirectionally-broadcasting).
 
     >>> broadcast((5, 1), (6,))
     (5, 6)
@@ -46,7 +46,7 @@ def broadcast(*shapes: Sequence[int], names: str = "a and b") -> Shape:
 
 
 def broadcasts_to(shape: Sequence[int], target: Sequence[int]) -> bool:
-    """Whether `shape` can be stretched to `target` (https://www.w3.org/TR/webnn/#unidirectionally-broadcasting)."""
+    """Whether `shape` can be broadcast to `target` (https://www.w3.org/TR/webnn/#unidirectionally-broadcasting)."""
     if len(shape) > len(target):
         return False
     trailing = target[len(target) - len(shape) :]
@@ -54,19 +54,23 @@ def broadcasts_to(shape: Sequence[int], target: Sequence[int]) -> bool:
 
 
 def blockwise_broadcasts_to(shape: Sequence[int], target: Sequence[int]) -> bool:
-    """Whether every dimension of `target` is a multiple of `shape`'s (https://www.w3.org/TR/webnn/#blockwise-broadcasting)."""
+    """Whether each dimension of `target` is a multiple of that of `shape`
+    (https://www.w3.org/TR/webnn/#blockwise-broadcasting).
+    """
     return len(shape) == len(target) and all(whole % part == 0 for part, whole in zip(shape, target, strict=True))
 
 
 def check_axes(axes: Iterable[int], rank: int) -> None:
-    """Require axes that exist, each named once."""
+    """Require axes in [0, rank), without duplicates."""
     listed = list(axes)
     require(all(axis < rank for axis in listed), f"axes must be in [0, {rank}), got {listed}")
     require(len(set(listed)) == len(listed), f"axes must differ, got {listed}")
 
 
 def reduced(shape: Sequence[int], axes: Sequence[int], keep_dimensions: bool) -> Shape:
-    """The shape after a reduction over `axes` (https://www.w3.org/TR/webnn/#mlgraphbuilder-calculate-reduction-output-sizes)."""
+    """The shape after a reduction over `axes`
+    (https://www.w3.org/TR/webnn/#mlgraphbuilder-calculate-reduction-output-sizes).
+    """
     check_axes(axes, len(shape))
     if keep_dimensions:
         return tuple(1 if axis in axes else size for axis, size in enumerate(shape))
@@ -74,7 +78,7 @@ def reduced(shape: Sequence[int], axes: Sequence[int], keep_dimensions: bool) ->
 
 
 def check_window(padding: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> None:
-    """Require the options of a sliding window: 4 paddings, and a positive stride and dilation for height and width."""
+    """Check the options of a sliding window: 4 paddings, and a positive stride and dilation for height and width."""
     require(len(padding) == 4, f"padding must have 4 values, got {list(padding)}")
     for name, pair in {"strides": strides, "dilations": dilations}.items():
         require(len(pair) == 2 and min(pair) > 0, f"{name} must be 2 positive integers, got {list(pair)}")
@@ -83,9 +87,9 @@ def check_window(padding: Sequence[int], strides: Sequence[int], dilations: Sequ
 def conv_size(
     input: int, filter: int, before: int, after: int, stride: int, dilation: int, *, ceil: bool = False
 ) -> int:
-    """The size of one axis after a convolution or a pooling window (https://www.w3.org/TR/webnn/#api-mlgraphbuilder-conv2d).
+    """The size of one axis after a convolution or pooling (https://www.w3.org/TR/webnn/#api-mlgraphbuilder-conv2d).
 
-    It is 0 or less where the window does not fit; a last window that sticks out counts with `ceil` only.
+    It is 0 or less if the window does not fit. A partial last window counts with `ceil` only.
 
     Raises:
         ValidationError: the padded axis has more than `MAX_DIMENSION` elements.
@@ -103,18 +107,18 @@ def _check_padded(size: int) -> None:
 
 
 def window_extent(filter: int, dilation: int) -> int:
-    """How many elements a dilated window spans."""
+    """The number of elements that a dilated window spans."""
     return (filter - 1) * dilation + 1
 
 
 def conv_transpose_size(input: int, filter: int, before: int, after: int, stride: int, dilation: int) -> int:
     """The smallest size of one axis after a transposed convolution.
 
-    A convolution of that size, or of up to `stride - 1` more, gives `input` elements
+    A convolution of this size, or of up to `stride - 1` more, has `input` elements
     (https://www.w3.org/TR/webnn/#mlgraphbuilder-calculate-convtranspose-output-size).
 
     Raises:
-        ValidationError: before the padding is removed, the axis has more than `MAX_DIMENSION` elements.
+        ValidationError: the axis has more than `MAX_DIMENSION` elements before the padding is removed.
     """
     size = (input - 1) * stride + window_extent(filter, dilation)
     _check_padded(size)
@@ -122,7 +126,7 @@ def conv_transpose_size(input: int, filter: int, before: int, after: int, stride
 
 
 def sample_positions(input: int, output: int) -> tuple[list[int], int]:
-    """Where each of `output` elements lies among `input` elements when an axis is resampled, as exact fractions.
+    """The positions of `output` elements in an axis of `input` elements that is resampled, as exact fractions.
 
     Returns numerators and their common denominator. Centres of elements are half a step from the borders, and positions
     beyond the outermost centres are clamped to them (https://www.w3.org/TR/webnn/#dom-mlresample2doptions-mode).
@@ -136,7 +140,7 @@ def sample_positions(input: int, output: int) -> tuple[list[int], int]:
 
 
 def nearest_positions(input: int, output: int) -> list[int]:
-    """For each of `output` elements the nearest of `input` elements, the lower one at half the way.
+    """The nearest of `input` elements for each of `output` elements; the lower one at a tie.
 
     >>> nearest_positions(2, 4), nearest_positions(4, 2)
     ([0, 0, 1, 1], [0, 2])
@@ -146,10 +150,10 @@ def nearest_positions(input: int, output: int) -> list[int]:
 
 
 class OtherShapes(Exception):  # noqa: N818  (not an error: the caller compiles anew)
-    """Results came in other shapes than were foreseen.
+    """Results have other shapes than expected.
 
     Attributes:
-        slots: what the caller calls the results.
+        slots: the names of these results.
     """
 
     def __init__(self, slots: Sequence[str]) -> None:

@@ -37,7 +37,7 @@ class BuilderMethods:
         """Find the position of the largest value along `axis`."""
 
     def batch_normalization(self, input: OperandLike, mean: OperandLike, variance: OperandLike, *, scale: OperandLike | None = None, bias: OperandLike | None = None, axis: int = 1, epsilon: float = 1e-05, label: str = '') -> MLOperand:
-        """Normalise each channel of `input` with the mean and variance that were found in training."""
+        """Normalise each channel of `input` with a given mean and variance."""
 
     def cast(self, input: OperandLike, data_type: DataType, *, label: str = '') -> MLOperand:
         """Convert each element to another data type."""
@@ -52,10 +52,10 @@ class BuilderMethods:
         """Convolve a batch of images with a bank of filters."""
 
     def conv_transpose2d(self, input: OperandLike, filter: OperandLike, *, padding: Sequence[int] = (0, 0, 0, 0), strides: Sequence[int] = (1, 1), dilations: Sequence[int] = (1, 1), output_padding: Sequence[int] = (0, 0), output_sizes: Sequence[int] | None = None, groups: int = 1, input_layout: Literal["nchw", "nhwc"] = 'nchw', filter_layout: Literal["iohw", "hwoi", "ohwi"] = 'iohw', bias: OperandLike | None = None, label: str = '') -> MLOperand:
-        """Spread each element of a batch of images over a window, weighted by a filter: the gradient of `conv2d`."""
+        """Transposed convolution of a batch of images, the gradient of `conv2d` with respect to its input."""
 
     def cumulative_sum(self, input: OperandLike, axis: int, *, exclusive: bool = False, reversed: bool = False, label: str = '') -> MLOperand:
-        """Sum up the values along `axis`, and return every partial sum."""
+        """Compute the partial sums along `axis`."""
 
     def add(self, a: OperandLike, b: OperandLike, *, label: str = '') -> MLOperand:
         """Add `a` and `b`, element by element."""
@@ -70,10 +70,10 @@ class BuilderMethods:
         """Divide `a` by `b`, element by element."""
 
     def max(self, a: OperandLike, b: OperandLike, *, label: str = '') -> MLOperand:
-        """Choose the greater of `a` and `b`, element by element."""
+        """Maximum of `a` and `b`, element by element."""
 
     def min(self, a: OperandLike, b: OperandLike, *, label: str = '') -> MLOperand:
-        """Choose the lesser of `a` and `b`, element by element."""
+        """Minimum of `a` and `b`, element by element."""
 
     def pow(self, a: OperandLike, b: OperandLike, *, label: str = '') -> MLOperand:
         """Raise `a` to the power of `b`, element by element."""
@@ -106,7 +106,7 @@ class BuilderMethods:
         """Whether `a` or `b` or both are true, element by element."""
 
     def logical_xor(self, a: OperandLike, b: OperandLike, *, label: str = '') -> MLOperand:
-        """Whether just one of `a` and `b` is true, element by element."""
+        """Whether exactly one of `a` and `b` is true, element by element."""
 
     def is_nan(self, a: OperandLike, *, label: str = '') -> MLOperand:
         """Whether each element of `a` is NaN."""
@@ -133,7 +133,7 @@ class BuilderMethods:
         """Round each element down to an integer."""
 
     def identity(self, input: OperandLike, *, label: str = '') -> MLOperand:
-        """Pass `input` on."""
+        """Return `input` unchanged."""
 
     def log(self, input: OperandLike, *, label: str = '') -> MLOperand:
         """Natural logarithm of each element."""
@@ -160,10 +160,10 @@ class BuilderMethods:
         """Tangent of each element, in radians."""
 
     def dequantize_linear(self, input: OperandLike, scale: OperandLike, zero_point: OperandLike, *, label: str = '') -> MLOperand:
-        """Turn quantised integers back into floats: `(input - zero_point) * scale`."""
+        """Convert quantised integers to floats: `(input - zero_point) * scale`."""
 
     def quantize_linear(self, input: OperandLike, scale: OperandLike, zero_point: OperandLike, *, label: str = '') -> MLOperand:
-        """Turn floats into quantised integers: `input / scale` rounded to even, plus `zero_point`, saturated."""
+        """Quantise floats: `input / scale`, rounded to nearest even, plus `zero_point`, saturated."""
 
     def elu(self, input: OperandLike, *, alpha: float = 1.0, label: str = '') -> MLOperand:
         """Exponential linear unit: max(0, x) + alpha * (exp(min(0, x)) - 1)."""
@@ -193,10 +193,10 @@ class BuilderMethods:
         """Run a gated recurrent unit for one time step."""
 
     def hard_sigmoid(self, input: OperandLike, *, alpha: float = 0.2, beta: float = 0.5, label: str = '') -> MLOperand:
-        """Sigmoid made of straight lines: max(0, min(1, alpha * x + beta))."""
+        """Piecewise linear approximation of the sigmoid: max(0, min(1, alpha * x + beta))."""
 
     def hard_swish(self, input: OperandLike, *, label: str = '') -> MLOperand:
-        """Swish made of straight lines and a parabola: x * max(0, min(6, x + 3)) / 6."""
+        """Piecewise approximation of swish: x * max(0, min(6, x + 3)) / 6."""
 
     def instance_normalization(self, input: OperandLike, *, scale: OperandLike | None = None, bias: OperandLike | None = None, epsilon: float = 1e-05, layout: Literal["nchw", "nhwc"] = 'nchw', label: str = '') -> MLOperand:
         """Normalise each channel of each image of the batch with its own mean and variance."""
@@ -205,7 +205,7 @@ class BuilderMethods:
         """Normalise `input` with mean and variance along `axes`."""
 
     def leaky_relu(self, input: OperandLike, *, alpha: float = 0.01, label: str = '') -> MLOperand:
-        """Rectified linear unit that lets a part of the negative values through: max(0, x) + alpha * min(0, x)."""
+        """Rectified linear unit with a slope for negative values: max(0, x) + alpha * min(0, x)."""
 
     def linear(self, input: OperandLike, *, alpha: float = 1.0, beta: float = 0.0, label: str = '') -> MLOperand:
         """Linear function of each element: alpha * x + beta."""
@@ -223,13 +223,13 @@ class BuilderMethods:
         """Add elements around `input`."""
 
     def average_pool2d(self, input: OperandLike, *, window_dimensions: Sequence[int] | None = None, padding: Sequence[int] = (0, 0, 0, 0), strides: Sequence[int] = (1, 1), dilations: Sequence[int] = (1, 1), layout: Literal["nchw", "nhwc"] = 'nchw', output_shape_rounding: Literal["floor", "ceil"] = 'floor', output_sizes: Sequence[int] | None = None, label: str = '') -> MLOperand:
-        """Average each window of each channel; of a window without elements: NaN."""
+        """Average each window of each channel; NaN for windows without elements."""
 
     def l2_pool2d(self, input: OperandLike, *, window_dimensions: Sequence[int] | None = None, padding: Sequence[int] = (0, 0, 0, 0), strides: Sequence[int] = (1, 1), dilations: Sequence[int] = (1, 1), layout: Literal["nchw", "nhwc"] = 'nchw', output_shape_rounding: Literal["floor", "ceil"] = 'floor', output_sizes: Sequence[int] | None = None, label: str = '') -> MLOperand:
         """Take the square root of the sum of squares of each window of each channel."""
 
     def max_pool2d(self, input: OperandLike, *, window_dimensions: Sequence[int] | None = None, padding: Sequence[int] = (0, 0, 0, 0), strides: Sequence[int] = (1, 1), dilations: Sequence[int] = (1, 1), layout: Literal["nchw", "nhwc"] = 'nchw', output_shape_rounding: Literal["floor", "ceil"] = 'floor', output_sizes: Sequence[int] | None = None, label: str = '') -> MLOperand:
-        """Take the maximum of each window of each channel; without elements: the lowest value of the data type."""
+        """Take the maximum of each window of each channel; the lowest value of the data type for windows without elements."""
 
     def prelu(self, input: OperandLike, slope: OperandLike, *, label: str = '') -> MLOperand:
         """Rectified linear unit with a learned slope for negative values: max(0, x) + slope * min(0, x)."""
@@ -244,7 +244,7 @@ class BuilderMethods:
         """Take the natural logarithm of the sum along `axes`."""
 
     def reduce_log_sum_exp(self, input: OperandLike, *, axes: Sequence[int] | None = None, keep_dimensions: bool = False, label: str = '') -> MLOperand:
-        """Take the natural logarithm of the sum of exponentials along `axes`, without overflow on the way."""
+        """Take the natural logarithm of the sum of exponentials along `axes`, without intermediate overflow."""
 
     def reduce_max(self, input: OperandLike, *, axes: Sequence[int] | None = None, keep_dimensions: bool = False, label: str = '') -> MLOperand:
         """Find the largest value along `axes`; where one is NaN, NaN may be ignored."""
@@ -268,13 +268,13 @@ class BuilderMethods:
         """Rectified linear unit: max(0, x)."""
 
     def resample2d(self, input: OperandLike, *, mode: Literal["nearest-neighbor", "linear"] = 'nearest-neighbor', scales: Sequence[float] = (1.0, 1.0), sizes: Sequence[int] | None = None, axes: Sequence[int] = (2, 3), label: str = '') -> MLOperand:
-        """Stretch or shrink two axes to other sizes."""
+        """Resize two axes by interpolation."""
 
     def reshape(self, input: OperandLike, new_shape: Sequence[int], *, label: str = '') -> MLOperand:
-        """Give the elements of `input`, in the same order, other dimensions."""
+        """Change the shape of `input`, keeping the order of its elements."""
 
     def reverse(self, input: OperandLike, *, axes: Sequence[int] | None = None, label: str = '') -> MLOperand:
-        """Turn the order of the elements around along `axes`."""
+        """Reverse the order of the elements along `axes`."""
 
     def scatter_elements(self, input: OperandLike, indices: OperandLike, updates: OperandLike, *, axis: int = 0, label: str = '') -> MLOperand:
         """Replace single elements of `input` by `updates`: each index replaces its own coordinate along `axis`."""
@@ -286,7 +286,7 @@ class BuilderMethods:
         """Sigmoid: 1 / (1 + exp(-x))."""
 
     def slice(self, input: OperandLike, starts: Sequence[int], sizes: Sequence[int], *, strides: Sequence[int] | None = None, label: str = '') -> MLOperand:
-        """Cut a window out of `input`, and keep every stride-th element of it."""
+        """Extract a window of `input`, with strides."""
 
     def softmax(self, input: OperandLike, axis: int, *, label: str = '') -> MLOperand:
         """Normalise `input` along `axis` so that every slice is positive and sums to one."""
@@ -298,16 +298,16 @@ class BuilderMethods:
         """Softsign: x / (1 + |x|)."""
 
     def split(self, input: OperandLike, splits: int | Sequence[int], *, axis: int = 0, label: str = '') -> tuple[MLOperand, ...]:
-        """Cut `input` into parts along `axis`."""
+        """Split `input` into parts along `axis`."""
 
     def tanh(self, input: OperandLike, *, label: str = '') -> MLOperand:
         """Hyperbolic tangent."""
 
     def tile(self, input: OperandLike, repetitions: Sequence[int], *, label: str = '') -> MLOperand:
-        """Repeat `input` as a whole along each dimension."""
+        """Repeat `input` along each dimension."""
 
     def transpose(self, input: OperandLike, *, permutation: Sequence[int] | None = None, label: str = '') -> MLOperand:
-        """Put the dimensions of `input` into another order."""
+        """Permute the dimensions of `input`."""
 
     def triangular(self, input: OperandLike, *, upper: bool = True, diagonal: int = 0, label: str = '') -> MLOperand:
         """Keep the upper or the lower triangle of each matrix in `input`, and set the rest to zero."""
@@ -325,7 +325,7 @@ class ArrayMethods:
         """Find the position of the largest value along `axis`."""
 
     def batch_normalization(self: Same, mean: OperandLike, variance: OperandLike, *, scale: OperandLike | None = None, bias: OperandLike | None = None, axis: int = 1, epsilon: float = 1e-05, label: str = '') -> Same:
-        """Normalise each channel of `input` with the mean and variance that were found in training."""
+        """Normalise each channel of `input` with a given mean and variance."""
 
     def cast(self: Same, data_type: DataType, *, label: str = '') -> Same:
         """Convert each element to another data type."""
@@ -337,10 +337,10 @@ class ArrayMethods:
         """Convolve a batch of images with a bank of filters."""
 
     def conv_transpose2d(self: Same, filter: OperandLike, *, padding: Sequence[int] = (0, 0, 0, 0), strides: Sequence[int] = (1, 1), dilations: Sequence[int] = (1, 1), output_padding: Sequence[int] = (0, 0), output_sizes: Sequence[int] | None = None, groups: int = 1, input_layout: Literal["nchw", "nhwc"] = 'nchw', filter_layout: Literal["iohw", "hwoi", "ohwi"] = 'iohw', bias: OperandLike | None = None, label: str = '') -> Same:
-        """Spread each element of a batch of images over a window, weighted by a filter: the gradient of `conv2d`."""
+        """Transposed convolution of a batch of images, the gradient of `conv2d` with respect to its input."""
 
     def cumulative_sum(self: Same, axis: int, *, exclusive: bool = False, reversed: bool = False, label: str = '') -> Same:
-        """Sum up the values along `axis`, and return every partial sum."""
+        """Compute the partial sums along `axis`."""
 
     def add(self: Same, b: OperandLike, *, label: str = '') -> Same:
         """Add `a` and `b`, element by element."""
@@ -355,10 +355,10 @@ class ArrayMethods:
         """Divide `a` by `b`, element by element."""
 
     def max(self: Same, b: OperandLike, *, label: str = '') -> Same:
-        """Choose the greater of `a` and `b`, element by element."""
+        """Maximum of `a` and `b`, element by element."""
 
     def min(self: Same, b: OperandLike, *, label: str = '') -> Same:
-        """Choose the lesser of `a` and `b`, element by element."""
+        """Minimum of `a` and `b`, element by element."""
 
     def pow(self: Same, b: OperandLike, *, label: str = '') -> Same:
         """Raise `a` to the power of `b`, element by element."""
@@ -391,7 +391,7 @@ class ArrayMethods:
         """Whether `a` or `b` or both are true, element by element."""
 
     def logical_xor(self: Same, b: OperandLike, *, label: str = '') -> Same:
-        """Whether just one of `a` and `b` is true, element by element."""
+        """Whether exactly one of `a` and `b` is true, element by element."""
 
     def is_nan(self: Same, *, label: str = '') -> Same:
         """Whether each element of `a` is NaN."""
@@ -418,7 +418,7 @@ class ArrayMethods:
         """Round each element down to an integer."""
 
     def identity(self: Same, *, label: str = '') -> Same:
-        """Pass `input` on."""
+        """Return `input` unchanged."""
 
     def log(self: Same, *, label: str = '') -> Same:
         """Natural logarithm of each element."""
@@ -445,10 +445,10 @@ class ArrayMethods:
         """Tangent of each element, in radians."""
 
     def dequantize_linear(self: Same, scale: OperandLike, zero_point: OperandLike, *, label: str = '') -> Same:
-        """Turn quantised integers back into floats: `(input - zero_point) * scale`."""
+        """Convert quantised integers to floats: `(input - zero_point) * scale`."""
 
     def quantize_linear(self: Same, scale: OperandLike, zero_point: OperandLike, *, label: str = '') -> Same:
-        """Turn floats into quantised integers: `input / scale` rounded to even, plus `zero_point`, saturated."""
+        """Quantise floats: `input / scale`, rounded to nearest even, plus `zero_point`, saturated."""
 
     def elu(self: Same, *, alpha: float = 1.0, label: str = '') -> Same:
         """Exponential linear unit: max(0, x) + alpha * (exp(min(0, x)) - 1)."""
@@ -478,10 +478,10 @@ class ArrayMethods:
         """Run a gated recurrent unit for one time step."""
 
     def hard_sigmoid(self: Same, *, alpha: float = 0.2, beta: float = 0.5, label: str = '') -> Same:
-        """Sigmoid made of straight lines: max(0, min(1, alpha * x + beta))."""
+        """Piecewise linear approximation of the sigmoid: max(0, min(1, alpha * x + beta))."""
 
     def hard_swish(self: Same, *, label: str = '') -> Same:
-        """Swish made of straight lines and a parabola: x * max(0, min(6, x + 3)) / 6."""
+        """Piecewise approximation of swish: x * max(0, min(6, x + 3)) / 6."""
 
     def instance_normalization(self: Same, *, scale: OperandLike | None = None, bias: OperandLike | None = None, epsilon: float = 1e-05, layout: Literal["nchw", "nhwc"] = 'nchw', label: str = '') -> Same:
         """Normalise each channel of each image of the batch with its own mean and variance."""
@@ -490,7 +490,7 @@ class ArrayMethods:
         """Normalise `input` with mean and variance along `axes`."""
 
     def leaky_relu(self: Same, *, alpha: float = 0.01, label: str = '') -> Same:
-        """Rectified linear unit that lets a part of the negative values through: max(0, x) + alpha * min(0, x)."""
+        """Rectified linear unit with a slope for negative values: max(0, x) + alpha * min(0, x)."""
 
     def linear(self: Same, *, alpha: float = 1.0, beta: float = 0.0, label: str = '') -> Same:
         """Linear function of each element: alpha * x + beta."""
@@ -508,13 +508,13 @@ class ArrayMethods:
         """Add elements around `input`."""
 
     def average_pool2d(self: Same, *, window_dimensions: Sequence[int] | None = None, padding: Sequence[int] = (0, 0, 0, 0), strides: Sequence[int] = (1, 1), dilations: Sequence[int] = (1, 1), layout: Literal["nchw", "nhwc"] = 'nchw', output_shape_rounding: Literal["floor", "ceil"] = 'floor', output_sizes: Sequence[int] | None = None, label: str = '') -> Same:
-        """Average each window of each channel; of a window without elements: NaN."""
+        """Average each window of each channel; NaN for windows without elements."""
 
     def l2_pool2d(self: Same, *, window_dimensions: Sequence[int] | None = None, padding: Sequence[int] = (0, 0, 0, 0), strides: Sequence[int] = (1, 1), dilations: Sequence[int] = (1, 1), layout: Literal["nchw", "nhwc"] = 'nchw', output_shape_rounding: Literal["floor", "ceil"] = 'floor', output_sizes: Sequence[int] | None = None, label: str = '') -> Same:
         """Take the square root of the sum of squares of each window of each channel."""
 
     def max_pool2d(self: Same, *, window_dimensions: Sequence[int] | None = None, padding: Sequence[int] = (0, 0, 0, 0), strides: Sequence[int] = (1, 1), dilations: Sequence[int] = (1, 1), layout: Literal["nchw", "nhwc"] = 'nchw', output_shape_rounding: Literal["floor", "ceil"] = 'floor', output_sizes: Sequence[int] | None = None, label: str = '') -> Same:
-        """Take the maximum of each window of each channel; without elements: the lowest value of the data type."""
+        """Take the maximum of each window of each channel; the lowest value of the data type for windows without elements."""
 
     def prelu(self: Same, slope: OperandLike, *, label: str = '') -> Same:
         """Rectified linear unit with a learned slope for negative values: max(0, x) + slope * min(0, x)."""
@@ -529,7 +529,7 @@ class ArrayMethods:
         """Take the natural logarithm of the sum along `axes`."""
 
     def reduce_log_sum_exp(self: Same, *, axes: Sequence[int] | None = None, keep_dimensions: bool = False, label: str = '') -> Same:
-        """Take the natural logarithm of the sum of exponentials along `axes`, without overflow on the way."""
+        """Take the natural logarithm of the sum of exponentials along `axes`, without intermediate overflow."""
 
     def reduce_max(self: Same, *, axes: Sequence[int] | None = None, keep_dimensions: bool = False, label: str = '') -> Same:
         """Find the largest value along `axes`; where one is NaN, NaN may be ignored."""
@@ -553,13 +553,13 @@ class ArrayMethods:
         """Rectified linear unit: max(0, x)."""
 
     def resample2d(self: Same, *, mode: Literal["nearest-neighbor", "linear"] = 'nearest-neighbor', scales: Sequence[float] = (1.0, 1.0), sizes: Sequence[int] | None = None, axes: Sequence[int] = (2, 3), label: str = '') -> Same:
-        """Stretch or shrink two axes to other sizes."""
+        """Resize two axes by interpolation."""
 
     def reshape(self: Same, new_shape: Sequence[int], *, label: str = '') -> Same:
-        """Give the elements of `input`, in the same order, other dimensions."""
+        """Change the shape of `input`, keeping the order of its elements."""
 
     def reverse(self: Same, *, axes: Sequence[int] | None = None, label: str = '') -> Same:
-        """Turn the order of the elements around along `axes`."""
+        """Reverse the order of the elements along `axes`."""
 
     def scatter_elements(self: Same, indices: OperandLike, updates: OperandLike, *, axis: int = 0, label: str = '') -> Same:
         """Replace single elements of `input` by `updates`: each index replaces its own coordinate along `axis`."""
@@ -571,7 +571,7 @@ class ArrayMethods:
         """Sigmoid: 1 / (1 + exp(-x))."""
 
     def slice(self: Same, starts: Sequence[int], sizes: Sequence[int], *, strides: Sequence[int] | None = None, label: str = '') -> Same:
-        """Cut a window out of `input`, and keep every stride-th element of it."""
+        """Extract a window of `input`, with strides."""
 
     def softmax(self: Same, axis: int, *, label: str = '') -> Same:
         """Normalise `input` along `axis` so that every slice is positive and sums to one."""
@@ -583,16 +583,16 @@ class ArrayMethods:
         """Softsign: x / (1 + |x|)."""
 
     def split(self: Same, splits: int | Sequence[int], *, axis: int = 0, label: str = '') -> tuple[Same, ...]:
-        """Cut `input` into parts along `axis`."""
+        """Split `input` into parts along `axis`."""
 
     def tanh(self: Same, *, label: str = '') -> Same:
         """Hyperbolic tangent."""
 
     def tile(self: Same, repetitions: Sequence[int], *, label: str = '') -> Same:
-        """Repeat `input` as a whole along each dimension."""
+        """Repeat `input` along each dimension."""
 
     def transpose(self: Same, *, permutation: Sequence[int] | None = None, label: str = '') -> Same:
-        """Put the dimensions of `input` into another order."""
+        """Permute the dimensions of `input`."""
 
     def triangular(self: Same, *, upper: bool = True, diagonal: int = 0, label: str = '') -> Same:
         """Keep the upper or the lower triangle of each matrix in `input`, and set the rest to zero."""
@@ -633,7 +633,7 @@ class _batch_normalization(Op[..., MLOperand]):
     def __call__(self, input: OperandLike, mean: OperandLike, variance: OperandLike, *, scale: OperandLike | None = None, bias: OperandLike | None = None, axis: int = 1, epsilon: float = 1e-05, label: str = '') -> MLOperand: ...
 
 batch_normalization: _batch_normalization
-"""Normalise each channel of `input` with the mean and variance that were found in training."""
+"""Normalise each channel of `input` with a given mean and variance."""
 
 class _cast(Op[..., MLOperand]):
     @overload
@@ -694,7 +694,7 @@ class _conv_transpose2d(Op[..., MLOperand]):
     def __call__(self, input: OperandLike, filter: OperandLike, *, padding: Sequence[int] = (0, 0, 0, 0), strides: Sequence[int] = (1, 1), dilations: Sequence[int] = (1, 1), output_padding: Sequence[int] = (0, 0), output_sizes: Sequence[int] | None = None, groups: int = 1, input_layout: Literal["nchw", "nhwc"] = 'nchw', filter_layout: Literal["iohw", "hwoi", "ohwi"] = 'iohw', bias: OperandLike | None = None, label: str = '') -> MLOperand: ...
 
 conv_transpose2d: _conv_transpose2d
-"""Spread each element of a batch of images over a window, weighted by a filter: the gradient of `conv2d`."""
+"""Transposed convolution of a batch of images, the gradient of `conv2d` with respect to its input."""
 
 class _cumulative_sum(Op[..., MLOperand]):
     @overload
@@ -705,7 +705,7 @@ class _cumulative_sum(Op[..., MLOperand]):
     def __call__(self, input: ArrayLike, axis: int, *, exclusive: bool = False, reversed: bool = False, label: str = '') -> Array: ...
 
 cumulative_sum: _cumulative_sum
-"""Sum up the values along `axis`, and return every partial sum."""
+"""Compute the partial sums along `axis`."""
 
 class _add(Op[..., MLOperand]):
     @overload
@@ -770,7 +770,7 @@ class _max(Op[..., MLOperand]):
     def __call__(self, a: OperandLike, b: OperandLike, *, label: str = '') -> MLOperand: ...
 
 max: _max
-"""Choose the greater of `a` and `b`, element by element."""
+"""Maximum of `a` and `b`, element by element."""
 
 class _min(Op[..., MLOperand]):
     @overload
@@ -783,7 +783,7 @@ class _min(Op[..., MLOperand]):
     def __call__(self, a: OperandLike, b: OperandLike, *, label: str = '') -> MLOperand: ...
 
 min: _min
-"""Choose the lesser of `a` and `b`, element by element."""
+"""Minimum of `a` and `b`, element by element."""
 
 class _pow(Op[..., MLOperand]):
     @overload
@@ -924,7 +924,7 @@ class _logical_xor(Op[..., MLOperand]):
     def __call__(self, a: OperandLike, b: OperandLike, *, label: str = '') -> MLOperand: ...
 
 logical_xor: _logical_xor
-"""Whether just one of `a` and `b` is true, element by element."""
+"""Whether exactly one of `a` and `b` is true, element by element."""
 
 class _is_nan(Op[..., MLOperand]):
     @overload
@@ -1023,7 +1023,7 @@ class _identity(Op[..., MLOperand]):
     def __call__(self, input: ArrayLike, *, label: str = '') -> Array: ...
 
 identity: _identity
-"""Pass `input` on."""
+"""Return `input` unchanged."""
 
 class _log(Op[..., MLOperand]):
     @overload
@@ -1124,7 +1124,7 @@ class _dequantize_linear(Op[..., MLOperand]):
     def __call__(self, input: OperandLike, scale: OperandLike, zero_point: OperandLike, *, label: str = '') -> MLOperand: ...
 
 dequantize_linear: _dequantize_linear
-"""Turn quantised integers back into floats: `(input - zero_point) * scale`."""
+"""Convert quantised integers to floats: `(input - zero_point) * scale`."""
 
 class _quantize_linear(Op[..., MLOperand]):
     @overload
@@ -1137,7 +1137,7 @@ class _quantize_linear(Op[..., MLOperand]):
     def __call__(self, input: OperandLike, scale: OperandLike, zero_point: OperandLike, *, label: str = '') -> MLOperand: ...
 
 quantize_linear: _quantize_linear
-"""Turn floats into quantised integers: `input / scale` rounded to even, plus `zero_point`, saturated."""
+"""Quantise floats: `input / scale`, rounded to nearest even, plus `zero_point`, saturated."""
 
 class _elu(Op[..., MLOperand]):
     @overload
@@ -1259,7 +1259,7 @@ class _hard_sigmoid(Op[..., MLOperand]):
     def __call__(self, input: ArrayLike, *, alpha: float = 0.2, beta: float = 0.5, label: str = '') -> Array: ...
 
 hard_sigmoid: _hard_sigmoid
-"""Sigmoid made of straight lines: max(0, min(1, alpha * x + beta))."""
+"""Piecewise linear approximation of the sigmoid: max(0, min(1, alpha * x + beta))."""
 
 class _hard_swish(Op[..., MLOperand]):
     @overload
@@ -1270,7 +1270,7 @@ class _hard_swish(Op[..., MLOperand]):
     def __call__(self, input: ArrayLike, *, label: str = '') -> Array: ...
 
 hard_swish: _hard_swish
-"""Swish made of straight lines and a parabola: x * max(0, min(6, x + 3)) / 6."""
+"""Piecewise approximation of swish: x * max(0, min(6, x + 3)) / 6."""
 
 class _instance_normalization(Op[..., MLOperand]):
     @overload
@@ -1303,7 +1303,7 @@ class _leaky_relu(Op[..., MLOperand]):
     def __call__(self, input: ArrayLike, *, alpha: float = 0.01, label: str = '') -> Array: ...
 
 leaky_relu: _leaky_relu
-"""Rectified linear unit that lets a part of the negative values through: max(0, x) + alpha * min(0, x)."""
+"""Rectified linear unit with a slope for negative values: max(0, x) + alpha * min(0, x)."""
 
 class _linear(Op[..., MLOperand]):
     @overload
@@ -1375,7 +1375,7 @@ class _average_pool2d(Op[..., MLOperand]):
     def __call__(self, input: ArrayLike, *, window_dimensions: Sequence[int] | None = None, padding: Sequence[int] = (0, 0, 0, 0), strides: Sequence[int] = (1, 1), dilations: Sequence[int] = (1, 1), layout: Literal["nchw", "nhwc"] = 'nchw', output_shape_rounding: Literal["floor", "ceil"] = 'floor', output_sizes: Sequence[int] | None = None, label: str = '') -> Array: ...
 
 average_pool2d: _average_pool2d
-"""Average each window of each channel; of a window without elements: NaN."""
+"""Average each window of each channel; NaN for windows without elements."""
 
 class _l2_pool2d(Op[..., MLOperand]):
     @overload
@@ -1397,7 +1397,7 @@ class _max_pool2d(Op[..., MLOperand]):
     def __call__(self, input: ArrayLike, *, window_dimensions: Sequence[int] | None = None, padding: Sequence[int] = (0, 0, 0, 0), strides: Sequence[int] = (1, 1), dilations: Sequence[int] = (1, 1), layout: Literal["nchw", "nhwc"] = 'nchw', output_shape_rounding: Literal["floor", "ceil"] = 'floor', output_sizes: Sequence[int] | None = None, label: str = '') -> Array: ...
 
 max_pool2d: _max_pool2d
-"""Take the maximum of each window of each channel; without elements: the lowest value of the data type."""
+"""Take the maximum of each window of each channel; the lowest value of the data type for windows without elements."""
 
 class _prelu(Op[..., MLOperand]):
     @overload
@@ -1454,7 +1454,7 @@ class _reduce_log_sum_exp(Op[..., MLOperand]):
     def __call__(self, input: ArrayLike, *, axes: Sequence[int] | None = None, keep_dimensions: bool = False, label: str = '') -> Array: ...
 
 reduce_log_sum_exp: _reduce_log_sum_exp
-"""Take the natural logarithm of the sum of exponentials along `axes`, without overflow on the way."""
+"""Take the natural logarithm of the sum of exponentials along `axes`, without intermediate overflow."""
 
 class _reduce_max(Op[..., MLOperand]):
     @overload
@@ -1542,7 +1542,7 @@ class _resample2d(Op[..., MLOperand]):
     def __call__(self, input: ArrayLike, *, mode: Literal["nearest-neighbor", "linear"] = 'nearest-neighbor', scales: Sequence[float] = (1.0, 1.0), sizes: Sequence[int] | None = None, axes: Sequence[int] = (2, 3), label: str = '') -> Array: ...
 
 resample2d: _resample2d
-"""Stretch or shrink two axes to other sizes."""
+"""Resize two axes by interpolation."""
 
 class _reshape(Op[..., MLOperand]):
     @overload
@@ -1553,7 +1553,7 @@ class _reshape(Op[..., MLOperand]):
     def __call__(self, input: ArrayLike, new_shape: Sequence[int], *, label: str = '') -> Array: ...
 
 reshape: _reshape
-"""Give the elements of `input`, in the same order, other dimensions."""
+"""Change the shape of `input`, keeping the order of its elements."""
 
 class _reverse(Op[..., MLOperand]):
     @overload
@@ -1564,7 +1564,7 @@ class _reverse(Op[..., MLOperand]):
     def __call__(self, input: ArrayLike, *, axes: Sequence[int] | None = None, label: str = '') -> Array: ...
 
 reverse: _reverse
-"""Turn the order of the elements around along `axes`."""
+"""Reverse the order of the elements along `axes`."""
 
 class _scatter_elements(Op[..., MLOperand]):
     @overload
@@ -1612,7 +1612,7 @@ class _slice(Op[..., MLOperand]):
     def __call__(self, input: ArrayLike, starts: Sequence[int], sizes: Sequence[int], *, strides: Sequence[int] | None = None, label: str = '') -> Array: ...
 
 slice: _slice
-"""Cut a window out of `input`, and keep every stride-th element of it."""
+"""Extract a window of `input`, with strides."""
 
 class _softmax(Op[..., MLOperand]):
     @overload
@@ -1656,7 +1656,7 @@ class _split(Op[..., tuple[MLOperand, ...]]):
     def __call__(self, input: ArrayLike, splits: int | Sequence[int], *, axis: int = 0, label: str = '') -> tuple[Array, ...]: ...
 
 split: _split
-"""Cut `input` into parts along `axis`."""
+"""Split `input` into parts along `axis`."""
 
 class _tanh(Op[..., MLOperand]):
     @overload
@@ -1678,7 +1678,7 @@ class _tile(Op[..., MLOperand]):
     def __call__(self, input: ArrayLike, repetitions: Sequence[int], *, label: str = '') -> Array: ...
 
 tile: _tile
-"""Repeat `input` as a whole along each dimension."""
+"""Repeat `input` along each dimension."""
 
 class _transpose(Op[..., MLOperand]):
     @overload
@@ -1689,7 +1689,7 @@ class _transpose(Op[..., MLOperand]):
     def __call__(self, input: ArrayLike, *, permutation: Sequence[int] | None = None, label: str = '') -> Array: ...
 
 transpose: _transpose
-"""Put the dimensions of `input` into another order."""
+"""Permute the dimensions of `input`."""
 
 class _triangular(Op[..., MLOperand]):
     @overload

@@ -12,7 +12,7 @@ from .common import Settings, app as app, errors
 
 
 def main() -> None:
-    """Run the command line; errors of ours, and those of files and the terminal, are one line on standard error."""
+    """Run the command line. Errors of Opweave, files and the terminal are printed on one line of standard error."""
     try:
         app()
     except (MLError, OSError) as error:

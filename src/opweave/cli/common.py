@@ -1,4 +1,4 @@
-"""What all commands share: the application, consoles, options."""
+"""The application object, consoles and options shared by all commands."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class PlainConsole(Console):
-    """A console that prints strings as they are: names of models and nodes may hold brackets, emoji codes, escape sequences.
+    """A console that prints strings literally: names of models and nodes may contain brackets, emoji codes and escape
+    sequences.
 
-    What has a style is a `rich.text.Text`. This holds for the cells of tables, too.
+    Use `rich.text.Text` for styled text. The same holds for table cells.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """A string as rich prints it; control characters are shown by their code."""
+        """Render a string literally; control characters are shown by their code."""
         return super().render_str(_CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text), **options)
 
 
@@ -38,7 +39,7 @@ errors = PlainConsole(stderr=True)
 
 
 class Settings:
-    """What options of the whole program say."""
+    """Options of the whole program."""
 
     verbose = False
 

@@ -1,4 +1,4 @@
-"""How a session runs a model, as a picture: the model's own nodes, in lanes that say who runs them."""
+"""Drawing of a model: its nodes, in lanes for the segments that run them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ..onnx.trace import Constant, Tensor, Trace
 from ..runtime.drawing.picture import Box, Edge, Lane, Picture
 
 KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
-"""The domains whose operators are nobody's own."""
+"""Domains of standard operators; others are custom."""
 
 
 def plan_picture(plan: Plan, inputs: list[str], outputs: list[str]) -> Picture:
-    """The picture of a model that has been compiled.
+    """The picture of a compiled model.
 
     Args:
-        plan: what became of it for given shapes.
-        inputs: the names of the model's inputs.
-        outputs: those of its outputs.
+        plan: the plan for given shapes.
+        inputs: names of the model's inputs.
+        outputs: names of the model's outputs.
     """
     lanes = [_lane(number, segment, plan) for number, segment in enumerate(plan.segments)]
     made = Picture(lanes=[Lane(("inputs",)), *lanes, Lane(("outputs",))])
@@ -89,6 +89,3 @@ def _chip(array: np.ndarray) -> str:
     if array.size == 1 and array.dtype.kind in "fiub":
         return f"{array.item():.5g}" if array.dtype.kind == "f" else f"{array.item()}"
     return "×".join(map(str, array.shape))
-
-
-__all__ = ["plan_picture"]

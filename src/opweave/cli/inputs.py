@@ -1,4 +1,4 @@
-"""What goes into a model on the command line: files, images, random numbers; and what comes out of it."""
+"""Inputs of a model given on the command line (files, images, random numbers), and its outputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
 
 def sizes(given: Sequence[str]) -> dict[str, int | list[int]]:
-    """Sizes of dimensions from "name=size", and shapes of inputs from "name=sizexsize"."""
+    """Parse sizes of dimensions, "name=size", and shapes of inputs, "name=sizexsize"."""
     found: dict[str, int | list[int]] = {}
     for text in given:
         name, _, written = text.rpartition("=")
@@ -31,7 +31,7 @@ def sizes(given: Sequence[str]) -> dict[str, int | list[int]]:
 
 
 def limits(given: Sequence[str]) -> Limits:
-    """What a model may take while it is loaded, from "name=count"."""
+    """Parse the limits for loading a model, "name=count"."""
     names, found = [field.name for field in fields(Limits)], dict[str, int]()
     for text in given:
         name, _, count = text.partition("=")
@@ -43,10 +43,11 @@ def limits(given: Sequence[str]) -> Limits:
 
 @contextmanager
 def assuming(arguments: Sequence[Argument]) -> Iterator[None]:
-    """Where a model fails whose varying dimensions count as 1, say so: many models need more.
+    """If a model fails while its dynamic dimensions are assumed to be 1, explain that in the error: many models need
+    more.
 
     Raises:
-        OperationError: it failed; the message names the dimensions, and the option that fixes them.
+        OperationError: it failed; the message names the dimensions, and the option that sets them.
     """
     try:
         yield
@@ -57,7 +58,7 @@ def assuming(arguments: Sequence[Argument]) -> Iterator[None]:
 
 
 def assumption(arguments: Sequence[Argument]) -> str:
-    """That dimensions which vary count as 1, and the options that fix them; nothing if there are none."""
+    """A note that dynamic dimensions are assumed to be 1, with the options that set them; empty if there are none."""
     dims = [(argument, argument.dims) for argument in arguments if argument.element_type and argument.dims]
     named = dict.fromkeys(size for _, sizes in dims for size in sizes if isinstance(size, str))
     options = [f"{name}=SIZE" for name in named]
@@ -69,7 +70,7 @@ def assumption(arguments: Sequence[Argument]) -> str:
 
 
 def numbers(text: str, option: str) -> list[float]:
-    """Numbers from "0.5,0.25"."""
+    """Parse numbers, "0.5,0.25"."""
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
@@ -77,7 +78,7 @@ def numbers(text: str, option: str) -> list[float]:
 
 
 def random(argument: Argument, generator: np.random.Generator) -> np.ndarray:
-    """Random values for an input: normal ones, or integers 0 and 1, which are valid as indices and as masks."""
+    """Random values for an input: normally distributed floats, or integers 0 and 1, which are valid indices and masks."""
     require(
         bool(argument.element_type) and argument.dtype.kind in "fiub",
         f"input {argument.name!r} is {argument.type}, which cannot be random",
@@ -89,14 +90,14 @@ def random(argument: Argument, generator: np.random.Generator) -> np.ndarray:
 
 
 def assumed_shape(argument: Argument) -> tuple[int, ...]:
-    """The shape of an input, whose dimensions that vary count as 1."""
+    """The shape of an input, with 1 for dynamic dimensions."""
     return tuple(size if isinstance(size, int) else 1 for size in argument.dims or ())
 
 
 def gather(
     arguments: Sequence[Argument], given: Sequence[str], seed: int, mean: Sequence[float], std: Sequence[float]
 ) -> dict[str, Any]:
-    """The arrays of a model's inputs from what the user named: "name=source" or "source"."""
+    """The arrays of a model's inputs, given as "name=source" or "source"."""
     known = {argument.name: argument for argument in arguments}
     feed: dict[str, Any] = {}
     anonymous = []
@@ -131,7 +132,7 @@ def gather(
 
 
 def _read(argument: Argument, source: str, seed: int, mean: Sequence[float], std: Sequence[float]) -> Any:
-    """The array that a source holds."""
+    """The array of one source."""
     if source == "random":
         return random(argument, np.random.default_rng(seed))
     suffix = Path(source).suffix.lower()
@@ -153,7 +154,7 @@ def _load(source: str) -> Any:
         return np.load(source, allow_pickle=False)
     except OSError as error:
         raise DataError(f"{source}: {error.strerror or error}") from None
-    except Exception as error:  # a damaged file shows in many ways
+    except Exception as error:  # damaged files raise many types of exceptions
         raise DataError(f"{source}: not an array ({error})") from None
 
 
@@ -167,9 +168,9 @@ def _archive(source: str) -> dict[str, np.ndarray]:
 
 
 def image(argument: Argument, source: str, mean: Sequence[float], std: Sequence[float]) -> np.ndarray:
-    """An image, scaled to the height and width of an input [batch, channels, height, width], or with channels last.
+    """Read an image and scale it to an input [batch, channels, height, width], or with channels last.
 
-    Floats are in [0, 1] before `mean` is subtracted and `std` divided by; integers are bytes.
+    Floats are scaled to [0, 1], then `mean` is subtracted and the result divided by `std`; integers are bytes.
     """
     dims = list(argument.dims or ())
     while len(dims) < 4:
@@ -229,7 +230,7 @@ def best(scores: np.ndarray, labels: Path, count: int) -> list[tuple[str, float]
         flat = np.asarray(scores, np.float64).reshape(scores.shape[0], -1)
     require(flat.shape[1] == len(names), f"{labels} has {len(names)} labels for {flat.shape[1]} scores")
     row = flat[0]
-    if row.min() < 0 or abs(row.sum() - 1) > 1e-2:  # not probabilities yet
+    if row.min() < 0 or abs(row.sum() - 1) > 1e-2:  # scores rather than probabilities
         row = np.exp(row - row.max())
         row /= row.sum()
     return [(names[k], float(row[k])) for k in np.argsort(-row, kind="stable")[:count]]

@@ -237,7 +237,7 @@ def bench(
         task = progress.add_task("measuring", total=seconds)
         start, turn = perf_counter(), 0
         while (elapsed := perf_counter() - start) < seconds or turn < 3:
-            # Who begins alternates as well: the first finds colder caches.
+            # Alternate the order: the first one runs with colder caches.
             for name in [*runs][:: 1 if turn % 2 else -1]:
                 before = perf_counter()
                 runs[name]()

@@ -1,4 +1,4 @@
-"""Commands about this machine and about operations: demo, devices, ops, doctor."""
+"""Commands about the machine and the operations: demo, devices, ops, doctor."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXTRAS = {
     "wasm": (["wasmtime"], "runs WebAssembly kernels"),
     "webgpu": (["wgpu"], "runs graphs on GPUs of any vendor"),
 }
-"""Extra -> the modules it brings, and what they are for; those that this version makes use of."""
+"""The modules that each extra installs, and their purpose; only extras that this version uses."""
 
 
 def _missing(extra: str) -> list[str]:
@@ -109,7 +109,7 @@ def ops(
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("operation", no_wrap=True)
     table.add_column("", no_wrap=True)
-    # The bits stand upright, so that three back ends fit on a screen.
+    # Print the bits of data types vertically, so that three back ends fit on a screen.
     kinds = " ".join(INFO[t].kind for t in ANY)
     tens, ones = (" ".join(f"{INFO[t].bits:2}"[k] for t in ANY) for k in (0, 1))
     for name in backends:
@@ -168,7 +168,6 @@ def _version(package: str) -> Text:
 
 
 def _cpu_features() -> list[str]:
-    """Vector extensions that engines care about."""
     import numpy as np
 
     known: dict[str, bool] = np._core._multiarray_umath.__cpu_features__  # type: ignore[attr-defined]

@@ -153,8 +153,10 @@ class Const(Expr):
 class Index(Expr):
     """A position in [0, extent) along an axis.
 
-    Attributes: extent: number of positions. axis: the axis, counted from the end of the result's shape (-1 is the
-        last); 0 for reduction variables and unbound variables.
+    Attributes:
+        extent: number of positions.
+        axis: the axis, counted from the end of the result's shape (-1 is the last); 0 for reduction variables and
+            unbound variables.
     """
 
     __slots__ = ("axis", "extent", "serial")
@@ -335,8 +337,10 @@ def number(value: int | float | bool, type: Type) -> Const:
 def walk(*roots: Expr, enter: Callable[[Expr], Iterable[Expr]] | None = None) -> list[Expr]:
     """All nodes reachable from `roots`, each once, operands before their users.
 
-    Args: roots: where to start. enter: the nodes to visit before a given node; default: its operands, which excludes
-        the bodies of stored arrays.
+    Args:
+        roots: where to start.
+        enter: the nodes to visit before a given node; default: its operands, which excludes the bodies of stored
+            arrays.
     """
     done: dict[Expr, None] = {}
     for root in roots:

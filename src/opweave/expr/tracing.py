@@ -51,8 +51,9 @@ def trace(function: Callable[..., Any], name: str, descs: Sequence[Desc], **attr
 def program(name: str, inputs: tuple[Input, ...], results: Sequence[Array], checks: Sequence[Check] = ()) -> Program:
     """The program that computes `results` from `inputs`.
 
-    Raises: ValidationError: there is no result, a result depends on a position outside of its axes, or it reads an
-        array that is not among the inputs.
+    Raises:
+        ValidationError: there is no result, a result depends on a position outside of its axes, or it reads an array
+            that is not among the inputs.
     """
     require(len(results) > 0, "an expression must return an array, or a tuple of them")
     for array in results:

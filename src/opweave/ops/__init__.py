@@ -1,4 +1,4 @@
-"""The 95 operations of the specification; one file a family."""
+"""The 95 operations of the specification, one file for each family."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ _CALLED_ON_ARRAYS = ("compile_now", "profile", "statistics", "wait")
 
 
 def __getattr__(name: str) -> Any:
-    """What belongs to operations that are called on arrays; what computes them need not be there to declare operations."""
+    """Import the functions for calling operations on arrays on first use; declaring operations does not need them."""
     if name not in _CALLED_ON_ARRAYS:
         hint = "" if name.startswith("_") else meant(name, Operations.listing())
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
@@ -256,4 +256,4 @@ def _method(op: Op[..., Any]) -> Callable[..., Any]:
 
 for _name, _op in Operations.listing().items():
     if _op.positional[0] not in _op.sequences:
-        setattr(Operators, _name, _method(_op))  # not looked up by `__getattr__`: quicker, and editors find them
+        setattr(Operators, _name, _method(_op))  # faster than `__getattr__`, and visible to editors

@@ -21,7 +21,7 @@ def elu(self: Builder, input: Operand, *, alpha: float = 1.0, label: str = "") -
 
     Args:
         input: float32 or float16, any rank.
-        alpha: the negative of the result's limit where x goes to minus infinity.
+        alpha: the factor for negative values; the result approaches -alpha.
         label: a name for messages and tables.
 
     Returns:
@@ -42,7 +42,7 @@ def _(b: Operations, input: Operand, alpha: float) -> Operand:
 
 @elu.expression
 def _(input: expr.Array, alpha: float) -> expr.Array:
-    # exp(x) - 1 loses the small values; in terms of tanh it does not.
+    # exp(x) - 1 is inaccurate for small x; this form in terms of tanh is not.
     half = expr.tanh(expr.min(input, 0) * 0.5)
     return expr.where(input > 0, input, 2 * half / (1 - half) * alpha)
 
@@ -75,12 +75,12 @@ def _(input: expr.Array) -> expr.Array:
 
 @op(input=Limits(FLOATS))
 def hard_sigmoid(self: Builder, input: Operand, *, alpha: float = 0.2, beta: float = 0.5, label: str = "") -> Desc:
-    """Sigmoid made of straight lines: max(0, min(1, alpha * x + beta)).
+    """Piecewise linear approximation of the sigmoid: max(0, min(1, alpha * x + beta)).
 
     Args:
         input: float32 or float16, any rank.
         alpha: the slope.
-        beta: the value at 0, unless that is outside of [0, 1].
+        beta: the offset.
         label: a name for messages and tables.
 
     Returns:
@@ -106,7 +106,7 @@ def _(input: expr.Array, alpha: float, beta: float) -> expr.Array:
 
 @op(input=Limits(FLOATS))
 def hard_swish(self: Builder, input: Operand, *, label: str = "") -> Desc:
-    """Swish made of straight lines and a parabola: x * max(0, min(6, x + 3)) / 6.
+    """Piecewise approximation of swish: x * max(0, min(6, x + 3)) / 6.
 
     Args:
         input: float32 or float16, any rank.
@@ -122,7 +122,7 @@ def hard_swish(self: Builder, input: Operand, *, label: str = "") -> Desc:
 
 @hard_swish.decompose
 def _(b: Operations, input: Operand) -> Operand:
-    # The specification multiplies first, which overflows a factor of 6 too early.
+    # Divide first: the specification's order overflows for results above a sixth of the maximum.
     return input * (b.clamp(input + 3, min_value=0, max_value=6) / 6)
 
 
@@ -133,7 +133,7 @@ def _(input: expr.Array) -> expr.Array:
 
 @op(input=Limits(FLOATS))
 def leaky_relu(self: Builder, input: Operand, *, alpha: float = 0.01, label: str = "") -> Desc:
-    """Rectified linear unit that lets a part of the negative values through: max(0, x) + alpha * min(0, x).
+    """Rectified linear unit with a slope for negative values: max(0, x) + alpha * min(0, x).
 
     Args:
         input: float32 or float16, any rank.
@@ -299,7 +299,7 @@ def softplus(self: Builder, input: Operand, *, label: str = "") -> Desc:
 
 @softplus.decompose
 def _(b: Operations, input: Operand) -> Operand:
-    # The specification's log(1 + exp(x)) overflows where x is large; this is the same number.
+    # Equivalent to the specification's log(1 + exp(x)), which overflows for large x.
     return b.relu(input) + b.log(b.exp(-b.abs(input)) + 1)
 
 
@@ -352,7 +352,7 @@ def tanh(self: Builder, input: Operand, *, label: str = "") -> Desc:
 
 @tanh.decompose
 def _(b: Operations, input: Operand) -> Operand:
-    # The specification's (exp(2x) - 1) / (exp(2x) + 1) is infinity / infinity where x is large; this is the same number.
+    # Equivalent to the specification's (exp(2x) - 1) / (exp(2x) + 1), which is infinity / infinity for large x.
     return 1 - 2 / (b.exp(input * 2) + 1)
 
 

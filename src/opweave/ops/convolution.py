@@ -46,21 +46,21 @@ def conv2d(
     """Convolve a batch of images with a bank of filters.
 
     Args:
-        input: float32 or float16 [batches, input channels, height, width], in the order that `input_layout` says.
-        filter: [output channels, input channels / groups, height, width], in the order that `filter_layout` says.
+        input: float32 or float16 [batches, input channels, height, width], in the order of `input_layout`.
+        filter: [output channels, input channels / groups, height, width], in the order of `filter_layout`.
         padding: rows and columns of zeros around the input: [top, bottom, left, right].
-        strides: steps of the window, [height, width], each at least 1.
-        dilations: distance between the input elements that neighbours in the filter meet, [height, width], at least 1.
-        groups: how many groups the input and the output channels are divided into; each sees only its own. As many as
-            there are channels makes a depthwise convolution.
+        strides: stride along [height, width], each at least 1.
+        dilations: dilation factor along [height, width], each at least 1.
+        groups: number of groups of input and output channels that are convolved separately; a depthwise convolution has
+            one group per channel.
         input_layout: "nchw" or "nhwc", the layout of the input and of the result.
         filter_layout: "oihw", "hwio", "ohwi" or "ihwo".
         bias: [output channels], added to the result.
         label: a name for messages and tables.
 
     Returns:
-        An operand of the data type of `input`, [batches, output channels, height, width] in `input_layout`, where a size is
-        floor((size + paddings - (filter size - 1) * dilation - 1) / stride) + 1.
+        An operand of the data type of `input`, [batches, output channels, height, width] in `input_layout`, where a
+        size is floor((size + paddings - (filter size - 1) * dilation - 1) / stride) + 1.
 
     Raises:
         ValidationError: options out of range, channels that do not fit, or a filter larger than the padded input.
@@ -107,28 +107,30 @@ def conv_transpose2d(
     bias: Operand | None = None,
     label: str = "",
 ) -> Desc:
-    """Spread each element of a batch of images over a window, weighted by a filter: the gradient of `conv2d`.
+    """Transposed convolution of a batch of images, the gradient of `conv2d` with respect to its input.
 
     Args:
-        input: float32 or float16 [batches, input channels, height, width], in the order that `input_layout` says.
-        filter: [input channels, output channels / groups, height, width], in the order that `filter_layout` says.
-        padding: rows and columns to take off the result: [top, bottom, left, right].
-        strides: steps of the window in the result, [height, width], each at least 1.
-        dilations: distance in the result between neighbours in the filter, [height, width], each at least 1.
-        output_padding: rows and columns more at the end of the result, [height, width], each less than the stride.
-        output_sizes: [height, width] of the result; then `output_padding` is ignored.
-        groups: how many groups the input and the output channels are divided into; it divides the input channels.
+        input: float32 or float16 [batches, input channels, height, width], in the order of `input_layout`.
+        filter: [input channels, output channels / groups, height, width], in the order of `filter_layout`.
+        padding: rows and columns removed from the result: [top, bottom, left, right].
+        strides: stride in the result along [height, width], each at least 1.
+        dilations: dilation factor along [height, width], each at least 1.
+        output_padding: rows and columns added at the end of the result, [height, width], each less than the stride.
+        output_sizes: [height, width] of the result; overrides `output_padding`.
+        groups: number of groups of input and output channels that are convolved separately; divides the input channels.
         input_layout: "nchw" or "nhwc", the layout of the input and of the result.
         filter_layout: "iohw", "hwoi" or "ohwi".
         bias: [output channels], added to the result.
         label: a name for messages and tables.
 
     Returns:
-        An operand of the data type of `input`, [batches, output channels, height, width] in `input_layout`, where a size is
-        (size - 1) * stride + (filter size - 1) * dilation + 1 - paddings + output padding, if `output_sizes` does not say it.
+        An operand of the data type of `input`, [batches, output channels, height, width] in `input_layout`, where a
+        size is (size - 1) * stride + (filter size - 1) * dilation + 1 - paddings + output padding, unless
+        `output_sizes` is given.
 
     Raises:
-        ValidationError: options out of range, channels that do not fit, or sizes of the result that strides cannot reach.
+        ValidationError: options out of range, channels that do not fit, or sizes of the result that strides cannot
+            reach.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-convtranspose2d
     """
@@ -140,7 +142,7 @@ def conv_transpose2d(
     image = dict(zip(input_layout, input.shape, strict=True))
     taps = dict(zip(filter_layout, filter.shape, strict=True))
     require(image["c"] == taps["i"], f"the filter must have {image['c']} input channels as the input, got {taps['i']}")
-    # The specification forgets this; one input channel in three groups, say, has no meaning.
+    # The specification lacks this check, without which a group may have a fraction of a channel.
     require(image["c"] % groups == 0, f"groups must divide the {image['c']} input channels, got {groups}")
     result = {"n": image["n"], "c": taps["o"] * groups, "h": output_sizes[0], "w": output_sizes[1]}
     _check_bias(bias, result["c"])
@@ -187,7 +189,7 @@ def _(
     filter_layout: str,
     bias: Operand | None,
 ) -> Operand:
-    """A convolution of the input, spread out by the strides with zeros in between, with the filter turned round."""
+    """Convolve the input, with zeros inserted between its elements (strides - 1), with the reversed filter."""
     x = b.transpose(input, permutation=[input_layout.index(a) for a in "nchw"])
     w = b.transpose(filter, permutation=[filter_layout.index(a) for a in "iohw"])
     (n, c, *image), (_, o, *taps), (down, right) = x.shape, w.shape, strides
@@ -199,7 +201,7 @@ def _(
         output + extent - 1 - size - pad
         for output, extent, size, pad in zip(output_sizes, extents, sizes, before, strict=True)
     ]
-    # Where the padding is less than nothing, the convolution does not see the outermost elements.
+    # Negative padding removes the outermost elements.
     starts = [max(-pad, 0) for pad in before]
     seen = [size - start - max(-pad, 0) for size, start, pad in zip(sizes, starts, after, strict=True)]
     x = b.slice(b.reshape(spread, [n, c, *sizes]), [0, 0, *starts], [n, c, *seen])
@@ -226,19 +228,20 @@ def resample2d(
     axes: Sequence[int] = (2, 3),
     label: str = "",
 ) -> Desc:
-    """Stretch or shrink two axes to other sizes.
+    """Resize two axes by interpolation.
 
     Args:
         input: float32, float16, uint8 or int8 of rank 4.
-        mode: "nearest-neighbor" (the element before, at half the way) or "linear" between four neighbours; integers are
-            rounded to nearest, ties to even.
-        scales: a factor greater than 0 for each of `axes`; they give the sizes, and nothing but the sizes.
-        sizes: the new size of each of `axes`; then `scales` is ignored.
+        mode: "nearest-neighbor" (the lower element at a tie), or "linear" between four neighbours; integers are rounded
+            to nearest, ties to even.
+        scales: a factor greater than 0 for each of `axes`, which determines the size only.
+        sizes: the new size of each of `axes`; overrides `scales`.
         axes: the two axes, in the order of `scales` or `sizes`.
         label: a name for messages and tables.
 
     Returns:
-        An operand of the data type of `input` and its shape but for `axes`, where a size is `sizes` or floor(size * scale).
+        An operand of the data type and shape of `input`, except along `axes`, where a size is `sizes` or floor(size *
+        scale).
 
     Raises:
         ValidationError: options out of range, an axis named twice, or a size of 0.
@@ -275,7 +278,7 @@ def _single(number: float) -> float:
 def _(input: Operand, scales: Sequence[float], axes: Sequence[int]) -> tuple[int, ...]:
     _check_scales(scales)
     _check_pair(axes, input.rank)
-    # Scales are single precision in the IDL, and their product with a size is exact: 10 times 0.7, which is 0.69999999, is 6.
+    # Scales are float32 in the IDL, and the product is exact: 10 * 0.7 is 6, because the float32 is 0.69999999.
     single = [_single(scale) for scale in scales]
     require(
         all(0 < scale < math.inf for scale in single),
@@ -294,7 +297,7 @@ def _(b: Operations, input: Operand, mode: str, sizes: Sequence[int], axes: Sequ
             nearest = nearest_positions(input.shape[axis], size)
             sampled = b.gather(sampled, b.as_operand(nearest, "uint32"), axis=axis)
         return sampled
-    # Weights are whole numbers, and the sum is divided at the end, which is exact for integers.
+    # Use integer weights and divide at the end, which is exact for integers.
     total, divisor = b.cast(input, "float32"), 1
     for axis, size in zip(axes, sizes, strict=True):
         numerators, denominator = sample_positions(input.shape[axis], size)

@@ -51,16 +51,12 @@ mul = _binary.named("mul", "Multiply `a` and `b`, element by element.")
 div = _binary.named(
     "div", "Divide `a` by `b`, element by element.\n\nIntegers are truncated toward zero; an integer divided by 0 is 0."
 )
-max = _binary.named(
-    "max", "Choose the greater of `a` and `b`, element by element.\n\nThe result is NaN where either of them is."
-)
-min = _binary.named(
-    "min", "Choose the lesser of `a` and `b`, element by element.\n\nThe result is NaN where either of them is."
-)
+max = _binary.named("max", "Maximum of `a` and `b`, element by element.\n\nThe result is NaN where either of them is.")
+min = _binary.named("min", "Minimum of `a` and `b`, element by element.\n\nThe result is NaN where either of them is.")
 pow = _binary.named(
     "pow",
     "Raise `a` to the power of `b`, element by element.\n\n"
-    "A negative power of an integer is that of the division: 1 / a**-b, truncated toward zero.",
+    "A negative power of an integer is 1 / a**-b, truncated toward zero.",
 )
 
 
@@ -165,7 +161,7 @@ def _(b: Operations, input: Operand) -> Operand:
 
 @op(input=Limits(ANY))
 def identity(self: Builder, input: Operand, *, label: str = "") -> Desc:
-    """Pass `input` on.
+    """Return `input` unchanged.
 
     Args:
         input: any data type, any rank.
@@ -193,9 +189,9 @@ def _(input: expr.Array) -> expr.Array:
 def cast(self: Builder, input: Operand, data_type: DataType, *, label: str = "") -> Desc:
     """Convert each element to another data type.
 
-    Integers become floats by rounding to the nearest one (or infinity), floats become integers by truncation toward zero.
-    Integers that the new type cannot hold wrap around: their lowest bits are kept. What becomes of a float that the
-    integer type cannot hold, and of NaN, is up to the back end.
+    Integers become floats by rounding to the nearest one (or infinity), floats become integers by truncation toward
+    zero. Integers that the new type cannot hold wrap around: their lowest bits are kept. What becomes of a float that
+    the integer type cannot hold, and of NaN, is up to the back end.
 
     Args:
         input: any data type, any rank.
@@ -228,7 +224,8 @@ def clamp(
 
     Args:
         input: any data type, any rank.
-        min_value: the lowest result, converted to the data type of `input`; None (or NaN, where that is a float): no bound.
+        min_value: the lowest result, converted to the data type of `input`; None (or NaN, where that is a float): no
+            bound.
         max_value: the highest result, likewise.
         label: a name for messages and tables.
 
@@ -251,7 +248,7 @@ clamp.cast("min_value", "max_value", like="input")
 
 
 def is_bound(value: Number | None) -> TypeGuard[Number]:
-    """Whether a `min_value` or `max_value` of clamp limits anything: None does not, nor does NaN."""
+    """Whether a `min_value` or `max_value` of clamp has an effect; None and NaN have none."""
     return value is not None and not math.isnan(value)
 
 
@@ -297,7 +294,7 @@ def where(self: Builder, condition: Operand, true_value: Operand, false_value: O
 
 @where.decompose
 def _(b: Operations, condition: Operand, true_value: Operand, false_value: Operand) -> Operand:
-    # The specification's sum of products makes NaN of an infinity or NaN that is not chosen; picking rows does not.
+    # Gather instead of the specification's sum of products, which is NaN if the other value is infinite or NaN.
     shape = broadcast(condition.shape, true_value.shape, false_value.shape)
     row = [1, math.prod(shape)]
     choices = b.concat([b.reshape(b.expand(value, shape), row) for value in (false_value, true_value)], 0)

@@ -1,7 +1,7 @@
-"""Operations that pick elements by index: gather, gatherElements, gatherND, scatterElements, scatterND.
+"""Gather and scatter: gather, gatherElements, gatherND, scatterElements, scatterND.
 
-Indices count from 0; negative ones count from the end of their dimension of N elements. All are clamped to [-N, N - 1]
-first, so that no index leaves the operand: -N - 5 is the first element, N + 5 the last one.
+Indices count from 0; negative ones count from the end of their dimension. All are clamped to [-N, N - 1] first, where N
+is the size of the dimension: -N - 5 is the first element, N + 5 the last one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def gather(self: Builder, input: Operand, indices: Operand, *, axis: int = 0, la
 
 
 def _check_aligned(input: Operand, indices: Operand, axis: int) -> None:
-    """Require indices that have the shape of `input`, but along `axis`."""
+    """Require that `indices` has the shape of `input`, except along `axis`."""
     require(axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
     wanted = (*input.shape[:axis], indices.shape[axis], *input.shape[axis + 1 :])
     require(
@@ -50,7 +50,7 @@ def _check_aligned(input: Operand, indices: Operand, axis: int) -> None:
 
 
 def _coordinates(b: Operations, indices: Operand, axis: int) -> Operand:
-    """For each index along `axis` the whole coordinates of the element it names: [number of indices, rank]."""
+    """The full coordinates of the elements that indices along `axis` refer to: [number of indices, rank]."""
     columns = []
     for dimension, size in enumerate(indices.shape):
         if dimension == axis:
@@ -93,7 +93,7 @@ def _(b: Operations, input: Operand, indices: Operand, axis: int) -> Operand:
 
 
 def _named_shape(input: Operand, indices: Operand) -> tuple[int, ...]:
-    """The shape of what the coordinates in `indices` name, all together."""
+    """The shape of the slices that the coordinates in `indices` refer to."""
     *counts, coordinates = indices.shape
     require(
         coordinates <= input.rank,
@@ -137,7 +137,8 @@ def scatter_elements(
     Args:
         input: any data type, a rank from 1.
         indices: int32, uint32 or int64, of the shape of `input`, but of any size along `axis`; negative ones count from
-            the end, others out of range are clamped. Which update stays where several name one element is not defined.
+            the end, others out of range are clamped. If several refer to one element, which update is written is
+            undefined.
         updates: the data type of `input`, the shape of `indices`.
         axis: in [0, rank).
         label: a name for messages and tables.
@@ -177,8 +178,8 @@ def scatter_nd(self: Builder, input: Operand, indices: Operand, updates: Operand
     Args:
         input: any data type, a rank from 1.
         indices: int32, uint32 or int64 [..., coordinates], with at most as many coordinates as `input` has dimensions;
-            negative ones count from the end, others out of range are clamped. Which update stays where several name one
-            slice is not defined.
+            negative ones count from the end, others out of range are clamped. If several refer to one slice, which
+            update is written is undefined.
         updates: the data type of `input`, [..., *input.shape[coordinates:]].
         label: a name for messages and tables.
 

@@ -1,4 +1,4 @@
-"""Comparisons and logic. Results are uint8: 1 for true, 0 for false; as an operand any value but 0 is true."""
+"""Comparisons and logic. Results are uint8, 1 for true and 0 for false; as operands, all values but 0 are true."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ lesser_or_equal = _comparison.named(
 )
 
 
-# The operands are called a and b here, so the builder has its full name. Core are equal, greater and logical_and;
+# The builder is not called b here, because the operands are a and b. The core operations are equal, greater and logical_and.
 # `greater_or_equal` is not `not lesser`, which is true for NaN.
 
 
@@ -110,7 +110,7 @@ def _logical(self: Builder, a: Operand, b: Operand, *, label: str = "") -> Desc:
 
 logical_and = _logical.named("logical_and", "Whether both `a` and `b` are true, element by element.")
 logical_or = _logical.named("logical_or", "Whether `a` or `b` or both are true, element by element.")
-logical_xor = _logical.named("logical_xor", "Whether just one of `a` and `b` is true, element by element.")
+logical_xor = _logical.named("logical_xor", "Whether exactly one of `a` and `b` is true, element by element.")
 
 
 for _op in (logical_and, logical_or, logical_xor):
@@ -155,7 +155,7 @@ def _(a: expr.Array) -> expr.Array:
 
 @op(a=Limits(FLOATS), output=Limits(LOGICAL))
 def _kind(self: Builder, a: Operand, *, label: str = "") -> Desc:
-    """Tell elements of one kind.
+    """Test each element.
 
     Args:
         a: float32 or float16, any rank.
@@ -164,7 +164,7 @@ def _kind(self: Builder, a: Operand, *, label: str = "") -> Desc:
     Returns:
         An operand of uint8, 1 where it holds and 0 elsewhere, of the shape of `a`.
 
-    The specification's table allows any data type, its steps (which come first) floats only.
+    The specification's table allows any data type, but its steps allow floats only.
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-logical
     """
     return Desc("uint8", a.shape)

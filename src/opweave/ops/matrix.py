@@ -64,8 +64,8 @@ def gemm(
         c: what to add; its shape broadcasts to [rows, columns].
         alpha: the factor of the product, rounded to the data type.
         beta: the factor of `c`, rounded to the data type.
-        a_transpose: whether to exchange the axes of `a` first.
-        b_transpose: whether to exchange the axes of `b` first.
+        a_transpose: whether to transpose `a` first.
+        b_transpose: whether to transpose `b` first.
         label: a name for messages and tables.
 
     Returns:

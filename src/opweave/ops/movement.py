@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PaddingMode = Literal["constant", "edge", "reflection"]
 
 MAX_TENSORS = 8192
-"""The most operands that an operation takes or yields (https://www.w3.org/TR/webnn/#valid-tensor-count)."""
+"""Maximum number of operands or results of an operation (https://www.w3.org/TR/webnn/#valid-tensor-count)."""
 
 
 def _check_length(name: str, values: Sequence[int], rank: int) -> None:
@@ -26,7 +26,9 @@ def _check_length(name: str, values: Sequence[int], rank: int) -> None:
 
 
 def _along(input: Operand, axis: int, start: int, size: int) -> tuple[list[int], list[int]]:
-    """Starts and sizes of the slice of `input` that has `size` elements from `start` along `axis`, and all of the others."""
+    """Starts and sizes of a slice of `input`: `size` elements from `start` along `axis`, and all elements along the
+    others.
+    """
     starts, sizes = [0] * input.rank, list(input.shape)
     starts[axis], sizes[axis] = start, size
     return starts, sizes
@@ -100,11 +102,11 @@ def pad(
 
     Args:
         input: any data type, any rank.
-        beginning_padding: how many elements to add before those of each dimension.
-        ending_padding: how many elements to add after those of each dimension.
-        mode: what to add: "constant" repeats `value`, "edge" the first and the last element of the dimension,
+        beginning_padding: number of elements to add at the beginning of each dimension.
+        ending_padding: number of elements to add at the end of each dimension.
+        mode: what to add: "constant" adds `value`, "edge" repeats the first and last element of the dimension,
             "reflection" mirrors the elements next to these.
-        value: of the added elements in mode "constant"; rounded and clamped to the data type of `input`.
+        value: the added elements in mode "constant", rounded and clamped to the data type of `input`.
         label: a name for messages and tables.
 
     Returns:
@@ -160,11 +162,11 @@ def _(
 
 @op(input=Limits(ANY), output=Limits("input"))
 def reshape(self: Builder, input: Operand, new_shape: Sequence[int], *, label: str = "") -> Desc:
-    """Give the elements of `input`, in the same order, other dimensions.
+    """Change the shape of `input`, keeping the order of its elements.
 
     Args:
         input: any data type, any rank.
-        new_shape: as many elements as `input` has; `[]` makes a scalar.
+        new_shape: a shape with the same number of elements; `[]` is a scalar.
         label: a name for messages and tables.
 
     Returns:
@@ -184,7 +186,7 @@ def reshape(self: Builder, input: Operand, new_shape: Sequence[int], *, label: s
 
 @op(input=Limits(ANY))
 def reverse(self: Builder, input: Operand, *, axes: Sequence[int] | None = None, label: str = "") -> Desc:
-    """Turn the order of the elements around along `axes`.
+    """Reverse the order of the elements along `axes`.
 
     Args:
         input: any data type, any rank.
@@ -227,7 +229,7 @@ def slice(
     strides: Sequence[int] | None = None,
     label: str = "",
 ) -> Desc:
-    """Cut a window out of `input`, and keep every stride-th element of it.
+    """Extract a window of `input`, with strides.
 
     Args:
         input: any data type, any rank.
@@ -240,9 +242,10 @@ def slice(
         An operand of the data type of `input`, of ceil(size / stride) elements in each dimension.
 
     Raises:
-        ValidationError: not one value for each dimension, sizes or strides of 0, or a window that ends outside of `input`.
+        ValidationError: not one value for each dimension, sizes or strides of 0, or a window that ends outside of
+            `input`.
 
-    `x[2:8:3, ..., 0]` says the same of an operand in Python's words.
+    `x[2:8:3, ..., 0]` is the same on an operand, in Python's syntax.
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-slice
     """
     assert strides is not None
@@ -266,7 +269,7 @@ def _(input: Operand) -> tuple[int, ...]:
 def split(
     self: Builder, input: Operand, splits: int | Sequence[int], *, axis: int = 0, label: str = ""
 ) -> tuple[Desc, ...]:
-    """Cut `input` into parts along `axis`.
+    """Split `input` into parts along `axis`.
 
     Args:
         input: any data type, a rank from 1.
@@ -315,11 +318,11 @@ def _(b: Operations, input: Operand, splits: int | Sequence[int], axis: int) -> 
 
 @op(input=Limits(ANY))
 def tile(self: Builder, input: Operand, repetitions: Sequence[int], *, label: str = "") -> Desc:
-    """Repeat `input` as a whole along each dimension.
+    """Repeat `input` along each dimension.
 
     Args:
         input: any data type, any rank.
-        repetitions: how often, from 1, for each dimension.
+        repetitions: number of repetitions of each dimension, at least 1.
         label: a name for messages and tables.
 
     Returns:
@@ -348,11 +351,11 @@ def _(b: Operations, input: Operand, repetitions: Sequence[int]) -> Operand:
 
 @op(input=Limits(ANY))
 def transpose(self: Builder, input: Operand, *, permutation: Sequence[int] | None = None, label: str = "") -> Desc:
-    """Put the dimensions of `input` into another order.
+    """Permute the dimensions of `input`.
 
     Args:
         input: any data type, any rank.
-        permutation: for each dimension of the result, the one of `input` that it is; default: the reverse order.
+        permutation: for each dimension of the result, the dimension of `input`; default: the reverse order.
         label: a name for messages and tables.
 
     Returns:
@@ -382,8 +385,8 @@ def triangular(self: Builder, input: Operand, *, upper: bool = True, diagonal: L
 
     Args:
         input: any data type, [..., rows, columns].
-        upper: whether to keep the elements right of the diagonal (and on it), or those left of it.
-        diagonal: which one: 0 is the main diagonal, positive ones lie right of it, negative ones left of it.
+        upper: whether to keep the elements on the diagonal and to the right of it, or to the left of it.
+        diagonal: the diagonal: 0 is the main one, positive ones are to the right of it, negative ones to the left.
         label: a name for messages and tables.
 
     Returns:

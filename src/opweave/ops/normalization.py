@@ -38,16 +38,16 @@ def batch_normalization(
     epsilon: float = 1e-5,
     label: str = "",
 ) -> Desc:
-    """Normalise each channel of `input` with the mean and variance that were found in training.
+    """Normalise each channel of `input` with a given mean and variance.
 
     Args:
         input: float32 or float16, rank 1 or more.
         mean: of each channel, [channels].
         variance: of each channel, [channels].
-        scale: what each channel is multiplied with afterwards, [channels]; default: ones.
-        bias: what is added to each channel in the end, [channels]; default: zeros.
+        scale: factor of each channel, applied after normalisation, [channels]; default: ones.
+        bias: added to each channel at the end, [channels]; default: zeros.
         axis: the dimension of the channels, in [0, rank).
-        epsilon: added to the variance, so that nothing is divided by zero.
+        epsilon: added to the variance, to avoid division by zero.
         label: a name for messages and tables.
 
     Returns:
@@ -81,10 +81,10 @@ def instance_normalization(
     """Normalise each channel of each image of the batch with its own mean and variance.
 
     Args:
-        input: float32 or float16, [batches, channels, height, width] or as `layout` says.
-        scale: what each channel is multiplied with afterwards, [channels]; default: ones.
-        bias: what is added to each channel in the end, [channels]; default: zeros.
-        epsilon: added to the variance, so that nothing is divided by zero.
+        input: float32 or float16, [batches, channels, height, width], in the order of `layout`.
+        scale: factor of each channel, applied after normalisation, [channels]; default: ones.
+        bias: added to each channel at the end, [channels]; default: zeros.
+        epsilon: added to the variance, to avoid division by zero.
         layout: the order of the dimensions of `input`.
         label: a name for messages and tables.
 
@@ -118,11 +118,11 @@ def layer_normalization(
 
     Args:
         input: float32 or float16, any rank.
-        scale: what the result is multiplied with, of the sizes of `axes` in their order; default: ones.
-        bias: what is added in the end, of the sizes of `axes` in their order; default: zeros.
-        axes: the dimensions to average over, in any order, each in [0, rank) and named once; default: all but the first,
-            which for rank 1 are none: each value is then its own mean, and only the bias remains.
-        epsilon: added to the variance, so that nothing is divided by zero.
+        scale: factor of the normalised values, with the sizes of `axes` in their order; default: ones.
+        bias: added at the end, with the sizes of `axes` in their order; default: zeros.
+        axes: the dimensions to normalise over, in any order, each in [0, rank) and named once; default: all but the
+            first. Without axes (the default for rank 1), each value is its own mean, and the result is the bias.
+        epsilon: added to the variance, to avoid division by zero.
         label: a name for messages and tables.
 
     Returns:
@@ -170,11 +170,11 @@ def softmax(self: Builder, input: Operand, axis: int, *, label: str = "") -> Des
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Decompositions: in float32, because the square of a float16 beyond 256 is infinite.
+# Decompositions, in float32, because squares of float16 values above 256 overflow
 
 
 def _along(b: Operations, vector: Operand | None, axes: Sequence[int], like: Operand) -> Operand | None:
-    """`vector`, whose dimensions are the `axes` of `like` in that order, with ones for all other dimensions."""
+    """Reshape `vector`, whose dimensions correspond to `axes` of `like` in this order, so that it broadcasts to `like`."""
     if vector is None:
         return None
     order = sorted(range(len(axes)), key=lambda i: axes[i])
@@ -191,7 +191,7 @@ def _normalize(
     bias: Operand | None,
     epsilon: float,
 ) -> Operand:
-    """Divide `centred` by the standard deviation, then apply scale and bias; all but these are in float32 already."""
+    """Divide `centred` by the standard deviation, and apply scale and bias. All but these two are float32."""
     y = centred / b.sqrt(variance + epsilon)
     if scale is not None:
         y = widened(b, scale) * y
@@ -247,6 +247,6 @@ def _(
 
 @softmax.decompose
 def _(b: Operations, input: Operand, axis: int) -> Operand:
-    # The largest exponent becomes 0, so that no exponential overflows, and the sum is at least 1.
+    # Subtract the maximum, so that no exponential overflows and the sum is at least 1.
     e = b.exp(input - b.reduce_max(input, axes=[axis], keep_dimensions=True))
     return e / b.reduce_sum(e, axes=[axis], keep_dimensions=True)

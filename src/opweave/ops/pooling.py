@@ -35,17 +35,17 @@ def _pool2d(
 ) -> Desc:
     """Reduce each window of each channel to one number.
 
-    Only elements of the input count, padding does not; nor does what a last window covers beyond the padded input.
+    Padding, and positions of a partial last window beyond it, are ignored.
 
     Args:
-        input: [batches, channels, height, width], in the order that `layout` says.
+        input: [batches, channels, height, width], in the order of `layout`.
         window_dimensions: [height, width] of the window; default: those of the input, which is global pooling.
         padding: rows and columns around the input that windows may cover: [top, bottom, left, right].
-        strides: steps of the window, [height, width], each at least 1.
-        dilations: distance between the input elements of a window, [height, width], each at least 1.
+        strides: stride along [height, width], each at least 1.
+        dilations: dilation factor along [height, width], each at least 1.
         layout: "nchw" or "nhwc", of the input and of the result.
-        output_shape_rounding: whether windows that do not fit wholly are left out ("floor") or count, too ("ceil").
-        output_sizes: [height, width] of the result, as either rounding gives them; then `output_shape_rounding` is ignored.
+        output_shape_rounding: whether a partial last window is left out ("floor") or included ("ceil").
+        output_sizes: [height, width] of the result, one of the two roundings; overrides `output_shape_rounding`.
         label: a name for messages and tables.
 
     Returns:
@@ -57,8 +57,8 @@ def _pool2d(
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-pool2d
     """
-    # The text sets the padding to 0 where outputSizes is given, and wants outputSizes smaller than strides. Neither can be
-    # meant: the conformance tests, and browsers, use both options together, and sizes are rarely smaller than strides.
+    # The text sets the padding to 0 if outputSizes is given, and requires outputSizes smaller than strides. Both are mistakes:
+    # the conformance tests and browsers use both options together, and sizes are rarely smaller than strides.
     check_window(padding, strides, dilations)
     assert window_dimensions is not None  # the defaults are declared below
     assert output_sizes is not None
@@ -105,12 +105,12 @@ def _(
 
 
 average_pool2d = _pool2d.named(
-    "average_pool2d", "Average each window of each channel; of a window without elements: NaN."
+    "average_pool2d", "Average each window of each channel; NaN for windows without elements."
 )
 l2_pool2d = _pool2d.named("l2_pool2d", "Take the square root of the sum of squares of each window of each channel.")
 max_pool2d = _pool2d.named(
     "max_pool2d",
-    "Take the maximum of each window of each channel; without elements: the lowest value of the data type.",
+    "Take the maximum of each window of each channel; the lowest value of the data type for windows without elements.",
     input=Limits(ANY, ranks=(4, 4)),
 )
 
@@ -126,7 +126,7 @@ def _(
     layout: InputOperandLayout,
     output_sizes: Sequence[int],
 ) -> Operand:
-    # Zeros around the input add nothing to the sums, and make all windows whole, so that averages times a count are sums.
+    # Pad with zeros, so that all windows are complete and the sum is the average times the window size.
     before, after = [0] * 4, [0] * 4
     for a, taps, pad, stride, dilation, count in zip(
         "hw", window_dimensions, padding[::2], strides, dilations, output_sizes, strict=True

@@ -1,4 +1,4 @@
-"""Quantisation: floats as small integers with a scale and a zero point, for blocks of elements of any shape."""
+"""Quantisation: floats as small integers with a scale and a zero point for each block of elements."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ def _check_blocks(input: Operand, scale: Operand, zero_point: Operand) -> None:
     output=Limits("scale", ranks="input"),
 )
 def dequantize_linear(self: Builder, input: Operand, scale: Operand, zero_point: Operand, *, label: str = "") -> Desc:
-    """Turn quantised integers back into floats: `(input - zero_point) * scale`.
+    """Convert quantised integers to floats: `(input - zero_point) * scale`.
 
     Args:
         input: uint8, int8, uint32 or int32, any rank.
-        scale: float32 or float16, the rank of `input`, each dimension a divisor of that of `input`: an element counts for
-            a block of the input. Other values than positive ones give unspecified results.
+        scale: float32 or float16, positive, the rank of `input`; each dimension divides that of `input`, so that an
+            element applies to a block of the input.
         zero_point: the data type of `input` and the shape of `scale`.
         label: a name for messages and tables.
 
     Returns:
-        An operand of the data type of `scale` and the shape of `input`; the difference is exact, also where it does not
-        fit the data type of `input`.
+        An operand of the data type of `scale` and the shape of `input`; the difference is exact, even if it exceeds the
+        range of the data type of `input`.
 
     Raises:
-        ValidationError: `zero_point` has not the shape of `scale`, or that does not divide the shape of `input`.
+        ValidationError: `zero_point` does not have the shape of `scale`, or that does not divide the shape of `input`.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-dequantizelinear
     """
@@ -63,21 +63,21 @@ def dequantize_linear(self: Builder, input: Operand, scale: Operand, zero_point:
     output=Limits("zero_point", ranks="input"),
 )
 def quantize_linear(self: Builder, input: Operand, scale: Operand, zero_point: Operand, *, label: str = "") -> Desc:
-    """Turn floats into quantised integers: `input / scale` rounded to even, plus `zero_point`, saturated.
+    """Quantise floats: `input / scale`, rounded to nearest even, plus `zero_point`, saturated.
 
     Args:
         input: float32 or float16, any rank.
-        scale: the data type and rank of `input`, each dimension a divisor of that of `input`: an element counts for a
-            block of the input. Other values than positive ones give unspecified results.
+        scale: positive, the data type and rank of `input`; each dimension divides that of `input`, so that an element
+            applies to a block of the input.
         zero_point: uint8, int8, uint32 or int32, the shape of `scale`.
         label: a name for messages and tables.
 
     Returns:
-        An operand of the data type of `zero_point` and the shape of `input`. What is beyond the data type's range becomes
-        its smallest or largest value; of NaN the result is unspecified.
+        An operand of the data type of `zero_point` and the shape of `input`, clamped to the range of the data type; the
+        result of NaN is unspecified.
 
     Raises:
-        ValidationError: `zero_point` has not the shape of `scale`, or that does not divide the shape of `input`.
+        ValidationError: `zero_point` does not have the shape of `scale`, or that does not divide the shape of `input`.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-quantizelinear
     """
@@ -90,7 +90,7 @@ def quantize_linear(self: Builder, input: Operand, scale: Operand, zero_point: O
 
 
 def _repeat_blocks(b: Operations, operand: Operand, shape: tuple[int, ...]) -> Operand:
-    """`operand` with its elements repeated until it broadcasts to `shape`; dimensions of 1 are left to broadcasting."""
+    """Repeat elements of `operand` so that it broadcasts to `shape`; dimensions of size 1 are left to broadcasting."""
     for axis, (part, whole) in enumerate(zip(operand.shape, shape, strict=True)):
         if 1 < part < whole:
             before, after = operand.shape[:axis], operand.shape[axis + 1 :]
@@ -103,7 +103,7 @@ def _repeat_blocks(b: Operations, operand: Operand, shape: tuple[int, ...]) -> O
 @dequantize_linear.decompose
 def _(b: Operations, input: Operand, scale: Operand, zero_point: Operand) -> Operand:
     s, z = (_repeat_blocks(b, operand, input.shape) for operand in (scale, zero_point))
-    # Subtracted as integers that hold every difference: float32 would round those of 32 bits.
+    # Subtract in an integer type that is wide enough; float32 would round 32-bit integers.
     exact: DataType = "int32" if INFO[input.data_type].bits == 8 else "int64"
     difference = b.cast(input, exact) - b.cast(z, exact)
     return narrowed(b, b.cast(difference, "float32") * widened(b, s), scale)
@@ -117,7 +117,7 @@ def _(b: Operations, input: Operand, scale: Operand, zero_point: Operand) -> Ope
     if info.bits == 8:
         shifted = steps + b.cast(z, "float32")
     else:
-        # Added as int64, because float32 would round. Beyond 2**33 every zero point leaves the result saturated.
+        # Add in int64, because float32 would round. Beyond 2**33, the result saturates with any zero point.
         steps = b.clamp(steps, min_value=-(2.0**33), max_value=2.0**33)
         shifted = b.cast(steps, "int64") + b.cast(z, "int64")
     return b.cast(b.clamp(shifted, min_value=info.lowest, max_value=info.highest), zero_point.data_type)

@@ -1,7 +1,7 @@
-"""Recurrent networks: gru and lstm over all time steps, gruCell and lstmCell for one.
+"""Recurrent networks: gru and lstm over all time steps, gruCell and lstmCell for a single one.
 
-A weight or bias holds one block of `hidden_size` rows for each gate, in the order that the letters of `layout` give: update
-(z), reset (r) and new (n) gate of a GRU; input (i), output (o), forget (f) and cell (g) gate of an LSTM.
+A weight or bias contains one block of `hidden_size` rows for each gate, in the order of the letters of `layout`: the
+update (z), reset (r) and new (n) gate of a GRU; the input (i), output (o), forget (f) and cell (g) gate of an LSTM.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ RecurrentNetworkActivation = Literal["relu", "sigmoid", "tanh"]
 RecurrentNetworkDirection = Literal["forward", "backward", "both"]
 
 PEEPHOLES = "iof"
-"""The gates that see the cell state, in the order of the peephole weights, whatever the layout."""
+"""The gates that read the cell state, in the order of the peephole weights for all layouts."""
 
 
 def direction_count(direction: str) -> int:
-    """How many directions the sequence is processed in: the first dimension of weights, biases and states."""
+    """The number of directions, which is the first dimension of weights, biases and states."""
     return 2 if direction == "both" else 1
 
 
@@ -39,7 +39,7 @@ def _check_sizes(gates: int, hidden_size: int, activations: Sequence[str], wante
 
 
 def _check_shapes(**shapes: tuple[Operand | None, tuple[int, ...]]) -> None:
-    """Require the given shape of each operand that is there."""
+    """Check the shapes of the operands that are present."""
     for name, (operand, shape) in shapes.items():
         if operand is not None:
             require(operand.shape == shape, f"{name} must have shape {list(shape)}, got {operand.desc}")
@@ -51,7 +51,7 @@ def _check_steps(input: Operand, steps: int) -> None:
 
 
 def _pick(b: Operations, operand: Operand | None, index: int) -> Any:
-    """The part of an operand, if there is one, at `index` of its first dimension, which goes away."""
+    """`operand[index]`; None if the operand is absent."""
     if operand is None:
         return None
     rest = operand.shape[1:]
@@ -59,7 +59,7 @@ def _pick(b: Operations, operand: Operand | None, index: int) -> Any:
 
 
 def _rows(b: Operations, operand: Operand | None, order: str, gate: str, hidden_size: int) -> Any:
-    """The block of one gate in a weight or bias, if there is one, that holds them in this order."""
+    """The rows of one gate in a weight or bias whose gates are in the given order; None if the operand is absent."""
     if operand is None:
         return None
     rest = operand.shape[1:]
@@ -71,7 +71,7 @@ def _unroll(
 ) -> tuple[list[Operand], Operand]:
     """The last states, each [directions, batches, hidden size], and the hidden states of all steps.
 
-    `cell(k, x, *states)` makes the next states in direction `k`, the hidden state first.
+    `cell(k, x, *states)` computes the next states in direction `k`, the hidden state first.
     """
     steps, state = input.shape[0], states[0].shape[1:]
     last, sequences = [], []
@@ -88,7 +88,7 @@ def _unroll(
 
 
 def _initial(b: Operations, state: Operand | None, input: Operand, direction: str, hidden_size: int) -> Operand:
-    """The state to begin with: zeros where it was left out."""
+    """The initial state; zeros if it is absent."""
     shape = [direction_count(direction), input.shape[1], hidden_size]
     return b.expand(b.as_operand(0, input.data_type), shape) if state is None else state
 
@@ -133,10 +133,10 @@ def gru(
         recurrent_bias: added to the weighted hidden state, [directions, 3 * hidden_size].
         initial_hidden_state: [directions, batches, hidden_size]; default: zeros.
         reset_after: whether the reset gate is applied after the product with `recurrent_weight`, or before.
-        return_sequence: whether to return the hidden state of every step, too.
-        direction: in which order steps are processed: "forward", "backward", or "both" next to each other.
+        return_sequence: whether to also return the hidden state of every step.
+        direction: in which order steps are processed: "forward", "backward", or "both".
         layout: the order of the update (z), reset (r) and new (n) gate in weights and biases.
-        activations: two functions: of the update and reset gate, and of the new gate.
+        activations: two functions: for the update and reset gates, and for the new gate.
         label: a name for messages and tables.
 
     Returns:
@@ -144,7 +144,7 @@ def gru(
         input, [steps, directions, batches, hidden_size], in the data type of `input`.
 
     Raises:
-        ValidationError: sizes that do not fit each other, or not two activations.
+        ValidationError: inconsistent sizes, or not two activations.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-gru
     """
@@ -226,14 +226,14 @@ def gru_cell(
         recurrent_bias: added to the weighted hidden state, [3 * hidden_size].
         reset_after: whether the reset gate is applied after the product with `recurrent_weight`, or before.
         layout: the order of the update (z), reset (r) and new (n) gate in weights and biases.
-        activations: two functions: of the update and reset gate, and of the new gate.
+        activations: two functions: for the update and reset gates, and for the new gate.
         label: a name for messages and tables.
 
     Returns:
         The next hidden state, [batches, hidden_size], in the data type of `input`.
 
     Raises:
-        ValidationError: sizes that do not fit each other, or not two activations.
+        ValidationError: inconsistent sizes, or not two activations.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-grucell
     """
@@ -324,24 +324,26 @@ def lstm(
         hidden_size: number of features of the hidden state and of the cell state.
         bias: added to the weighted inputs, [directions, 4 * hidden_size].
         recurrent_bias: added to the weighted hidden state, [directions, 4 * hidden_size].
-        peephole_weight: of the cell state, [directions, 3 * hidden_size]: of the input, output and forget gate, in any layout.
+        peephole_weight: of the cell state, [directions, 3 * hidden_size]: of the input, output and forget gate, in any
+            layout.
         initial_hidden_state: [directions, batches, hidden_size]; default: zeros.
         initial_cell_state: [directions, batches, hidden_size]; default: zeros.
-        return_sequence: whether to return the hidden state of every step, too.
-        direction: in which order steps are processed: "forward", "backward", or "both" next to each other.
+        return_sequence: whether to also return the hidden state of every step.
+        direction: in which order steps are processed: "forward", "backward", or "both".
         layout: the order of the input (i), output (o), forget (f) and cell (g) gate in weights and biases.
-        activations: three functions: of the input, forget and output gate, of the cell gate, and of the cell state
-            where it becomes the hidden state.
+        activations: three functions: for the input, forget and output gates, for the cell gate, and for the cell state
+            in the hidden state.
         label: a name for messages and tables.
 
     Returns:
-        The last hidden state and the last cell state, both [directions, batches, hidden_size], and with `return_sequence`
-        the hidden state of every step of the input, [steps, directions, batches, hidden_size], in the data type of `input`.
+        The last hidden state and the last cell state, both [directions, batches, hidden_size], and with
+        `return_sequence` the hidden state of every step of the input, [steps, directions, batches, hidden_size], in the
+        data type of `input`.
 
     Raises:
-        ValidationError: sizes that do not fit each other, or not three activations.
+        ValidationError: inconsistent sizes, or not three activations.
 
-    All three peepholes see the cell state of the step before (that of the output gate in ONNX sees the new one).
+    All three peepholes use the cell state of the previous step (in ONNX, that of the output gate uses the new one).
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-lstm
     """
     _check_sizes(4, hidden_size, activations, 3)
@@ -431,15 +433,15 @@ def lstm_cell(
         recurrent_bias: added to the weighted hidden state, [4 * hidden_size].
         peephole_weight: of the cell state, [3 * hidden_size]: of the input, output and forget gate, in any layout.
         layout: the order of the input (i), output (o), forget (f) and cell (g) gate in weights and biases.
-        activations: three functions: of the input, forget and output gate, of the cell gate, and of the cell state
-            where it becomes the hidden state.
+        activations: three functions: for the input, forget and output gates, for the cell gate, and for the cell state
+            in the hidden state.
         label: a name for messages and tables.
 
     Returns:
         The next hidden state and the next cell state, both [batches, hidden_size], in the data type of `input`.
 
     Raises:
-        ValidationError: sizes that do not fit each other, or not three activations.
+        ValidationError: inconsistent sizes, or not three activations.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-lstmcell
     """

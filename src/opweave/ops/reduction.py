@@ -36,8 +36,8 @@ def _arg_extreme(
         label: a name for messages and tables.
 
     Returns:
-        Positions in [0, size of the axis), of `output_data_type`. Of equal values the first counts; where there is a NaN,
-        any position may be returned.
+        Positions in [0, size of the axis), of `output_data_type`: the first of equal values, and any position if there
+        is a NaN.
 
     Raises:
         ValidationError: there is no such axis, or the data type is neither int32 nor int64.
@@ -46,7 +46,7 @@ def _arg_extreme(
     """
     require(axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
     require(output_data_type in ("int32", "int64"), f"output_data_type must be int32 or int64, got {output_data_type}")
-    # No dimension exceeds what int32 can hold, so that both types can hold every position.
+    # Dimensions are limited to int32, so both types can hold every position.
     return Desc(output_data_type, reduced(input.shape, (axis,), keep_dimensions))
 
 
@@ -58,12 +58,12 @@ arg_max = _arg_extreme.named("arg_max", "Find the position of the largest value 
 def cumulative_sum(
     self: Builder, input: Operand, axis: int, *, exclusive: bool = False, reversed: bool = False, label: str = ""
 ) -> Desc:
-    """Sum up the values along `axis`, and return every partial sum.
+    """Compute the partial sums along `axis`.
 
     Args:
         input: float32, float16, or 32 or 64 bit integers; rank 1 or more.
         axis: in [0, rank).
-        exclusive: whether the value itself is left out of its sum: [1, 2, 3] gives [0, 1, 3] instead of [1, 3, 6].
+        exclusive: whether each sum excludes its own element: [1, 2, 3] gives [0, 1, 3] instead of [1, 3, 6].
         reversed: whether to start from the end: [1, 2, 3] gives [6, 5, 3].
         label: a name for messages and tables.
 
@@ -91,10 +91,10 @@ def _reduce(
     """Reduce `input` along `axes`.
 
     Args:
-        input: any rank. Extremes are found in all data types; absolute values, squares, products and the values themselves
-            are combined in float32, float16, and 32 or 64 bit integers; roots, logarithms and means need floats.
-        axes: the dimensions to reduce, each in [0, rank) and named once; default: all. With none, the function is applied
-            to each value by itself.
+        input: any rank. Maximum and minimum take all data types; sums and products take float32, float16, and 32 or 64
+            bit integers; roots, logarithms and means take floats.
+        axes: the dimensions to reduce, each in [0, rank) and named once; default: all. `[]` applies the function to
+            each element separately.
         keep_dimensions: whether the reduced dimensions stay, with size 1.
         label: a name for messages and tables.
 
@@ -124,7 +124,7 @@ reduce_log_sum = _reduce.named(
 )
 reduce_log_sum_exp = _reduce.named(
     "reduce_log_sum_exp",
-    "Take the natural logarithm of the sum of exponentials along `axes`, without overflow on the way.",
+    "Take the natural logarithm of the sum of exponentials along `axes`, without intermediate overflow.",
     input=_ONLY_FLOATS,
 )
 reduce_max = _reduce.named(
@@ -140,12 +140,12 @@ reduce_sum_square = _reduce.named("reduce_sum_square", "Sum the squares of the v
 
 
 def widened(b: Operations, input: Operand) -> Operand:
-    """`input` in float32: sums and squares of float16 values overflow, or lose all digits, long before their mean does."""
+    """Convert float16 to float32: sums and squares of float16 overflow, or lose precision, long before their mean does."""
     return b.cast(input, "float32") if input.data_type == "float16" else input
 
 
 def narrowed(b: Operations, result: Operand, input: Operand) -> Operand:
-    """The result of a computation on `widened(b, input)` in the data type of `input`."""
+    """Convert the result of a computation on `widened(b, input)` to the data type of `input`."""
     return b.cast(result, "float16") if input.data_type == "float16" else result
 
 
@@ -169,7 +169,7 @@ def _(b: Operations, input: Operand, axes: Sequence[int], keep_dimensions: bool)
 
 @reduce_log_sum_exp.decompose
 def _(b: Operations, input: Operand, axes: Sequence[int], keep_dimensions: bool) -> Operand:
-    # log Σ eˣ = m + log Σ eˣ⁻ᵐ, where no exponential overflows if m is the maximum; an infinite one would give ∞ - ∞.
+    # log Σ eˣ = m + log Σ eˣ⁻ᵐ: with m = max(x) no exponential overflows. An infinite m would give ∞ - ∞.
     x = widened(b, input)
     largest = b.reduce_max(x, axes=axes, keep_dimensions=True)
     m = b.where(b.is_infinite(largest), b.as_operand(0, x.data_type), largest)

@@ -1,8 +1,8 @@
-"""The reference back end: every operation in NumPy, written to be read. It is the living definition of each op.
+"""The reference back end: every operation in NumPy, written for readability. It defines the results of each operation.
 
-A rule takes arrays and attributes by the op's parameter names and returns an array (or a tuple of arrays). Arrays of
-float32 and float16 come as float64 and results are rounded once to the op's data type; integers come and stay as they
-are, exact, and wrap around on overflow.
+A rule takes arrays and attributes by the operation's parameter names, and returns an array or a tuple of arrays.
+float32 and float16 arrays are passed as float64, and results are rounded once, to the operation's data type. Integers
+keep their type and wrap around on overflow.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Array = np.ndarray
 
 
 class Reference(Backend):
-    """NumPy, one operation after the other."""
+    """Evaluates one operation after the other with NumPy."""
 
     name = "reference"
 
@@ -62,7 +62,7 @@ class Reference(Backend):
 
 
 class _Interpreter:
-    """A graph that the reference back end evaluates node by node."""
+    """A graph that is evaluated node by node."""
 
     def __init__(self, backend: Reference, graph: Graph, placements: list[Placement]) -> None:
         self.backend, self.graph, self._placements = backend, graph, placements
@@ -81,14 +81,14 @@ class _Interpreter:
 
 
 def _placement(node: Node, parts: list[Node]) -> Placement:
-    """How a node of the user's graph is done."""
+    """The placement of a node of the original graph, whose legal form is `parts`."""
     if len(parts) == 1 and parts[0].op is node.op:
         return Placement(node.title, "reference", "native", "NumPy")
     return Placement(node.title, "reference", "decomposed", f"NumPy: {', '.join(part.op.name for part in parts)}")
 
 
 class _Call:
-    """An interpreter tied to arrays."""
+    """An interpreter bound to arrays."""
 
     def __init__(self, interpreter: _Interpreter, inputs: dict[str, Array], outputs: dict[str, Array]) -> None:
         self.interpreter, self.inputs, self.outputs = interpreter, inputs, outputs

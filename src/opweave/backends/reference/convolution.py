@@ -13,7 +13,7 @@ from . import Array, reference
 
 
 def relayout(array: Array, layout: str, wanted: str) -> Array:
-    """The array with its axes, named by the letters of `layout`, in the order of `wanted`."""
+    """Transpose an array from `layout` to the layout `wanted`; both name the axes by letters."""
     return array.transpose([layout.index(letter) for letter in wanted])
 
 
@@ -69,7 +69,7 @@ def _(
     w = w.reshape(groups, -1, *w.shape[1:])  # [g, c / g, o / g, h, w]
     _, _, channels, height, width = w.shape
     (down, right), (dy, dx), (top, bottom, left, right_pad) = strides, dilations, padding
-    # Each element adds the filter, scaled by it, to the result, which is made with the padding and cut down at the end.
+    # Each input element adds the scaled filter to the padded result, which is cropped at the end.
     y = np.zeros((batches, groups, channels, top + output_sizes[0] + bottom, left + output_sizes[1] + right_pad))
     for i in range(height):
         for j in range(width):
@@ -89,7 +89,7 @@ def _(input: Array, mode: str, sizes: Sequence[int], axes: Sequence[int]) -> Arr
         for axis, size in zip(axes, sizes, strict=True):
             input = input.take(nearest_positions(shape[axis], size), axis)
         return input
-    # Weights are whole numbers, and the sum is divided at the end: so ties between integers are ties.
+    # Use integer weights and divide at the end, so that ties are exact when integers are rounded.
     total, divisor = input.astype(np.float64), 1
     for axis, size in zip(axes, sizes, strict=True):
         numerators, denominator = sample_positions(shape[axis], size)

@@ -3,132 +3,91 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 from ...dtypes import DataType
-from ...operation import Number
+from ...graph import Operand
+from ...operation import Number, Op
 from ...ops import elementwise as ops
 from . import Array, reference
 
 
-@reference.lower(ops.add)
-def _(a: Array, b: Array) -> Array:
-    return a + b
+def erf(x: Array) -> Array:
+    """The error function, which NumPy lacks."""
+    return np.vectorize(math.erf, otypes=[np.float64])(x)
 
 
-@reference.lower(ops.sub)
-def _(a: Array, b: Array) -> Array:
-    return a - b
+_UNARY: dict[Op[..., Operand], Callable[[Array], Array]] = {
+    ops.abs: np.abs,
+    ops.ceil: np.ceil,
+    ops.cos: np.cos,
+    ops.erf: erf,
+    ops.exp: np.exp,
+    ops.floor: np.floor,
+    ops.identity: lambda x: x,
+    ops.log: np.log,
+    ops.neg: np.negative,
+    ops.reciprocal: lambda x: 1 / x,
+    ops.round_even: np.rint,
+    ops.sin: np.sin,
+    ops.sqrt: np.sqrt,
+    ops.tan: np.tan,
+}
+_BINARY: dict[Op[..., Operand], Callable[[Array, Array], Array]] = {
+    ops.add: np.add,
+    ops.sub: np.subtract,
+    ops.mul: np.multiply,
+    ops.max: np.maximum,
+    ops.min: np.minimum,
+}
 
 
-@reference.lower(ops.mul)
-def _(a: Array, b: Array) -> Array:
-    return a * b
+def register_unary(op: Op[..., Operand], function: Callable[[Array], Array]) -> None:
+    """Register a NumPy function as the rule of an operation with one operand, `input`."""
+
+    @reference.lower(op)
+    def _(input: Array) -> Array:
+        return function(input)
+
+
+def register_binary(op: Op[..., Operand], function: Callable[[Array, Array], Array]) -> None:
+    """Register a NumPy function as the rule of an operation with two operands, `a` and `b`."""
+
+    @reference.lower(op)
+    def _(a: Array, b: Array) -> Array:
+        return function(a, b)
+
+
+for _op, _unary in _UNARY.items():
+    register_unary(_op, _unary)
+for _op, _binary in _BINARY.items():
+    register_binary(_op, _binary)
 
 
 @reference.lower(ops.div)
 def _(a: Array, b: Array) -> Array:
     if a.dtype.kind == "f":
         return a / b
-    # NumPy rounds down, the specification toward zero: take 1 from the magnitude where they differ. x // 0 is 0 in NumPy.
+    # NumPy rounds down, the specification toward zero: add 1 to quotients that are negative and inexact. x // 0 is 0.
     quotient = a // b
     return quotient + ((quotient < 0) & (quotient * b != a) & (b != 0))
-
-
-@reference.lower(ops.max)
-def _(a: Array, b: Array) -> Array:
-    return np.maximum(a, b)
-
-
-@reference.lower(ops.min)
-def _(a: Array, b: Array) -> Array:
-    return np.minimum(a, b)
 
 
 @reference.lower(ops.pow)
 def _(a: Array, b: Array) -> Array:
     if b.dtype.kind != "i":
         return np.power(a, b)
-    # 1 / a**-b, truncated: only 1 and -1 have integer inverses; 1 / 0 is 0 as in div.
+    # 1 / a ** -b, truncated: only 1 and -1 have integer inverses; 1 / 0 is 0, as in div.
     inverse = np.where(np.abs(a) == 1, np.power(a, b & 1), 0)
     return np.where(b < 0, inverse, np.power(a, np.maximum(b, 0)))
 
 
-@reference.lower(ops.abs)
-def _(input: Array) -> Array:
-    return np.abs(input)
-
-
-@reference.lower(ops.ceil)
-def _(input: Array) -> Array:
-    return np.ceil(input)
-
-
-@reference.lower(ops.cos)
-def _(input: Array) -> Array:
-    return np.cos(input)
-
-
-@reference.lower(ops.erf)
-def _(input: Array) -> Array:
-    return erf(input)
-
-
-@reference.lower(ops.exp)
-def _(input: Array) -> Array:
-    return np.exp(input)
-
-
-@reference.lower(ops.floor)
-def _(input: Array) -> Array:
-    return np.floor(input)
-
-
-@reference.lower(ops.identity)
-def _(input: Array) -> Array:
-    return input
-
-
-@reference.lower(ops.log)
-def _(input: Array) -> Array:
-    return np.log(input)
-
-
-@reference.lower(ops.neg)
-def _(input: Array) -> Array:
-    return -input
-
-
-@reference.lower(ops.reciprocal)
-def _(input: Array) -> Array:
-    return 1 / input
-
-
-@reference.lower(ops.round_even)
-def _(input: Array) -> Array:
-    return np.rint(input)
-
-
 @reference.lower(ops.sign)
 def _(input: Array) -> Array:
-    # Not np.sign: that of NaN is 0 here.
+    # np.sign(NaN) is NaN; the specification wants 0.
     return (input > 0).astype(input.dtype) - (input < 0).astype(input.dtype)
-
-
-@reference.lower(ops.sin)
-def _(input: Array) -> Array:
-    return np.sin(input)
-
-
-@reference.lower(ops.sqrt)
-def _(input: Array) -> Array:
-    return np.sqrt(input)
-
-
-@reference.lower(ops.tan)
-def _(input: Array) -> Array:
-    return np.tan(input)
 
 
 @reference.lower(ops.cast)
@@ -148,8 +107,3 @@ def _(input: Array, min_value: Number | None, max_value: Number | None) -> Array
 @reference.lower(ops.where)
 def _(condition: Array, true_value: Array, false_value: Array) -> Array:
     return np.where(condition != 0, true_value, false_value)
-
-
-def erf(x: Array) -> Array:
-    """The error function, which NumPy lacks."""
-    return np.vectorize(math.erf, otypes=[np.float64])(x)

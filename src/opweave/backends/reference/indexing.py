@@ -1,4 +1,4 @@
-"""Reference rules: operations that pick elements by index."""
+"""Reference rules: gather and scatter."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from . import Array, reference
 
 
 def _positions(indices: Array, size: int) -> Array:
-    """The positions in [0, size) that indices name: clamped to [-size, size - 1], negative ones from the end."""
+    """Positions in [0, size): indices are clamped to [-size, size - 1], and negative ones count from the end."""
     clamped = np.clip(indices.astype(np.int64), -size, size - 1)
     return np.where(clamped < 0, clamped + size, clamped)
 
 
 def _points(indices: Array, shape: tuple[int, ...]) -> tuple[Array, ...]:
-    """The positions along each of the leading dimensions whose coordinates `indices` holds."""
+    """The positions along each of the leading dimensions, given coordinates along the last axis of `indices`."""
     return tuple(_positions(indices[..., axis], shape[axis]) for axis in range(indices.shape[-1]))
 
 

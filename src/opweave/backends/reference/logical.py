@@ -1,4 +1,4 @@
-"""Reference rules of comparisons and logic. The back end converts the truth values to uint8."""
+"""Reference rules: comparisons and logic. The back end converts the bool results to uint8."""
 
 from __future__ import annotations
 
@@ -6,51 +6,20 @@ import numpy as np
 
 from ...ops import logical as ops
 from . import Array, reference
+from .elementwise import register_binary
 
-
-@reference.lower(ops.equal)
-def _(a: Array, b: Array) -> Array:
-    return a == b
-
-
-@reference.lower(ops.not_equal)
-def _(a: Array, b: Array) -> Array:
-    return a != b
-
-
-@reference.lower(ops.greater)
-def _(a: Array, b: Array) -> Array:
-    return a > b
-
-
-@reference.lower(ops.greater_or_equal)
-def _(a: Array, b: Array) -> Array:
-    return a >= b
-
-
-@reference.lower(ops.lesser)
-def _(a: Array, b: Array) -> Array:
-    return a < b
-
-
-@reference.lower(ops.lesser_or_equal)
-def _(a: Array, b: Array) -> Array:
-    return a <= b
-
-
-@reference.lower(ops.logical_and)
-def _(a: Array, b: Array) -> Array:
-    return np.logical_and(a, b)
-
-
-@reference.lower(ops.logical_or)
-def _(a: Array, b: Array) -> Array:
-    return np.logical_or(a, b)
-
-
-@reference.lower(ops.logical_xor)
-def _(a: Array, b: Array) -> Array:
-    return np.logical_xor(a, b)
+for _op, _function in {
+    ops.equal: np.equal,
+    ops.not_equal: np.not_equal,
+    ops.greater: np.greater,
+    ops.greater_or_equal: np.greater_equal,
+    ops.lesser: np.less,
+    ops.lesser_or_equal: np.less_equal,
+    ops.logical_and: np.logical_and,
+    ops.logical_or: np.logical_or,
+    ops.logical_xor: np.logical_xor,
+}.items():
+    register_binary(_op, _function)
 
 
 @reference.lower(ops.logical_not)

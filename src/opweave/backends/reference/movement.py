@@ -1,4 +1,4 @@
-"""Reference rules: operations that move elements."""
+"""Reference rules: operations that move elements without computing."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from . import Array, reference
 
 
 def _along(vector: Array | None, axes: tuple[int, ...], like: Array) -> Array | None:
-    """`vector`, whose dimensions are the `axes` of `like` in that order, so that it broadcasts to `like`."""
+    """Reshape `vector`, whose dimensions correspond to `axes` of `like` in this order, so that it broadcasts to `like`."""
     if vector is None:
         return None
     others = tuple(axis for axis in range(like.ndim) if axis not in axes)

@@ -2,14 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
+from ...graph import Operand
+from ...operation import Op
 from ...ops import pooling as ops
 from ...shapes import window_extent
 from . import Array, reference
 from .convolution import relayout, windows
+
+Windows: TypeAlias = Callable[[Array, float], Array]
+"""Returns the windows over an image; positions outside of the image contain the given value."""
+
+
+def _lower(op: Op[..., Operand]) -> Callable[[Callable[[Array, Windows], Array]], None]:
+    """Register a rule that takes an nchw image, and the function that returns its windows."""
+
+    def register(rule: Callable[[Array, Windows], Array]) -> None:
+        @reference.lower(op)
+        def _(
+            input: Array,
+            window_dimensions: Sequence[int],
+            padding: Sequence[int],
+            strides: Sequence[int],
+            dilations: Sequence[int],
+            layout: str,
+            output_sizes: Sequence[int],
+        ) -> Array:
+            def view(x: Array, fill: float) -> Array:
+                return _windows(x, fill, window_dimensions, padding, strides, dilations, output_sizes)
+
+            return relayout(rule(relayout(input, layout, "nchw"), view), "nchw", layout)
+
+    return register
 
 
 def _windows(
@@ -21,7 +49,7 @@ def _windows(
     dilations: Sequence[int],
     sizes: Sequence[int],
 ) -> Array:
-    """The windows [n, c, output h, output w, window h, window w] over `x`, with `fill` wherever they lie outside of it."""
+    """The windows over `x`, [n, c, output h, output w, window h, window w]; positions outside of `x` contain `fill`."""
     pads = [(0, 0), (0, 0)]
     for size, taps, before, stride, dilation, count in zip(
         x.shape[2:], window, padding[::2], strides, dilations, sizes, strict=True
@@ -32,46 +60,16 @@ def _windows(
     return view[:, :, : sizes[0], : sizes[1]]
 
 
-@reference.lower(ops.average_pool2d)
-def _(
-    input: Array,
-    window_dimensions: Sequence[int],
-    padding: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    layout: str,
-    output_sizes: Sequence[int],
-) -> Array:
-    x, place = relayout(input, layout, "nchw"), (window_dimensions, padding, strides, dilations, output_sizes)
-    total = _windows(x, 0, *place).sum((4, 5))
-    count = _windows(np.ones_like(x), 0, *place).sum((4, 5))
-    return relayout(total / count, "nchw", layout)
+@_lower(ops.average_pool2d)
+def _(x: Array, view: Windows) -> Array:
+    return view(x, 0).sum((4, 5)) / view(np.ones_like(x), 0).sum((4, 5))
 
 
-@reference.lower(ops.l2_pool2d)
-def _(
-    input: Array,
-    window_dimensions: Sequence[int],
-    padding: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    layout: str,
-    output_sizes: Sequence[int],
-) -> Array:
-    x, place = relayout(input, layout, "nchw"), (window_dimensions, padding, strides, dilations, output_sizes)
-    return relayout(np.sqrt(_windows(x * x, 0, *place).sum((4, 5))), "nchw", layout)
+@_lower(ops.l2_pool2d)
+def _(x: Array, view: Windows) -> Array:
+    return np.sqrt(view(x * x, 0).sum((4, 5)))
 
 
-@reference.lower(ops.max_pool2d)
-def _(
-    input: Array,
-    window_dimensions: Sequence[int],
-    padding: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    layout: str,
-    output_sizes: Sequence[int],
-) -> Array:
-    x, place = relayout(input, layout, "nchw"), (window_dimensions, padding, strides, dilations, output_sizes)
-    lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
-    return relayout(_windows(x, lowest, *place).max((4, 5)), "nchw", layout)
+@_lower(ops.max_pool2d)
+def _(x: Array, view: Windows) -> Array:
+    return view(x, -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min).max((4, 5))

@@ -1,4 +1,4 @@
-"""Reference rules: quantisation. Zero points are added and subtracted as integers, which float64 holds exactly, too."""
+"""Reference rules: quantisation. Zero points are added and subtracted as integers, which are exact in float64."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from . import Array, reference
 
 
 def _repeat_blocks(operand: Array, shape: tuple[int, ...]) -> Array:
-    """`operand` with each element repeated to the block of `shape` that it stands for."""
+    """Repeat each element of `operand` over the block of `shape` that it applies to."""
     for axis, (part, whole) in enumerate(zip(operand.shape, shape, strict=True)):
         operand = np.repeat(operand, whole // part, axis)
     return operand

@@ -1,4 +1,4 @@
-"""Reference rules: recurrent networks. States are carried from step to step in float64, without rounding."""
+"""Reference rules: recurrent networks. States are carried between steps in float64, without rounding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FUNCTIONS: dict[str, Callable[[Array], Array]] = {
 
 
 def _gates(operand: Array | None, layout: str, like: Array) -> dict[str, Array]:
-    """The block of each gate, by its letter; an absent bias or peephole weight is zero."""
+    """The block of each gate, by its letter; zeros for an absent bias or peephole weight."""
     if operand is None:
         return dict.fromkeys(layout, np.zeros(like.shape[-1]))
     return dict(zip(layout, np.split(operand, len(layout)), strict=True))
@@ -74,7 +74,7 @@ def _run(
 ) -> tuple[list[Array], Array]:
     """The last states, each [directions, batches, hidden size], and the hidden states of all steps.
 
-    `cell(k, x, *states)` makes the next states in direction `k`, the hidden state first.
+    `cell(k, x, *states)` computes the next states in direction `k`, the hidden state first.
     """
     orders = {"forward": (1,), "backward": (-1,), "both": (1, -1)}[direction]
     last, sequence = [], np.empty((len(input), *states[0].shape))

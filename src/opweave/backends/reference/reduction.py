@@ -23,7 +23,7 @@ def _(input: Array, axis: int, keep_dimensions: bool) -> Array:
 @reference.lower(ops.cumulative_sum)
 def _(input: Array, axis: int, exclusive: bool, reversed: bool) -> Array:
     x = np.flip(input, axis) if reversed else input
-    if exclusive:  # shifted, because subtracting what came too much fails for infinities
+    if exclusive:  # shift the input; subtracting it from the sums would fail for infinities
         first, rest = np.split(x, [1], axis)[0], np.split(x, [x.shape[axis] - 1], axis)[0]
         x = np.concatenate([np.zeros_like(first), rest], axis)
     sums = np.cumsum(x, axis, dtype=x.dtype)
@@ -61,7 +61,7 @@ def _(input: Array, axes: Axes, keep_dimensions: bool) -> Array:
 
 @reference.lower(ops.reduce_log_sum_exp)
 def _(input: Array, axes: Axes, keep_dimensions: bool) -> Array:
-    # log Σ eˣ = m + log Σ eˣ⁻ᵐ, where no exponential overflows if m is the maximum; an infinite one would give ∞ - ∞.
+    # log Σ eˣ = m + log Σ eˣ⁻ᵐ: with m = max(x) no exponential overflows. An infinite m would give ∞ - ∞.
     largest = np.max(input, axes, keepdims=True)
     m = np.where(np.isinf(largest), 0, largest)
     total = m + np.log(_sum(np.exp(input - m), axes, keep_dimensions=True))

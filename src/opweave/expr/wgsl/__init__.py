@@ -19,12 +19,17 @@ Buffer: TypeAlias = Input | Stored | Output
 class Features:
     """Features and limits of a device that kernels depend on.
 
-    Attributes: float16: whether shaders support `f16` (shader-f16); otherwise two values are packed into a word. int64:
-        whether shaders support `i64` and `u64`. subgroups: whether shaders support subgroup operations. max_buffers:
-        storage buffers per kernel. max_invocations: invocations per workgroup. max_workgroups: workgroups in one
-        dimension of a dispatch. max_shared: bytes of workgroup memory. is_software: whether it is a software adapter.
+    Attributes:
+        float16: whether shaders support `f16` (shader-f16); otherwise two values are packed into a word.
+        int64: whether shaders support `i64` and `u64`.
+        subgroups: whether shaders support subgroup operations.
+        max_buffers: storage buffers per kernel.
+        max_invocations: invocations per workgroup.
+        max_workgroups: workgroups in one dimension of a dispatch.
+        max_shared: bytes of workgroup memory.
+        is_software: whether it is a software adapter.
         units: approximate number of workgroups that run at the same time. WebGPU does not report it; a value that is
-        too large costs less than one that is too small.
+            too large costs less than one that is too small.
     """
 
     float16: bool = False

@@ -47,10 +47,13 @@ class _Scope:
 class Block:
     """Statements of a function. Common subexpressions are computed once, and hoisted out of loops where possible.
 
-    Args: module: declares buffers and constants. positions: names of variables that are already bound. known: names of
-        expressions that are already computed. grid: a domain whose flat number is bound. team: number of invocations
-        that share reductions which are uniform across the workgroup, numbered by the variable `lane`; 0 if each works
-        alone.
+    Args:
+        module: declares buffers and constants.
+        positions: names of variables that are already bound.
+        known: names of expressions that are already computed.
+        grid: a domain whose flat number is bound.
+        team: number of invocations that share reductions which are uniform across the workgroup, numbered by the
+            variable `lane`; 0 if each works alone.
     """
 
     def __init__(

@@ -107,8 +107,10 @@ class Module:
     def text(self, body: str, workgroup_size: tuple[int, int, int]) -> str:
         """The complete module.
 
-        Args: body: the statements of `main`. They may use the built-in values `global`, `group`, `local` (`vec3<u32>`)
-            and `lane` (u32, the local invocation index). workgroup_size: invocations of a workgroup in each dimension.
+        Args:
+            body: the statements of `main`. They may use the built-in values `global`, `group`, `local` (`vec3<u32>`)
+                and `lane` (u32, the local invocation index).
+            workgroup_size: invocations of a workgroup in each dimension.
         """
         parts = []
         if any(self.layout(buffer).element == "f16" for buffer in self.bindings):

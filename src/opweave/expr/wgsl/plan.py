@@ -76,8 +76,9 @@ def kernels(program: Program, features: Features) -> list[Kernel]:
         program: what to compute; `unsupported` must return an empty string.
         features: features and limits of the device.
 
-    Returns: The kernels of the stored intermediates, followed by those of the outputs. There may be more intermediates
-        than the program's own. Each buffer that is not an input is written by an earlier kernel.
+    Returns:
+        The kernels of the stored intermediates, followed by those of the outputs. There may be more intermediates than
+        the program's own. Each buffer that is not an input is written by an earlier kernel.
     """
     return list(plans.make((program, features), lambda: _Plan(program, features).kernels))
 

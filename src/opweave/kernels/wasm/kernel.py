@@ -33,9 +33,11 @@ _VALUE = 2
 class WasmKernel:
     """An exported function of a WebAssembly module as a kernel.
 
-    Args: module: loaded by `opweave.wasm.load`. function: the name of the export. signature: the arguments to pass, see
-        `opweave.kernels.wasm`; None: pointers to all operands and all results, the number of elements of the first
-        result, and all attributes, in order.
+    Args:
+        module: loaded by `opweave.wasm.load`.
+        function: the name of the export.
+        signature: the arguments to pass, see `opweave.kernels.wasm`; None: pointers to all operands and all results,
+            the number of elements of the first result, and all attributes, in order.
 
     Raises:
         ValidationError: the module does not export such a function.

@@ -42,11 +42,14 @@ def load(
 ) -> Module:
     """Load a WebAssembly module, whose functions can then be kernels: `op.kernel("wasm", module, "name")`.
 
-    Args: source: the path of a `.wasm` file, or its bytes. memory_limit: maximum size of its linear memory in bytes,
-        including tensors; None: the address space of its pointers (4 GiB for 32-bit ones), but no more than the
-        physical memory. timeout: seconds after which a call is stopped with an error, to a few hundredths; None: never,
-        which makes functions up to a fifth faster. memory: a module whose memory to share, so that both can use the
-        same tensors. Only for position-independent modules.
+    Args:
+        source: the path of a `.wasm` file, or its bytes.
+        memory_limit: maximum size of its linear memory in bytes, including tensors; None: the address space of its
+            pointers (4 GiB for 32-bit ones), but no more than the physical memory.
+        timeout: seconds after which a call is stopped with an error, to a few hundredths; None: never, which makes
+            functions up to a fifth faster.
+        memory: a module whose memory to share, so that both can use the same tensors. Only for position-independent
+            modules.
 
     Returns:
         The module, ready to be called.

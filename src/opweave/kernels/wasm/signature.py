@@ -64,9 +64,13 @@ class Place:
 class Argument:
     """A value that is passed to a function.
 
-    Attributes: text: the item of the signature. kind: a known number, a pointer to a tensor, a pointer to an array of
-        pointers to the tensors of a sequence, or a pointer to descriptors. number: the value of a known number. place:
-        what a pointer points to. descs: the descriptors.
+    Attributes:
+        text: the item of the signature.
+        kind: a known number, a pointer to a tensor, a pointer to an array of pointers to the tensors of a sequence, or
+            a pointer to descriptors.
+        number: the value of a known number.
+        place: what a pointer points to.
+        descs: the descriptors.
     """
 
     text: str

@@ -72,9 +72,11 @@ class WgslKernel:
             targets: the memory of each result.
             features: features and limits of the device.
 
-        Raises: ValidationError: a shader does not fit the node, or does not write a result; messages start with
-            `call.title`. NotSupportedError: a shader exceeds a limit of the device. OperationError: the function raised
-            an exception.
+        Raises:
+            ValidationError: a shader does not fit the node, or does not write a result; messages start with
+                `call.title`.
+            NotSupportedError: a shader exceeds a limit of the device.
+            OperationError: the function raised an exception.
         """
         given: dict[str, Any] = {}
         bound: list[Bound] = []

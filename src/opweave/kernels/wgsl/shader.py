@@ -67,12 +67,14 @@ class Buffer:
 class Shader:
     """A compute shader and its dispatch size.
 
-    Args: source: WGSL without declarations of buffers; `opweave.wgsl` documents the names it can use. invocations:
-        number of calls of `fn main(…)`, or the extents of its positions; default: the elements, or the shape, of the
-        (first) result. workgroups: number of workgroups to dispatch, in up to three dimensions; for entry points with
-        `@compute`. workgroup_size: invocations in a workgroup, if Opweave generates the entry point; default: 64.
-        constants: additional constants: numbers, booleans, or tuples of numbers. scratch: buffers shared by the passes
-        of a node: data type and shape (`opweave.Desc`) by name.
+    Args:
+        source: WGSL without declarations of buffers; `opweave.wgsl` documents the names it can use.
+        invocations: number of calls of `fn main(…)`, or the extents of its positions; default: the elements, or the
+            shape, of the (first) result.
+        workgroups: number of workgroups to dispatch, in up to three dimensions; for entry points with `@compute`.
+        workgroup_size: invocations in a workgroup, if Opweave generates the entry point; default: 64.
+        constants: additional constants: numbers, booleans, or tuples of numbers.
+        scratch: buffers shared by the passes of a node: data type and shape (`opweave.Desc`) by name.
 
     Raises:
         ValidationError: a value has the wrong type.

@@ -1,4 +1,4 @@
-"""Rules of ONNX Runtime: one file for each family of operations, the composites beside the built-in ones."""
+"""ONNX Runtime rules, one file for each family of operations, including composites."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from ....graph import Operand
 
 
 def is_single(input: Operand) -> bool:
-    """Whether `input` is float32: the only data type for which many kernels exist."""
+    """Whether `input` is float32, the only data type that many kernels support."""
     return input.data_type == "float32"

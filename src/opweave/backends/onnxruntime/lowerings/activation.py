@@ -1,4 +1,4 @@
-"""ONNX Runtime rules of the activation functions."""
+"""ONNX Runtime rules: activation functions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ def _(ctx: Emitter, input: Value, alpha: float, beta: float) -> Value:
 
 
 def _slope_fits(input: Operand, slope: Operand) -> bool:
-    """Whether the kernel is right: where the input is positive, it ignores a slope of NaN or infinity, and 0 * inf is NaN."""
+    """Whether the PRelu kernel is correct: it ignores the slope of positive elements, where a slope of NaN or infinity
+    gives NaN.
+    """
     if not broadcasts_to(slope.shape, input.shape):
         return False
     return input.data_type in FLOATS and slope.is_constant and bool(np.isfinite(slope.value).all())
@@ -78,7 +80,7 @@ def _(ctx: Emitter, input: Value) -> Value:
 _SUMS = frozenset(
     {convolution.conv2d, convolution.conv_transpose2d, matrix.gemm, matrix.matmul, recurrent.gru, recurrent.lstm}
 )
-"""Operations that sum many products: an error as small as the rounding of one term is lost in that of the others."""
+"""Operations that sum many products: an error smaller than the rounding of the sum is negligible."""
 
 _CARRIERS = frozenset(
     {
@@ -89,11 +91,11 @@ _CARRIERS = frozenset(
         *(ops.leaky_relu, ops.relu, ops.sigmoid, ops.tanh),
     }
 )
-"""Operations that hand an error on in proportion, where a logarithm or a division could make a large one of it."""
+"""Operations that do not amplify absolute errors, unlike a logarithm or a division."""
 
 
 def _exact(graph: Graph) -> set[Operand]:
-    """The values whose error must be small beside the value itself: all but those that end up in sums."""
+    """The values whose relative error must be small: all that do not end up in sums."""
     exact = set(graph.outputs.values())
     for node in reversed(graph.nodes):
         if node.op not in _SUMS and (node.op not in _CARRIERS or not exact.isdisjoint(node.outputs)):
@@ -103,15 +105,15 @@ def _exact(graph: Graph) -> set[Operand]:
 
 @ort.lower(ops.sigmoid)
 def _(ctx: Emitter, input: Value) -> Value:
-    """The engine's own Sigmoid where the result ends up in sums; else a form that is exact for small results, too.
+    """Use the engine's Sigmoid if the result ends up in sums, else a form that is accurate for small results.
 
-    The engine's kernel is wrong by up to 1.7e-7 everywhere. That is 3 units in the last place of results near 1, but 182 at
-    -5, where the specification's tests allow 34; it is 10% of the result at -14, and all of it below -18. A sum loses as much
-    by rounding. There the kernel pays: the engine merges it with a product (SiLU), and runs that in the layout of its
-    convolutions. A network of the gate (NudeNet 320n) has 221 kernels so, and 474 with the exact form.
+    The absolute error of the engine's kernel is up to 1.7e-7, which is 3 ULP near 1, 182 ULP at -5 (the specification's
+    tests allow 34), 10% at -14, and 100% below -18. A sum loses as much by rounding. The engine fuses its kernel with a
+    product (SiLU), and runs it in the layout of its convolutions: NudeNet 320n has 221 kernels, and 474 with the
+    accurate form.
 
-    The exact form: with y = exp(x), 1 / (exp(-x) + 1) = y / (1 + |y|), a softsign. Above 80 the result is 1 anyway; the
-    bound keeps y finite, in float32 in any case.
+    The accurate form is a softsign: with y = exp(x), the result is y / (1 + |y|). x is clipped at 80, where the result
+    is 1, to keep y finite.
     """
     if ctx.node.outputs[0] not in ctx.about(_exact):
         return ctx.emit("Sigmoid", input)

@@ -12,8 +12,8 @@ from ....shapes import conv_transpose_size, nearest_positions, sample_positions
 from .. import ort
 from ..emit import Emitter, Value
 
-ROUNDING = 2.0**-21
-"""More than the relative error of a position that is computed in float32."""
+POSITION_ERROR = 2.0**-21
+"""Upper bound of the relative error of a position computed in float32."""
 
 
 @ort.lower(ops.conv2d)
@@ -77,16 +77,16 @@ def _(
 
 
 def engine_agrees(input: int, output: int) -> bool:
-    """Whether the engine, which computes positions in float32, finds the nearest elements that the specification wants.
+    """Whether the engine, which computes positions in float32, finds the same nearest elements as the specification.
 
-    It may err where a position is close to half-way between two elements, unless the scale, a power of two, is exact.
+    It may differ if a position is close to half-way between two elements, unless the scale is an exact power of two.
     """
     numerators, denominator = sample_positions(input, output)
-    beyond = (2 * np.array(numerators) - denominator) % (2 * denominator)  # the last tie, in halves of the denominator
+    beyond = (2 * np.array(numerators) - denominator) % (2 * denominator)  # distance from the last tie, in half units
     margin = np.minimum(beyond, 2 * denominator - beyond).min() / (2 * denominator)
     ratio = input // output
     exact = input == ratio * output and ratio & (ratio - 1) == 0 and input < 2**22
-    return exact or bool(margin > input * ROUNDING)
+    return exact or bool(margin > input * POSITION_ERROR)
 
 
 def _resize(ctx: Emitter, x: Value, shape: Sequence[int], **attributes: Any) -> Value:
@@ -114,7 +114,7 @@ def _nearest(ctx: Emitter, x: Value, changed: Sequence[tuple[int, int]]) -> Valu
         return x
     shape = ctx.output.shape
     if all(size % x.dims[axis] == 0 for axis, size in changed):
-        # Elements are repeated. In this form the engine's optimiser keeps its blocked layout between convolutions.
+        # For integer scales, this mode lets the engine's optimiser keep its blocked layout between convolutions.
         return _resize(ctx, x, shape, mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")
     if all(engine_agrees(x.dims[axis], size) for axis, size in changed):
         mode, nearest = "half_pixel", "round_prefer_floor"
@@ -126,9 +126,9 @@ def _nearest(ctx: Emitter, x: Value, changed: Sequence[tuple[int, int]]) -> Valu
 
 
 def _linear_of_integers(ctx: Emitter, x: Value, changed: Sequence[tuple[int, int]]) -> Value:
-    """Linear interpolation rounded to nearest, ties to even, while the engine cuts fractions off.
+    """Linear interpolation rounded to nearest, ties to even; the engine would truncate.
 
-    The weights are whole numbers and the sum is divided at the end; all of that is exact in float64.
+    The weights are integers and the sum is divided at the end, so all steps are exact in float64.
     """
     total, divisor = ctx.cast(x, "float64"), 1
     for axis, size in changed:

@@ -1,4 +1,4 @@
-"""ONNX Runtime rules of the element-wise operations."""
+"""ONNX Runtime rules: element-wise operations."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def _(ctx: Emitter, a: Value, b: Value) -> Value:
 
 @ort.lower(ops.div)
 def _(ctx: Emitter, a: Value, b: Value) -> Value:
-    """Divide integers. The engine dies of a division by 0, and of that of the lowest integer by -1."""
+    """Divide integers. In the engine, division by 0, or of the lowest integer by -1, ends the process."""
     divisors = ctx.array_of(b)
     if divisors is not None and not ((divisors == 0) | (divisors == -1)).any():
         return ctx.emit("Div", a, b)
     one = ctx.scalar(1, b)
     if INFO[ctx.output.data_type].kind == "u":
         return ctx.emit("Mul", ctx.emit("Div", a, ctx.emit("Max", b, one)), ctx.emit("Min", b, one))
-    # Where the divisor is -1, 0 or 1, multiply by it instead.
+    # Multiply by divisors of -1, 0 and 1 instead.
     above = ctx.emit("Greater", b, ctx.scalar(-2, b), data_type="bool")
     small = ctx.emit("And", above, ctx.emit("Less", b, ctx.scalar(2, b), data_type="bool"))
     quotient = ctx.emit("Div", a, ctx.emit("Where", small, one, b))
@@ -51,11 +51,11 @@ def _(ctx: Emitter, a: Value, b: Value) -> Value:
 
 @ort.lower(ops.pow)
 def _(ctx: Emitter, a: Value, b: Value) -> Value:
-    """Integer powers by squaring. The engine's go through float64, which does not hold all integers of 64 bits."""
+    """Integer powers by squaring. The engine computes them in float64, which cannot hold all 64-bit integers."""
     info = INFO[ctx.output.data_type]
     bits, has_negatives = info.bits - (info.kind == "i"), info.kind == "i"
     exponents = ctx.array_of(b)
-    power = None  # the exponent of all elements, where that is known
+    power = None  # the exponent, if it is a constant scalar
     if exponents is not None:
         bits, has_negatives = max(int(exponents.max()), 1).bit_length(), bool((exponents < 0).any())
         power = int(exponents) if exponents.ndim == 0 and exponents > 0 else None
@@ -74,7 +74,7 @@ def _(ctx: Emitter, a: Value, b: Value) -> Value:
     assert result is not None
     if not has_negatives:
         return result
-    # The powers of 1 and -1 are right, for the lowest bit alone matters; all others have no integer inverse.
+    # Negative powers of 1 and -1 are correct, since only the lowest bit matters; other numbers have no integer inverse.
     is_unit = ctx.emit("Equal", ctx.emit("Abs", a), one, data_type="bool")
     is_fraction = ctx.emit("And", ctx.emit("Less", b, zero, data_type="bool"), ctx.emit("Not", is_unit))
     return choose(ctx, is_fraction, zero, result)
@@ -87,7 +87,7 @@ def _(ctx: Emitter, input: Value) -> Value:
 
 @ort.lower(ops.sign)
 def _(ctx: Emitter, input: Value) -> Value:
-    # The sign of NaN is 0; the engine's kernel for float32 makes it NaN (that for float16 does not), and takes twice the time.
+    # The sign of NaN must be 0; the engine's float32 kernel returns NaN (float16 does not), and takes twice as long.
     zero = ctx.scalar(0, input)
     above, below = (ctx.emit(op_type, input, zero, data_type="bool") for op_type in ("Greater", "Less"))
     return ctx.emit("Sub", ctx.cast(above, input.data_type), ctx.cast(below, input.data_type))
@@ -108,7 +108,7 @@ def _(ctx: Emitter, input: Value, min_value: Number | None, max_value: Number | 
     if not ops.is_bound(min_value) and not ops.is_bound(max_value):
         return input
     info = INFO[ctx.output.data_type]
-    # A bound left out is the largest finite number to the engine, not infinity.
+    # The engine's default bounds are finite; they must be infinite.
     lowest, highest = (-math.inf, math.inf) if info.kind == "f" else (info.lowest, info.highest)
     low = min_value if ops.is_bound(min_value) else lowest
     high = max_value if ops.is_bound(max_value) else highest
@@ -121,7 +121,7 @@ def _(ctx: Emitter, condition: Value, true_value: Value, false_value: Value) -> 
 
 
 def choose(ctx: Emitter, condition: Value, true_value: Value, false_value: Value) -> Value:
-    """Where, for a bool and any data type: the engine has no kernel for uint64, but int64 can carry its bits."""
+    """Where, for a bool condition and any data type: uint64, which has no kernel, is cast to int64."""
     if true_value.data_type == "uint64":
         carried = (ctx.cast(value, "int64") for value in (true_value, false_value))
         return ctx.cast(ctx.emit("Where", condition, *carried), "uint64")

@@ -1,7 +1,7 @@
-"""ONNX Runtime rules: operations that pick elements by index.
+"""ONNX Runtime rules: gather and scatter.
 
-The engine counts negative indices from the end, as WebNN does, but raises on those out of range, which WebNN clamps. So
-indices are clamped here: constant ones at build time, and only if they need it.
+Like WebNN, the engine counts negative indices from the end, but it raises an error for indices out of range, which
+WebNN clamps. They are clamped here; constant indices at build time, and only if necessary.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..emit import Emitter, Value
 
 
 def _within(ctx: Emitter, indices: Value, sizes: int | Sequence[int], *types: str) -> Value:
-    """`indices` in one of `types`, clamped to [-size, size - 1]; `sizes` is one for all, or one for each last index."""
+    """Clamp `indices` to [-size, size - 1] and cast them to one of `types`; `sizes` is one size, or one per coordinate."""
     data_type = indices.data_type if indices.data_type in types else types[0]
     low, high = np.negative(sizes), np.subtract(sizes, 1)
     array = ctx.array_of(indices)
@@ -25,7 +25,7 @@ def _within(ctx: Emitter, indices: Value, sizes: int | Sequence[int], *types: st
         fits = data_type == indices.data_type and np.array_equal(clamped, array)
         return indices if fits else ctx.constant(clamped, data_type)
     uniform = low.min() == low.max()
-    # The engine's kernels compare int64 wrongly; float64 holds all sizes, and is quicker than comparing and choosing.
+    # The engine's kernels compare int64 incorrectly. float64 holds all sizes, and is faster than Less and Where.
     exact = "float64" if indices.data_type == "int64" and not ctx.portable else indices.data_type
     least = None if exact == "uint32" else ctx.constant(low.max() if uniform else low, exact)
     most = ctx.constant(high.max() if uniform else high, exact)

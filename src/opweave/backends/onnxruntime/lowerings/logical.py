@@ -1,7 +1,7 @@
-"""ONNX Runtime rules of comparisons and logic.
+"""ONNX Runtime rules: comparisons and logic.
 
-The engine's truth values are bools, WebNN's are uint8. The emitter remembers of which bool a uint8 was made, so that chains
-of logic and the conditions of `where` work on bools.
+The engine's truth values are bool, WebNN's are uint8. The emitter remembers which bool a uint8 was cast from, so that
+chains of logic and the conditions of `where` use bools directly.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ONNX Runtime rules: operations that move elements. Where nothing moves, a rule returns its input and emits nothing."""
+"""ONNX Runtime rules: operations that move elements. A rule that moves nothing returns its input and emits no node."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ....ops.pooling import average_pool2d, l2_pool2d, max_pool2d
 from .. import ort
 from ..emit import Emitter, Value
 
-FIRST = -(2**63)
-"""As the end of a slice that runs backwards: beyond the first element."""
+BEFORE_FIRST = -(2**63)
+"""End of a slice with a negative step that includes the first element."""
 
 
 @ort.lower(ops.concat)
@@ -27,10 +27,10 @@ def _(ctx: Emitter, input: Value, new_shape: Sequence[int]) -> Value:
 
 
 def _widest_safe_padding(graph: Graph) -> float:
-    """The most padding that the engine's optimiser may merge into a pooling of `graph` and still compute the same.
+    """The largest padding that the engine's optimiser can fuse into the poolings of `graph` without changing results.
 
-    It merges zeros around the input of a MaxPool into its padding, which is -inf; and into that of an AveragePool more than
-    its kernel takes, which is less than a window. It leaves a Pad that names its axes alone:
+    It fuses zero padding into a MaxPool, whose padding is -inf, and into an AveragePool, even if its kernel does not
+    support that much padding. It does not fuse a Pad with explicit axes:
     https://github.com/microsoft/onnxruntime/blob/v1.23.0/onnxruntime/core/optimizer/pad_fusion.cc
     """
     widest = math.inf
@@ -52,7 +52,7 @@ def _(
     value: float,
 ) -> Value:
     if not any(beginning_padding) and not any(ending_padding):
-        return input  # also that of a scalar, which the engine's kernel refuses
+        return input  # the engine's kernel does not support scalars
     fill = ctx.scalar(value, input) if mode == "constant" else None
     pads = ctx.constant([*beginning_padding, *ending_padding])
     widest = max([*beginning_padding, *ending_padding])
@@ -71,7 +71,7 @@ def _(ctx: Emitter, input: Value, axes: Sequence[int]) -> Value:
     if not moving:
         return input
     back = ctx.constant([-1] * len(moving))
-    return ctx.emit("Slice", input, back, ctx.constant([FIRST] * len(moving)), ctx.constant(moving), back)
+    return ctx.emit("Slice", input, back, ctx.constant([BEFORE_FIRST] * len(moving)), ctx.constant(moving), back)
 
 
 @ort.lower(ops.slice)
@@ -100,7 +100,7 @@ def _(ctx: Emitter, input: Value, repetitions: Sequence[int]) -> Value:
         return input
     if input.data_type != "float16":
         return ctx.emit("Tile", input, ctx.constant(repetitions))
-    # There is no float16 kernel; this moves the bits as they are, in one pass, where the engine would go through float32.
+    # There is no float16 kernel. Expand copies in one pass; the engine would convert to float32 and back.
     split, stretched, joined = [], [], []
     for size, times in zip(input.dims, repetitions, strict=True):
         split += [size] if times == 1 else [1, size]
@@ -117,9 +117,9 @@ def _(ctx: Emitter, input: Value, permutation: Sequence[int]) -> Value:
 @ort.lower(ops.triangular)
 def _(ctx: Emitter, input: Value, upper: bool, diagonal: int) -> Value:
     *_, rows, columns = input.dims
-    # Without a kernel for uint64, its bits travel as those of int64.
+    # There is no kernel for uint64, so its bits are passed as int64.
     moved = ctx.cast(input, "int64") if input.data_type == "uint64" else input
-    nearest = ctx.constant(min(max(diagonal, -rows), columns))  # all further away leave all, or nothing
+    nearest = ctx.constant(min(max(diagonal, -rows), columns))  # diagonals further away keep everything, or nothing
     return ctx.cast(ctx.emit("Trilu", moved, nearest, upper=int(upper)), input.data_type)
 
 

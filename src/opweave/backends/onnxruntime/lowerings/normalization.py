@@ -1,6 +1,6 @@
 """ONNX Runtime rules: normalisations and softmax.
 
-There is none for `group_normalization`, for which the engine has no kernel, nor for `skip_layer_norm`: the engine's
+`group_normalization` has no rule because the engine has no kernel. `skip_layer_norm` has none because the engine's
 SkipLayerNormalization takes five times as long as Add and LayerNormalization.
 """
 
@@ -28,6 +28,16 @@ def _zeros(ctx: Emitter, shape: Sequence[int], like: Value) -> Value:
     return ctx.constant(np.zeros(shape), like.data_type)
 
 
+def _scale_and_bias(
+    ctx: Emitter, shape: Sequence[int], like: Value, scale: Value | None, bias: Value | None
+) -> tuple[Value, Value]:
+    """Both operands, with ones and zeros for absent ones."""
+    return (
+        _ones(ctx, shape, like) if scale is None else scale,
+        _zeros(ctx, shape, like) if bias is None else bias,
+    )
+
+
 def _joins_convolution(
     input: Operand, mean: Operand, variance: Operand, scale: Operand | None, bias: Operand | None, axis: int
 ) -> bool:
@@ -48,10 +58,9 @@ def _(
     axis: int,
     epsilon: float,
 ) -> Value:
-    layout = "nchw" if axis == 1 else "nhwc"  # the transposition of the convolution's result and this one cancel out
+    layout = "nchw" if axis == 1 else "nhwc"  # this transposition cancels that of the convolution's result
     x = ctx.relayout(input, layout, "nchw")
-    k = _ones(ctx, mean.dims, input) if scale is None else scale
-    c = _zeros(ctx, mean.dims, input) if bias is None else bias
+    k, c = _scale_and_bias(ctx, mean.dims, input, scale, bias)
     y = ctx.emit("BatchNormalization", x, k, c, mean, variance, epsilon=epsilon, shape=x.dims)
     return ctx.relayout(y, "nchw", layout)
 
@@ -63,7 +72,7 @@ LARGE_MEAN = 16.0
 def _has_small_means(
     mean: Operand, variance: Operand, scale: Operand | None, bias: Operand | None, epsilon: float
 ) -> bool:
-    """Whether the kernel's formula loses no accuracy to cancellation."""
+    """Whether the kernel's formula is accurate, without cancellation."""
     if not all(operand is None or operand.is_constant for operand in (mean, variance, scale, bias)):
         return False
     deviation = np.sqrt(variance.value.astype(np.float64) + epsilon)
@@ -85,9 +94,8 @@ def _(
     bias: Value | None,
     epsilon: float,
 ) -> Value:
-    # The engine's optimiser turns this form into a convolution between convolutions, and fuses it with what follows.
-    k = _ones(ctx, mean.dims, input) if scale is None else scale
-    c = _zeros(ctx, mean.dims, input) if bias is None else bias
+    # Between convolutions, the engine's optimiser converts this form to a convolution, and fuses it with what follows.
+    k, c = _scale_and_bias(ctx, mean.dims, input, scale, bias)
     return ctx.emit("BatchNormalization", input, k, c, mean, variance, epsilon=epsilon, shape=input.dims)
 
 
@@ -102,13 +110,12 @@ def _(
     axis: int,
     epsilon: float,
 ) -> Value:
-    # The kernel computes x k + (bias - mean k), which cancels digits where the mean is large; so the mean is subtracted
-    # before. Around any axis, the other dimensions can be taken together.
+    # The kernel computes x k + (bias - mean k), which is inaccurate for large means, so subtract the mean first. The
+    # dimensions before and after the axis are merged.
     channels, zeros = input.dims[axis], _zeros(ctx, mean.dims, input)
     shape = (prod(input.dims[:axis]), channels, prod(input.dims[axis + 1 :]))
     centred = ctx.emit("Sub", ctx.reshape(input, shape), ctx.reshape(mean, [channels, 1]), shape=shape)
-    k = _ones(ctx, mean.dims, input) if scale is None else scale
-    c = zeros if bias is None else bias
+    k, c = _scale_and_bias(ctx, mean.dims, input, scale, bias)
     y = ctx.emit("BatchNormalization", centred, k, c, zeros, variance, epsilon=epsilon, shape=shape)
     return ctx.reshape(y, input.dims)
 
@@ -117,8 +124,7 @@ def _(
 def _(ctx: Emitter, input: Value, scale: Value | None, bias: Value | None, epsilon: float, layout: str) -> Value:
     channels = [input.dims[layout.index("c")]]
     x = ctx.relayout(input, layout, "nchw")
-    k = _ones(ctx, channels, input) if scale is None else scale
-    c = _zeros(ctx, channels, input) if bias is None else bias
+    k, c = _scale_and_bias(ctx, channels, input, scale, bias)
     y = ctx.emit("InstanceNormalization", x, k, c, epsilon=epsilon, shape=x.dims)
     return ctx.relayout(y, "nchw", layout)
 
@@ -127,7 +133,7 @@ def _(ctx: Emitter, input: Value, scale: Value | None, bias: Value | None, epsil
 def _(
     ctx: Emitter, input: Value, scale: Value | None, bias: Value | None, axes: Sequence[int], epsilon: float
 ) -> Value:
-    # The engine normalises along the last axes, in their order. Scale and bias, mostly constants, follow that order.
+    # The engine normalises over the last axes, in order; scale and bias, mostly constants, are transposed to match.
     order = sorted(range(len(axes)), key=lambda i: axes[i])
     k, c = (None if o is None else ctx.transpose(o, order) for o in (scale, bias))
     last = sorted(axes)
@@ -135,7 +141,7 @@ def _(
     permutation = [*others, *last]
     x = ctx.transpose(input, permutation)
     sizes = [input.dims[axis] for axis in last]
-    if not axes:  # each value is its own mean: one more axis of size 1
+    if not axes:  # each value is its own mean: add an axis of size 1
         x, sizes = ctx.reshape(x, [*x.dims, 1]), [1]
         k, c = (None if o is None else ctx.reshape(o, [1]) for o in (k, c))
     k = _ones(ctx, sizes, input) if k is None else k
@@ -149,7 +155,7 @@ def _(ctx: Emitter, input: Value, axis: int) -> Value:
     return ctx.emit("Softmax", input, axis=axis)
 
 
-# The kernel requires as many neighbours before the element as after it.
+# The kernel requires an odd size.
 @ort.lower(composites.local_response_normalization, when=lambda input, size: is_single(input) and size % 2 == 1)
 def _(ctx: Emitter, input: Value, size: int, alpha: float, beta: float, bias: float) -> Value:
     return ctx.emit("LRN", input, size=size, alpha=alpha, beta=beta, bias=bias, shape=input.dims)
@@ -157,11 +163,11 @@ def _(ctx: Emitter, input: Value, size: int, alpha: float, beta: float, bias: fl
 
 @ort.lower_contrib(composites.rms_normalization)
 def _(ctx: Emitter, input: Value, scale: Value, axis: int, epsilon: float) -> Value:
-    # An operator that the engine adds to ONNX's own domain; its optimiser knows it.
+    # The engine adds this operator to ONNX's own domain, and its optimiser fuses it.
     return ctx.emit("SimplifiedLayerNormalization", input, scale, axis=axis, epsilon=epsilon, shape=input.dims)
 
 
-# For other axes the engine transposes before and after, which takes longer than the decomposition.
+# For other axes, the engine transposes before and after, which is slower than the decomposition.
 @ort.lower(composites.log_softmax, when=lambda input, axis: is_single(input) and axis == input.rank - 1)
 def _(ctx: Emitter, input: Value, axis: int) -> Value:
     return ctx.emit("LogSoftmax", input, axis=axis)

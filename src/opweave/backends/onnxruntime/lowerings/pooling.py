@@ -1,16 +1,16 @@
 """ONNX Runtime rules: pooling.
 
-The engine's kernels want less padding than the window is wide, and each window to hold an element. Where that is not so,
-the input is padded first. Windows at the end that stick out count as padding too: the engine's own rounding up leaves some
-of them out.
+The engine's kernels require padding smaller than the window, and at least one element in each window; otherwise the
+input is padded first. Windows that extend beyond the end are also expressed as padding, because the engine's
+`ceil_mode` omits some.
 
-Of NaN the engine's maximum keeps some and loses others (the specification says nothing about them), and where it pads, a
-window of nothing but -inf gives the lowest finite float.
+The engine's maximum keeps some NaN and drops others (the specification leaves it open). With padding, a window that
+contains only -inf gives the lowest finite float.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from ....graph import Operand
+from ....operation import Op
 from ....ops import pooling as ops
 from ....shapes import window_extent
 from .. import ort
@@ -26,7 +28,7 @@ from ..emit import Emitter, Value
 
 @dataclass(frozen=True)
 class _Axis:
-    """Windows along one axis: `count` of them over `size` elements."""
+    """Windows along one axis: `count` windows over `size` elements."""
 
     size: int
     taps: int
@@ -37,45 +39,57 @@ class _Axis:
 
     @property
     def after(self) -> int:
-        """How much padding the last window reaches into."""
+        """Padding that the last window needs at the end."""
         needed = (self.count - 1) * self.stride + window_extent(self.taps, self.dilation)
         return max(needed - self.size - self.before, 0)
 
     @cached_property
     def positions(self) -> np.ndarray:
-        """Where each window looks, [window, tap]; positions outside of [0, size) lie in the padding."""
+        """The positions of each window, [window, tap]; those outside of [0, size) are padding."""
         starts = np.arange(self.count) * self.stride - self.before
         return starts[:, None] + np.arange(self.taps) * self.dilation
 
     @property
     def inside(self) -> np.ndarray:
-        """Which of the positions lie in the input."""
+        """Whether each position is inside of the input."""
         return (self.positions >= 0) & (self.positions < self.size)
 
     @property
     def is_whole(self) -> bool:
-        """Whether there is one window, and it is the input."""
+        """Whether there is a single window, which covers the input exactly."""
         return self.taps == self.size and self.dilation == 1 and not (self.before or self.after)
 
     @property
     def regular(self) -> bool:
-        """Whether the engine's kernels can do it."""
+        """Whether the engine's kernels support it."""
         return max(self.before, self.after) < self.taps and bool(self.inside.any(1).all())
 
 
-def _axes(
-    x: Value,
-    window: Sequence[int],
-    padding: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    sizes: Sequence[int],
-) -> list[_Axis]:
-    return [_Axis(*a) for a in zip(x.dims[2:], window, padding[::2], strides, dilations, sizes, strict=True)]
+def _lower(op: Op[..., Operand]) -> Callable[[Callable[[Emitter, Value, list[_Axis]], Value]], None]:
+    """Register a rule that takes and returns nchw images."""
+
+    def register(rule: Callable[[Emitter, Value, list[_Axis]], Value]) -> None:
+        @ort.lower(op)
+        def _(
+            ctx: Emitter,
+            input: Value,
+            window_dimensions: Sequence[int],
+            padding: Sequence[int],
+            strides: Sequence[int],
+            dilations: Sequence[int],
+            layout: str,
+            output_sizes: Sequence[int],
+        ) -> Value:
+            x = ctx.relayout(input, layout, "nchw")
+            columns = x.dims[2:], window_dimensions, padding[::2], strides, dilations, output_sizes
+            y = rule(ctx, x, [_Axis(*values) for values in zip(*columns, strict=True)])
+            return ctx.relayout(Value(y.name, y.data_type, (*x.dims[:2], *output_sizes)), "nchw", layout)
+
+    return register
 
 
 def _pool(ctx: Emitter, op_type: str, x: Value, axes: Sequence[_Axis], fill: float, **attributes: Any) -> Value:
-    """One of the engine's poolings, over an input that is padded with `fill` first where the engine would not do it."""
+    """Emit a pooling operator; pad the input with `fill` first if the operator does not support the padding."""
     if x.data_type == "float32" and all(a.is_whole for a in axes):
         whole: Value = ctx.emit(f"Global{op_type}", x)
         return whole
@@ -83,7 +97,7 @@ def _pool(ctx: Emitter, op_type: str, x: Value, axes: Sequence[_Axis], fill: flo
     place: dict[str, Any] = {"pads": before + after}
     if not all(a.regular for a in axes):
         x = ctx.emit("Pad", x, ctx.constant([0, 0, *before, 0, 0, *after]), ctx.scalar(fill, x))
-        place = {"auto_pad": "VALID"}  # zeros in `pads` would let the engine's optimiser merge the two again
+        place = {"auto_pad": "VALID"}  # with explicit zeros in `pads`, the engine's optimiser would fuse the Pad again
     pooled: Value = ctx.emit(
         op_type,
         x,
@@ -96,74 +110,40 @@ def _pool(ctx: Emitter, op_type: str, x: Value, axes: Sequence[_Axis], fill: flo
     return pooled
 
 
-@ort.lower(ops.average_pool2d)
-def _(
-    ctx: Emitter,
-    input: Value,
-    window_dimensions: Sequence[int],
-    padding: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    layout: str,
-    output_sizes: Sequence[int],
-) -> Value:
-    x = ctx.relayout(input, layout, "nchw")
-    axes = _axes(x, window_dimensions, padding, strides, dilations, output_sizes)
+@_lower(ops.average_pool2d)
+def _(ctx: Emitter, x: Value, axes: list[_Axis]) -> Value:
     y = _pool(ctx, "AveragePool", x, axes, 0)
-    if not all(a.regular for a in axes):  # then it counted the padding, too
+    if not all(a.regular for a in axes):  # the explicit padding was counted
         counts = np.multiply.outer(*(a.inside.sum(1) for a in axes))
         with np.errstate(divide="ignore"):
-            y = ctx.emit("Mul", y, ctx.constant(prod(window_dimensions) / counts, x.data_type))
-    return ctx.relayout(Value(y.name, y.data_type, (*x.dims[:2], *output_sizes)), "nchw", layout)
+            y = ctx.emit("Mul", y, ctx.constant(prod(a.taps for a in axes) / counts, x.data_type))
+    return y
 
 
 # The engine's LpPool takes 50 times as long.
-@ort.lower(ops.l2_pool2d)
-def _(
-    ctx: Emitter,
-    input: Value,
-    window_dimensions: Sequence[int],
-    padding: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    layout: str,
-    output_sizes: Sequence[int],
-) -> Value:
-    x = ctx.cast(ctx.relayout(input, layout, "nchw"), "float32")  # squares overflow in float16
-    axes = _axes(x, window_dimensions, padding, strides, dilations, output_sizes)
-    mean = _pool(ctx, "AveragePool", ctx.emit("Mul", x, x), axes, 0, count_include_pad=1)
-    y = ctx.emit("Sqrt", ctx.emit("Mul", mean, ctx.scalar(prod(window_dimensions), mean)))
-    y = ctx.cast(y, input.data_type)
-    return ctx.relayout(Value(y.name, y.data_type, (*x.dims[:2], *output_sizes)), "nchw", layout)
+@_lower(ops.l2_pool2d)
+def _(ctx: Emitter, x: Value, axes: list[_Axis]) -> Value:
+    wide = ctx.cast(x, "float32")  # squares overflow in float16
+    mean = _pool(ctx, "AveragePool", ctx.emit("Mul", wide, wide), axes, 0, count_include_pad=1)
+    total = ctx.emit("Mul", mean, ctx.scalar(prod(a.taps for a in axes), mean))
+    return ctx.cast(ctx.emit("Sqrt", total), x.data_type)
 
 
-@ort.lower(ops.max_pool2d)
-def _(
-    ctx: Emitter,
-    input: Value,
-    window_dimensions: Sequence[int],
-    padding: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    layout: str,
-    output_sizes: Sequence[int],
-) -> Value:
-    x = ctx.relayout(input, layout, "nchw")
-    axes = _axes(x, window_dimensions, padding, strides, dilations, output_sizes)
+@_lower(ops.max_pool2d)
+def _(ctx: Emitter, x: Value, axes: list[_Axis]) -> Value:
     if x.data_type in ("int64", "uint64"):
         y = _max_of_int64(ctx, x, axes)
-    elif x.data_type in ("int32", "uint32"):  # float64 holds them all
+    elif x.data_type in ("int32", "uint32"):  # exact in float64
         y = _pool(ctx, "MaxPool", ctx.cast(x, "float64"), axes, np.iinfo(x.data_type).min)
     elif x.data_type in ("int8", "uint8"):
         y = _pool(ctx, "MaxPool", x, axes, np.iinfo(x.data_type).min)
     else:
         y = _fill(ctx, _pool(ctx, "MaxPool", x, axes, -np.inf), axes, -np.inf)
-    y = ctx.cast(y, x.data_type)
-    return ctx.relayout(Value(y.name, y.data_type, (*x.dims[:2], *output_sizes)), "nchw", layout)
+    return ctx.cast(y, x.data_type)
 
 
 def _fill(ctx: Emitter, y: Value, axes: Sequence[_Axis], lowest: float) -> Value:
-    """The maxima, with `lowest` for windows without elements."""
+    """Set the maxima of windows without elements to `lowest`."""
     filled = np.logical_and.outer(*(axis.inside.any(1) for axis in axes))
     if filled.all():
         return y
@@ -172,17 +152,17 @@ def _fill(ctx: Emitter, y: Value, axes: Sequence[_Axis], lowest: float) -> Value
 
 
 def _max_of_int64(ctx: Emitter, x: Value, axes: Sequence[_Axis]) -> Value:
-    """The maxima of 64-bit integers: gathers the elements of all windows along an axis and reduces, axis by axis."""
+    """The maxima of 64-bit integers: gather the elements of all windows along one axis at a time, and reduce."""
     lowest = ctx.constant(np.iinfo(np.int64).min)
     unsigned = x.data_type == "uint64"
-    # The engine reduces no uint64; with the highest bit turned they are in the order of int64.
+    # The engine cannot reduce uint64; flipping the top bit maps its order to that of int64.
     y = ctx.emit("BitwiseXor", ctx.cast(x, "int64"), lowest) if unsigned else x
     for number, axis in enumerate(axes, start=2):
-        # In the place of padding stands another element of the same window, which does not change the maximum.
+        # Replace padding by another element of the same window, which does not change the maximum.
         substitute = np.where(axis.inside, axis.positions, 0).max(1, keepdims=True)
         places = ctx.constant(np.where(axis.inside, axis.positions, substitute))
         elements = ctx.emit("Gather", y, places, axis=number)
-        # ReduceMax compares int64 wrongly, ArgMax rightly: https://github.com/microsoft/onnxruntime/pull/32475
+        # Unlike ReduceMax, ArgMax compares int64 correctly: https://github.com/microsoft/onnxruntime/pull/32475
         first = ctx.emit("ArgMax", elements, axis=number + 1, keepdims=1, data_type="int64")
         y = ctx.emit(
             "Squeeze", ctx.emit("GatherElements", elements, first, axis=number + 1), ctx.constant([number + 1])

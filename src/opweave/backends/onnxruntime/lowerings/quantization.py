@@ -1,8 +1,8 @@
 """ONNX Runtime rules: quantisation.
 
-The engine knows one scale for a tensor, one for each index of an axis, and one for each block along one axis. Blocks along
-several axes come down to these where neighbouring dimensions can be taken together; whatever remains is broadcast after
-each dimension was split into blocks and elements of a block, so that no scale is ever repeated in memory.
+The engine supports one scale per tensor, per index of an axis, or per block along one axis. Blocks along several axes
+are reduced to these by merging adjacent dimensions. Otherwise each dimension is split into blocks and the elements of a
+block, to which the scale broadcasts, so that scales are never repeated in memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ Form = tuple[Shape, Shape, dict[str, Any]]
 
 
 def _merged(shape: Shape, part: Shape) -> tuple[Shape, Shape]:
-    """`shape` split into blocks and elements of a block, neighbours of a kind merged; and `part`, which broadcasts to it.
+    """Split `shape` into blocks and the elements of a block, and merge adjacent dimensions of the same kind; return it
+    with the shape of `part` that broadcasts to it.
 
     >>> _merged((6, 5, 4), (2, 5, 4))
     ([2, 3, 20], [2, 1, 20])
@@ -61,10 +62,10 @@ def _forms(input: Value, scale: Value) -> list[Form]:
 
 
 def _keep_int8_apart(ctx: Emitter, integer: str) -> None:
-    """Keep the engine's optimiser from a step that makes graphs it refuses itself.
+    """Disable an optimiser pass of the engine that creates invalid graphs.
 
-    One step inserts QuantizeLinear of int8 behind what only moves elements, with its type as an attribute; another then
-    makes the zero point uint8, and leaves the attribute.
+    The pass inserts QuantizeLinear of int8, with its type as an attribute, after operations that move elements; a later
+    pass changes the zero point to uint8, but not the attribute.
     """
     if integer == "int8":
         ctx.disabled_optimizers.add("QDQPropagationTransformer")
@@ -79,7 +80,7 @@ def _emit(ctx: Emitter, op_type: str, form: Form, input: Value, scale: Value, ze
 
 
 def _widened(ctx: Emitter, integer: str, input: Value, scale: Value, zero_point: Value) -> list[Value]:
-    """The operands as floats that hold every sum of two values of the type `integer`, in shapes that broadcast."""
+    """The operands as floats in which sums of two values of type `integer` are exact, in shapes that broadcast."""
     wide = "float32" if integer in _BYTES else "float64"
     shape, part = _merged(input.dims, scale.dims)
     shaped = ctx.reshape(input, shape), ctx.reshape(scale, part), ctx.reshape(zero_point, part)
@@ -87,14 +88,15 @@ def _widened(ctx: Emitter, integer: str, input: Value, scale: Value, zero_point:
 
 
 def _finish(ctx: Emitter, result: Value) -> Value:
-    """What was computed on the operands of `_widened`, in data type and shape of the output."""
+    """Convert a result computed on `_widened` operands to the data type and shape of the output."""
     return ctx.reshape(ctx.cast(result, ctx.output.data_type), ctx.output.shape)
 
 
 def _unsigned(ctx: Emitter, input: Value, zero_point: Value) -> tuple[Value, Value]:
-    """`input` and `zero_point` as uint8, if they are int8 that the engine might multiply by uint8 and saturate.
+    """Convert int8 `input` and `zero_point` to uint8 if the engine might multiply them by uint8 in a kernel that
+    saturates.
 
-    The engine itself turns int8 that comes from QuantizeLinear into uint8.
+    The engine itself converts int8 produced by QuantizeLinear to uint8.
     """
     source = ctx.node.inputs["input"]
     assert isinstance(source, Operand)
@@ -106,7 +108,7 @@ def _unsigned(ctx: Emitter, input: Value, zero_point: Value) -> tuple[Value, Val
 
 
 def flip_sign(ctx: Emitter, value: Value) -> Value:
-    """int8 plus 128 as uint8, or uint8 less 128 as int8."""
+    """int8 plus 128 as uint8, or uint8 minus 128 as int8."""
     signed = value.data_type == "int8"
     array = ctx.array_of(value)
     if array is not None:
@@ -124,10 +126,10 @@ def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
     if forms and input.data_type in _BYTES:
         return _emit(ctx, "DequantizeLinear", forms[0], input, scale, zero_point)
     if input.data_type == "int32" and zeros is not None and not zeros.any():
-        # The kernel subtracts zero points in int32, where the difference may overflow; so only without any.
+        # The kernel subtracts zero points in int32, which may overflow, so it is used without zero points only.
         if forms and ctx.array_of(input) is not None:  # a bias, which is fused into a convolution or product
             return _emit(ctx, "DequantizeLinear", forms[0], input, scale, None)
-        # Not by the kernel: behind it, the optimiser inserts QuantizeLinear of int32, for which there is none.
+        # Avoid the kernel: the optimiser inserts QuantizeLinear of int32 after it, for which there is no kernel.
         shape, part = _merged(input.dims, scale.dims)
         x = ctx.cast(ctx.reshape(input, shape), scale.data_type)
         return _finish(ctx, ctx.emit("Mul", x, ctx.reshape(scale, part)))
@@ -138,7 +140,7 @@ def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
 @ort.lower(ops.quantize_linear)
 def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
     _keep_int8_apart(ctx, zero_point.data_type)
-    # The kernels for blocks and for float16 convert to int32 before they saturate, which turns large values into any.
+    # The kernels for blocks and for float16 convert to int32 before they saturate, which is wrong for large values.
     forms = [form for form in _forms(input, scale) if "block_size" not in form[2]]
     if forms and zero_point.data_type in _BYTES:
         x, s = ctx.cast(input, "float32"), ctx.cast(scale, "float32")

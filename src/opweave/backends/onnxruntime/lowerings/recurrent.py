@@ -1,8 +1,8 @@
 """ONNX Runtime rules: recurrent networks.
 
-Sequences are the engine's GRU and LSTM kernels: unrolled graphs of products and activations take up to 18 times as long
-for small sizes. A single step is composed: two products and a few element-wise kernels take as long as LSTM with one step,
-and half as long as GRU with one.
+Sequences use the engine's GRU and LSTM kernels; unrolled graphs take up to 18 times as long for small sizes. A single
+step is composed of two products and a few element-wise kernels, which takes as long as LSTM with one step, and half as
+long as GRU.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ..emit import Emitter, Value
 _FUNCTIONS = {"relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh"}
 _DIRECTIONS = {"forward": "forward", "backward": "reverse", "both": "bidirectional"}
 _GRU_LAYOUT, _LSTM_LAYOUT = "zrn", "iofg"
-"""The order of the gates in the operators of ONNX (which calls the last ones h and c)."""
+"""The order of the gates in ONNX (which calls n "h" and g "c")."""
 
 
 def _concat(ctx: Emitter, values: Sequence[Value], axis: int) -> Value:
-    """The values side by side; constants are joined at once."""
+    """Concatenate values; constants are folded."""
     if len(values) == 1:
         return values[0]
     arrays = [ctx.array_of(value) for value in values]
@@ -35,7 +35,7 @@ def _concat(ctx: Emitter, values: Sequence[Value], axis: int) -> Value:
 
 
 def _split(ctx: Emitter, value: Value, sizes: Sequence[int], axis: int) -> list[Value]:
-    """The value cut into pieces of these sizes along an axis; constants are cut at once."""
+    """Split a value along an axis; constants are folded."""
     if len(sizes) == 1:
         return [value]
     array = ctx.array_of(value)
@@ -59,7 +59,7 @@ def _weights(
     layout: str,
     wanted: str,
 ) -> tuple[Value, Value, Value | None]:
-    """Both weights and the biases joined, each with its gates along axis 1, as the operators of ONNX take them."""
+    """Both weights and the joined biases, with their gates in ONNX's order along axis 1."""
 
     def ordered(value: Value) -> Value:
         if layout == wanted:
@@ -104,7 +104,7 @@ def _(
 
 
 def _is_native(peephole_weight: Operand | None, hidden_size: int) -> bool:
-    # ONNX's output gate sees the new cell state, that of the specification the old one: no difference if it looks away.
+    # ONNX's output gate reads the new cell state, the specification's the old one; without weights it does not matter.
     if peephole_weight is None:
         return True
     output = slice(hidden_size, 2 * hidden_size)
@@ -188,7 +188,7 @@ def _lstm_step(
     layout: str,
     activations: Sequence[str],
 ) -> tuple[Value, Value]:
-    """The next hidden and cell state, from the weighted inputs of all gates in the order of `layout`."""
+    """The next hidden and cell state, given the weighted inputs of all gates in the order of `layout`."""
     f, g, k = (_FUNCTIONS[name] for name in activations)
     sizes = [sums.dims[1] // 4] * 4
     gates = dict(zip(layout, _split(ctx, sums, sizes, axis=1), strict=True))
@@ -246,7 +246,7 @@ def _(
     layout: str,
     activations: Sequence[str],
 ) -> tuple[Value, ...]:
-    """Unrolled, for peepholes that ONNX's LSTM does not have; one product makes the weighted inputs of all steps."""
+    """Unroll an LSTM with peepholes that ONNX does not support; one product weights the inputs of all steps."""
     _, batches, input_size = input.dims
     gates, state = 4 * hidden_size, (batches, hidden_size)
     directions = ops.direction_count(direction)
@@ -254,7 +254,7 @@ def _(
     zeros = ctx.constant(np.zeros((directions, *state)), input.data_type)
 
     def of(k: int, value: Value | None, shape: Sequence[int]) -> Any:
-        """The part of direction `k`, of what is there."""
+        """The part for direction `k`; None if the operand is absent."""
         return None if value is None else ctx.reshape(_split(ctx, value, [1] * directions, axis=0)[k], shape)
 
     hidden, cells, sequences = [], [], []

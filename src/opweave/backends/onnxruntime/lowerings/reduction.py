@@ -1,9 +1,9 @@
 """ONNX Runtime rules: reductions.
 
-The engine reduces integers in float64 and saturates, where they should be exact and wrap around
-(https://github.com/microsoft/onnxruntime/pull/28743), and finds wrong extremes of int64, if numbers differ in bit 31 but not
-above it (https://github.com/microsoft/onnxruntime/pull/32475). So its kernels are used for floats, for integers whose sums
-float64 holds, and for positions; the rest is composed.
+The engine reduces integers in float64 and saturates, although they should wrap around
+(https://github.com/microsoft/onnxruntime/pull/28743). It finds wrong extremes of int64 if numbers differ in bit 31 but
+not in the bits above (https://github.com/microsoft/onnxruntime/pull/32475). Its kernels are therefore used for floats,
+for integers whose sums are exact in float64, and for positions; other reductions are composed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _FLOAT_KERNELS = {
 }
 _ORDER_KERNELS = {ops.reduce_max: "ReduceMax", ops.reduce_min: "ReduceMin"}
 
-EXACT_COUNT = 2**21
-"""So many integers of 32 bits have a sum that float64 holds exactly."""
+MAX_EXACT_COUNT = 2**21
+"""The sum of up to this many 32-bit integers is exact in float64."""
 
 
 def _reduce(ctx: Emitter, op_type: str, input: Value, axes: Sequence[int], keep_dimensions: bool) -> Value:
@@ -61,7 +61,7 @@ for _op, _op_type in {**_FLOAT_KERNELS, **_ORDER_KERNELS}.items():
 @ort.lower(ops.reduce_log_sum_exp)
 def _(ctx: Emitter, input: Value, axes: Sequence[int], keep_dimensions: bool) -> Value:
     if axes and len(axes) == input.rank:
-        # Where all axes are reduced, the kernel forgets a NaN that comes after an infinity; beside a kept axis it does not.
+        # If all axes are reduced, the kernel ignores a NaN after an infinity; with another axis it does not.
         row = ctx.reshape(input, [1, prod(input.dims)])
         return ctx.reshape(_reduce(ctx, "ReduceLogSumExp", row, [1], keep_dimensions), ctx.output.shape)
     return _reduce(ctx, "ReduceLogSumExp", input, axes, keep_dimensions)
@@ -72,7 +72,7 @@ def _(ctx: Emitter, input: Value, axes: Sequence[int], keep_dimensions: bool) ->
 
 
 def _as_one_axis(ctx: Emitter, input: Value, axes: Sequence[int]) -> Value:
-    """`input` as [before, reduced, after]; transposed only where the axes are not neighbours."""
+    """Reshape `input` to [before, reduced, after]; transpose it only if the axes are not adjacent."""
     first, *_ = ordered = sorted(axes) or [input.rank]
     if axes and ordered != list(range(first, first + len(axes))):
         others = [axis for axis in range(input.rank) if axis not in axes]
@@ -82,7 +82,7 @@ def _as_one_axis(ctx: Emitter, input: Value, axes: Sequence[int]) -> Value:
 
 
 def _fold(ctx: Emitter, op_type: str, input: Value, axes: Sequence[int]) -> Value:
-    """Combine the integers along `axes` by halves, each step in their own data type, which wraps around."""
+    """Combine the integers along `axes` pairwise in their own data type, so that they wrap around."""
     x = _as_one_axis(ctx, input, axes)
     before, size, after = x.dims
     rests: list[Value] = []
@@ -98,7 +98,7 @@ def _fold(ctx: Emitter, op_type: str, input: Value, axes: Sequence[int]) -> Valu
 
 
 def _sum(ctx: Emitter, input: Value, axes: Sequence[int], keep_dimensions: bool) -> Value:
-    if input.data_type in ("int32", "uint32") and prod(input.dims[axis] for axis in axes) <= EXACT_COUNT:
+    if input.data_type in ("int32", "uint32") and prod(input.dims[axis] for axis in axes) <= MAX_EXACT_COUNT:
         wide = _reduce(ctx, "ReduceSum", ctx.cast(input, "int64"), axes, keep_dimensions)
         return ctx.cast(wide, input.data_type)
     return _fold(ctx, "Add", input, axes)
@@ -127,12 +127,12 @@ def _(ctx: Emitter, input: Value, axes: Sequence[int]) -> Value:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Positions, and the extremes that they lead to
+# Positions, and extremes by position
 
 
 def _positions(ctx: Emitter, op_type: str, input: Value, axis: int, keep_dimensions: bool) -> Value:
-    """Where the (first) extreme value lies along `axis`, int64."""
-    if input.data_type == "uint64":  # with the top bit flipped, the order is that of int64
+    """The (first) position of the extreme value along `axis`, as int64."""
+    if input.data_type == "uint64":  # flipping the top bit maps the order of uint64 to that of int64
         input = ctx.cast(ctx.emit("BitwiseXor", input, ctx.scalar(2**63, input)), "int64")
     positions: Value = ctx.emit(op_type, input, data_type="int64", axis=axis, keepdims=int(keep_dimensions))
     return positions
@@ -149,7 +149,9 @@ def _(ctx: Emitter, input: Value, axis: int, keep_dimensions: bool, output_data_
 
 
 def _extreme(ctx: Emitter, op_type: str, input: Value, axes: Sequence[int]) -> Value:
-    """The extreme value, fetched from its position: ArgMin and ArgMax of int64 are right, ReduceMin and ReduceMax are not."""
+    """The extreme value, gathered at its position: ArgMin and ArgMax of int64 are correct, ReduceMin and ReduceMax are
+    not.
+    """
     x = _as_one_axis(ctx, input, axes)
     before, _, after = x.dims
     positions = _positions(ctx, op_type, x, axis=1, keep_dimensions=True)
@@ -167,7 +169,7 @@ def _(ctx: Emitter, input: Value, axes: Sequence[int]) -> Value:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Cumulative sums, which wrap around as they should
+# Cumulative sums (the kernel wraps around)
 
 
 @ort.lower(ops.cumulative_sum)

@@ -1,4 +1,4 @@
-"""Matrix products and convolutions as compute shaders, each with what follows it, element by element, in the same kernel."""
+"""Compute shaders for matrix products and convolutions, fused with the element-wise operations that follow."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Contraction:
     """The kernels of a matrix product or a convolution.
 
     Attributes:
-        operands: of the node, in the order of `inputs`.
-        inputs: what stands for each of them in `bindings` of kernels.
-        result: what stands for the result in epilogues.
-        prepared: how constants are laid out anew, by the operand's number.
-        method: "tiled"; "thin" for a few lines times a matrix; "narrow" for few output channels. Results that share
-            words with their neighbours are computed in tiles, whatever it says.
-        tile: what a workgroup computes of a tiled problem.
-        splits: among how many workgroups the terms of its sums are divided.
+        operands: operands of the node, in the order of `inputs`.
+        inputs: the buffer of each operand in the bindings of kernels.
+        result: the buffer of the result in epilogues.
+        prepared: functions that rearrange constant operands, by operand number.
+        method: "tiled"; "thin" for a matrix and a few vectors; "narrow" for few output channels. Results that share
+            words with their neighbours are always tiled.
+        tile: the part of the result that a workgroup computes, if tiled.
+        splits: number of workgroups that share the terms of each sum.
     """
 
     def __init__(
@@ -57,8 +57,8 @@ class Contraction:
         """The kernels, in order.
 
         Args:
-            epilogue: what becomes of each element of the result: the body of its only output loads `result` at its own
-                axes, and perhaps other arrays. None stores the result as it is, to `result`.
+            epilogue: a program that computes the final element: the body of its only output loads `result` at its own
+                position, and possibly other arrays. None stores the sum in `result`.
             title: for tables.
         """
         finish = self._finish(epilogue, title)
@@ -79,7 +79,7 @@ class Contraction:
         ]
 
     def _direct(self, finish: Finish, title: str) -> Kernel | None:
-        """The kernel for a shape that tiles do not suit; None for others."""
+        """A kernel for shapes that tiles do not suit; None for others."""
         problem, (a, b) = self.problem, self._readers()
         if self.method == "thin":
             thin = Thin(problem, a, b)
@@ -144,15 +144,15 @@ class Contraction:
 
 
 After = Callable[[Load], Expr]
-"""What belongs to the operation itself after the sum: a bias, the factors of gemm."""
+"""The rest of the operation after the sum: a bias, or the factors of gemm."""
 
 
 def contraction(node: Node, features: Features) -> Contraction | None:
-    """The kernels for a node; None where it is no contraction, or one that a device has too few workgroups for.
+    """The kernels for a node; None if it is not a contraction, or exceeds the device's limit of workgroups.
 
     Args:
         node: an application of matmul, gemm, conv2d or conv_transpose2d.
-        features: of the device.
+        features: features and limits of the device.
     """
     if node.op not in (matrix.matmul, matrix.gemm, convolution.conv2d, convolution.conv_transpose2d):
         return None
@@ -173,7 +173,7 @@ def contraction(node: Node, features: Features) -> Contraction | None:
         problem = problems.window(named["input"], named["filter"], desc.shape, arguments, transposed=transposed)
         after = _bias(named.get("bias"), arguments["input_layout"].index("c"))
     prepared: dict[int, Prepare] = {}
-    number = 1  # of the second operand: the filter, if there is one
+    number = 1  # the second operand, the filter of a convolution
     if problems.is_spread(problem) and not is_narrow(problem) and operands[number].is_constant:
         problem, prepared[number] = problems.divided(problem)
         inputs[number] = (problem.left if problem.layout.kind == "nchw" else problem.right).source
@@ -191,7 +191,9 @@ def contraction(node: Node, features: Features) -> Contraction | None:
 
 
 def _laid_out(matrix: Matrix, problem: Problem) -> tuple[Matrix, Prepare]:
-    """A constant matrix with its lines next to each other, padded to whole vectors, and what lays it out so."""
+    """Rearrange a constant matrix so that lines are contiguous, padded to whole vectors; return it with the function
+    that does so.
+    """
     source, lines = matrix.source, matrix.lines
     padded = -(-lines // 4) * 4
     own = [(n, stride) for n, stride in matrix.stack if stride and n > 1]
@@ -212,7 +214,9 @@ def _laid_out(matrix: Matrix, problem: Problem) -> tuple[Matrix, Prepare]:
 
 
 def _by_channel(filter: Matrix, problem: Problem) -> tuple[Matrix, Prepare]:
-    """A constant filter with the output channels of all groups next to each other, and what lays it out so."""
+    """Rearrange a constant filter so that the output channels of all groups are contiguous; return it with the function
+    that does so.
+    """
     source, groups, outputs = filter.source, problem.stacks, filter.lines
     shape = (problem.taps, problem.channels, groups * outputs)
     desc = Desc(source.desc.data_type, shape)
@@ -250,6 +254,3 @@ def _gemm_end(c: Input | None, alpha: float, beta: float) -> After:
         return ir.call("add", value, addend)
 
     return after
-
-
-__all__ = ["Contraction", "Prepare", "contraction"]

@@ -1,6 +1,6 @@
-"""Kernels for contractions that tiles do not suit: few lines on one side, and few output channels.
+"""Kernels for contractions that tiles do not suit: few lines on one side, or few output channels.
 
-Both read each element of the larger operand once, or nearly so, and are as fast as memory.
+Both read each element of the larger operand about once, and are limited by memory bandwidth.
 """
 
 from __future__ import annotations
@@ -11,53 +11,55 @@ from .elements import Reader
 from .problem import Matrix, Problem, Window, is_spread
 from .tiled import stack_offset
 
-THIN = 12
-"""As many lines on one side are still computed by one invocation; of more, tiles make better use."""
-NARROW = 8
-"""The same, of the output channels of a group."""
-NARROW_ALONE = 4
-"""The same where there is but one group, whose filter all invocations read."""
+# Chosen by hand on an NVIDIA H200; `python -m benchmarks.webgpu_contraction` compares them.
+MAX_THIN_LINES = 12
+"""Maximum lines on the smaller side; with more, tiles are faster."""
+MAX_NARROW_CHANNELS = 8
+"""Maximum output channels of a group; with more, tiles are faster."""
+MAX_UNGROUPED_CHANNELS = 4
+"""Maximum output channels if there is a single group, whose filter all invocations read."""
 INVOCATIONS = 256
-AHEAD = 8
-"""Terms that an invocation loads before it needs the first of them."""
-ENOUGH = 256
-"""Workgroups that keep a device busy: with fewer, each gets fewer lines."""
-MOST_PRODUCTS = 256
-"""Products for an invocation that are written out; beyond that, channels are gone through in a loop."""
-MANY = 1 << 17
-"""Positions of one group that keep a device busy though each has one invocation, which adds up all the terms."""
+"""Invocations of a workgroup."""
+PREFETCHED_TERMS = 8
+"""Terms that an invocation loads before it uses the first of them."""
+MIN_WORKGROUPS = 256
+"""Workgroups that keep a device busy; with fewer, each gets fewer lines."""
+MAX_UNROLLED_PRODUCTS = 256
+"""Maximum products of an invocation that are unrolled; beyond, there is a loop over channels."""
+MIN_UNGROUPED_POSITIONS = 1 << 17
+"""Positions of a single group that keep a device busy with one invocation each."""
 
 
 def is_thin(problem: Problem) -> bool:
-    """Whether one operand is a vector or a few, and the other a matrix."""
+    """Whether one operand is a matrix, and the other one or a few vectors."""
     sides = isinstance(problem.left, Matrix) and isinstance(problem.right, Matrix)
-    return sides and problem.taps == 1 and min(problem.rows, problem.columns) <= THIN and problem.terms >= 32
+    return sides and problem.taps == 1 and min(problem.rows, problem.columns) <= MAX_THIN_LINES and problem.terms >= 32
 
 
 def is_narrow(problem: Problem) -> bool:
-    """Whether a convolution has few output channels, of each group or in all: tiles would be empty for the most part."""
+    """Whether a convolution has so few output channels that tiles would be mostly empty."""
     if problem.layout.kind == "matrix" or problem.layout.phases > 1:
         return False
     nchw = problem.layout.kind == "nchw"
     outputs, positions = (problem.rows, problem.columns) if nchw else (problem.columns, problem.rows)
-    if problem.taps * outputs > MOST_PRODUCTS:
+    if problem.taps * outputs > MAX_UNROLLED_PRODUCTS:
         return False
     if problem.stacks > 1:
-        return outputs <= NARROW
-    return outputs <= NARROW_ALONE and positions >= MANY and not is_spread(problem)
+        return outputs <= MAX_NARROW_CHANNELS
+    return outputs <= MAX_UNGROUPED_CHANNELS and positions >= MIN_UNGROUPED_POSITIONS and not is_spread(problem)
 
 
 class Thin:
-    """Products with a few lines: invocations divide the terms among themselves, and add up what each has.
+    """Products of a matrix and a few vectors: invocations share the terms of each sum, and add up their parts.
 
-    Where the lines of the large matrix are next to each other, an invocation computes with four of them; where terms are,
-    neighbouring invocations read neighbouring terms of one line.
+    If the lines of the matrix are contiguous, an invocation computes four lines as a vector; if terms are, adjacent
+    invocations read adjacent terms of one line.
 
     Attributes:
-        swapped: whether the few lines are columns.
-        quads: whether an invocation has four lines.
-        vectors: whether results are written four at a time.
-        width: lines, or fours of lines, of a workgroup.
+        swapped: whether the few vectors are columns.
+        quads: whether an invocation computes four lines.
+        vectors: whether four results are written at a time.
+        width: lines, or groups of four lines, of a workgroup.
     """
 
     def __init__(self, problem: Problem, a: Reader, b: Reader) -> None:
@@ -73,14 +75,14 @@ class Thin:
         self.quads = many.stride == 1 and many.lines % 4 == 0 and whole
         self.vectors = self.quads and not self.swapped
         units = -(-self.lines // 4) if self.quads else self.lines
-        self.width = next((w for w in (32, 16, 8) if units // w * problem.stacks >= ENOUGH), 4)
+        self.width = next((w for w in (32, 16, 8) if units // w * problem.stacks >= MIN_WORKGROUPS), 4)
         if not self.quads and many.step == 1:
             self.width = min(self.width, 8)
         self.units = units
 
     @property
     def workgroups(self) -> tuple[int, int, int]:
-        """How many workgroups it takes."""
+        """The dispatch size."""
         groups = -(-self.units // self.width)
         across = min(groups, 32768)
         return across, -(-groups // across), self.problem.stacks
@@ -96,7 +98,7 @@ class Thin:
         teams = INVOCATIONS // self.width
         vector = "vec4<f32>" if self.quads else "f32"
         self.few_reader.width, self.many_reader.width = 1, 4 if self.quads else 1
-        along = not self.quads and self.many.step == 1  # neighbours take neighbouring terms
+        along = not self.quads and self.many.step == 1  # adjacent invocations read adjacent terms
         line, part = ("lane / {t}u", "lane % {t}u") if along else ("lane % {w}u", "lane / {w}u")
         across = self.workgroups[0]
         group = f"(group.y * {across}u + group.x)" if self.workgroups[1] > 1 else "group.x"
@@ -132,11 +134,11 @@ class Thin:
         )
 
     def _loop(self, teams: int) -> Iterator[str]:
-        """The products: several terms at a time as far as that goes, so that loads do not wait for each other."""
+        """The products, with several loads in flight before they are used."""
         terms = self.problem.terms
-        whole = terms // (AHEAD * teams) * AHEAD * teams
+        whole = terms // (PREFETCHED_TERMS * teams) * PREFETCHED_TERMS * teams
         step = self.many.step // 4 if self.quads else self.many.step
-        loops = ((0, whole, AHEAD), (whole, terms, 1))
+        loops = ((0, whole, PREFETCHED_TERMS), (whole, terms, 1))
         for begin, end, count in loops:
             if begin == end:
                 continue
@@ -164,9 +166,9 @@ class Thin:
 
 
 def narrow(problem: Problem, a: Reader, b: Reader) -> tuple[str, tuple[int, int, int]]:
-    """The entry point that computes the output channels of a group at one position, and its workgroups.
+    """The entry point that computes the output channels of a group at one position, and its dispatch size.
 
-    Where each channel is a group, and channels are next to each other, an invocation computes four groups.
+    If each channel is a group, and channels are contiguous, an invocation computes four groups.
     """
     layout = problem.layout
     nchw = layout.kind == "nchw"
@@ -184,7 +186,7 @@ def narrow(problem: Problem, a: Reader, b: Reader) -> tuple[str, tuple[int, int,
         stack, pixel, batch = f"at / {pixels}u % {units}u", f"at % {pixels}u", f"at / {pixels * units}u"
     else:
         stack, pixel, batch = f"at % {units}u", f"at / {units}u % {pixels}u", f"at / {units * pixels}u"
-    loop = problem.channels * problem.taps * outputs > MOST_PRODUCTS
+    loop = problem.channels * problem.taps * outputs > MAX_UNROLLED_PRODUCTS
     each = [None] if loop else range(problem.channels)
     products = [line for c in each for line in _taps(problem, image, filter, x, w, c)]
     lines = [
@@ -213,7 +215,7 @@ def narrow(problem: Problem, a: Reader, b: Reader) -> tuple[str, tuple[int, int,
 
 
 def _in_vectors(problem: Problem, image: Matrix | Window, filter: Matrix) -> bool:
-    """Whether four groups, of one channel each, are next to each other in the image and in the filter."""
+    """Whether four groups, of one channel each, are contiguous in the image and in the filter."""
     single = problem.columns == problem.channels == 1 and problem.stacks % 4 == 0
     strides = isinstance(image, Window) and image.stack[0][1] == filter.stack[0][1] == 1
     return single and strides and filter.tap % 4 == 0
@@ -226,7 +228,7 @@ def _put_groups(position: str, nchw: bool, outputs: int, width: int) -> list[str
 
 
 def _origin(image: Matrix | Window, problem: Problem, width: int) -> list[str]:
-    """Where the window of a position begins."""
+    """Where the window of a position starts."""
     offset = stack_offset(image, "stack", problem.stacks)
     if isinstance(image, Matrix):
         return [f"let origin = {offset} + (batch * {problem.layout.pixels}u + pixel) * {image.stride}u;"]
@@ -243,7 +245,7 @@ def _origin(image: Matrix | Window, problem: Problem, width: int) -> list[str]:
 def _taps(
     problem: Problem, image: Matrix | Window, filter: Matrix, x: Reader, w: Reader, channel: int | None
 ) -> Iterator[str]:
-    """The products of a channel; of channel `c` if None."""
+    """The products of a channel, or of the loop variable `c` if None."""
 
     def load(reader: Reader, at: str) -> str:
         return reader.load(f"({at}) / 4u" if reader.width == 4 else at, reader.width)
@@ -268,7 +270,7 @@ def _taps(
         ):
             moved = f"{axis} {'-' if image.transposed else '+'} {n * dilation}"
             if image.transposed and stride > 1:
-                # Not by a remainder: on Vulkan those of negative numbers may be anything (OpSRem), and on NVIDIA's they are.
+                # Avoid %: for negative numbers, its result is undefined on Vulkan (OpSRem), and wrong on NVIDIA GPUs.
                 conditions.append(f"{axis}_at * {stride} == {moved}")
                 moved = f"({moved}) / {stride}"
             yield f"    let {axis}_at = {moved};"

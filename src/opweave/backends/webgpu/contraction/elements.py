@@ -1,6 +1,6 @@
-"""How the elements of float operands and results are read and written, alone or four at a time.
+"""Load and store elements of float operands and results, one or four at a time.
 
-float16 is computed in float32: without the feature, two elements lie in a word.
+float16 is computed in float32; without `f16`, two elements share a word.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from ....expr.wgsl import Buffer, Features
 
 
 class Reader:
-    """Reads an operand through a binding of its own.
+    """Loads an operand through a binding of its own.
 
     Attributes:
-        name: of the variable.
-        source: what is bound to it.
-        width: 4 if elements are read four at a time, 1 otherwise; one of them for all reads.
+        name: name of the variable.
+        source: the bound buffer.
+        width: 4 if all loads are vectors of four elements, else 1.
     """
 
     def __init__(self, name: str, source: Buffer, features: Features) -> None:
@@ -31,7 +31,7 @@ class Reader:
         return f"array<vec4<{element}>>" if self.width == 4 else f"array<{element}>"
 
     def load(self, at: str, width: int) -> str:
-        """Element `at`, or the four elements from 4 * `at` on, as float32."""
+        """Element `at`, or the four elements from 4 * `at`, as float32."""
         if self.packed:
             return f"halves_{self.name}({at})"
         if not self.half:
@@ -40,7 +40,7 @@ class Reader:
 
     @property
     def helper(self) -> str:
-        """The function that takes words apart, where there is one."""
+        """The function that unpacks words, if elements are packed."""
         if not self.packed:
             return ""
         if self.width == 4:
@@ -54,7 +54,7 @@ class Reader:
 
 
 class Writer:
-    """Writes a float result through a binding of its own, four elements at a time where that is aligned."""
+    """Stores a float result through a binding of its own, in vectors of four elements if they are aligned."""
 
     def __init__(self, target: Buffer, features: Features, contiguous: bool) -> None:
         self.target, self.width = target, 4 if contiguous else 1
@@ -63,7 +63,7 @@ class Writer:
 
     @staticmethod
     def serves(data_type: str, features: Features, contiguous: bool) -> bool:
-        """Whether results of a type can be written as tiles come: words are written by one invocation alone."""
+        """Whether tiles can store results of a type directly: a word must be written by a single invocation."""
         return data_type == "float32" or (data_type == "float16" and (features.float16 or contiguous))
 
     @property
@@ -75,7 +75,7 @@ class Writer:
         return f"array<vec4<{element}>>" if self.width == 4 else f"array<{element}>"
 
     def store(self, at: str, value: str) -> str:
-        """The statement that writes element `at`, or four from 4 * `at` on."""
+        """The statement that stores element `at`, or four elements from 4 * `at`."""
         if self.packed:
             halves = (f"half_bits({value}.{a}) | (half_bits({value}.{b}) << 16u)" for a, b in ("xy", "zw"))
             value = f"vec2<u32>({', '.join(halves)})"

@@ -1,4 +1,4 @@
-"""What becomes of a sum before it is stored: `finish`, an expression as a function of WGSL, and `put`, which stores."""
+"""The end of contraction kernels: `finish` computes the final element from the sum, and `put` stores it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .problem import Problem
 
 
 class Finish:
-    """The end of the kernels of a contraction.
+    """The element-wise end of a contraction.
 
     Attributes:
-        target: what is written.
-        axes: of the result.
-        body: an element of what is written, as a function of `axes`, and of the sum, a load of `result`.
+        target: the buffer to write.
+        axes: axes of the result.
+        body: the element of `target`, as a function of `axes` and of the sum, a load of `result`.
     """
 
     def __init__(self, problem: Problem, result: Input, target: Buffer, axes: tuple[Index, ...], body: Expr) -> None:
@@ -26,15 +26,15 @@ class Finish:
 
     @property
     def sources(self) -> list[Input | Stored]:
-        """What the expression reads, but for the sum."""
+        """The arrays that the expression reads, except the sum."""
         return [source for source in ir.sources(self.body) if source is not self.result]
 
     def serves(self, features: Features, fours: bool = True) -> bool:
-        """Whether results can be written as they come, in fours of columns or one by one."""
+        """Whether results can be stored directly, in groups of four columns or one by one."""
         return Writer.serves(self.target.desc.data_type, features, fours and self.problem.contiguous)
 
     def text(self, module: Module, features: Features, fours: bool = True) -> tuple[str, Writer]:
-        """The functions `finish` and `put`, which takes four columns or one, and how the result is bound."""
+        """The functions `finish` and `put`, which takes four columns or one, and the writer of the result."""
         problem = self.problem
         writer = Writer(self.target, features, fours and problem.contiguous)
         whole = self.target.desc.shape
@@ -59,7 +59,7 @@ class Finish:
         return finish + "\n" + (_put(problem, writer) if fours else _put_one(problem, writer)), writer
 
     def apart(self, parts: Stored, title: str, features: Features) -> list[Kernel]:
-        """The kernel that adds up parts of sums for results whose words are shared by neighbours."""
+        """The kernel that adds the partial sums of results that share words with their neighbours."""
         stands = Input(0, parts.desc)
         loads = [node for node in ir.walk(self.body) if isinstance(node, Load) and node.source is self.result]
         body = ir.substitute(self.body, {load: self._total(load, stands) for load in loads})
@@ -72,7 +72,7 @@ class Finish:
         ]
 
     def _total(self, load: Load, parts: Input) -> Expr:
-        """A sum of the result, of its parts."""
+        """A sum of the result as the sum of its parts."""
         problem, at = self.problem, load.parts
         count = Index(parts.desc.shape[0] // problem.stacks)
         if problem.layout.kind == "matrix":
@@ -96,13 +96,13 @@ class Finish:
         return total if load.type == "float32" else ir.Cast(total, load.type)
 
     def at_own_position(self, load: Load) -> bool:
-        """Whether it reads at the position that is written, of an array of the same shape."""
+        """Whether a load of an array of the same shape reads at the position that is written."""
         pairs = zip(load.parts, self.axes, strict=True)
         return all(part is axis or (axis.extent == 1 and isinstance(part, ir.Const)) for part, axis in pairs)
 
 
 def _put(problem: Problem, writer: Writer) -> str:
-    """The function that stores four neighbouring columns of a row, as far as they exist."""
+    """The function that stores four adjacent columns of a row, as far as they exist."""
     lines = [f"if (row >= {problem.rows}u || column >= {problem.columns}u) {{", "    return;", "}"]
     if writer.width == 4:
         lines.append(f"let at = {problem.flat('stack', 'row', 'column')};")
@@ -137,7 +137,7 @@ def _put_one(problem: Problem, writer: Writer) -> str:
 
 
 def put_partial(problem: Problem) -> str:
-    """The same for sums of some of the terms: [splits, stacks, rows, columns], rows padded to whole vectors."""
+    """The function `put` for partial sums, [splits, stacks, rows, columns], with columns padded to whole vectors."""
     quads = -(-problem.columns // 4)
     return (
         "fn put(part: u32, row: u32, column: u32, sum: vec4<f32>) {\n"
@@ -148,14 +148,14 @@ def put_partial(problem: Problem) -> str:
 
 
 def partial(problem: Problem, splits: int) -> Stored:
-    """The array of the sums of some of the terms."""
+    """The array of partial sums."""
     shape = (splits * problem.stacks, problem.rows, -(-problem.columns // 4) * 4)
     axes = tuple(Index(size, k - len(shape)) for k, size in enumerate(shape))
     return Stored(axes, ir.number(0.0, "float32"))
 
 
 def addition(problem: Problem, splits: int, width: int = 64) -> tuple[str, tuple[int, int, int]]:
-    """The entry point that adds up the parts of the sums and puts them, and its workgroups."""
+    """The entry point that adds partial sums and calls `put`, and its dispatch size."""
     quads = -(-problem.columns // 4)
     total = problem.stacks * problem.rows * quads
     groups = -(-total // width)
@@ -188,7 +188,7 @@ def assemble(
     body: str,
     workgroups: tuple[int, int, int],
 ) -> Kernel:
-    """A kernel of its parts: bindings of the module first, then those of `readers`, then the result."""
+    """Assemble a kernel; its bindings are those of the module, of `readers`, and the result."""
     readers = list(readers)
     first = len(module.bindings)
     lines = []
@@ -197,7 +197,7 @@ def assemble(
     at = first + len(readers)
     lines.append(f"@group(0) @binding({at}) var<storage, read_write> result: {target_type};")
     text = "\n".join([*lines, "", *(reader.helper for reader in readers if reader.helper), body])
-    # The module says what a body needs before its `main`, which is written here.
+    # Take only the declarations that the body needs; the entry point is part of it.
     head = module.text(text, (1, 1, 1)).partition("@compute")[0].removeprefix("enable f16;\n").strip("\n")
     enable = "enable f16;\n" if "f16" in mathematics.words(head + text) else ""
     source = f"// {title}: {comment}\n{enable}\n{head}\n{text}"
@@ -207,7 +207,7 @@ def assemble(
 
 
 def _number(at: Sequence[Expr], sizes: Sequence[int]) -> Expr:
-    """The number of an element along several axes."""
+    """The flat position along several axes."""
     total: Expr = ir.Const(0, "index")
     for position, size in zip(at, sizes, strict=True):
         total = ir.call("add", position, ir.call("mul", total, ir.Const(size, "index")))
@@ -215,13 +215,10 @@ def _number(at: Sequence[Expr], sizes: Sequence[int]) -> Expr:
 
 
 def _divided(number: Expr, size: int) -> tuple[Expr, Expr]:
-    """How many times `size`, and the rest."""
+    """The quotient by `size` and the remainder."""
     by = ir.Const(size, "index")
     return ir.call("floor_div", number, by), ir.call("mod", number, by)
 
 
 def _plus(text: str, constant: int) -> str:
     return f"{text} + {constant}u" if constant else text
-
-
-__all__ = ["Finish", "addition", "assemble", "partial", "put_partial"]

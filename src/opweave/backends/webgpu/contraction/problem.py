@@ -1,8 +1,8 @@
-"""Contractions as products of matrices: which element of an operand stands at line x, term k.
+"""Contractions in the form of matrix products.
 
-A result [stacks, rows, columns] is the sum over terms of an element of the left matrix, at (row, term), times one of the
-right matrix, at (column, term). Terms are counted tap by tap: term = tap * channels + channel, where a matrix product has
-one tap. Where columns (of the last axis) are contiguous in the result, tiles are written in whole vectors.
+A result [stacks, rows, columns] is the sum over terms of an element of the left matrix, at (row, term), times an
+element of the right matrix, at (column, term). term = tap * channels + channel, where a matrix product has one tap. If
+columns are contiguous in the result, tiles are written in vectors.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from ....expr.ir import Input
 from ....graph import Desc
 
 Prepare: TypeAlias = Callable[[np.ndarray], np.ndarray]
-"""Makes what is bound of a constant operand, once, when a graph is built."""
+"""Rearranges a constant operand, once, when a graph is built."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """An operand whose element at (line, tap, channel) of a stack is a sum of strides.
+    """An operand with a linear address for each (stack, line, tap, channel).
 
     Attributes:
         source: the operand.
-        lines: rows of the left, columns of the right matrix.
-        stride: from one line to the next.
-        step: from one channel to the next.
-        tap: from one tap to the next.
-        stack: for each axis of the stacks, fastest last: (how many, stride); a stride of 0 broadcasts.
+        lines: rows of the left, or columns of the right matrix.
+        stride: stride of the lines.
+        step: stride of the channels.
+        tap: stride of the taps.
+        stack: (size, stride) of each axis of the stacks, fastest last; a stride of 0 broadcasts.
     """
 
     source: Input
@@ -45,23 +45,23 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """An image seen through the windows of a convolution: its lines are the positions (batch, y, x) of the result.
+    """An image accessed through the windows of a convolution; its lines are the positions (batch, y, x) of the result.
 
     Attributes:
         source: the operand.
         size: height and width of the image.
         output: height and width of the result.
         batches: number of images.
-        batch: stride from one image to the next.
-        pixel: stride from one pixel to the next.
-        step: stride from one channel to the next.
+        batch: stride of the images.
+        pixel: stride of the pixels.
+        step: stride of the channels.
         kernel: height and width of the window.
-        strides: of the window, or of the spreading where it is transposed.
-        dilations: of the window.
+        strides: strides of the convolution.
+        dilations: dilations of the convolution.
         before: padding at the top and at the left.
-        transposed: whether elements are spread instead of gathered (conv_transpose2d).
-        inside: whether no window reaches beyond the image.
-        stack: as of a `Matrix`.
+        transposed: whether it is a conv_transpose2d.
+        inside: whether all windows are inside of the image.
+        stack: as in `Matrix`.
     """
 
     source: Input
@@ -81,20 +81,20 @@ class Window:
 
     @property
     def lines(self) -> int:
-        """Positions of the result, over all images."""
+        """Number of positions of the result, in all images."""
         return self.batches * prod(self.output)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where a result of a contraction lies.
+    """The memory layout of the result of a contraction.
 
     Attributes:
-        kind: "matrix" [..., rows, columns]; "nchw" (rows are channels, columns are positions); "nhwc" (the other way round).
-        shape: of the result.
-        spread: distance of the positions of one stack, [height, width]; then there is a stack for each of those between.
-        shift: positions before the first one of the result.
-        grid: how many positions a stack has, some of which may lie outside of the result.
+        kind: "matrix" [..., rows, columns]; "nchw" (rows are channels, columns are positions); "nhwc" (the reverse).
+        shape: shape of the result.
+        spread: distance between the positions of one stack, [height, width]; there is a stack for each offset within.
+        shift: offset of the first position of the result.
+        grid: positions of a stack, [height, width]; some may be outside of the result.
     """
 
     kind: str
@@ -111,12 +111,12 @@ class Layout:
 
     @property
     def pixels(self) -> int:
-        """Positions of one image."""
+        """Number of positions of one image."""
         return prod(self.size)
 
     @property
     def phases(self) -> int:
-        """How many stacks divide the positions of the result among themselves."""
+        """Number of stacks that share the positions of the result."""
         return prod(self.spread)
 
 
@@ -135,12 +135,12 @@ class Problem:
 
     @property
     def terms(self) -> int:
-        """How many products are summed up for an element."""
+        """Number of products in each sum."""
         return self.taps * self.channels
 
     @property
     def contiguous(self) -> bool:
-        """Whether four neighbouring columns, from a multiple of 4 on, are neighbours in the result, aligned."""
+        """Whether each aligned group of four columns is contiguous and aligned in the result."""
         if self.layout.phases > 1:
             return False
         if self.layout.kind == "nchw":
@@ -150,19 +150,19 @@ class Problem:
 
     @property
     def groups(self) -> int:
-        """Groups of channels; 1 for matrices."""
+        """Number of groups of channels; 1 for matrices."""
         return self.stacks // self.layout.phases
 
     def exists(self, stack: str, row: str, column: str) -> str:
-        """The condition that an element is one of the result, as text; empty where rows and columns say it all."""
+        """The condition that an element is inside of the result, as text; empty if rows and columns suffice."""
         if self.layout.phases == 1:
             return ""
-        _, _, y, x = self._spread(stack, row, column)  # negative positions are great ones
+        _, _, y, x = self._spread(stack, row, column)  # unsigned: negative positions wrap to large ones
         height, width = self.layout.size
         return f"{y} < {height}u && {x} < {width}u"
 
     def _spread(self, stack: str, row: str, column: str) -> tuple[str, str, str, str]:
-        """Batch, channel, y and x where stacks divide the positions among themselves."""
+        """Batch, channel, y and x if stacks share the positions of the result."""
         layout = self.layout
         position, channel = (column, row) if layout.kind == "nchw" else (row, column)
         outputs = self.rows if layout.kind == "nchw" else self.columns
@@ -175,7 +175,7 @@ class Problem:
         return f"{position} / {height * width}u", channel, y, x
 
     def flat(self, stack: str, row: str, column: str) -> str:
-        """The position in the result, as text."""
+        """The flat position in the result, as text."""
         layout = self.layout
         if layout.kind == "matrix":
             at = f"{row} * {self.columns}u + {column}"
@@ -220,7 +220,7 @@ class Problem:
 
 
 def part(text: str) -> str:
-    """A text as part of a product: in parentheses, unless it is a name or a number."""
+    """Parenthesise a text unless it is a name or a number."""
     return text if re.fullmatch(r"\w+", text) else f"({text})"
 
 
@@ -230,14 +230,14 @@ def strides_of(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def product(a: Input, b: Input, shape: tuple[int, ...], a_transpose: bool, b_transpose: bool) -> Problem:
-    """`matmul` and `gemm`: matrices, or stacks of them that broadcast."""
+    """`matmul` and `gemm`: matrices, or stacks of matrices that broadcast."""
     m, k = a.desc.shape[-2:][:: -1 if a_transpose else 1]
     n = b.desc.shape[-2:][0 if b_transpose else 1]
     stack = shape[:-2]
     left = Matrix(a, m, *((1, m) if a_transpose else (k, 1)), stack=_stack(a.desc, stack))
     right = Matrix(b, n, *((k, 1) if b_transpose else (1, n)), stack=_stack(b.desc, stack))
     if stack and all(stride == 0 for _, stride in right.stack) and left.stack == _whole(a.desc, stack):
-        rows = m * prod(stack)  # the same right matrix for all: one product of a taller matrix
+        rows = m * prod(stack)  # all stacks share the right matrix: merge them into one taller left matrix
         tall = Matrix(a, rows, k, 1)
         flat = Matrix(b, n, right.stride, right.step)
         return Problem(tall, flat, 1, rows, n, 1, k, Layout("matrix", shape))
@@ -252,7 +252,7 @@ def _stack(desc: Desc, stack: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
 
 
 def _whole(desc: Desc, stack: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    """The stack of an operand that has a matrix for each."""
+    """The stacks of an operand that does not broadcast."""
     matrix = prod(desc.shape[-2:])
     return tuple((n, 0 if n == 1 else s * matrix) for n, s in zip(stack, strides_of(stack), strict=True))
 
@@ -270,7 +270,7 @@ def window(
     channels, outputs = sizes["c"] // groups, result["c"] // groups
     top, bottom, left, right = arguments["padding"]
     kernel, steps, spaces = (taps["h"], taps["w"]), tuple(arguments["strides"]), tuple(arguments["dilations"])
-    # Transposed filters are divided into groups by their input channels, others by their output channels.
+    # Groups divide the input channels of transposed filters, and the output channels of others.
     group = channels * inner["i"] if transposed else outputs * inner["o"]
     weights = Matrix(filter, outputs, inner["o"], inner["i"], inner["w"], ((groups, group),))
     plain = kernel == (1, 1) and steps == (1, 1) and not any((top, bottom, left, right)) and sizes["n"] == result["n"]
@@ -305,15 +305,16 @@ def window(
 
 
 def is_spread(problem: Problem) -> bool:
-    """Whether most of the taps of each element would meet nothing: a transposed convolution with strides."""
+    """Whether it is a transposed convolution with strides, most of whose taps would multiply nothing."""
     image = problem.right if problem.layout.kind == "nchw" else problem.left
     return isinstance(image, Window) and image.transposed and image.strides != (1, 1) and image.dilations == (1, 1)
 
 
 def divided(problem: Problem) -> tuple[Problem, Prepare]:
-    """A transposed convolution with strides as one without for each remainder of a position by them, and its filters.
+    """Divide a transposed convolution with strides into one without for each phase of a position modulo the strides.
 
-    Where rows are `stride` apart, they meet the same taps: those of the filter that are `stride` apart, too.
+    All positions of a phase use the same taps, which are `strides` apart. Returns the problem and the function that
+    rearranges the filter.
     """
     kind = problem.layout.kind
     filter, image = (problem.left, problem.right) if kind == "nchw" else (problem.right, problem.left)
@@ -376,6 +377,6 @@ def divided(problem: Problem) -> tuple[Problem, Prepare]:
         return made.reshape(shape)
 
     a, b = (laid, spread) if kind == "nchw" else (spread, laid)
-    # As many lines as there are channels, of which the filter has some more, and positions.
+    # The filter's lines are padded; the problem has only the real channels.
     sizes_of = (lines, spread.lines) if kind == "nchw" else (spread.lines, lines)
     return Problem(a, b, phases * groups, *sizes_of, prod(taps), channels, layout), prepare

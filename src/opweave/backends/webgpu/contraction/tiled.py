@@ -1,9 +1,9 @@
-"""The kernel of most contractions: tiles of the result, cut from tiles of both operands in shared memory.
+"""Tiled contractions: a workgroup computes a tile of the result from tiles of both operands in workgroup memory.
 
-A workgroup computes a tile of `rows` x `columns`. Step by step, it fetches `depth` terms of the lines that it needs into
-registers, while it computes with those of the step before, and places them in memory that its invocations share; terms
-change slowest there, so that an invocation reads the four lines it needs at once. Sums are kept in registers: every one
-of them has a name, since devices spill arrays whose index is not known.
+A workgroup computes a tile of `rows` x `columns`. In each step it loads `depth` terms of its lines into registers while
+it computes with those of the previous step, and then stores them in workgroup memory, with terms as the slowest axis,
+so that an invocation reads four adjacent lines at once. Each sum is a separate variable, because devices spill arrays
+with dynamic indices.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class Tile:
     """How the work is divided.
 
     Attributes:
-        rows: of the result, for a workgroup.
-        columns: of the result, for a workgroup.
-        depth: terms in a step.
-        height: rows for an invocation, a multiple of 4.
-        width: columns for an invocation, a multiple of 4.
+        rows: rows of the result per workgroup.
+        columns: columns of the result per workgroup.
+        depth: terms per step.
+        height: rows per invocation, a multiple of 4.
+        width: columns per invocation, a multiple of 4.
     """
 
     rows: int
@@ -40,7 +40,7 @@ class Tile:
 
     @property
     def shared(self) -> int:
-        """Bytes of shared memory at most: lines may be padded by four elements."""
+        """Maximum bytes of workgroup memory; lines may be padded by four elements."""
         return 4 * self.depth * (self.rows + self.columns + 8)
 
     def __str__(self) -> str:
@@ -52,9 +52,9 @@ class Steps:
     """The steps of a problem with a tile.
 
     Attributes:
-        count: how many.
-        a_tap: steps for each tap; 0 where a step goes over the border of a tap.
-        ragged: whether some terms of a step may not exist, and must be taken as 0.
+        count: number of steps.
+        a_tap: steps per tap; 0 if steps cross the borders of taps.
+        ragged: whether a step may contain terms that do not exist, which must be read as 0.
     """
 
     count: int
@@ -63,7 +63,7 @@ class Steps:
 
     @classmethod
     def of(cls, problem: Problem, depth: int) -> Steps:
-        """Taps begin with a step of their own unless that wasted an eighth of the work."""
+        """Start each tap with a new step, unless that adds more than an eighth of the work."""
         a_tap = -(-problem.channels // depth)
         flat = -(-problem.terms // depth)
         if problem.taps == 1 or a_tap * problem.taps * 8 <= flat * 9:
@@ -72,7 +72,7 @@ class Steps:
 
 
 class Side:
-    """The text for one operand: what is computed once, fetched in a step, and placed in shared memory."""
+    """Generates the code for one operand: setup, loads of a step, and stores to workgroup memory."""
 
     def __init__(self, name: str, matrix: Matrix | Window, problem: Problem, tile: Tile, reader: Reader) -> None:
         self.name, self.matrix, self.problem, self.tile = name, matrix, problem, tile
@@ -89,17 +89,17 @@ class Side:
         self.positions = list(self._positions(inner, tile.invocations))
 
     def _along_terms(self) -> bool:
-        """Whether neighbouring invocations fetch neighbouring terms, not neighbouring lines."""
+        """Whether adjacent invocations load adjacent terms rather than adjacent lines."""
         matrix = self.matrix
         return matrix.step == 1 if isinstance(matrix, Window) else matrix.step < matrix.stride
 
     def _linear(self) -> bool:
-        """Whether terms are equally spaced over the borders of taps."""
+        """Whether the stride of the terms is constant across taps."""
         matrix, problem = self.matrix, self.problem
         return isinstance(matrix, Matrix) and (problem.taps == 1 or matrix.tap == problem.channels * matrix.step)
 
     def _in_vectors(self) -> bool:
-        """Whether four neighbours, aligned, can be fetched at once."""
+        """Whether four adjacent elements, aligned, can be loaded at once."""
         matrix, problem = self.matrix, self.problem
         if problem.stacks > 1 and any(stride % 4 for _, stride in matrix.stack):
             return False
@@ -116,7 +116,7 @@ class Side:
         return matrix.stride == 1 and aligned
 
     def _positions(self, inner: int, invocations: int) -> Iterator[tuple[str, str]]:
-        """(line, term) of each fetch of an invocation, relative to the tile; a vector's first."""
+        """(line, term) of each load of an invocation, relative to the tile; the first one of a vector."""
         n = self.name
         for k in range(self.count):
             if invocations % inner == 0:
@@ -136,12 +136,12 @@ class Side:
 
     @property
     def declaration(self) -> str:
-        """The shared memory."""
+        """The declaration of the workgroup memory."""
         quads = (self.lines + self.padding) // 4
         return f"var<workgroup> tile_{self.name}: array<array<vec4<f32>, {quads}>, {self.tile.depth}>;"
 
     def setup(self) -> list[str]:
-        """What is computed once."""
+        """Statements before the first step."""
         n, matrix = self.name, self.matrix
         lines, first = list(self.once), "first_row" if n == "a" else "first_column"
         stack = "stack"
@@ -172,7 +172,7 @@ class Side:
         return lines
 
     def _pixel(self, name: str, line: str, base: str) -> list[str]:
-        """Where the window of a position begins."""
+        """Where the window of a position starts."""
         m = self.matrix
         assert isinstance(m, Window)
         height, width = m.output
@@ -191,7 +191,7 @@ class Side:
         return lines
 
     def fetch(self) -> list[str]:
-        """What is fetched for a step, whose first tap and channel (or term, where steps go over taps) are known."""
+        """Load the elements of a step, given its first tap and channel (or its first term, if steps cross taps)."""
         if isinstance(self.matrix, Window):
             return self._fetch_window(self.matrix)
         return self._fetch_matrix(self.matrix)
@@ -246,7 +246,7 @@ class Side:
         return lines
 
     def place(self) -> list[str]:
-        """What was fetched goes to shared memory."""
+        """Store the loaded elements in workgroup memory."""
         lines = []
         for k, (line, term) in enumerate(self.positions):
             tile, value = f"tile_{self.name}", f"{self.name}_next{k}"
@@ -267,7 +267,7 @@ class Side:
 
 
 def _tap(m: Window, name: str, key: str, tap: str) -> list[str]:
-    """Which pixel a tap of a window meets, and whether there is one."""
+    """The pixel at a tap of a window, and whether it exists."""
     (kh, kw), lines = m.kernel, []
     parts = {"y": f"i32({tap}) / {kw}" if kw > 1 else f"i32({tap})", "x": f"i32({tap}) % {kw}" if kw > 1 else "0"}
     if kh == kw == 1:
@@ -279,7 +279,7 @@ def _tap(m: Window, name: str, key: str, tap: str) -> list[str]:
         at = f"{name}_{axis}" if moved == "0" else f"{name}_{axis} {sign} {moved}"
         if m.transposed and stride > 1:
             lines.append(f"let {key}_{axis}_spread = {at};")
-            # Not by a remainder: on Vulkan those of negative numbers may be anything (OpSRem), and on NVIDIA's they are.
+            # Avoid %: for negative numbers, its result is undefined on Vulkan (OpSRem), and wrong on NVIDIA GPUs.
             conditions.append(f"{key}_{axis}_at * {stride} == {key}_{axis}_spread")
             at = f"{key}_{axis}_spread / {stride}"
         lines.append(f"let {key}_{axis}_at = {at};")
@@ -292,7 +292,7 @@ def _tap(m: Window, name: str, key: str, tap: str) -> list[str]:
 
 
 def _quad(line: str) -> str:
-    """The number of the four lines that one belongs to."""
+    """The number of the group of four lines that contains a line."""
     return line.removesuffix(" * 4u") if line.endswith(" * 4u") else f"{part(line)} / 4u"
 
 
@@ -309,7 +309,7 @@ def _quarter(text: str, width: int) -> str:
 
 
 def stack_offset(matrix: Matrix | Window, stack: str, stacks: int) -> str:
-    """Where the matrix of a stack begins."""
+    """The offset of the matrix of a stack."""
     parts, below = [], stacks
     for size, stride in matrix.stack:
         below //= size
@@ -320,15 +320,15 @@ def stack_offset(matrix: Matrix | Window, stack: str, stacks: int) -> str:
 
 
 def body(problem: Problem, tile: Tile, a: Reader, b: Reader, splits: int) -> str:
-    """The entry point, which gives sums to `put(stack, row, column, vec4)`.
+    """The entry point, which passes sums to `put(stack, row, column, vec4)`.
 
     Args:
         problem: what to compute.
-        tile: how.
-        a: reads the left operand.
-        b: reads the right operand.
-        splits: among how many workgroups the steps of a tile are divided; `put` gets a split's number in place of a
-            stack's then, as split * stacks + stack.
+        tile: how to divide it.
+        a: loads the left operand.
+        b: loads the right operand.
+        splits: number of workgroups that share the steps of a tile; with several, `put` receives split * stacks + stack
+            instead of the stack.
     """
     left, right = Side("a", problem.left, problem, tile, a), Side("b", problem.right, problem, tile, b)
     a.width, b.width = left.width, right.width
@@ -383,7 +383,7 @@ def body(problem: Problem, tile: Tile, a: Reader, b: Reader, splits: int) -> str
 
 
 def _locate(steps: Steps, depth: int) -> list[str]:
-    """The first tap and channel, or the first term, of the step that comes."""
+    """The first tap and channel, or the first term, of the next step."""
     if not steps.a_tap or steps.a_tap == steps.count:
         return [f"let first = ahead * {depth}u;"]
     if steps.a_tap == 1:
@@ -417,7 +417,7 @@ def _finish(problem: Problem, tile: Tile, splits: int) -> Iterator[str]:
 
 
 def workgroups(problem: Problem, tile: Tile, splits: int) -> tuple[int, int, int]:
-    """How many workgroups it takes."""
+    """The dispatch size."""
     return (
         -(-problem.columns // tile.columns),
         -(-problem.rows // tile.rows),

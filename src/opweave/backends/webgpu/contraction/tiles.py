@@ -1,7 +1,7 @@
-"""Which tile serves which problem: a table of what was measured, and a formula of how long each choice would take.
+"""Choose the tile for a problem, with a cost model fitted to measurements.
 
-Tiles of many sums for an invocation load least from shared memory, and are best where there is enough work. Small tiles
-occupy all of a device where there is little; where even these are few, the terms of a sum are divided among workgroups.
+Large tiles need the fewest loads from workgroup memory per product, and are best for large problems. Small tiles occupy
+the whole device for small problems; if there are too few even of these, workgroups share the terms of a sum.
 """
 
 from __future__ import annotations
@@ -14,31 +14,37 @@ from ....expr.wgsl import Features
 from .problem import Problem
 from .tiled import Steps, Tile, workgroups
 
-PEAK = 128 * 1755
-"""Products in a microsecond of each."""
-START, ADDITION, MOVED = 2.7, 2.7, 1.5e6
-"""Microseconds of a kernel that does nothing, of another one after it, and parts of sums moved in a microsecond."""
-OVERHEAD = 4
-"""Terms that take as long as what surrounds them in a step."""
+# Measured on an NVIDIA H200 (`python -m benchmarks.webgpu_contraction`).
+PEAK_PRODUCTS_PER_US = 128 * 1755
+"""Products per microsecond of one multiprocessor: lanes times clock in MHz."""
+LAUNCH_US = 2.7
+"""Time of an empty kernel, in microseconds."""
+ADDITION_US = 2.7
+"""Time of the kernel that adds partial sums, without its memory traffic, in microseconds."""
+PARTIAL_SUMS_PER_US = 1.5e6
+"""Partial sums written or read per microsecond."""
+STEP_OVERHEAD_TERMS = 4
+"""Overhead of a step, expressed in terms."""
 DEPTHS = (16, 20, 12, 8)
-"""Terms of a step; the first unless others leave out more than a 25th of what is computed in vain."""
+"""Terms of a step: the first, unless another one saves more than a 25th of the work by wasting less."""
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
-MOST_PARTIAL = 1 << 26
-"""Bytes that parts of sums may take."""
+"""Numbers of workgroups that may share the terms of a sum."""
+MAX_PARTIAL_BYTES = 1 << 26
+"""Maximum size of all partial sums."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A shape of tiles, and how fast it was.
+    """The shape of a tile, and its measured speed.
 
     Attributes:
-        rows: of a tile.
-        columns: of a tile.
-        height: rows for an invocation.
-        width: columns for an invocation.
-        rate: the part of the peak that a processor full of workgroups reaches.
-        latency: microseconds of a step of a workgroup that is alone, apart from its depth.
-        deepening: microseconds more for 16 terms in a step.
+        rows: rows of a tile.
+        columns: columns of a tile.
+        height: rows per invocation.
+        width: columns per invocation.
+        rate: fraction of the peak rate of a fully occupied multiprocessor.
+        latency: time of a step of a single workgroup, in microseconds, independent of the depth.
+        deepening: additional time for 16 terms, in microseconds.
     """
 
     rows: int
@@ -50,8 +56,8 @@ class Shape:
     deepening: float
 
 
-# Fitted to 661 timings on an NVIDIA H200, of the convolutions of ResNet-50 and other products. The formula was off by a
-# tenth on the average, and its choices took 2% longer than the best ones.
+# Fitted to 661 timings of ResNet-50's convolutions and other products. The mean error of the model is 10%, and its
+# choices are 2% slower than the best ones.
 SHAPES = (
     Shape(32, 32, 4, 4, 0.51, 0.21, 0.21),
     Shape(32, 64, 4, 4, 0.55, 0.24, 0.24),
@@ -65,19 +71,19 @@ SHAPES = (
 
 
 def microseconds(problem: Problem, shape: Shape, depth: int, splits: int, units: int) -> float:
-    """How long a problem takes, roughly, on a device that computes so many workgroups at once."""
+    """Estimated time of a problem on a device that runs `units` workgroups at once."""
     groups = ceil(problem.rows / shape.rows) * ceil(problem.columns / shape.columns) * problem.stacks * splits
     steps = ceil(Steps.of(problem, depth).count / splits)
-    step = shape.rows * shape.columns * (depth + OVERHEAD) / PEAK / shape.rate
+    step = shape.rows * shape.columns * (depth + STEP_OVERHEAD_TERMS) / PEAK_PRODUCTS_PER_US / shape.rate
     alone = shape.latency + shape.deepening * depth / 16
-    total = START + steps * max(alone, ceil(groups / units) * step)
+    total = LAUNCH_US + steps * max(alone, ceil(groups / units) * step)
     if splits > 1:
-        total += ADDITION + (splits + 1) * problem.stacks * problem.rows * problem.columns / MOVED
+        total += ADDITION_US + (splits + 1) * problem.stacks * problem.rows * problem.columns / PARTIAL_SUMS_PER_US
     return total
 
 
 def choose(problem: Problem, features: Features) -> tuple[Tile, int] | None:
-    """The tile, and among how many workgroups its steps are divided; None if a device can run none of them."""
+    """The tile, and the number of workgroups that share its steps; None if the device cannot run any."""
     options = list(_options(problem, features))
     if not options:
         return None
@@ -97,7 +103,7 @@ def _options(problem: Problem, features: Features) -> Iterator[tuple[Shape, int,
             steps = Steps.of(problem, depth).count
             for splits in (1,) if features.is_software else SPLITS:
                 bytes = 4 * splits * problem.stacks * problem.rows * problem.columns
-                if splits > 1 and (steps < 2 * splits or bytes > MOST_PARTIAL):
+                if splits > 1 and (steps < 2 * splits or bytes > MAX_PARTIAL_BYTES):
                     break
                 if max(workgroups(problem, tile, splits)) <= most:
                     yield shape, depth, splits
