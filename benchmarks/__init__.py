@@ -1,4 +1,4 @@
-"""Benchmarks, run by hand: `python -m benchmarks` writes docs/benchmarks.md and docs/benchmarks.json.
+"""Benchmarks, run by hand: `python -m benchmarks --help` lists them.
 
-What is compared is measured in one run, alternately, and told as a ratio: machines differ, and are shared.
+What is compared is measured in one run, in turns, and told as a ratio: machines differ, and are shared.
 """

@@ -1,86 +1,96 @@
-"""Run the benchmarks, print a table, and write it to docs/benchmarks.md and docs/benchmarks.json."""
+"""All benchmarks: `python -m benchmarks --help` lists them.
+
+Without arguments, all that docs/benchmarks.md shows are run, and the page is written with docs/benchmarks.json.
+"""
 
 from __future__ import annotations
 
 import json
-import os
-import platform
+import sys
+from collections.abc import Sequence
 from dataclasses import asdict
-from importlib import import_module, metadata
-from pathlib import Path
-from typing import Annotated
+from importlib import import_module
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from opweave.backends import find_device
+from .page import DOCS, machine, table
+from .rows import HEADER, Row
 
-from .common import Row
+TABLES = {
+    "overhead": "dispatch and compute of a small graph; imports",
+    "convolution": "conv2d + bias + relu against ONNX Runtime",
+    "resnet50": "ResNet-50 as a graph: run, build, peak memory",
+    "architectures": "nine image classifiers as ONNX models: run, peak memory",
+    "fusion": "chains of element-wise operations, compiled and by the engine",
+    "expressions": "compiled expressions against ONNX Runtime and memcpy",
+    "op_level": "operations called one at a time, against one graph",
+}
+"""The parts of docs/benchmarks.md."""
 
-DOCS = Path(__file__).parent.parent / "docs"
-BENCHMARKS = ("overhead", "convolution", "resnet50", "architectures", "fusion", "expressions", "op_level")
-VERSIONS = ("opweave", "onnxruntime", "numpy")
-
-
-def machine() -> str:
-    """What the numbers were measured on."""
-    processor = find_device("cpu")[1].description.partition(", ONNX Runtime")[0]
-    versions = ", ".join(f"{package} {metadata.version(package)}" for package in VERSIONS)
-    python = f"Python {platform.python_version()}"
-    return f"{processor}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}; {python}, {versions}"
-
-
-def cells(row: Row) -> list[str]:
-    theirs = "" if row.theirs is None else f"{row.theirs:.3g} {row.unit}"
-    ratio = "" if row.ratio is None else f"{row.ratio:.2f}x"
-    return [
-        row.what,
-        f"{row.ours:.3g} {row.unit}",
-        theirs,
-        row.against,
-        ratio,
-        row.budget,
-        "yes" if row.holds else "NO",
-    ]
+OTHERS = {
+    "against": "hot paths of the working tree against another revision",
+    "composites": "kernels for composites against their parts; writes docs/composites.md",
+    "decoder": "tokens a second of a language model",
+    "interop": "custom operations beside built-in ones; writes docs/interop.md",
+    "nan": "what it would cost to propagate NaN where ONNX Runtime does not",
+    "webgpu": "networks and contractions on a GPU; writes docs/benchmarks-gpu.md",
+}
+"""Benchmarks with options of their own."""
 
 
-HEADER = ["what", "Opweave", "compared with", "which is", "ratio", "budget", "holds"]
+def usage() -> str:
+    def lines(benchmarks: dict[str, str]) -> str:
+        return "\n".join(f"  {name:14} {what}" for name, what in benchmarks.items())
+
+    return f"""{(__doc__ or "").strip()}
+
+python -m benchmarks [NAME …]        those of docs/benchmarks.md, all by default:
+{lines(TABLES)}
+
+python -m benchmarks NAME [OPTIONS]  others; `python -m benchmarks NAME --help` says more:
+{lines(OTHERS)}"""
 
 
-def markdown(rows: list[Row]) -> str:
-    lines = [HEADER, ["---"] * len(HEADER), *map(cells, rows)]
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def markdown(rows: Sequence[Row]) -> str:
     return f"""# Benchmarks
 
 Made by `make bench` (which is `python -m benchmarks`) on: {machine()}.
 
-{table}
+{table(HEADER, [row.cells() for row in rows])}
 
-Medians of alternating runs in one process (A, B, A, B, …), compared turn by turn; build time and peak memory are those of a
-process of their own each, medians of five; rows of "op-level" are the fastest of 25 turns. The machine is shared:
-differences of a few percent are noise. ResNet-50 has random weights and batch normalisation folded into its convolutions;
-ONNX Runtime reads it from a file, Opweave builds it from memory-mapped weights.
+Values are medians. What is compared runs in turns (A, B, A, B, …), each alone after a pause of 0.2 s, in which threads of the
+other engine stop spinning; a ratio is the median of the ratios of pairs, with quartiles, and holds if its lower quartile is
+within the budget. Build time and peak memory are those of processes of their own. The machine is shared: differences of a few
+percent are noise. ResNet-50 has random weights and batch normalisation folded into its convolutions; ONNX Runtime reads it
+from a file, Opweave builds it from memory-mapped weights.
 """
 
 
-def main(
-    names: Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(BENCHMARKS)}. Default: all.")] = None,
-    write: Annotated[bool, typer.Option(help="Write docs/benchmarks.md and .json (when all are run).")] = True,
-) -> None:
-    """Measure Opweave against ONNX Runtime."""
+def main(names: Sequence[str]) -> None:
+    """Measure, print a table, and write the page if all were measured."""
     rows: list[Row] = []
-    for name in names or BENCHMARKS:
+    for name in names or TABLES:
         rows += import_module(f"benchmarks.{name}").rows()
-    table = Table(*HEADER, box=None)
+    shown = Table(*HEADER, box=None)
     for row in rows:
-        table.add_row(*cells(row), style="" if row.holds else "red")
-    Console().print(table)
-    if write and not names:
+        shown.add_row(*row.cells(), style="" if row.holds else "red")
+    Console().print(shown)
+    if not names:
         DOCS.joinpath("benchmarks.md").write_text(markdown(rows))
-        record = {"machine": machine(), "rows": [{**asdict(row), "ratio": row.ratio} for row in rows]}
+        record = {"machine": machine(), "rows": [{**asdict(row), "holds": row.holds} for row in rows]}
         DOCS.joinpath("benchmarks.json").write_text(json.dumps(record, indent=2) + "\n")
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    first, *rest = sys.argv[1:] or [""]
+    if first in OTHERS:
+        sys.argv = [f"python -m benchmarks {first}", *rest]
+        typer.run(import_module(f"benchmarks.{first}").main)
+    elif first in ("-h", "--help"):
+        print(usage())
+    elif unknown := [name for name in sys.argv[1:] if name not in TABLES]:
+        raise SystemExit(f"there is no benchmark {', '.join(unknown)}\n\n{usage()}")
+    else:
+        main(sys.argv[1:])

@@ -6,14 +6,14 @@ convolutions and leave some out. Peak memory is that of a process that does noth
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 from pathlib import Path
 
 import numpy as np
 
-from .architectures_run import ENGINES
-from .common import Row, alternate, at_most, in_process
+from .measure import alternate, processes
+from .models import ENGINES
+from .rows import Row
 
 NAMES = {
     "bvlc_alexnet": "AlexNet",
@@ -27,34 +27,26 @@ NAMES = {
     "zfnet512": "ZFNet-512",
 }
 
-PROCESSES = 3
-"""So many processes each are asked for their peak memory, after one more that compiles what it imports."""
-
 
 def rows() -> list[Row]:
     from tests.onnx_architectures import randomise
 
     found = []
-    imports: dict[str, list[float]] = {engine: [] for engine in ENGINES}
+    imports: dict[str, list[float]] = {"opweave": [], "onnxruntime": []}
     for name, title in NAMES.items():
         with tempfile.TemporaryDirectory() as folder:
             path = randomise(name, Path(folder))
-            made = {engine: make(path) for engine, make in ENGINES.items()}
-            times = alternate({engine: run for engine, (run, _) in made.items()}, rounds=15, seconds=0.4, title=title)
+            made = {engine: ENGINES[engine](path) for engine in imports}
+            times = alternate({engine: run for engine, (run, _) in made.items()}, seconds=0.4)
             for ours, theirs in zip(made["opweave"][1], made["onnxruntime"][1], strict=True):
-                assert np.allclose(ours, theirs, rtol=1e-3, atol=1e-4 * np.abs(theirs).max())
+                np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4 * np.abs(theirs).max())
             del made
-            peaks = {}
-            for engine in ENGINES:
-                reports = [in_process("benchmarks.architectures_run", engine, str(path)) for _ in range(PROCESSES + 1)]
-                peaks[engine] = statistics.median(report["peak_mib"] for report in reports[1:])
-                imports[engine] += [report["imports_mib"] for report in reports[1:]]
-        took = times["opweave"] * 1e3, times["onnxruntime"] * 1e3
-        peak = peaks["opweave"], peaks["onnxruntime"]
-        against = "ONNX Runtime, bound"
-        found.append(Row(f"{title}, ONNX, run", "ms", *took, against, "<= 1.02x", at_most(*took, 1.02)))
-        what = f"{title}, ONNX, peak memory with imports"
-        found.append(Row(what, "MiB", *peak, "ONNX Runtime", "<= 1.15x", at_most(*peak, 1.15)))
-    ow, ort = (statistics.median(imports[engine]) for engine in ENGINES)
-    found.append(Row("imports for ONNX", "MiB", ow, ort, "ONNX Runtime", "<= 10 MiB more", ow <= ort + 10))
-    return found
+            asked = processes("benchmarks.models", {engine: (engine, str(path)) for engine in imports}, turns=3)
+        peaks = asked["opweave"]["peak_mib"], asked["onnxruntime"]["peak_mib"]
+        both = times["opweave"], times["onnxruntime"]
+        found.append(Row.of(f"{title}, ONNX, run", "ms", *both, "ONNX Runtime, bound", "net"))
+        found.append(Row.of(f"{title}, ONNX, peak memory with imports", "MiB", *peaks, "ONNX Runtime", "memory"))
+        for engine, values in imports.items():
+            values += asked[engine]["imports_mib"]
+    both = imports["opweave"], imports["onnxruntime"]
+    return [*found, Row.of("imports for ONNX", "MiB", *both, "ONNX Runtime", "imports for ONNX")]

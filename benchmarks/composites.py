@@ -1,12 +1,11 @@
-"""Kernels for composites against their parts: `python -m benchmarks.composites` writes the table of docs/composites.md."""
+"""Kernels for composites against their parts: `python -m benchmarks composites` writes the table of docs/composites.md."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -17,12 +16,8 @@ from opweave.custom import CustomOp
 from opweave.graph import Graph, Node, Operand
 from opweave.passes.legalise import legalise
 
-from .__main__ import machine
-from .common import per_call
-
-PAGE = Path(__file__).parent.parent / "docs" / "composites.md"
-ROUNDS = 15
-"""So many turns are taken; the fastest of each form counts, since others work on the machine."""
+from .measure import Ratio, alternate
+from .page import DOCS, machine, replace_part, table
 
 
 @dataclass(frozen=True)
@@ -112,43 +107,25 @@ def runner(graph: Graph, feed: dict[str, np.ndarray], supports: Callable[[Node],
     return binding
 
 
-def measure(case: Case, seconds: float = 0.03) -> tuple[float, float]:
-    """The least seconds of the kernel, and of the parts."""
+def measure(case: Case) -> list[str]:
+    """The case's row of the table."""
     graph, feed = case.graph()
-    backend = context().backend
-    forms = [
-        runner(graph, feed, backend.supports),
-        runner(graph, feed, lambda node: not isinstance(node.op, CustomOp) and backend.supports(node)),
-    ]
-    best = [float("inf")] * len(forms)
-    for _ in range(ROUNDS):
-        for number, form in enumerate(forms):
-            best[number] = min(best[number], per_call(form, seconds))
-    return best[0], best[1]
-
-
-def table() -> str:
-    lines = ["| Composite | Size (float32) | Kernel | Parts | Gain |", "| --- | --- | --- | --- | --- |"]
-    for case in cases():
-        kernel, parts = measure(case)
-        times = f"{kernel * 1e3:.3g} ms | {parts * 1e3:.3g} ms | {parts / kernel:.2f}x"
-        lines.append(f"| `{case.op.name}` | {case.size} | {times} |")
-        print(lines[-1], flush=True)
-    return "\n".join(lines)
+    supports = context().backend.supports
+    ways = {
+        "kernel": runner(graph, feed, supports),
+        "parts": runner(graph, feed, lambda node: not isinstance(node.op, CustomOp) and supports(node)),
+    }
+    times = alternate(ways, seconds=0.05)
+    both = [f"{median(values) * 1e3:.3g} ms" for values in times.values()]
+    return [f"`{case.op.name}`", case.size, *both, str(Ratio.of(times["parts"], times["kernel"]))]
 
 
 def main() -> None:
-    started = time.perf_counter()
-    made = table()
-    note = f"Made by `python -m benchmarks.composites` on: {machine()}."
-    before, start, rest = PAGE.read_text().partition("<!-- table -->\n")
-    _, end, after = rest.partition("<!-- end -->\n")
-    assert start, "the page has no place for the table"
-    assert end, "the page has no end of the table"
-    text = f"{before}{start}{note}\n\n{made}\n{end}{after}"
-    PAGE.write_text(text)
-    print(f"{time.perf_counter() - started:.0f} s")
-
-
-if __name__ == "__main__":
-    main()
+    """Measure kernels for composites against their parts, and write the table of docs/composites.md."""
+    rows = []
+    for case in cases():
+        rows.append(measure(case))
+        print(*rows[-1], flush=True)
+    note = f"Made by `python -m benchmarks composites` on: {machine()}. Medians; of the gain with quartiles."
+    made = table(["Composite", "Size (float32)", "Kernel", "Parts", "Gain"], rows)
+    replace_part(DOCS / "composites.md", f"{note}\n\n{made}")

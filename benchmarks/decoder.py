@@ -1,7 +1,7 @@
 """A language model whose cache grows: every token is a new shape. Tokens a second, and memory, beside ONNX Runtime.
 
     python tools/export_smollm2.py build/smollm2.onnx
-    python -m benchmarks.decoder build/smollm2.onnx
+    python -m benchmarks decoder build/smollm2.onnx
 
 Both decode the same text in processes of their own, in turns: in one process the threads of one engine, which go on spinning
 after a token, would slow the other one down.
@@ -9,18 +9,18 @@ after a token, would slow the other one down.
 
 from __future__ import annotations
 
-import argparse
 import json
-import resource
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
+
+from .measure import Ratio, peak_mib, processes
 
 PROMPT = [1, 4093, 198, 504, 3575, 282, 4649, 314]
 """The first tokens of a text; which words they stand for does not matter."""
@@ -72,45 +72,29 @@ def decoder(engine: str, path: str) -> Decoder:
     return Decoder(lambda feed: session.run(None, feed), inputs, outputs)
 
 
-def alone(engine: str, path: str, tokens: int) -> None:
+def alone(engine: str, path: str, tokens: str) -> None:
     """Decode in this process, and print the tokens and its peak memory."""
     text = decoder(engine, path)
-    for _ in range(tokens):
+    for _ in range(int(tokens)):
         text.step()
-    megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"tokens": text.tokens, "megabytes": megabytes, "seconds": median(text.times[1:])}))
+    print(json.dumps({"tokens": text.tokens, "peak_mib": peak_mib(), "seconds": median(text.times[1:])}))
 
 
-def main() -> None:
-    """Measure both, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", help="the .onnx file that tools/export_smollm2.py writes")
-    parser.add_argument("--tokens", type=int, default=64, help="how many to decode")
-    parser.add_argument("--rounds", type=int, default=5, help="how many processes of each")
-    parser.add_argument("--alone", choices=["opweave", "onnxruntime"], help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.alone:
-        alone(arguments.alone, arguments.model, arguments.tokens)
-        return
-    engines = ("onnxruntime", "opweave")
-    root = Path(__file__).parents[1]
-    found: dict[str, list[dict[str, Any]]] = {engine: [] for engine in engines}
-    for turn in range(arguments.rounds):
-        for engine in engines[:: 1 if turn % 2 else -1]:
-            command = [sys.executable, "-m", "benchmarks.decoder", arguments.model, "--alone", engine]
-            command += ["--tokens", str(arguments.tokens)]
-            done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=root)
-            found[engine].append(json.loads(done.stdout.splitlines()[-1]))
-    for engine, runs in found.items():
-        seconds = median(run["seconds"] for run in runs)
-        print(f"{engine:12} {1 / seconds:6.1f} tokens/s, {max(run['megabytes'] for run in runs):6.0f} MB")
-    ratios = [a["seconds"] / b["seconds"] for a, b in zip(*(found[engine] for engine in engines), strict=True)]
-    texts = {tuple(run["tokens"]) for runs in found.values() for run in runs}
-    print(
-        f"opweave makes {median(ratios):.2f} times the tokens of ONNX Runtime ({min(ratios):.2f} to {max(ratios):.2f}); "
-        f"the texts are {'the same' if len(texts) == 1 else 'DIFFERENT'}"
-    )
+def main(
+    model: Annotated[Path, typer.Argument(help="The file that tools/export_smollm2.py writes.")],
+    tokens: Annotated[int, typer.Option(help="How many to decode.")] = 64,
+    rounds: Annotated[int, typer.Option(help="How many processes of each engine.")] = 5,
+) -> None:
+    """Decode a text with a language model whose cache grows, in Opweave and in ONNX Runtime."""
+    ways = {engine: (engine, str(model), str(tokens)) for engine in ("onnxruntime", "opweave")}
+    found = processes("benchmarks.decoder", ways, turns=rounds)
+    for engine, values in found.items():
+        print(f"{engine:12} {1 / median(values['seconds']):6.1f} tokens/s, {max(values['peak_mib']):6.0f} MiB")
+    texts = {tuple(text) for values in found.values() for text in values["tokens"]}
+    ratio = Ratio.of(found["onnxruntime"]["seconds"], found["opweave"]["seconds"])
+    same = "the same" if len(texts) == 1 else "DIFFERENT"
+    print(f"opweave makes {ratio} the tokens of ONNX Runtime; the texts are {same}")
 
 
 if __name__ == "__main__":
-    main()
+    alone(*sys.argv[1:])

@@ -9,7 +9,8 @@ import numpy as np
 import opweave as ow
 from opweave.expr import kernels
 
-from .common import Row, alternate, at_most
+from .measure import alternate
+from .rows import Row, dispatched
 
 Chain = Callable[[ow.MLGraphBuilder, ow.MLOperand], ow.MLOperand]
 
@@ -49,22 +50,14 @@ def rows() -> list[Row]:
 
 def _row(what: str, chain: Chain, side: int) -> Row:
     context = ow.ml.create_context(device="cpu")
-    image = context.tensor_from(np.random.default_rng(0).standard_normal((1, 4, side, side)).astype("float32"))
-    calls: dict[str, Callable[[], object]] = {}
-    results = []
+    image = np.random.default_rng(0).standard_normal((1, 4, side, side)).astype("float32")
+    ways, results = {}, []
     for name, fuse in (("fused", True), ("engine", False)):
         builder = ow.MLGraphBuilder(context)
-        y = chain(builder, builder.input("x", "float32", image.shape))
-        graph = builder.build({"y": y}, fuse=fuse)
-        result = context.create_tensor("float32", y.shape, readable=True)
-        results.append(result)
-
-        def call(graph: ow.MLGraph = graph, result: ow.MLTensor = result) -> None:
-            context.dispatch(graph, {"x": image}, {"y": result})
-
-        calls[name] = call
-        assert (fuse is True) == any(p.how == "expression" for p in graph.placements()), what
-    times = alternate(calls, seconds=0.1, title=what)
-    assert np.allclose(results[0].numpy(), results[1].numpy(), rtol=1e-4, atol=1e-4)
-    ours, theirs = times["fused"] * 1e3, times["engine"] * 1e3
-    return Row(what, "ms", ours, theirs, "operation by operation", "<= 1x", at_most(ours, theirs, 1.0))
+        graph = builder.build({"y": chain(builder, builder.input("x", "float32", image.shape))}, fuse=fuse)
+        assert fuse == any(p.how == "expression" for p in graph.placements()), what
+        ways[name], outputs = dispatched(graph, context, {"x": image})
+        results.append(outputs["y"])
+    times = alternate(ways)
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-4, atol=1e-4)
+    return Row.of(what, "ms", times["fused"], times["engine"], "operation by operation", "fused")

@@ -6,12 +6,11 @@
 - *sum*: the sum of the input is computed too; if it is NaN, the mask is made, else not. It is NaN for infinities of both
   signs, too, and then costs time only.
 
-`opweave.deviations` has the ratios of the second, the quicker one.
+The second is quicker; `opweave.deviations` has its ratios.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -21,7 +20,9 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper
 
-from .common import Row, alternate
+from .measure import Way, alternate
+from .page import table
+from .rows import HEADER, Row, onnxruntime_session
 
 SHAPES = ((1, 64, 112, 112), (1, 256, 28, 28), (8, 4, 16, 16))
 
@@ -96,10 +97,8 @@ class Operation:
             [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()],
         )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3  # it warns of constants that no node reads
-        options.intra_op_num_threads = 1  # ratios then depend less on what else the machine does
-        return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        # On one thread, ratios depend less on what else the machine does.
+        return onnxruntime_session(model.SerializeToString(), threads=1)
 
 
 OPERATIONS = {
@@ -111,9 +110,9 @@ OPERATIONS = {
 }
 
 
-def rows() -> list[Row]:
-    """The time of each operation with either pass against that of the operation alone."""
-    made = []
+def main() -> None:
+    """Print the time of each operation with either pass against that of the operation alone."""
+    rows = []
     for what, operation in OPERATIONS.items():
         sessions = {
             "alone": operation.session([operation.node("x", "y")]),
@@ -123,15 +122,14 @@ def rows() -> list[Row]:
         check(operation, sessions)
         for shape in SHAPES:
             x = np.random.default_rng(0).standard_normal(shape).astype("float32")
-            times = alternate({name: call(session, x) for name, session in sessions.items()}, rounds=9, seconds=0.05)
-            alone = times.pop("alone") * 1e6
-            for name, seconds in times.items():
+            times = alternate({name: call(session, x) for name, session in sessions.items()}, seconds=0.05, pause=0)
+            for name in ("mask", "sum"):
                 title = f"{what}, {prod(shape)} elements, {name}"
-                made.append(Row(title, "µs", seconds * 1e6, alone, "without", "none", True))
-    return made
+                rows.append(Row.of(title, "us", times[name], times["alone"], "without"))
+    print(table(HEADER, [row.cells() for row in rows]))
 
 
-def call(session: onnxruntime.InferenceSession, x: np.ndarray) -> Callable[[], object]:
+def call(session: onnxruntime.InferenceSession, x: np.ndarray) -> Way:
     return lambda: session.run(None, {"x": x})
 
 

@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.measure import PAUSE_SECONDS, per_call, status
+
 from . import catalog
 
 ROUNDS = 3
@@ -32,10 +34,6 @@ SETTLE_SECONDS = 0.1
 
 COMPILE_SECONDS = 60.0
 """How long these may take."""
-
-PAUSE_SECONDS = 0.2
-"""The pause before each timed call: threads of the engine that ran before go on spinning, on the same processors. After 0.02 s
-they still made the other engine's calls up to 1.6x as slow."""
 
 FRESH_SESSIONS = 3
 """How many pairs of new sessions the times of new shapes come from."""
@@ -108,13 +106,6 @@ MODULES = {"opweave": "opweave.onnx.session", "onnxruntime": "onnxruntime"}
 """What is imported before the loading of a model is timed."""
 
 
-def status(field: str) -> int:
-    """A number from what Linux says about this process: "VmHWM" (peak memory in KiB) or "Threads"."""
-    with open("/proc/self/status") as file:
-        (line,) = (line for line in file if line.startswith(f"{field}:"))
-    return int(line.split()[1])
-
-
 def run(engine: str, entry: catalog.Entry, packages: Path, folder: Path) -> dict[str, Any]:
     """Run all shapes in one engine. Results of the first call and of the last are kept: they may come by different ways."""
     threads = 0
@@ -180,10 +171,7 @@ def times(entry: catalog.Entry, packages: Path) -> dict[str, Any]:
 def timed(call: Run, feed: dict[str, np.ndarray], count: int) -> float:
     """Seconds a call, after a pause."""
     time.sleep(PAUSE_SECONDS)
-    start = time.perf_counter()
-    for _ in range(count):
-        call(feed)
-    return (time.perf_counter() - start) / count
+    return per_call(lambda: call(feed), count)
 
 
 def main(what: str, *args: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,14 +9,8 @@ from typing import Any
 
 import numpy as np
 
-TOLERANCE = 2e-3
-"""The largest difference from ONNX Runtime's results, relative to the largest element of an output."""
-
-MEMORY_RATIO = 1.5
-STEADY_RATIO = 1.05
-NEW_SHAPES_RATIO = 1.5
-NEW_SHAPE_RATIO = 3.0
-THREADS = len(os.sched_getaffinity(0)) + 8
+from benchmarks.budgets import GATE
+from benchmarks.measure import Ratio
 
 
 @dataclass
@@ -31,7 +24,7 @@ class Verdict:
         memory: peak memory of the process at all shapes in MiB, likewise.
         threads: the most threads of the process, likewise.
         steady: milliseconds a call at the first shape, likewise; None where times were not measured.
-        steady_ratio: the lower quartile and the median of the ratios of pairs.
+        steady_ratio: of pairs of calls.
         new: the ratio of the times of the first call at each new shape.
         faults: the limits that it exceeds, or why it does not run.
     """
@@ -42,7 +35,7 @@ class Verdict:
     memory: tuple[float, float] | None = None
     threads: tuple[int, int] | None = None
     steady: tuple[float, float] | None = None
-    steady_ratio: tuple[float, float] | None = None
+    steady_ratio: Ratio | None = None
     new: list[float] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
@@ -52,27 +45,26 @@ class Verdict:
         self.memory = ours["peak_mib"], theirs["peak_mib"]
         self.threads = ours["threads"], theirs["threads"]
         self.difference = compare_folders(*folders)
-        if not self.difference <= TOLERANCE:
+        if not self.difference <= GATE["difference"]:
             self.faults.append(f"results differ by {self.difference:.2g}")
-        if self.memory[0] > MEMORY_RATIO * self.memory[1]:
+        if self.memory[0] > GATE["memory"] * self.memory[1]:
             self.faults.append(f"memory {self.memory[0] / self.memory[1]:.2f}x")
-        if self.threads[0] > THREADS:
+        if self.threads[0] > GATE["threads"]:
             self.faults.append(f"{self.threads[0]} threads")
 
     def judge_times(self, found: dict[str, Any]) -> None:
         """Take in the times of pairs of calls."""
         steady = np.array(found["steady"])
         self.steady = float(np.median(steady[:, 0]) * 1e3), float(np.median(steady[:, 1]) * 1e3)
-        low, middle = np.percentile(steady[:, 0] / steady[:, 1], [25, 50])
-        self.steady_ratio = float(low), float(middle)
-        if low > STEADY_RATIO:
-            self.faults.append(f"steady {middle:.2f}x")
+        self.steady_ratio = Ratio.of(*steady.T.tolist())
+        if self.steady_ratio.low > GATE["steady"]:
+            self.faults.append(f"steady {self.steady_ratio.median:.2f}x")
         new = np.array(found["new"])  # sessions, shapes, engines
         if new.size:
             self.new = [float(ratio) for ratio in np.median(new[:, :, 0], axis=0) / np.median(new[:, :, 1], axis=0)]
-            if statistics.median(self.new) > NEW_SHAPES_RATIO:
+            if statistics.median(self.new) > GATE["new shapes"]:
                 self.faults.append(f"new shapes {statistics.median(self.new):.2f}x")
-            if max(self.new) > NEW_SHAPE_RATIO:
+            if max(self.new) > GATE["new shape"]:
                 self.faults.append(f"a new shape {max(self.new):.2f}x")
 
     def cells(self) -> list[str]:
@@ -81,7 +73,7 @@ class Verdict:
         def ratio(pair: tuple[float, float] | None, form: str, unit: str) -> str:
             return "" if pair is None else f"{pair[0] / pair[1]:.2f}x ({pair[0]:{form}} {unit})"
 
-        steady = "" if self.steady is None or self.steady_ratio is None else f"{self.steady_ratio[1]:.2f}x"
+        steady = "" if self.steady is None or self.steady_ratio is None else f"{self.steady_ratio.median:.2f}x"
         return [
             self.name,
             f"{self.difference:.1g}",

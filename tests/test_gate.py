@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.budgets import GATE
 from gate import catalog, measure
 from gate.measure import ENGINES
-from gate.verdict import TOLERANCE, Verdict, difference
+from gate.verdict import Verdict, difference
 
 ENTRIES = catalog.entries()
 SHAPES = 2
@@ -28,7 +29,7 @@ def test_small_models_agree_with_onnx_runtime(entry: catalog.Entry) -> None:
         for _ in range(2):  # a shape that comes again may take another way
             found = ours.call(feed)
             assert len(found) == len(expected)
-            assert all(difference(a, b) <= TOLERANCE for a, b in zip(found, expected, strict=True))
+            assert all(difference(a, b) <= GATE["difference"] for a, b in zip(found, expected, strict=True))
 
 
 def test_the_catalogue_has_what_tests_need() -> None:

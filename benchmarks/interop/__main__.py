@@ -16,7 +16,7 @@ from rich.console import Console
 
 from opweave.errors import MLError
 
-from ..__main__ import DOCS, machine
+from ..page import DOCS, machine
 from .chart import chart
 from .gpu_page import HEADING, chart as gpu_chart, image as gpu_image, section
 from .gpu_report import GpuReport

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 
+from ..page import table, yes
 from .chart import STYLE, TITLES, WIDTH
 from .gpu_report import CHANNELS, GpuLine, GpuReport
 
@@ -74,12 +75,12 @@ def _device(report: GpuReport) -> str:
 
 ![conv2d, add and relu on {report.device}]({image(report)})
 
-{_table(header, rows)}
+{table(header, rows)}
 
 The buffer that the convolution writes in test 3 {same} the very object that the shaders read
 (`tensor.gpu_buffer is buffer`)."""
     if "H200" in report.device:
-        text += f"\n\n{_table(['', 'budget', 'measured', 'holds'], _budgets(report))}"
+        text += f"\n\n{table(['', 'budget', 'measured', 'holds'], _budgets(report))}"
     if report.missing:
         text += "\n\nLeft out: " + "; ".join(report.missing) + "."
     return text.replace("\n\n\n", "\n\n")
@@ -107,7 +108,7 @@ def _budgets(report: GpuReport) -> list[list[str]]:
         ),
         ("Copies in the same buffers", "none", _count(three.copies), three.copies == 0),
     ]  # fmt: skip
-    return [[what, budget, found, "yes" if holds else "NO"] for what, budget, found, holds in rows]
+    return [[what, budget, found, yes(holds)] for what, budget, found, holds in rows]
 
 
 def _how(reports: Sequence[GpuReport]) -> str:
@@ -180,10 +181,6 @@ def _first(line: GpuLine, key: str) -> float:
 
 
 # Cells ---------------------------------------------------------------------------------------------------------------
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows))
 
 
 def _both(pair: tuple[float, float] | None) -> str:

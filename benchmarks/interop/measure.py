@@ -24,7 +24,7 @@ from rich.progress import Progress
 
 import opweave as ow
 
-from ..common import per_call
+from ..measure import calls_within, per_call
 from .operations import (
     BUILT_IN,
     NHWC,
@@ -124,6 +124,11 @@ class Report:
         return cls(**values)
 
 
+def stretch(function: Callable[[], object], seconds: float) -> float:
+    """Seconds a call, over about as many seconds."""
+    return per_call(function, calls_within(function, seconds))
+
+
 class Clock:
     """Measures in turns, and shows on standard error how far it is."""
 
@@ -163,7 +168,7 @@ class Clock:
         count.
         """
         copies = copies_of(ours)
-        first, second = self.turns([partial(per_call, ours), partial(per_call, theirs)], title, parts=parts)
+        first, second = self.turns([partial(stretch, ours), partial(stretch, theirs)], title, parts=parts)
         return Pair(what, data.image.shape[1:3], min(first) * 1e6, min(second) * 1e6, copies)
 
 
@@ -184,7 +189,7 @@ def measured(lines: list[tuple[Line, Measure]], clock: Clock, title: str) -> lis
 
 
 def row(test: int, conv: str, rest: str, function: Callable[[], object]) -> tuple[Line, Measure]:
-    return Line(test, conv, rest, 0.0, 0.0, copies_of(function)), partial(per_call, function)
+    return Line(test, conv, rest, 0.0, 0.0, copies_of(function)), partial(stretch, function)
 
 
 # What is measured ----------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..common import at_most
+from ..page import table, yes
 from .chart import TITLES
 from .measure import CHANNELS, HEAP, SIZE, Line, Pair, Report
 
@@ -76,7 +76,7 @@ Input float32 {list(IMAGE)}, filter {list(FILTER)} (in the issue [3, 3, 100, 100
 padding as in the issue, so the output is as large as the input; a bias for each channel. Milliseconds: the median, and the
 fastest in brackets.
 
-{_table(header, rows)}
+{table(header, rows)}
 
 Compared with all built in:
 
@@ -112,7 +112,7 @@ def _convolutions(reports: Sequence[Report]) -> str:
 Issue 156 asks for single operations that a framework whose own ones are WebAssembly can call on tensors in its heap.
 Milliseconds: the median, and the fastest in brackets.
 
-{_table(["conv2d", *_columns(reports, "ms")], rows)}
+{table(["conv2d", *_columns(reports, "ms")], rows)}
 
 What takes how many times as long:
 
@@ -126,10 +126,10 @@ def _memories(reports: Sequence[Report]) -> str:
     rows = []
     for report in reports:
         for pair in report.memories:
-            holds = at_most(pair.ours, pair.theirs, BUDGET_MEMORY)
+            holds = round(pair.ours / pair.theirs, 2) <= BUDGET_MEMORY
             ratio = f"{pair.ours / pair.theirs:.2f}x"
             rows.append(
-                [pair.what, _size(pair), str(report.threads), _us(pair.ours), _us(pair.theirs), ratio, _holds(holds)]
+                [pair.what, _size(pair), str(report.threads), _us(pair.ours), _us(pair.theirs), ratio, yes(holds)]
             )
     if not rows:
         return ""
@@ -140,7 +140,7 @@ def _memories(reports: Sequence[Report]) -> str:
 memory as any other; the budget is {BUDGET_MEMORY} times what it takes elsewhere. Where exactly a tensor lies makes a few
 percent, too, so each call takes other ones of several. The fastest of many alternating turns:
 
-{_table(header, rows)}"""
+{table(header, rows)}"""
 
 
 def _woven(reports: Sequence[Report]) -> str:
@@ -153,7 +153,7 @@ def _woven(reports: Sequence[Report]) -> str:
             rows.append(
                 [
                     pair.what, _size(pair), str(report.threads), _us(pair.ours), _us(pair.theirs), f"{beyond:+.0f}",
-                    str(pair.copies), _holds(holds),
+                    str(pair.copies), yes(holds),
                 ]
             )  # fmt: skip
     header = ["add, relu", "size", "threads", "one graph, us", "its parts, us", "difference, us", "copies", "holds"]
@@ -164,7 +164,7 @@ operations, convolution) dispatched one after the other on tensors of the same k
 {BUDGET_US} us, and no copy. With large images that is a thousandth of the time, so differences within {NOISE:.0%} count as
 noise; the small ones show what weaving itself takes. The fastest of many alternating turns:
 
-{_table(header, rows)}"""
+{table(header, rows)}"""
 
 
 def _how(reports: Sequence[Report]) -> str:
@@ -188,10 +188,6 @@ def _how(reports: Sequence[Report]) -> str:
 
 
 # Cells ---------------------------------------------------------------------------------------------------------------
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows))
 
 
 def _columns(reports: Sequence[Report], unit: str) -> list[str]:
@@ -221,10 +217,6 @@ def _size(pair: Pair) -> str:
 
 def _us(value: float) -> str:
     return f"{value:.1f}" if value < 100 else f"{value:.0f}"
-
-
-def _holds(holds: bool) -> str:
-    return "yes" if holds else "NO"
 
 
 def _unique(texts: Iterable[str]) -> list[str]:

@@ -1,10 +1,8 @@
-"""The main job of `opweave demo`: enlarge a photograph by three, sharper than a bicubic filter does.
+"""`opweave demo`: enlarge a photograph by three, sharper than a bicubic filter does.
 
-`run` does all of it. The parts, in the order in which to read them: `network` builds the network with an
-`MLGraphBuilder`, `expressions` is what surrounds it, `enlarger` weaves both into one graph, 8-bit pixels in, 8-bit pixels
-out; `colours` has the same with NumPy, and `timing` compares; `picture` reads and writes image files, `sheet` lays out the
-before/after picture, `job` puts them together. Pillow and safetensors come with the extra `demo`, and so does Halide where
-it exists; elsewhere NumPy evaluates the expressions.
+Read the modules in this order: `network` builds the network with an `MLGraphBuilder`; `expressions` is what surrounds it;
+`enlarger` puts both into one graph, 8-bit pixels in, 8-bit pixels out. `colours` is the same with NumPy, and `timing` compares
+the two. `picture` reads and writes image files, `sheet` lays out the result, and `job` does the whole job.
 """
 
 from __future__ import annotations
@@ -20,26 +18,17 @@ if TYPE_CHECKING:
     from .job import Report
 
 
-def run(
-    photo: Path | None,
-    output: Path,
-    *,
-    enlarge: bool = False,
-    console: Console | None = None,
-) -> Report:
-    """Enlarge a photograph by three on the default context, write the result, and print a table about it.
-
-    The photograph is first reduced by three, then enlarged again, so that the result can be measured against the
-    original; what is written is a sheet that shows bicubic enlargement, the network's, and the original side by side.
+def run(photo: Path | None, output: Path, *, enlarge: bool = False, console: Console | None = None) -> Report:
+    """Reduce a photograph by three, enlarge it again, write a sheet that compares both with the original, print a report.
 
     Args:
-        photo: an image file of any kind that Pillow reads; None for the photograph that comes with Opweave.
+        photo: an image file of any kind that Pillow reads; None for the photograph in this package.
         output: the image file to write; its suffix says the format. It is replaced only when all has worked.
-        enlarge: take the photograph as it is and write it three times as wide and high, without a comparison.
-        console: where the table goes; None for standard output.
+        enlarge: enlarge the photograph as it is, and write the result alone.
+        console: where the report goes; None for standard output.
 
     Returns:
-        Sizes, times, devices, copies and, without `enlarge`, the PSNR of both enlargements, and what is saved by one graph.
+        The report that is printed.
 
     Raises:
         MissingExtraError: Pillow or safetensors is not installed.

@@ -1,10 +1,7 @@
-"""Colours and quality: RGB to luma and chroma and back, the bicubic filter, PSNR.
+"""Colours and quality with NumPy and Pillow: RGB to luma and chroma and back, the bicubic filter, PSNR.
 
-The network sharpens luma only: the eye sees detail in brightness, hardly in colour. So a picture is split into
-luma and two chroma planes (YCbCr of ITU-R BT.601, full range, as in JPEG), luma goes through the network, chroma
-through a bicubic filter, and the three are merged again. Between the two 8-bit ends everything is float32.
-
-The graph does all this with the functions of `expressions`; those here do it with NumPy and Pillow, to compare with.
+The network sharpens luma only: the eye sees detail in brightness, hardly in colour. The colour space is YCbCr of ITU-R BT.601,
+full range, as in JPEG. Pictures are uint8 [height, width, 3], planes float32 [height, width].
 """
 
 from __future__ import annotations
@@ -31,14 +28,7 @@ FROM_YCBCR = np.linalg.inv(TO_YCBCR.astype(np.float64)).astype(np.float32)
 
 
 def split(rgb: Pixels) -> tuple[Plane, Plane, Plane]:
-    """Split a picture into luma and chroma.
-
-    Args:
-        rgb: uint8 [height, width, 3].
-
-    Returns:
-        Three float32 planes [height, width]: luma in [0, 1], blue and red difference in [-0.5, 0.5].
-    """
+    """Split a picture into luma in [0, 1], and blue and red difference in [-0.5, 0.5]."""
     luma, cb, cr = (_weighted(rgb, row) for row in TO_YCBCR)
     return luma, cb, cr
 
@@ -52,16 +42,7 @@ def _weighted(rgb: Pixels, weights: Plane) -> Plane:
 
 
 def merge(luma: Plane, cb: Plane, cr: Plane) -> Pixels:
-    """Put luma and chroma together again: the inverse of `split`, rounded and clipped to 8 bits.
-
-    Args:
-        luma: float32 [height, width]; values outside [0, 1] are clipped after the conversion.
-        cb: float32 [height, width], blue difference.
-        cr: float32 [height, width], red difference.
-
-    Returns:
-        uint8 [height, width, 3].
-    """
+    """Put luma and chroma together again: the inverse of `split`, rounded and clipped to 8 bits."""
     rgb = np.empty((*luma.shape, 3), np.uint8)
     for channel, row in enumerate(FROM_YCBCR):
         plane = (row[0] * luma + row[1] * cb + row[2] * cr) * np.float32(255)
@@ -70,43 +51,18 @@ def merge(luma: Plane, cb: Plane, cr: Plane) -> Pixels:
 
 
 def bicubic(plane: Plane, width: int, height: int) -> Plane:
-    """Resize one plane with Pillow's bicubic filter (which averages, when it makes a picture smaller).
-
-    Args:
-        plane: float32 [h, w].
-        width: the new width, at least 1.
-        height: the new height, at least 1.
-
-    Returns:
-        float32 [height, width].
-    """
+    """Resize one plane with Pillow's bicubic filter, which averages when it makes a picture smaller."""
     return np.asarray(Image.fromarray(plane).resize((width, height), Image.Resampling.BICUBIC))
 
 
 def squared_error(picture: Pixels, original: Pixels) -> Plane:
-    """How far the luma of a picture is off.
-
-    Args:
-        picture: uint8 [height, width, 3].
-        original: uint8 [height, width, 3].
-
-    Returns:
-        float32 [height, width], in [0, 1].
-    """
+    """The squared difference of the luma of two pictures, in [0, 1]."""
     error = _weighted(picture, TO_YCBCR[0])
     error -= _weighted(original, TO_YCBCR[0])
     return np.square(error, out=error)
 
 
 def psnr(picture: Pixels, original: Pixels) -> float:
-    """Peak signal-to-noise ratio of the luma of two pictures.
-
-    Args:
-        picture: uint8 [height, width, 3].
-        original: uint8 [height, width, 3].
-
-    Returns:
-        Decibels; infinite for equal pictures.
-    """
+    """Peak signal-to-noise ratio of the luma of two pictures in decibels; infinite if they are equal."""
     mean = float(squared_error(picture, original).mean(dtype=np.float64))
     return math.inf if mean == 0 else -10 * math.log10(mean)

@@ -1,9 +1,7 @@
-"""The whole way of a picture as one graph: expressions around the network, 8-bit pixels in, 8-bit pixels out.
+"""One graph for a whole picture: expressions around the network, 8-bit pixels in, 8-bit pixels out.
 
-    rgb --+-- luma ---- network --+-- merged -- rgb, three times as wide and high
-          '-- chroma -------------'
-
-`AroundNetwork` takes the same way with NumPy and Pillow around a graph of the network alone, to compare with.
+rgb --+-- luma ---- network --+-- merged -- rgb, three times as wide and high
+'-- chroma -------------'
 """
 
 from __future__ import annotations
@@ -24,22 +22,13 @@ TILE = 512  # side of the largest piece that is enlarged at once: some 100 MB of
 
 
 class Enlarger:
-    """The graph that enlarges pictures of one size.
+    """The graph that enlarges pictures of `height` by `width` pixels.
 
-    A picture of up to about TILE x TILE pixels is enlarged whole. A larger one is enlarged in windows of equal size, one
-    graph for all. They overlap so far that what is taken of each depends on nothing outside of it: there are no seams, and
-    memory does not grow with the picture.
+    A picture of more than about `tile` by `tile` pixels is enlarged in windows of equal size, so that memory does not grow
+    with it. Windows overlap: what is kept of each depends on nothing outside of it, so there are no seams.
     """
 
     def __init__(self, context: MLContext, height: int, width: int, *, tile: int = TILE) -> None:
-        """Build the graph.
-
-        Args:
-            context: where it shall run.
-            height: of the small pictures, at least 1.
-            width: of the small pictures, at least 1.
-            tile: side of the largest part that is taken of one window.
-        """
         network = Network.load()
         self._context, self._size, self._margin = context, (height, width), network.halo
         self.window = min(height, tile + 2 * network.halo), min(width, tile + 2 * network.halo)
@@ -52,11 +41,6 @@ class Enlarger:
         self.graph = builder.build({"large": expressions.merged(sharp, smooth, from_ycbcr)})
 
     @property
-    def devices(self) -> tuple[str, ...]:
-        """What the graph runs on."""
-        return self.graph.devices
-
-    @property
     def expressions(self) -> str:
         """What runs the expressions: a compiler's code, or NumPy."""
         return next(p.detail.removeprefix("expression, ") for p in self.graph.placements() if p.how == "expression")
@@ -64,25 +48,17 @@ class Enlarger:
     @property
     def windows(self) -> int:
         """How many times the graph runs for one picture."""
-        rows, columns = (
-            sum(1 for _ in spans(*sizes, self._margin)) for sizes in zip(self._size, self.window, strict=True)
-        )
-        return rows * columns
+        return len(self._places())
+
+    def _places(self) -> list[tuple[tuple[int, range], tuple[int, range]]]:
+        rows, columns = (spans(*sizes, self._margin) for sizes in zip(self._size, self.window, strict=True))
+        return list(product(rows, columns))
 
     def __call__(self, rgb: Pixels, done: Callable[[int], object] = lambda windows: None) -> Pixels:
-        """Enlarge one picture.
-
-        Args:
-            rgb: uint8 [height, width, 3].
-            done: called after each window with the number of those that are finished.
-
-        Returns:
-            uint8 [3 * height, 3 * width, 3].
-        """
+        """Enlarge a picture, uint8 [height, width, 3]; `done` is called with the number of finished windows."""
         (height, width), (down, across) = self._size, self.window
         large = np.empty((FACTOR * height, FACTOR * width, 3), np.uint8)
-        corners = product(spans(height, down, self._margin), spans(width, across, self._margin))
-        for number, ((top, rows), (left, columns)) in enumerate(corners, start=1):
+        for number, ((top, rows), (left, columns)) in enumerate(self._places(), start=1):
             result = self.enlarge(rgb[top : top + down, left : left + across])
             done(number)
             if self.window == self._size:
@@ -92,7 +68,7 @@ class Enlarger:
         return large
 
     def enlarge(self, window: Pixels) -> Pixels:
-        """Enlarge one window: a uint8 array [window height, window width, 3]."""
+        """Enlarge one window."""
         large: Pixels = self._context.compute(self.graph, {"small": window})["large"]
         return large
 
@@ -105,21 +81,14 @@ def spans(size: int, window: int, margin: int) -> Iterator[tuple[int, range]]:
 
 
 def _enlarged(pixels: range, start: int = 0) -> slice:
-    """The place of pixels in what is made of a picture that begins at `start`."""
+    """The place of pixels in the enlargement of a picture that begins at `start`."""
     return slice(FACTOR * (pixels.start - start), FACTOR * (pixels.stop - start))
 
 
 class AroundNetwork:
-    """What `Enlarger` does, with NumPy and Pillow around a graph of the network alone; of one window."""
+    """The same for one window, with NumPy and Pillow around a graph of the network alone."""
 
     def __init__(self, context: MLContext, height: int, width: int) -> None:
-        """Build the graph.
-
-        Args:
-            context: where it shall run.
-            height: of the small pictures.
-            width: of the small pictures.
-        """
         network = Network.load()
         self._context, self._margin = context, network.halo
         builder = MLGraphBuilder(context)
@@ -131,14 +100,7 @@ class AroundNetwork:
         self.graph = builder.build({"large": builder.reshape(rows, [FACTOR * height, FACTOR * width])})
 
     def __call__(self, rgb: Pixels) -> Pixels:
-        """Enlarge one picture.
-
-        Args:
-            rgb: uint8 [height, width, 3].
-
-        Returns:
-            uint8 [3 * height, 3 * width, 3].
-        """
+        """Enlarge a picture, uint8 [height, width, 3]."""
         luma, *chroma = split(rgb)
         padded = np.pad(luma, self._margin, "edge")
         large = self._context.compute(self.graph, {"small": padded[None, None]})["large"]

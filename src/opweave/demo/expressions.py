@@ -1,10 +1,9 @@
-"""What surrounds the network, as expressions: each says what one element of its result is, and that is all.
+"""What surrounds the network, as expressions: each says what one element of its result is.
 
-An expression is traced when it is called in a graph, compiled to vectorised and parallel code (or evaluated with NumPy
-where no compiler is installed), and runs on the memory between the operations around it. So these three functions make
-one graph with the network, 8-bit pixels in, 8-bit pixels out, and nothing is copied on the way.
+An expression is traced when it is called in a graph, and compiled to vectorised, parallel code (NumPy evaluates it where no
+compiler is installed). It runs on the memory of the operations around it, so nothing is copied between them.
 
-Arrays are of the small picture, `height` by `width`, and each of its pixels becomes a block: row `i`, column `j`.
+Arrays are of the small picture, `height` by `width`; each of its pixels becomes a block of rows `i` and columns `j`.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from .network import FACTOR
 
 @expression
 def luma(rgb: Array, to_ycbcr: Array, *, margin: int = 0) -> Array:
-    """What the network sharpens: the brightness of each pixel, and a margin around the picture.
+    """The brightness of each pixel, with a margin that continues the colours of the edges.
 
     Args:
         rgb: uint8 [height, width, 3].
-        to_ycbcr: float32 [3, 3]; its first row are the weights of red, green and blue.
-        margin: how many more pixels there are on each side; a picture goes on with the colour of its edge.
+        to_ycbcr: float32 [3, 3]; the first row has the weights of red, green and blue.
+        margin: how many pixels are added on each side.
 
     Returns:
         float32 [1, 1, height + 2 * margin, width + 2 * margin], in [0, 1].
@@ -38,11 +37,11 @@ def luma(rgb: Array, to_ycbcr: Array, *, margin: int = 0) -> Array:
 
 @expression
 def chroma(rgb: Array, to_ycbcr: Array, taps: Array) -> Array:
-    """What a bicubic filter is good enough for: blue and red difference, enlarged first downwards, then sideways.
+    """Blue and red difference, enlarged by the bicubic filter, first downwards, then sideways.
 
     Args:
         rgb: uint8 [height, width, 3].
-        to_ycbcr: float32 [3, 3]; its second and third row are the weights of the two differences.
+        to_ycbcr: float32 [3, 3]; the second and third row have the weights of the two differences.
         taps: float32 [3, 5]: the filter for each line of a block.
 
     Returns:
@@ -66,7 +65,7 @@ def chroma(rgb: Array, to_ycbcr: Array, taps: Array) -> Array:
 
 
 def _filtered(pixel: Callable[[Array], Array], position: Array, size: int, taps: Array, line: Array) -> Array:
-    """The weighted mean of the five pixels nearest to a position; what lies outside of the picture has no weight."""
+    """The weighted mean of the five pixels nearest to a position; pixels outside of the picture have no weight."""
 
     def weight(tap: Array) -> Array:
         near = position + tap - 2
@@ -77,10 +76,10 @@ def _filtered(pixel: Callable[[Array], Array], position: Array, size: int, taps:
 
 @expression
 def merged(luma: Array, chroma: Array, from_ycbcr: Array) -> Array:
-    """The picture: red, green and blue of luma and chroma, rounded to 8 bits, and each pixel in its place.
+    """The large picture: red, green and blue of luma and chroma, rounded to 8 bits, with each pixel in its place.
 
     Args:
-        luma: float32 [1, 9, height, width]: blocks, as the network makes them; values may lie outside of [0, 1].
+        luma: float32 [1, 9, height, width]: blocks, as the network makes them.
         chroma: float32 [2, 3, 3, height, width].
         from_ycbcr: float32 [3, 3]: its rows give red, green and blue.
 

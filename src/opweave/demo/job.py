@@ -22,7 +22,6 @@ from . import picture, sheet
 from .colours import Pixels, psnr
 from .enlarger import Enlarger
 from .network import FACTOR
-from .picture import Picture
 from .timing import Timing, compare
 
 PHOTO = Path(__file__).with_name("astronaut.jpg")
@@ -31,21 +30,13 @@ LIMIT = 2**27  # pixels of the large picture; the job then takes up to 4 GB of m
 
 @dataclass
 class Report:
-    """What was done.
+    """What was done; sizes are (width, height), times are seconds. The last three need a comparison with the original.
 
     Attributes:
-        photo: the photograph that was read.
-        output: the file that was written.
-        small: width and height of what went into the graph.
-        large: width and height of what came out.
-        seconds: how long each step took, in the order of the steps.
-        devices: what the graph ran on.
-        expressions: what the expressions around the network run as.
-        runs: how many times the graph ran (once a window).
-        copies: how many copies Opweave made meanwhile; none if the picture is one window.
-        timing: the graph against NumPy around the network; None without a comparison.
-        psnr_bicubic: PSNR of bicubic enlargement against the original in decibels; None without a comparison.
-        psnr_network: the same of the network's enlargement.
+        seconds: how long each step took, in order.
+        expressions: what runs the expressions.
+        runs: how many times the graph ran: once a window.
+        copies: the copies that Opweave made while it ran; none if the picture is one window.
     """
 
     photo: Path
@@ -80,8 +71,8 @@ class Report:
         table.add_row("copies", str(self.copies))
         if self.psnr_bicubic is not None and self.psnr_network is not None:
             table.add_section()
-            table.add_row("PSNR, bicubic", _decibels(self.psnr_bicubic))
-            table.add_row("PSNR, network", _decibels(self.psnr_network))
+            table.add_row("PSNR, bicubic", f"{self.psnr_bicubic:.2f} dB")
+            table.add_row("PSNR, network", f"{self.psnr_network:.2f} dB")
             table.add_row("gain", _gain(self.psnr_bicubic, self.psnr_network), style="bold")
         return table
 
@@ -100,12 +91,10 @@ def run(photo: Path | None, output: Path, *, enlarge: bool, console: Console | N
         report.seconds[name] = time.perf_counter() - start
 
     with step("read"):
-        source = picture.read(report.photo, limit=LIMIT // FACTOR**2 if enlarge else LIMIT)
-        if not enlarge:
-            original = _cut(source, report.photo)
-    if enlarge:
-        small = source.rgb
-    else:
+        source = picture.read(report.photo, LIMIT // FACTOR**2 if enlarge else LIMIT)
+        original = np.asarray(source.convert("RGB")) if enlarge else _cut(source, report.photo)
+    small = original
+    if not enlarge:
         with step("reduce"):
             small = _resize(original, original.shape[1] // FACTOR, original.shape[0] // FACTOR)
     height, width = small.shape[:2]
@@ -114,7 +103,7 @@ def run(photo: Path | None, output: Path, *, enlarge: bool, console: Console | N
     context = ml.create_context()
     with step("build graph"):
         enlarger = Enlarger(context, height, width)
-    report.devices, report.runs, report.expressions = enlarger.devices, enlarger.windows, enlarger.expressions
+    report.devices, report.runs, report.expressions = enlarger.graph.devices, enlarger.windows, enlarger.expressions
     copies = memory.copies.count
     with step("run") as status:
         large = enlarger(small, lambda windows: status.update(f"run: {windows} of {enlarger.windows} windows"))
@@ -123,11 +112,12 @@ def run(photo: Path | None, output: Path, *, enlarge: bool, console: Console | N
 
     if enlarge:
         with step("write"):
-            alpha = source.alpha
-            if alpha is not None:
-                alpha = np.asarray(Image.fromarray(alpha).resize(report.large, Image.Resampling.BICUBIC))
-            result = Picture(large, alpha, source.grey, source.profile)
-            picture.write(result.image(), output, format, result.profile)
+            image = Image.fromarray(large)
+            if source.mode in ("L", "LA"):
+                image = image.getchannel(1)
+            if "A" in source.mode:
+                image.putalpha(source.getchannel("A").resize(report.large, Image.Resampling.BICUBIC))
+            picture.write(image, output, format, source.info.get("icc_profile"))
     else:
         with step("measure"):
             report.timing = compare(context, enlarger, small)
@@ -139,8 +129,8 @@ def run(photo: Path | None, output: Path, *, enlarge: bool, console: Console | N
             page = sheet.compose(
                 f"Super-resolution: {_size(report.small)} to {_size(report.large)} pixels",
                 "The photograph was reduced to a third, then enlarged again. PSNR: of luma, against the original.",
-                sheet.Column("Bicubic", _decibels(before), plain),
-                sheet.Column("Opweave", f"{_decibels(after)}   ({_gain(before, after)})", large),
+                sheet.Column("Bicubic", f"{before:.2f} dB", plain),
+                sheet.Column("Opweave", f"{after:.2f} dB   ({_gain(before, after)})", large),
                 sheet.Column("Original", report.photo.name[:40], original),
             )
             picture.write(page, output, format)
@@ -151,16 +141,15 @@ def run(photo: Path | None, output: Path, *, enlarge: bool, console: Console | N
     return report
 
 
-def _cut(source: Picture, path: Path) -> Pixels:
-    """The picture on white where it is transparent, without the rows and columns that do not make a whole block."""
+def _cut(source: Image.Image, path: Path) -> Pixels:
+    """The picture, on white if it is transparent, without the rows and columns that do not make a whole block."""
     width, height = (side // FACTOR * FACTOR for side in source.size)
     if not width or not height:
         raise DataError(
             f"{path}: {_size(source.size)} pixels cannot be reduced by {FACTOR} for a comparison; "
             "it can only be enlarged (--enlarge)"
         )
-    image = source.image()
-    return np.asarray(picture.on_white(image) if source.alpha is not None else image.convert("RGB"))[:height, :width]
+    return np.asarray(picture.on_white(source))[:height, :width]
 
 
 def _resize(rgb: Pixels, width: int, height: int) -> Pixels:
@@ -169,10 +158,6 @@ def _resize(rgb: Pixels, width: int, height: int) -> Pixels:
 
 def _size(size: tuple[int, int]) -> str:
     return f"{size[0]} x {size[1]}"
-
-
-def _decibels(value: float) -> str:
-    return f"{value:.2f} dB"
 
 
 def _gain(before: float, after: float) -> str:

@@ -4,10 +4,9 @@
       |-- conv 5x5, leaky relu -- conv 3x3, leaky relu -- ... -- conv 3x3 --.
       '-- bicubic filter: a fixed conv 5x5 --------------------------------(+)-- blocks [1, 9, h, w]
 
-Everything is computed at the small size: the nine channels of the last convolution are the nine pixels that
-each small pixel becomes. Bicubic enlargement by three is itself a convolution with nine output channels, so
-the trained chain only adds the detail that bicubic lacks. No convolution pads: the caller gives `halo` more
-pixels on each side.
+Everything is computed at the small size: the nine channels of the last convolution are the nine pixels that each small
+pixel becomes. Bicubic enlargement is a convolution with nine output channels, too, so the trained chain only adds the detail
+that bicubic lacks. No convolution pads: the caller gives `halo` more pixels on each side.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def bicubic_taps() -> NDArray[np.float32]:
     """The bicubic filter (Keys' cubic, a = -0.5) along one axis.
 
     Returns:
-        float32 [3, 5]: how much the five nearest small pixels weigh in each of the three lines that one becomes.
+        float32 [3, 5]: the weights of the five nearest small pixels, for each of the three lines that one pixel becomes.
     """
 
     def cubic(x: float) -> float:
@@ -39,16 +38,11 @@ def bicubic_taps() -> NDArray[np.float32]:
         return 1.5 * x**3 - 2.5 * x**2 + 1 if x < 1 else -0.5 * x**3 + 2.5 * x**2 - 4 * x + 2 if x < 2 else 0.0
 
     # The centres of a small pixel's three sub-pixels lie -1/3, 0 and 1/3 from its own.
-    taps = [[cubic(tap - offset / FACTOR) for tap in range(-2, 3)] for offset in (-1, 0, 1)]
-    return np.array(taps, np.float32)
+    return np.array([[cubic(tap - line / FACTOR) for tap in range(-2, 3)] for line in (-1, 0, 1)], np.float32)
 
 
 def bicubic_filter() -> NDArray[np.float32]:
-    """The convolution that enlarges by three as the bicubic filter does.
-
-    Returns:
-        float32 [9, 1, 5, 5]: output channel 3 * i + j makes row i, column j of the block of each small pixel.
-    """
+    """The same as a filter of conv2d: float32 [9, 1, 5, 5]; output channel 3 * i + j is row i, column j of a block."""
     taps = bicubic_taps().astype(np.float64)
     blocks = taps[:, None, :, None] * taps[None, :, None, :]
     return np.asarray(blocks.reshape(FACTOR**2, 1, 5, 5), np.float32)
@@ -76,27 +70,17 @@ class Network:
 
     @property
     def halo(self) -> int:
-        """How many more pixels the input has on each side: those that the outermost result depends on."""
+        """How many pixels around its own place a result depends on."""
         return sum(weight.shape[-1] // 2 for weight, _ in self.layers)
 
     def build(self, builder: MLGraphBuilder, luma: MLOperand) -> MLOperand:
-        """Add the network to a graph.
-
-        Args:
-            builder: of the graph.
-            luma: float32 [1, 1, height + 2 * halo, width + 2 * halo], in [0, 1].
-
-        Returns:
-            float32 [1, 9, height, width]: channel 3 * i + j is row i, column j of each pixel's block; may lie a little
-            outside [0, 1].
-        """
+        """Add the network to a graph; shapes are those of the drawing above, results may lie a little outside [0, 1]."""
         detail = luma
         for index, (weight, bias) in enumerate(self.layers):
+            if index:
+                detail = builder.leaky_relu(detail, alpha=SLOPE)
             label = f"detail {index}"
             detail = builder.conv2d(detail, builder.constant(weight), bias=builder.constant(bias), label=label)
-            if index < len(self.layers) - 1:
-                detail = builder.leaky_relu(detail, alpha=SLOPE)
-
         _, _, height, width = detail.shape
         edge = self.halo - 2  # the bicubic filter reaches 2 pixels far
         centre = builder.slice(luma, [0, 0, edge, edge], [1, 1, height + 4, width + 4])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -16,15 +16,8 @@ PANEL, NARROWEST = 540, 420  # width of a column, at most and at least; pictures
 ZOOM = 5  # screen pixels a pixel of a detail, unless the picture is very small or very large
 
 
-@dataclass(frozen=True)
-class Column:
-    """One column of the sheet.
-
-    Attributes:
-        title: what it shows.
-        note: a second, fainter line: its PSNR.
-        picture: uint8 [height, width, 3], of equal size in all columns.
-    """
+class Column(NamedTuple):
+    """One column of the sheet: a title, a fainter line below it, and a picture, uint8 [height, width, 3]."""
 
     title: str
     note: str
@@ -32,26 +25,15 @@ class Column:
 
 
 def compose(title: str, subtitle: str, before: Column, after: Column, original: Column) -> Image.Image:
-    """Lay out the sheet.
-
-    Args:
-        title: the headline.
-        subtitle: a fainter line below it.
-        before: the bicubic enlargement.
-        after: the network's.
-        original: what both should be.
-
-    Returns:
-        An RGB image, 1340 to 1700 pixels wide.
-    """
+    """Lay out the bicubic enlargement, the network's, and what both should be; an RGB image, 1340 to 1700 pixels wide."""
     columns = (before, after, original)
     height, width = original.picture.shape[:2]
     fit = min(PANEL / width, PANEL / height)
     scale = fit if fit < 1 else int(fit)  # larger only by whole pixels, which stay sharp
     shown = max(1, round(width * scale)), max(1, round(height * scale))
     panel = max(shown[0], NARROWEST)
-    # A small picture is already shown large, so its details are larger still; those of a large one show a part of it
-    # that can be recognised.
+    # Details of a small picture, which is shown large itself, are larger still; those of a large picture cover enough of
+    # it to be recognised.
     zoom = min(max(2, min(ZOOM, 10 * PANEL // width), round(2 * scale)), NARROWEST // 8)
     detail = min(width, panel // zoom), min(height, panel * 5 // 8 // zoom)
     places = best_places(before.picture, after.picture, original.picture, *detail)
@@ -88,7 +70,7 @@ def compose(title: str, subtitle: str, before: Column, after: Column, original: 
 
 
 def best_places(before: Pixels, after: Pixels, original: Pixels, width: int, height: int) -> list[tuple[int, int]]:
-    """Where the network gains most over bicubic: left and top of one or two windows that do not overlap.
+    """Left and top of one or two windows without overlap where the network gains most over bicubic.
 
     Args:
         before: uint8 [h, w, 3], the bicubic enlargement.
@@ -99,7 +81,7 @@ def best_places(before: Pixels, after: Pixels, original: Pixels, width: int, hei
     """
     gain = squared_error(before, original)
     gain -= squared_error(after, original)
-    # In a large picture it is enough to know the gain of small blocks.
+    # In a large picture the gain of small blocks is precise enough.
     block = max(1, min(width, height) // 16)
     rows, columns = (side // block for side in gain.shape)
     high, wide = height // block, width // block

@@ -1,4 +1,4 @@
-"""How long one graph with everything in it takes, and the same with NumPy around the network alone."""
+"""How long one graph of everything takes, and the same with NumPy around the network."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from .colours import Pixels
 from .enlarger import AroundNetwork, Enlarger
 
 SECONDS = 1.5
-"""About how long all runs take together, on top of a few that there are in any case."""
+"""About how long all measured runs take together."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """What was measured; all times are medians in seconds.
+    """Medians in seconds.
 
     Attributes:
-        woven: of the graph that holds everything.
-        around: of the network's graph, with NumPy and Pillow around it.
-        steps: of the parts of the woven graph, in the order in which they run.
-        rounds: how many runs of each were measured, in turns.
-        part: whether it is a part of the picture, because the whole does not fit into one window.
+        woven: of the graph of everything.
+        around: with NumPy and Pillow around the network.
+        steps: of the steps of the woven graph, in order.
+        rounds: how many runs of each were measured.
+        part: the picture was too large for one window, and only one was measured.
     """
 
     woven: float
@@ -34,18 +34,13 @@ class Timing:
     part: bool
 
     def __str__(self) -> str:
-        ways = f"in one graph {_milliseconds(self.woven)}, with NumPy around the network {_milliseconds(self.around)}"
-        return f"{ways} ({self.around / self.woven:.2f}x)" + (", of one window" if self.part else "")
+        woven, around = (f"{1000 * seconds:,.1f} ms" for seconds in (self.woven, self.around))
+        ways = f"in one graph {woven}, with NumPy around the network {around} ({self.around / self.woven:.2f}x)"
+        return ways + ", of one window" * self.part
 
 
 def compare(context: MLContext, enlarger: Enlarger, rgb: Pixels) -> Timing:
-    """Enlarge a picture, or what of it fits into one window, both ways in turns.
-
-    Args:
-        context: where the graph of the network alone shall run.
-        enlarger: the woven graph.
-        rgb: uint8 [height, width, 3], the picture of `enlarger`.
-    """
+    """Enlarge a picture, or what of it fits into one window, both ways in turns."""
     height, width = enlarger.window
     window = rgb[:height, :width].copy()
     ways = (enlarger.enlarge, AroundNetwork(context, height, width))
@@ -62,7 +57,3 @@ def _seconds(enlarge: Callable[[Pixels], Pixels], rgb: Pixels) -> float:
     start = time.perf_counter()
     enlarge(rgb)
     return time.perf_counter() - start
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{1000 * seconds:,.1f} ms"

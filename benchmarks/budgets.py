@@ -1,0 +1,81 @@
+"""What the design promises, as data: all that benchmarks and the gate of real models compare figures with.
+
+A limit on a ratio is exceeded when the lower quartile of the ratios of pairs lies beyond it, so that noise does not fail it;
+limits on other values are compared with medians.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+from .measure import Ratio
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A limit.
+
+    Attributes:
+        limit: the largest value that is allowed.
+        of: what is limited: our value ("us", "ms", "MiB"), its "ratio" to the other one, or by how much it exceeds that
+            ("ms more", "MiB more").
+    """
+
+    limit: float
+    of: Literal["ratio", "us", "ms", "MiB", "ms more", "MiB more"] = "ratio"
+
+    def __str__(self) -> str:
+        return f"<= {self.limit:g}x" if self.of == "ratio" else f"<= {self.limit:g} {self.of}"
+
+    def holds(self, *, ours: float = 0.0, theirs: float | None = None, ratio: Ratio | None = None) -> bool:
+        """Whether a figure is within the limit.
+
+        Args:
+            ours: our value, in the budget's unit.
+            theirs: the value that it is compared with.
+            ratio: the ratio of both, for a limit on ratios.
+
+        >>> Budget(1.05).holds(ratio=Ratio(1.049, 1.2, 1.3)), Budget(8, "us").holds(ours=9)
+        (True, False)
+        """
+        if self.of == "ratio":
+            assert ratio is not None, "a limit on a ratio needs one"
+            return ratio.low <= self.limit
+        return ours - (theirs or 0.0 if self.of.endswith("more") else 0.0) <= self.limit
+
+
+BUDGETS = {
+    "dispatch": Budget(8, "us"),
+    "compute": Budget(15, "us"),
+    "import": Budget(20, "ms"),
+    "import builder": Budget(100, "ms more"),
+    "net": Budget(1.05),
+    "build": Budget(1.3),
+    "memory": Budget(1.15),
+    "imports for ONNX": Budget(10, "MiB more"),
+    "fused": Budget(1.0),
+    "expression against ONNX Runtime": Budget(0.33),
+    "expression against memcpy": Budget(1.5),
+    "bound expression": Budget(3, "us"),
+    "called expression": Budget(10, "us"),
+    "note": Budget(5, "us"),
+    "op": Budget(20, "us"),
+    "op-level chain": Budget(1.05),
+    "op-level model": Budget(1.1),
+    "another revision": Budget(1.05),
+    "ResNet-50 on a GPU": Budget(2.0, "ms"),
+}
+"""Of docs/benchmarks.md, docs/benchmarks-gpu.md, and of comparisons with another revision."""
+
+GATE = {
+    "difference": 2e-3,
+    "steady": 1.05,
+    "new shapes": 1.5,
+    "new shape": 3.0,
+    "memory": 1.5,
+    "threads": len(os.sched_getaffinity(0)) + 8,
+}
+"""Of the gate of real models: the difference of results relative to the largest element; ratios of times to ONNX Runtime's at
+the first shape, of the median of the new shapes, and of each of them; the ratio of peak memory; threads of the process."""

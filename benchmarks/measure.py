@@ -1,0 +1,170 @@
+"""How all benchmarks measure: in pairs (A, B, A, B, …), each alone after a pause, compared by the ratios of the pairs.
+
+What slows down the machine for a while slows down both of a pair, and threads of an engine that ran before have stopped
+spinning. A ratio is told as its median with quartiles. Only the standard library is imported here, so that processes whose
+memory is measured load little else.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import quantiles
+from tempfile import TemporaryDirectory
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+
+PAUSE_SECONDS = 0.2
+"""The pause before each measurement. After 0.02 s, spinning threads still made another engine's calls up to 1.6x as slow."""
+
+Way = Callable[[], object]
+"""One way to do something; a call does it once."""
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """The quartiles of the ratios of pairs."""
+
+    low: float
+    median: float
+    high: float
+
+    @classmethod
+    def of(cls, ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
+        """The ratio of values that were measured in pairs.
+
+        >>> Ratio.of([2, 3, 4], [1, 1, 1])
+        Ratio(low=2.5, median=3.0, high=3.5)
+        """
+        ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+        if len(ratios) == 1:
+            return cls(ratios[0], ratios[0], ratios[0])
+        return cls(*quantiles(ratios, n=4, method="inclusive"))
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f}x ({self.low:.2f} to {self.high:.2f})"
+
+
+def per_call(way: Way, count: int, clock: Clock = time.perf_counter) -> float:
+    """Seconds a call, over `count` calls."""
+    start = clock()
+    for _ in range(count):
+        way()
+    return (clock() - start) / count
+
+
+def calls_within(way: Way, seconds: float) -> int:
+    """How many calls take about `seconds`, at least 1."""
+    count, took = 1, per_call(way, 1)
+    while took * count < seconds / 10:
+        count *= 2
+        took = per_call(way, count)
+    return max(1, round(seconds / took))
+
+
+def alternate(
+    ways: Mapping[str, Way], *, pairs: int = 15, seconds: float = 0.1, pause: float = PAUSE_SECONDS
+) -> dict[str, list[float]]:
+    """Measure ways in turns, after a turn to warm up.
+
+    Args:
+        ways: by name.
+        pairs: how many turns there are.
+        seconds: about how long a way is called in a turn.
+        pause: seconds to wait before each measurement.
+
+    Returns:
+        Seconds a call in each turn, by name. Values at one position were measured one after the other.
+    """
+    counts = {name: calls_within(way, seconds) for name, way in ways.items()}
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(pairs):
+        for name in list(ways)[:: 1 if turn % 2 else -1]:  # the first of a pair finds colder caches
+            time.sleep(pause)
+            times[name].append(per_call(ways[name], counts[name]))
+    return times
+
+
+def peak_mib() -> float:
+    """The most memory that this process has had resident, in MiB."""
+    return status("VmHWM") / 1024  # getrusage would tell the parent's, where that was larger at the fork
+
+
+def status(field: str) -> int:
+    """A number that Linux tells about this process: "VmHWM" (peak memory in KiB) or "Threads"."""
+    with open("/proc/self/status") as file:
+        (line,) = (line for line in file if line.startswith(f"{field}:"))
+    return int(line.split()[1])
+
+
+def environment(source: Path | None = None) -> dict[str, str]:
+    """Environment variables of a measuring process.
+
+    Args:
+        source: a folder to import `opweave` from, None for the installed one.
+    """
+    variables = {**os.environ, "PYTHONPYCACHEPREFIX": _bytecode()}
+    variables.pop("PYTHONDONTWRITEBYTECODE", None)
+    if source is not None:
+        variables["PYTHONPATH"] = str(source)
+    return variables
+
+
+def in_process(module: str, *args: str, timeout: float | None = None) -> dict[str, Any]:
+    """Run `python -m module args` in a process of its own.
+
+    Returns:
+        The JSON of the last line that it prints.
+
+    Raises:
+        RuntimeError: it ended with an error; the message ends with what it wrote.
+        TimeoutError: it took more than `timeout` seconds.
+    """
+    command = [sys.executable, "-m", module, *args]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment(), timeout=timeout)
+    except subprocess.TimeoutExpired:
+        raise TimeoutError(f"takes more than {timeout:g} s") from None
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command[2:])} ends with {done.returncode}: {done.stderr.strip()[-2000:]}")
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def processes(module: str, ways: Mapping[str, Sequence[str]], *, turns: int = 5) -> dict[str, dict[str, list[Any]]]:
+    """Ask processes for values, in turns, after a turn that compiles what they import.
+
+    Args:
+        module: what to run, see `in_process`.
+        ways: the arguments of each way, by name.
+        turns: how many processes there are of each.
+
+    Returns:
+        By name of the way and of the value, the value in each turn.
+    """
+    found: dict[str, dict[str, list[Any]]] = {name: {} for name in ways}
+    for turn in range(turns + 1):
+        for name, args in ways.items():
+            for key, value in in_process(module, *args).items():
+                if turn:
+                    found[name].setdefault(key, []).append(value)
+    return found
+
+
+@cache
+def _bytecode() -> str:
+    """A folder for compiled modules, as those of installed packages have: compiling takes time and megabytes."""
+    folder = TemporaryDirectory(prefix="opweave-bytecode-")
+    atexit.register(folder.cleanup)
+    return folder.name

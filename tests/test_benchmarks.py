@@ -1,0 +1,113 @@
+"""How benchmarks judge what they measure; that each of them is listed; and that hot paths still run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import against, hot_paths, measure
+from benchmarks.__main__ import OTHERS, TABLES
+from benchmarks.budgets import BUDGETS, Budget
+from benchmarks.measure import ROOT, Ratio
+from benchmarks.page import replace_part
+from benchmarks.rows import Row
+
+SHARED = {"__init__", "__main__", "budgets", "hot_paths", "measure", "models", "page", "rows", "webgpu_contraction"}
+
+
+def test_help_lists_each_benchmark() -> None:
+    done = subprocess.run([sys.executable, "-m", "benchmarks", "--help"], cwd=ROOT, capture_output=True, text=True)
+    listed = set(re.findall(r"^  (\w+) ", done.stdout, re.MULTILINE))
+    folder = ROOT / "benchmarks"
+    there = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/__main__.py")}
+    assert listed == {*TABLES, *OTHERS} == there - SHARED
+
+
+def test_an_unknown_benchmark_is_named() -> None:
+    done = subprocess.run([sys.executable, "-m", "benchmarks", "speed"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("there is no benchmark speed\n")
+
+
+def test_values_are_compared_pair_by_pair() -> None:
+    # The machine became ten times slower: the medians differ by nothing, the pairs by a half.
+    ours, theirs = [1.0, 1.0, 1.5, 15.0, 15.0], [1.5, 1.5, 1.0, 10.0, 10.0]
+    assert Ratio.of(ours, theirs) == Ratio(1 / 1.5, 1.5, 1.5)
+    row = Row.of("a call", "us", [2e-6, 3e-6, 4e-6], [1e-6] * 3, "another", "net")
+    assert row.cells() == ["a call", "3 us", "1 us", "another", "3.00x (2.50 to 3.50)", "<= 1.05x", "NO"]
+
+
+@pytest.mark.parametrize(
+    ("budget", "ours", "theirs", "ratio", "holds"),
+    [
+        (Budget(1.05), 2, 1, Ratio(1.05, 2, 3), True),
+        (Budget(1.05), 2, 1, Ratio(1.06, 2, 3), False),
+        (Budget(8, "us"), 8, 1, Ratio(8, 8, 8), True),
+        (Budget(8, "us"), 8.1, 100, Ratio(0, 0, 0), False),
+        (Budget(10, "MiB more"), 60, 50, Ratio(1, 1, 1), True),
+        (Budget(10, "MiB more"), 61, 50, Ratio(1, 1, 1), False),
+    ],
+)
+def test_a_budget_holds(budget: Budget, ours: float, theirs: float, ratio: Ratio, holds: bool) -> None:
+    assert budget.holds(ours=ours, theirs=theirs, ratio=ratio) is holds
+
+
+def test_ways_are_measured_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("time.sleep", pauses.append)
+    monkeypatch.setattr(measure, "calls_within", lambda way, seconds: 1)
+    calls: list[str] = []
+    times = measure.alternate({name: lambda name=name: calls.append(name) for name in "ab"}, pairs=2)  # type: ignore[misc]
+    assert "".join(calls) in ("abba", "baab")
+    assert pauses == [measure.PAUSE_SECONDS] * 4
+    assert [len(values) for values in times.values()] == [2, 2]
+
+
+def test_what_a_process_wrote_is_in_the_error() -> None:
+    with pytest.raises(RuntimeError, match=r"benchmarks.models nothing x ends with 1: (.|\n)*KeyError: 'nothing'"):
+        measure.in_process("benchmarks.models", "nothing", "x")
+
+
+def test_part_of_a_page_is_replaced(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- table -->\nold\n<!-- end -->\nafter\n")
+    replace_part(page, "new")
+    assert page.read_text() == "before\n<!-- table -->\nnew\n<!-- end -->\nafter\n"
+    page.write_text("nothing")
+    with pytest.raises(ValueError, match=r"page\.md has no lines"):
+        replace_part(page, "new")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    hot_paths.write_relu(folder / "relu.onnx")
+    return folder
+
+
+LIGHT = [name for name, path in hot_paths.PATHS.items() if path.unit == "us"] + ["build"]
+
+
+@pytest.mark.parametrize("name", LIGHT)
+def test_hot_path_runs(name: str, models: Path) -> None:
+    way = hot_paths.PATHS[name].make(models)
+    for _ in range(3):
+        found = way()
+    if isinstance(found, np.ndarray):
+        np.testing.assert_array_equal(found >= 0, True)
+
+
+def test_a_version_is_measured_against_itself(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = hot_paths.HotPath("compute", hot_paths.PATHS["compute"].make, processes=1, slices=3)
+    monkeypatch.setitem(hot_paths.PATHS, "compute", path)
+    with against.checkout(str(ROOT)) as tree:
+        ours, theirs = against.pairs("compute", (ROOT, tree), models)
+    assert tree == ROOT
+    assert len(ours) == len(theirs) == 3
+    assert min(*ours, *theirs) > 0
+    assert "another revision" in BUDGETS
