@@ -10,6 +10,11 @@ of a dataclass, an instance of which is the default of a keyword argument:
     @converts("Conv")
     def _(b: MLGraphBuilder, X: Tensor, W: Tensor, *, group: int = 1, window: WindowAttributes = WindowAttributes()): ...
 
+Where older operator sets have an attribute in place of an input, `moved` names it, and the converter sees the input:
+
+    @converts("Squeeze", moved=["axes"])
+    def _(b: MLGraphBuilder, data: Tensor, axes: Tensor | None = None) -> Tensor: ...
+
 Besides attributes a converter may name `opset` (the version of the operator's domain), `outputs` (how many outputs are
 wanted), `types` (the ONNX element types of the inputs, by position), and `label` (the node's name). It returns the output,
 or a tuple of them. It raises `Unsupported` where WebNN cannot express the node; an error of the builder means the same.
@@ -20,7 +25,7 @@ Tensors of bool are uint8 operands that hold 0 and 1.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import chain, repeat
 from typing import Any, TypeAlias
@@ -81,8 +86,8 @@ class Converter:
     op: str = ""
 
     @classmethod
-    def of(cls, function: Callable[..., Any]) -> Converter:
-        """Read what a function takes from its signature."""
+    def of(cls, function: Callable[..., Any], moved: Collection[str] = ()) -> Converter:
+        """Read what a function takes from its signature; `moved` are inputs that may be attributes, too."""
         parameters = list(inspect.signature(function).parameters.values())[1:]
         positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
@@ -98,13 +103,15 @@ class Converter:
                 operand(b, value) if wants and value is not None else value
                 for value, wants in zip(inputs, needs, strict=False)
             ]
+            for name in attributes.keys() & moved:
+                attributes[name] = np.asarray(attributes[name])
             for name, group in groups.items():
                 attributes[name] = group(**{m: attributes.pop(m) for m in members[name] & attributes.keys()})
             return function(b, *values, **attributes)
 
         return cls(
             convert,
-            frozenset(p.name for p in keywords if p.name not in groups).union(*members.values()),
+            frozenset(p.name for p in keywords if p.name not in groups).union(moved, *members.values()),
             None if several is not None else len(positional),
             sum(p.default is p.empty for p in positional),
         )
@@ -118,12 +125,14 @@ CONVERTERS: dict[tuple[str, str], Converter] = {}
 """(domain, operator) -> its converter."""
 
 
-def converts(*op_types: str, domain: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def converts(
+    *op_types: str, domain: str = "", moved: Collection[str] = ()
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as the converter of ONNX operators."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         for op_type in op_types:
-            CONVERTERS[domain, op_type] = Converter.of(function)
+            CONVERTERS[domain, op_type] = Converter.of(function, moved)
         return function
 
     return register

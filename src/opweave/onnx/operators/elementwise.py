@@ -267,27 +267,17 @@ def _number(bound: Tensor | None) -> int | float | None:
     return number
 
 
-@converts("Clip")
-def _(
-    b: MLGraphBuilder,
-    x: MLOperand,
-    min_input: Tensor | None = None,
-    max_input: Tensor | None = None,
-    *,
-    min: float | None = None,
-    max: float | None = None,
-) -> Tensor:
-    # Up to opset 10 the bounds were attributes.
-    low = min if min_input is None else _number(min_input)
-    high = max if max_input is None else _number(max_input)
-    is_computed = (min_input is not None and low is None) or (max_input is not None and high is None)
+@converts("Clip", moved=["min", "max"])
+def _(b: MLGraphBuilder, x: MLOperand, min: Tensor | None = None, max: Tensor | None = None) -> Tensor:
+    low, high = _number(min), _number(max)
+    is_computed = (min is not None and low is None) or (max is not None and high is None)
     if not is_computed and (low is None or high is None or not low > high):
         return b.clamp(x, min_value=low, max_value=high)
     # Where the bounds cross, the upper one counts.
-    if min_input is not None or low is not None:
-        x = b.max(x, low if min_input is None else min_input)
-    if max_input is not None or high is not None:
-        x = b.min(x, high if max_input is None else max_input)
+    if min is not None:
+        x = b.max(x, min if low is None else low)
+    if max is not None:
+        x = b.min(x, max if high is None else high)
     return x
 
 

@@ -26,23 +26,20 @@ def _(b: MLGraphBuilder, *inputs: Tensor, axis: int) -> Tensor:
     return parts[0] if len(parts) == 1 else b.concat(parts, axis)
 
 
-@converts("Split")
+@converts("Split", moved=["split"])
 def _(
     b: MLGraphBuilder,
     input: Tensor,
-    split_input: Tensor | None = None,
+    split: Tensor | None = None,
     *,
     axis: int = 0,
-    split: Sequence[int] | None = None,
     num_outputs: int = 0,
     outputs: int,
 ) -> tuple[Tensor, ...]:
     axis = normalized(axis, len(shape_of(input)))
     whole = shape_of(input)[axis]
-    if split_input is not None:
-        sizes = integers(split_input, "the list of sizes")
-    elif split is not None:
-        sizes = list(split)
+    if split is not None:
+        sizes = integers(split, "the list of sizes")
     else:
         # All are equal, but the last one, which may be smaller.
         count = num_outputs or outputs
@@ -55,24 +52,18 @@ def _(
     return tuple(next(parts) if size else empty(input, {axis: 0}) for size in sizes)
 
 
-@converts("Slice")
+@converts("Slice", moved=["starts", "ends", "axes"])
 def _(
     b: MLGraphBuilder,
     data: Tensor,
-    starts_input: Tensor | None = None,
-    ends_input: Tensor | None = None,
-    axes_input: Tensor | None = None,
+    starts: Tensor | None = None,
+    ends: Tensor | None = None,
+    axes: Tensor | None = None,
     steps: Tensor | None = None,
-    *,
-    starts: Sequence[int] | None = None,
-    ends: Sequence[int] | None = None,
-    axes: Sequence[int] | None = None,
 ) -> Tensor:
-    first = list(starts) if starts is not None else integers(starts_input, "the list of starts")
-    last = list(ends) if ends is not None else integers(ends_input, "the list of ends")
-    if axes_input is not None:
-        axes = integers(axes_input, "the list of axes")
-    along = [normalized(axis, len(shape_of(data))) for axis in (axes if axes is not None else range(len(first)))]
+    first, last = integers(starts, "the list of starts"), integers(ends, "the list of ends")
+    given = range(len(first)) if axes is None else integers(axes, "the list of axes")
+    along = [normalized(axis, len(shape_of(data))) for axis in given]
     by = [1] * len(first) if steps is None else integers(steps, "the list of steps")
     if not len(first) == len(last) == len(along) == len(by) or 0 in by:
         raise Unsupported(f"starts {first}, ends {last}, axes {along} and steps {by} do not fit")
@@ -104,27 +95,25 @@ def window(b: MLGraphBuilder, data: Tensor, picked: dict[int, range]) -> Tensor:
     return b.reverse(data, axes=backwards) if backwards else data
 
 
-@converts("Pad")
+@converts("Pad", moved=["pads", "value"])
 def _(
     b: MLGraphBuilder,
     data: Tensor,
-    pads_input: Tensor | None = None,
-    constant_value: Tensor | None = None,
+    pads: Tensor | None = None,
+    value: Tensor | None = None,
     axes: Tensor | None = None,
     *,
-    pads: Sequence[int] | None = None,
     mode: str = "constant",
-    value: float = 0.0,
 ) -> Tensor:
     rank = len(shape_of(data))
-    given = list(pads) if pads is not None else integers(pads_input, "the padding")
+    given = integers(pads, "the padding")
     along = list(range(rank)) if axes is None else [normalized(a, rank) for a in integers(axes, "the list of axes")]
     if len(given) != 2 * len(along):
         raise Unsupported(f"the padding {given} does not fit the axes {along}")
     before, after = [0] * rank, [0] * rank
     for axis, begin, end in zip(along, given[: len(along)], given[len(along) :], strict=True):
         before[axis], after[axis] = begin, end
-    fill = value if constant_value is None else known(constant_value, "the padding value").item()
+    fill = 0 if value is None else known(value, "the padding value").item()
     return padded(b, data, before, after, mode, fill)
 
 

@@ -12,7 +12,7 @@ from ...builder import MLGraphBuilder
 from ...graph import MLOperand
 from ...operation import Op
 from ...ops.reduction import narrowed, widened
-from ..registry import Tensor, Unsupported, converts, integers, normalized, operand
+from ..registry import Tensor, Unsupported, converts, integers, normalized
 from .elementwise import is_float
 
 # What an operator does with no axes to reduce is left to WebNN: the function is applied to each element.
@@ -29,16 +29,13 @@ def _mean(b: MLGraphBuilder, x: MLOperand, axes: Sequence[int], keep_dimensions:
 def _reduction(op: Callable[..., Any]) -> Callable[..., Any]:
     def convert(
         b: MLGraphBuilder,
-        data: Tensor,
-        axes_input: Tensor | None = None,
+        x: MLOperand,
+        axes: Tensor | None = None,
         *,
-        axes: Sequence[int] | None = None,
         keepdims: int = 1,
         noop_with_empty_axes: int = 0,
     ) -> Tensor:
-        # The axes were an attribute up to opset 17 (12 for ReduceSum).
-        x = operand(b, data)
-        given = (axes or []) if axes_input is None else integers(axes_input, "the list of axes")
+        given = [] if axes is None else integers(axes, "the list of axes")
         reduced = sorted({normalized(axis, x.rank) for axis in given})
         if not given and not noop_with_empty_axes:
             reduced = list(range(x.rank))
@@ -60,14 +57,13 @@ for _op_type, _op in {
     "ReduceSum": MLGraphBuilder.reduce_sum,
     "ReduceSumSquare": MLGraphBuilder.reduce_sum_square,
 }.items():
-    converts(_op_type)(_reduction(_op))
+    converts(_op_type, moved=["axes"])(_reduction(_op))
 
 
 def _position(op: Op[..., Any]) -> Callable[..., Any]:
     def convert(
-        b: MLGraphBuilder, data: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0
+        b: MLGraphBuilder, x: MLOperand, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0
     ) -> Tensor:
-        x = operand(b, data)
         along = normalized(axis, x.rank)
         options: dict[str, Any] = {"keep_dimensions": bool(keepdims), "output_data_type": "int64"}
         if not select_last_index:

@@ -15,7 +15,7 @@ import numpy as np
 from ...builder import MLGraphBuilder
 from ...shapes import nearest_positions
 from ..registry import Tensor, Unsupported, converts, integers, known, normalized, shape_of
-from .shape import reshaped
+from .windows import reshaped
 
 
 @dataclass(frozen=True)
@@ -102,17 +102,9 @@ def _(
     return _resized(b, X, resized, mode, coordinate_transformation_mode, nearest_mode)
 
 
-@converts("Upsample")
-def _(
-    b: MLGraphBuilder,
-    X: Tensor,
-    scales_input: Tensor | None = None,
-    *,
-    scales: Sequence[float] | None = None,
-    mode: str = "nearest",
-) -> Tensor:
-    given = scales_input if scales is None else np.array(scales, np.float32)
-    return _resized(b, X, _by_scales(X, given, None), mode, "asymmetric", "simple")
+@converts("Upsample", moved=["scales"])
+def _(b: MLGraphBuilder, X: Tensor, scales: Tensor | None = None, *, mode: str = "nearest") -> Tensor:
+    return _resized(b, X, _by_scales(X, scales, None), mode, "asymmetric", "simple")
 
 
 def _by_scales(X: Tensor, scales: Tensor | None, along: Sequence[int] | None) -> list[_Axis]:

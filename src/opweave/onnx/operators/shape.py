@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 
 import numpy as np
@@ -13,6 +12,7 @@ from ...shapes import broadcast
 from ..booleans import as_stored
 from ..messages import TensorProto, array_of, dtype_of
 from ..registry import Tensor, Unsupported, converts, integers, known, normalized, operand, shape_of
+from .windows import reshaped
 
 
 @converts("Reshape")
@@ -30,11 +30,6 @@ def _(b: MLGraphBuilder, data: Tensor, shape: Tensor, *, allowzero: int = 0) -> 
     return reshaped(b, data, wanted)
 
 
-def reshaped(b: MLGraphBuilder, data: Tensor, shape: Sequence[int]) -> Tensor:
-    """`data` in another shape, itself where it has that already."""
-    return data if shape_of(data) == tuple(shape) else b.reshape(data, shape)
-
-
 @converts("Flatten")
 def _(b: MLGraphBuilder, input: Tensor, *, axis: int = 1) -> Tensor:
     shape = shape_of(input)
@@ -44,32 +39,25 @@ def _(b: MLGraphBuilder, input: Tensor, *, axis: int = 1) -> Tensor:
     return reshaped(b, input, [prod(shape[:axis]), prod(shape[axis:])])
 
 
-@converts("Squeeze")
-def _(
-    b: MLGraphBuilder, data: Tensor, axes_input: Tensor | None = None, *, axes: Sequence[int] | None = None
-) -> Tensor:
+@converts("Squeeze", moved=["axes"])
+def _(b: MLGraphBuilder, data: Tensor, axes: Tensor | None = None) -> Tensor:
     shape = shape_of(data)
-    given = integers(axes_input, "the list of axes") if axes_input is not None else axes
-    if given is None:
-        given = [axis for axis, size in enumerate(shape) if size == 1]
+    ones = [axis for axis, size in enumerate(shape) if size == 1]
+    given = ones if axes is None else integers(axes, "the list of axes")
     removed = {normalized(axis, len(shape)) for axis in given}
     if any(shape[axis] != 1 for axis in removed):
         raise Unsupported(f"the axes {sorted(removed)} of {list(shape)} are not all 1")
     return reshaped(b, data, [size for axis, size in enumerate(shape) if axis not in removed])
 
 
-@converts("Unsqueeze")
-def _(
-    b: MLGraphBuilder, data: Tensor, axes_input: Tensor | None = None, *, axes: Sequence[int] | None = None
-) -> Tensor:
-    given = integers(axes_input, "the list of axes") if axes_input is not None else axes
-    if given is None:
-        raise Unsupported("the list of axes is missing")
+@converts("Unsqueeze", moved=["axes"])
+def _(b: MLGraphBuilder, data: Tensor, axes: Tensor | None = None) -> Tensor:
+    given = integers(axes, "the list of axes")
     rest = iter(shape_of(data))
     rank = len(shape_of(data)) + len(given)
     added = {normalized(axis, rank) for axis in given}
     if len(added) < len(given):
-        raise Unsupported(f"the axes {list(given)} name one twice")
+        raise Unsupported(f"the axes {given} name one twice")
     return reshaped(b, data, [1 if axis in added else next(rest) for axis in range(rank)])
 
 
@@ -78,14 +66,13 @@ def _(b: MLGraphBuilder, input: Tensor) -> Tensor:
     return input
 
 
-@converts("Dropout")
+@converts("Dropout", moved=["ratio"])
 def _(
     b: MLGraphBuilder,
     data: Tensor,
-    ratio_input: Tensor | None = None,
+    ratio: Tensor | None = None,
     training_mode: Tensor | None = None,
     *,
-    ratio: float = 0.5,
     seed: int = 0,
     opset: int,
     outputs: int,
