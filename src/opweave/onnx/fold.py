@@ -18,11 +18,11 @@ from .messages import ModelProto, NodeProto, TensorProto, array_of, attribute_va
 from .registry import Unsupported, sliced
 
 LARGE_BYTES = 2**24
-"""Results of evaluators up to this size are computed at once; larger ones are left to the graph, as are generated weights."""
+"""Evaluators compute results up to this size; larger ones, such as generated weights, are left to the graph."""
 
 GENERATED_BYTES = 65536
-"""ConstantOfShape up to this size is computed at once. The engine fills larger ones, and gives the memory back when it has
-brought them into an order of its own, as it does with weights."""
+"""ConstantOfShape is computed up to this size. The engine fills larger ones itself, and can free them once it has packed
+them, as it does with weights."""
 
 NEVER = frozenset(
     {
@@ -44,11 +44,11 @@ NEVER = frozenset(
 
 
 class Declined(Exception):  # noqa: N818  (not an error: another way is taken)
-    """NumPy is not the one to compute this node."""
+    """NumPy might compute this node differently from ONNX Runtime."""
 
 
 class TooLarge(Exception):  # noqa: N818
-    """The result is not one to compute while the graph is built."""
+    """The result is too large to be computed while the graph is built."""
 
 
 def shape_of_node(node: NodeProto, shape: Sequence[int]) -> np.ndarray:
@@ -75,14 +75,8 @@ def with_numpy(node: NodeProto, arrays: Sequence[np.ndarray | None]) -> list[np.
     try:
         with np.errstate(all="ignore"):
             found = function(*arrays, **attributes)
-    except (
-        TypeError,
-        ValueError,
-        IndexError,
-        OverflowError,
-        MemoryError,
-    ) as error:  # a node that breaks the rules: the engine may judge it
-        raise Declined from error
+    except (TypeError, ValueError, IndexError, OverflowError, MemoryError) as error:
+        raise Declined from error  # a node that breaks the rules: the engine may judge it
     results = found if isinstance(found, list) else [found]
     if len(results) != len(node.output):
         raise Declined
@@ -135,21 +129,6 @@ def _cast(x: np.ndarray, *, to: int, saturate: int = 1, round_mode: bytes = b"")
     return x.astype(dtype)
 
 
-def _add(a: np.ndarray, b: np.ndarray) -> Any:
-    _same_types(a, b)
-    return a + b
-
-
-def _sub(a: np.ndarray, b: np.ndarray) -> Any:
-    _same_types(a, b)
-    return a - b
-
-
-def _mul(a: np.ndarray, b: np.ndarray) -> Any:
-    _same_types(a, b)
-    return a * b
-
-
 def _div(a: np.ndarray, b: np.ndarray) -> Any:
     _same_types(a, b)
     if a.dtype.kind == "f":
@@ -167,12 +146,12 @@ def _mod(a: np.ndarray, b: np.ndarray, *, fmod: int = 0) -> Any:
     return a % b
 
 
-def _compare(function: Callable[..., Any]) -> Callable[..., Any]:
-    def compare(a: np.ndarray, b: np.ndarray) -> Any:
+def _binary(function: Callable[..., Any]) -> Callable[..., Any]:
+    def evaluate(a: np.ndarray, b: np.ndarray) -> Any:
         _same_types(a, b)
         return function(a, b)
 
-    return compare
+    return evaluate
 
 
 def _concat(*arrays: np.ndarray, axis: int) -> Any:
@@ -309,26 +288,26 @@ def _extreme(function: Callable[..., Any]) -> Callable[..., Any]:
 
 EVALUATORS: Mapping[str, Callable[..., Any]] = {
     "Abs": np.abs,
-    "Add": _add,
+    "Add": _binary(np.add),
     "And": np.logical_and,
     "Cast": _cast,
     "Ceil": np.ceil,
     "Concat": _concat,
     "ConstantOfShape": _constant_of_shape,
     "Div": _div,
-    "Equal": _compare(np.equal),
+    "Equal": _binary(np.equal),
     "Expand": _expand,
     "Floor": np.floor,
     "Gather": _gather,
-    "Greater": _compare(np.greater),
-    "GreaterOrEqual": _compare(np.greater_equal),
+    "Greater": _binary(np.greater),
+    "GreaterOrEqual": _binary(np.greater_equal),
     "Identity": lambda x: x,
-    "Less": _compare(np.less),
-    "LessOrEqual": _compare(np.less_equal),
+    "Less": _binary(np.less),
+    "LessOrEqual": _binary(np.less_equal),
     "Max": _extreme(np.maximum),
     "Min": _extreme(np.minimum),
     "Mod": _mod,
-    "Mul": _mul,
+    "Mul": _binary(np.multiply),
     "Neg": lambda x: -x,
     "Not": np.logical_not,
     "Or": np.logical_or,
@@ -338,7 +317,7 @@ EVALUATORS: Mapping[str, Callable[..., Any]] = {
     "Split": _split,
     "Sqrt": np.sqrt,
     "Squeeze": _squeeze,
-    "Sub": _sub,
+    "Sub": _binary(np.subtract),
     "Tile": _tile,
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,

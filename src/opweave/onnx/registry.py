@@ -183,6 +183,13 @@ def operand(b: MLGraphBuilder, value: Tensor) -> MLOperand:
     return value if isinstance(value, MLOperand) else b.constant(value)
 
 
+def as_type(b: MLGraphBuilder, value: Tensor, data_type: DataType) -> Tensor:
+    """`value` in a data type; what is known stays known."""
+    if isinstance(value, MLOperand):
+        return value if value.data_type == data_type else b.cast(value, data_type)
+    return value.astype(data_type, copy=False)
+
+
 def shape_of(value: Tensor) -> tuple[int, ...]:
     """The shape of an operand or array."""
     return tuple(value.shape)

@@ -36,9 +36,9 @@ def _step(b: MLGraphBuilder, done: Attended, mode: int) -> MLOperand:
 @converts("Attention")
 def _(
     b: MLGraphBuilder,
-    Q: MLOperand,
-    K: MLOperand,
-    V: MLOperand,
+    q: MLOperand,
+    k: MLOperand,
+    v: MLOperand,
     attn_mask: Tensor | None = None,
     past_key: Tensor | None = None,
     past_value: Tensor | None = None,
@@ -55,7 +55,6 @@ def _(
     right_window_size: int = -1,
     types: list[int],
 ) -> tuple[MLOperand, ...]:
-    q, k, v = Q, K, V
     joined = q.rank == 3
     if joined:
         q, k, v = heads_first(b, q, q_num_heads), heads_first(b, k, kv_num_heads), heads_first(b, v, kv_num_heads)
@@ -93,14 +92,13 @@ def _(
 @converts("FlexAttention", domain="ai.onnx.preview")  # where it has no sub-graphs that modify it
 def _(
     b: MLGraphBuilder,
-    Q: MLOperand,
-    K: MLOperand,
-    V: MLOperand,
+    q: MLOperand,
+    k: MLOperand,
+    v: MLOperand,
     *,
     scale: float | None = None,
     softmax_precision: int = TensorProto.FLOAT,
 ) -> MLOperand:
-    q, k, v = Q, K, V
     return attend(b, q, k, v, Mask(), scale=scale, softmax_type=_softmax_type(softmax_precision)).result
 
 

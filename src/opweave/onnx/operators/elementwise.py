@@ -11,11 +11,22 @@ import numpy as np
 
 from ... import ops
 from ...builder import MLGraphBuilder
-from ...dtypes import FLOATS, INFO, DataType
+from ...dtypes import FLOATS, INFO
 from ...graph import MLOperand
 from ...operation import Op
 from ..messages import TensorProto
-from ..registry import DATA_TYPES, Tensor, Unsupported, check_count, converts, integer, known, normalized, operand
+from ..registry import (
+    DATA_TYPES,
+    Tensor,
+    Unsupported,
+    as_type,
+    check_count,
+    converts,
+    integer,
+    known,
+    normalized,
+    operand,
+)
 
 
 def is_float(value: Tensor) -> bool:
@@ -151,26 +162,20 @@ def _float_modulo(b: MLGraphBuilder, a: MLOperand, divisor: Tensor) -> MLOperand
 
 
 @converts("Pow")
-def _(b: MLGraphBuilder, X: MLOperand, Y: Tensor) -> Tensor:
-    x, exponent = X, Y
+def _(b: MLGraphBuilder, x: MLOperand, exponent: Tensor) -> Tensor:
     if isinstance(exponent, np.ndarray) and is_float(exponent) and (exponent == np.trunc(exponent)).all():
         exponent = exponent.astype(x.data_type if is_float(x) else np.int64)
     y = operand(b, exponent)
     if x.data_type == y.data_type:
         return b.pow(x, y)
     if is_float(x):
-        return b.pow(x, _converted(b, exponent, x.data_type))
+        return b.pow(x, as_type(b, exponent, x.data_type))
     if is_float(y):
         raise Unsupported("the power of an integer to a float needs more digits than float32 has")
     # In as many bits as both need, and with the exponent's sign: the bits of a product do not depend on the base's.
     bits = max(32, INFO[x.data_type].bits, INFO[y.data_type].bits)
     wide: Any = f"uint{bits}" if is_unsigned(y) else f"int{bits}"
-    return b.cast(b.pow(b.cast(x, wide), _converted(b, exponent, wide)), x.data_type)
-
-
-def _converted(b: MLGraphBuilder, value: Tensor, data_type: DataType) -> Tensor:
-    """The value in another data type; what is constant stays constant."""
-    return value.astype(data_type) if isinstance(value, np.ndarray) else b.cast(value, data_type)
+    return b.cast(b.pow(b.cast(x, wide), as_type(b, exponent, wide)), x.data_type)
 
 
 @converts("BitShift")
@@ -249,8 +254,8 @@ def _(
 
 
 @converts("BitCast")
-def _(b: MLGraphBuilder, input: MLOperand, *, to: int) -> Tensor:
-    x, data_type = input, DATA_TYPES.get(to)
+def _(b: MLGraphBuilder, x: MLOperand, *, to: int) -> Tensor:
+    data_type = DATA_TYPES.get(to)
     if data_type is None or (x.data_type != data_type and (data_type in FLOATS or is_float(x))):
         raise Unsupported("WebNN does not take a float's bits for those of something else")
     # Integers of the same size keep their bits.

@@ -15,7 +15,7 @@ from ...composites import top_k
 from ...graph import MLOperand
 from ..booleans import as_stored
 from ..messages import TensorProto
-from ..registry import Tensor, Unsupported, check_count, converts, integer, normalized, shape_of
+from ..registry import Tensor, Unsupported, as_type, check_count, converts, integer, normalized, shape_of
 
 
 @converts("Gather")
@@ -48,12 +48,8 @@ def _columns(b: MLGraphBuilder, leading: Sequence[np.ndarray], last: Tensor) -> 
     """Coordinates side by side: arrays of known ones, then those that the last dimension of `last` holds."""
     if isinstance(last, np.ndarray):
         return np.concatenate([np.stack(leading, -1), last], -1)
-    parts: list[Tensor] = [np.stack(leading, -1), _int64(b, last)]
+    parts: list[Tensor] = [np.stack(leading, -1), as_type(b, last, "int64")]
     return b.concat(parts, last.rank - 1)
-
-
-def _int64(b: MLGraphBuilder, value: MLOperand) -> MLOperand:
-    return value if value.data_type == "int64" else b.cast(value, "int64")
 
 
 @converts("Scatter", "ScatterElements")
@@ -76,7 +72,7 @@ def _(
     count = prod(counts)
     columns: list[Tensor] = list(np.indices(counts, np.int64).reshape(len(counts), count, 1))
     if isinstance(indices, MLOperand):
-        columns[axis] = b.reshape(_int64(b, indices), [count, 1])
+        columns[axis] = b.reshape(as_type(b, indices, "int64"), [count, 1])
         coordinates: Tensor = b.concat(columns, 1)
     else:
         columns[axis] = indices.reshape(count, 1)
@@ -125,7 +121,7 @@ def _(b: MLGraphBuilder, indices: Tensor, depth: Tensor, values: Tensor, *, axis
     classes = np.arange(count).reshape([-1 if a == axis else 1 for a in range(len(shape) + 1)])
     column = [*shape[:axis], 1, *shape[axis:]]
     if isinstance(indices, MLOperand):
-        place = b.reshape(_int64(b, indices), column)
+        place = b.reshape(as_type(b, indices, "int64"), column)
         is_hot = b.equal(place, classes)
         if indices.data_type not in ("uint8", "uint32", "uint64"):  # negative ones count from the end
             is_hot = b.logical_or(is_hot, b.equal(place, classes - count))

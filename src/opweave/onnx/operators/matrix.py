@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...builder import MLGraphBuilder
 from ...graph import MLOperand
-from ..registry import MICROSOFT, Tensor, Unsupported, converts, operand
+from ..registry import MICROSOFT, Tensor, Unsupported, converts
 from .activation import activated
 
 
@@ -31,8 +31,8 @@ def _product(b: MLGraphBuilder, left: MLOperand, right: MLOperand) -> MLOperand:
 @converts("FusedMatMul", domain=MICROSOFT)
 def _(
     b: MLGraphBuilder,
-    A: MLOperand,
-    B: MLOperand,
+    left: MLOperand,
+    right: MLOperand,
     *,
     alpha: float = 1.0,
     transA: int = 0,
@@ -40,7 +40,6 @@ def _(
     transBatchA: int = 0,
     transBatchB: int = 0,
 ) -> Tensor:
-    left, right = A, B
     if left.rank == right.rank == 2:
         return b.gemm(left, right, alpha=alpha, a_transpose=bool(transA), b_transpose=bool(transB))
     product = _product(b, _turned(b, left, transA, transBatchA), _turned(b, right, transB, transBatchB))
@@ -57,50 +56,35 @@ def _turned(b: MLGraphBuilder, x: MLOperand, trans: int, trans_batch: int) -> ML
 
 
 @converts("Gemm")
-def _(
+def gemm(
     b: MLGraphBuilder,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor | None = None,
+    A: MLOperand,
+    B: MLOperand,
+    C: MLOperand | None = None,
     *,
     alpha: float = 1.0,
     beta: float = 1.0,
     transA: int = 0,
     transB: int = 0,
-) -> Tensor:
-    return _gemm(b, A, B, C, alpha, beta, transA, transB)
-
-
-def _gemm(
-    b: MLGraphBuilder, A: Tensor, B: Tensor, C: Tensor | None, alpha: float, beta: float, transA: int, transB: int
 ) -> MLOperand:
-    return b.gemm(
-        operand(b, A),
-        operand(b, B),
-        c=None if C is None else operand(b, C),
-        alpha=alpha,
-        beta=beta,
-        a_transpose=bool(transA),
-        b_transpose=bool(transB),
-    )
+    return b.gemm(A, B, c=C, alpha=alpha, beta=beta, a_transpose=bool(transA), b_transpose=bool(transB))
 
 
 @converts("FusedGemm", domain=MICROSOFT)
 def _(
     b: MLGraphBuilder,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor | None = None,
+    A: MLOperand,
+    B: MLOperand,
+    C: MLOperand | None = None,
     *,
+    activation: str = "",
+    activation_alpha: float = 0.0,
+    activation_beta: float = 0.0,
+    activation_gamma: float = 0.0,  # of Selu, which is not fused
     alpha: float = 1.0,
     beta: float = 1.0,
     transA: int = 0,
     transB: int = 0,
-    activation: str = "",
-    activation_alpha: float = 0.0,
-    activation_beta: float = 0.0,
-    activation_gamma: float = 0.0,
-) -> Tensor:
-    # `activation_gamma` is Selu's, which is not among those that are fused.
-    product = _gemm(b, A, B, C, alpha, beta, transA, transB)
+) -> MLOperand:
+    product = gemm(b, A, B, C, alpha=alpha, beta=beta, transA=transA, transB=transB)
     return activated(b, product, activation, (activation_alpha, activation_beta))

@@ -11,11 +11,9 @@ from ...builder import MLGraphBuilder
 from ...composites import local_response_normalization, rms_normalization
 from ...graph import MLOperand
 from ...shapes import broadcasts_to
-from ..registry import MICROSOFT, Tensor, Unsupported, converts, normalized, operand, shape_of
+from ..messages import TensorProto
+from ..registry import MICROSOFT, Tensor, Unsupported, as_type, converts, normalized, operand, shape_of
 from .windows import reshaped
-
-FLOAT = 1
-"""ONNX's number for float32."""
 
 
 @converts("BatchNormalization")
@@ -37,15 +35,8 @@ def _(
         raise Unsupported("it is in training mode")
     if not spatial:
         raise Unsupported("it does not share statistics between positions (spatial=0)")
-    parts = [_typed(b, value, x) for value in (input_mean, input_var, scale, B)]
+    parts = [as_type(b, value, x.data_type) for value in (input_mean, input_var, scale, B)]
     return b.batch_normalization(x, parts[0], parts[1], scale=parts[2], bias=parts[3], axis=1, epsilon=epsilon)
-
-
-def _typed(b: MLGraphBuilder, value: Tensor, like: MLOperand) -> Tensor:
-    """A value in the data type of an operand."""
-    if isinstance(value, MLOperand):
-        return value if value.data_type == like.data_type else b.cast(value, like.data_type)
-    return value.astype(like.data_type, copy=False)
 
 
 @converts("InstanceNormalization")
@@ -68,7 +59,7 @@ def _(
     *,
     epsilon: float = 1e-5,
     num_groups: int,
-    stash_type: int = FLOAT,
+    stash_type: int = TensorProto.FLOAT,
     opset: int,
 ) -> MLOperand:
     _check_stash(stash_type)
@@ -93,7 +84,7 @@ def _(
     *,
     axis: int = -1,
     epsilon: float = 1e-5,
-    stash_type: int = FLOAT,
+    stash_type: int = TensorProto.FLOAT,
     outputs: int,
 ) -> MLOperand | tuple[MLOperand, ...]:
     _check_stash(stash_type)
@@ -101,7 +92,7 @@ def _(
 
 
 def _check_stash(stash_type: int) -> None:
-    if stash_type != FLOAT:
+    if stash_type != TensorProto.FLOAT:
         raise Unsupported("its statistics are not float32")
 
 
@@ -151,7 +142,7 @@ def _(
     *,
     axis: int = -1,
     epsilon: float = 1e-5,
-    stash_type: int = FLOAT,
+    stash_type: int = TensorProto.FLOAT,
 ) -> MLOperand:
     _check_stash(stash_type)
     return _rms_normalization(b, X, scale, axis, epsilon)
@@ -166,7 +157,7 @@ def _(
     *,
     axis: int = -1,
     epsilon: float = 1e-5,
-    stash_type: int = FLOAT,
+    stash_type: int = TensorProto.FLOAT,
     outputs: int,
 ) -> MLOperand | tuple[MLOperand, MLOperand]:
     _check_stash(stash_type)

@@ -9,7 +9,7 @@ import numpy as np
 from ...builder import MLGraphBuilder
 from ...composites import rotary_embedding
 from ...graph import MLOperand
-from ..registry import MICROSOFT, Tensor, Unsupported, converts, operand
+from ..registry import MICROSOFT, Tensor, Unsupported, as_type, converts, operand
 
 
 def embed(
@@ -41,11 +41,9 @@ def embed(
         rows = tables[0].shape[:2]
         tables = [b.reshape(table, [prod(rows), table.shape[2]]) for table in tables]
         positions = np.arange(prod(rows)).reshape(rows)
-    if isinstance(positions, MLOperand):
-        positions = positions if positions.data_type == "int64" else b.cast(positions, "int64")
-        positions = positions if positions.shape == shape else b.expand(positions, shape)
-    else:
-        positions = b.constant(np.ascontiguousarray(np.broadcast_to(positions, shape), np.int64))
+    positions = operand(b, as_type(b, positions, "int64"))
+    if positions.shape != shape:
+        positions = b.expand(positions, shape)
     heads = heads if x.rank == 3 else 0
     return rotary_embedding(b, x, *tables, positions, heads=heads, interleaved=bool(interleaved))
 

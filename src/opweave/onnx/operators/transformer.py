@@ -52,10 +52,10 @@ def _(
 @converts("EmbedLayerNormalization", domain=MICROSOFT)
 def _(
     b: MLGraphBuilder,
-    input_ids: MLOperand,
+    ids: MLOperand,
     segment_ids: Tensor | None,
     word_embedding: MLOperand,
-    position_embedding: MLOperand,
+    table: MLOperand,
     segment_embedding: Tensor | None,
     gamma: MLOperand,
     beta: MLOperand,
@@ -67,7 +67,6 @@ def _(
 ) -> tuple[Tensor, ...]:
     if mask is not None and mask_index_type:
         raise Unsupported("the number of words that a mask leaves")
-    ids, table = input_ids, position_embedding
     total = b.gather(word_embedding, ids, axis=0)
     if position_ids is None:
         positions = b.slice(table, [0, 0], [ids.shape[1], table.shape[1]])
