@@ -6,11 +6,13 @@ import ast
 import re
 import subprocess
 import sys
+from itertools import permutations
 from pathlib import Path
 
 import pytest
 
 import opweave as ow
+from opweave import links
 
 ROOT = Path(ow.__file__).parent
 
@@ -51,6 +53,7 @@ def test_import_loads_no_engine() -> None:
 def test_it_imports_with_no_extra_installed() -> None:
     code = """
 import sys
+from itertools import permutations
 class Refuse:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in {"PIL", "safetensors", "halide", "wasmtime", "wgpu", "numba", "torch", "scipy"}:
@@ -80,44 +83,178 @@ def test_only_the_tests_of_pytorch_import_it() -> None:
     assert found <= {"pytorch", "libraries"}  # `make test` collects neither
 
 
-def imports(file: Path) -> set[str]:
-    """The modules of the package that a file imports when it runs, also inside of functions: "op", "ops", "memory", …"""
-    tree = ast.parse(file.read_text())
+PACKAGE = "opweave"
+
+COMPUTED_IMPORTS = {
+    "__init__.py": "the public names are imported when they are asked for",
+    "backends/__init__.py": "back ends are entry points",
+    "errors.py": "extras: packages of others",
+    "links.py": "the links that point down",
+}
+"""Files that import modules whose names are computed, and why they may."""
+
+
+def resolved(package: tuple[str, ...], level: int, module: str) -> tuple[str, ...] | None:
+    """A module inside of the package, from a relative or an absolute name; None for those of others."""
+    names = tuple(filter(None, module.split(".")))
+    if level:
+        return (*package[: len(package) - level + 1], *names)
+    return names[1:] if names[:1] == (PACKAGE,) else None
+
+
+def literal(node: ast.expr, package: tuple[str, ...]) -> str | None:
+    """The text of a string in which `__package__` and `__name__` may stand; None where it is computed."""
+    whole = ".".join((PACKAGE, *package))
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if not isinstance(node, ast.JoinedStr):
+        return None
+    parts = [
+        part.value
+        if isinstance(part, ast.Constant)
+        else {"__package__": whole, "__name__": whole}.get(ast.unparse(part.value))  # type: ignore[attr-defined]
+        for part in node.values
+    ]
+    return None if None in parts else "".join(map(str, parts))
+
+
+def dependencies(where: str, source: str) -> tuple[set[str], set[str]]:
+    """What a file depends on when it runs, also inside of functions.
+
+    Args:
+        where: the file, relative to the package.
+        source: what is in it.
+
+    Returns:
+        The top-level modules of the package that it imports in any form, and what it does that hides a dependency: modules
+        of computed names, and attributes that it sets on modules.
+    """
+    tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             node.body = []
-    package = file.relative_to(ROOT).parts[:-1]
-    found = set()
+    package = Path(where).parts[:-1]
+    found: set[tuple[str, ...]] = set()
+    modules: set[str] = set()  # names of variables that are modules of the package
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            base = [*package[: len(package) - node.level + 1], *(node.module or "").split(".")]
-            names = [*filter(None, base)]
-            found |= {names[0]} if names else {alias.name for alias in node.names}
-    return found
+        if isinstance(node, ast.ImportFrom):
+            base = resolved(package, node.level, node.module or "")
+            if base is not None:
+                for alias in node.names:
+                    found.add((*base, alias.name))
+                    place = ROOT.joinpath(*base, alias.name)
+                    if place.is_dir() or place.with_suffix(".py").is_file():
+                        modules.add(alias.asname or alias.name)
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                base = resolved(package, 0, alias.name)
+                if base is not None:
+                    found.add(base)
+                    modules.add(alias.asname or PACKAGE)
+    hidden: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("import_module", "__import__"):
+            name = literal(node.args[0], package) if node.args else None
+            if name is None:
+                hidden |= set() if where in COMPUTED_IMPORTS else {f"imports {ast.unparse(node.args[0])}"}
+            elif base := resolved(package, len(name) - len(name.lstrip(".")), name.lstrip(".")):
+                found.add(base)
+        targets: list[ast.expr] = []
+        if isinstance(node, ast.Assign):
+            targets = node.targets
+        elif isinstance(node, (ast.AugAssign, ast.AnnAssign)):
+            targets = [node.target]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "setattr":
+            targets = [ast.Attribute(node.args[0], ast.unparse(node.args[1]))]
+        for target in targets:
+            if isinstance(target, ast.Attribute) and ast.unparse(target.value).split(".")[0] in modules:
+                owner = ast.unparse(target.value)
+                if owner in modules or owner.startswith(f"{PACKAGE}."):
+                    hidden.add(f"sets {owner}.{target.attr}")
+    return {path[0] for path in found if path}, hidden
+
+
+def layers() -> dict[str, int]:
+    """The rows of the table of docs/how-it-works.md by the modules in them."""
+    page = (ROOT.parent.parent / "docs" / "how-it-works.md").read_text()
+    page = page.partition("## The house\n")[2].partition("\n## ")[0]
+    rows = [re.findall(r"`(\w+)/?`", line.split("|")[1]) for line in page.splitlines() if line.startswith("| `")]
+    return {name: number for number, row in enumerate(rows) for name in row}
+
+
+def against_the_arrows(where: str, source: str) -> list[str]:
+    """What a file imports from rows below its own, and what it hides."""
+    layer = layers()
+    own = layer[Path(where).parts[0].removesuffix(".py")]
+    imported, hidden = dependencies(where, source)
+    return [f"{where} imports {name}" for name in sorted(imported & layer.keys()) if layer[name] > own] + [
+        f"{where} {what}" for what in sorted(hidden)
+    ]
+
+
+FILES = sorted(
+    file.relative_to(ROOT).as_posix()
+    for file in ROOT.rglob("*.py")
+    if not file.name.startswith("__") or file.parent != ROOT
+)
+
+
+def test_the_table_of_the_house_is_complete() -> None:
+    assert {Path(file).parts[0].removesuffix(".py") for file in FILES} == layers().keys()
 
 
 def test_arrows_point_one_way() -> None:
     """Modules import from the rows above theirs in the table of docs/how-it-works.md, never from those below."""
-    page = (
-        (ROOT.parent.parent / "docs" / "how-it-works.md")
-        .read_text()
-        .partition("## The house\n")[2]
-        .partition("\n## ")[0]
-    )
-    rows = [re.findall(r"`(\w+)/?`", line.split("|")[1]) for line in page.splitlines() if line.startswith("| `")]
-    layer = {name: number for number, row in enumerate(rows) for name in row}
-    files = [file for file in ROOT.rglob("*.py") if not file.name.startswith("__") or file.parent != ROOT]
-    assert {file.relative_to(ROOT).parts[0].removesuffix(".py") for file in files} == layer.keys()
-    back = [
-        f"{file.relative_to(ROOT)} imports {name}"
-        for file in files
-        for name in sorted(imports(file) & layer.keys())
-        if layer[name] > layer[file.relative_to(ROOT).parts[0].removesuffix(".py")]
-    ]
-    assert back == []
+    assert [line for file in FILES for line in against_the_arrows(file, (ROOT / file).read_text())] == []
 
 
-@pytest.mark.parametrize(("name", "other"), [("reference", "onnxruntime"), ("onnxruntime", "reference")])
+@pytest.mark.parametrize(
+    ("where", "added", "found"),
+    [
+        ("runtime/calls.py", "from .. import operation\noperation.on_arrays = call", "sets operation.on_arrays"),
+        ("runtime/deferred.py", "from . import lazy\nlazy.compute = force", "sets lazy.compute"),
+        ("runtime/deferred.py", "constants.when_gone = _try_to_sweep", "sets constants.when_gone"),
+        ("context.py", "from .runtime import adopted\nadopted.default_context = ml", "sets adopted.default_context"),
+        ("context.py", "from .runtime import adopted\nsetattr(adopted, 'x', ml)", "sets adopted.'x'"),
+        (
+            "ops/__init__.py",
+            "def __getattr__(name):\n    return getattr(import_module('opweave.runtime.deferred'), name)",
+            "imports runtime",
+        ),
+        ("operation.py", "def f():\n    import_module(f'{__package__}.runtime.calls')", "imports runtime"),
+        ("operation.py", "def f(name):\n    importlib.import_module(name)", "imports name"),
+        ("declaration/__init__.py", "import_module('..custom', __package__)", "imports custom"),
+        ("backends/webgpu/engine.py", "from ...runtime.profile import Profile", "imports runtime"),
+        ("backends/webgpu/engine.py", "from ... import context", "imports context"),
+        ("memory.py", "import opweave.context as c", "imports context"),
+        ("memory.py", "from opweave import onnx", "imports onnx"),
+    ],
+)
+def test_imports_against_the_arrows_are_found(where: str, added: str, found: str) -> None:
+    source = (ROOT / where).read_text()
+    assert against_the_arrows(where, f"{source}\n{added}\n") == [f"{where} {found}"]
+
+
+def test_links_that_point_down() -> None:
+    """The only ones: what is added here has a reason."""
+    found = {name: link for name, link in vars(links).items() if isinstance(link, links.Link)}
+    assert {name: link.home for name, link in found.items()} == {
+        "calls_of": "custom",
+        "compute": "runtime.deferred",
+        "default_context": "context",
+        "on_arrays": "runtime.calls",
+        "op_level": "runtime.deferred",
+        "when_gone": "runtime.deferred",
+    }
+    for link in found.values():
+        function = link.load()
+        assert function.__module__ == f"opweave.{link.home}"
+
+
+BACK_ENDS = ("reference", "onnxruntime", "webgpu")
+
+
+@pytest.mark.parametrize(("name", "other"), list(permutations(BACK_ENDS, 2)))
 def test_back_ends_do_not_import_each_other(name: str, other: str) -> None:
     for file in (ROOT / "backends" / name).rglob("*.py"):
         lines = [line for line in file.read_text().splitlines() if re.match(r"\s*(from|import)\b", line)]

@@ -95,15 +95,7 @@ class Cache(Generic[K, V]):
         Raises:
             TypeError: the key holds something that is not hashable.
         """
-        found: Any = key if self._raw else exact(key)
-        with self._lock:
-            value = self._entries.get(found)
-            if value is None:
-                self._misses += 1
-                return None
-            self._entries.move_to_end(found)
-            self._hits += 1
-            return value
+        return self._find(key if self._raw else exact(key))
 
     def put(self, key: K, value: V, size: int = 0) -> V:
         """Keep a value of `size` bytes, unless it alone is larger than the cache; returns it."""
@@ -119,13 +111,9 @@ class Cache(Generic[K, V]):
             hash(found)
         except TypeError:
             return make()
-        with self._lock:
-            known = self._entries.get(found)
-            if known is not None:
-                self._entries.move_to_end(found)
-                self._hits += 1
-                return known
-            self._misses += 1
+        known = self._find(found)
+        if known is not None:
+            return known
         made = make()
         with self._lock:
             known = self._entries.get(found)
@@ -159,6 +147,16 @@ class Cache(Generic[K, V]):
             self._sizes.clear()
             self._bytes = self._hits = self._misses = 0
         self._drop(dropped)
+
+    def _find(self, key: Any) -> V | None:
+        with self._lock:
+            value = self._entries.get(key)
+            if value is None:
+                self._misses += 1
+                return None
+            self._entries.move_to_end(key)
+            self._hits += 1
+            return value
 
     def _keep(self, key: Any, value: V, size: int) -> V:
         dropped: list[V] = []
@@ -212,7 +210,7 @@ def exact(value: Any) -> Any:
         return kind, value if value > 0 or value < 0 else repr(value)
     if kind in _PLAIN:
         return kind, value
-    if kind is tuple or kind is list:
+    if isinstance(value, (tuple, list)):
         if _INTEGERS.issuperset(map(type, value)):
             return (kind, int, *value)
         return (kind, *map(exact, value))
@@ -220,8 +218,6 @@ def exact(value: Any) -> Any:
         return kind, value.dtype.str, value.shape, value.tobytes()
     if isinstance(value, (float, complex)):
         return kind, exact(value.real), exact(value.imag)
-    if isinstance(value, (tuple, list)):
-        return (kind, *map(exact, value))
     if isinstance(value, frozenset):
         return kind, frozenset(map(exact, value))
     if kind.__hash__ is object.__hash__:  # type: ignore[comparison-overlap]

@@ -11,7 +11,7 @@ from weakref import WeakSet
 
 import numpy as np
 
-from . import backends, dtypes, hints, memory as host
+from . import backends, dtypes, hints, links, memory as host
 from .arrays import as_array, describe, fit
 from .backends import Backend, Device, PowerPreference
 from .dtypes import ANY, DataType
@@ -143,15 +143,13 @@ _default: list[MLContext] = []
 _default_lock = RLock()
 
 
+@links.default_context.provide
 def default_context() -> MLContext:
     """The context of operations that are called on arrays: on the CPU, made when it is first needed."""
     with _default_lock:
         if not _default or _default[0]._lost_info is not None:
             _default[:] = [ml.create_context(accelerated=False)]
         return _default[0]
-
-
-adopted.default_context = default_context
 
 
 @dtypes.completable

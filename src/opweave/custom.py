@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from . import declaration
 from .arrays import as_array, contiguous, describe
 from .builder import MLGraphBuilder
 from .cache import Cache
@@ -16,6 +15,7 @@ from .declaration import CustomOp, composite, expression, op
 from .errors import ValidationError, require
 from .expr.array import Array as Traced
 from .graph import Builder, Operand, check_desc, title
+from .links import calls_of
 from .runtime.adopted import current_context, entered
 from .runtime.calls import call
 from .runtime.executable import MLGraph
@@ -30,6 +30,7 @@ CONTEXTS = 4
 """An operation called on arrays keeps graphs for this many contexts, the last ones used."""
 
 
+@calls_of.provide
 class _Calls:
     """What one operation does that is called with operands, arrays or tensors, and the graphs that it keeps for that."""
 
@@ -110,13 +111,11 @@ class _Calls:
         """Repeat this call without checks when arrays of the same data types and shapes are given."""
         self._direct.put(tuple([(type(a), a.dtype, a.shape) for a in arrays]), _Direct(graph, names))
 
-    def _graph(
-        self, context: MLContext, key: Any, given: Mapping[str, Any], feed: Mapping[str, Any], slots: Sequence[str]
-    ) -> MLGraph:
+    def _graph(self, context: MLContext, key: Any, *call: Any) -> MLGraph:
         """Build the graph of this one operation, or take it from the cache."""
         graphs = self._graphs.make(context, lambda: Cache(GRAPHS))
-        graph = graphs.make(key, lambda: self._build(context, given, feed, slots))
-        return graphs.put(key, self._build(context, given, feed, slots)) if graph.destroyed else graph
+        graph = graphs.make(key, lambda: self._build(context, *call))
+        return graphs.put(key, self._build(context, *call)) if graph.destroyed else graph
 
     def _build(
         self, context: MLContext, given: Mapping[str, Any], feed: Mapping[str, Any], slots: Sequence[str]
@@ -177,7 +176,5 @@ class _Direct:
         self._run(arrays, outputs)
         return outputs[0] if self._single else tuple(outputs)
 
-
-declaration.calls_of = _Calls
 
 __all__ = ["CustomOp", "composite", "expression", "op"]

@@ -27,7 +27,6 @@ import re
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import (
     Any,
     Concatenate,
@@ -48,6 +47,7 @@ from .cache import Cache
 from .dtypes import ANY, DataType
 from .errors import ValidationError
 from .graph import MAX_RANK, Builder, Desc, Operand, check_desc, title
+from .links import on_arrays
 from .names import shown
 from .shapes import bounded
 
@@ -77,10 +77,6 @@ class Limits:
 
     data_types: tuple[DataType, ...] | str = ANY
     ranks: tuple[int, int] | str = (0, N)
-
-
-on_arrays: Callable[[Op[..., Any], tuple[Any, ...], dict[str, Any]], Any] | None = None
-"""What an operation does that is called with arrays; set by `opweave.runtime.calls`."""
 
 
 class Op(Generic[P, R]):
@@ -219,10 +215,7 @@ class Op(Generic[P, R]):
         """
         if args and isinstance(args[0], Builder):
             return self.add(args[0], args[1:], kwargs)
-        if on_arrays is None:
-            import_module(f"{__package__}.runtime.calls")  # which sets it
-        assert on_arrays is not None
-        return on_arrays(self, args, kwargs)
+        return (on_arrays.function or on_arrays.load())(self, args, kwargs)
 
     def add(self, builder: Builder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Validate the arguments, add a node to the builder, and return its result."""

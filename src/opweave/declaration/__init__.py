@@ -15,7 +15,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, Literal, Never, TypeAlias, TypeVar, get_args, overload
 
 import numpy as np
@@ -27,6 +26,7 @@ from ..graph import Builder, Desc, Operand, title
 from ..kernels import Kernel
 from ..kernels.expression import flat, program_of
 from ..kernels.host import HostKernel
+from ..links import calls_of
 from ..names import shown
 from ..operation import Converter, Limits, Op, call_with
 from ..ops import Operations
@@ -48,10 +48,6 @@ One: TypeAlias = "Traced | Operand | Desc"
 Several: TypeAlias = "tuple[Any, ...]"
 Plain: TypeAlias = "np.ndarray | np.number[Any] | float | str | Sequence[Any] | None"
 """What, beside an operand that decides where a call is computed, does not change that."""
-
-
-calls_of: Callable[[CustomOp[Any]], Callable[[tuple[Any, ...], dict[str, Any]], Any]] | None = None
-"""Makes what an operation does that is called with anything but a builder; set by `opweave.custom`."""
 
 
 class CustomOp(Op[..., Any], Generic[Made]):
@@ -264,10 +260,7 @@ class CustomOp(Op[..., Any], Generic[Made]):
             return self.add(args[0], args[1:], kwargs)
         calls = self._calls
         if calls is None:
-            if calls_of is None:
-                import_module("..custom", __package__)  # which sets it
-            assert calls_of is not None
-            calls = self._calls = calls_of(self)
+            calls = self._calls = (calls_of.function or calls_of.load())(self)
         return calls(args, kwargs)
 
     def inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeAlias
 
+from ..cache import exact
 from ..dtypes import ANY, FLOATS, INFO, SIGNED, DataType
 from ..errors import require
 from ..graph import Desc
@@ -390,7 +391,7 @@ def _payload(node: Expr) -> tuple[object, ...]:
     """What distinguishes nodes of the same class, type and operands."""
     match node:
         case Const():
-            return repr(node.value), type(node.value)  # 0.0 and -0.0 differ
+            return (exact(node.value),)
         case Load():
             return (node.source,)
         case Call():

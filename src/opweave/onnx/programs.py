@@ -127,8 +127,9 @@ class Programs:
         self.deciding: set[str] = set()
         self._lock = Lock()  # of all that follows, and of the plans; held for moments only
         self._calls = 0
-        self._made: dict[Key, None] = {}  # the plans in the order in which they were made
-        self._used: dict[Key, int] = {}  # the number of the last call that used a plan
+        self._used: dict[
+            Key, int
+        ] = {}  # the number of the last call that used a plan, in the order in which they were made
         self._recent: Cache[Key, _RecurringShape] = Cache(RECENT, raw=True)
         self._notes: Cache[Key, str] = Cache(PLANS, raw=True)  # why shapes that came again were not compiled
         self._symbolic: SymbolicModel | None = None
@@ -257,12 +258,10 @@ class Programs:
         while self.plans and not self._fits(len(self.plans) + 1):
             oldest, _ = self.plans.items()[0]
             is_idle = self._calls - self._used.get(oldest, 0) > IDLE_CALLS
-            dropped = oldest if is_idle else next(reversed(self._made))
+            dropped = oldest if is_idle else next(reversed(self._used))
             self.plans.pop(dropped)
-            del self._made[dropped]
-            self._used.pop(dropped, None)
+            del self._used[dropped]
         self.plans.put(key, plan)
-        self._made[key] = None
         self._used[key] = self._calls
         self._recent.pop(key)
         self._notes.pop(key)
@@ -327,7 +326,7 @@ class Programs:
             if self._model.surprising.issuperset(found.slots):
                 raise OperationError(f"outputs come in shapes that do not fit: {found}") from found
             self._model.surprising.update(found.slots)
-            for kept in (self.plans, self._made, self._used, self._recent):
+            for kept in (self.plans, self._used, self._recent):
                 kept.clear()
 
     def _cached(self, key: Key) -> Plan | None:

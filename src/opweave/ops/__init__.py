@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ..graph import Builder, Operators
 from ..hints import meant
+from ..links import op_level
 from ..operation import Op
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def __getattr__(name: str) -> Any:
     if name not in _CALLED_ON_ARRAYS:
         hint = "" if name.startswith("_") else meant(name, Operations.listing())
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
-    return getattr(import_module("opweave.runtime.deferred"), name)
+    return (op_level.function or op_level.load())(name)
 
 
 class Operations(Builder, BuilderMethods):

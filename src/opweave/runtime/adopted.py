@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
-from importlib import import_module
 from threading import RLock
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary, ref
@@ -17,6 +16,7 @@ from ..arrays import as_array, contiguous, describe
 from ..dtypes import INFO, DataType, check
 from ..errors import ValidationError, require
 from ..graph import Desc, Operand, check_desc
+from ..links import default_context
 from ..tensor import MLTensor
 from . import pool
 from .lazy import Array, code_of, force, is_pending
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 entered: ContextVar[tuple[MLContext, ...]] = ContextVar("contexts", default=())
 """The contexts of the `with` blocks that we are in."""
 
-default_context: Callable[[], MLContext] | None = None
-"""What gives the context of arrays that have none; set by `opweave.context`."""
 _default: MLContext | None = None
 
 
@@ -39,10 +37,7 @@ def current_context() -> MLContext:
     if contexts:
         return contexts[-1]
     if _default is None or _default._lost_info is not None:
-        if default_context is None:
-            import_module("opweave.context")  # which says what the default is
-        assert default_context is not None
-        _default = default_context()
+        _default = (default_context.function or default_context.load())()
     return _default
 
 
@@ -129,6 +124,12 @@ _locked: dict[int, _Locked] = {}
 _adopted: dict[int, ref[Adopted]] = {}
 """What has been made of arrays that are in use, by the identities of these."""
 _lock = RLock()  # also taken by `__del__`, which may come at any time
+
+
+def after_fork() -> None:
+    """Replace the lock: a child has none of the threads that would give it back."""
+    global _lock
+    _lock = RLock()
 
 
 class Adopted(Array):

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import hints, operation
+from .. import hints
 from ..arrays import as_array, describe
 from ..cache import Cache, exact
 from ..dtypes import INFO, DataType, cast_number
 from ..errors import ValidationError, require
 from ..graph import Builder, Desc, Operand, check_desc, title
+from ..links import on_arrays
 from ..names import shown
 from ..operation import Op
 from ..ops import Operations
@@ -44,6 +45,7 @@ class _InGraph(Exception):  # noqa: N818  (never seen by users)
         self.builder = builder
 
 
+@on_arrays.provide
 def call(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Note that `op` is to be called on arrays, tensors and numbers; its result, or a tuple of them.
 
@@ -254,6 +256,3 @@ def _validated(
         is_tuple=isinstance(result, tuple),
         operand_codes=tuple(map(code_of, known_operands)),
     )
-
-
-operation.on_arrays = call

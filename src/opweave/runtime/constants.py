@@ -23,6 +23,7 @@ import numpy as np
 from .. import memory
 from ..backends import Executable
 from ..cache import Cache
+from ..links import when_gone
 from .adopted import Borrowed
 from .lazy import Array, Number, Template
 from .plan import Plan
@@ -94,8 +95,7 @@ class Specialised(Recurring):
         """Let go of it, now or when another thread is done with it; never waits."""
         self.is_dropped = True
         _gone.append(self)
-        if when_gone is not None:
-            when_gone()
+        (when_gone.function or when_gone.load())()
 
     def drop(self) -> None:
         """Let go of it. Who calls this has the lock of all reads."""
@@ -117,10 +117,6 @@ def _release(variant: ref[Specialised], _: object) -> None:
     found = variant()
     if found is not None:
         found.release()
-
-
-when_gone: Callable[[], None] | None = None
-"""What calls `sweep` if nobody reads just now; set by `opweave.runtime.deferred`."""
 
 
 def sweep() -> None:

@@ -27,7 +27,8 @@ from .. import memory
 from ..cache import Cache
 from ..errors import MLError, require
 from ..graph import title
-from . import adopted, constants, lazy, pool
+from ..links import compute, op_level, when_gone
+from . import adopted, constants, pool
 from .adopted import borrowed_by
 from .constants import Whole
 from .lazy import Array, Pending, Template
@@ -85,6 +86,7 @@ def read(*arrays: Array) -> tuple[np.ndarray, ...]:
     return tuple(array.numpy() for array in arrays)
 
 
+@compute.provide
 def force(arrays: Sequence[Array]) -> None:
     """Compute pending arrays, and whatever is computed on the way and can still be asked for."""
     if len(arrays) == 1 and not _profiles and _short_way(arrays[0]):
@@ -399,6 +401,7 @@ def forget(serial: Hashable) -> None:
     _try_to_sweep()
 
 
+@when_gone.provide
 def _try_to_sweep() -> None:
     """Drop what is not needed any more, unless another thread is reading: then it does that when it reads next."""
     if _lock.acquire(blocking=False):
@@ -498,7 +501,8 @@ def _locate_in(error: MLError, nodes: Sequence[Pending]) -> None:
 def _after_fork() -> None:
     """A child has none of the threads of the engines, and nobody who would give the lock back."""
     global _lock
-    _lock = adopted._lock = RLock()
+    _lock = RLock()
+    adopted.after_fork()
     # To end an engine's session is to wait for its threads, for ever: those that came from the parent are never let go.
     entries = [entry for _, entry in graphs.items()]
     lost = [[entry.executable for entry in entries], [template.executable for _, template in singles.items()]]
@@ -512,7 +516,9 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-lazy.compute = force
-constants.when_gone = _try_to_sweep
+@op_level.provide
+def _public(name: str) -> Any:
+    return globals()[name]
+
 
 __all__ = ["GRAPHS", "Record", "background", "compile_now", "force", "profile", "read", "statistics", "wait"]

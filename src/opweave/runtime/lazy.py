@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from weakref import ref
@@ -23,6 +22,7 @@ from ..cache import Cache
 from ..dtypes import INFO, DataType, completable
 from ..errors import ValidationError, require
 from ..graph import Desc, Operand, Operators, title
+from ..links import compute
 from ..operation import Op
 from ..ops import Operations
 from . import pool
@@ -401,16 +401,9 @@ def _steps(source: Array, result: Array) -> tuple[Template, ...] | None:
     return tuple(reversed(steps))
 
 
-compute: Callable[[Sequence[Array]], None] | None = None
-"""What computes arrays; set by `opweave.runtime.deferred`, which is imported when there is something to compute."""
-
-
 def force(arrays: Sequence[Array]) -> None:
     """Compute arrays, if they are pending."""
-    if compute is None:
-        import_module("opweave.runtime.deferred")
-    assert compute is not None
-    compute(arrays)
+    (compute.function or compute.load())(arrays)
 
 
 def is_pending(output: ref[Array]) -> bool:

@@ -1,0 +1,55 @@
+"""The links that point down: functions of lower rows of the house that the API calls from above. There are no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(eq=False, slots=True)
+class Link:
+    """A function that a module further down provides, which is imported when the link is first followed.
+
+    Attributes:
+        home: the module that provides it.
+        function: what it is; None until that module is imported.
+
+    `(link.function or link.load())(...)` calls it.
+    """
+
+    home: str
+    function: Callable[..., Any] | None = None
+
+    def load(self) -> Callable[..., Any]:
+        """The function, once its module is imported."""
+        import_module(f"{__package__}.{self.home}")
+        assert self.function is not None, self.home
+        return self.function
+
+    def provide(self, function: F) -> F:
+        """Decorate the function that the link leads to."""
+        self.function = function
+        return function
+
+
+on_arrays = Link("runtime.calls")
+"""An operation called on arrays: `(op, args, kwargs)`."""
+
+calls_of = Link("custom")
+"""What an operation of a user does that is called with anything but a builder: `(op)` gives a function of args and kwargs."""
+
+compute = Link("runtime.deferred")
+"""Arrays that are read: computes those that are pending."""
+
+when_gone = Link("runtime.deferred")
+"""A graph has lost an array that was a constant of it: drops it, unless another thread is reading."""
+
+op_level = Link("runtime.deferred")
+"""A public name of `opweave.ops` that stands with what computes arrays: `(name)`."""
+
+default_context = Link("context")
+"""The context of arrays that have none."""
