@@ -12,6 +12,7 @@ import pytest
 import opweave as ow
 
 kernels: Any = import_module("opweave.backends.onnxruntime.kernels")
+sessions: Any = import_module("opweave.backends.onnxruntime.sessions")
 
 Build = Callable[[ow.MLGraphBuilder], ow.MLOperand]
 
@@ -189,6 +190,17 @@ def test_the_probe_of_the_processor_knows_vnni() -> None:
     if not features.get("AVX512_ICL"):
         pytest.skip("NumPy does not say that this processor has VNNI instructions")
     assert not kernels.saturates()
+
+
+@pytest.mark.usefixtures("_processor")
+def test_int8_constants_are_converted_only_where_products_saturate() -> None:
+    """The engine converts them on every processor, and some of its kernels take longer with uint8."""
+    options, (key, value) = sessions.session_options("default"), sessions.PRECISE_PRODUCTS
+    if kernels.saturates():
+        assert options.get_session_config_entry(key) == value
+    else:
+        with pytest.raises(RuntimeError, match="session options"):
+            options.get_session_config_entry(key)
 
 
 @pytest.mark.parametrize("known", [False, True], ids=["input", "constant"])
