@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,7 +28,7 @@ def test_a_short_campaign_finds_nothing(name: str, tmp_path: Path) -> None:
 
 def test_each_kind_of_finding_is_seen_and_written(tmp_path: Path) -> None:
     chosen = campaign("misbehaving")
-    result = frame.run(chosen, range(8), seed=3, out=tmp_path)
+    result = frame.run(chosen, range(8), seed=3, out=tmp_path, jobs=3)
     assert result.outcomes == {"result": 2, "finding": 3, "died": 3}
     firsts = {number: text.splitlines()[0] for number, text in result.findings.items()}
     assert firsts[1] == "ValueError: it is not as it should be"
@@ -38,6 +40,26 @@ def test_each_kind_of_finding_is_seen_and_written(tmp_path: Path) -> None:
     assert firsts[6] == "it waited for 20 s"
     assert "-m fuzz misbehaving --seed 3 --case 1\n" in (tmp_path / "misbehaving-3-1.txt").read_text()
     assert (tmp_path / "misbehaving-3-1.bin").read_bytes() == chosen.rng(3, 1).randbytes(4)
+
+
+def test_a_campaign_of_many_jobs_stops_after_the_findings_asked_for(tmp_path: Path) -> None:
+    chosen = replace(campaign("misbehaving"), batch=2)
+    result = frame.run(chosen, [5] * 40, seed=3, out=tmp_path, jobs=2, most=1)
+    assert result.outcomes["finding"] in (1, 2)  # the other child may have been at one, too
+
+
+def test_children_are_bound_to_two_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {9, 2, 3, 5, 8}, raising=False)
+    assert frame.processor_pairs(4) == [[2, 3], [5, 8], [9, 2], [3, 5]]
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert frame.processor_pairs(2) == [[], []]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system binds no processes to processors")
+def test_a_child_runs_where_it_is_told_to(tmp_path: Path) -> None:
+    for processor in sorted(os.sched_getaffinity(0))[:2]:
+        with frame._Child(campaign("misbehaving"), 3, tmp_path, [processor]) as child:
+            assert child.ask(8) == ("finding", f"it gave 'processors [{processor}]'")
 
 
 def test_the_command_line_runs_one_case_again() -> None:

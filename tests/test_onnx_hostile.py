@@ -49,6 +49,7 @@ def tf_idf(**changes: object) -> onnx.NodeProto:
 
 
 ABSENT = "its inputs must not be absent, and input 1 is"
+SCALE = "input 2 must be broadcastable to [1, 1], got the shape [2, 2]"
 
 
 @pytest.mark.parametrize(
@@ -162,16 +163,61 @@ def test_nodes_that_harm_the_engine_are_refused(harmful: onnx.NodeProto, text: s
             "weights must have 2 axes, the first of 1, got the shape [1, 2, 2, 8]",
         ),
         ("Attention", {0: [4, 1], 1: [1, 3]}, "input must have 3 axes, got the shape [4, 1]"),
+        ("AttnLSTM", {10: None}, "it needs inputs 8 to 11, and input 10 is absent"),
+        ("AttnLSTM", {0: [8, 1]}, "input 0 must have 3 axes, got the shape [8, 1]"),
+        ("DynamicQuantizeMatMul", {0: [1, 2], 1: [2, 1], 2: [2, 2]}, SCALE),
+        ("MatMulIntegerToFloat", {0: [1, 2], 1: [2, 1], 3: [2, 2]}, SCALE.replace("2", "3", 1)),
+        ("DynamicQuantizeMatMul", {0: [1, 2], 1: [2, 3], 4: [2]}, "input 4 must have 3 values, got the shape [2]"),
+        ("Inverse", {0: [8, 3, 2]}, "input 0 must hold square matrices, got the shape [8, 3, 2]"),
+        ("Inverse", {0: [4]}, "input 0 must hold square matrices, got the shape [4]"),
+        ("MoE", {0: [2]}, "input 0 must have 2 or 3 axes, got the shape [2]"),
+        ("QLinearSoftmax", {3: [0, 2, 2]}, "input 3 must hold one value, got the shape [0, 2, 2]"),
+        ("QMoE", {0: [2, 8], 1: [4, 2], 2: [3]}, "input 2 must have 3 axes, got the shape [3]"),
+        (
+            "QMoE",
+            {0: [2, 0], 1: [2, 4], 2: [4, 2, 2], 5: [4, 2, 2], 8: None},
+            "the last axis of input 0 must not be empty, got the shape [2, 0]",
+        ),
     ],
 )
 def test_nodes_of_the_engine_itself(op_type: str, shapes: dict[int, list[int] | None], text: str) -> None:
-    wanted = {k: shapes.get(k, [1, 1] if op_type == "MatMulIntegerToFloat" else [1]) for k in range(9)}
+    usual = {"AttnLSTM": [1, 1, 1], "MatMulIntegerToFloat": [1, 1]}.get(op_type, [1])
+    wanted = {k: shapes.get(k, usual) for k in range(14)}
     inputs = [(f"x{k}", FLOAT, shape) for k, shape in wanted.items() if shape is not None]
     names = [f"x{k}" if shape is not None else "" for k, shape in wanted.items()]
     harmful = helper.make_node(op_type, names, ["z"], "it", domain="com.microsoft")
     proto = model([harmful], inputs, [onnx.ValueInfoProto(name="z")])
     proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     assert message(lambda: session(proto), ow.DataError) == f"{op_type} 'it': {text}"
+
+
+def test_sizes_that_only_a_call_tells_are_checked_before_the_engine_gets_them() -> None:
+    inverse = helper.make_node("Inverse", ["x"], ["z"], "it", domain="com.microsoft")
+    proto = model([inverse], [("x", FLOAT, ["n", 2])], [onnx.ValueInfoProto(name="z")])
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    loaded = session(proto)
+    for _ in range(3):
+        text = message(lambda: loaded.run(None, {"x": np.ones((3, 2), np.float32)}), ow.DataError)
+        assert text == "Inverse 'it': input 0 must hold square matrices, got the shape [3, 2]"
+        (z,) = loaded.run(None, {"x": np.float32([[2, 0], [0, 4]])})
+        assert z.tolist() == [[0.5, 0], [0, 0.25]]
+
+
+@pytest.mark.parametrize("op_type", ["QLinearLeakyRelu", "QLinearSigmoid"])
+@pytest.mark.parametrize("rows", [2, "n"])
+def test_the_last_zero_point_may_be_left_out(op_type: str, rows: int | str) -> None:
+    names = ["x", "scale", "zero", "scale"]
+    results = []
+    for inputs in (names, [*names, "zero"]):
+        lookup = helper.make_node(op_type, inputs, ["z"], domain="com.microsoft", alpha=0.5)
+        if op_type == "QLinearSigmoid":
+            del lookup.attribute[:]
+        infos = [("x", TensorProto.INT8, [rows])]
+        z = [onnx.ValueInfoProto(name="z")]
+        proto = model([lookup], infos, z, scale=np.float32(0.25), zero=np.int8(0))
+        proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+        results += session(proto).run(None, {"x": np.int8([-8, 4])})
+    assert results[0].tolist() == results[1].tolist() == ([-4, 4] if op_type == "QLinearLeakyRelu" else [0, 3])
 
 
 @pytest.mark.parametrize("is_owned", [False, True])

@@ -35,7 +35,7 @@ def main() -> int:
     """Run what the command line asks for; 1 if there are findings."""
     parser = argparse.ArgumentParser(
         prog="python -m fuzz",
-        description="Hostile input, in child processes of 2 GiB and 20 s a case; each finding is written to a file.",
+        description="Hostile input, in child processes: 2 processors, 2 GiB, 20 s a case; each finding is written to a file.",
         epilog=f"campaigns: {', '.join(CAMPAIGNS)}",
     )
     parser.add_argument("campaigns", nargs="+", metavar="CAMPAIGN", choices=["all", *CAMPAIGNS, *_OWN_TESTS])
@@ -46,10 +46,15 @@ def main() -> int:
     parser.add_argument("--case", type=int, metavar="N", help="run this case alone, and in this process")
     parser.add_argument("--out", type=Path, default=Path("findings"), help="folder for findings; default: %(default)s")
     parser.add_argument("--most", type=int, default=50, metavar="N", help="stop after so many findings")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="children at a time; default: %(default)s")
     parser.add_argument("--list", action="store_true", help="say what the campaigns do, and how long they are")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--processors", type=int, nargs="+", default=[], help=argparse.SUPPRESS)
     options = parser.parse_args()
     names = list(CAMPAIGNS) if "all" in options.campaigns else options.campaigns
+    if options.jobs < 1:
+        parser.error(f"--jobs must be positive, got {options.jobs}")
+    frame.bind(options.processors)
     if options.child is not None:
         frame.serve(campaign(names[0]), options.seed, options.child)
         return 0
@@ -65,7 +70,8 @@ def main() -> int:
             count = min(count, chosen.count) if options.count is None else count
             numbers = range(options.start, options.start + count)
             out = options.out.resolve()
-            result = frame.run(chosen, numbers, seed=options.seed, out=out, most=options.most, progress=sys.stdout)
+            limits = {"most": options.most, "jobs": options.jobs}
+            result = frame.run(chosen, numbers, seed=options.seed, out=out, progress=sys.stdout, **limits)
             found |= bool(result.findings)
     return int(found)
 

@@ -19,6 +19,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import opweave as ow
+from fuzz.engine_bombs import BUILDS
 from fuzz.frame import Campaign, Finding
 from fuzz.models import MESSAGE, array_for, context
 
@@ -455,6 +456,8 @@ def feed_of_one_element_that_is_4_tb(folder: Path) -> Any:
     feed = np.broadcast_to(np.float32(0), (2**20, 2**20))
     ow.InferenceSession(proto, context()).run(None, {"x": feed})
 
+
+BOMBS += [Bomb(*row) for row in BUILDS]
 
 # The campaign --------------------------------------------------------------------------------------------------------
 

@@ -18,9 +18,11 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from threading import Lock
+from typing import TextIO
 
 MEMORY = 2 * 2**30
 SECONDS = 20
@@ -90,6 +92,7 @@ def run(
     seed: int,
     out: Path,
     most: int = 50,
+    jobs: int = 1,
     progress: TextIO | None = None,
 ) -> Result:
     """Run cases of a campaign in child processes.
@@ -100,32 +103,91 @@ def run(
         seed: what their random numbers are made from, besides their numbers.
         out: the folder for the files of findings; made when there is one.
         most: after so many findings it stops.
+        jobs: how many children run at a time, each on two processors of its own as long as there are enough.
         progress: where to tell how far it is.
     """
-    pending, result = list(numbers), Result()
-    total, told = len(pending), time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="opweave-fuzz-") as name:
+    state = _Progress(campaign, list(numbers), seed, out, most, progress)
+    with tempfile.TemporaryDirectory(prefix="opweave-fuzz-") as name, ThreadPoolExecutor(jobs) as pool:
         folder = Path(name)
         if campaign.prepare is not None:
             campaign.prepare(folder)
-        while pending and len(result.findings) < most:
-            batch = pending[: campaign.batch]
-            with _Child(campaign, seed, folder) as child:
-                for number in batch:
-                    pending.pop(0)
-                    word, what = child.ask(number)
-                    result.outcomes[word] += 1
-                    if what:
-                        result.findings[number] = what
-                        report(campaign, seed, number, what, out)
-                        _tell(progress, f"{campaign.name} {number}: {what.splitlines()[0]}")
-                    if time.monotonic() - told > 10:
-                        told = time.monotonic()
-                        _tell(progress, f"{campaign.name}: {total - len(pending)} of {total}, {_counts(result)}")
-                    if child.is_dead or len(result.findings) >= most:
-                        break
-    _tell(progress, f"{campaign.name}: {sum(result.outcomes.values())} of {total} done, {_counts(result)}")
-    return result
+        workers = [pool.submit(_work, state, folder, pair) for pair in processor_pairs(jobs)]
+        try:
+            for worker in workers:
+                worker.result()
+        finally:
+            state.is_stopped = True
+    state.tell(state.summary(" done"))
+    return state.result
+
+
+def processor_pairs(jobs: int) -> list[list[int]]:
+    """Two processors for each of the children that run at a time; empty lists where processes cannot be bound.
+
+    A library that starts a thread for each of 64 processors would exceed the address space of a child with their stacks.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return [[] for _ in range(jobs)]
+    available = sorted(os.sched_getaffinity(0))
+    return [[available[(2 * job + k) % len(available)] for k in range(2)] for job in range(jobs)]
+
+
+class _Progress:
+    """The cases that are left of a campaign, and what came of the others; several threads use it."""
+
+    def __init__(
+        self, campaign: Campaign, pending: list[int], seed: int, out: Path, most: int, progress: TextIO | None
+    ) -> None:
+        self.campaign, self.seed, self.result = campaign, seed, Result()
+        self.is_stopped = False
+        self._pending, self._out, self._most, self._progress = pending, out, most, progress
+        self._total, self._told = len(pending), time.monotonic()
+        self._lock = Lock()
+
+    def take(self) -> list[int]:
+        """The cases of a new child; empty once there are none."""
+        with self._lock:
+            count = 0 if self.is_stopped else self.campaign.batch
+            taken, self._pending = self._pending[:count], self._pending[count:]
+            return taken
+
+    def give_back(self, numbers: list[int]) -> None:
+        """Cases that a child did not come to."""
+        with self._lock:
+            self._pending = numbers + self._pending
+
+    def note(self, number: int, word: str, what: str) -> None:
+        """What came of a case."""
+        with self._lock:
+            self.result.outcomes[word] += 1
+            if what:
+                self.result.findings[number] = what
+                report(self.campaign, self.seed, number, what, self._out)
+                self.tell(f"{self.campaign.name} {number}: {what.splitlines()[0]}")
+                self.is_stopped |= len(self.result.findings) >= self._most
+            if time.monotonic() - self._told > 10:
+                self._told = time.monotonic()
+                self.tell(self.summary())
+
+    def summary(self, done: str = "") -> str:
+        """How far the campaign is, in one line."""
+        counts = ", ".join(f"{word} {count}" for word, count in self.result.outcomes.most_common())
+        far = f"{self.campaign.name}: {sum(self.result.outcomes.values())} of {self._total}"
+        return f"{far}{done}, {len(self.result.findings)} findings ({counts})"
+
+    def tell(self, text: str) -> None:
+        if self._progress is not None:
+            print(text[:300], file=self._progress, flush=True)
+
+
+def _work(state: _Progress, folder: Path, processors: list[int]) -> None:
+    """Run cases in one child after the other, until there are none."""
+    while batch := state.take():
+        with _Child(state.campaign, state.seed, folder, processors) as child:
+            while batch and not child.is_dead and not state.is_stopped:
+                number = batch.pop(0)
+                state.note(number, *child.ask(number))
+        state.give_back(batch)
 
 
 def report(campaign: Campaign, seed: int, number: int, what: str, out: Path) -> Path:
@@ -148,13 +210,14 @@ def report(campaign: Campaign, seed: int, number: int, what: str, out: Path) -> 
 class _Child:
     """A process that runs cases, one after the other."""
 
-    def __init__(self, campaign: Campaign, seed: int, folder: Path) -> None:
+    def __init__(self, campaign: Campaign, seed: int, folder: Path, processors: list[int]) -> None:
         self._campaign = campaign
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the child)
         environment = os.environ | {"OMP_NUM_THREADS": "2"} | campaign.environment
         environment.pop("OPWEAVE_STRICT", None)  # faults of ours must be errors of ours, as users see them
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         command = [sys.executable, "-m", "fuzz", campaign.name, "--seed", str(seed), "--child", str(folder)]
+        command += ["--processors", *map(str, processors)] if processors else []
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -226,6 +289,12 @@ def _ending(code: int, seconds: int) -> str:
     return f"the process ended: {signal.Signals(-code).name if code < 0 else f'exit status {code}'}"
 
 
+def bind(processors: list[int]) -> None:
+    """Run this process on these processors alone, before a library counts them; on all if there are none."""
+    if processors:
+        os.sched_setaffinity(0, processors)
+
+
 def serve(campaign: Campaign, seed: int, folder: Path) -> None:
     """Run the cases whose numbers come from the standard input; a line of JSON for each goes to the standard output."""
     answers = os.fdopen(os.dup(1), "w")
@@ -264,13 +333,3 @@ def _described(error: BaseException) -> str:
         return f"{first[:2000]}\n{''.join(traceback.format_exception(error))[-8000:]}"
     except Exception as other:  # a message that cannot be formatted is what some campaigns look for
         return f"{type(error).__name__}, whose message raises {other!r}"
-
-
-def _counts(result: Result) -> str:
-    counts = ", ".join(f"{word} {count}" for word, count in result.outcomes.most_common())
-    return f"{len(result.findings)} findings ({counts})"
-
-
-def _tell(progress: Any, text: str) -> None:
-    if progress is not None:
-        print(text[:300], file=progress, flush=True)

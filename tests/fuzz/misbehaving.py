@@ -13,7 +13,7 @@ from fuzz.frame import Campaign
 
 
 def misbehave(rng: random.Random, number: int) -> str:
-    """Each number fails in a way of its own; 0 and 7 are well."""
+    """Each number fails in a way of its own; 0 and 7 are well, and 8 is where the process has two processors at most."""
     match number:
         case 1:
             raise ValueError("it is not as it should be")
@@ -28,6 +28,8 @@ def misbehave(rng: random.Random, number: int) -> str:
             return "nonsense"
         case 6:
             time.sleep(10000)
+        case 8:
+            return f"processors {sorted(os.sched_getaffinity(0))}"
     return "result"
 
 

@@ -6,14 +6,14 @@ that it has found. Each rule comes from a model that did harm; `tests/fuzz/bombs
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
 
 from ..errors import DataError
 from ..names import shown
+from .engine_rules import ENGINE_RULES, Node, Rule, is_broadcastable
 from .messages import AttributeProto, ModelProto, NodeProto
 from .registry import MICROSOFT
 
@@ -75,47 +75,6 @@ _POSITIVE = frozenset(
 """Attributes that sizes are divided by."""
 
 
-class _Node:
-    """A node, and what is known of its inputs."""
-
-    def __init__(
-        self,
-        node: NodeProto,
-        shapes: Sequence[tuple[int, ...] | None],
-        values: Sequence[np.ndarray | None],
-    ) -> None:
-        self.proto = node
-        self.attributes = {attribute.name: attribute for attribute in node.attribute}
-        self._shapes, self._values = shapes, values
-
-    def integer(self, name: str, default: int) -> int:
-        """The integer attribute `name`."""
-        attribute = self.attributes.get(name)
-        return default if attribute is None else attribute.i
-
-    def integers(self, name: str) -> list[int]:
-        """The attribute `name`, a list of integers; empty if it is absent."""
-        attribute = self.attributes.get(name)
-        return [] if attribute is None else list(attribute.ints)
-
-    def number(self, name: str, default: float) -> float:
-        """The float attribute `name`."""
-        attribute = self.attributes.get(name)
-        return default if attribute is None else attribute.f
-
-    def shape(self, position: int) -> tuple[int, ...] | None:
-        """The shape of the input at `position`; None if it is not known."""
-        return self._shapes[position] if position < len(self._shapes) else None
-
-    def value(self, position: int) -> np.ndarray | None:
-        """The value of the input at `position`; None if it is not a known constant."""
-        return self._values[position] if position < len(self._values) else None
-
-
-Rule = Callable[[_Node], str]
-"""Returns the rule that a node breaks, and what came; empty if the node is right."""
-
-
 def check_node(
     node: NodeProto,
     where: str = "",
@@ -142,7 +101,7 @@ def check_node(
     is_onnx = node.domain in ("", "ai.onnx")
     rules = RULES if is_onnx else ENGINE_RULES if node.domain == MICROSOFT else {}
     rule = rules.get(node.op_type)
-    if rule is not None and (broken := rule(_Node(node, shapes, values))):
+    if rule is not None and (broken := rule(Node(node, shapes, values))):
         _refuse(node, where, broken)
     if not is_onnx:
         return
@@ -214,23 +173,29 @@ def count_nodes(proto: ModelProto) -> int:
     return sum(counts.get(_callee(node), 1) for node in _nodes(proto.graph.node))
 
 
-def without_absent_biases(proto: ModelProto) -> ModelProto:
-    """The model, or a copy in which no LayerNormalization has an empty name for its bias.
+def with_expected_inputs(proto: ModelProto) -> ModelProto:
+    """The model, or a copy in which nodes have the inputs that ONNX Runtime reads without checking.
 
-    ONNX allows it, but ONNX Runtime then reads a bias that is not there.
+    A LayerNormalization must not have an empty name for its bias, and the last zero point of QLinearLeakyRelu and of
+    QLinearSigmoid must not be left out without one.
     """
-    if not any(_has_absent_bias(node) for node in _nodes(proto.graph.node)):
+    if all(_expected_inputs(node) is None for node in _nodes(proto.graph.node)):
         return proto
     copy = ModelProto()
     copy.CopyFrom(proto)
     for node in _nodes(copy.graph.node):
-        if _has_absent_bias(node):
-            del node.input[2:]
+        if (expected := _expected_inputs(node)) is not None:
+            node.input[:] = expected
     return copy
 
 
-def _has_absent_bias(node: NodeProto) -> bool:
-    return node.op_type == "LayerNormalization" and len(node.input) == 3 and not node.input[2]
+def _expected_inputs(node: NodeProto) -> list[str] | None:
+    """The inputs that ONNX Runtime needs for the same result; None if the node has them."""
+    if node.op_type == "LayerNormalization" and len(node.input) == 3 and not node.input[2]:
+        return list(node.input[:2])
+    if node.op_type in ("QLinearLeakyRelu", "QLinearSigmoid") and node.domain == MICROSOFT and len(node.input) == 4:
+        return [*node.input, ""]
+    return None
 
 
 def _callee(node: NodeProto) -> tuple[str, str, str]:
@@ -253,51 +218,50 @@ def _nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
 # Rules by operator ---------------------------------------------------------------------------------------------------
 
 
-def _split(node: _Node) -> str:
+def _split(node: Node) -> str:
     wanted, made = node.integer("num_outputs", len(node.proto.output)), len(node.proto.output)
     return "" if wanted == made else f"num_outputs must be the number of its outputs, {made}, got {wanted}"
 
 
-def _split_to_sequence(node: _Node) -> str:
+def _split_to_sequence(node: Node) -> str:
     split = node.value(1)
     if split is None or split.ndim or split.item() > 0:
         return ""
     return f"split must be positive, got {split.item()}"
 
 
-def _layer_normalization(node: _Node) -> str:
+def _layer_normalization(node: Node) -> str:
     x = node.shape(0)
     for position, name in ((1, "scale"), (2, "bias")):
         shape = node.shape(position)
         if x is None or shape is None:
             continue
-        fits = len(shape) <= len(x) and all(a in (1, b) for a, b in zip(shape[::-1], x[::-1], strict=False))
-        if not fits:
+        if not is_broadcastable(shape, x):
             return f"{name} must be broadcastable to {list(x)}, got the shape {list(shape)}"
     return ""
 
 
-def _random_normal(node: _Node) -> str:
+def _random_normal(node: Node) -> str:
     scale = node.number("scale", 1.0)
     return "" if scale > 0 else f"scale must be positive, got {scale:g}"
 
 
-def _random_uniform(node: _Node) -> str:
+def _random_uniform(node: Node) -> str:
     low, high = node.number("low", 0.0), node.number("high", 1.0)
     return "" if low <= high else f"low must not exceed high, got low={low:g} and high={high:g}"
 
 
-def _gather_nd(node: _Node) -> str:
+def _gather_nd(node: Node) -> str:
     batch_dims = node.integer("batch_dims", 0)
     return "" if 0 <= batch_dims <= MAX_RANK else f"batch_dims must be in 0..{MAX_RANK}, got {batch_dims}"
 
 
-def _roi_align(node: _Node) -> str:
+def _roi_align(node: Node) -> str:
     ratio = node.integer("sampling_ratio", 0)
     return "" if ratio <= 2**15 else f"sampling_ratio must be at most {2**15}, got {ratio}"
 
 
-def _tf_idf(node: _Node) -> str:
+def _tf_idf(node: Node) -> str:
     skip = node.integer("max_skip_count", 0)
     if not 0 <= skip <= 2**15:
         return f"max_skip_count must be in 0..{2**15}, got {skip}"
@@ -310,7 +274,7 @@ def _tf_idf(node: _Node) -> str:
     return "" if given == wanted else f"ngram_indexes must have {wanted} values, one for each n-gram, got {given}"
 
 
-def _quotient(node: _Node) -> str:
+def _quotient(node: Node) -> str:
     """x86 processors raise a signal when the smallest integer is divided by -1."""
     a, b = node.value(0), node.value(1)
     if a is None or b is None or a.dtype.kind != "i" or a.dtype != b.dtype or a.itemsize < 4:
@@ -336,56 +300,3 @@ RULES: dict[str, Rule] = {
     "TfIdfVectorizer": _tf_idf,
 }
 """The rules for operators of ONNX, besides those for inputs that are absent, for shapes and for divisors."""
-
-
-def _single(*positions: int) -> Rule:
-    """A rule that these inputs hold one value each, where they are given."""
-
-    def rule(node: _Node) -> str:
-        for position in positions:
-            shape = node.shape(position)
-            if shape is not None and math.prod(shape) != 1:
-                return f"input {position} must hold one value, got the shape {list(shape)}"
-        return ""
-
-    return rule
-
-
-def _quantized_where(node: _Node) -> str:
-    given = [*node.proto.input, *[""] * 9]
-    absent = [position for position in range(9) if not given[position]]
-    return f"it takes 9 inputs, and input {absent[0]} is absent" if absent else _single(2, 3, 5, 6, 7, 8)(node)
-
-
-def _integer_matmul(node: _Node) -> str:
-    for position in (0, 1):
-        shape = node.shape(position)
-        if shape is not None and len(shape) < 2:
-            return f"input {position} must have at least 2 axes, got the shape {list(shape)}"
-    return _single(2)(node)
-
-
-def _packed_attention(node: _Node) -> str:
-    x, weights = node.shape(0), node.shape(1)
-    if x is not None and len(x) != 3:
-        return f"input must have 3 axes, got the shape {list(x)}"
-    if weights is not None and (len(weights) != 2 or (x is not None and weights[0] != x[2])):
-        wanted = "2 axes" if x is None else f"2 axes, the first of {x[2]}"
-        return f"weights must have {wanted}, got the shape {list(weights)}"
-    return ""
-
-
-def _quantized_concat(node: _Node) -> str:
-    inputs = list(node.proto.input)
-    return f"its inputs must not be absent, and input {inputs.index('')} is" if "" in inputs else ""
-
-
-ENGINE_RULES: dict[str, Rule] = {
-    "Attention": _packed_attention,
-    "MatMulIntegerToFloat": _integer_matmul,
-    "QLinearConcat": _quantized_concat,
-    "QLinearLeakyRelu": _single(1, 2, 3, 4),
-    "QLinearSigmoid": _single(1, 2, 3, 4),
-    "QLinearWhere": _quantized_where,
-}
-"""Rules for operators of ONNX Runtime itself (com.microsoft)."""

@@ -20,7 +20,7 @@ from .. import memory
 from ..errors import DataError, NotSupportedError, require
 from ..names import shown
 from .booleans import check_bool
-from .checks import MAX_RANK, check_node, count_nodes, needs_inputs, needs_values, title_of, without_absent_biases
+from .checks import MAX_RANK, check_node, count_nodes, needs_inputs, needs_values, title_of, with_expected_inputs
 from .limits import DEFAULT, Limits
 from .messages import (
     PLAIN,
@@ -175,7 +175,7 @@ class Model:
                 proto = inliner.inline_local_functions(proto, convert_version=True)
             except Exception as error:  # it is written in C++, and raises what it likes
                 raise DataError(f"{what}: its functions cannot be put in place ({_first_line(error)})") from None
-        proto = without_absent_biases(proto)
+        proto = with_expected_inputs(proto)
         opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
         model = cls(proto, folder, opsets, limits, _owned=proto is not source, _here=here)
         model._check()

@@ -14,6 +14,7 @@ from ..context import MLContext
 from ..errors import MLError, NotSupportedError, OperationError, ValidationError
 from ..graph import Desc
 from .arguments import Argument
+from .engine_rules import check_decided
 from .messages import PLAIN, AttributeProto, ModelProto, NodeProto, TensorProto, sub_graphs
 from .model import KNOWN_OPSET, Model
 from .partition import used_names
@@ -54,6 +55,9 @@ class SymbolicModel:
         self.outputs = [output.name for output in model.proto.graph.output]
         self.lock = Lock()
         _check_custom(model)
+        shapes = {tensor.name: tuple(tensor.dims) for tensor in model.proto.graph.initializer}
+        static = {argument.name: argument.static_shape() for argument in inputs}
+        check_decided(model.proto.graph.node, shapes | {n: shape for n, shape in static.items() if shape is not None})
         try:
             proto, constants = _with_open_dimensions(model, inputs)
             runner = context.backend.compile_model(proto, constants, context.power_preference)

@@ -1,0 +1,215 @@
+"""Rules for operators of ONNX Runtime itself (com.microsoft), whose kernels do not check all that they read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from ..errors import NotSupportedError
+from .messages import NodeProto
+from .registry import MICROSOFT
+
+
+class Node:
+    """A node, and what is known of its inputs.
+
+    Attributes:
+        proto: the node.
+        attributes: its attributes, by name.
+        is_decided: whether all shapes that a rule has asked for were known.
+    """
+
+    def __init__(
+        self,
+        node: NodeProto,
+        shapes: Sequence[tuple[int, ...] | None],
+        values: Sequence[np.ndarray | None],
+    ) -> None:
+        self.proto = node
+        self.attributes = {attribute.name: attribute for attribute in node.attribute}
+        self.is_decided = True
+        self._shapes, self._values = shapes, values
+
+    def integer(self, name: str, default: int) -> int:
+        """The integer attribute `name`."""
+        attribute = self.attributes.get(name)
+        return default if attribute is None else attribute.i
+
+    def integers(self, name: str) -> list[int]:
+        """The attribute `name`, a list of integers; empty if it is absent."""
+        attribute = self.attributes.get(name)
+        return [] if attribute is None else list(attribute.ints)
+
+    def number(self, name: str, default: float) -> float:
+        """The float attribute `name`."""
+        attribute = self.attributes.get(name)
+        return default if attribute is None else attribute.f
+
+    def shape(self, position: int) -> tuple[int, ...] | None:
+        """The shape of the input at `position`; None if it is not known, or there is no such input."""
+        shape = self._shapes[position] if position < len(self._shapes) else None
+        if shape is None and self.is_given(position):
+            self.is_decided = False
+        return shape
+
+    def is_given(self, position: int) -> bool:
+        """Whether there is an input at `position`."""
+        return position < len(self.proto.input) and bool(self.proto.input[position])
+
+    def value(self, position: int) -> np.ndarray | None:
+        """The value of the input at `position`; None if it is not a known constant."""
+        return self._values[position] if position < len(self._values) else None
+
+
+Rule = Callable[[Node], str]
+"""Returns the rule that a node breaks, and what came; empty if the node is right."""
+
+
+def _single(*positions: int) -> Rule:
+    """A rule that these inputs hold one value each, where they are given."""
+
+    def rule(node: Node) -> str:
+        for position in positions:
+            shape = node.shape(position)
+            if shape is not None and math.prod(shape) != 1:
+                return f"input {position} must hold one value, got the shape {list(shape)}"
+        return ""
+
+    return rule
+
+
+def _quantized_where(node: Node) -> str:
+    given = [*node.proto.input, *[""] * 9]
+    absent = [position for position in range(9) if not given[position]]
+    return f"it takes 9 inputs, and input {absent[0]} is absent" if absent else _single(2, 3, 5, 6, 7, 8)(node)
+
+
+def _ranks(wanted: Mapping[int, tuple[int, ...]]) -> Rule:
+    """A rule that inputs have as many axes as one of these numbers says, by position; kernels index shapes unchecked."""
+
+    def rule(node: Node) -> str:
+        for position, ranks in wanted.items():
+            shape = node.shape(position)
+            if shape is not None and len(shape) not in ranks:
+                axes = " or ".join(map(str, ranks))
+                return f"input {position} must have {axes} axes, got the shape {list(shape)}"
+        return ""
+
+    return rule
+
+
+def _quantized_matmul(single: tuple[int, ...], by_column: tuple[int, ...], bias: int) -> Rule:
+    """A rule for products of matrices whose scales and zero points hold one value, or one for each column of the second."""
+
+    def rule(node: Node) -> str:
+        for position in (0, 1):
+            shape = node.shape(position)
+            if shape is not None and len(shape) < 2:
+                return f"input {position} must have at least 2 axes, got the shape {list(shape)}"
+        if (broken := _single(*single)(node)) or (b := node.shape(1)) is None:
+            return broken
+        columns = [*b[:-2], 1, b[-1]]
+        for position in by_column:
+            shape = node.shape(position)
+            if shape is not None and not is_broadcastable(shape, columns):
+                return f"input {position} must be broadcastable to {columns}, got the shape {list(shape)}"
+        added = node.shape(bias)
+        if added is not None and math.prod(added) != b[-1]:
+            return f"input {bias} must have {b[-1]} values, got the shape {list(added)}"
+        return ""
+
+    return rule
+
+
+def is_broadcastable(shape: Sequence[int], to: Sequence[int]) -> bool:
+    """Whether `shape` can be broadcast to the shape `to`, in one direction."""
+    return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(shape[::-1], to[::-1], strict=False))
+
+
+def _attention_lstm(node: Node) -> str:
+    absent = [position for position in range(8, 12) if not node.is_given(position)]
+    return f"it needs inputs 8 to 11, and input {absent[0]} is absent" if absent else _ATTENTION_LSTM_RANKS(node)
+
+
+_ATTENTION_LSTM_RANKS = _ranks(
+    {position: (rank,) for position, rank in enumerate((3, 3, 3, 2, 1, 3, 3, 2, 3, 3, 2, 3, 1, 3))}
+)
+
+
+def _inverse(node: Node) -> str:
+    shape = node.shape(0)
+    if shape is None or (len(shape) >= 2 and shape[-1] == shape[-2]):
+        return ""
+    return f"input 0 must hold square matrices, got the shape {list(shape)}"
+
+
+def _experts(ranks: Mapping[int, tuple[int, ...]]) -> Rule:
+    """A rule for mixtures of experts, which divide by the last size of the input."""
+
+    def rule(node: Node) -> str:
+        if broken := _ranks(ranks)(node):
+            return broken
+        shape = node.shape(0)
+        return (
+            f"the last axis of input 0 must not be empty, got the shape {list(shape)}"
+            if shape and not shape[-1]
+            else ""
+        )
+
+    return rule
+
+
+def _packed_attention(node: Node) -> str:
+    x, weights = node.shape(0), node.shape(1)
+    if x is not None and len(x) != 3:
+        return f"input must have 3 axes, got the shape {list(x)}"
+    if weights is not None and (len(weights) != 2 or (x is not None and weights[0] != x[2])):
+        wanted = "2 axes" if x is None else f"2 axes, the first of {x[2]}"
+        return f"weights must have {wanted}, got the shape {list(weights)}"
+    return ""
+
+
+def _quantized_concat(node: Node) -> str:
+    inputs = list(node.proto.input)
+    return f"its inputs must not be absent, and input {inputs.index('')} is" if "" in inputs else ""
+
+
+ENGINE_RULES: dict[str, Rule] = {
+    "Attention": _packed_attention,
+    "AttnLSTM": _attention_lstm,
+    "DynamicQuantizeMatMul": _quantized_matmul((), (2, 3), 4),
+    "Inverse": _inverse,
+    "MatMulIntegerToFloat": _quantized_matmul((2, 4), (3, 5), 6),
+    "MoE": _experts({0: (2, 3), 1: (2,), 2: (3,), 4: (3,), 6: (3,)}),
+    "QLinearConcat": _quantized_concat,
+    "QLinearLeakyRelu": _single(1, 2, 3, 4),
+    "QLinearSigmoid": _single(1, 2, 3, 4),
+    "QLinearSoftmax": _single(1, 2, 3, 4),
+    "QLinearWhere": _quantized_where,
+    "QMoE": _experts({0: (2, 3), 1: (2,), 2: (3,), 5: (3,), 8: (3,)}),
+}
+"""Rules for operators of ONNX Runtime itself (com.microsoft)."""
+
+_FREQUENT = frozenset({"Attention", "MatMulIntegerToFloat", "MoE", "QMoE"})
+
+
+def check_decided(nodes: Iterable[NodeProto], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse to leave sizes open where a rule needs them: the engine would run the node unchecked.
+
+    Operators that many models hold, with dimensions that vary, are excepted: to compile each shape would take too long.
+
+    Args:
+        nodes: the nodes of a graph.
+        shapes: the shapes of values that are certain, by name.
+
+    Raises:
+        NotSupportedError: a rule needs a size that is not among them.
+    """
+    for proto in nodes:
+        rule = ENGINE_RULES.get(proto.op_type) if proto.domain == MICROSOFT else None
+        if rule is not None and proto.op_type not in _FREQUENT:
+            node = Node(proto, [shapes.get(name) for name in proto.input], ())
+            if rule(node) or not node.is_decided:
+                raise NotSupportedError(f"{proto.op_type} is checked for the sizes of each call")
