@@ -53,7 +53,7 @@ def check_alike(picture: NDArray[np.uint8], expected: NDArray[np.uint8]) -> None
 
 def choose(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let something run expressions from now on, those that are known already, too."""
-    monkeypatch.setenv(kernels.VARIABLE, engine)
+    monkeypatch.setenv(kernels.ENGINE_VARIABLE, engine)
     kernels.is_compiled.cache_clear()
     for op in (expressions.luma, expressions.chroma, expressions.merged):
         op.forget_calls()

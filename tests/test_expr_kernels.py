@@ -21,8 +21,8 @@ from opweave.graph import Desc
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(kernels, "compiled", Cache(kernels.KERNELS))
-    monkeypatch.delenv(kernels.VARIABLE, raising=False)
+    monkeypatch.setattr(kernels, "compiled", Cache(kernels.MAX_KERNELS))
+    monkeypatch.delenv(kernels.ENGINE_VARIABLE, raising=False)
     kernels.is_compiled.cache_clear()
     kernels.has_halide.cache_clear()
     yield

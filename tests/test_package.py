@@ -177,7 +177,7 @@ def dependencies(where: str, source: str) -> tuple[set[str], set[str]]:
 def layers() -> dict[str, int]:
     """The rows of the table of docs/how-it-works.md by the modules in them."""
     page = (ROOT.parent.parent / "docs" / "how-it-works.md").read_text()
-    page = page.partition("## The house\n")[2].partition("\n## ")[0]
+    page = page.partition("## Packages\n")[2].partition("\n## ")[0]
     rows = [re.findall(r"`(\w+)/?`", line.split("|")[1]) for line in page.splitlines() if line.startswith("| `")]
     return {name: number for number, row in enumerate(rows) for name in row}
 

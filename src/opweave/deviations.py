@@ -37,88 +37,89 @@ CHANGES = [
         ("NavigatorML: missing",),
         "change",
         "`navigator.ml` is `opweave.ml`.",
-        "There is no navigator outside of a browser.",
+        "There is no `navigator` outside of browsers.",
     ),
     Deviation(
         ("*: promise",),
         "change",
-        "Methods that return a promise there return the value itself, and have a twin to await, `…_async`. `lost` is a "
-        "future, which can be awaited as well.",
-        "On a CPU work is done when the method returns; most Python is not asynchronous.",
+        "Methods that return a promise in the specification are blocking, and have an awaitable twin, `…_async`. `lost` is a "
+        "future, which can be awaited, too.",
+        "On a CPU the work is done when the method returns, and most Python code is not asynchronous.",
     ),
     Deviation(
         ("*(options)", "*(descriptor)"),
         "change",
-        "The members of dictionaries are arguments themselves: `data_type, shape` for descriptors, keywords for options.",
-        "Python has keyword arguments; a misspelt one is an error instead of being ignored.",
+        "Members of dictionaries are separate arguments: `data_type, shape` for descriptors, keywords for options.",
+        "Python has keyword arguments, and a misspelt one is an error rather than ignored.",
     ),
     Deviation(
         ("MLContext.read_tensor(output_data): missing", "MLContext.read_tensor(out)"),
         "change",
-        "The array to read into is the keyword `out=`.",
-        "That is its name in NumPy.",
+        "The array to read into is passed as `out=`.",
+        "This is the name in NumPy.",
     ),
     Deviation(
         ("MLContext.read_tensor: returns ArrayBuffer", "MLContext.read_tensor: returns undefined"),
         "change",
-        "`read_tensor` returns an array of the tensor's data type and shape, also where it was given the memory.",
-        "Bytes would have to be given data type and shape by hand.",
+        "`read_tensor` always returns an array of the tensor's data type and shape, even if it reads into given memory.",
+        "Bytes would have to be converted by hand.",
     ),
     Deviation(
         ("MLContext.accelerated: the truth",),
         "change",
-        "`accelerated` tells whether the device is a GPU or an NPU; there it repeats the option.",
-        "What was asked for is known; what came of it is not.",
+        "`accelerated` reports whether the device is a GPU or an NPU; in the specification it repeats the option.",
+        "The caller knows the option, but not the device that was chosen.",
     ),
     Deviation(
         ("MLGraphBuilder.constant: memory",),
         "change",
         "Constants are kept by reference, not copied. Do not change an array while its graph is in use.",
-        "Weights are large, and a second copy of them serves nobody.",
+        "Weights are large, and a second copy would waste memory.",
     ),
     Deviation(
         ("MLGraphBuilder.constant: uint32",),
         "change",
-        "Numbers cast to uint32 are clamped to [0, 2³² - 1]; the text casts them to a signed 32-bit integer.",
-        "A mistake in the text: uint32 could not hold its own upper half.",
+        "Numbers cast to uint32 are clamped to [0, 2³² - 1]; the specification casts them to a signed 32-bit integer.",
+        "A mistake in the specification: the upper half of uint32 could not be used.",
     ),
     Deviation(
         ("MLGraphBuilder.clamp: bounds left out",),
         "change",
-        "A bound of `clamp` that is left out does not limit; the text makes the lower one +∞ and the upper one -∞.",
-        "A mistake in the text, which its own emulation contradicts.",
+        "An omitted bound of `clamp` has no effect; in the specification the default is +∞ for the lower and -∞ for the "
+        "upper one.",
+        "A mistake in the specification, which its own emulation contradicts.",
     ),
     Deviation(
         ("MLGraphBuilder: conversions",),
         "change",
-        "Where integers are wanted, 2.5, True and '2' are errors; Web IDL makes 2, 1 and 2 of them. 2.0 is taken, also one of "
-        "NumPy. Sequences are anything but strings and mappings.",
-        "These are mistakes wherever they occur; Python has integers.",
+        "2.5, True and '2' are errors where integers are required; Web IDL converts them to 2, 1 and 2. 2.0 is accepted, also "
+        "as a NumPy scalar. Any iterable except strings and mappings is a sequence.",
+        "Such values are mistakes; Python has integers.",
     ),
     Deviation(
         ("MLGraphBuilder.conv_transpose2d: groups",),
         "change",
-        "`groups` of `conv_transpose2d` must divide the input channels; the text does not ask for it.",
-        "What a group would consist of is not said, and no engine computes it.",
+        "`groups` of `conv_transpose2d` must divide the input channels; the specification does not require it.",
+        "Otherwise the result is undefined, and no engine can compute it.",
     ),
     Deviation(
         ("MLGraphBuilder.max_pool2d: output sizes",),
         "change",
-        "`output_sizes` of pools go together with `padding`, and are the sizes that either rounding gives; the text sets the "
-        "padding to 0 then, and wants `output_sizes` smaller than `strides`.",
-        "Mistakes in the text: the Web Platform Tests, and browsers, use both options together.",
+        "`output_sizes` of pooling can be combined with `padding`, and must be one of the two roundings; the specification "
+        "sets the padding to 0, and requires `output_sizes` smaller than `strides`.",
+        "Mistakes in the specification: the Web Platform Tests and browsers combine both options.",
     ),
     Deviation(
         ("MLGraphBuilder.*2d: padded sizes",),
         "change",
-        "Padded dimensions of convolutions and pools are at most 2³¹ - 1, as all dimensions are.",
-        "The text limits operands only, but engines make an operand of them.",
+        "Padded dimensions of convolutions and pooling are limited to 2³¹ - 1, like all dimensions.",
+        "The specification limits operands only, but engines create a padded operand.",
     ),
     Deviation(
         ("MLGraphBuilder.is_nan(a): limits", "MLGraphBuilder.is_infinite(a): limits"),
         "change",
-        "`is_nan` and `is_infinite` take float32 and float16 only; the table of their limits says any data type.",
-        "The text contradicts itself: the steps of both methods throw for other types.",
+        "`is_nan` and `is_infinite` accept float32 and float16 only; the specification's table allows any data type.",
+        "The specification contradicts itself: the steps of both methods throw for other types.",
     ),
     Deviation(
         (
@@ -126,18 +127,18 @@ CHANGES = [
             *("MLGraphBuilder.arg_max: NaN", "MLGraphBuilder.arg_min: NaN", "MLGraphBuilder.max_pool2d: NaN"),
         ),
         "change",
-        "Of values among which there is a NaN, these operations give NaN (or its position) on the reference device; on the "
-        "CPU it depends on where the NaN stands.",
-        "The text does not say. ONNX Runtime's kernels compare, and a comparison with NaN is false. To look for NaN first "
-        "makes `reduce_max` take 1.3 to 2.3 times as long, `arg_max` up to 1.4 times, and `max_pool2d` 1.2 to 1.5 times "
-        "(`benchmarks/nan.py`, one thread).",
+        "If a value is NaN, these operations return NaN (or its position) on the reference device; on the CPU the result "
+        "depends on the position of the NaN.",
+        "The specification does not define it. ONNX Runtime's kernels compare, and comparisons with NaN are false. A separate "
+        "test for NaN would multiply the time of `reduce_max` by 1.3 to 2.3, of `arg_max` by up to 1.4, and of `max_pool2d` "
+        "by 1.2 to 1.5 (`benchmarks/nan.py`, one thread).",
     ),
     Deviation(
         ("MLGraphBuilder.gru: NaN", "MLGraphBuilder.lstm: NaN"),
         "change",
-        "NaN in an operand makes the states after it NaN on the reference device; on the CPU they may be numbers if there is "
-        "a bias.",
-        "The text does not say. When ONNX Runtime's kernels add a bias they limit the sum to finite numbers, of NaN too.",
+        "After a NaN in an operand, states are NaN on the reference device; on the CPU they may be numbers if there is a "
+        "bias.",
+        "The specification does not define it. ONNX Runtime's kernels clamp sums with a bias to finite numbers, even NaN.",
     ),
 ]
 
@@ -145,51 +146,51 @@ ADDITIONS = [
     Deviation(
         ("ML.*_async", "MLContext.*_async", "MLGraphBuilder.*_async"),
         "addition",
-        "Twins to await.",
+        "Awaitable twins of blocking methods.",
         "See above: they return what the specification's promises resolve to.",
     ),
     Deviation(
         ("opweave.devices", "opweave.Device", "ML.create_context(device)", "MLContext.device"),
         "addition",
-        "The devices of this machine can be listed, and one of them asked for by name.",
-        "Preferences are for pages that must not know the machine; a program on a server has to.",
+        "The devices of this machine can be listed, and selected by name.",
+        "Preferences suit web pages, which must not know the machine; programs on a server must.",
     ),
     Deviation(
         ("MLContext.compute",),
         "addition",
         "`compute(graph, {name: array})` runs a graph on arrays, and returns arrays.",
-        "The common case in one line, without tensors.",
+        "It is the common case, in one line and without tensors.",
     ),
     Deviation(
         ("MLContext.tensor_from",),
         "addition",
-        "`tensor_from(array)` makes a tensor of memory that exists, also of another library's through DLPack.",
-        "No copy between NumPy, PyTorch and a graph.",
+        "`tensor_from(array)` creates a tensor over existing memory, including that of other libraries through DLPack.",
+        "It avoids copies between NumPy, PyTorch and graphs.",
     ),
     Deviation(
         ("MLContext.create_exportable_tensor", "MLContext.export_to_gpu", "MLTensor.gpu_buffer"),
         "addition",
-        "`create_exportable_tensor` makes a tensor for a `GPUDevice`, and `with context.export_to_gpu(tensor) as buffer` "
-        "lends it to the user's own shaders, as those of later drafts do; `tensor.gpu_buffer` is its buffer.",
-        "Tensors of a WebGPU device are its buffers; `tensor_from(buffer, data_type, shape)` is the way back.",
+        "`create_exportable_tensor` creates a tensor for a `GPUDevice`, and `with context.export_to_gpu(tensor) as buffer` "
+        "lends it to the user's shaders, as in later drafts; `tensor.gpu_buffer` is its buffer.",
+        "Tensors of a WebGPU device are buffers; `tensor_from(buffer, data_type, shape)` is the inverse.",
     ),
     Deviation(
         ("MLTensor.numpy", "MLTensor.__array__", "MLTensor.__dlpack__", "MLTensor.__dlpack_device__"),
         "addition",
-        "Tensors can be looked at in place, as arrays of NumPy and of everything that speaks DLPack.",
-        "No copy on the way out either.",
+        "Tensors can be read in place, as arrays of NumPy and of all libraries that support DLPack.",
+        "It avoids copying results.",
     ),
     Deviation(
         ("MLGraphBuilder.constant(array)",),
         "addition",
-        "`constant(array)` takes data type and shape from the array.",
-        "Arrays know both.",
+        "`constant(array)` uses the data type and shape of the array.",
+        "Arrays have both.",
     ),
     Deviation(
         ("MLGraphBuilder: numbers and arrays as operands",),
         "addition",
-        "Where an operation takes operands, numbers and arrays become constants, in the data type of the first operand.",
-        "`builder.max(x, 0)` says what is meant.",
+        "Numbers and arrays passed as operands become constants of the data type of the first operand.",
+        "`builder.max(x, 0)` is short and unambiguous.",
     ),
     Deviation(
         ("MLOperand.__*__", "MLOperand: operations"),
@@ -200,38 +201,39 @@ ADDITIONS = [
     Deviation(
         ("*.__getattr__",),
         "addition",
-        "The error for an attribute that is not there names the one that was meant (`averagePool2d`, `dataType`).",
-        "The names of the specification are in camelCase, those here in snake_case.",
+        "The error for an unknown attribute suggests the right one (`averagePool2d`, `dataType`).",
+        "The specification's names are camelCase, Opweave's are snake_case.",
     ),
     Deviation(
         ("MLOperand.rank", "MLOperand.desc", "MLTensor.desc"),
         "addition",
-        "The number of dimensions; data type and shape in one.",
-        "Both are needed all the time.",
+        "The number of dimensions; data type and shape as one object.",
+        "Both are often needed.",
     ),
     Deviation(
         ("MLGraph.inputs", "MLGraph.outputs", "MLGraphBuilder.inputs"),
         "addition",
         "Data types and shapes of a graph's inputs and outputs, by name.",
-        "Who gets a graph from elsewhere has to know what to feed it.",
+        "Users of a graph that they did not build need to know its inputs.",
     ),
     Deviation(
         ("MLGraph.devices", "MLGraph.explain", "MLGraph.placements"),
         "addition",
-        "Where each operation of a graph runs, and whether by one kernel, by several, or by its decomposition.",
+        "The device that runs each operation of a graph, and whether it uses one kernel, several, or a decomposition.",
         "Performance that cannot be explained cannot be improved.",
     ),
     Deviation(
         ("*.destroyed", "*.context", "MLContext.power_preference"),
         "addition",
-        "State that objects have in the specification too, but do not show.",
-        "For messages and tests.",
+        "State that the specification's objects have internally.",
+        "Messages and tests need it.",
     ),
     Deviation(
         ("opweave.InferenceSession", "opweave.onnx"),
         "addition",
-        "ONNX models run on WebNN graphs, and what WebNN cannot express in ONNX Runtime; graphs can be written as ONNX.",
-        "Networks come as `.onnx` files; on the Web a framework does this on top of WebNN.",
+        "ONNX models run as WebNN graphs, with ONNX Runtime for operators that WebNN cannot express; graphs can be saved as "
+        "ONNX.",
+        "Networks are distributed as `.onnx` files; on the Web, a framework on top of WebNN loads them.",
     ),
     Deviation(
         (
@@ -245,69 +247,70 @@ ADDITIONS = [
             "opweave.register_onnx",
         ),
         "addition",
-        "Custom operations: expressions, composites, kernels; in graphs, on arrays, and inside of ONNX models.",
-        "What Opweave exists for (https://github.com/webmachinelearning/webnn/issues/6).",
+        "Custom operations (expressions, composites, kernels) in graphs, on arrays, and in ONNX models.",
+        "They are the purpose of Opweave (https://github.com/webmachinelearning/webnn/issues/6).",
     ),
     Deviation(
         ("MLGraphBuilder.build(fallback)",),
         "addition",
-        "`fallback='error'` refuses graphs of which the device lacks something, instead of running that on the CPU.",
-        "Who needs the device for all of it must not be surprised by copies.",
+        "`fallback='error'` refuses graphs with operations that the device does not support, instead of running these on the "
+        "CPU.",
+        "Copies to the CPU can make a graph slow.",
     ),
     Deviation(
         ("MLGraphBuilder.build(fuse)",),
         "addition",
-        "Chains of element-wise operations become one loop, unless `fuse=False` says otherwise.",
-        "Engines go through memory once for each of them.",
+        "Chains of element-wise operations are fused into one loop, unless `fuse=False`.",
+        "Engines read and write memory once for each operation.",
     ),
     Deviation(
         ("MLContext.create_tensor(memory)",),
         "addition",
-        "Tensors can lie in the memory of a WebAssembly module.",
-        "Operations in WebAssembly see nothing else (https://github.com/webmachinelearning/webnn/issues/156).",
+        "Tensors can be allocated in the memory of a WebAssembly module.",
+        "WebAssembly functions cannot access other memory (https://github.com/webmachinelearning/webnn/issues/156).",
     ),
     Deviation(
         ("opweave.Array", "opweave.array", "opweave.ops", "opweave.read", "MLContext.__enter__", "MLContext.__exit__"),
         "addition",
-        "Operations can be called one by one, on arrays; what is read is computed as one graph.",
-        "What frameworks do on top of WebNN (https://github.com/webmachinelearning/webnn/issues/156).",
+        "Operations can be called one by one on arrays; they are computed as one graph when a value is read.",
+        "Frameworks on top of WebNN work this way (https://github.com/webmachinelearning/webnn/issues/156).",
     ),
     Deviation(
         ("ML.create_context(deferred)",),
         "addition",
-        "In contexts with `deferred=True` dispatches wait until somebody looks, and run together then.",
-        "Chains of small graphs run as one; results that nobody looks at are not written.",
+        "In contexts with `deferred=True`, dispatches are deferred until a result is read, and then run together.",
+        "Chains of small graphs run as one, and intermediate results that are never read are not written.",
     ),
     Deviation(
         ("opweave.jit",),
         "addition",
-        "`@opweave.jit` makes a graph of a function of arrays when it is called for the first time.",
-        "Programs that call operations one by one run at a graph's speed, and need no builder.",
+        "`@opweave.jit` compiles a function of arrays to a graph on its first call.",
+        "Code that calls operations one by one runs as fast as a graph, without a builder.",
     ),
     Deviation(
         ("MLGraph.profile", "MLGraph.draw", "MLGraph.direct"),
         "addition",
-        "How long each segment of a graph takes, what it moves and copies; the graph as a picture.",
+        "The time, memory traffic and copies of each segment of a graph; a drawing of the graph.",
         "Performance that cannot be measured cannot be improved.",
     ),
     Deviation(
         ("opweave.Desc", "opweave.Limits"),
         "addition",
-        "Data type and shape; what an operand may be.",
-        "Shape rules of custom operations are written with them.",
+        "Data type and shape of an operand, and the limits of both.",
+        "Shape rules of custom operations use them.",
     ),
     Deviation(
         ("opweave.memory",),
         "addition",
         "The counter of copies, `opweave.memory.copies`.",
-        "Proof that there are none.",
+        "It shows where copies are made, or that there are none.",
     ),
     Deviation(
         ("opweave.*Error",),
         "addition",
         "Exceptions: `ValidationError` (also a `TypeError`) where the specification throws `TypeError`, and one for each "
         "`DOMException`.",
-        "Errors of ours can be told from others.",
+        "Opweave's errors can be distinguished from others.",
     ),
     Deviation(
         (
@@ -333,8 +336,8 @@ ADDITIONS = [
             "MLOperand.value",
         ),
         "addition",
-        "What operations, back ends and passes are made of.",
-        "They can be written outside of this package, too.",
+        "Interfaces used by operations, back ends and passes.",
+        "Other packages can implement these, too.",
     ),
 ]
 
@@ -355,8 +358,8 @@ def render() -> str:
         "# Deviations from the specification",
         "",
         "Opweave follows the [Web Neural Network API](https://www.w3.org/TR/webnn/), editor's draft of 2026-06-26. Names are",
-        "the specification's in snake_case. This page lists all else that differs; it is made by `make docs` from",
-        "`opweave.deviations`, and a test holds that list to the truth.",
+        "the specification's in snake_case. This page lists all other differences. It is generated by `make docs` from",
+        "`opweave.deviations`, and a test verifies the list.",
         "",
         "## Changes",
         "",

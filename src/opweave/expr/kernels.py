@@ -1,4 +1,4 @@
-"""Programs made runnable: compiled by Halide where that is installed, evaluated with NumPy where it is not."""
+"""Compile programs: with Halide if it is installed, else for evaluation with NumPy."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from .ir import Program
 from .limits import too_much_work
 
 Engine = Literal["auto", "halide", "numpy"]
-"""What runs expressions: "auto" is Halide where the extra `halide` is installed, else NumPy."""
+"""The engine that runs expressions: "auto" is Halide if the extra `halide` is installed, else NumPy."""
 
-VARIABLE = "OPWEAVE_EXPRESSIONS"
-"""The environment variable that says what "auto" is: halide or numpy."""
+ENGINE_VARIABLE = "OPWEAVE_EXPRESSIONS"
+"""Environment variable: the engine that "auto" chooses, halide or numpy."""
 
-KERNELS = 256
-"""How many compiled programs are kept for the next one with the same text."""
+MAX_KERNELS = 256
+"""Number of compiled programs to keep."""
 
 
 class Kernel(Protocol):
-    """A program that can run."""
+    """A program that is ready to run."""
 
     @property
     def detail(self) -> str:
-        """Who compiled it, and how."""
+        """The engine and its options, for tables."""
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
-        """Tie it to C-contiguous arrays of the declared data types and shapes; what is returned runs it once."""
+        """A function that runs it once on C-contiguous arrays of the declared data types and shapes."""
 
     def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
-        """Run it once on such arrays; quicker than `bind`, where they do not come again."""
+        """Run it once on such arrays; faster than `bind` for a single run."""
 
 
 @cache
 def is_compiled() -> bool:
-    """Whether "auto" compiles expressions here."""
-    chosen = os.environ.get(VARIABLE, "auto")
+    """Whether "auto" chooses Halide."""
+    chosen = os.environ.get(ENGINE_VARIABLE, "auto")
     if chosen not in get_args(Engine):
-        raise ValidationError(f"{VARIABLE} must be one of {', '.join(get_args(Engine))}, got {chosen!r}")
+        raise ValidationError(f"{ENGINE_VARIABLE} must be one of {', '.join(get_args(Engine))}, got {chosen!r}")
     if chosen != "auto":
         return chosen == "halide"
     return has_halide()
@@ -56,24 +56,24 @@ def has_halide() -> bool:
     """Whether the extra `halide` is installed."""
     try:
         return all(find_spec(module) is not None for module in ("halide", "llvmlite"))
-    except ModuleNotFoundError:  # who refuses imports says it so
+    except ModuleNotFoundError:  # raised by import hooks that block a module
         return False
 
 
-compiled: Cache[tuple[str, str, tuple[str, ...], bool], Kernel] = Cache(KERNELS)
+compiled: Cache[tuple[str, str, tuple[str, ...], bool], Kernel] = Cache(MAX_KERNELS)
 """Compiled programs, by fingerprint, name, messages, and whether Halide compiles them."""
 
 
 def compile(program: Program, engine: Engine = "auto") -> Kernel:
-    """The program, ready to run; the same kernel for the same program.
+    """Compile a program; equal programs share a kernel.
 
     Raises:
-        MissingExtraError: Halide is asked for, and not installed.
-        OperationError: Halide is asked for, and cannot compile the program, or it is too much work. With "auto", NumPy
-            evaluates it then, and the kernel's `detail` says why.
+        MissingExtraError: engine "halide", which is not installed.
+        OperationError: engine "halide", which cannot compile the program, or it is too much work. With "auto", NumPy
+            evaluates it instead, and the kernel's `detail` contains the reason.
     """
     with_halide = is_compiled() if engine == "auto" else engine == "halide"
-    # Names and messages are no part of the fingerprint, but kernels speak of themselves by them.
+    # Kernels contain names and messages, which are not part of the fingerprint.
     key = (fingerprint(program), program.name, tuple(check.message for check in program.checks), with_halide)
     with compiled.turn(key):
         known = compiled.get(key)
@@ -100,7 +100,7 @@ def _compile(program: Program, with_halide: bool, strict: bool) -> Kernel:
 
 
 class _NumpyKernel:
-    """A program that NumPy evaluates."""
+    """A program evaluated by NumPy."""
 
     def __init__(self, program: Program, refused: str = "") -> None:
         from .evaluate import Evaluator

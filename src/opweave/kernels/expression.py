@@ -18,16 +18,15 @@ from ..graph import Node, Operand
 from ..operation import Op, call_with
 from . import Arrays, Descs, KernelCall
 
-TRACES = 512
+MAX_TRACES = 512
 """Number of traced programs to keep."""
 
-traces: Cache[Any, Program] = Cache(TRACES)
+traces: Cache[Any, Program] = Cache(MAX_TRACES)
 """Traced programs, by operation, formula, operands and attributes."""
 
 
 def program_of(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mapping[str, Any]) -> Program:
-    """The program of an operation's formula for given operands; each operand of a sequence is an input, absent ones are
-    not.
+    """The program of an operation's formula for given operands, with an input for each operand that is present.
 
     Raises:
         ValidationError: the formula does not fit the operands; the message ends with the line of the user's code.
@@ -43,14 +42,12 @@ def _trace(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mapping[st
 
     def whole(*arrays: Array) -> Any:
         rest = iter(arrays)
-        given = {
-            name: tuple(next(rest) for _ in value)
-            if isinstance(value, tuple)
-            else None
-            if value is None
-            else next(rest)
-            for name, value in inputs.items()
-        }
+        given: dict[str, Any] = {}
+        for name, value in inputs.items():
+            if isinstance(value, tuple):
+                given[name] = tuple(next(rest) for _ in value)
+            else:
+                given[name] = None if value is None else next(rest)
         return call_with(formula, {**given, **attributes})
 
     try:

@@ -9,17 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ..ir import Expr, Index, Input, Load, Output, Program, Reduce, Stored, walk
 from .block import Block
+from .kernel import Features, Kernel
 from .module import Module
 from .positions import Grid, size_of
 from .unrolled import written_out
 from .writing import comment_of, converted, dispatch, guarded, pattern_of, read, width_of, within
-
-if TYPE_CHECKING:
-    from . import Features, Kernel
 
 # Chosen by hand, to be checked with `python -m benchmarks.webgpu`.
 MAX_INLINE_ELEMENTS = 8
@@ -194,8 +191,6 @@ class Form:
         block.add(*within(alone, lines))
 
     def _finished(self, lines: Sequence[str], size: tuple[int, int, int], groups: tuple[int, int, int]) -> Kernel:
-        from . import Kernel
-
         module = self.module
         comment = [comment_of(module, target.buffer, self.axes, target.body) for target in self.targets]
         source = "\n".join([*comment, module.text("\n".join(lines), size)])

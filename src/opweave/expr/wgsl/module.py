@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ..ir import Input, Stored, Type
 from . import mathematics
 from .elements import called, operand
+from .kernel import Buffer, Features
 from .types import Layout, bits, computed, is_plain, layout, literal
-
-if TYPE_CHECKING:
-    from . import Buffer, Features
 
 
 class Module:

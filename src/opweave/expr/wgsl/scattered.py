@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from ...graph import Desc
 from ..ir import Const, Expr, Index, Output, call, unified
 from ..printing import inline
 from .block import Block
+from .kernel import Features, Kernel
 from .module import Module
 from .positions import Grid, size_of
 from .writing import comment_of, converted, dispatch, guarded, pattern_of, read, width_of
-
-if TYPE_CHECKING:
-    from . import Features, Kernel
 
 
 def scatter(
@@ -34,8 +31,6 @@ def scatter(
     Returns:
         The kernel, and the buffer that represents the array in its bindings.
     """
-    from . import Kernel
-
     buffer = Output(tuple(Index(size) for size in target.shape), Const(0, target.data_type))
     *indices, value = unified(*at, value)
     module = Module(features)

@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ...dtypes import FLOATS, INFO, DataType
 from ..ir import Type
-
-if TYPE_CHECKING:
-    from . import Features
+from .kernel import Features
 
 _COMPUTED: dict[Type, str] = {
     **dict.fromkeys(("float32", "float16"), "f32"),  # float16 arithmetic is float32

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ...dtypes import DataType
 from ..ir import Expr, Index, Input, Load, Source, Stored, walk
 from ..printing import inline
 from .elements import called, wrapped
+from .kernel import Buffer, Features
 from .module import Module
-
-if TYPE_CHECKING:
-    from . import Buffer, Features
 
 
 def within(head: str, lines: Sequence[str]) -> list[str]:

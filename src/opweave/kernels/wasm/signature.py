@@ -126,7 +126,7 @@ def _argument(item: str, call: KernelCall) -> Argument:
     except ValidationError as error:
         raise ValidationError(f"{item!r} in the signature: {error}") from None
     known = ", ".join([*call.inputs, *(f"out{i}" for i in range(len(call.outputs))), *call.attributes])
-    raise ValidationError(f"the signature speaks of {name!r}; there are {known}")
+    raise ValidationError(f"the signature has an unknown name {name!r}; there are {known}")
 
 
 def _of_tensor(item: str, match: re.Match[str], place: Place, given: Desc | tuple[Desc, ...] | None) -> Argument:
@@ -137,7 +137,7 @@ def _of_tensor(item: str, match: re.Match[str], place: Place, given: Desc | tupl
         require(place.number < len(given), f"there are {len(given)} operands")
         descs = (given[place.number],)
     else:
-        require(place.number is None or not place.name, "this operand is no sequence")
+        require(place.number is None or not place.name, "this operand is not a sequence")
     if wanted is not None and pointer and field is None:
         require(wanted in dtypes.INFO, f"{wanted!r} is not a data type of WebNN ({', '.join(dtypes.ANY)})")
         for desc in descs:
@@ -149,7 +149,7 @@ def _of_tensor(item: str, match: re.Match[str], place: Place, given: Desc | tupl
         require(field == "desc", f"only a tensor and its desc have a pointer, not {field}")
         return Argument(item, "descs", place=place, descs=descs)
     if field == "count":
-        require(isinstance(given, tuple), "this operand is no sequence")
+        require(isinstance(given, tuple), "this operand is not a sequence")
         return Argument(item, "number", len(descs))
     require(field is not None, "a tensor is passed as a pointer, name*")
     require(not whole_sequence, f"a sequence has operands: {place.name}[0].{field}")
@@ -183,7 +183,7 @@ def _of_attribute(item: str, match: re.Match[str], element: int | None, value: A
         require(element is not None and element < len(value), f"the attribute has {len(value)} values: name[0], …")
         value = value[int(str(match["element"]))]
     else:
-        require(element is None, "this attribute is no sequence")
+        require(element is None, "this attribute is not a sequence")
     require(isinstance(value, (bool, int, float)), f"functions take numbers, got {value!r}")
     return Argument(item, "number", int(value) if isinstance(value, bool) else value)
 

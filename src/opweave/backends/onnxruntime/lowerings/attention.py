@@ -25,7 +25,7 @@ def _sees_always(query: Operand, key: Operand, mask: Operand | None, causal: boo
 
 
 def _bias(mask: np.ndarray | None, causal: bool, queries: int, keys: int) -> np.ndarray:
-    """What is added to the scores, as float32 that broadcasts to [batches, heads, queries, keys]."""
+    """The bias of the scores, as float32 that broadcasts to [batches, heads, queries, keys]."""
     bias = np.zeros((1, 1, queries, keys), np.float32)
     if mask is not None:
         bias = bias + (hidden(mask) if mask.dtype == np.uint8 else mask)
@@ -54,14 +54,16 @@ def _(
     return ctx.emit("MultiHeadAttention", *operands, domain=MICROSOFT, **flags)
 
 
-LONG = 2**20
-"""Scores per head from which MultiHeadAttention, which never stores all scores, pays for the transpositions it needs."""
+MIN_FUSED_SCORES = 2**20
+"""Scores per head from which MultiHeadAttention is faster, although it requires transpositions: it never stores all
+scores.
+"""
 
 
 def _is_long(query: Operand, key: Operand, mask: Operand | None, causal: bool) -> bool:
     (_, heads, queries, _), (_, groups, keys, _) = query.shape, key.shape
     plain = heads == groups and mask is None and not causal and query.data_type == "float32"
-    return plain and queries * keys >= LONG
+    return plain and queries * keys >= MIN_FUSED_SCORES
 
 
 @ort.lower_contrib(composites.scaled_dot_product_attention, when=_is_long)
@@ -76,7 +78,7 @@ def _(ctx: Emitter, query: Value, key: Value, value: Value, scale: float) -> Val
 
 
 def _has_kernel(query: Operand, past_key: Operand | None, heads: int) -> bool:
-    """Whether the engine's kernel takes this size of heads; with a past, it takes only one new key, or one batch."""
+    """Whether the engine's kernel supports the head size; with a past, it supports only one new key, or one batch."""
     batches, new, hidden = query.shape
     return hidden // heads % 8 == 0 and (past_key is None or new == 1 or batches == 1)
 
@@ -119,7 +121,7 @@ def _(
 ) -> Value:
     heads, size = (input.dims[1], input.dims[3]) if input.rank == 4 else (heads, input.dims[2] // heads)
     turned = 2 * cosines.dims[1]
-    # A single position is the position where all sequences begin.
+    # A single position is the start of all sequences.
     operands = (input, ctx.constant([0]) if positions is None else positions, cosines, sines)
     flags: dict[str, Any] = {
         "interleaved": int(interleaved),

@@ -1,6 +1,6 @@
-"""ONNX Runtime rules: the largest elements.
+"""ONNX Runtime rules: hard_max and top_k.
 
-There is none for `one_hot`: the engine's OneHot takes 1.6 times as long as a comparison with a line of numbers.
+`one_hot` has no rule because the engine's OneHot takes 1.6 times as long as the decomposition.
 """
 
 from __future__ import annotations
@@ -20,15 +20,13 @@ def _(ctx: Emitter, input: Value, axis: int) -> Value:
 
 
 SORTED = (*FLOATS, "int64", "int32", "int8", "uint8")
-"""Data types of the TopK kernel; the engine itself widens float16."""
+"""Data types of the TopK kernel; the engine converts float16 to float32."""
 
 
 @ort.lower(composites.top_k, when=lambda input: input.data_type in SORTED)
 def _(ctx: Emitter, input: Value, k: int, axis: int, largest: bool, index_type: str) -> tuple[Value, Value]:
     keys, shape = input, ctx.output.shape
-    if (
-        input.data_type in FLOATS
-    ):  # the kernel's order of NaN among numbers is arbitrary; here NaN counts as the largest
+    if input.data_type in FLOATS:  # NaN counts as the largest value; the kernel's order of NaN is arbitrary
         unordered = ctx.emit("IsNaN", input, data_type="bool")
         keys = ctx.emit("Where", unordered, ctx.scalar(inf, input), input, shape=input.dims)
     values, found = ctx.emit("TopK", keys, ctx.constant([k]), axis=axis, largest=int(largest), outputs=2, shape=shape)

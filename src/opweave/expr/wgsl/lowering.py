@@ -7,7 +7,6 @@ that computes a row of the result, if the remaining axes come last. Very large r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ...cache import Cache
 from ..ir import (
@@ -29,12 +28,10 @@ from ..ir import (
 )
 from ..reductions import split, stored_value
 from .forms import MAX_INLINE_ELEMENTS, MIN_ROWS, Form, Target, reductions, row_axes
+from .kernel import Features, Kernel
 from .positions import size_of
 from .types import layout
 from .writing import read
-
-if TYPE_CHECKING:
-    from . import Features, Kernel
 
 MAX_ELEMENTS = 2**31 - 1
 """Maximum elements of an array: positions are i32."""
@@ -43,7 +40,7 @@ MAX_REPEATED_STEPS = 4096
 MAX_UNDIVIDED_ELEMENTS = 1 << 15
 """Larger reductions to few results are divided into parts."""
 
-plans: Cache[tuple[Program, Features], list[Kernel]] = Cache(4)
+lowered: Cache[tuple[Program, Features], list[Kernel]] = Cache(4)
 """Kernels of the most recent programs, because `unsupported` needs them before `kernels` is called."""
 
 
@@ -80,10 +77,10 @@ def kernels(program: Program, features: Features) -> list[Kernel]:
         The kernels of the stored intermediates, followed by those of the outputs. There may be more intermediates than
         the program's own. Each buffer that is not an input is written by an earlier kernel.
     """
-    return list(plans.make((program, features), lambda: _Plan(program, features).kernels))
+    return list(lowered.make((program, features), lambda: _Lowering(program, features).kernels))
 
 
-class _Plan:
+class _Lowering:
     """Divides one program into kernels."""
 
     def __init__(self, program: Program, features: Features) -> None:

@@ -1,0 +1,63 @@
+"""Compute shaders, and the features of devices that they depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ..ir import Input, Output, Stored
+
+Buffer: TypeAlias = Input | Stored | Output
+"""What a kernel reads or writes: an operand, a stored intermediate, or a result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """Features and limits of a device that kernels depend on.
+
+    Attributes:
+        float16: whether shaders support `f16` (shader-f16); otherwise two values are packed into a word.
+        int64: whether shaders support `i64` and `u64`.
+        subgroups: whether shaders support subgroup operations.
+        max_buffers: storage buffers per kernel.
+        max_invocations: invocations per workgroup.
+        max_workgroups: workgroups in one dimension of a dispatch.
+        max_shared: bytes of workgroup memory.
+        is_software: whether it is a software adapter.
+        units: approximate number of workgroups that run at the same time. WebGPU does not report it; a value that is
+            too large costs less than one that is too small.
+    """
+
+    float16: bool = False
+    int64: bool = False
+    subgroups: bool = False
+    max_buffers: int = 8
+    max_invocations: int = 256
+    max_workgroups: int = 65535
+    max_shared: int = 16384
+    is_software: bool = False
+    units: int = 132
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A compute shader and how to dispatch it.
+
+    Attributes:
+        title: what it computes, for tables.
+        source: the WGSL module.
+        bindings: the buffer at each `@group(0) @binding(k)`.
+        writes: for each binding, whether it is written; others are declared `read`.
+        workgroups: number of workgroups in each dimension.
+        entry_point: name of the entry point.
+        explain: turns a compiler message into one for the author of the WGSL; None for generated code.
+    """
+
+    title: str
+    source: str
+    bindings: tuple[Buffer, ...]
+    writes: tuple[bool, ...]
+    workgroups: tuple[int, int, int]
+    entry_point: str = "main"
+    explain: Callable[[str], str] | None = None
