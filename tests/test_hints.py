@@ -74,6 +74,7 @@ HABITS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "camelCase of an attribute": (lambda b, x: x.dataType, "did you mean 'data_type'?"),
     "camelCase of a context": (lambda b, x: CPU.createTensor, "did you mean 'create_tensor'?"),
     "camelCase of a tensor": (lambda b, x: CPU.create_tensor("int8", []).dataType, "did you mean 'data_type'?"),
+    "NumPy's name of an attribute": (lambda b, x: CPU.create_tensor("int8", []).dtype, "did you mean 'data_type'?"),
     "NumPy's method": (lambda b, x: x.sum(), "did you mean 'reduce_sum'?"),
     "PyTorch's function": (lambda b, x: ow.ops.permute, "did you mean 'transpose'?"),
     "an axis from the end": (

@@ -30,7 +30,7 @@ from specification import (
 )
 
 import opweave as ow
-from opweave import deviations
+from opweave import deviations, hints
 from opweave.deviations import DEVIATIONS, Deviation
 from opweave.names import camel_case, snake_case
 from opweave.operation import Limits, Op
@@ -199,7 +199,9 @@ ORDINARY |= {"__static_attributes__", "__annotate__", "__annotate_func__", "__an
 
 
 def public_members(instance: Any) -> list[str]:
-    names = {*dir(type(instance)), *getattr(instance, "__dict__", {})} - ORDINARY
+    cls = type(instance)
+    names = {*dir(cls), *getattr(instance, "__dict__", {})} - ORDINARY
+    names = {name for name in names if not isinstance(inspect.getattr_static(cls, name, None), hints.Misnomer)}
     return sorted(name for name in names if not name.startswith("_") or name.endswith("__"))
 
 

@@ -152,6 +152,7 @@ def default_context() -> MLContext:
         return _default[0]
 
 
+@hints.misnomers
 @dtypes.completable
 class MLContext:
     """Owns tensors and compiled graphs, and runs graphs on its device. Made by `opweave.ml.create_context`.
@@ -219,11 +220,6 @@ class MLContext:
         """Raise `InvalidStateError` once the context is lost."""
         if self._lost_info is not None:
             raise InvalidStateError(f"the context is lost: {self._lost_info.message}")
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            raise hints.no_attribute(self, name)
 
     def __enter__(self) -> MLContext:
         """Make this the context of the arrays and operations in a `with` block."""

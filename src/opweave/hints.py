@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import islice
 from math import prod
-from typing import Any, Concatenate, ParamSpec, TypeGuard, TypeVar
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeGuard, TypeVar
 
 from .errors import ValidationError
-from .names import shown, snake_case
+from .names import camel_case, shown, snake_case
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -177,8 +177,35 @@ def _is_options(value: object) -> TypeGuard[Mapping[Any, Any]]:
     return isinstance(value, Mapping) and bool(value) and isinstance(next(iter(value)), str)
 
 
+class Misnomer:
+    """An attribute that a class does not have; reading it raises `AttributeError` with the name that was meant.
+
+    `__getattr__` would cover all names, but slows every attribute of the class down: CPython then specialises no lookup.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type | None = None) -> NoReturn:
+        raise no_attribute(owner if instance is None else instance, self._name)
+
+
+def misnomers(cls: type[Self]) -> type[Self]:
+    """Declare as `Misnomer` what the specification (camelCase), NumPy and PyTorch call the public names of a class."""
+    public = [name for name in dir(cls) if not name.startswith("_")]
+    wrong = {camel_case(name) for name in public} | {name for name, right in WEBNN_NAMES.items() if right in public}
+    for name in wrong.difference(public):
+        setattr(cls, name, Misnomer(name))
+
+    def listing(self: object) -> list[str]:
+        return [name for name in object.__dir__(self) if name not in wrong or name in public]
+
+    cls.__dir__ = listing  # type: ignore[method-assign]
+    return cls
+
+
 def no_attribute(instance: object, name: str) -> AttributeError:
     """The error for a missing attribute, with a suggestion."""
     kind = type(instance).__name__
-    hint = "" if name.startswith("_") else meant(name, dir(type(instance)))
+    hint = "" if name.startswith("_") else meant(name, dir(instance))
     return AttributeError(f"{kind!r} object has no attribute {name!r}{hint}", name=name, obj=instance)

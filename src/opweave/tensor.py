@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .context import MLContext
 
 
+@hints.misnomers
 @completable
 class MLTensor:
     """A tensor in the memory of a context (https://www.w3.org/TR/webnn/#api-mltensor).
@@ -36,11 +37,6 @@ class MLTensor:
         self._bindings: WeakSet[Any] = WeakSet()
         # The array that pending operations read the memory as (`opweave.runtime.adopted`).
         self.borrowed: ref[Any] | None = None
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            raise hints.no_attribute(self, name)
 
     @property
     def data_type(self) -> DataType:

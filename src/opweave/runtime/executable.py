@@ -34,6 +34,7 @@ MAX_BINDINGS = 64
 """How many combinations of tensors a graph stays bound to; beyond that, the oldest must be bound (and validated) again."""
 
 
+@hints.misnomers
 class MLGraph:
     """A compiled graph (https://www.w3.org/TR/webnn/#api-mlgraph). Run it with `context.dispatch` or `context.compute`."""
 
@@ -59,11 +60,6 @@ class MLGraph:
             "a graph belongs to its context and cannot be copied or pickled; opweave.onnx.save(graph, path) writes it to a "
             "file, and opweave.InferenceSession(path) can be pickled"
         )
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            raise hints.no_attribute(self, name)
 
     @property
     def inputs(self) -> Mapping[str, Desc]:
