@@ -17,12 +17,7 @@ from .network import FACTOR
 
 @expression
 def luma(rgb: Array, to_ycbcr: Array, *, margin: int = 0) -> Array:
-    """The brightness of each pixel, with a margin that continues the colours of the edges.
-
-    Args:
-        rgb: uint8 [height, width, 3].
-        to_ycbcr: float32 [3, 3]; the first row has the weights of red, green and blue.
-        margin: how many pixels are added on each side.
+    """The brightness of uint8 [height, width, 3], with a margin that continues the colours of the edges.
 
     Returns:
         float32 [1, 1, height + 2 * margin, width + 2 * margin], in [0, 1].
@@ -37,12 +32,7 @@ def luma(rgb: Array, to_ycbcr: Array, *, margin: int = 0) -> Array:
 
 @expression
 def chroma(rgb: Array, to_ycbcr: Array, taps: Array) -> Array:
-    """Blue and red difference, enlarged by the bicubic filter, first downwards, then sideways.
-
-    Args:
-        rgb: uint8 [height, width, 3].
-        to_ycbcr: float32 [3, 3]; the second and third row have the weights of the two differences.
-        taps: float32 [3, 5]: the filter for each line of a block.
+    """Blue and red difference of uint8 [height, width, 3], enlarged by the bicubic `taps`, first downwards, then sideways.
 
     Returns:
         float32 [2, 3, 3, height, width]: difference, row and column in the block, pixel.
@@ -81,10 +71,7 @@ def merged(luma: Array, chroma: Array, from_ycbcr: Array) -> Array:
     Args:
         luma: float32 [1, 9, height, width]: blocks, as the network makes them.
         chroma: float32 [2, 3, 3, height, width].
-        from_ycbcr: float32 [3, 3]: its rows give red, green and blue.
-
-    Returns:
-        uint8 [3 * height, 3 * width, 3].
+        from_ycbcr: float32 [3, 3], whose rows give red, green and blue.
     """
     _, _, height, width = luma.shape
 

@@ -34,12 +34,8 @@ def read(path: Path, limit: int) -> Image.Image:
         raise
     except UnidentifiedImageError:
         raise DataError(f"{path}: this is not an image of a known format") from None
-    except Image.DecompressionBombError:
-        raise DataError(f"{path}: more than {limit:,} pixels") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
     except Exception as error:  # Pillow's decoders raise many kinds of errors on broken files
-        raise DataError(f"{path}: cannot be read as an image: {error}") from error
+        raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _to_8_bits(image: Image.Image) -> Image.Image:

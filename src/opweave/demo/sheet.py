@@ -70,15 +70,7 @@ def compose(title: str, subtitle: str, before: Column, after: Column, original: 
 
 
 def best_places(before: Pixels, after: Pixels, original: Pixels, width: int, height: int) -> list[tuple[int, int]]:
-    """Left and top of one or two windows without overlap where the network gains most over bicubic.
-
-    Args:
-        before: uint8 [h, w, 3], the bicubic enlargement.
-        after: uint8 [h, w, 3], the network's.
-        original: uint8 [h, w, 3].
-        width: of the windows, at most w.
-        height: of the windows, at most h.
-    """
+    """Left and top of one or two windows, of a width and height and without overlap, where the network gains most."""
     gain = squared_error(before, original)
     gain -= squared_error(after, original)
     # In a large picture the gain of small blocks is precise enough.

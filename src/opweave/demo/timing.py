@@ -11,21 +11,12 @@ from ..context import MLContext
 from .colours import Pixels
 from .enlarger import AroundNetwork, Enlarger
 
-SECONDS = 1.5
-"""About how long all measured runs take together."""
+SECONDS = 1.5  # about how long all measured runs take together
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Medians in seconds.
-
-    Attributes:
-        woven: of the graph of everything.
-        around: with NumPy and Pillow around the network.
-        steps: of the steps of the woven graph, in order.
-        rounds: how many runs of each were measured.
-        part: the picture was too large for one window, and only one was measured.
-    """
+    """Median seconds of one graph, of NumPy around the network, and of the graph's steps; `part`: of one window of several."""
 
     woven: float
     around: float
