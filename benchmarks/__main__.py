@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib import import_module
 
@@ -83,11 +83,18 @@ def main(names: Sequence[str]) -> None:
         DOCS.joinpath("benchmarks.json").write_text(json.dumps(record, indent=2) + "\n")
 
 
+def command(name: str) -> Callable[..., object]:
+    """The function with the options of one of `OTHERS`."""
+    module = "benchmarks.interop.__main__" if name == "interop" else f"benchmarks.{name}"
+    found: Callable[..., object] = import_module(module).main
+    return found
+
+
 if __name__ == "__main__":
     first, *rest = sys.argv[1:] or [""]
     if first in OTHERS:
         sys.argv = [f"python -m benchmarks {first}", *rest]
-        typer.run(import_module(f"benchmarks.{first}").main)
+        typer.run(command(first))
     elif first in ("-h", "--help"):
         print(usage())
     elif unknown := [name for name in sys.argv[1:] if name not in TABLES]:

@@ -69,6 +69,19 @@ BUDGETS = {
 }
 """Of docs/benchmarks.md, docs/benchmarks-gpu.md, and of comparisons with another revision."""
 
+INTEROP = {
+    "memory": 1.02,
+    "woven us": 30,
+    "woven noise": 0.03,
+    "GPU fused ms": 0.11,
+    "GPU beside ms": 0.02,
+    "GPU custom": 6,
+    "GPU without copies": 0.5,
+}
+"""Of custom operations beside built-in ones (docs/interop.md): the ratio of a built-in operation on a module's memory to the
+host's; what a graph may take beyond its parts, in microseconds, or as noise; and on an H200, milliseconds of the fused kernel
+and of separate shaders beyond it, the least ratio of all custom to it, and the largest share of the time with copies."""
+
 GATE = {
     "difference": 2e-3,
     "steady": 1.05,

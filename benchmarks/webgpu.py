@@ -1,18 +1,16 @@
 """Networks and their parts on a GPU: time on the device and on the clock, beside PyTorch where it has CUDA.
 
-python -m benchmarks.webgpu gpu --json results.json        # where the GPU is
-python -m benchmarks.webgpu --render results.json          # writes docs/benchmarks-gpu.md
+python -m benchmarks webgpu gpu --json results.json        # where the GPU is
+python -m benchmarks webgpu --render results.json          # writes docs/benchmarks-gpu.md
 """
 
 from __future__ import annotations
 
 import json
-import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,33 +22,12 @@ from opweave.backends.webgpu.executable import DeviceCall
 from opweave.dtypes import DataType
 
 from . import webgpu_contraction as parts
+from .budgets import BUDGETS
+from .page import DOCS, table, versions, yes
 from .resnet50 import WithBuilder, network, random_weights
 
-PAGE = Path(__file__).parent.parent / "docs" / "benchmarks-gpu.md"
+PAGE = DOCS / "benchmarks-gpu.md"
 RUNS = 30
-
-HEAD = """# On a GPU
-
-Written by `python -m benchmarks.webgpu`: {device};
-{machine}.
-
-Times on the device are by timestamps, around one pass of all kernels (the middle of {runs} runs); PyTorch's are those of CUDA
-graphs, so that neither waits for Python. float32 is float32: PyTorch may not use TF32 but where that is said.
-
-## Networks
-
-| | on the device | with dispatch, until done | kernels | PyTorch (cuDNN) | with TF32 | budget | holds |
-| --- | ---: | ---: | ---: | ---: | ---: | --- | --- |
-"""
-
-PARTS = """
-## Matrix products and convolutions
-
-Each by itself, the best of five rows of dispatches; the ratio is our time to PyTorch's.
-
-| | time | TFLOP/s | PyTorch | ratio | how |
-| --- | ---: | ---: | ---: | ---: | --- |
-"""
 
 
 @dataclass
@@ -140,7 +117,8 @@ def resnet50(context: ow.MLContext, half: bool) -> tuple[Network, np.ndarray]:
     context.write_tensor(source, picture().astype(data_type))
     on_device, wall, kernels = times(context, graph, {"x": source}, {"y": target})
     title = f"ResNet-50, batch 1, {data_type}"
-    return Network(title, on_device, wall, kernels, budget=None if half else 2.0), context.read_tensor(target)
+    budget = None if half else BUDGETS["ResNet-50 on a GPU"].limit
+    return Network(title, on_device, wall, kernels, budget=budget), context.read_tensor(target)
 
 
 def picture() -> np.ndarray:
@@ -210,8 +188,7 @@ def measure(device: str) -> Results:
     engine: Any = context.backend.memory
     if not engine.has_timestamps:
         raise SystemExit(f"{engine.description} has no timestamps")
-    versions = [f"{name} {metadata.version(name)}" for name in ("opweave", "wgpu", "torch") if installed(name)]
-    results = Results(engine.description, f"Python {platform.python_version()}, {', '.join(versions)}")
+    results = Results(engine.description, versions("opweave", "wgpu", "torch"))
     for half in (False, True):
         if half and not engine.features.float16:
             continue
@@ -227,31 +204,57 @@ def measure(device: str) -> Results:
     return results
 
 
-def installed(name: str) -> bool:
-    try:
-        metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
-
-
 def page(results: Results) -> str:
     """The page, in Markdown."""
-    text = HEAD.format(device=results.device, machine=results.machine, runs=RUNS)
+    head = [
+        "",
+        "on the device",
+        "with dispatch, until done",
+        "kernels",
+        "PyTorch (cuDNN)",
+        "with TF32",
+        "budget",
+        "holds",
+    ]
+    networks = []
     for made in results.networks:
         beside = ["", ""] if made.torch is None else [f"{value:.2f} ms" for value in made.torch]
-        budget = "" if made.budget is None else f"<= {made.budget:g} ms on the device"
-        holds = "" if made.budget is None else "yes" if made.device <= made.budget else "NO"
-        cells = [made.name, f"{made.device:.2f} ms", f"{made.wall:.2f} ms", str(made.kernels), *beside, budget, holds]
-        text += f"| {' | '.join(cells)} |\n"
-    text += PARTS
-    for part in results.parts:
-        text += f"| {' | '.join(_cells(part))} |\n"
+        budget = ["", ""]
+        if made.budget is not None:
+            budget = [f"<= {made.budget:g} ms on the device", yes(made.device <= made.budget)]
+        networks.append(
+            [made.name, f"{made.device:.2f} ms", f"{made.wall:.2f} ms", str(made.kernels), *beside, *budget]
+        )
+    text = f"""# On a GPU
+
+Written by `python -m benchmarks webgpu`: {results.device};
+{results.machine}.
+
+Times on the device are by timestamps, around one pass of all kernels (the median of {RUNS} runs); PyTorch's are those of CUDA
+graphs, so that neither waits for Python. float32 is float32: PyTorch may not use TF32 but where that is said.
+
+## Networks
+
+{table(head, networks, right=range(1, 6))}
+
+## Matrix products and convolutions
+
+Each by itself, the best of five rows of dispatches; the ratio is our time to PyTorch's.
+
+{table(["", "time", "TFLOP/s", "PyTorch", "ratio", "how"], map(_cells, results.parts), right=range(1, 5))}
+"""
     known = [(part.ours * part.count, part.theirs * part.count) for part in results.parts if part.theirs is not None]
     if known:
         ours, theirs = (sum(column) for column in zip(*known, strict=True))
         text += f"\nAll convolutions of ResNet-50: {ours:.2f} ms, PyTorch {theirs:.2f} ms.\n"
     return text
+
+
+def read(path: Path) -> Results:
+    """Results that `--json` wrote."""
+    data = json.loads(path.read_text())
+    networks = [Network(**{**row, "torch": row["torch"] and tuple(row["torch"])}) for row in data.pop("networks")]
+    return Results(**{**data, "networks": networks, "parts": [Part(**row) for row in data["parts"]]})
 
 
 def _cells(part: Part) -> Sequence[str]:
@@ -266,12 +269,7 @@ def main(
     render: Annotated[Path | None, typer.Option(help="Measure nothing, and make the page of this file.")] = None,
 ) -> None:
     """Measure networks and contractions on a GPU, and write the page about them."""
-    if render is None:
-        results = measure(device)
-    else:
-        data = json.loads(render.read_text())
-        networks = [Network(**{**row, "torch": row["torch"] and tuple(row["torch"])}) for row in data.pop("networks")]
-        results = Results(**{**data, "networks": networks, "parts": [Part(**row) for row in data["parts"]]})
+    results = measure(device) if render is None else read(render)
     if keep is not None:
         keep.write_text(json.dumps(asdict(results), indent=1) + "\n")
     else:

@@ -1,12 +1,10 @@
 """Kernels of matrix products and convolutions on a GPU, each by itself: time on the device, beside PyTorch where it has CUDA.
 
-`python -m benchmarks.webgpu_contraction [gpu]` prints one line for each shape, and the sum for ResNet-50. Times are the
-least of several runs, by timestamps around a row of dispatches, where each waits for the one before.
+Times are the least of several runs, by timestamps around a row of dispatches, where each waits for the one before.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -14,7 +12,6 @@ from typing import Any, cast
 import numpy as np
 
 import opweave as ow
-from opweave.backends.webgpu import adapters
 from opweave.backends.webgpu.contraction import contraction
 from opweave.backends.webgpu.engine import Engine
 from opweave.expr.wgsl import Buffer, Kernel
@@ -218,21 +215,3 @@ def operations(case: Case) -> float:
         return 2.0 * float(np.prod(first)) * second[1] * taps
     pixels: float = first[0] * (first[2] // case.options["strides"][0]) * (first[3] // case.options["strides"][1])
     return 2.0 * pixels * second[0] * second[1] * taps
-
-
-def main(device: str = "gpu") -> None:
-    engine = Engine(adapters.request_device(device, "high-performance"))
-    if not engine.has_timestamps:
-        raise SystemExit(f"{engine.description} has no timestamps")
-    clock, sums = Clock(engine), [0.0, 0.0]
-    print(f"{engine.description}\n\n{'':36}{'us':>9}{'TFLOP/s':>9}{'PyTorch':>9}{'ratio':>7}")
-    for case in CASES:
-        ours, theirs, how = measure(case, clock)
-        sums = [sums[0] + ours * case.count, sums[1] + (theirs or 0) * case.count]
-        beside = "" if theirs is None else f"{theirs * 1e3:9.1f}{ours / theirs:7.2f}"
-        print(f"{case.name:36}{ours * 1e3:9.1f}{operations(case) / ours * 1e-9:9.1f}{beside:16}  {how}", flush=True)
-    print(f"all convolutions of ResNet-50: {sums[0] * 1e3:.0f} us, PyTorch {sums[1] * 1e3:.0f} us")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

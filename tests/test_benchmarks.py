@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks import against, hot_paths, measure
-from benchmarks.__main__ import OTHERS, TABLES
+from benchmarks.__main__ import OTHERS, TABLES, command
 from benchmarks.budgets import BUDGETS, Budget
 from benchmarks.measure import ROOT, Ratio
 from benchmarks.page import replace_part
@@ -26,6 +26,13 @@ def test_help_lists_each_benchmark() -> None:
     folder = ROOT / "benchmarks"
     there = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/__main__.py")}
     assert listed == {*TABLES, *OTHERS} == there - SHARED
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_benchmark_with_options_can_be_started(name: str) -> None:
+    if name == "webgpu":
+        pytest.importorskip("wgpu", reason="wgpu is not installed")
+    assert (command(name).__doc__ or "").endswith((".", "\n    "))
 
 
 def test_an_unknown_benchmark_is_named() -> None:
@@ -81,6 +88,13 @@ def test_part_of_a_page_is_replaced(tmp_path: Path) -> None:
     page.write_text("nothing")
     with pytest.raises(ValueError, match=r"page\.md has no lines"):
         replace_part(page, "new")
+
+
+def test_the_page_about_gpus_is_that_of_its_record() -> None:
+    pytest.importorskip("wgpu", reason="wgpu is not installed")
+    from benchmarks import webgpu
+
+    assert webgpu.page(webgpu.read(webgpu.PAGE.with_suffix(".json"))) == webgpu.PAGE.read_text()
 
 
 @pytest.fixture(scope="module")

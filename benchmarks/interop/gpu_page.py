@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from html import escape
 
+from ..budgets import INTEROP
 from ..page import table, yes
 from .chart import STYLE, TITLES, WIDTH
 from .gpu_report import CHANNELS, GpuLine, GpuReport
@@ -14,14 +15,6 @@ HEADING = "## On a GPU"
 COMMAND = "python -m benchmarks.interop --device gpu"
 
 ALL = {**TITLES, 3: "3  Built-in conv2d; custom operations in the same buffers", 0: "For comparison"}
-LARGEST_FUSED = 0.11
-"""What all built in may take on an H200: kernels, in milliseconds."""
-BESIDE = 0.02
-"""What a framework's own shaders behind the built-in convolution may take beyond that."""
-NAIVE = 6
-"""How many times longer all custom takes at least."""
-HALF = 0.5
-"""What part of the time with copies the time without them is, at most."""
 
 
 def section(reports: Sequence[GpuReport]) -> str:
@@ -92,19 +85,22 @@ def _budgets(report: GpuReport) -> list[list[str]]:
     gpu, wall = [(0.0, 0.0) if line.gpu is None else line.gpu for line in (one, three, four)], (two.wall, three.wall)
     custom, shared, built_in = (median for median, _ in gpu)
     copied, woven = (0.0 if pair is None else pair[0] for pair in wall)
+    fused, beside, naive, half = (
+        INTEROP[name] for name in ("GPU fused ms", "GPU beside ms", "GPU custom", "GPU without copies")
+    )
     rows = [
-        ("All built in, on the device", f"at most {LARGEST_FUSED} ms", f"{built_in:.3f} ms", built_in <= LARGEST_FUSED),
+        ("All built in, on the device", f"at most {fused} ms", f"{built_in:.3f} ms", built_in <= fused),
         (
             "Own shaders in the same buffers, beyond that",
-            f"at most {BESIDE} ms", f"{shared - built_in:+.3f} ms", shared - built_in <= BESIDE,
+            f"at most {beside} ms", f"{shared - built_in:+.3f} ms", shared - built_in <= beside,
         ),
         (
             "All custom, compared with it",
-            f"at least {NAIVE} times", f"{custom / built_in:.1f} times", custom >= NAIVE * built_in,
+            f"at least {naive} times", f"{custom / built_in:.1f} times", custom >= naive * built_in,
         ),
         (
             "Without copies, compared with those through the host (wall)",
-            f"at most {HALF:.0%}", f"{woven / copied:.0%}", woven <= HALF * copied,
+            f"at most {half:.0%}", f"{woven / copied:.0%}", woven <= half * copied,
         ),
         ("Copies in the same buffers", "none", _count(three.copies), three.copies == 0),
     ]  # fmt: skip

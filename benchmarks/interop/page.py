@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ..budgets import INTEROP
 from ..page import table, yes
 from .chart import TITLES
 from .measure import CHANNELS, HEAP, SIZE, Line, Pair, Report
 
 IMAGE = (1, CHANNELS, SIZE, SIZE)
 FILTER = (CHANNELS, CHANNELS, 3, 3)
-BUDGET_US = 30
-"""What a graph may take beyond its parts, in microseconds."""
-NOISE = 0.03
-"""By what share two times differ although nothing else does."""
-BUDGET_MEMORY = 1.02
-"""How many times longer a built-in operation may take on tensors in the memory of a module."""
 ISSUE = "https://github.com/webmachinelearning/webnn/issues/6#issuecomment-536408448"
 
 
@@ -126,7 +121,7 @@ def _memories(reports: Sequence[Report]) -> str:
     rows = []
     for report in reports:
         for pair in report.memories:
-            holds = round(pair.ours / pair.theirs, 2) <= BUDGET_MEMORY
+            holds = round(pair.ours / pair.theirs, 2) <= INTEROP["memory"]
             ratio = f"{pair.ours / pair.theirs:.2f}x"
             rows.append(
                 [pair.what, _size(pair), str(report.threads), _us(pair.ours), _us(pair.theirs), ratio, yes(holds)]
@@ -137,7 +132,7 @@ def _memories(reports: Sequence[Report]) -> str:
     return f"""## Tensors in the memory of a WebAssembly module
 
 `context.create_tensor(…, memory=module)` makes a tensor in the linear memory of a module. For a built-in operation that is
-memory as any other; the budget is {BUDGET_MEMORY} times what it takes elsewhere. Where exactly a tensor lies makes a few
+memory as any other; the budget is {INTEROP["memory"]} times what it takes elsewhere. Where exactly a tensor lies makes a few
 percent, too, so each call takes other ones of several. The fastest of many alternating turns:
 
 {table(header, rows)}"""
@@ -148,7 +143,7 @@ def _woven(reports: Sequence[Report]) -> str:
     for report in reports:
         for pair in report.woven:
             beyond = pair.ours - pair.theirs
-            allowed = max(BUDGET_US, NOISE * pair.theirs)
+            allowed = max(INTEROP["woven us"], INTEROP["woven noise"] * pair.theirs)
             holds = beyond <= allowed and pair.copies == 0
             rows.append(
                 [
@@ -161,8 +156,9 @@ def _woven(reports: Sequence[Report]) -> str:
 
 One graph of two built-in convolutions with custom operations between them, against three graphs (convolution, custom
 operations, convolution) dispatched one after the other on tensors of the same kind. The budget is what the parts take and
-{BUDGET_US} us, and no copy. With large images that is a thousandth of the time, so differences within {NOISE:.0%} count as
-noise; the small ones show what weaving itself takes. The fastest of many alternating turns:
+{INTEROP["woven us"]} us, and no copy. With large images that is a thousandth of the time, so differences within
+{INTEROP["woven noise"]:.0%} count as noise; the small ones show what weaving itself takes. The fastest of many
+alternating turns:
 
 {table(header, rows)}"""
 
