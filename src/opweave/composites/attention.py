@@ -1,4 +1,4 @@
-"""Attention, and its memory of what came before."""
+"""Scaled dot product attention, multi-head attention, and attention with a cache of keys and values."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def attend(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Heads that stand beside each other
+# Heads joined in the last axis
 
 
 def heads_first(b: Operations, x: Operand, heads: int) -> Operand:
@@ -336,7 +336,7 @@ def _(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Attention with a memory
+# Attention with a cache of keys and values
 
 
 @declare(

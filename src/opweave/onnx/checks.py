@@ -18,10 +18,10 @@ from .messages import AttributeProto, ModelProto, NodeProto
 from .registry import MICROSOFT
 
 MAX_RANK = 1024
-"""How many axes a tensor may have. Shape inference allocates one for each element of an input that holds a shape."""
+"""The largest rank of a tensor. Shape inference allocates an axis for each element of an input that holds a shape."""
 
 MAX_DEPTH = 100
-"""How deep sub-graphs may be nested; a file of protocol buffers can hold about 30 levels."""
+"""The deepest nesting of sub-graphs; a serialised protocol buffer can hold about 30 levels."""
 
 _INT32 = 2**31 - 1
 
@@ -81,7 +81,7 @@ def check_node(
     shapes: Sequence[tuple[int, ...] | None] = (),
     values: Sequence[np.ndarray | None] = (),
 ) -> None:
-    """Refuse a node that would do harm in ONNX Runtime.
+    """Refuse a node that would crash or block ONNX Runtime.
 
     Args:
         node: the node.

@@ -1,4 +1,4 @@
-"""What a model says about itself."""
+"""The metadata of a model."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from .messages import ModelProto
 
 @dataclass(frozen=True, slots=True)
 class ModelMetadata:
-    """What a model says about itself, as `onnxruntime.ModelMetadata` does.
+    """The metadata of a model, with the attributes of `onnxruntime.ModelMetadata`.
 
     Attributes:
         producer_name: the tool that wrote it.
         graph_name: the name of its graph.
-        domain: whom it belongs to.
+        domain: the organisation that it belongs to.
         description: of the model.
         graph_description: of its graph.
         version: of the model.
@@ -31,7 +31,7 @@ class ModelMetadata:
 
     @classmethod
     def of(cls, proto: ModelProto) -> ModelMetadata:
-        """What `proto` says."""
+        """Read the metadata of `proto`."""
         return cls(
             proto.producer_name,
             proto.graph.name,

@@ -21,40 +21,23 @@ if TYPE_CHECKING:
 
 
 class OnnxRuntimeMethods:
-    """What programs written for ONNX Runtime call on a session; `compatibility` lists all of it."""
+    """The methods of ONNX Runtime's session that need no more than `run`; `compatibility` lists all methods."""
 
     _binding_class: type[IOBinding] = IOBinding
     _settings: options.Settings
     _model: Model
     _run_trace: RunTrace | None
 
-    def run(
-        self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
-        run_options: Any = None,
-        *,
-        out: Mapping[str, Any] | None = None,
-    ) -> list[Any]:
-        """Run the model."""
-        raise NotImplementedError
-
-    def get_inputs(self) -> list[NodeArg]:
-        """The inputs."""
-        raise NotImplementedError
-
-    def get_outputs(self) -> list[NodeArg]:
-        """The outputs."""
-        raise NotImplementedError
-
-    def get_overridable_initializers(self) -> list[NodeArg]:
-        """The initializers that are inputs, too."""
-        raise NotImplementedError
+    # Methods of the session itself.
+    run: Callable[..., list[Any]]
+    get_inputs: Callable[[], list[NodeArg]]
+    get_outputs: Callable[[], list[NodeArg]]
+    get_overridable_initializers: Callable[[], list[NodeArg]]
 
     # What the session is ---------------------------------------------------------------------------------------------
 
     def get_modelmeta(self) -> ModelMetadata:
-        """What the model says about itself: its producer, its version, its own entries."""
+        """The model's metadata: its producer, its version, its own entries."""
         return ModelMetadata.of(self._model.proto)
 
     def get_providers(self) -> list[str]:
@@ -66,7 +49,7 @@ class OnnxRuntimeMethods:
         return {name: dict(self._settings.provider_options.get(name, {})) for name in self.get_providers()}
 
     def get_session_options(self) -> Any:
-        """The `onnxruntime.SessionOptions` that the session was made with, or new ones where there were none."""
+        """The `onnxruntime.SessionOptions` that the session was made with, or new ones if it was made without."""
         if self._settings.session_options is not None:
             return self._settings.session_options
         import onnxruntime
@@ -199,7 +182,7 @@ class OnnxRuntimeMethods:
         user_data: Any,
         run_options: Any,
     ) -> None:
-        """`run` in a thread, which calls `callback(results, user_data, error)`; what comes from it is logged."""
+        """Run in a thread that calls `callback(results, user_data, error)`; an exception of the callback is logged."""
         require(callable(callback), f"callback must be a function, got {type(callback).__name__}")
 
         def work() -> None:
@@ -222,7 +205,7 @@ class OnnxRuntimeMethods:
         """Write the times of all runs so far, where `SessionOptions.enable_profiling` asked for them.
 
         Returns:
-            The name of a file in Chrome's trace event format; empty where nothing was asked for, or it was written before.
+            The name of a file in Chrome's trace event format; empty if profiling is off, or the file was written before.
         """
         trace, self._run_trace = self._run_trace, None
         return trace.write() if trace is not None else ""

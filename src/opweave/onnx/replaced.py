@@ -27,7 +27,7 @@ ERRORS: dict[type[MLError], tuple[type[Exception], ...]] = {
     OperationError: (engine.Fail, engine.RuntimeException),
     InvalidStateError: (engine.Fail,),
 }
-"""The errors that ONNX Runtime raises where Opweave raises these."""
+"""Opweave's errors, and the errors that ONNX Runtime raises for the same faults."""
 
 _classes: WeakKeyDictionary[type, ref[type]] = WeakKeyDictionary()  # a class of a user -> the same on Opweave
 
@@ -61,7 +61,7 @@ def as_theirs(error: MLError, *more: type[Exception]) -> MLError:
 
 
 def _theirs(method: F, *more: type[Exception]) -> F:
-    """A method whose errors are ONNX Runtime's, too."""
+    """Make the errors of `method` errors of ONNX Runtime, too."""
 
     @functools.wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -108,7 +108,7 @@ class ReplacedSession(InferenceSession, collection.InferenceSession):  # type: i
     def __reduce_ex__(self, protocol: Any) -> Any:
         if type(self) is ReplacedSession:
             return super().__reduce_ex__(protocol)
-        # A user's class says how its sessions are pickled, and is found by its name; the one made of it for Opweave is not.
+        # Pickle finds the user's class by its name, but not the class that `_on_opweave` made of it.
         made, users = type(self), type(self).__mro__[1]
         if made.__reduce__ is InferenceSession.__reduce__:
             return _new, (users,), self.__getstate__()
@@ -128,7 +128,7 @@ class ReplacedSession(InferenceSession, collection.InferenceSession):  # type: i
 
 
 def _wrap(cls: type, *bases: type) -> None:
-    """Let all public methods of `cls` that come from `bases` raise ONNX Runtime's errors, too."""
+    """Make the errors of all public methods that `cls` has from `bases` errors of ONNX Runtime, too."""
     for base in bases:
         for name, method in vars(base).items():
             if not name.startswith("_") and callable(method):
@@ -171,7 +171,7 @@ def binding_init(self: Any, session: Any) -> None:
 
 
 def noting(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of options that notes its calls, since what it sets cannot be read."""
+    """Make a method of options record its calls, since what it sets cannot be read back."""
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         noted.setdefault(self, []).append(name)

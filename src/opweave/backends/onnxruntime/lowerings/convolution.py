@@ -90,8 +90,7 @@ def engine_agrees(input: int, output: int) -> bool:
 
 
 def _resize(ctx: Emitter, x: Value, shape: Sequence[int], **attributes: Any) -> Value:
-    resized: Value = ctx.emit("Resize", x, None, None, ctx.constant(list(shape)), shape=shape, **attributes)
-    return resized
+    return ctx.emit("Resize", x, None, None, ctx.constant(list(shape)), shape=shape, **attributes)
 
 
 @ort.lower(ops.resample2d)
@@ -137,12 +136,11 @@ def _linear_of_integers(ctx: Emitter, x: Value, changed: Sequence[tuple[int, int
         column = [-1 if a == axis else 1 for a in range(4)]
 
         def share(at: np.ndarray, weight: np.ndarray, total: Value = total, axis: int = axis) -> Value:
-            product: Value = ctx.emit(
+            return ctx.emit(
                 "Mul",
                 ctx.emit("Gather", total, ctx.constant(at), axis=axis),
                 ctx.constant(weight.reshape(column), "float64"),  # noqa: B023  (called at once)
             )
-            return product
 
         total = ctx.emit("Add", share(before, denominator - part), share(before + (part > 0), part))
         divisor *= denominator

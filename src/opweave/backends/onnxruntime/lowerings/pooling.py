@@ -91,14 +91,13 @@ def _lower(op: Op[..., Operand]) -> Callable[[Callable[[Emitter, Value, list[_Ax
 def _pool(ctx: Emitter, op_type: str, x: Value, axes: Sequence[_Axis], fill: float, **attributes: Any) -> Value:
     """Emit a pooling operator; pad the input with `fill` first if the operator does not support the padding."""
     if x.data_type == "float32" and all(a.is_whole for a in axes):
-        whole: Value = ctx.emit(f"Global{op_type}", x)
-        return whole
+        return ctx.emit(f"Global{op_type}", x)
     before, after = [a.before for a in axes], [a.after for a in axes]
     place: dict[str, Any] = {"pads": before + after}
     if not all(a.regular for a in axes):
         x = ctx.emit("Pad", x, ctx.constant([0, 0, *before, 0, 0, *after]), ctx.scalar(fill, x))
         place = {"auto_pad": "VALID"}  # with explicit zeros in `pads`, the engine's optimiser would fuse the Pad again
-    pooled: Value = ctx.emit(
+    return ctx.emit(
         op_type,
         x,
         kernel_shape=[a.taps for a in axes],
@@ -107,7 +106,6 @@ def _pool(ctx: Emitter, op_type: str, x: Value, axes: Sequence[_Axis], fill: flo
         dilations=[a.dilation for a in axes] if any(a.dilation > 1 for a in axes) else None,
         **attributes,
     )
-    return pooled
 
 
 @_lower(ops.average_pool2d)
@@ -147,8 +145,7 @@ def _fill(ctx: Emitter, y: Value, axes: Sequence[_Axis], lowest: float) -> Value
     filled = np.logical_and.outer(*(axis.inside.any(1) for axis in axes))
     if filled.all():
         return y
-    made: Value = ctx.emit("Where", ctx.constant(filled, "bool"), y, ctx.scalar(lowest, y))
-    return made
+    return ctx.emit("Where", ctx.constant(filled, "bool"), y, ctx.scalar(lowest, y))
 
 
 def _max_of_int64(ctx: Emitter, x: Value, axes: Sequence[_Axis]) -> Value:

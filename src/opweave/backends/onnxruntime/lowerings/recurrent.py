@@ -30,8 +30,7 @@ def _concat(ctx: Emitter, values: Sequence[Value], axis: int) -> Value:
     arrays = [ctx.array_of(value) for value in values]
     if all(array is not None for array in arrays):
         return ctx.add_constant(np.concatenate(arrays, axis))  # type: ignore[arg-type]
-    joined: Value = ctx.emit("Concat", *values, axis=axis)
-    return joined
+    return ctx.emit("Concat", *values, axis=axis)
 
 
 def _split(ctx: Emitter, value: Value, sizes: Sequence[int], axis: int) -> list[Value]:
@@ -176,8 +175,7 @@ def _(
         z, r = opened(ctx.emit("Gemm", h, r_zr, b_zr, transB=1))
         n = ctx.emit(g, ctx.emit("Add", x_n, ctx.emit("Gemm", ctx.emit("Mul", r, h), r_n, b_n, transB=1)))
     rest = ctx.emit("Sub", ctx.scalar(1, h), z)
-    result: Value = ctx.emit("Add", ctx.emit("Mul", z, h), ctx.emit("Mul", rest, n))
-    return result
+    return ctx.emit("Add", ctx.emit("Mul", z, h), ctx.emit("Mul", rest, n))
 
 
 def _lstm_step(

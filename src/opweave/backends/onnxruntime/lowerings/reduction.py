@@ -34,10 +34,7 @@ MAX_EXACT_COUNT = 2**21
 
 
 def _reduce(ctx: Emitter, op_type: str, input: Value, axes: Sequence[int], keep_dimensions: bool) -> Value:
-    result: Value = ctx.emit(
-        op_type, input, ctx.constant(list(axes)), keepdims=int(keep_dimensions), noop_with_empty_axes=1
-    )
-    return result
+    return ctx.emit(op_type, input, ctx.constant(list(axes)), keepdims=int(keep_dimensions), noop_with_empty_axes=1)
 
 
 def _is_float(input: Operand) -> bool:
@@ -134,8 +131,7 @@ def _positions(ctx: Emitter, op_type: str, input: Value, axis: int, keep_dimensi
     """The (first) position of the extreme value along `axis`, as int64."""
     if input.data_type == "uint64":  # flipping the top bit maps the order of uint64 to that of int64
         input = ctx.cast(ctx.emit("BitwiseXor", input, ctx.scalar(2**63, input)), "int64")
-    positions: Value = ctx.emit(op_type, input, data_type="int64", axis=axis, keepdims=int(keep_dimensions))
-    return positions
+    return ctx.emit(op_type, input, data_type="int64", axis=axis, keepdims=int(keep_dimensions))
 
 
 @ort.lower(ops.arg_min)
