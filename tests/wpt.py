@@ -103,7 +103,10 @@ def within(got: np.ndarray, expected: np.ndarray, tolerance: Case) -> Any:
     """For each element, whether it is within the tolerance."""
     metric = tolerance["metric"]
     if metric == "ULP":
-        return ulp_distance(got, expected) <= tolerance["value"]
+        near = np.asarray(got == expected)
+        other = ~near  # few or none: cases may have millions of elements
+        near[other] = ulp_distance(got[other], expected[other]) <= tolerance["value"]
+        return near
     a, e = got.astype(np.float64), expected.astype(np.float64)
     atol = tolerance["value"] if metric == "ATOL" else tolerance["atol"] + tolerance["rtol"] * np.abs(e)
     with np.errstate(invalid="ignore"):
