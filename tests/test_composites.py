@@ -223,9 +223,9 @@ def _(make: Make) -> tuple[Call, Sequence[Any]]:
     inner, columns = make.integer(1, 100), make.integer(1, 20)
     blocks = -(-inner // size)
     x = make.array("x", (*make.shape(1, 3), inner), -1, 1)
-    numbers = make._random.integers(0, 2**bits, (columns, blocks, size))
-    scale = (make._random.integers(1, 9, (columns, blocks)) / 2 ** (bits + 1)).astype(x.dtype)
-    zeros = make._random.integers(0, 2**bits, (columns, blocks)) if make.boolean() else None
+    numbers = make.random.integers(0, 2**bits, (columns, blocks, size))
+    scale = (make.random.integers(1, 9, (columns, blocks)) / 2 ** (bits + 1)).astype(x.dtype)
+    zeros = make.random.integers(0, 2**bits, (columns, blocks)) if make.boolean() else None
     bias = make.array("x", (columns,)) if make.boolean() else None
     middle = np.full((columns, blocks), 2 ** (bits - 1)) if zeros is None else zeros
     matrix = ((numbers - middle[..., None]) * scale[..., None].astype(float)).reshape(columns, -1)[:, :inner]
@@ -248,9 +248,9 @@ def mask_for(make: Make, shape: tuple[int, ...]) -> np.ndarray | None:
     if kind == "none":
         return None
     if kind == "bytes":
-        return make._random.integers(0, 2, make.broadcastable(shape)).astype(np.uint8)
+        return make.random.integers(0, 2, make.broadcastable(shape)).astype(np.uint8)
     added = make.array("x", make.broadcastable(shape))
-    return np.asarray(np.where(make._random.random(added.shape) < 0.3, np.array(-np.inf, added.dtype), added))
+    return np.asarray(np.where(make.random.random(added.shape) < 0.3, np.array(-np.inf, added.dtype), added))
 
 
 def scale_for(make: Make) -> dict[str, Any]:
@@ -296,7 +296,7 @@ def _(make: Make) -> tuple[Call, Sequence[Any]]:
         return Call(q, k, v, **options), [joined_heads(y), split[1], split[2]]
     room = 0 if kind == "full" else new + make.integer(0, 2)
     olds = [make.array("x", (batches, groups, past + room, size), -1, 1) for _ in range(2)]
-    lengths = make._random.integers(0, past + 1, batches) if room else np.full(batches, past)
+    lengths = make.random.integers(0, past + 1, batches) if room else np.full(batches, past)
     results, memories = [], [np.full((batches, groups, past + (room or new), size), np.nan) for _ in range(2)]
     for batch, length in enumerate(lengths):
         both = [np.concatenate([old[batch, :, :length], x[batch]], 1) for old, x in zip(olds, split[1:], strict=True)]
@@ -315,10 +315,10 @@ def _(make: Make) -> tuple[Call, Sequence[Any]]:
 def _(make: Make) -> tuple[Call, Sequence[Any]]:
     batches, heads, length, half, rows = (make.integer(1, 4) for _ in range(5))
     pairs, rows = make.integer(1, half), rows + length
-    angles = make._random.random((rows, pairs)) * 6
+    angles = make.random.random((rows, pairs)) * 6
     dtype = make.types["x"]
     cos, sin = np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)
-    positions = make._random.integers(0, rows, (batches, length)) if make.boolean() else None
+    positions = make.random.integers(0, rows, (batches, length)) if make.boolean() else None
     interleaved, joined = make.boolean(), make.boolean()
     x = make.array("x", (batches, heads, length, 2 * half))
     turned = x[..., : 2 * pairs].astype(float)

@@ -27,12 +27,12 @@ def run(case: wpt.Case) -> dict[str, np.ndarray]:
         for argument in step["arguments"]:
             ((name, value),) = argument.items()
             if name == "options":
-                options = {snake_case(k): wpt._number(v) for k, v in value.items()}
+                options = {snake_case(k): wpt.number(v) for k, v in value.items()}
                 options |= {k: operands[v] for k, v in options.items() if k in op.operands}
             elif snake_case(name) in op.operands:
                 positional.append([operands[item] for item in value] if isinstance(value, list) else operands[value])
             else:
-                positional.append(wpt._number(value))
+                positional.append(wpt.number(value))
         result = op(*positional, **options)
         names = step["outputs"]
         operands |= {names: result} if isinstance(names, str) else dict(zip(names, result, strict=True))

@@ -60,12 +60,12 @@ def run_conformance(context: ow.MLContext, case: Case) -> dict[str, np.ndarray]:
         for argument in step["arguments"]:
             ((name, value),) = argument.items()
             if name == "options":
-                options = {snake_case(k): _number(v) for k, v in value.items()}
+                options = {snake_case(k): number(v) for k, v in value.items()}
                 options |= {k: operands[v] for k, v in options.items() if k in op.operands}
             elif snake_case(name) in op.operands:
                 positional.append([operands[item] for item in value] if isinstance(value, list) else operands[value])
             else:
-                positional.append(_number(value))
+                positional.append(number(value))
         result = getattr(builder, op.name)(*positional, **options)
         names = step["outputs"]
         operands |= {names: result} if isinstance(names, str) else dict(zip(names, result, strict=True))
@@ -80,7 +80,7 @@ def run_conformance(context: ow.MLContext, case: Case) -> dict[str, np.ndarray]:
     return {name: context.read_tensor(tensor) for name, tensor in outputs.items()}
 
 
-def _number(value: Any) -> Any:
+def number(value: Any) -> Any:
     return SPECIAL.get(value, value) if isinstance(value, str) else value
 
 

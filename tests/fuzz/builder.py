@@ -38,7 +38,7 @@ class RandomMake(Make):
 
     def __init__(self, rng: random.Random, types: dict[str, Any]) -> None:
         self.rng, self.types = rng, types
-        self._random = np.random.default_rng(rng.getrandbits(64))
+        self.random = np.random.default_rng(rng.getrandbits(64))
 
     def integer(self, low: int, high: int) -> int:
         return self.rng.randint(low, high)

@@ -40,7 +40,7 @@ class Make:
 
     def __init__(self, draw: Callable[[st.SearchStrategy[Any]], Any], types: dict[str, Any]) -> None:
         self.draw, self.types = draw, types
-        self._random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+        self.random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
 
     def integer(self, low: int, high: int) -> int:
         """An integer in [low, high]."""
@@ -82,17 +82,17 @@ class Make:
         """
         data_type = np.dtype(self.types[operand])
         if data_type.kind == "f":
-            values = self._random.integers(int(low * 8), int(high * 8), shape, endpoint=True) / 8
+            values = self.random.integers(int(low * 8), int(high * 8), shape, endpoint=True) / 8
             specials: list[float] = [np.nan, np.inf, -np.inf, 0.0, -0.0, np.finfo(data_type).max, 1e-7, -1e-7]
         else:
             info = np.iinfo(data_type)
             bounds = max(int(low), info.min), min(int(high), info.max)
-            values = self._random.integers(*bounds, shape, dtype=data_type, endpoint=True)
+            values = self.random.integers(*bounds, shape, dtype=data_type, endpoint=True)
             specials = [info.min, info.max, 0, 1]
         array = np.asarray(values).astype(data_type)
         if special and array.size:
-            where = self._random.random(shape) < 0.3
-            picked = np.array(specials, data_type)[self._random.integers(0, len(specials), shape)]
+            where = self.random.random(shape) < 0.3
+            picked = np.array(specials, data_type)[self.random.integers(0, len(specials), shape)]
             array = np.asarray(np.where(where, picked, array))
         return array
 
@@ -100,7 +100,7 @@ class Make:
         """Indices in [-size, size) (non-negative for unsigned types), up to `beyond` outside of that."""
         data_type = np.dtype(self.types[operand])
         low = 0 if data_type.kind == "u" else -size - beyond
-        return np.asarray(self._random.integers(low, size + beyond, shape)).astype(data_type)
+        return np.asarray(self.random.integers(low, size + beyond, shape)).astype(data_type)
 
     def permutation(self, count: int) -> list[int]:
         """The numbers 0 to count - 1 in any order."""
