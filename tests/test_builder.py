@@ -24,6 +24,22 @@ def builder(context: ow.MLContext) -> ow.MLGraphBuilder:
     return ow.MLGraphBuilder(context)
 
 
+@pytest.mark.parametrize("size", [3, 3.0, np.float32(3), np.int8(3), np.array(3)], ids=repr)
+def test_sizes_of_descriptors_are_converted_as_those_of_operations_are(builder: ow.MLGraphBuilder, size: Any) -> None:
+    x = builder.input("x", "float32", [size])
+    made = [
+        builder.constant("float32", [size], np.zeros(3, np.float32)),
+        builder.context.create_tensor("float32", [size]),
+        builder.reshape(x, [size]),
+    ]
+    assert [each.shape for each in (x, *made)] == [(3,)] * 4
+
+
+def test_a_mapping_is_no_shape(builder: ow.MLGraphBuilder) -> None:
+    with pytest.raises(ow.ValidationError, match=r"^input 'x': shape must be a sequence of integers, got \{\}$"):
+        builder.input("x", "float32", {})
+
+
 def value_of(builder: ow.MLGraphBuilder, constant: ow.MLOperand) -> np.ndarray:
     graph = builder.build({"y": builder.identity(constant)})
     return builder.context.compute(graph, {})["y"]
