@@ -149,6 +149,6 @@ def test_factors_of_gemm_are_rounded_to_the_data_type() -> None:
     builder = ow.MLGraphBuilder(CPU)
     a = builder.input("a", "float16", [2, 2])
     y = builder.gemm(a, a, alpha=0.1, beta=1e9)
-    assert y._node is not None
-    assert y._node.attributes["alpha"] == float(np.float16(0.1))
-    assert y._node.attributes["beta"] == np.inf
+    assert y.node is not None
+    assert y.node.attributes["alpha"] == float(np.float16(0.1))
+    assert y.node.attributes["beta"] == np.inf
