@@ -390,7 +390,8 @@ for _ in range(3):
     for count in range(100, 100 * 8, 100):
         session.run(None, {"x": np.ones((count, 8), "float32")})
     background.wait()
-print(before, len(os.listdir("/proc/self/task")), len(os.sched_getaffinity(0)), list(session.shapes().values()).count("compiled"))
+compiled = list(session.shapes().values()).count("compiled")
+print(before, len(os.listdir("/proc/self/task")), len(os.sched_getaffinity(0)), compiled)
 """
 
 
