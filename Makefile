@@ -21,7 +21,7 @@ with-extras: small-models
 
 # Once more as it is for those who have not installed the extras; the demo's pictures are made without them above.
 without-extras: $(VENV)/.dev
-	cd tests && ../$(BIN)/python -m pytest -p without_extras $(WITHOUT_EXTRAS) --deselect test_demo.py::test_any_image_is_taken
+	cd tests && ../$(BIN)/python -m pytest -p without_extras $(WITHOUT_EXTRAS) --deselect tests/test_demo.py::test_any_image_is_taken
 
 # `make test` samples rows that differ by data type only; here all of them run.
 test-all: check
