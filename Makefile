@@ -45,8 +45,9 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-# Tests pass what is wrong on purpose, and NumPy's types for scalars and short arrays are not what they look like.
-	$(BIN)/mypy --no-warn-unused-ignores $(addprefix --disable-error-code=,$(LOOSE)) tests
+# Tests pass what is wrong on purpose, and NumPy's types for scalars and short arrays are not what they look like. The results of
+# one run are of no use to another with other options, and would be overwritten: a cache for each.
+	$(BIN)/mypy --cache-dir .mypy_cache/tests --no-warn-unused-ignores $(addprefix --disable-error-code=,$(LOOSE)) tests
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .
