@@ -27,7 +27,7 @@ def builder(context: ow.MLContext) -> ow.MLGraphBuilder:
 @pytest.mark.parametrize("size", [3, 3.0, np.float32(3), np.int8(3), np.array(3)], ids=repr)
 def test_sizes_of_descriptors_are_converted_as_those_of_operations_are(builder: ow.MLGraphBuilder, size: Any) -> None:
     x = builder.input("x", "float32", [size])
-    made = [
+    made: list[Any] = [
         builder.constant("float32", [size], np.zeros(3, np.float32)),
         builder.context.create_tensor("float32", [size]),
         builder.reshape(x, [size]),
