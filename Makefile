@@ -70,7 +70,7 @@ models: $(VENV)/.dev
 small-models: $(VENV)/.dev
 	$(BIN)/python -m gate.packages --small
 
-# Hostile input, for hours: `make fuzz FUZZ='models --count 1000'` runs less of it.
+# Hostile input, for hours: `make fuzz FUZZ='models --count 1000'` runs less of it, and `FUZZ='all --jobs 8'` uses 16 processors.
 FUZZ ?= all
 fuzz: $(VENV)/.dev
 	cd tests && ../$(BIN)/python -m fuzz $(FUZZ)

@@ -152,6 +152,9 @@ def test_nodes_that_harm_the_engine_are_refused(harmful: onnx.NodeProto, text: s
     [
         ("QLinearLeakyRelu", {1: [2]}, "input 1 must hold one value, got the shape [2]"),
         ("QLinearSigmoid", {3: [1, 0]}, "input 3 must hold one value, got the shape [1, 0]"),
+        ("Attention", {2: None}, "it needs a bias, input 2, which is absent"),
+        ("QLinearConcat", {3: [0]}, "input 3 must hold one value, got the shape [0]"),
+        ("QLinearSoftmax", {0: [0, 8, 1]}, "input 0 must not be empty, got the shape [0, 8, 1]"),
         ("QLinearConcat", {3: None}, "its inputs must not be absent, and input 3 is"),
         ("QLinearWhere", {7: None}, "it takes 9 inputs, and input 7 is absent"),
         ("QLinearWhere", {2: [3]}, "input 2 must hold one value, got the shape [3]"),

@@ -79,6 +79,7 @@ def main() -> int:
 def _alone(chosen: frame.Campaign, options: argparse.Namespace) -> bool:
     import tempfile
 
+    frame.bind(frame.processor_pairs(1)[0])  # as children are
     with tempfile.TemporaryDirectory(prefix="opweave-fuzz-") as name:
         for step in (chosen.prepare, chosen.setup):
             if step is not None:

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-FLOAT, INT8, INT32, UINT8 = TensorProto.FLOAT, TensorProto.INT8, TensorProto.INT32, TensorProto.UINT8
+BOOL, FLOAT, INT8, UINT8 = TensorProto.BOOL, TensorProto.FLOAT, TensorProto.INT8, TensorProto.UINT8
 Input = tuple[int, Sequence[int | str]] | None
 """The element type and the shape of an input; None for one that is absent."""
 
@@ -70,6 +70,30 @@ ROWS = [
         [(INT8, [8, 1, 4]), _ONE, (INT8, [1]), (FLOAT, [0, 2, 2]), (INT8, [1])],
         "DataError: QLinearSoftmax: input 3 must hold one value",
         [("opset", 1)],
+    ),
+    EngineBomb(
+        "Attention", [(FLOAT, [2, 1, 2]), (FLOAT, [2, 6])], "DataError: Attention: it needs a bias", [("num_heads", 1)]
+    ),
+    EngineBomb(
+        "QLinearConcat",
+        [_ONE, (UINT8, [1]), (UINT8, [1, 1]), (FLOAT, [0]), (UINT8, [1]), (UINT8, [1, 1]), _ONE, (UINT8, [1])],
+        "DataError: QLinearConcat: input 3 must hold one value",
+        [("axis", 1)],
+    ),
+    EngineBomb(
+        "QLinearSoftmax",
+        [(INT8, [0, 8, 1]), _ONE, (INT8, [1]), _ONE, (INT8, [1])],
+        "DataError: QLinearSoftmax: input 0 must not be empty",
+        [("opset", 1)],
+    ),
+    *(
+        EngineBomb(
+            "QLinearWhere",
+            [(BOOL, [size]), *[(UINT8, [2]), _ONE, (UINT8, [1])] * 2, _ONE, (UINT8, [1])],
+            "DataError: QLinearWhere: inputs 3 and 6 must be constants where 7 and 8 are, and input 3 is none",
+            constants=[7, 8],
+        )
+        for size in (2, "n")
     ),
     EngineBomb(
         "QMoE",

@@ -18,7 +18,7 @@ class Node:
     Attributes:
         proto: the node.
         attributes: its attributes, by name.
-        is_decided: whether all shapes that a rule has asked for were known.
+        is_decided: whether all shapes and values that a rule has asked for were known.
     """
 
     def __init__(
@@ -47,10 +47,10 @@ class Node:
         attribute = self.attributes.get(name)
         return default if attribute is None else attribute.f
 
-    def shape(self, position: int) -> tuple[int, ...] | None:
+    def shape(self, position: int, *, decides: bool = True) -> tuple[int, ...] | None:
         """The shape of the input at `position`; None if it is not known, or there is no such input."""
         shape = self._shapes[position] if position < len(self._shapes) else None
-        if shape is None and self.is_given(position):
+        if shape is None and decides and self.is_given(position):
             self.is_decided = False
         return shape
 
@@ -60,7 +60,10 @@ class Node:
 
     def value(self, position: int) -> np.ndarray | None:
         """The value of the input at `position`; None if it is not a known constant."""
-        return self._values[position] if position < len(self._values) else None
+        value = self._values[position] if position < len(self._values) else None
+        if value is None:
+            self.is_decided = False
+        return value
 
 
 Rule = Callable[[Node], str]
@@ -81,9 +84,20 @@ def _single(*positions: int) -> Rule:
 
 
 def _quantized_where(node: Node) -> str:
-    given = [*node.proto.input, *[""] * 9]
-    absent = [position for position in range(9) if not given[position]]
-    return f"it takes 9 inputs, and input {absent[0]} is absent" if absent else _single(2, 3, 5, 6, 7, 8)(node)
+    absent = [position for position in range(9) if not node.is_given(position)]
+    if absent:
+        return f"it takes 9 inputs, and input {absent[0]} is absent"
+    constant = {position for position in (3, 6, 7, 8) if node.value(position) is not None}
+    if {7, 8} <= constant < {3, 6, 7, 8}:  # its kernel then reads the others when it is made
+        return f"inputs 3 and 6 must be constants where 7 and 8 are, and input {6 if 3 in constant else 3} is none"
+    return _single(2, 3, 5, 6, 7, 8)(node)
+
+
+def _quantized_softmax(node: Node) -> str:
+    shape = node.shape(0, decides=False)
+    if shape is not None and 0 in shape:
+        return f"input 0 must not be empty, got the shape {list(shape)}"
+    return _single(1, 2, 3, 4)(node)
 
 
 def _ranks(wanted: Mapping[int, tuple[int, ...]]) -> Rule:
@@ -162,6 +176,8 @@ def _experts(ranks: Mapping[int, tuple[int, ...]]) -> Rule:
 
 
 def _packed_attention(node: Node) -> str:
+    if not node.is_given(2):
+        return "it needs a bias, input 2, which is absent"
     x, weights = node.shape(0), node.shape(1)
     if x is not None and len(x) != 3:
         return f"input must have 3 axes, got the shape {list(x)}"
@@ -173,7 +189,10 @@ def _packed_attention(node: Node) -> str:
 
 def _quantized_concat(node: Node) -> str:
     inputs = list(node.proto.input)
-    return f"its inputs must not be absent, and input {inputs.index('')} is" if "" in inputs else ""
+    if "" in inputs:
+        return f"its inputs must not be absent, and input {inputs.index('')} is"
+    parts = range(2, len(inputs), 3)
+    return _single(0, 1, *(position + k for position in parts for k in (1, 2)))(node)
 
 
 ENGINE_RULES: dict[str, Rule] = {
@@ -186,7 +205,7 @@ ENGINE_RULES: dict[str, Rule] = {
     "QLinearConcat": _quantized_concat,
     "QLinearLeakyRelu": _single(1, 2, 3, 4),
     "QLinearSigmoid": _single(1, 2, 3, 4),
-    "QLinearSoftmax": _single(1, 2, 3, 4),
+    "QLinearSoftmax": _quantized_softmax,
     "QLinearWhere": _quantized_where,
     "QMoE": _experts({0: (2, 3), 1: (2,), 2: (3,), 5: (3,), 8: (3,)}),
 }
