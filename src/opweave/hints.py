@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from itertools import islice
 from math import prod
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeGuard, TypeVar
@@ -83,6 +82,8 @@ def meant(name: str, known: Iterable[str]) -> str:
     >>> meant("averagePool2d", ["average_pool2d"]), meant("keepdims", ["keep_dimensions"]), meant("foo", ["bar"])
     ("; did you mean 'average_pool2d'?", "; did you mean 'keep_dimensions'?", '')
     """
+    from difflib import get_close_matches  # which most programs never need
+
     names = list(known)
     same = [other for other in names if other.lower() == name.lower()]
     for guess in (snake_case(name), WEBNN_NAMES.get(name, ""), *same, *get_close_matches(name, names, 1, 0.8)):
