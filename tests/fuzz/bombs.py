@@ -457,6 +457,11 @@ def feed_of_one_element_that_is_4_tb(folder: Path) -> Any:
     ow.InferenceSession(proto, context()).run(None, {"x": feed})
 
 
+@bomb("DataError: Unique: slices along axis 1 must not be empty, got the shape [2, 2, 0]")
+def unique_empty_slices(folder: Path) -> Any:
+    return model([node("Unique", ["x"], axis=1)], [("x", FLOAT, [2, 2, 0])])
+
+
 BOMBS += [Bomb(*row) for row in BUILDS]
 
 # The campaign --------------------------------------------------------------------------------------------------------

@@ -274,6 +274,16 @@ def _tf_idf(node: Node) -> str:
     return "" if given == wanted else f"ngram_indexes must have {wanted} values, one for each n-gram, got {given}"
 
 
+def _unique(node: Node) -> str:
+    shape = node.shape(0)
+    if "axis" not in node.attributes or shape is None or 0 not in shape:
+        return ""
+    axis = node.integer("axis", 0)
+    if not -len(shape) <= axis < len(shape) or not shape[axis]:
+        return ""
+    return f"slices along axis {axis} must not be empty, got the shape {list(shape)}"
+
+
 def _quotient(node: Node) -> str:
     """x86 processors raise a signal when the smallest integer is divided by -1."""
     a, b = node.value(0), node.value(1)
@@ -298,5 +308,6 @@ RULES: dict[str, Rule] = {
     "Split": _split,
     "SplitToSequence": _split_to_sequence,
     "TfIdfVectorizer": _tf_idf,
+    "Unique": _unique,
 }
 """The rules for operators of ONNX, besides those for inputs that are absent, for shapes and for divisors."""
