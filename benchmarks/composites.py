@@ -12,9 +12,10 @@ import numpy as np
 
 import opweave as ow
 from opweave import composites
+from opweave.compile.driver import compile
+from opweave.compile.legalise import legalise
 from opweave.custom import CustomOp
 from opweave.graph import Graph, Node, Operand
-from opweave.passes.legalise import legalise
 
 from .measure import Ratio, alternate
 from .page import DOCS, machine, replace_part, table
@@ -101,10 +102,9 @@ def cases() -> list[Case]:
 
 def runner(graph: Graph, feed: dict[str, np.ndarray], supports: Callable[[Node], bool]) -> Callable[[], None]:
     """The graph in memory of its own."""
-    executable = context().backend.compile(legalise(graph, supports)[0], device="cpu", power_preference="default")
+    program = compile(legalise(graph, supports)[0], context().backend, device="cpu", power_preference="default", fuse=False)
     outputs = {name: np.empty(operand.shape, operand.data_type) for name, operand in graph.outputs.items()}
-    binding: Callable[[], None] = executable.bind(feed, outputs)
-    return binding
+    return program.bind([feed[name] for name in graph.inputs], list(outputs.values()))
 
 
 def measure(case: Case) -> list[str]:

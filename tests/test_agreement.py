@@ -13,12 +13,13 @@ from samples import SAMPLES, Call, Make, Sample, type_choices
 from webgpu_device import gpu_context
 
 import opweave as ow
+from opweave.compile.driver import compile
+from opweave.compile.legalise import legalise
 from opweave.expr.evaluate import evaluate
 from opweave.graph import Graph, MLOperand, Node
 from opweave.kernels.expression import program_of_nodes
 from opweave.operation import Op
 from opweave.ops import Operations
-from opweave.passes.legalise import legalise
 
 for file in sorted(Path(__file__).parent.joinpath("samples").glob("[a-z]*.py")):
     import_module(f"samples.{file.stem}")
@@ -69,9 +70,9 @@ def run_decomposed(op: Op[..., Any], call: Call, context: ow.MLContext = REFEREN
         return node.op is not op
 
     decomposed, _ = legalise(graph, supports)
-    executable = context.backend.compile(decomposed, device=context.device.name, power_preference="default")
+    program = compile(decomposed, context.backend, device=context.device.name, power_preference="default", fuse=False)
     outputs = {name: np.empty(o.shape, o.data_type) for name, o in decomposed.outputs.items()}
-    executable.bind({name: arrays[name] for name in decomposed.inputs}, outputs)()
+    program.run([arrays[name] for name in decomposed.inputs], list(outputs.values()))
     return outputs
 
 

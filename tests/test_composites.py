@@ -20,9 +20,10 @@ from witness import wide
 
 import opweave as ow
 from opweave import composites
+from opweave.compile.driver import compile
+from opweave.compile.legalise import legalise
 from opweave.custom import CustomOp
 from opweave.graph import Graph, Node
-from opweave.passes.legalise import legalise
 
 CPU = ow.ml.create_context(device="cpu")
 REFERENCE = ow.ml.create_context(device="reference")
@@ -359,9 +360,9 @@ def run_decomposed(op: CustomOp[Any], call: Call) -> list[np.ndarray]:
     def supports(node: Node) -> bool:
         return not isinstance(node.op, CustomOp) and backend.supports(node)
 
-    executable = backend.compile(legalise(graph, supports)[0], device="cpu", power_preference="default")
+    program = compile(legalise(graph, supports)[0], backend, device="cpu", power_preference="default", fuse=False)
     outputs = {name: np.empty(o.shape, o.data_type) for name, o in graph.outputs.items()}
-    executable.bind({name: arrays[name] for name in graph.inputs}, outputs)()
+    program.run([arrays[name] for name in graph.inputs], list(outputs.values()))
     return list(outputs.values())
 
 

@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto, helper
 
 import opweave as ow
+from opweave.compile.fuse import MIN_ELEMENTS
 from opweave.expr import kernels
-from opweave.passes.fuse import MIN_ELEMENTS
 
 CPU = ow.ml.create_context(device="cpu")
 REFERENCE = ow.ml.create_context(device="reference")

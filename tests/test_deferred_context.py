@@ -485,7 +485,7 @@ def test_a_graph_that_is_destroyed_still_runs_what_was_dispatched(context: ow.ML
     assert statistics.compiled == 1
     run(double, [x], [y])
     run(double, [y], [z])
-    executable, graph = weakref.ref(double._executable), weakref.ref(double)
+    executable, graph = weakref.ref(double.check_alive()), weakref.ref(double)
     gc.collect()  # graphs of other tests, and what they were compiled into
     kept = deferred.graphs.statistics.entries
     double.destroy()
@@ -510,7 +510,7 @@ def test_a_graph_that_is_collected_leaves_nothing(context: ow.MLContext) -> None
         run(double, [y], [z])
         context.read_tensor(z)
     deferred.wait()
-    executable = weakref.ref(double._executable)
+    executable = weakref.ref(double.check_alive())
     assert deferred.graphs.statistics.entries == kept + 1
     del double
     gc.collect()

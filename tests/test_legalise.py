@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import opweave as ow
+from opweave.compile.legalise import legalise
 from opweave.graph import Builder, Desc, Graph, Node, Operand
 from opweave.operation import Limits, op
-from opweave.passes.legalise import legalise
 
 CONTEXT = ow.ml.create_context(device="reference")
 
@@ -39,9 +39,9 @@ def supports(node: Node) -> bool:
 def test_decompositions_may_use_operators_on_inputs_and_constants() -> None:
     legal, _ = legalise(built(), supports)
     assert [node.op.name for node in legal.nodes] == ["mul", "add"]
-    executable = CONTEXT.backend.compile(legal, device="reference", power_preference="default")
+    runner = CONTEXT.backend.compile(legal, device="reference", power_preference="default")
     result = np.empty(2, "float32")
-    executable.bind({"x": np.array([1, 2], "float32")}, {"z": result})()
+    runner.bind([np.array([1, 2], "float32")], [result])()
     np.testing.assert_array_equal(result, [12, 24])
 
 

@@ -14,10 +14,10 @@ import pytest
 from onnx import TensorProto, helper
 
 import opweave as ow
+from opweave.compile import partition as passes
 from opweave.graph import Graph, Node
 from opweave.onnx.partition import partition
 from opweave.onnx.trace import Dynamic, Step, Trace
-from opweave.passes import partition as passes
 
 CONTEXT = ow.ml.create_context(device="cpu")
 FLOAT = TensorProto.FLOAT

@@ -422,8 +422,8 @@ def test_an_error_of_the_compiler_itself_is_shown_and_the_next_graph_compiled(mo
         other.come(lambda: "made")  # type: ignore[arg-type,return-value]
     recurring.background.wait()
     assert seen == [KeyError]
-    assert thing.executable is None
-    assert other.executable == "made"
+    assert thing.program is None
+    assert other.program == "made"
 
 
 def run(code: str, **environment: str) -> str:

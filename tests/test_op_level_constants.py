@@ -328,7 +328,7 @@ def test_weights_that_die_in_the_queue_are_let_go(monkeypatch: pytest.MonkeyPatc
     variant, make = queue.pop()
     del w
     variant.compile(make)
-    assert variant.executable is None
+    assert variant.program is None
     assert STATISTICS.specialised == 0
     assert variants() == []
 

@@ -151,8 +151,8 @@ def test_lost_callbacks_find_everything_destroyed_and_may_wait(context: ow.MLCon
 def test_what_is_destroyed_while_it_is_bound_stays_destroyed(context: ow.MLContext, what: str) -> None:
     graph = relu(context)
     x, y = context.tensor_from(ones()), context.create_tensor("float32", [4])
-    executable: Any = graph._executable
-    bind, started = executable.bind, threading.Event()
+    program: Any = graph.check_alive()
+    bind, started = program.bind, threading.Event()
 
     def destroy() -> None:
         started.set()
@@ -165,9 +165,9 @@ def test_what_is_destroyed_while_it_is_bound_stays_destroyed(context: ow.MLConte
         started.wait(5)
         return bind(inputs, outputs)
 
-    executable.bind = slow_bind
+    program.bind = slow_bind
     context.dispatch(graph, {"x": x}, {"y": y})
-    executable.bind = bind
+    program.bind = bind
     destroyer.join(5)
     with pytest.raises((ow.ValidationError, ow.InvalidStateError), match="destroyed"):
         context.dispatch(graph, {"x": x}, {"y": y})
@@ -244,8 +244,8 @@ def test_compute_holds_the_tensors_it_reads() -> None:
     context = ow.ml.create_context()
     graph, x = relu(context), context.tensor_from(ones())
     order: list[str] = []
-    executable: Any = graph._executable
-    run = executable.run
+    program: Any = graph.check_alive()
+    run = program.run
 
     def slow_run(inputs: Any, outputs: Any) -> None:
         writer.start()
@@ -258,7 +258,7 @@ def test_compute_holds_the_tensors_it_reads() -> None:
         order.append("written")
 
     writer = threading.Thread(target=write)
-    executable.run = slow_run
+    program.run = slow_run
     assert context.compute(graph, {"x": x})["y"].tolist() == [1, 1, 1, 1]
     writer.join()
     assert order == ["run", "written"]
@@ -282,7 +282,7 @@ def test_a_dropped_graph_is_freed_at_once(context: ow.MLContext) -> None:
     gc.collect()
     gc.disable()
     try:
-        session = weakref.ref(graph._executable)
+        session = weakref.ref(graph.check_alive())
         del graph
         assert session() is None
     finally:

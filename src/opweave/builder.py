@@ -193,9 +193,9 @@ class MLGraphBuilder(Operations):
         graph = Graph.reaching(outputs)
         self._built = True
         context = self.context
-        from .runtime import segments  # not before something is compiled: it brings much along
+        from .compile.driver import compile  # not before something is compiled: it brings much along
 
-        executable = segments.compile(
+        program = compile(
             graph,
             context.backend,
             device=context.device.name,
@@ -203,7 +203,7 @@ class MLGraphBuilder(Operations):
             fuse=fuse,
             fallback=fallback,
         )
-        return MLGraph(context, graph, executable)
+        return MLGraph(context, graph, program)
 
     async def build_async(
         self, outputs: Mapping[str, MLOperand], *, fuse: bool = True, fallback: Literal["auto", "error"] = "auto"

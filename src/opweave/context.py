@@ -17,11 +17,11 @@ from .backends import Backend, Device, PowerPreference
 from .dtypes import ANY, DataType
 from .errors import InvalidStateError, NotSupportedError, ValidationError, import_extra, require
 from .graph import MAX_RANK, Desc, check_desc
-from .kernels import Arena
 from .names import SnakeCaseDict, shown
 from .operation import Op, converted_desc
 from .runtime import adopted
 from .runtime.executable import MLGraph
+from .spaces import Space
 from .tensor import DeviceTensor, MLTensor
 
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ class MLContext:
         *,
         readable: bool = False,
         writable: bool = False,
-        memory: Arena | None = None,
+        memory: Space | None = None,
     ) -> MLTensor:
         """Create a tensor of zeros (https://www.w3.org/TR/webnn/#api-mlcontext-createtensor).
 
@@ -282,7 +282,7 @@ class MLContext:
         *,
         readable: bool = False,
         writable: bool = False,
-        memory: Arena | None = None,
+        memory: Space | None = None,
     ) -> MLTensor:
         """`create_tensor`, to await."""
         return await in_thread(

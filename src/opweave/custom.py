@@ -153,12 +153,13 @@ def _tensor(context: MLContext, array: np.ndarray) -> MLTensor:
 class _Direct:
     """A call on arrays that is like an earlier one: nothing is checked but what can differ."""
 
-    __slots__ = ("_graph", "_names", "_outputs", "_run", "_single")
+    __slots__ = ("_graph", "_order", "_outputs", "_program", "_single")
 
     def __init__(self, graph: MLGraph, names: tuple[str, ...]) -> None:
-        self._graph, self._names = graph, names
+        self._graph = graph
         self._outputs = [(desc.shape, np.dtype(desc.data_type)) for desc in graph.outputs.values()]
-        self._run = graph.direct(names)
+        self._program = graph.check_alive()
+        self._order = [names.index(name) for name in graph.inputs]
         self._single = len(self._outputs) == 1
 
     def is_ready(self, arrays: tuple[np.ndarray, ...]) -> bool:
@@ -173,7 +174,7 @@ class _Direct:
 
     def __call__(self, arrays: tuple[np.ndarray, ...]) -> Any:
         outputs = [np.empty(shape, dtype) for shape, dtype in self._outputs]
-        self._run(arrays, outputs)
+        self._program.run([arrays[k] for k in self._order], outputs)
         return outputs[0] if self._single else tuple(outputs)
 
 

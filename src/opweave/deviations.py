@@ -288,7 +288,7 @@ ADDITIONS = [
         "Code that calls operations one by one runs as fast as a graph, without a builder.",
     ),
     Deviation(
-        ("MLGraph.profile", "MLGraph.draw", "MLGraph.direct"),
+        ("MLGraph.profile", "MLGraph.draw"),
         "addition",
         "The time, memory traffic and copies of each segment of a graph; a drawing of the graph.",
         "Performance that cannot be measured cannot be improved.",

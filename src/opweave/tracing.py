@@ -587,14 +587,15 @@ class _Program:
         names = [name for name in inputs if name in numbers] + [name for name in inputs if name in tensors]
         self.takes = [numbers[name] for name in inputs if name in numbers]
         self.takes_all = self.takes == list(range(count)) and not self.tensors
-        self.run = graph.direct(names) if graph is not None else None
+        self.program = graph.check_alive() if graph is not None else None
+        self.order = [names.index(name) for name in inputs]
         outputs = list(graph.outputs.values()) if graph is not None else []
         self.outputs: list[tuple[Desc, int]] = [(desc, lazy.code_of(desc)) for desc in outputs]
 
     def __call__(self, leaves: list[Any]) -> Any:
         """The results for the arrays among the arguments."""
         made: list[Array] = []
-        if self.run is not None:
+        if self.program is not None:
             taken = leaves if self.takes_all else [leaves[number] for number in self.takes] + self.tensors
             pending = [leaf for leaf in taken if isinstance(leaf, Array) and leaf._array is None]
             if pending:
@@ -628,8 +629,8 @@ class _Program:
             for leaf in taken
         ]
         targets = [memory.empty(desc) for desc, _ in self.outputs]
-        assert self.run is not None
-        self.run(sources, targets)
+        assert self.program is not None
+        self.program.run([sources[k] for k in self.order], targets)
         return [
             Array(self.context, desc, code, array=target)
             for (desc, code), target in zip(self.outputs, targets, strict=True)

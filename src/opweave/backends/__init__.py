@@ -17,15 +17,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
+from .. import memory
 from ..dtypes import DataType
 from ..errors import NotSupportedError
 from ..graph import Graph, Node
 from ..operation import Limits, Op, parameter_names
+from ..spaces import DeviceSpace, Memory
 from .entries import entry_points
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from ..expr.kernels import Engine
     from ..graph import Desc
 
 RuleFunction = Callable[..., Any]
@@ -58,26 +61,54 @@ class Rule:
         return self.function(*leading, **{name: arguments[name] for name in names})
 
 
-class Binding(Protocol):
-    """A graph tied to memory: calling it runs the graph once, synchronously, with the GIL released where it can be."""
+class Runner(Protocol):
+    """What runs a graph, or a part of one, for a back end. Several threads may run it at once."""
 
-    def __call__(self) -> None: ...
+    name: str
+    """What leads the messages of its failures, if anything does."""
+    plan: memory.Plan
+    """How the intermediates that it has inside share memory."""
+    threads: int
+    """How many threads its engine has started for it."""
 
+    def bind(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> Callable[[], None]:
+        """Tie it to memory, which it reads and writes in place.
 
-class Executable(Protocol):
-    """A compiled graph."""
+        Args:
+            inputs: memory of the graph's inputs, in their order; on the host C-contiguous, aligned arrays.
+            outputs: likewise for its outputs.
 
-    def bind(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> Binding:
-        """Tie the graph to arrays, which it reads and writes in place; they are C-contiguous and aligned."""
+        Returns:
+            What runs the graph once; synchronously on the host, with the GIL released where it can be.
+        """
 
-    def run(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> None:
-        """Run the graph once on such arrays: what `bind(inputs, outputs)()` does."""
+    def run(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
+        """Run the graph once: what `bind(inputs, outputs)()` does."""
 
-    def explain(self) -> list[Placement]:
-        """What runs where, one entry a node."""
+    def run_new(self, inputs: Sequence[Memory], outputs: Sequence[int]) -> list[Memory] | None:
+        """Run the graph once, and return these outputs in memory that the engine allocates; None where it cannot."""
+
+    def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
+        """How it does nodes of the graph that are one operation of the user's, and what does it."""
 
     def measured(self) -> Measured | None:
         """The same, made again so that it measures its kernels; None where the engine cannot tell their times."""
+
+
+class BaseRunner:
+    """What most runners are: nothing inside, no threads, nothing to measure."""
+
+    name = ""
+    plan = memory.Plan()
+    threads = 0
+
+    def run_new(self, inputs: Sequence[Memory], outputs: Sequence[int]) -> list[Memory] | None:
+        """The engine writes into given memory only."""
+        return None
+
+    def measured(self) -> Measured | None:
+        """The engine cannot tell the times of kernels."""
+        return None
 
 
 class ModelRunner(Protocol):
@@ -126,8 +157,8 @@ class KernelTime:
     segment: int = 0
 
 
-class Measured(Executable, Protocol):
-    """An executable that measures its kernels while it runs, which takes a little longer then."""
+class Measured(Runner, Protocol):
+    """A runner that measures its kernels while it runs, which takes a little longer then."""
 
     def finish(self) -> list[KernelTime]:
         """End the measurement, once it has run: the kernels in order, without the first run of each."""
@@ -156,7 +187,7 @@ class Device:
     low_power: bool = False
 
 
-class DeviceMemory(Protocol):
+class DeviceMemory(DeviceSpace, Protocol):
     """Where tensors lie that the host does not see: a device, which runs what it is given in that order."""
 
     on_lost: WeakSet[Any]
@@ -167,23 +198,11 @@ class DeviceMemory(Protocol):
     def forget(self, context: Any) -> None:
         """Free what the device caches for the next graph, if the context that ends was the last one on it."""
 
-    def allocate(self, desc: Desc) -> Any:
-        """Memory of zeros for a tensor."""
-
     def adopt(self, buffer: Any, desc: Desc) -> Any:
         """The user's buffer as the memory of a tensor; `ValidationError` where it cannot be."""
 
-    def write(self, target: Any, source: np.ndarray, reason: str) -> None:
-        """Copy an array into the memory of a tensor, counted."""
-
-    def read(self, sources: Sequence[Any], targets: Sequence[np.ndarray], reason: str) -> None:
-        """Copy tensors into arrays, counted: all are started before the first is waited for."""
-
     def check_overlap(self, sources: Mapping[str, Any], targets: Mapping[str, Any]) -> None:
         """Raise `ValidationError` if an output shares memory with another tensor."""
-
-    def wait(self) -> None:
-        """Wait until all that was given to the device is done."""
 
 
 class Backend(ABC):
@@ -196,6 +215,8 @@ class Backend(ABC):
     """How many leading parameters each rule gets from the back end."""
     max_byte_length = 2**31 - 1
     """The largest tensor in bytes."""
+    expressions: Engine = "auto"
+    """What evaluates expressions beside it on the host."""
     gains_from_loops = False
     """Whether chains of element-wise operations run faster as one compiled loop than by its own kernels."""
 
@@ -213,13 +234,12 @@ class Backend(ABC):
         return True
 
     @abstractmethod
-    def compile(
-        self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True
-    ) -> Executable:
+    def compile(self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True) -> Runner:
         """Make `graph` runnable.
 
         Args:
-            graph: what to compile.
+            graph: what to compile; each node is one that it supports, each output the result of a node,
+                which no other output is.
             device: one of the back end's devices.
             power_preference: of the context.
             alone: whether it is all that runs for a while, not one of several that take turns: then threads may wait for its

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from ..graph import Desc
     from ..operation import Op
+    from ..spaces import Space
 
 Descs: TypeAlias = "Desc | tuple[Desc, ...] | None"
 Arrays: TypeAlias = "np.ndarray | tuple[np.ndarray, ...] | None"
@@ -39,22 +40,12 @@ class KernelCall:
     outputs: tuple[Desc, ...]
 
 
-class Arena(Protocol):
-    """Memory of a kernel that cannot access all of the host's memory."""
-
-    def allocate(self, desc: Desc) -> np.ndarray:
-        """A new array of zeros in this memory, C-contiguous and aligned to 64 bytes."""
-
-    def owns(self, array: np.ndarray) -> bool:
-        """Whether an array lies in this memory."""
-
-
 class Prepared(Protocol):
     """A kernel prepared for one node."""
 
     @property
-    def arena(self) -> Arena | None:
-        """The memory that operands and results must be in; None for any host memory."""
+    def space(self) -> Space:
+        """Where operands and results must lie."""
 
     @property
     def detail(self) -> str:

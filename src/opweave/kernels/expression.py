@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from ..cache import Cache
 from ..dtypes import DataType
 from ..errors import MLError, ValidationError, user_line
-from ..expr import ir, kernels
+from ..expr import ir
 from ..expr.array import Array, as_array
 from ..expr.ir import Program
 from ..expr.tracing import trace
 from ..graph import Node, Operand
 from ..operation import Op, call_with
-from . import Arrays, Descs, KernelCall
+from . import Descs
 
 MAX_TRACES = 512
 """Number of traced programs to keep."""
@@ -97,6 +95,15 @@ def program_of_nodes(
     return trace(whole, name, [operand.desc for operand in inputs]), inputs
 
 
+def descs_of(node: Node) -> dict[str, Any]:
+    """Data type and shape of each operand of a node, by parameter."""
+
+    def desc(value: Any) -> Any:
+        return tuple(map(desc, value)) if isinstance(value, tuple) else None if value is None else value.desc
+
+    return {name: desc(value) for name, value in node.inputs.items()}
+
+
 def as_stored(result: Any, data_type: DataType) -> Array:
     """A result as another operation reads it: conditions as uint8, positions as int32."""
     array = as_array(result, data_type)
@@ -114,37 +121,4 @@ def flat(values: Mapping[str, Any]) -> list[Any]:
     return found
 
 
-class ExpressionKernel:
-    """The formula of an operation as its kernel."""
-
-    def __init__(self, engine: kernels.Engine = "auto") -> None:
-        self.engine = engine
-
-    def prepare(self, call: KernelCall) -> PreparedExpression:
-        """Trace and compile the formula for a node."""
-        try:
-            program = program_of(call.op, call.inputs, call.attributes)
-        except ValidationError as error:
-            raise ValidationError(f"{call.title}: {error}") from None
-        return PreparedExpression(program.name, kernels.compile(program, self.engine))
-
-
-class PreparedExpression:
-    """A program compiled for one node."""
-
-    arena = None
-
-    def __init__(self, name: str, kernel: kernels.Kernel) -> None:
-        self.name, self.kernel = name, kernel
-
-    @property
-    def detail(self) -> str:
-        """The engine that runs it."""
-        return f"expression, {self.kernel.detail}"
-
-    def bind(self, inputs: Mapping[str, Arrays], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
-        """A function that runs the program on `inputs` and `outputs`."""
-        return self.kernel.bind(flat(inputs), list(outputs))
-
-
-__all__ = ["ExpressionKernel", "PreparedExpression", "flat", "program_of", "program_of_nodes"]
+__all__ = ["descs_of", "flat", "program_of", "program_of_nodes"]

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import MLError, OperationError, ValidationError, require, user_line
+from ..spaces import HOST
 from . import Arrays, KernelCall
 
 _UNTOUCHED = (0xA5, 0x5A)
@@ -65,7 +66,7 @@ class HostKernel:
 class PreparedHost:
     """A host kernel prepared for one node."""
 
-    arena = None
+    space = HOST
 
     def __init__(self, kernel: HostKernel, call: KernelCall) -> None:
         self.kernel, self.call = kernel, call

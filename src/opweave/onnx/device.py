@@ -93,8 +93,8 @@ class DeviceRun:
             ValidationError: an `out` that does not have the shape of its output; an output that no tensor can hold.
             OperationError: the engine failed.
         """
-        executable = plan.alone()
-        if executable is None:
+        alone = plan.alone()
+        if alone is None:
             return self._run_here(plan, names)
         sources = {plan.slot(name): as_stored(array) for name, array in self.here.items()}
         sources.update((plan.slot(name), array) for name, array in self._there.items())
@@ -112,8 +112,7 @@ class DeviceRun:
             else:
                 results[name] = self._tensor(desc)
                 targets[plan.slot(name)] = results[name].memory()
-        with plan.lock:
-            executable.run(sources, targets)
+        alone.run(sources | targets)
         return [results.get(name) for name in names]
 
     def _run_here(self, plan: Plan, names: Sequence[str]) -> list[Any]:

@@ -13,10 +13,10 @@ import numpy as np
 from .. import __version__
 from ..backends.onnxruntime import ort
 from ..backends.onnxruntime.emit import Emitter
+from ..compile.legalise import legalise
 from ..errors import InvalidStateError, ValidationError, require
 from ..files import resolved, written
 from ..graph import Graph
-from ..passes.legalise import legalise
 from ..runtime.executable import MLGraph
 from .messages import GraphProto, ModelProto, TensorProto
 

@@ -15,11 +15,12 @@ import numpy as np
 
 from .. import memory
 from ..backends import Placement
+from ..compile.driver import compile
+from ..compile.extract import extract
 from ..context import MLContext
 from ..errors import DataError, NotSupportedError, ValidationError
 from ..graph import Desc, MLOperand
-from ..passes.extract import extract
-from ..runtime import segments
+from ..run.program import Program
 from .booleans import as_declared, as_stored
 from .messages import GraphProto, NodeProto, TensorProto, ValueInfoProto, tensor_type
 from .model import Model
@@ -38,12 +39,16 @@ SHARED = "an output that is a constant, an input, or another output"
 class _WebnnPart:
     """A segment that is a WebNN graph; it reads and writes slots by name."""
 
-    executable: Any
+    program: Program
     inputs: list[str]
     outputs: list[str]
 
     def run(self, slots: dict[str, Any]) -> None:
-        self.executable.bind({n: slots[n] for n in self.inputs}, {n: slots[n] for n in self.outputs})()
+        self.program.run([slots[n] for n in self.inputs], [slots[n] for n in self.outputs])
+
+    def run_new(self, slots: dict[str, Any], outputs: Sequence[str]) -> list[Any] | None:
+        """Run it, and return outputs in new memory of the engine's; None where it has none to give."""
+        return self.program.run_new([slots[n] for n in self.inputs], [self.outputs.index(n) for n in outputs])
 
 
 @dataclass
@@ -129,17 +134,17 @@ class Plan:
     @property
     def threads(self) -> int:
         """How many threads the engine has for it."""
-        return sum(getattr(part.executable, "threads", 0) for part in self._parts if isinstance(part, _WebnnPart))
+        return sum(part.program.threads for part in self._parts if isinstance(part, _WebnnPart))
 
-    def alone(self) -> Any:
-        """The executable that is all there is to run, and that writes all outputs into memory of their own; None if none is.
+    def alone(self) -> _WebnnPart | None:
+        """The part that is all there is to run, and that writes all outputs into memory of their own; None if none is.
 
         It calls inputs and outputs by their slots, see `slot`.
         """
         part = self._parts[0] if len(self._parts) == 1 else None
         if not isinstance(part, _WebnnPart) or not self._fresh.issuperset(self.outputs):
             return None
-        return part.executable
+        return part
 
     def slot(self, name: str) -> str:
         """What the memory of a value is called."""
@@ -170,7 +175,7 @@ class Plan:
         """Where the custom operations of a segment run."""
         part = self._by_segment[number]
         names = {CONVERTERS[key].op for step in self.segments[number].steps if (key := key_of(step.node)) in CONVERTERS}
-        placements = part.executable.explain() if isinstance(part, _WebnnPart) else []
+        placements = part.program.placements if isinstance(part, _WebnnPart) else []
         return [placement for placement in placements if placement.node.partition(" ")[0] in names - {""}]
 
     def run(self, feed: Mapping[str, Any], names: Sequence[str], out: Mapping[str, np.ndarray]) -> list[Any]:
@@ -233,7 +238,7 @@ class Plan:
             return None
         graph = extract(inner, boundary)
         context = self.context
-        executable = segments.compile(
+        program = compile(
             graph,
             context.backend,
             device=context.device.name,
@@ -241,7 +246,7 @@ class Plan:
             fuse=self._fuses,
             alone=len(self.segments) == 1,
         )
-        return _WebnnPart(executable, list(graph.inputs), list(graph.outputs))
+        return _WebnnPart(program, list(graph.inputs), list(graph.outputs))
 
     def _compile_fallback(self, model: Model, segment: Segment) -> _FallbackPart:
         from onnx import helper

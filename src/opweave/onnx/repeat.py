@@ -14,13 +14,12 @@ import numpy as np
 from .. import memory
 from ..errors import OperationError, ValidationError
 from .arguments import Argument
-from .bound import FINDS_ADDRESSES, Bound, Given
 from .messages import TensorProto
 from .plan import Plan
 from .symbolic import SymbolicModel
 
 Expected = tuple[str, str, np.dtype[Any], tuple[int, ...]]
-"""The name of an array, what the plan or its executable calls it, its data type and its shape."""
+"""The name of an array, what the plan or its only part calls it, its data type and its shape."""
 
 FEW_PAIRS = 64
 """So many pairs of arrays are compared one by one; more are sorted."""
@@ -38,13 +37,10 @@ class Repeat:
     """
 
     __slots__ = (
+        "_alone",
         "_asked",
-        "_bound",
         "_descs",
-        "_executable",
         "_inputs",
-        "_last",
-        "_lock",
         "_names",
         "_outputs",
         "_plan",
@@ -60,11 +56,11 @@ class Repeat:
         names: list[str],
         deciding: Collection[str] = (),
     ) -> None:
-        self._plan, self._asked, self._names, self._lock = plan, asked, names, plan.lock
+        self._plan, self._asked, self._names = plan, asked, names
         # An output that is asked for twice is copied by the plan.
-        self._executable: Any = plan.alone() if len(set(names)) == len(names) else None
-        # With an executable alone, arrays go by the names that it has for them.
-        slot = str if self._executable is None else plan.slot
+        self._alone = plan.alone() if len(set(names)) == len(names) else None
+        # With one part alone, arrays go by the names that it has for them.
+        slot = str if self._alone is None else plan.slot
         carried = set(plan.booleans)  # as uint8
         found = {name: plan.desc(name) for name in plan.outputs if name not in carried}
         self._descs = {name: desc for name, desc in found.items() if desc is not None}
@@ -74,8 +70,6 @@ class Repeat:
         ]
         self._returned = [slot(name) for name in names]
         self._values = [(name, feed[name].tobytes()) for name in deciding]
-        self._bound: Bound | None = None
-        self._last: list[int] = []  # the identities of the arrays of the last call, where all were the user's
 
     @staticmethod
     def fits(inputs: Sequence[Argument]) -> bool:
@@ -90,16 +84,8 @@ class Repeat:
         """
         if asked is not self._asked and not (type(asked) is list and asked == self._asked):
             return None
-        bound = self._bound
-        if bound is not None and (taken := bound.take(given, out)) is not None:
-            if not self._decides_alike(given):
-                return None
-            with self._lock:
-                bound.call()
-            return [taken[place] for place in bound.results]
         if type(given) is not dict or len(given) != len(self._inputs):
             return None
-        held: list[np.ndarray] = []  # whatever another thread does to the dictionaries
         sources = {}
         for name, slot, dtype, shape in self._inputs:
             value = given.get(name)
@@ -110,7 +96,6 @@ class Repeat:
             if array.dtype != dtype or array.shape != shape or not (flags.c_contiguous and flags.aligned):
                 return None
             sources[slot] = array
-            held.append(value)
         if not self._decides_alike(given):
             return None
         targets = {}
@@ -123,7 +108,6 @@ class Repeat:
                     if value.dtype != dtype or value.shape != shape or not value.flags.carray:
                         return None
                     targets[slot] = value
-                    held.append(value)
             if len(targets) != len(out) or _overlap(sources, targets):
                 return None
         if isinstance(self._plan, SymbolicModel):
@@ -131,41 +115,24 @@ class Repeat:
                 return self._plan.run(sources, self._names, targets)
             except OperationError:  # the long way finds out more
                 return None
-        if self._executable is None:
+        if self._alone is None:
             return self._plan.run(sources, self._names, targets)
-        return self._run(sources, targets, held)
+        return self._run(sources, targets)
 
     def _decides_alike(self, given: Mapping[str, np.ndarray]) -> bool:
         """Whether the inputs that decide about shapes have the values of the call that is repeated."""
         return not self._values or all(given[name].tobytes() == content for name, content in self._values)
 
-    def _run(
-        self, sources: dict[str, np.ndarray], targets: dict[str, np.ndarray], held: Sequence[np.ndarray]
-    ) -> list[Any]:
-        """Run the executable; `held` are the arrays that the user has given."""
-        if not targets and hasattr(self._executable, "run_new"):
-            with self._lock:
-                found: list[Any] = self._executable.run_new(sources, self._returned)
+    def _run(self, sources: dict[str, np.ndarray], targets: dict[str, np.ndarray]) -> list[Any]:
+        """Run the one part that there is."""
+        assert self._alone is not None
+        if not targets and (found := self._alone.run_new(sources, self._returned)) is not None:
             return found
-        if len(targets) == len(self._outputs):
-            self._bind(sources, targets, held)
         for name, slot, _, _ in self._outputs:
             if slot not in targets:
                 targets[slot] = memory.empty(self._descs[name])
-        with self._lock:
-            self._executable.run(sources, targets)
+        self._alone.run(sources | targets)
         return [targets[slot] for slot in self._returned]
-
-    def _bind(self, sources: dict[str, np.ndarray], targets: dict[str, np.ndarray], held: Sequence[np.ndarray]) -> None:
-        """Bind the arrays of a call, where they come for the second time in a row."""
-        last, self._last = self._last, [id(array) for array in held]
-        self._bound = None
-        if last == self._last and FINDS_ADDRESSES and hasattr(self._executable, "bind_weakly"):
-            expected = zip([*self._inputs, *self._outputs], held, strict=True)
-            arrays: list[Given] = [(name, array, dtype, shape) for (name, _, dtype, shape), array in expected]
-            count = len(self._inputs)
-            call = self._executable.bind_weakly(sources, targets)
-            self._bound = Bound(call, arrays[:count], arrays[count:], self._names)
 
 
 def _overlap(sources: Mapping[str, np.ndarray], targets: Mapping[str, np.ndarray]) -> bool:

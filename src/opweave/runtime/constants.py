@@ -21,9 +21,9 @@ from weakref import ref
 import numpy as np
 
 from .. import memory
-from ..backends import Executable
 from ..cache import Cache
 from ..links import when_gone
+from ..run.program import Program
 from .adopted import Borrowed
 from .lazy import Array, Number, Template
 from .plan import Plan
@@ -55,10 +55,10 @@ class Specialised(Recurring):
         positions: the numbers of these inputs.
         values: their memory. Nothing else gets the identity of what is held here.
         size: how many bytes that is.
-        names: what the executable calls the others, with their numbers.
+        others: the numbers of the inputs that it takes.
     """
 
-    __slots__ = ("__weakref__", "_graph", "_leaves", "is_dropped", "names", "positions", "size", "values")
+    __slots__ = ("__weakref__", "_graph", "_leaves", "is_dropped", "others", "positions", "size", "values")
 
     counter = "specialised"
 
@@ -69,7 +69,7 @@ class Specialised(Recurring):
         self.values = tuple([inputs[position] for position in positions])
         self.size = sum([value.nbytes for value in self.values])
         fixed = set(positions)
-        self.names = [(f"x{position}", position) for position in range(len(inputs)) if position not in fixed]
+        self.others = [position for position in range(len(inputs)) if position not in fixed]
         watched = [leaf for position in positions if not isinstance(leaf := leaves[position], Number)]
         self._leaves = [ref(leaf, partial(_release, ref(self))) for leaf in watched]
         for leaf in watched:
@@ -80,16 +80,16 @@ class Specialised(Recurring):
         """Whether the constants are what these inputs are."""
         return not self.is_dropped and all(map(is_, self.values, [inputs[position] for position in self.positions]))
 
-    def given(self, inputs: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-        """Those of all the inputs that it takes, by name."""
-        return {name: inputs[position] for name, position in self.names}
+    def given(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Those of all the inputs that it takes."""
+        return [inputs[position] for position in self.others]
 
-    def compile(self, make: Callable[[], Executable]) -> None:
+    def compile(self, make: Callable[[], Program]) -> None:
         """Compile it, unless one of the arrays is gone by now."""
         if not self.is_dropped:
             super().compile(make)
         if self.is_dropped:
-            self.executable = None
+            self.program = None
 
     def release(self) -> None:
         """Let go of it, now or when another thread is done with it; never waits."""
@@ -103,7 +103,7 @@ class Specialised(Recurring):
         # The list is replaced, since somebody may be going through it.
         self._graph.variants = [variant for variant in self._graph.variants if variant is not self]
         specialised.pop(self)
-        self._leaves, self.values, self.executable = [], (), None
+        self._leaves, self.values, self.program = [], (), None
 
 
 specialised: Cache[Specialised, Specialised] = Cache(
@@ -221,7 +221,7 @@ class Whole(Recurring):
         return variant
 
 
-def _compiled(plan: Plan, variant: Specialised) -> Executable:
+def _compiled(plan: Plan, variant: Specialised) -> Program:
     return plan.compiled(dict(zip(variant.positions, variant.values, strict=True)))
 
 

@@ -36,8 +36,8 @@ from .plan import Kept, Plan, position_of
 from .recurring import background, compile_now, statistics
 
 if TYPE_CHECKING:
-    from ..backends import Executable
     from ..context import MLContext
+    from ..run.program import Program
 
 GRAPHS = 256
 """How many graphs are kept compiled; beyond that, the one not used for longest is dropped."""
@@ -223,8 +223,8 @@ def _short_way(array: Array) -> bool:
         context.check_alive()
         output = array._room()
         try:
-            executable = template.executable or _single(template, context)
-            executable.run(_named("x", inputs), {"y0": output})
+            program = template.program or _single(template, context)
+            program.run(inputs, [output])
         except MLError as error:
             _locate(error, node)
             raise
@@ -245,8 +245,8 @@ def _run_alone(context: MLContext, node: Pending, kept: Sequence[Kept], outputs:
         outputs = [targets[k] if k in targets else pool.room(desc) for k, desc in enumerate(descs)]
     inputs = [array._values() for array in node.inputs]
     try:
-        executable = template.executable or _single(template, context)
-        executable.run(_named("x", inputs), _named("y", outputs))
+        program = template.program or _single(template, context)
+        program.run(inputs, outputs)
     except MLError as error:
         _locate(error, node)
         raise
@@ -263,14 +263,14 @@ def _run_together(
     """
     signature, leaves = _signature(context, nodes, kept)
     inputs = [array._values() for array in leaves]
-    executable, given = None, None
+    program, given = None, None
     if sum([node.template.size for node in nodes]) <= LARGEST:
-        executable, given = _compiled(_entry(signature), partial(Plan, context, nodes, kept), leaves, inputs)
-    if executable is None:
+        program, given = _compiled(_entry(signature), partial(Plan, context, nodes, kept), leaves, inputs)
+    if program is None:
         _one_by_one(context, Plan(context, nodes, kept), nodes, inputs, outputs)
         return None
     try:
-        executable.run(_named("x", inputs) if given is None else given, _named("y", outputs))
+        program.run(inputs if given is None else given, outputs)
     except MLError as error:
         _locate_in(error, nodes)
         raise
@@ -280,28 +280,18 @@ def _run_together(
 
 def _compiled(
     entry: Whole, plan: Callable[[], Plan], leaves: Sequence[Array], inputs: Sequence[np.ndarray]
-) -> tuple[Executable | None, dict[str, np.ndarray] | None]:
+) -> tuple[Program | None, list[np.ndarray] | None]:
     """What runs a graph as a whole, if that is compiled; and which inputs it takes, None for all."""
     variant = entry.find(inputs)
-    executable = variant.executable if variant is not None else None
-    if variant is not None and executable is not None:
-        return executable, variant.given(inputs)
-    executable = entry.executable or entry.come(plan().compiled)
-    if executable is not None and variant is None:
+    program = variant.program if variant is not None else None
+    if variant is not None and program is not None:
+        return program, variant.given(inputs)
+    program = entry.program or entry.come(plan().compiled)
+    if program is not None and variant is None:
         variant = entry.learn(plan, leaves, inputs)
-        if variant is not None and variant.executable is not None:
-            return variant.executable, variant.given(inputs)
-    return executable, None
-
-
-_NAMES = {letter: tuple(f"{letter}{k}" for k in range(1024)) for letter in "xy"}
-
-
-def _named(letter: str, arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-    """Arrays by the names of a graph's inputs (`x0`, …) or outputs (`y0`, …)."""
-    if len(arrays) > len(_NAMES[letter]):
-        return {f"{letter}{k}": array for k, array in enumerate(arrays)}
-    return dict(zip(_NAMES[letter], arrays, strict=False))
+        if variant is not None and variant.program is not None:
+            return variant.program, variant.given(inputs)
+    return program, None
 
 
 def _needed(wanted: Sequence[Array]) -> tuple[list[Pending], dict[int, int]]:
@@ -421,13 +411,13 @@ def _sweep() -> None:
                 entry.drop()
 
 
-def _single(template: Template, context: MLContext) -> Executable:
-    """The executable of one call; templates belong to one device."""
-    executable = template.executable
-    if executable is None:
-        executable = template.executable = Plan.of_one(template, context).compiled()
+def _single(template: Template, context: MLContext) -> Program:
+    """The program of one call; templates belong to one device."""
+    program = template.program
+    if program is None:
+        program = template.program = Plan.of_one(template, context).compiled()
         singles.put(template.serial, template, SINGLE_BYTES)
-    return executable
+    return program
 
 
 def _one_by_one(
@@ -450,8 +440,8 @@ def _one_by_one(
             values[number, k] = pool.room(desc) if target is None else target
             results.append(values[number, k])
         try:
-            executable = template.executable or _single(template, context)
-            executable.run(_named("x", [values[operand] for operand in refs]), _named("y", results))
+            program = template.program or _single(template, context)
+            program.run([values[operand] for operand in refs], results)
         except MLError as error:
             _locate(error, nodes[number])
             raise
@@ -505,8 +495,8 @@ def _after_fork() -> None:
     adopted.after_fork()
     # To end an engine's session is to wait for its threads, for ever: those that came from the parent are never let go.
     entries = [entry for _, entry in graphs.items()]
-    lost = [[entry.executable for entry in entries], [template.executable for _, template in singles.items()]]
-    lost += [[variant.executable for entry in entries for variant in entry.variants]]
+    lost = [[entry.program for entry in entries], [template.program for _, template in singles.items()]]
+    lost += [[variant.program for entry in entries for variant in entry.variants]]
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(lost))
     graphs.clear()
     singles.clear()

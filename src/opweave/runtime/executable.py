@@ -25,8 +25,9 @@ from ..tensor import MLTensor
 from . import adopted
 
 if TYPE_CHECKING:
-    from ..backends import Binding, Executable, Placement
+    from ..backends import Placement
     from ..context import MLContext
+    from ..run.program import Program
     from .drawing import Drawing
     from .profile import Profile
 
@@ -38,10 +39,10 @@ MAX_BINDINGS = 64
 class MLGraph:
     """A compiled graph (https://www.w3.org/TR/webnn/#api-mlgraph). Run it with `context.dispatch` or `context.compute`."""
 
-    def __init__(self, context: MLContext, graph: Graph, executable: Executable) -> None:
+    def __init__(self, context: MLContext, graph: Graph, program: Program) -> None:
         self._context = context
         self._graph: Graph | None = graph
-        self._executable: Executable | None = executable
+        self._program: Program | None = program
         self._size = len(graph.nodes)
         self._inputs = {name: operand.desc for name, operand in graph.inputs.items()}
         self._outputs = {name: operand.desc for name, operand in graph.outputs.items()}
@@ -79,7 +80,7 @@ class MLGraph:
     @property
     def destroyed(self) -> bool:
         """Whether `destroy` has been called, here or by the loss of the context."""
-        return self._executable is None
+        return self._program is None
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -88,7 +89,7 @@ class MLGraph:
 
     def placements(self) -> list[Placement]:
         """Where each operation runs, and how."""
-        return self.check_alive().explain()
+        return self.check_alive().placements
 
     def explain(self) -> str:
         """The graph as text, followed by what runs where: native, composed of several kernels, decomposed, …
@@ -96,17 +97,14 @@ class MLGraph:
         Where one engine cannot run all of it, each operation has the number of its segment before it, and the last line
         says how the segments share memory.
         """
-        executable = self.check_alive()
-        placements = executable.explain()
-        rows = [(p.node, p.device, p.how, p.detail) for p in placements]
+        program = self.check_alive()
+        rows = [(p.node, p.device, p.how, p.detail) for p in program.placements]
         last = ""
-        from .segments import SegmentedExecutable
-
-        if isinstance(executable, SegmentedExecutable):
-            rows = [(str(p.segment), *row) for p, row in zip(placements, rows, strict=True)]  # type: ignore[misc]
+        if len(program.steps) > 1:
             from .profile import intermediates
 
-            last = f"\n\nintermediates: {intermediates(executable.plan)}"
+            rows = [(str(p.segment), *row) for p, row in zip(program.placements, rows, strict=True)]  # type: ignore[misc]
+            last = f"\n\nintermediates: {intermediates(program.plan)}"
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         table = "\n".join(
             "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -159,10 +157,10 @@ class MLGraph:
         """
         from .drawing import draw, save
 
-        executable = self.check_alive()
+        program = self.check_alive()
         graph = self._graph
         assert graph is not None
-        drawing = draw(graph, executable)
+        drawing = draw(graph, program)
         if path is not None:
             save(drawing, path)
         return drawing
@@ -172,18 +170,18 @@ class MLGraph:
 
         return f"<pre>{escape(repr(self))}</pre>" if self.destroyed else self.draw()._repr_html_()
 
-    def check_alive(self) -> Executable:
-        """The executable; `InvalidStateError` once the graph is destroyed or its context lost."""
+    def check_alive(self) -> Program:
+        """The program; `InvalidStateError` once the graph is destroyed or its context lost."""
         self._context.check_alive()
-        executable = self._executable
-        if executable is None:
+        program = self._program
+        if program is None:
             raise InvalidStateError("the graph is destroyed")
-        return executable
+        return program
 
     def destroy(self) -> None:
         """Release the compiled graph and its weights; it cannot be dispatched any more. Further calls do nothing."""
         with self._lock:
-            self._executable = None
+            self._program = None
             self._graph = None
             self._template = None
             self._bindings.clear()
@@ -227,7 +225,7 @@ class MLGraph:
             adopted.settle(tensor)
         with Locks(all_tensors), self._lock:
             # Another thread may have destroyed something meanwhile; from here on it has to wait.
-            executable = self.check_alive()
+            program = self.check_alive()
             sources = {name: self._context._own(inputs[name], f"dispatch: {name!r}") for name in self._inputs}
             targets = {name: self._context._own(outputs[name], f"dispatch: {name!r}") for name in self._outputs}
             if self._context._memory is None:
@@ -237,7 +235,8 @@ class MLGraph:
             else:
                 self._context._memory.check_overlap(sources, targets)
             key = (len(inputs), *inputs, *map(id, inputs.values()), *outputs, *map(id, outputs.values()))
-            binding = DispatchBinding(self, key, executable.bind(sources, targets), all_tensors)
+            call = program.bind(list(sources.values()), list(targets.values()))
+            binding = DispatchBinding(self, key, call, all_tensors)
             self._bindings.put(key, binding)
             for tensor in all_tensors:
                 tensor._bindings.add(binding)
@@ -245,7 +244,7 @@ class MLGraph:
 
     def _compute(self, inputs: Mapping[str, Any], outputs: Mapping[str, np.ndarray] | None) -> dict[str, np.ndarray]:
         """What `MLContext.compute` does."""
-        executable = self.check_alive()
+        program = self.check_alive()
         if not isinstance(inputs, Mapping):
             raise ValidationError(f"compute: inputs must map names to arrays, got {shown(inputs)}")
         if inputs.keys() != self._inputs.keys():
@@ -275,20 +274,8 @@ class MLGraph:
             if outputs:
                 here = {name: array for name, array in sources.items() if isinstance(array, np.ndarray)}
                 memory.check_overlap(here, targets, self._constants)
-            executable.run(sources, targets)
+            program.run([sources[name] for name in self._inputs], list(targets.values()))
         return targets
-
-    def direct(self, names: Sequence[str]) -> Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]:
-        """What runs the graph on arrays that are known to fit: those of the inputs `names`, and those of all outputs."""
-        executable, outputs = self.check_alive(), list(self._outputs)
-        short = getattr(executable, "direct", lambda _names: None)(names)
-        if short is not None:
-            return short  # type: ignore[no-any-return]
-
-        def run(sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> None:
-            executable.run(dict(zip(names, sources, strict=True)), dict(zip(outputs, targets, strict=True)))
-
-        return run
 
     def _check_outputs(self, outputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Require arrays that results can be written into; NumPy's for those of others, which share their memory."""
@@ -344,7 +331,9 @@ class DispatchBinding:
 
     __slots__ = ("__weakref__", "_call", "_graph", "_key", "_locks")
 
-    def __init__(self, graph: MLGraph, key: tuple[Any, ...], call: Binding, tensors: Sequence[MLTensor]) -> None:
+    def __init__(
+        self, graph: MLGraph, key: tuple[Any, ...], call: Callable[[], None], tensors: Sequence[MLTensor]
+    ) -> None:
         self._graph, self._key, self._call = ref(graph), key, call
         self._locks = [tensor._lock for tensor in sorted(tensors, key=id)]
 

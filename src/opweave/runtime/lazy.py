@@ -28,8 +28,8 @@ from ..ops import Operations
 from . import pool
 
 if TYPE_CHECKING:
-    from ..backends import Executable
     from ..context import MLContext
+    from ..run.program import Program
 
 LONGEST = 256
 """A chain of so many operations runs by itself, so that programs which never look do not grow without end."""
@@ -70,7 +70,7 @@ class Template:
         operands: data types and shapes of the operands.
         numbers: the data types of operands that were given as Python's numbers, by their numbers.
         serial: tells templates apart.
-        executable: the operation on its own, once that was needed, on the one device that the template is for.
+        program: the operation on its own, once that was needed, on the one device that the template is for.
         size: how many operations it stands for.
         is_tuple: whether the results are given as a tuple, also where it is one result.
         operand_codes: the numbers of the data types and shapes of the operands.
@@ -84,14 +84,14 @@ class Template:
     operands: tuple[Desc, ...]
     numbers: Mapping[int, DataType]
     serial: Hashable
-    executable: Executable | None = None
+    program: Program | None = None
     size: int = 1
     is_tuple: bool = False
     operand_codes: tuple[int, ...] = ()
 
     def release(self) -> None:
-        """Give back the executable; it is compiled anew when it is needed."""
-        self.executable = None
+        """Give back the program; it is compiled anew when it is needed."""
+        self.program = None
 
     def add_to(self, builder: Operations, operands: Sequence[Operand], label: str = "") -> tuple[Operand, ...]:
         """Add a node for the call to a graph."""

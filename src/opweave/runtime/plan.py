@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..compile.driver import compile
 from ..graph import Graph, Operand
 from ..ops import Operations
-from . import segments
 from .lazy import Array, Pending, Template
 
 if TYPE_CHECKING:
-    from ..backends import Executable
     from ..context import MLContext
+    from ..run.program import Program
 
 Kept = tuple[int, int, Array]
 """A result to be written: the number of its call, which of the call's results, and the array that wants it."""
@@ -76,9 +76,9 @@ class Plan:
         builder.inputs.update((f"x{number}", inputs[number]) for number in sorted(inputs) if inputs[number].is_input)
         return Graph.reaching({f"y{k}": made[call][number] for k, (call, number) in enumerate(self.kept)})
 
-    def compiled(self, constants: Mapping[int, np.ndarray] | None = None) -> Executable:
+    def compiled(self, constants: Mapping[int, np.ndarray] | None = None) -> Program:
         """Compile it, with constants in place of some inputs."""
-        return segments.compile(
+        return compile(
             self.graph(constants), self.backend, device=self.device, power_preference=self.power, alone=False
         )
 

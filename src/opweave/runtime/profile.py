@@ -15,12 +15,14 @@ from .. import memory
 from ..arrays import as_array, contiguous, fit
 from ..dtypes import INFO
 from ..errors import require
-from ..graph import Desc, Operand
+from ..graph import Desc
+from ..run.program import Binding
+from ..spaces import Memory
 from ..tensor import MLTensor
-from .segments import SegmentedCall, SegmentedExecutable
 
 if TYPE_CHECKING:
-    from ..backends import Executable, KernelTime, Placement
+    from ..backends import KernelTime, Placement
+    from ..run.program import Program
     from .executable import MLGraph
 
 LONGEST = 70
@@ -148,7 +150,7 @@ class Profile:
         if len(self.steps) > 1:
             notes.append(f"steps alone: {duration(self.parts)}; between them: {duration(self.overhead)}")
         if self.pieces:
-            plan = memory.Plan((0,) * self.pieces, self.intermediates, self.intermediates_alone)
+            plan = memory.Plan((0,) * self.pieces, (self.intermediates,), self.intermediates_alone)
             notes.append(f"intermediates: {intermediates(plan)}")
         if not self.copies:
             notes.append("copies: none")
@@ -188,16 +190,16 @@ def profile(
         isinstance(repeat, int) and not isinstance(repeat, bool) and repeat > 0,
         f"profile: repeat must be a positive integer, got {repeat!r}",
     )
-    executable = graph.check_alive()
-    constants = graph._graph.constants if graph._graph is not None else []
+    program = graph.check_alive()
     sources, targets, tensors = _arrays(graph, inputs, outputs)
+    given = list(sources.values()), list(targets.values())
     device = graph.context._memory
     with Locks(tensors):
         if device is None:
             memory.check_overlap(sources, targets, graph._constants)
         else:
             device.check_overlap(sources, targets)
-        call = executable.bind(sources, targets)
+        call = Binding(program.layout(*given), *given)
         call()  # what the first run does once is not measured
         if device is not None:
             device.wait()
@@ -210,16 +212,12 @@ def profile(
             if device is not None:
                 device.wait()
             whole.append(perf_counter_ns() - start)
-            if isinstance(call, SegmentedCall):
+            if len(call.layout.steps) > 1:
                 parts.append(call.timed())
         # A device tells without being slowed down.
-        kernels = _kernels(executable, sources, targets, repeat) if detail or device is not None else ()
-    if isinstance(executable, SegmentedExecutable) and isinstance(call, SegmentedCall):
-        steps = _segmented(executable, call, parts)
-        plan = executable.plan
-    else:
-        steps = (_single(executable, whole, sources, targets, constants),)
-        plan = getattr(executable, "plan", memory.Plan((), 0, 0))
+        kernels = _kernels(program, *given, repeat) if detail or device is not None else ()
+    steps = _steps(program, call, parts or [[time] for time in whole])
+    plan = program.plan
     return Profile(
         graph.context.device.name,
         repeat,
@@ -235,13 +233,13 @@ def profile(
 
 
 def _kernels(
-    executable: Executable, sources: Mapping[str, np.ndarray], targets: Mapping[str, np.ndarray], repeat: int
+    program: Program, sources: Sequence[Memory], targets: Sequence[Memory], repeat: int
 ) -> tuple[KernelTime, ...]:
     """What engines measure of their kernels; nothing where they cannot tell."""
-    measured = executable.measured()
+    measured = program.measured()
     if measured is None:
         return ()
-    call = measured.bind(sources, targets)
+    call = measured.program.bind(sources, targets)
     for _ in range(repeat + 1):
         call()
     return tuple(measured.finish())
@@ -293,35 +291,34 @@ def _array(graph: MLGraph, what: str, desc: Desc, value: Any, written: bool = Fa
     return array
 
 
-def _segmented(executable: SegmentedExecutable, call: SegmentedCall, times: list[list[int]]) -> tuple[StepProfile, ...]:
+def _steps(program: Program, call: Binding, times: list[list[int]]) -> tuple[StepProfile, ...]:
+    """The steps of a program, with the times of each run of all of them."""
     middles = [median(column) / 1e9 for column in zip(*times, strict=True)]
     leasts = [min(column) / 1e9 for column in zip(*times, strict=True)]
     total = sum(middles) or 1.0
     steps = []
-    for step, middle, least in zip(call.steps, middles, leasts, strict=True):
-        how = "copy" if step.is_copy else engine(executable.runners[step.segment].placements())
+    for step, middle, least in zip(call.layout.steps, middles, leasts, strict=True):
+        how, name = "copy", step.title
+        if not step.is_copy:
+            alone = len(program.steps) == 1
+            placements = program.placements if alone else [placement for _, placement in program.parts(step)]
+            how = engine(placements)
+            if alone and len(placements) > 3:
+                name = ", ".join(p.node for p in placements[:3]) + f", … ({len(placements)} operations)"
         steps.append(
             StepProfile(
-                step.segment, step.title, how, middle, least, step.reads, step.writes, middle / total, step.is_copy
+                step.segment,
+                name,
+                how,
+                middle,
+                least,
+                step.read_bytes,
+                step.written_bytes,
+                middle / total,
+                step.is_copy,
             )
         )
     return tuple(steps)
-
-
-def _single(
-    executable: Executable,
-    times: Sequence[int],
-    sources: Mapping[str, np.ndarray],
-    targets: Mapping[str, np.ndarray],
-    constants: Sequence[Operand],
-) -> StepProfile:
-    """A graph that one engine runs as a whole."""
-    placements = executable.explain()
-    reads = sum(a.nbytes for a in sources.values()) + sum(o.desc.byte_length for o in constants)
-    writes = sum(a.nbytes for a in targets.values())
-    names = [placement.node for placement in placements]
-    title = ", ".join(names[:3]) + (f", … ({len(names)} operations)" if len(names) > 3 else "")
-    return StepProfile(0, title, engine(placements), median(times) / 1e9, min(times) / 1e9, reads, writes, 1.0)
 
 
 def engine(placements: Sequence[Placement]) -> str:
@@ -364,7 +361,7 @@ def random(descs: Mapping[str, Desc]) -> dict[str, np.ndarray]:
 def intermediates(plan: memory.Plan) -> str:
     """How what lies between segments shares memory.
 
-    >>> intermediates(memory.Plan((0, 128, 0), 192, 320))
+    >>> intermediates(memory.Plan((0, 128, 0), (192,), 320))
     '320 B in 3 pieces, which share 192 B'
     """
     count = len(plan.offsets)

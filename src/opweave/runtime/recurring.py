@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ..errors import MLError, ValidationError
 
 if TYPE_CHECKING:
-    from ..backends import Executable
+    from ..run.program import Program
 
 VARIABLE = "OPWEAVE_COMPILE"
 """The environment variable that says when graphs are compiled: "now", at the first time, or "background", at the second."""
@@ -74,37 +74,37 @@ def compile_now(value: bool = True) -> bool:
 
 
 class Recurring:
-    """Something that may come again, and its executable once that is compiled.
+    """Something that may come again, and its program once that is compiled.
 
     Attributes:
         seen: how often it has come.
-        executable: what runs it as a whole, None as long as it is not compiled.
+        program: what runs it as a whole, None as long as it is not compiled.
         refusal: why the engine does not take it as a whole, None where that is not known.
     """
 
-    __slots__ = ("_lock", "_queued", "executable", "refusal", "seen")
+    __slots__ = ("_lock", "_queued", "program", "refusal", "seen")
 
     counter = "compiled"
     """The member of `statistics` that counts it."""
 
     def __init__(self) -> None:
         self.seen = 0
-        self.executable: Executable | None = None
+        self.program: Program | None = None
         self.refusal: MLError | None = None
         self._queued, self._lock = False, RLock()
 
-    def come(self, make: Callable[[], Executable]) -> Executable | None:
-        """It has come once more: its executable, None where it must be done without.
+    def come(self, make: Callable[[], Program]) -> Program | None:
+        """It has come once more: its program, None where it must be done without.
 
         Args:
             make: compiles it; called now, later in another thread, or never.
         """
         self.seen += 1
-        if self.executable is None and self.refusal is None and (_now or self.seen > 1):
+        if self.program is None and self.refusal is None and (_now or self.seen > 1):
             self.start(make)
-        return self.executable
+        return self.program
 
-    def start(self, make: Callable[[], Executable]) -> None:
+    def start(self, make: Callable[[], Program]) -> None:
         """Compile it, now or in the background."""
         if _now:
             self.compile(make)
@@ -112,13 +112,13 @@ class Recurring:
             self._queued = True
             background.put(self, make)
 
-    def compile(self, make: Callable[[], Executable]) -> None:
+    def compile(self, make: Callable[[], Program]) -> None:
         """Compile it, if that has not been done."""
         with self._lock:
-            if self.executable is not None or self.refusal is not None:
+            if self.program is not None or self.refusal is not None:
                 return
             try:
-                self.executable = make()
+                self.program = make()
                 setattr(statistics, self.counter, getattr(statistics, self.counter) + 1)
             except MLError as error:
                 self.refusal = error
@@ -129,13 +129,13 @@ class _Background:
     """A thread that compiles; it begins when there is something to do, and ends before the interpreter does."""
 
     def __init__(self) -> None:
-        self._queue: SimpleQueue[tuple[Recurring, Callable[[], Executable]] | None] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[Recurring, Callable[[], Program]] | None] = SimpleQueue()
         self._thread: Thread | None = None
         self._lock = RLock()
         self._pending = 0
         self._ends = False
 
-    def put(self, what: Recurring, make: Callable[[], Executable]) -> None:
+    def put(self, what: Recurring, make: Callable[[], Program]) -> None:
         """Compile something when there is time."""
         with self._lock:
             if self._ends:

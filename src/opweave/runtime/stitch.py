@@ -32,8 +32,8 @@ from .executable import Locks, MLGraph
 from .lazy import Array, Pending, Template
 
 if TYPE_CHECKING:
-    from ..backends import Executable
     from ..context import MLContext
+    from ..run.program import Program
 
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 _serials = count()
@@ -213,13 +213,13 @@ class GraphTemplate(Template):
 
     __slots__ = ("graph",)
 
-    def __init__(self, graph: Graph, executable: Executable) -> None:
+    def __init__(self, graph: Graph, program: Program) -> None:
         descs = tuple(operand.desc for operand in graph.outputs.values())
         operands = tuple(operand.desc for operand in graph.inputs.values())
         codes = tuple(map(lazy.code_of, descs))
         super().__init__(_DISPATCH, {}, {}, descs, codes, operands, {}, ("graph", next(_serials)))
         self.graph, self.size = graph, len(graph.nodes)
-        self.executable = _Renamed(executable, list(graph.inputs), list(graph.outputs))
+        self.program = program
 
     def add_to(self, builder: Operations, operands: Sequence[Operand], label: str = "") -> tuple[Operand, ...]:
         """Add the nodes of the graph to another one."""
@@ -238,32 +238,6 @@ class GraphTemplate(Template):
         return tuple(made[operand] for operand in self.graph.outputs.values())
 
 
-class _Renamed:
-    """The executable of a graph, under the names that calls have: `x0`, … and `y0`, …"""
-
-    def __init__(self, executable: Executable, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-        self._executable = executable
-        self._inputs = [(f"x{k}", name) for k, name in enumerate(inputs)]
-        self._outputs = [(f"y{k}", name) for k, name in enumerate(outputs)]
-
-    def _named(
-        self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]
-    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        return {n: inputs[slot] for slot, n in self._inputs}, {n: outputs[slot] for slot, n in self._outputs}
-
-    def run(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> None:
-        self._executable.run(*self._named(inputs, outputs))
-
-    def bind(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> Any:
-        return self._executable.bind(*self._named(inputs, outputs))
-
-    def explain(self) -> Any:
-        return self._executable.explain()
-
-    def measured(self) -> Any:
-        return self._executable.measured()
-
-
 def _template(graph: MLGraph) -> GraphTemplate:
     """A living graph as a call."""
     known: GraphTemplate | None = graph._template
@@ -271,9 +245,9 @@ def _template(graph: MLGraph) -> GraphTemplate:
         with graph._lock:
             known = graph._template
             if known is None:
-                executable = graph.check_alive()
+                program = graph.check_alive()
                 assert graph._graph is not None
-                known = graph._template = GraphTemplate(graph._graph, executable)
+                known = graph._template = GraphTemplate(graph._graph, program)
                 graph._forget = finalize(graph, _forget, known)
                 graph._forget.atexit = False
     return known

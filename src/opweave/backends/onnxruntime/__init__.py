@@ -58,10 +58,9 @@ class OnnxRuntime(Backend):
         return node.op not in self._contrib and self.supports(node)
 
     def how(self, node: Node) -> How | None:
-        from .sessions import emit
-
-        done = emit(self, Graph.reaching({"y": node.outputs[0]}))[2][node]
-        return "decomposed" if isinstance(done, list) else done
+        if not self.supports(node):
+            return super().how(node)
+        return self.emit(Emitter(), Graph.reaching({"y": node.outputs[0]}))[1][node]
 
     def with_threads(self, threads: int) -> OnnxRuntime:
         made = copy(self)  # with the same rules
@@ -71,7 +70,7 @@ class OnnxRuntime(Backend):
     def compile(self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True) -> Any:
         from .sessions import compile
 
-        return compile(self, graph, device, power_preference, alone)
+        return compile(self, graph, power_preference, alone)
 
     def compile_model(self, proto: Any, constants: Mapping[str, np.ndarray], power_preference: PowerPreference) -> Any:
         from .model import ModelSession

@@ -13,8 +13,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
 from ...errors import OperationError
 from ...graph import Desc, Graph, Node
-from ...passes.legalise import legalise
-from .. import How, Measured, Placement, PowerPreference
+from .. import BaseRunner, How, Measured, PowerPreference
 from . import kernels
 from .emit import Emitter, Value
 from .native import NativeSession
@@ -56,7 +55,6 @@ additions or sigmoids in a row take the same time with two threads as with one u
 def compile(
     backend: OnnxRuntime,
     graph: Graph,
-    device: str,
     power_preference: PowerPreference,
     alone: bool = True,
     measures: bool = False,
@@ -66,7 +64,7 @@ def compile(
     Raises:
         OperationError: the engine refuses the graph.
     """
-    ctx, emitted, how = emit(backend, graph)
+    ctx, emitted, done = emit(backend, graph)
     model, weights = ctx.finish(emitted)
     options = session_options(power_preference, alone, backend.threads)
     threads = pool_threads(backend.threads) if gains_from_threads(graph) else 0
@@ -85,9 +83,8 @@ def compile(
         )
     except ENGINE_ERRORS as error:
         raise OperationError(f"ONNX Runtime does not take the graph: {error}") from error
-    placed = _placements(graph, how, device)
-    again = partial(compile, backend, graph, device, power_preference, alone, measures=True)
-    given = (session, list(graph.inputs), list(graph.outputs), values, placed, again, threads)
+    again = partial(compile, backend, graph, power_preference, alone, measures=True)
+    given = (session, len(graph.inputs), len(emitted), values, done, again, threads)
     if folder is not None:
         from .measure import MeasuredSession, Owners
 
@@ -213,40 +210,16 @@ def processors() -> int:
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
-def emit(
-    backend: OnnxRuntime, graph: Graph
-) -> tuple[Emitter, dict[str, tuple[Value, Desc]], dict[Node, How | list[str]]]:
-    """Write a graph as ONNX: the emitter that holds it, its outputs, and how each node of `graph` is done.
-
-    A node that has been decomposed is told by the names of what it has been decomposed into.
-    """
-    legal, origin = legalise(graph, backend.supports, backend.name)
+def emit(backend: OnnxRuntime, graph: Graph) -> tuple[Emitter, dict[str, tuple[Value, Desc]], dict[Node, How]]:
+    """Write a legal graph as ONNX: the emitter that holds it, its outputs, and how each node is done."""
     ctx = Emitter()
-    values, done = backend.emit(ctx, legal)
+    values, done = backend.emit(ctx, graph)
     descs = [operand.desc for operand in graph.outputs.values()]
     outputs = {f"o{k}": (value, desc) for k, (value, desc) in enumerate(zip(values.values(), descs, strict=True))}
-    parts: dict[Node, list[Node]] = {node: [] for node in graph.nodes}
-    for node in legal.nodes:
-        parts[origin[node]].append(node)
-    how: dict[Node, How | list[str]] = {}
-    for node, made in parts.items():
-        whole = len(made) == 1 and made[0].op is node.op
-        how[node] = done[made[0]] if whole else [part.op.name for part in made]
-    return ctx, outputs, how
+    return ctx, outputs, done
 
 
-def _placements(graph: Graph, how: Mapping[Node, How | list[str]], device: str) -> list[Placement]:
-    placements = []
-    for node in graph.nodes:
-        done = how[node]
-        if isinstance(done, list):
-            placements.append(Placement(node.title, device, "decomposed", f"ONNX Runtime: {', '.join(done)}"))
-        else:
-            placements.append(Placement(node.title, device, done, "ONNX Runtime"))
-    return placements
-
-
-class Session:
+class Session(BaseRunner):
     """A compiled graph. It keeps the weights, whose memory the engine reads.
 
     Attributes:
@@ -256,70 +229,53 @@ class Session:
     def __init__(
         self,
         session: NativeSession,
-        inputs: list[str],
-        outputs: list[str],
+        inputs: int,
+        outputs: int,
         weights: Mapping[str, Any],
-        placements: list[Placement],
+        done: Mapping[Node, How],
         again: Callable[[], Any],
         threads: int,
     ) -> None:
         self._session, self._again, self.threads = session, again, threads
-        self._inputs = [(f"i{k}", name) for k, name in enumerate(inputs)]
-        self._outputs = [(f"o{k}", name) for k, name in enumerate(outputs)]
-        self._output_slots = {name: slot for slot, name in self._outputs}
-        self._weights, self._placements = weights, placements
+        self._inputs = [f"i{k}" for k in range(inputs)]
+        self._outputs = [f"o{k}" for k in range(outputs)]
+        self._weights, self._done = weights, done
 
-    def bind(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> Call:
+    def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Call:
         """Tie the session to arrays, which it reads and writes in place."""
-        # The Python wrappers around bindings, values and run() cost several microseconds; the engine's own are called.
-        binding = engine.SessionIOBinding(self._session._sess)
-        arrays = []
-        for slot, name in self._inputs:
-            array = inputs[name]
-            binding.bind_ortvalue_input(slot, _to_engine(array, CPU))
-            arrays.append(array)
-        for slot, name in self._outputs:
-            array = outputs[name]
-            binding.bind_ortvalue_output(slot, _to_engine(array, CPU))
-            arrays.append(array)
-        return Call(self._session._sess, binding, arrays)
+        return Call(self._session._sess, self._bound(inputs, outputs), [*inputs, *outputs])
 
-    def bind_weakly(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> Call:
-        """`bind`, but whoever calls sees to it that the arrays are there, and unchanged, when it runs."""
-        call = self.bind(inputs, outputs)
-        call.forget()
-        return call
-
-    def run(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> None:
+    def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         """Run the session once on arrays: a new binding costs less than to remember one."""
-        # What `bind` and `Call` do, without the objects: after a network, nothing of Python is in the processor's caches.
-        session = self._session._sess
-        binding = engine.SessionIOBinding(session)
-        for slot, name in self._inputs:
-            binding.bind_ortvalue_input(slot, _to_engine(inputs[name], CPU))
-        for slot, name in self._outputs:
-            binding.bind_ortvalue_output(slot, _to_engine(outputs[name], CPU))
         try:
-            session.run_with_iobinding(binding, None)
+            self._session._sess.run_with_iobinding(self._bound(inputs, outputs), None)
         except ENGINE_ERRORS as error:
             raise OperationError(f"ONNX Runtime failed: {error}") from error
 
-    def run_new(self, inputs: Mapping[str, np.ndarray], outputs: Sequence[str]) -> list[np.ndarray]:
+    def run_new(self, inputs: Sequence[np.ndarray], outputs: Sequence[int]) -> list[np.ndarray]:
         """Run the session once on arrays, and return these outputs in new memory of the engine's: no binding is needed.
 
         For small networks this takes half as long as `run` does beside the kernels.
         """
-        feed = {slot: inputs[name] for slot, name in self._inputs}
-        slots = self._output_slots
+        feed = dict(zip(self._inputs, inputs, strict=True))
         try:
-            results: list[np.ndarray] = self._session._sess.run([slots[name] for name in outputs], feed, None)
+            results: list[np.ndarray] = self._session._sess.run([self._outputs[k] for k in outputs], feed, None)
         except ENGINE_ERRORS as error:
             raise OperationError(f"ONNX Runtime failed: {error}") from error
         return results
 
-    def explain(self) -> list[Placement]:
-        """What runs where, one entry a node of the user's graph."""
-        return self._placements
+    def _bound(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Any:
+        # The Python wrappers around bindings, values and run() cost several microseconds; the engine's own are called.
+        binding = engine.SessionIOBinding(self._session._sess)
+        for slot, array in zip(self._inputs, inputs, strict=True):
+            binding.bind_ortvalue_input(slot, _to_engine(array, CPU))
+        for slot, array in zip(self._outputs, outputs, strict=True):
+            binding.bind_ortvalue_output(slot, _to_engine(array, CPU))
+        return binding
+
+    def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
+        """How nodes are done: by one kernel of the engine's, or by several."""
+        return (self._done[nodes[0]] if len(nodes) == 1 else "decomposed"), "ONNX Runtime"
 
     def measured(self) -> Measured:
         """The same session once more, which measures its kernels."""
@@ -335,10 +291,6 @@ class Call:
     def __init__(self, session: Any, binding: Any, arrays: list[np.ndarray]) -> None:
         self._run, self._binding = session.run_with_iobinding, binding
         self._arrays = arrays  # the binding holds addresses only
-
-    def forget(self) -> None:
-        """Keep the arrays no longer."""
-        self._arrays = []
 
     def __call__(self) -> None:
         try:

@@ -7,13 +7,14 @@ keep their type and wrap around on overflow.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ...graph import Graph, Node, Operand
-from .. import Backend, Device, Placement, PowerPreference
+from .. import Backend, BaseRunner, Device, How, PowerPreference
 
 Array = np.ndarray
 
@@ -22,6 +23,7 @@ class Reference(Backend):
     """Evaluates one operation after the other with NumPy."""
 
     name = "reference"
+    expressions = "numpy"
 
     def devices(self) -> list[Device]:
         return [Device("reference", "cpu", self.name, f"NumPy {np.__version__}, float64 inside: slow and exact")]
@@ -29,14 +31,7 @@ class Reference(Backend):
     def compile(
         self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True
     ) -> _Interpreter:
-        from ...passes.legalise import legalise
-
-        legal, origin = legalise(graph, self.supports, self.name)
-        parts: dict[Node, list[Node]] = {node: [] for node in graph.nodes}
-        for node in legal.nodes:
-            parts[origin[node]].append(node)
-        placements = [_placement(node, made) for node, made in parts.items()]
-        return _Interpreter(self, legal, placements)
+        return _Interpreter(self, graph)
 
     def evaluate(self, node: Node, arrays: Mapping[Operand, Array]) -> tuple[Array, ...]:
         """Run one node on arrays of the declared data types; the results have the declared data types and shapes."""
@@ -61,51 +56,31 @@ class Reference(Backend):
         return rounded
 
 
-class _Interpreter:
-    """A graph that is evaluated node by node."""
+class _Interpreter(BaseRunner):
+    """A graph that the reference back end evaluates node by node."""
 
-    def __init__(self, backend: Reference, graph: Graph, placements: list[Placement]) -> None:
-        self.backend, self.graph, self._placements = backend, graph, placements
+    def __init__(self, backend: Reference, graph: Graph) -> None:
+        self.backend, self.graph = backend, graph
 
-    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> _Call:
-        return _Call(self, dict(inputs), dict(outputs))
+    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Callable[[], None]:
+        return partial(self.run, inputs, outputs)
 
-    def run(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:
-        self.bind(inputs, outputs)()
-
-    def explain(self) -> list[Placement]:
-        return self._placements
-
-    def measured(self) -> None:
-        return None
-
-
-def _placement(node: Node, parts: list[Node]) -> Placement:
-    """The placement of a node of the original graph, whose legal form is `parts`."""
-    if len(parts) == 1 and parts[0].op is node.op:
-        return Placement(node.title, "reference", "native", "NumPy")
-    return Placement(node.title, "reference", "decomposed", f"NumPy: {', '.join(part.op.name for part in parts)}")
-
-
-class _Call:
-    """An interpreter bound to arrays."""
-
-    def __init__(self, interpreter: _Interpreter, inputs: dict[str, Array], outputs: dict[str, Array]) -> None:
-        self.interpreter, self.inputs, self.outputs = interpreter, inputs, outputs
-
-    def __call__(self) -> None:
-        graph, backend = self.interpreter.graph, self.interpreter.backend
-        arrays: dict[Operand, Array] = {operand: self.inputs[name] for name, operand in graph.inputs.items()}
+    def run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        graph = self.graph
+        arrays: dict[Operand, Array] = dict(zip(graph.inputs.values(), inputs, strict=True))
         last_use = {operand: node for node in graph.nodes for operand in node.operands}
         kept = set(graph.outputs.values())
         for node in graph.nodes:
             arrays.update((c, c.value) for c in node.operands if c.is_constant)
-            arrays.update(zip(node.outputs, backend.evaluate(node, arrays), strict=True))
+            arrays.update(zip(node.outputs, self.backend.evaluate(node, arrays), strict=True))
             for operand in {*node.operands, *node.outputs}:
                 if last_use.get(operand, node) is node and operand not in kept:
                     del arrays[operand]
-        for name, operand in graph.outputs.items():
-            np.copyto(self.outputs[name], arrays[operand], casting="no")
+        for operand, output in zip(graph.outputs.values(), outputs, strict=True):
+            np.copyto(output, arrays[operand], casting="no")
+
+    def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
+        return ("native" if len(nodes) == 1 else "decomposed"), "NumPy"
 
 
 reference = Reference()

@@ -6,20 +6,20 @@ WGSL; `contraction` has the kernels of matmul, gemm and the convolutions; `sched
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from ...dtypes import ANY, DataType
-from ...errors import ValidationError, import_extra
+from ...errors import ValidationError, import_extra, require
 from ...graph import Graph, Node
 from ...operation import Op
-from .. import Backend, Device, How, Placement, PowerPreference
+from .. import Backend, Device, How, PowerPreference, RuleFunction
 from . import adapters
 
 if TYPE_CHECKING:
     from .engine import Engine
-    from .executable import DeviceExecutable
+    from .executable import DeviceRunner
 
 
 class WebGPU(Backend):
@@ -77,6 +77,21 @@ class WebGPU(Backend):
             return None
         return tuple(t for t in ANY if t not in ("int64", "uint64"))
 
+    def lower(
+        self, *ops: Op[..., Any], when: Callable[..., bool] | None = None
+    ) -> Callable[[RuleFunction], RuleFunction]:
+        """Register the decorated function, which takes and returns arrays of `opweave.expr`, as the rule of `ops`.
+
+        Raises:
+            ValidationError: one of them has a rule already; or a condition, which rules for WebGPU cannot have.
+        """
+        from .rules import RULES, rule
+
+        require(when is None, f"{self.name}: rules have no conditions (when=)")
+        for op in ops:
+            require(op not in RULES, f"{self.name}: {op.name} has a rule already")
+        return rule(*ops)
+
     def why_not(self, node: Node) -> str | None:
         """Why there are no kernels for a node; empty if there are; None if its decomposition may have some."""
         from ...expr.wgsl import Features
@@ -94,38 +109,11 @@ class WebGPU(Backend):
 
     def compile(
         self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True
-    ) -> DeviceExecutable:
-        from ...passes.legalise import legalise
-        from .executable import DeviceExecutable
+    ) -> DeviceRunner:
+        from .executable import DeviceRunner
         from .schedule import Schedule
 
-        legal, origin = legalise(graph, self.supports, self.name)
-        schedule = Schedule(legal, self.memory.features)
-        return DeviceExecutable(legal, schedule, self.memory, _placements(graph, legal, origin, schedule, device))
-
-
-def _placements(graph: Graph, legal: Graph, origin: Mapping[Node, Node], schedule: Any, device: str) -> list[Placement]:
-    """Where each node of the user's graph runs, and with which others in one kernel."""
-    homes: dict[Node, list[int]] = {}
-    for number, step in enumerate(schedule.steps):
-        for node in step.nodes:
-            homes.setdefault(node, []).append(number)
-    made: dict[Node, list[Node]] = {node: [] for node in graph.nodes}
-    for node in legal.nodes:
-        made[origin[node]].append(node)
-    found = []
-    for node, its in made.items():
-        numbers = sorted({number for part in its for number in homes.get(part, [])})
-        how: How = "native" if len(its) == 1 and its[0].op is node.op else "decomposed"
-        if how == "native" and "webgpu" in node.op.kernels:
-            how = "kernel"
-        kernels = "no kernel of its own" if not numbers else f"kernel {numbers[0]}" if len(numbers) == 1 else (
-            f"kernels {numbers[0]} to {numbers[-1]}"
-        )  # fmt: skip
-        own = f", {node.op.kernels['webgpu'].detail}" if how == "kernel" else ""
-        names = f", {', '.join(dict.fromkeys(part.op.name for part in its))}" if how == "decomposed" and its else ""
-        found.append(Placement(node.title, device, how, f"WebGPU: {kernels}{own}{names}"))
-    return found
+        return DeviceRunner(graph, Schedule(graph, self.memory.features), self.memory)
 
 
 # By the identity of the device, which lives as long as what is kept for it.

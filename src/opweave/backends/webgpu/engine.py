@@ -77,6 +77,8 @@ class DeviceArray:
 class Engine:
     """A WebGPU device. All methods may be called from several threads."""
 
+    is_host = False
+
     def __init__(self, device: wgpu.GPUDevice) -> None:
         self.wgpu = import_extra("wgpu", "webgpu", adapters.PURPOSE)
         self.device = device
@@ -186,6 +188,27 @@ class Engine:
         """A new buffer of zeros for `count` bytes that kernels read and write."""
         with self.calls(f"{label} of {count} bytes"):
             return self.device.create_buffer(label=label, size=padded(count), usage=self.tensor_usage)
+
+    def owns(self, given: Any) -> bool:
+        """Whether memory is that of a tensor on a device."""
+        return isinstance(given, DeviceArray)
+
+    def carve(self, sizes: Sequence[int], homes: Sequence[int], descs: Sequence[Desc]) -> list[DeviceArray]:
+        """New buffers, and for each descriptor the memory of a tensor that begins its buffer."""
+        buffers = [self.buffer(size, "intermediates") for size in sizes]
+        return [DeviceArray(desc, buffers[home]) for desc, home in zip(descs, homes, strict=True)]
+
+    def copy(self, target: DeviceArray, source: DeviceArray, reason: str) -> None:
+        """Copy a tensor into another one of the device."""
+        self.check_usage(source, "COPY_SRC", reason)
+        self.check_usage(target, "COPY_DST", reason)
+        self.check_lent([source, target])
+        with self.calls(reason), self._lock:
+            encoder = self.device.create_command_encoder()
+            count = padded(target.nbytes)
+            encoder.copy_buffer_to_buffer(source.buffer, source.offset, target.buffer, target.offset, count)
+            self.device.queue.submit([encoder.finish()])
+        memory.copies.add(target.nbytes, reason)
 
     def adopt(self, buffer: Any, desc: Desc) -> DeviceArray:
         """The user's buffer as the memory of a tensor.

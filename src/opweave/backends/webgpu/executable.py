@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from threading import RLock
 from typing import Any
 
 import numpy as np
 
-from ... import memory
-from ...graph import Desc, Graph
-from .. import KernelTime, Placement
-from .engine import DeviceArray, Engine, padded
-from .schedule import Place, Schedule, Step
-
-Memory = np.ndarray | DeviceArray
-"""What a graph is bound to: memory of the device, or of the host, which is copied from and to."""
+from ...graph import Graph, Node
+from ...spaces import intermediates
+from .. import BaseRunner, How, KernelTime
+from .engine import DeviceArray, Engine
+from .schedule import Place, Schedule, Step, is_users_kernel
 
 FIRST_PART = 16
 """Kernels of the first command buffer of a dispatch; each further one has twice as many."""
@@ -24,129 +21,78 @@ FIRST_PART = 16
 WHOLE = slice(None)
 
 
-class DeviceExecutable:
+class DeviceRunner(BaseRunner):
     """A graph whose operations are kernels.
 
     Attributes:
-        plan: how its intermediates share memory.
+        plan: how what lies between its kernels shares memory.
     """
 
-    def __init__(self, graph: Graph, schedule: Schedule, engine: Engine, placements: list[Placement]) -> None:
-        self.graph, self.engine, self._placements = graph, engine, placements
+    def __init__(self, graph: Graph, schedule: Schedule, engine: Engine) -> None:
+        self.graph, self.engine = graph, engine
         self.steps: list[Step] = schedule.steps
-        self.outputs = schedule.outputs
         self._pipelines = engine.pipelines([step.kernel for step in self.steps])
         self._fixed: dict[Place, DeviceArray] = {}
-        self.plan = self._place()
+        self._lay_out()
         self._groups: dict[int, Any] = {
             number: self._group(step, self._fixed)
             for number, step in enumerate(self.steps)
             if all(place in self._fixed for place in step.places)
         }
-        self._lock = RLock()  # intermediates are the same memory at each run
-        self._own: dict[tuple[str, str], DeviceArray] = {}
+        self._lock = RLock()  # intermediates are the same memory at each run; the queue runs one after the other anyhow
 
-    def explain(self) -> list[Placement]:
-        """What runs where, one entry a node of the user's graph."""
-        return self._placements
+    def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
+        """The kernels that compute nodes."""
+        numbers = [number for number, step in enumerate(self.steps) if not set(step.nodes).isdisjoint(nodes)]
+        if not numbers:
+            return "native", "WebGPU: no kernel of its own"
+        which = f"kernel {numbers[0]}" if len(numbers) == 1 else f"kernels {numbers[0]} to {numbers[-1]}"
+        (op,) = {node.op for node in nodes} if len(nodes) == 1 else (None,)
+        if op is not None and is_users_kernel(op):
+            return "kernel", f"WebGPU: {which}, {op.kernels['webgpu'].detail}"
+        return "native", f"WebGPU: {which}"
 
-    def measured(self) -> MeasuredExecutable | None:
+    def measured(self) -> MeasuredRunner | None:
         """The same, with the time of each kernel; None where the device has no clock for it."""
-        return MeasuredExecutable(self) if self.engine.has_timestamps else None
+        return MeasuredRunner(self) if self.engine.has_timestamps else None
 
-    # Memory ----------------------------------------------------------------------------------------------------------
-
-    def _place(self) -> memory.Plan:
-        """Give memory to constants, and to what lies between kernels: buffers that are used again and again."""
-        first: dict[Place, int] = {}
-        last: dict[Place, int] = {}
+    def _lay_out(self) -> None:
+        """Give memory to constants, and to what lies between kernels."""
+        lives: dict[Place, tuple[int, int]] = {}
         for number, step in enumerate(self.steps):
             for place in step.places:
                 if place.kind == "constant" and place not in self._fixed:
                     self._fixed[place] = DeviceArray(place.desc, self.engine.upload(place.value))
                 elif place.kind == "between":
-                    first.setdefault(place, number)
-                    last[place] = number
-        slots: list[tuple[int, int, list[Place]]] = []  # bytes, the last step that needs it, what lies there
-        for place in first:
-            size, start, end = padded(place.desc.byte_length), first[place], last[place]
-            free = [k for k, (_, until, _) in enumerate(slots) if until < start]
-            # The smallest that is large enough, else the largest, which grows.
-            fitting = [k for k in free if slots[k][0] >= size]
-            chosen = min(fitting, key=lambda k: slots[k][0]) if fitting else max(
-                free, key=lambda k: slots[k][0], default=-1
-            )  # fmt: skip
-            if chosen < 0:
-                slots.append((size, end, [place]))
-            else:
-                slots[chosen] = (max(size, slots[chosen][0]), end, [*slots[chosen][2], place])
-        for size, _, places in slots:
-            buffer = self.engine.buffer(size, "intermediates")
-            self._fixed.update((place, DeviceArray(place.desc, buffer)) for place in places)
-        total = sum(padded(place.desc.byte_length) for place in first)
-        return memory.Plan((0,) * len(first), sum(size for size, _, _ in slots), total)
+                    lives[place] = lives.get(place, (number, number))[0], number
+        self.plan, allocate = intermediates(self.engine, [place.desc for place in lives], list(lives.values()))
+        self._fixed.update(zip(lives, allocate(), strict=True))
 
     def _group(self, step: Step, arrays: Mapping[Place, DeviceArray]) -> Any:
         return self.engine.bind_group(step.kernel.writes, [arrays[place] for place in step.places])
 
-    # Running ---------------------------------------------------------------------------------------------------------
-
-    def bind(self, inputs: Mapping[str, Memory], outputs: Mapping[str, Memory]) -> DeviceCall:
-        """Tie the graph to memory. Arrays of the host are copied to the device before each run, and from it after."""
+    def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall:
+        """Tie the graph to memory of the device."""
         return DeviceCall(self, inputs, outputs)
 
-    def run(self, inputs: Mapping[str, Memory], outputs: Mapping[str, Memory]) -> None:
+    def run(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> None:
         """Run the graph once."""
-        with self._lock:
-            self.bind(inputs, outputs)()
-
-    def own(self, kind: str, name: str, desc: Desc) -> DeviceArray:
-        """Memory that stands for an array of the host, made once."""
-        key = kind, name
-        if key not in self._own:
-            self._own[key] = self.engine.allocate(desc)
-        return self._own[key]
+        self.bind(inputs, outputs)()
 
 
 class DeviceCall:
-    """A graph tied to memory; calling it runs it once. What lies on the device is not waited for."""
+    """A graph tied to memory; calling it runs it once. Nothing waits for the device."""
 
-    def __init__(self, owner: DeviceExecutable, inputs: Mapping[str, Memory], outputs: Mapping[str, Memory]) -> None:
-        self.owner, engine = owner, owner.engine
-        self.writes: list[tuple[DeviceArray, np.ndarray]] = []
-        self.reads: list[tuple[DeviceArray, np.ndarray]] = []
-        at: dict[tuple[str, str], DeviceArray] = {}
-        for name, given in inputs.items():
-            if isinstance(given, np.ndarray):
-                desc = owner.graph.inputs[name].desc
-                at["input", name] = owner.own("input", name, desc)
-                self.writes.append((at["input", name], given))
-            else:
-                at["input", name] = given
-        for name, given in outputs.items():
-            if isinstance(given, np.ndarray):
-                at["output", name] = owner.own("output", name, owner.graph.outputs[name].desc)
-                self.reads.append((at["output", name], given))
-            else:
-                at["output", name] = given
-        self.lent = [array for array in at.values() if array.lent]
+    def __init__(self, owner: DeviceRunner, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> None:
+        self.owner = owner
+        self.lent = [array for array in (*inputs, *outputs) if array.lent]
+        given = {"input": inputs, "output": outputs}
         arrays = dict(owner._fixed)
         for step in owner.steps:
             for place in step.places:
                 if place not in arrays:
-                    arrays[place] = DeviceArray(
-                        place.desc, at[place.kind, place.name].buffer, at[place.kind, place.name].offset
-                    )
-        # An output that is another one's, or an input or constant, under another name.
-        self.copies: list[tuple[DeviceArray, DeviceArray]] = []
-        for name, place in owner.outputs.items():
-            if (place.kind, place.name) != ("output", name):
-                if place.kind == "constant" and place not in arrays:
-                    arrays[place] = owner._fixed[place] = DeviceArray(place.desc, engine.upload(place.value))
-                source = arrays[place] if place in arrays else at[place.kind, place.name]
-                engine.check_usage(source, "COPY_SRC", f"output {name!r}, a copy of another tensor")
-                engine.check_usage(at["output", name], "COPY_DST", f"output {name!r}, a copy of another tensor")
-                self.copies.append((source, at["output", name]))
+                    found = given[place.kind][place.number]
+                    arrays[place] = DeviceArray(place.desc, found.buffer, found.offset)
         self.runs: list[tuple[Any, Any, tuple[int, int, int]]] = []
         for number, (step, pipeline) in enumerate(zip(owner.steps, owner._pipelines, strict=True)):
             group = owner._groups.get(number) or owner._group(step, arrays)
@@ -159,20 +105,11 @@ class DeviceCall:
         with self.owner._lock:
             if self.lent:
                 engine.check_lent(self.lent)
-            for target, source in self.writes:
-                engine.write(target, source, "an input to the device")
             with engine.calls("running a graph"):
                 for part in self.parts:
                     encoder = engine.device.create_command_encoder()
                     self.encode(encoder, part)
-                    if part is self.parts[-1]:
-                        self.encode_copies(encoder)
                     engine.device.queue.submit([encoder.finish()])
-            if self.reads:
-                engine.read(
-                    [source for source, _ in self.reads], [target for _, target in self.reads],
-                    "an output from the device",
-                )  # fmt: skip
 
     def encode(self, encoder: Any, part: slice = WHOLE, timestamps: Mapping[str, Any] | None = None) -> None:
         """Add kernels to a command encoder, as one pass; `timestamps` say when it begins and ends."""
@@ -188,13 +125,6 @@ class DeviceCall:
             compute.dispatch_workgroups(*workgroups)
         compute.end()
 
-    def encode_copies(self, encoder: Any) -> None:
-        """Add the copies between tensors."""
-        for source, target in self.copies:
-            count = padded(target.nbytes)
-            encoder.copy_buffer_to_buffer(source.buffer, source.offset, target.buffer, target.offset, count)
-            memory.copies.add(target.nbytes, "an output under another name")
-
 
 def _parts(count: int) -> list[slice]:
     """Kernels by command buffers: in long graphs, the device begins with the first while later ones are written."""
@@ -205,27 +135,23 @@ def _parts(count: int) -> list[slice]:
     return [*parts, slice(start, count)]
 
 
-class MeasuredExecutable:
+class MeasuredRunner(BaseRunner):
     """The same kernels, each with its time on the device (a pass of its own, so gaps between them do not count)."""
 
-    def __init__(self, plain: DeviceExecutable) -> None:
-        self.plain = plain
+    def __init__(self, plain: DeviceRunner) -> None:
+        self.plain, self.plan = plain, plain.plan
         self.times: list[list[int]] = []
 
-    def explain(self) -> list[Placement]:
-        """What runs where."""
-        return self.plain.explain()
+    def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
+        """The kernels that compute nodes."""
+        return self.plain.describe(nodes)
 
-    def measured(self) -> MeasuredExecutable:
-        """Itself."""
-        return self
-
-    def bind(self, inputs: Mapping[str, Memory], outputs: Mapping[str, Memory]) -> Callable[[], None]:
+    def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> Callable[[], None]:
         """Tie the graph to memory."""
         call = self.plain.bind(inputs, outputs)
         return lambda: self._run(call)
 
-    def run(self, inputs: Mapping[str, Memory], outputs: Mapping[str, Memory]) -> None:
+    def run(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> None:
         """Run the graph once, and measure."""
         self.bind(inputs, outputs)()
 
@@ -236,8 +162,6 @@ class MeasuredExecutable:
     def _measure(self, call: DeviceCall) -> None:
         engine = self.plain.engine
         wgpu, device = engine.wgpu, engine.device
-        for target, source in call.writes:
-            engine.write(target, source, "an input to the device")
         count = len(call.runs)
         with engine.calls("measuring a graph"):
             queries = device.create_query_set(type=wgpu.QueryType.timestamp, count=max(1, 2 * count))
@@ -258,12 +182,9 @@ class MeasuredExecutable:
                 compute.end()
             if count:
                 encoder.resolve_query_set(queries, 0, 2 * count, found, 0)
-            call.encode_copies(encoder)
             device.queue.submit([encoder.finish()])
             stamps = np.frombuffer(device.queue.read_buffer(found), np.uint64)[: 2 * count].astype(np.int64)
         self.times.append([int(end - start) for start, end in zip(stamps[::2], stamps[1::2], strict=True)])
-        if call.reads:
-            engine.read([s for s, _ in call.reads], [t for _, t in call.reads], "an output from the device")
 
     def finish(self) -> list[KernelTime]:
         """The kernels in order, without the first run of each."""

@@ -41,13 +41,13 @@ class Place:
     Attributes:
         desc: data type and shape of what lies there.
         kind: a tensor of the caller, a constant, or what only kernels see.
-        name: of the input or output.
+        number: of the input or output.
         value: of the constant.
     """
 
     desc: Desc
     kind: Literal["input", "output", "constant", "between"]
-    name: str = ""
+    number: int = 0
     value: Any = None
 
 
@@ -114,6 +114,11 @@ def forms(op: Any) -> Callable[..., Any] | None:
     return RULES.get(op) or op.formula
 
 
+def is_users_kernel(op: Any) -> bool:
+    """Whether an operation runs as a kernel of the user's, as it does where the back end has no rule for it."""
+    return op not in RULES and "webgpu" in op.kernels
+
+
 @dataclass(frozen=True, eq=False)
 class _Reading:
     """How an operation reads one operand: how many loads there are, how often each element is read, and at which positions."""
@@ -170,7 +175,7 @@ def supported(node: Node, features: Features) -> str | None:
     descs = [o.desc for o in (*node.operands, *node.outputs)]
     if not features.int64 and any(d.data_type in ("int64", "uint64") for d in descs):
         return "shaders of this device have no 64-bit integers"
-    if "webgpu" in node.op.kernels or contraction(node, features) is not None:
+    if is_users_kernel(node.op) or contraction(node, features) is not None:
         return ""
     if forms(node.op) is None:
         if node.op.decomposition is None and node.op.kernels:
@@ -194,21 +199,17 @@ class Schedule:
     def __init__(self, graph: Graph, features: Features) -> None:
         self.graph, self.features = graph, features
         self.steps: list[Step] = []
-        self.outputs: dict[str, Place] = {}
         self._values: dict[Operand, Pending | Input] = {}
         self._places: dict[Input | Stored | Output, Place] = {}
-        self._wanted: dict[Operand, str] = {}  # operands that are written to outputs directly, by name
-        for name, operand in graph.outputs.items():
-            if operand.node is not None:
-                self._wanted.setdefault(operand, name)
+        self._wanted = {operand: number for number, operand in enumerate(graph.outputs.values())}
         self._uses = Counter(operand for node in graph.nodes for operand in node.operands)
         self._uses.update(graph.outputs.values())
-        for name, operand in graph.inputs.items():
-            self._memory(operand, Place(operand.desc, "input", name))
+        for number, operand in enumerate(graph.inputs.values()):
+            self._memory(operand, Place(operand.desc, "input", number))
         for node in graph.nodes:
             self._node(node)
-        for name, operand in graph.outputs.items():
-            self.outputs[name] = self._places[self._in_memory(operand)]
+        for operand in graph.outputs.values():
+            self._in_memory(operand)
 
     # Operands --------------------------------------------------------------------------------------------------------
 
@@ -231,11 +232,8 @@ class Schedule:
         value = self._value(operand)
         if isinstance(value, Input):
             return value
-        name = self._wanted.get(operand)
-        target = Desc(operand.data_type, value.result.shape)
-        place = Place(target, "between") if name is None else Place(target, "output", name)
-        title = " + ".join(node.title for node in value.nodes)
-        self._fill(place, value, title)
+        place = self._target(operand, value.result.shape)
+        self._fill(place, value, " + ".join(node.title for node in value.nodes))
         return self._memory(operand, place)
 
     def _fill(self, place: Place, value: Pending, title: str) -> None:
@@ -262,7 +260,7 @@ class Schedule:
 
     def _node(self, node: Node) -> None:
         """Make pending values of what a node yields, or kernels."""
-        if "webgpu" in node.op.kernels:
+        if is_users_kernel(node.op):
             self._kernel(node)
         elif node.op is reshape:
             self._reshape(node)
@@ -402,9 +400,11 @@ class Schedule:
             start += operand.shape[axis]
         self._memory(result, place)
 
-    def _target(self, operand: Operand) -> Place:
-        name = self._wanted.get(operand)
-        return Place(operand.desc, "between") if name is None else Place(operand.desc, "output", name)
+    def _target(self, operand: Operand, shape: tuple[int, ...] | None = None) -> Place:
+        """Where an operand is written, which may be in another shape of as many elements."""
+        desc = operand.desc if shape is None else Desc(operand.data_type, shape)
+        number = self._wanted.get(operand)
+        return Place(desc, "between") if number is None else Place(desc, "output", number)
 
     def _scattered(
         self,
@@ -493,4 +493,4 @@ def _scalar(array: Array) -> Array:
     return array[(0,) * array.rank] if array.rank else array
 
 
-__all__ = ["Pending", "Place", "Schedule", "Step", "supported", "traced"]
+__all__ = ["Pending", "Place", "Schedule", "Step", "is_users_kernel", "supported", "traced"]

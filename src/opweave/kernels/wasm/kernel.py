@@ -82,8 +82,8 @@ class PreparedWasm:
         self._arguments = arguments
 
     @property
-    def arena(self) -> Module:
-        """The module in whose memory operands and results must be; the same for all modules that share it."""
+    def space(self) -> Module:
+        """The module in whose memory operands and results must lie; the same for all modules that share it."""
         return self.kernel.module.home
 
     @property
@@ -104,7 +104,7 @@ class PreparedWasm:
             value = argument.number
             if argument.kind == "tensor":
                 array = arrays.get(argument.place)
-                value = 0 if array is None else self.arena.arena.offset(array)
+                value = 0 if array is None else self.space.arena.offset(array)
             elif argument.kind != "number":
                 tables.append(self._table(argument, arrays))
                 value = tables[-1].offset
@@ -139,8 +139,8 @@ class PreparedWasm:
         return array
 
     def _table(self, argument: Argument, arrays: Mapping[Place, np.ndarray]) -> Block:
-        """An array of pointers to the tensors of a sequence, or of descriptors, in linear memory."""
-        arena = self.arena.arena
+        """Pointers to the tensors of a sequence, or descriptors, in linear memory."""
+        arena = self.space.arena
         if argument.kind == "tensors":
             offsets = [arena.offset(arrays[Place(argument.place.name, i)]) for i in range(len(argument.descs))]
             rows = np.array(offsets, np.uint64 if arena.wide else np.uint32)

@@ -36,6 +36,8 @@ class Module:
         arena: its memory, which other modules may share.
     """
 
+    is_host = True
+
     def __init__(
         self,
         name: str,
@@ -79,9 +81,12 @@ class Module:
         """
         return self.arena.allocate(desc)
 
-    def owns(self, array: np.ndarray) -> bool:
-        """Whether an array lies completely in the linear memory of this module."""
-        return self.arena.owns(array)
+    def owns(self, array: Any) -> bool:
+        """Whether all of an array's memory lies in the linear memory of this module."""
+        return isinstance(array, np.ndarray) and self.arena.owns(array)
+
+    def wait(self) -> None:
+        """Nothing runs on its own here."""
 
     def function(self, name: str) -> Any:
         """The engine's handle of an exported function."""

@@ -14,7 +14,7 @@ from .picture import Picture, picture
 from .svg import svg
 
 if TYPE_CHECKING:
-    from ...backends import Executable
+    from ...run.program import Program
 
 
 class Drawing(str):
@@ -35,10 +35,10 @@ class Drawing(str):
         return self.replace("<svg ", '<svg style="max-width:100%;height:auto" ', 1)
 
 
-def draw(graph: Graph, executable: Executable) -> Drawing:
+def draw(graph: Graph, program: Program) -> Drawing:
     """The drawing of a user's graph."""
     inputs, outputs = ", ".join(graph.inputs), ", ".join(graph.outputs)
-    return render(picture(graph, executable), f"graph from {inputs} to {outputs}")
+    return render(picture(graph, program), f"graph from {inputs} to {outputs}")
 
 
 def render(picture: Picture, title: str) -> Drawing:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from ...graph import Graph, Node, Operand, printable
 from ...ops import Operations
 from ..profile import engine, size
-from ..segments import SegmentedExecutable
 
 if TYPE_CHECKING:
-    from ...backends import Executable, Placement
+    from ...backends import Placement
+    from ...run.program import Program
 
 ROW = 30
 """Letters up to which the operations of a chain are written in a row."""
@@ -99,17 +99,18 @@ class _Unit:
     nodes: list[Node] = field(default_factory=list)
 
 
-def picture(graph: Graph, executable: Executable) -> Picture:
+def picture(graph: Graph, program: Program) -> Picture:
     """The picture of a user's graph."""
-    placements = dict(zip(graph.nodes, executable.explain(), strict=True))
-    if isinstance(executable, SegmentedExecutable):
-        units = _units(executable, placements)
-        legal = executable.graph
-        lanes = [_lane(runner.placements(), number) for number, runner in enumerate(executable.runners)]
-        copied = {(number + 1, operand) for number, operand in executable.crossings()}
+    placements = dict(zip(graph.nodes, program.placements, strict=True))
+    has_segments = len(program.steps) > 1
+    if has_segments:
+        units = _units(program, placements)
+        legal = program.graph
+        lanes = [_lane([placement for _, placement in program.parts(step)], step.segment) for step in program.steps]
     else:
         units = [_Unit(node, placement, 0, [node]) for node, placement in placements.items()]
-        legal, lanes, copied = graph, [_lane(list(placements.values()))], set()
+        legal, lanes = graph, [_lane(list(placements.values()))]
+    copied = {(number + 1, operand) for number, operand in program.crossings()}
     made = Picture(lanes=[Lane(("inputs",)), *lanes, Lane(("outputs",))])
     home: dict[Operand, tuple[int, int]] = {}  # the box that yields an operand, and its number there
     for name, operand in legal.inputs.items():
@@ -130,7 +131,7 @@ def picture(graph: Graph, executable: Executable) -> Picture:
     first: dict[Operand, str] = {}
     for name, operand in legal.outputs.items():
         source, port = home[operand]
-        twin = operand in first and isinstance(executable, SegmentedExecutable)
+        twin = operand in first and has_segments
         is_copied = twin or (made.boxes[source].lane, operand) in copied
         tooltip = f"output {printable(name)}: {operand.desc}" + (f", copied from {first[operand]}" if twin else "")
         made.edges.append(Edge(source, port, len(made.boxes), str(operand.desc), is_copied))
@@ -139,19 +140,19 @@ def picture(graph: Graph, executable: Executable) -> Picture:
     return made
 
 
-def _units(executable: SegmentedExecutable, placements: Mapping[Node, Placement]) -> list[_Unit]:
+def _units(program: Program, placements: Mapping[Node, Placement]) -> list[_Unit]:
     """The user's operations; of those whose parts lie in several segments, the parts."""
     segment: dict[Node, int] = {}
     placed: dict[Node, Placement] = {}
-    for number, runner in enumerate(executable.runners):
-        for node, placement in zip(runner.part.nodes, runner.placements(), strict=True):
-            segment[node], placed[node] = number, placement
+    for step in program.steps:
+        for node, placement in program.parts(step):
+            segment[node], placed[node] = step.segment, placement
     homes: dict[Node, set[int]] = {}
-    for node in executable.graph.nodes:
-        homes.setdefault(executable.origin[node], set()).add(segment[node])
+    for node in program.graph.nodes:
+        homes.setdefault(program.origin[node], set()).add(segment[node])
     units: dict[Node, _Unit] = {}
-    for node in executable.graph.nodes:
-        origin = executable.origin[node]
+    for node in program.graph.nodes:
+        origin = program.origin[node]
         whole = len(homes[origin]) == 1
         shown, placement = (origin, placements[origin]) if whole else (node, placed[node])
         units.setdefault(shown, _Unit(shown, placement, segment[node])).nodes.append(node)

@@ -1,0 +1,156 @@
+"""Who runs a node: the candidates in the order of preference, each with the reason why it does not apply.
+
+The order is the same on all devices: the back end's own rule, the user's kernel for the device, the expression, the
+decomposition, and the host for what a device lacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from ..backends import Backend
+from ..errors import NotSupportedError
+from ..expr import kernels, limits
+from ..graph import Node
+from ..kernels.expression import descs_of, program_of
+
+HOST_KERNELS = ("cpu", "wasm")
+"""The devices of kernels that run on the host, the preferred one first."""
+
+EXPRESSION = "expression"
+"""The kind of nodes that become part of a compiled loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One way to run a node.
+
+    Attributes:
+        form: what computes it.
+        kind: nodes of one kind may run together; None for a decomposition, whose parts are chosen for anew.
+        why_not: why it does not apply; empty if it does.
+    """
+
+    form: Literal["rule", "kernel", "expression", "decomposition"]
+    kind: Hashable
+    why_not: str = ""
+
+
+class Chooser:
+    """Chooses for the nodes of a graph.
+
+    Args:
+        backend: of the device.
+        device: its name.
+        host: the back end of the host: `backend`, unless that is on a device of its own.
+        fallback: whether the host runs what the device lacks, or that is an error.
+
+    Attributes:
+        taken: nodes that run in compiled loops though an engine could run them.
+    """
+
+    def __init__(self, backend: Backend, device: str, host: Backend, fallback: Literal["auto", "error"]) -> None:
+        self.backend, self.device, self.host, self.fallback = backend, device, host, fallback
+        self.engine: kernels.Engine = host.expressions
+        self.taken: set[Node] = set()
+
+    def candidates(self, node: Node) -> Iterator[Candidate]:
+        """All ways to run a node, the preferred one first."""
+        backend = self.backend
+        if backend is self.host:
+            yield from self._on_host(node)
+            return
+        reason = backend.why_not(node)
+        yield Candidate("rule", backend.name, "" if reason == "" else reason or "there is no kernel")
+        here = "" if reason is None else "its parts would have the same data types"
+        if node.op.decomposition is not None:
+            yield Candidate("decomposition", None, here)
+        for candidate in self._on_host(node):
+            if candidate.form != "decomposition":
+                yield candidate
+        if node.op.decomposition is not None:
+            yield Candidate("decomposition", None)
+
+    def _on_host(self, node: Node) -> Iterator[Candidate]:
+        op = node.op
+        if node in self.taken:
+            yield Candidate("expression", EXPRESSION)
+        yield Candidate(
+            "rule", self.host.name, "" if self.host.supports(node) else f"{self.host.name} has no rule for it"
+        )
+        if any(device in op.kernels for device in HOST_KERNELS):
+            yield Candidate("kernel", node.serial)  # kernels stand alone
+        if op.formula is not None:
+            yield Candidate("expression", EXPRESSION, self._why_no_loop(node))
+        if op.decomposition is not None:
+            yield Candidate("decomposition", None)
+
+    def _why_no_loop(self, node: Node) -> str:
+        """Why an expression is not compiled: without a compiler, an engine's kernels for its parts are faster than NumPy."""
+        if self.engine == "numpy" or kernels.is_compiled() or node.op.decomposition is None:
+            return ""
+        from ..expr.decompose import operations
+
+        parts = operations(program_of(node.op, descs_of(node), node.attributes))
+        return "no compiler is installed, and the engine has kernels for its parts" if parts else ""
+
+    def choose(self, node: Node) -> Candidate | None:
+        """The first candidate that applies; None if there is none.
+
+        Raises:
+            NotSupportedError: the device cannot run it, and the host must not or cannot, either.
+        """
+        reasons: list[str] = []
+        for candidate in self.candidates(node):
+            if not candidate.why_not:
+                if self.fallback == "error" and reasons and not self._is_here(candidate):
+                    raise NotSupportedError(
+                        f"{node.title}: {self.device} cannot run it ({reasons[0]}), and fallback is 'error'"
+                    )
+                return candidate
+            reasons.append(candidate.why_not)
+        if self.reason(node):
+            raise NotSupportedError(
+                f"{node.title}: {self.device} cannot run it ({reasons[0]}), and there is no kernel for the host either"
+            )
+        return None
+
+    def _is_here(self, candidate: Candidate) -> bool:
+        return self.backend is self.host or candidate.kind in (None, self.backend.name)
+
+    def reason(self, node: Node) -> str:
+        """Why the device cannot run a node; empty if it can, or if its parts can."""
+        return "" if self.backend is self.host else self.backend.why_not(node) or ""
+
+    def kind(self, node: Node) -> Hashable:
+        """The kind of what runs a node; None for what is decomposed."""
+        chosen = self.choose(node)
+        return None if chosen is None else chosen.kind
+
+    # Loops ---------------------------------------------------------------------------------------------------------------
+
+    def is_pointwise(self, node: Node) -> bool:
+        """Whether the engine of the host runs a node that could be part of a compiled loop."""
+        if node.op.formula is None or self.kind(node) != self.host.name:
+            return False
+        return program_of(node.op, descs_of(node), node.attributes).is_pointwise
+
+    def is_expression(self, node: Node) -> bool:
+        """Whether a node runs in a compiled loop."""
+        return self.kind(node) == EXPRESSION
+
+    @staticmethod
+    def fits(producer: Node, consumer: Node) -> bool:
+        """Whether two expressions become one loop: the second reads each element of the first where it writes its own."""
+        same = len(consumer.outputs) == 1 and consumer.outputs[0].shape in {o.shape for o in producer.outputs}
+        return same and program_of(consumer.op, descs_of(consumer), consumer.attributes).is_pointwise
+
+    @staticmethod
+    def work(node: Node) -> int:
+        """How long it takes to compile an expression, in units of the limit."""
+        return limits.work_of_elements(program_of(node.op, descs_of(node), node.attributes))
+
+
+__all__ = ["EXPRESSION", "HOST_KERNELS", "Candidate", "Chooser"]

@@ -1,0 +1,215 @@
+"""Compile a graph into a program: each node is chosen for, decomposed where nothing runs it whole, fused and partitioned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from threading import get_ident
+from typing import Literal
+
+import numpy as np
+
+from ..backends import Backend, BaseRunner, How, Placement, PowerPreference, discover
+from ..errors import InvalidStateError, OperationError
+from ..expr import kernels, limits
+from ..graph import Graph, Node, Operand
+from ..kernels import KernelCall, Prepared
+from ..kernels.expression import descs_of, program_of_nodes
+from ..run.program import Part, Program, title
+from ..spaces import HOST
+from .choose import EXPRESSION, HOST_KERNELS, Chooser
+from .extract import extract
+from .fuse import fusible
+from .legalise import legalise
+from .partition import Segment, partition
+
+HOST_BACKEND = "onnxruntime"
+"""The back end of the host for what a device lacks."""
+
+
+def compile(
+    graph: Graph,
+    backend: Backend,
+    *,
+    device: str,
+    power_preference: PowerPreference,
+    fuse: bool = True,
+    alone: bool = True,
+    fallback: Literal["auto", "error"] = "auto",
+) -> Program:
+    """Compile a graph.
+
+    Args:
+        graph: what to compile.
+        backend: what runs all that it has rules for.
+        device: one of its devices.
+        power_preference: for the engines.
+        fuse: whether chains of element-wise operations that an engine would go through one by one become one loop.
+        alone: whether it does not take turns with other graphs.
+        fallback: whether the host runs what a device lacks, or that is an error.
+
+    Raises:
+        NotSupportedError: an operation has neither a rule, a kernel, an expression nor a decomposition.
+        OperationError: an engine refuses its part.
+    """
+    host = backend if backend.memory is None else discover()[HOST_BACKEND]
+    chooser = Chooser(backend, device, host, fallback)
+    legal = graph
+    origin: Mapping[Node, Node] = {node: node for node in graph.nodes}
+    if not all(backend.supports(node) for node in graph.nodes):
+        legal, origin = legalise(graph, lambda node: chooser.kind(node) is not None, backend.name)
+    most = limits.limit(limits.WORK, limits.MAX_WORK) // 2  # the other half is for the loop itself
+    if fuse and host.gains_from_loops and kernels.is_compiled():
+        chooser.taken = fusible(
+            legal, chooser.is_expression, chooser.is_pointwise, chooser.fits, chooser.work, most
+        )  # fmt: skip
+    parts = partition(legal, chooser.kind, joined={EXPRESSION}, fits=chooser.fits, work=chooser.work, most=most)
+    made: list[Part] = []
+    for part in parts:
+        if part.kind == EXPRESSION:
+            made.append(_expression(part, chooser, device if backend is host else "cpu"))
+        elif part.kind in (backend.name, host.name):
+            engine, where = (backend, device) if part.kind == backend.name else (host, "cpu")
+            sub, reads, writes = _cut_out(legal, part, alone=len(parts) == 1)
+            is_alone = alone and len(parts) == 1
+            runner = engine.compile(sub, device=where, power_preference=power_preference, alone=is_alone)
+            made.append(Part(runner, engine.memory or HOST, where, part.nodes, sub.nodes, reads, writes))
+        else:
+            made.append(_kernel(part, device if backend is host else "cpu"))
+    return Program(legal, origin, made, _placements(graph, legal, origin, made, chooser), backend.memory or HOST)
+
+
+def _cut_out(graph: Graph, part: Segment, alone: bool) -> tuple[Graph, list[Operand], list[Operand]]:
+    """The graph of a part; all of the graph, where nothing else is in it."""
+    results = list(graph.outputs.values())
+    if alone and len(set(results)) == len(results) and all(operand.node is not None for operand in results):
+        return graph, list(graph.inputs.values()), results
+    names = {operand: f"x{k}" for k, operand in enumerate(part.inputs)}
+    outputs = {f"y{k}": operand for k, operand in enumerate(part.outputs)}
+    made = extract(outputs, names)
+    by_name = {name: operand for operand, name in names.items()}
+    return made, [by_name[name] for name in made.inputs], part.outputs
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Runners
+
+
+def _expression(part: Segment, chooser: Chooser, device: str) -> Part:
+    """Expressions, several of them as one loop."""
+    constants = dict.fromkeys(o for node in part.nodes for o in node.operands if o.is_constant)
+    program, reads = program_of_nodes(part.nodes, [*constants, *part.inputs], part.outputs)
+    kernel = kernels.compile(program, chooser.engine)
+    runner = _ExpressionRunner(program.name, title(part.nodes), kernel, len(part.nodes))
+    return Part(runner, HOST, device, part.nodes, part.nodes, reads, part.outputs)
+
+
+class _ExpressionRunner(BaseRunner):
+    """A compiled loop."""
+
+    def __init__(self, name: str, title: str, kernel: kernels.Kernel, count: int) -> None:
+        self.name, self.title, self.kernel, self.count = name, title, kernel, count
+
+    def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
+        call = self.kernel.bind(inputs, outputs)
+
+        def run() -> None:
+            try:
+                call()
+            except OperationError as error:
+                raise self._failed(error) from error
+
+        return run
+
+    def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        try:
+            self.kernel.run(inputs, outputs)
+        except OperationError as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: OperationError) -> OperationError:
+        return OperationError(f"{self.title}: {str(error).removeprefix(f'{self.name}: ')}")
+
+    def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
+        together = f", {self.count} operations in one loop" if self.count > 1 else ""
+        return "expression", f"expression, {self.kernel.detail}{together}"
+
+
+def _kernel(part: Segment, device: str) -> Part:
+    """A kernel of the user's, which writes all of its results, used or not."""
+    (node,) = part.nodes
+    call = KernelCall(node.title, node.op, descs_of(node), node.attributes, tuple(o.desc for o in node.outputs))
+    chosen = next(name for name in HOST_KERNELS if name in node.op.kernels)
+    prepared = node.op.kernels[chosen].prepare(call)
+    reads = list(dict.fromkeys(node.operands))
+    runner = _KernelRunner(node, prepared, reads)
+    return Part(runner, prepared.space, device, part.nodes, part.nodes, reads, node.outputs)
+
+
+class _KernelRunner(BaseRunner):
+    """A kernel of the user's, for one node."""
+
+    def __init__(self, node: Node, prepared: Prepared, reads: list[Operand]) -> None:
+        self.node, self.prepared, self.reads = node, prepared, reads
+        self._running: set[int] = set()  # the threads that it runs in
+
+    def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
+        known: Mapping[Operand, np.ndarray] = dict(zip(self.reads, inputs, strict=True))
+
+        def array(value: Operand | tuple[Operand, ...] | None) -> np.ndarray | tuple[np.ndarray, ...] | None:
+            if isinstance(value, tuple):
+                return tuple(known[item] for item in value)
+            return None if value is None else known[value]
+
+        call = self.prepared.bind({name: array(value) for name, value in self.node.inputs.items()}, outputs)
+
+        def run() -> None:
+            thread = get_ident()
+            if thread in self._running:
+                raise InvalidStateError("the graph is dispatched by one of its own kernels")
+            self._running.add(thread)
+            try:
+                call()
+            finally:
+                self._running.discard(thread)
+
+        return run
+
+    def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        self.bind(inputs, outputs)()
+
+    def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
+        return "kernel", self.prepared.detail
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What runs where
+
+
+def _placements(
+    graph: Graph, legal: Graph, origin: Mapping[Node, Node], parts: Sequence[Part], chooser: Chooser
+) -> list[Placement]:
+    """Where each node of the user's graph runs."""
+    homes = {
+        node: (number, compiled)
+        for number, part in enumerate(parts)
+        for node, compiled in zip(part.nodes, part.compiled, strict=True)
+    }
+    made: dict[Node, list[Node]] = {node: [] for node in graph.nodes}
+    for node in legal.nodes:
+        made[origin[node]].append(node)
+    found = []
+    for node, its in made.items():
+        number = homes[its[0]][0] if its else 0
+        part = parts[number]
+        how: How = "decomposed"
+        detail = "its operand"
+        if its:
+            how, detail = part.runner.describe([homes[n][1] for n in its if homes[n][0] == number])
+        if its and (len(its) > 1 or its[0].op is not node.op):
+            how, detail = "decomposed", f"{detail}: {', '.join(part.op.name for part in its)}"
+        reason = chooser.reason(node)
+        found.append(Placement(node.title, part.device, how, f"{detail}: {reason}" if reason else detail, number))
+    return found
+
+
+__all__ = ["compile"]

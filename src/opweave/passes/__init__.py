@@ -1,1 +1,0 @@
-"""Passes over graphs, one a file; each says what it requires and ensures."""

@@ -1,0 +1,513 @@
+"""Programs: what a graph is compiled into. Steps in order, the memory they use, and copies where spaces meet.
+
+A program is immutable and shared by threads. Where its inputs and outputs lie decides which copies it needs; for each such
+combination it has a `Layout`. A `Binding` ties it to memory; each run takes intermediates from a pool, so that several
+threads run one program at the same time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from time import perf_counter_ns
+from typing import Any
+
+from ..backends import KernelTime, Measured, Placement, Runner
+from ..errors import OperationError
+from ..graph import Desc, Graph, Node, Operand
+from ..memory import Plan
+from ..spaces import HOST, Memory, Space, copier, intermediates, reaches
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Part:
+    """A segment of a graph, compiled.
+
+    Attributes:
+        runner: what computes it.
+        space: where the memory that it reads and writes must lie.
+        device: the name of the device that it runs on.
+        nodes: the nodes of the graph that it computes.
+        compiled: the same nodes, in the graph that the runner was compiled from.
+        reads: the operands that it reads, in the order in which the runner takes them.
+        writes: the operands that it writes, likewise.
+    """
+
+    runner: Runner
+    space: Space
+    device: str
+    nodes: Sequence[Node]
+    compiled: Sequence[Node]
+    reads: Sequence[Operand]
+    writes: Sequence[Operand]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Step:
+    """One thing that a program does.
+
+    Attributes:
+        title: the operations that it computes, or what it copies.
+        space: where the memory that it reads and writes must lie.
+        reads: the numbers of the values that it reads.
+        writes: the numbers of the values that it writes.
+        bind: ties it to memory, in the order of `reads` and `writes`; what is returned runs it once.
+        segment: the number of the segment of the graph that it computes, or copies for.
+        read_bytes: how many bytes it reads, weights included.
+        written_bytes: how many bytes it writes.
+        runner: what computes it; None for copies.
+        nodes: the nodes of the program's graph that it computes.
+        compiled: the same nodes, in the graph that the runner was compiled from.
+        device: the name of the device that it runs on.
+    """
+
+    title: str
+    space: Space
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    bind: Callable[[Sequence[Memory], Sequence[Memory]], Callable[[], None]]
+    segment: int
+    read_bytes: int
+    written_bytes: int
+    runner: Runner | None = None
+    nodes: tuple[Node, ...] = ()
+    compiled: tuple[Node, ...] = ()
+    device: str = ""
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether it only copies."""
+        return self.runner is None
+
+    def failed(self, error: OperationError) -> OperationError:
+        """The error of a run, which names the operations."""
+        name = "" if self.runner is None else self.runner.name
+        text = str(error)
+        if text.startswith(self.title):
+            return error
+        made = OperationError(f"{self.title}: {text.removeprefix(f'{name}: ')}")
+        made.__cause__ = error
+        return made
+
+
+class Program:
+    """A compiled graph.
+
+    Args:
+        graph: the graph that runs, in which all nodes are legal for what runs them.
+        origin: for each of its nodes, the user's node that it stems from.
+        parts: what computes it, in order.
+        placements: where each of the user's nodes runs.
+        space: where inputs and outputs lie by default.
+
+    Attributes:
+        operands: what each value is, by number: the inputs first.
+        outputs: the number of the value of each output.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        origin: Mapping[Node, Node],
+        parts: Sequence[Part],
+        placements: list[Placement],
+        space: Space,
+    ) -> None:
+        self.graph, self.origin, self.placements, self.space = graph, origin, placements, space
+        numbers = {operand: number for number, operand in enumerate(graph.inputs.values())}
+
+        def number(operand: Operand) -> int:
+            return numbers.setdefault(operand, len(numbers))
+
+        made = []
+        for segment, part in enumerate(parts):
+            weights = {o for node in part.nodes for o in node.operands if o.is_constant}
+            made.append(
+                Step(
+                    title(part.nodes),
+                    part.space,
+                    tuple(map(number, part.reads)),
+                    tuple(map(number, part.writes)),
+                    part.runner.bind,
+                    segment,
+                    sum(operand.desc.byte_length for operand in {*part.reads, *weights}),
+                    sum(operand.desc.byte_length for operand in part.writes),
+                    part.runner,
+                    tuple(part.nodes),
+                    tuple(part.compiled),
+                    part.device,
+                )
+            )
+        self.steps: tuple[Step, ...] = tuple(made)
+        self.outputs = tuple(number(operand) for operand in graph.outputs.values())
+        self.operands = tuple(numbers)
+        self._spaces = tuple(dict.fromkeys([*(step.space for step in self.steps), HOST]))
+        self._layouts: dict[tuple[Space, ...], Layout] = {}
+        self._constants: dict[tuple[int, Space], Memory] = {}
+        self._direct = self._find_direct()
+
+    def _find_direct(self) -> Runner | None:
+        """The runner that is all there is to run, with the program's own inputs and outputs."""
+        if len(self.steps) != 1:
+            return None
+        (step,) = self.steps
+        is_whole = step.reads == tuple(range(len(self.graph.inputs))) and step.writes == self.outputs
+        return step.runner if is_whole and step.space in (HOST, self.space) else None
+
+    # Running ---------------------------------------------------------------------------------------------------------
+
+    def bind(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> Callable[[], None]:
+        """Tie the program to memory of its inputs and outputs; what is returned runs it once."""
+        if self._direct is not None and (self.space is HOST or self._is_at_home(inputs, outputs)):
+            return self._direct.bind(inputs, outputs)
+        return Binding(self.layout(inputs, outputs), inputs, outputs)
+
+    def run(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
+        """Run the program once: what `bind(inputs, outputs)()` does, for memory that is not used again."""
+        if self._direct is not None and (self.space is HOST or self._is_at_home(inputs, outputs)):
+            self._direct.run(inputs, outputs)
+        else:
+            Binding(self.layout(inputs, outputs), inputs, outputs)()
+
+    def run_new(self, inputs: Sequence[Memory], outputs: Sequence[int]) -> list[Memory] | None:
+        """Run the program once, and return these outputs in memory that its engine allocates; None where none does that."""
+        if self._direct is None or self.space is not HOST:
+            return None
+        return self._direct.run_new(inputs, outputs)
+
+    def _is_at_home(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> bool:
+        return all(map(self.space.owns, inputs)) and all(map(self.space.owns, outputs))
+
+    def layout(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> Layout:
+        """The layout for memory where it lies."""
+        if len(self._spaces) == 1:
+            return self.layout_in((HOST,) * (len(inputs) + len(outputs)))
+        # HOST owns what the others do not: it comes last.
+        return self.layout_in(tuple(next(s for s in self._spaces if s.owns(given)) for given in (*inputs, *outputs)))
+
+    def layout_in(self, spaces: tuple[Space, ...]) -> Layout:
+        """The layout for inputs and outputs in certain spaces."""
+        known = self._layouts.get(spaces)
+        if known is None:
+            known = self._layouts.setdefault(spaces, Layout(self, spaces))
+        return known
+
+    def constant(self, number: int, space: Space) -> Memory:
+        """The memory of a constant in a space; it is copied there once."""
+        value = self.operands[number].value
+        if reaches(space, HOST):
+            return value
+        key = number, space
+        if key not in self._constants:
+            made = space.allocate(self.operands[number].desc)
+            copier(HOST, space, "a constant into the memory of a kernel")([value], [made])()
+            self._constants[key] = made
+        return self._constants[key]
+
+    def parts(self, step: Step) -> list[tuple[Node, Placement]]:
+        """The nodes of a step, and how each is done."""
+        assert step.runner is not None
+        found = []
+        for node, compiled in zip(step.nodes, step.compiled, strict=True):
+            placement = Placement(node.title, step.device, *step.runner.describe([compiled]), step.segment)
+            found.append((node, placement))
+        return found
+
+    # What it is --------------------------------------------------------------------------------------------------------
+
+    @property
+    def default(self) -> Layout:
+        """The layout for inputs and outputs in the program's own space."""
+        return self.layout_in((self.space,) * (len(self.graph.inputs) + len(self.outputs)))
+
+    @property
+    def plan(self) -> Plan:
+        """How intermediates share memory: those between steps, and those that a step has inside."""
+        return sum((step.runner.plan for step in self.steps if step.runner is not None), self.default.plan)
+
+    @property
+    def threads(self) -> int:
+        """How many threads its engines have started for it."""
+        return sum(step.runner.threads for step in self.steps if step.runner is not None)
+
+    def crossings(self) -> list[tuple[int, Operand]]:
+        """Segments, and the operands that are copied before or after them since they lie in another space."""
+        copies = [step for step in self.default.steps if step.is_copy and step.reads]
+        found = [(step.segment, self.default.operands[number]) for step in copies for number in step.writes]
+        return [(segment, operand) for segment, operand in found if not self.default.is_twin(operand)]
+
+    def measured(self) -> MeasuredProgram | None:
+        """The same program, made again so that engines measure their kernels; None where none of them can."""
+        made = copy(self)
+        made._layouts = {}
+        engines: dict[int, Measured] = {}
+        steps = []
+        for step in self.steps:
+            engine = step.runner.measured() if step.runner is not None else None
+            if engine is not None:
+                engines[step.segment] = engine
+                step = replace(step, runner=engine, bind=engine.bind)
+            steps.append(step)
+        made.steps = tuple(steps)
+        made._direct = made._find_direct()
+        return MeasuredProgram(made, engines) if engines else None
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredProgram:
+    """A program whose engines measure their kernels."""
+
+    program: Program
+    engines: Mapping[int, Measured]
+
+    def finish(self) -> list[KernelTime]:
+        """End the measurement; the kernels of all segments in order."""
+        return [replace(time, segment=number) for number, engine in self.engines.items() for time in engine.finish()]
+
+
+def title(nodes: Sequence[Node]) -> str:
+    """The operations of a segment, for messages and tables."""
+    return ", ".join(node.title for node in nodes[:3]) + (", …" if len(nodes) > 3 else "")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Where memory lies
+
+
+class Layout:
+    """A program for inputs and outputs in certain spaces: its steps with copies between them, and room for the rest.
+
+    Memory is known by numbers: the inputs, the outputs, then constants and intermediates.
+
+    Attributes:
+        steps: what runs, copies included; `reads` and `writes` are numbers of memory.
+        operands: what lies in memory, by number.
+        plan: how intermediates share memory.
+    """
+
+    def __init__(self, program: Program, spaces: Sequence[Space]) -> None:
+        count = len(program.graph.inputs)
+        self.program = program
+        self.operands: list[Operand] = [
+            *(program.operands[number] for number in range(count)),
+            *(program.operands[number] for number in program.outputs),
+        ]
+        self._spaces = list(spaces)
+        self._fixed: dict[int, Memory] = {}
+        self._own: list[int] = []  # the numbers of intermediates
+        # Where each value can be found: the numbers of memory that holds it, the one that was written first first.
+        self._found: dict[int, list[int]] = {number: [number] for number in range(count)}
+        self._targets: dict[int, int] = {}
+        self._twins: list[tuple[int, int]] = []  # values, and outputs that are the same under another name
+        for at, value in enumerate(program.outputs, start=count):
+            if value in self._targets or value < count or program.operands[value].is_constant:
+                self._twins.append((value, at))
+            else:
+                self._targets[value] = at
+        self.steps: list[Step] = []
+        homes = self._homes()
+        for step in program.steps:
+            reads = tuple(self._read(value, step) for value in step.reads)
+            writes = tuple(self._write(value, step, homes.get(value, step.space)) for value in step.writes)
+            self.steps.append(replace(step, reads=reads, writes=writes))
+        self._finish(len(program.steps) - 1)
+        self.plan, self._allocators = self._lay_out()
+        self._free: deque[list[Memory]] = deque()
+
+    def is_twin(self, operand: Operand) -> bool:
+        """Whether an operand is an output that is another value under a second name."""
+        return any(self.operands[at] is operand for _, at in self._twins)
+
+    # Values ----------------------------------------------------------------------------------------------------------
+
+    def _homes(self) -> dict[int, Space]:
+        """The space where each value is best written: the one that most of its readers reach."""
+        touching: dict[int, list[Space]] = {}
+        for step in self.program.steps:
+            for value in (*step.writes, *step.reads):
+                touching.setdefault(value, []).append(step.space)
+        homes = {}
+        for step in self.program.steps:
+            for value in step.writes:
+                its = touching[value]
+                possible = [space for space in dict.fromkeys(its) if reaches(step.space, space)]
+                homes[value] = max(possible, key=lambda space: sum(reaches(other, space) for other in its))
+        return homes
+
+    def _new(self, value: int, space: Space) -> int:
+        self.operands.append(self.program.operands[value])
+        self._spaces.append(space)
+        return len(self.operands) - 1
+
+    def _read(self, value: int, step: Step) -> int:
+        """The memory that a step reads a value in; a copy is made where it can reach none."""
+        operand = self.program.operands[value]
+        for at in self._found.get(value, ()):
+            if reaches(step.space, self._spaces[at]):
+                return at
+        if operand.is_constant:
+            at = self._new(value, step.space)
+            self._fixed[at] = self.program.constant(value, step.space)
+        else:
+            at = self._targets.get(value, -1)
+            if at < 0 or at in self._found[value] or not reaches(step.space, self._spaces[at]):
+                at = self._new(value, step.space)
+                self._own.append(at)
+            self._copy([self._found[value][0]], [at], step.segment, _reason(operand, step.space, step.title))
+        self._found.setdefault(value, []).append(at)
+        return at
+
+    def _write(self, value: int, step: Step, home: Space) -> int:
+        """The memory that a step writes a value into."""
+        at = self._targets.get(value, -1)
+        if at < 0 or not reaches(step.space, self._spaces[at]):
+            at = self._new(value, home)
+            self._own.append(at)
+        self._found[value] = [at]
+        return at
+
+    def _copy(self, reads: Sequence[int], writes: Sequence[int], segment: int, reason: str) -> None:
+        source, target = self._spaces[reads[0]], self._spaces[writes[0]]
+        size = sum(self.operands[at].desc.byte_length for at in writes)
+        what = ", ".join(str(self.operands[at].desc) for at in writes)
+        self.steps.append(
+            Step(
+                f"copy {what}: {reason}", source if target.is_host else target, tuple(reads), tuple(writes),
+                copier(source, target, reason), segment, size, size,
+            )
+        )  # fmt: skip
+
+    def _finish(self, last: int) -> None:
+        """Copy outputs to where they are wanted: those of one space and reason together."""
+        together: dict[tuple[Space, Space, str, int], list[tuple[int, int]]] = {}
+        makers = {value: step for step in self.program.steps for value in step.writes}
+        for value, at in [*self._targets.items(), *self._twins]:
+            if at in self._found.get(value, ()):
+                continue
+            if value not in self._found:  # a constant
+                constant = self._new(value, HOST)
+                self._fixed[constant] = self.program.operands[value].value
+                self._found[value] = [constant]
+            source = next(
+                (n for n in self._found[value] if reaches(self._spaces[at], self._spaces[n])), self._found[value][0]
+            )
+            if (value, at) in self._twins:
+                segment, reason = last, "an output under another name"
+            else:
+                segment = makers[value].segment
+                reason = "an output from the device"
+                if self._spaces[source].is_host:
+                    reason = f"out of the memory of {makers[value].title}"
+            key = self._spaces[source], self._spaces[at], reason, segment
+            together.setdefault(key, []).append((source, at))
+        for (_, _, reason, segment), pairs in together.items():
+            self._copy([source for source, _ in pairs], [at for _, at in pairs], segment, reason)
+
+    # Memory ----------------------------------------------------------------------------------------------------------
+
+    def _lay_out(self) -> tuple[Plan, list[tuple[list[int], Callable[[], list[Memory]]]]]:
+        """Plan the intermediates of each space."""
+        own = set(self._own)
+        lives: dict[int, tuple[int, int]] = {}
+        for place, step in enumerate(self.steps):
+            for at in (*step.reads, *step.writes):
+                if at in own:
+                    lives[at] = lives.get(at, (place, place))[0], place
+        whole, allocators = Plan(), []
+        for space in dict.fromkeys(self._spaces[at] for at in self._own):
+            numbers = [at for at in self._own if self._spaces[at] is space]
+            descs: list[Desc] = [self.operands[at].desc for at in numbers]
+            made, allocate = intermediates(space, descs, [lives[at] for at in numbers])
+            whole += made
+            allocators.append((numbers, allocate))
+        return whole, allocators
+
+    def take(self) -> list[Memory]:
+        """Memory for one run, by number; that of inputs and outputs is not set."""
+        if not self._own and self._free:
+            return self._free[0]
+        try:
+            return self._free.pop()
+        except IndexError:
+            pass
+        made: list[Memory] = [self._fixed.get(at) for at in range(len(self.operands))]
+        for numbers, allocate in self._allocators:
+            for at, piece in zip(numbers, allocate(), strict=True):
+                made[at] = piece
+        if not self._own:
+            self._free.append(made)
+        return made
+
+    def give_back(self, memory: list[Memory]) -> None:
+        """Let other runs use memory that `take` gave."""
+        if self._own:
+            self._free.append(memory)
+
+
+def _reason(operand: Operand, space: Space, title: str) -> str:
+    """Why an operand is copied into a space for a step."""
+    if space is HOST:
+        return f"from the device for {title}"
+    if space.is_host:
+        return f"into the memory of {title}"
+    return "an input to the device" if operand.is_input else f"to the device for {title}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Memory that it is tied to
+
+
+class Binding:
+    """A program tied to memory of its inputs and outputs; calling it runs the program once."""
+
+    __slots__ = ("_calls", "_given", "layout")
+
+    def __init__(self, layout: Layout, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
+        self.layout = layout
+        self._given = [*inputs, *outputs]
+        self._calls: dict[int, list[Callable[[], None]]] = {}  # for each set of intermediates that it has run with
+
+    def __call__(self) -> None:
+        """Run the program once."""
+        intermediates = self.layout.take()
+        number = 0
+        try:
+            for number, call in enumerate(self._bound(intermediates)):  # noqa: B007
+                call()
+        except OperationError as error:
+            failed = self.layout.steps[number].failed(error)
+            if failed is error:
+                raise
+            raise failed from error
+        finally:
+            self.layout.give_back(intermediates)
+
+    def timed(self) -> list[int]:
+        """Run the program once; the nanoseconds that each step took."""
+        intermediates, times = self.layout.take(), []
+        try:
+            for step, call in zip(self.layout.steps, self._bound(intermediates), strict=True):
+                start = perf_counter_ns()
+                call()
+                step.space.wait()
+                times.append(perf_counter_ns() - start)
+        finally:
+            self.layout.give_back(intermediates)
+        return times
+
+    def _bound(self, intermediates: list[Memory]) -> list[Callable[[], None]]:
+        """The steps, bound to memory; once for each set of intermediates, which the layout keeps alive."""
+        calls = self._calls.get(id(intermediates))
+        if calls is None:
+            given = self._given
+            memory: list[Any] = [*given, *intermediates[len(given) :]]
+            calls = self._calls[id(intermediates)] = [
+                step.bind([memory[at] for at in step.reads], [memory[at] for at in step.writes])
+                for step in self.layout.steps
+            ]
+        return calls
+
+
+__all__ = ["Binding", "Layout", "MeasuredProgram", "Part", "Program", "Step", "title"]

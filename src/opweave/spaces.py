@@ -1,0 +1,126 @@
+"""Spaces: where the memory of tensors lies. The host is one, the memory of a WebAssembly module, a GPU device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from . import memory
+
+if TYPE_CHECKING:
+    from .graph import Desc
+
+Memory = Any
+"""Memory of a tensor in some space: a NumPy array on the host and in WebAssembly, a `DeviceArray` on a GPU."""
+
+
+class Space(Protocol):
+    """Where memory lies, and how it is allocated and copied."""
+
+    is_host: bool
+    """Whether its memory is that of NumPy arrays."""
+
+    def owns(self, given: Memory) -> bool:
+        """Whether memory lies in this space."""
+
+    def allocate(self, desc: Desc) -> Memory:
+        """New memory of zeros for a tensor."""
+
+    def wait(self) -> None:
+        """Wait until all work on this space is done."""
+
+
+class DeviceSpace(Space, Protocol):
+    """The memory of a device, which runs what it is given in that order."""
+
+    def carve(self, sizes: Sequence[int], homes: Sequence[int], descs: Sequence[Desc]) -> list[Memory]:
+        """Buffers of `sizes` bytes, and for each descriptor the memory that begins its buffer, `homes[k]`."""
+
+    def write(self, target: Memory, source: np.ndarray, reason: str) -> None:
+        """Copy an array into memory of the device, counted."""
+
+    def read(self, sources: Sequence[Memory], targets: Sequence[np.ndarray], reason: str) -> None:
+        """Copy memory of the device into arrays, counted; all copies start before the first is waited for."""
+
+    def copy(self, target: Memory, source: Memory, reason: str) -> None:
+        """Copy memory of the device into other memory of it, counted."""
+
+
+class _Host:
+    """All memory of the process."""
+
+    is_host = True
+    allocate = staticmethod(memory.allocate)
+
+    def owns(self, given: Memory) -> bool:
+        return isinstance(given, np.ndarray)
+
+    def wait(self) -> None:
+        """Nothing runs on its own here."""
+
+
+HOST: Space = _Host()
+
+
+def reaches(space: Space, other: Space) -> bool:
+    """Whether what runs in `space` can use memory of `other`: the host also sees the memory of WebAssembly modules."""
+    return space is other or (space is HOST and other.is_host)
+
+
+def intermediates(
+    space: Space, descs: Sequence[Desc], lives: Sequence[tuple[int, int]]
+) -> tuple[memory.Plan, Callable[[], list[Memory]]]:
+    """Lay out the intermediates of a program in a space.
+
+    Args:
+        space: where they lie.
+        descs: what they hold.
+        lives: the first and the last step that needs each.
+
+    Returns:
+        The plan, and what allocates memory by it.
+    """
+    needed = [memory.Life(desc.byte_length, *life) for desc, life in zip(descs, lives, strict=True)]
+    if not space.is_host:
+        made = memory.plan_buffers(needed)
+        return made, lambda: space.carve(made.pieces, made.homes, descs)  # type: ignore[attr-defined]
+    made = memory.plan(needed)
+
+    def allocate() -> list[Memory]:
+        from .graph import Desc
+
+        raw = space.allocate(Desc("uint8", (made.peak,)))
+        pieces = (raw[at : at + desc.byte_length] for at, desc in zip(made.offsets, descs, strict=True))
+        return [piece.view(d.data_type).reshape(d.shape) for piece, d in zip(pieces, descs, strict=True)]
+
+    return made, allocate
+
+
+def copier(
+    source: Space, target: Space, reason: str
+) -> Callable[[Sequence[Memory], Sequence[Memory]], Callable[[], None]]:
+    """What ties copies from one space to another to memory."""
+
+    def bind(reads: Sequence[Memory], writes: Sequence[Memory]) -> Callable[[], None]:
+        pairs = list(zip(writes, reads, strict=True))
+        if source.is_host and target.is_host:
+            copy: Callable[..., None] = memory.copy
+        elif source.is_host:
+            copy = target.write  # type: ignore[attr-defined]
+        elif target.is_host:
+            return lambda: source.read(reads, writes, reason)  # type: ignore[attr-defined]
+        else:
+            copy = source.copy  # type: ignore[attr-defined]
+
+        def run() -> None:
+            for into, what in pairs:
+                copy(into, what, reason)
+
+        return run
+
+    return bind
+
+
+__all__ = ["HOST", "DeviceSpace", "Memory", "Space", "copier", "intermediates", "reaches"]
