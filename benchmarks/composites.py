@@ -102,7 +102,9 @@ def cases() -> list[Case]:
 
 def runner(graph: Graph, feed: dict[str, np.ndarray], supports: Callable[[Node], bool]) -> Callable[[], None]:
     """The graph in memory of its own."""
-    program = compile(legalise(graph, supports)[0], context().backend, device="cpu", power_preference="default", fuse=False)
+    program = compile(
+        legalise(graph, supports)[0], context().backend, device="cpu", power_preference="default", fuse=False
+    )
     outputs = {name: np.empty(operand.shape, operand.data_type) for name, operand in graph.outputs.items()}
     return program.bind([feed[name] for name in graph.inputs], list(outputs.values()))
 

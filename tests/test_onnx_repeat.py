@@ -15,7 +15,6 @@ from onnx import TensorProto, helper
 
 import opweave as ow
 
-
 SIZE = 1 << 16
 
 

@@ -271,9 +271,7 @@ def test_processes_that_are_forked_do_not_wait_for_ever() -> None:
     first, second, third = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
     ).stdout.splitlines()
-    assert first.startswith(
-        "InvalidStateError intermediates of 16 bytes: the WebGPU device belongs to another process"
-    )
+    assert first.startswith("InvalidStateError intermediates of 16 bytes: the WebGPU device belongs to another process")
     assert second.startswith(
         f"NotSupportedError {names[id(adapter())]}: this process was forked from one that uses WebGPU"
     )
