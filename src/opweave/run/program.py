@@ -143,7 +143,8 @@ class Program:
         self.steps: tuple[Step, ...] = tuple(made)
         self.outputs = tuple(number(operand) for operand in graph.outputs.values())
         self.operands = tuple(numbers)
-        self._spaces = tuple(dict.fromkeys([*(step.space for step in self.steps), HOST]))
+        # HOST owns what the others do not: it comes last.
+        self._spaces = (*dict.fromkeys(step.space for step in self.steps if step.space is not HOST), HOST)
         self._layouts: dict[tuple[Space, ...], Layout] = {}
         self._constants: dict[tuple[int, Space], Memory] = {}
         self._direct = self._find_direct()
@@ -184,7 +185,6 @@ class Program:
         """The layout for memory where it lies."""
         if len(self._spaces) == 1:
             return self.layout_in((HOST,) * (len(inputs) + len(outputs)))
-        # HOST owns what the others do not: it comes last.
         return self.layout_in(tuple(next(s for s in self._spaces if s.owns(given)) for given in (*inputs, *outputs)))
 
     def layout_in(self, spaces: tuple[Space, ...]) -> Layout:
