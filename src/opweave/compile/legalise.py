@@ -9,33 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
-from ..arrays import describe
-from ..dtypes import cast_number, check
-from ..errors import NotSupportedError, OperationError, ValidationError
+from ..errors import NotSupportedError, OperationError
 from ..graph import Desc, Graph, Node, Operand
 from ..operation import Op, call_with
-from ..ops import Operations
-
-
-class Recorder(Operations):
-    """A builder without a context: of what operations are made of. Numbers and arrays become constants."""
-
-    def as_operand(self, value: Any, data_type: Any) -> Operand:  # noqa: D102
-        return constant(self, value, data_type)
-
-    def constant(self, *args: Any) -> Operand:
-        """Declare a constant: `constant(array)`, or `constant(data_type, number)`, as `MLGraphBuilder` does."""
-        match args:
-            case (str() as data_type, (int() | float() | np.number()) as number):
-                plain = number.item() if isinstance(number, np.number) else number
-                return self.as_operand(cast_number(plain, check(data_type)), data_type)
-            case (array,) if hasattr(array, "__array__"):
-                found = np.asarray(array)
-                return self.as_operand(found, describe(found, "constant: array").data_type)
-        given = ", ".join(type(value).__name__ for value in args)
-        raise ValidationError(f"constant: takes (array) or (data_type, number) in a decomposition, got ({given})")
+from ..recorder import Recorder
 
 
 class _Rewriter(Recorder):
@@ -88,12 +65,6 @@ class _Rewriter(Recorder):
         if got != descs:
             raise OperationError(f"{candidate.title}: its decomposition yields {got}, it must yield {descs}")
         return outputs
-
-
-def constant(builder: Operations, value: Any, data_type: Any) -> Operand:
-    """A constant operand for a number or an array, outside of a user's builder."""
-    array = np.asarray(value, dtype=data_type)
-    return Operand(builder, Desc(data_type, array.shape), value=array)
 
 
 def legalise(

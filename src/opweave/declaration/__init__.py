@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Never, TypeAlias, TypeV
 
 import numpy as np
 
-from ..compile.legalise import Recorder
 from ..dtypes import ANY
 from ..errors import MLError, NotSupportedError, ValidationError, require, user_line
 from ..expr.array import Array as Traced
@@ -31,6 +30,7 @@ from ..links import calls_of
 from ..names import shown
 from ..operation import Converter, Limits, Op, call_with
 from ..ops import Operations
+from ..recorder import Recorder
 from .signatures import annotation_text, check_function, plain_converter, public, read_signature
 
 if TYPE_CHECKING:

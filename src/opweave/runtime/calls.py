@@ -13,7 +13,6 @@ import numpy as np
 from .. import hints
 from ..arrays import as_array, describe
 from ..cache import Cache, exact
-from ..compile.legalise import constant
 from ..dtypes import INFO, DataType, cast_number
 from ..errors import ValidationError, require
 from ..graph import Builder, Desc, Operand, check_desc, title
@@ -21,6 +20,7 @@ from ..links import on_arrays
 from ..names import shown
 from ..operation import Op
 from ..ops import Operations
+from ..recorder import constant
 from ..tensor import MLTensor
 from .adopted import adopt, borrow, current_context
 from .lazy import KINDS, Array, Number, Template, code_of, note
