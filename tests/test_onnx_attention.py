@@ -247,6 +247,6 @@ def test_grouped_attention_repeats_no_key(length: int) -> None:
     (plan,) = session._plans.values()
     (part,) = plan._parts
     assert isinstance(part, _WebnnPart)
-    operations = [placement.node.split()[0] for placement in part.executable.explain()]
+    operations = [placement.node.split()[0] for placement in part.program.placements]
     assert operations.count("matmul") == 2
     assert not {"expand", "tile", "concat"} & set(operations)

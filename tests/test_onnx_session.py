@@ -280,9 +280,10 @@ def test_threads_of_fallback_spin_as_those_of_graphs_do(preference: Any, entries
     context = ow.ml.create_context(device="cpu", power_preference=preference)
     s = ow.InferenceSession(mixed_model(), context)
     (plan,) = s._plans.values()
-    engines = [
-        (part.session if hasattr(part, "session") else part.program.steps[0].runner)._session for part in plan._parts
+    runners: list[Any] = [
+        part.session if hasattr(part, "session") else part.program.steps[0].runner for part in plan._parts
     ]
+    engines = [runner._session for runner in runners]
     assert len(engines) > 2
     for engine in engines:
         options = engine.get_session_options()
