@@ -53,11 +53,11 @@ def test_nested_stencils_are_refused_by_the_number_of_nodes() -> None:
 
 
 def test_the_limit_of_nodes_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(limits.NODES, "500")
+    monkeypatch.setenv(limits.NODES_VARIABLE, "500")
     trace(stencils(4), "stencils", [ROW])
     with pytest.raises(ValidationError, match="more than the 500 that are allowed"):
         trace(stencils(8), "stencils", [ROW])
-    monkeypatch.setenv(limits.NODES, "many")
+    monkeypatch.setenv(limits.NODES_VARIABLE, "many")
     with pytest.raises(ValidationError, match="OPWEAVE_MAX_EXPRESSION_NODES must be a positive integer, got 'many'"):
         trace(stencils(4), "stencils", [ROW])
 
@@ -88,10 +88,10 @@ def test_too_much_work_is_an_error_where_halide_is_asked_for(monkeypatch: pytest
     ):
         kernels.compile(program, "halide")
     small = trace(chain(3, "sin"), "ripples", [ROW])
-    monkeypatch.setenv(limits.WORK, "100")
+    monkeypatch.setenv(limits.WORK_VARIABLE, "100")
     with pytest.raises(OperationError, match="more than the 100 that are allowed"):
         kernels.compile(small, "halide")
-    monkeypatch.setenv(limits.WORK, "1000")
+    monkeypatch.setenv(limits.WORK_VARIABLE, "1000")
     assert kernels.compile(small, "halide").detail.startswith("Halide")
 
 
@@ -104,7 +104,7 @@ def test_the_work_of_a_program() -> None:
 
 @pytest.mark.skipif(not kernels.is_compiled(), reason="needs the extra halide")
 def test_expressions_that_are_too_much_together_are_loops_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(limits.WORK, "300")
+    monkeypatch.setenv(limits.WORK_VARIABLE, "300")
     half = ow.expression(lambda_named("half", lambda x: chain(4, "tan")(x * 0.5)))
     context = ow.ml.create_context()
     builder = ow.MLGraphBuilder(context)

@@ -57,7 +57,7 @@ def compile(
     origin: Mapping[Node, Node] = {node: node for node in graph.nodes}
     if not all(backend.supports(node) for node in graph.nodes):
         legal, origin = legalise(graph, lambda node: chooser.kind(node) is not None, backend.name)
-    most = limits.limit(limits.WORK, limits.MAX_WORK) // 2  # the other half is for the loop itself
+    most = limits.limit(limits.WORK_VARIABLE, limits.MAX_WORK) // 2  # the other half is for the loop itself
     if fuse and host.gains_from_loops and kernels.is_compiled():
         chooser.taken = fusible(
             legal, chooser.is_expression, chooser.is_pointwise, chooser.fits, chooser.work, most

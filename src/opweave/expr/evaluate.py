@@ -72,15 +72,8 @@ class Evaluator:
         inputs, outputs = tuple(inputs), tuple(outputs)
         if not overlap(program, inputs, outputs):
             return lambda: self._run(inputs, outputs)
-
-        def aside() -> None:
-            """Write to temporary arrays first, because the outputs overlap inputs that are still needed."""
-            results = [np.empty_like(output) for output in outputs]
-            self._run(inputs, results)
-            for output, result in zip(outputs, results, strict=True):
-                np.copyto(output, result)
-
-        return aside
+        results = [np.empty_like(output) for output in outputs]
+        return through_copies(lambda: self._run(inputs, results), results, outputs)
 
     def _run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         with np.errstate(all="ignore"):
@@ -96,6 +89,17 @@ class Evaluator:
                     raise OperationError(f"{self.program.name}: {check.message}")
             for numbers, stage in self.results:
                 stage.run(arrays, [outputs[k] for k in numbers])
+
+
+def through_copies(run: Callable[[], None], results: Sequence[Array], outputs: Sequence[Array]) -> Callable[[], None]:
+    """A function that runs and then copies `results` to `outputs`, for outputs that overlap inputs."""
+
+    def run_and_copy() -> None:
+        run()
+        for output, result in zip(outputs, results, strict=True):
+            np.copyto(output, result)
+
+    return run_and_copy
 
 
 def check_arrays(
@@ -161,7 +165,7 @@ class _Instruction:
 
 @dataclass
 class _Stage:
-    """The steps that make arrays of the same axes."""
+    """The instructions that compute arrays with the same axes."""
 
     program: Program
     axes: tuple[Index, ...]

@@ -27,86 +27,18 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from ..cache import exact
-from ..dtypes import ANY, FLOATS, INFO, SIGNED, DataType
+from ..dtypes import FLOATS, INFO, DataType
 from ..errors import require
 from ..graph import Desc
-
-Type: TypeAlias = DataType | Literal["bool", "index"]
-"""The type of a node."""
-
-INTEGERS: tuple[Type, ...] = tuple(t for t in ANY if t not in FLOATS)
-
-
-@dataclass(frozen=True, slots=True)
-class Function:
-    """The signature of a function in `FUNCTIONS`.
-
-    Attributes:
-        arity: number of arguments.
-        types: allowed argument types; all arguments have the same type, except the condition of `where`.
-        result: type of the result; None for the type of the arguments.
-        symbol: infix operator when printed; empty for `name(arguments)`.
-    """
-
-    arity: int
-    types: tuple[Type, ...]
-    result: Type | None = None
-    symbol: str = ""
-
-
-_NUMBERS: tuple[Type, ...] = (*ANY, "index")
-_WHOLE: tuple[Type, ...] = (*INTEGERS, "index")
-
-FUNCTIONS: dict[str, Function] = {
-    **{name: Function(2, _NUMBERS, symbol=s) for name, s in {"add": "+", "sub": "-", "mul": "*"}.items()},
-    "div": Function(2, ANY, symbol="/"),
-    "pow": Function(2, ANY),
-    "max": Function(2, _NUMBERS),
-    "min": Function(2, _NUMBERS),
-    # Rounded down, with the matching remainder (Python's // and %); x // 0 and x % 0 are 0.
-    "floor_div": Function(2, _WHOLE, symbol="//"),
-    "mod": Function(2, _WHOLE, symbol="%"),
-    **{
-        name: Function(2, INTEGERS, symbol=s)
-        for name, s in {"bit_and": "&", "bit_or": "|", "bit_xor": "^", "shift_left": "<<", "shift_right": ">>"}.items()
-    },
-    **{
-        name: Function(2, (*_NUMBERS, "bool"), "bool", s)
-        for name, s in {
-            "equal": "==",
-            "not_equal": "!=",
-            "greater": ">",
-            "greater_or_equal": ">=",
-            "lesser": "<",
-            "lesser_or_equal": "<=",
-        }.items()
-    },
-    "logical_and": Function(2, ("bool",), "bool", "and"),
-    "logical_or": Function(2, ("bool",), "bool", "or"),
-    "logical_xor": Function(2, ("bool",), "bool", "xor"),
-    "logical_not": Function(1, ("bool",), "bool"),
-    "is_nan": Function(1, FLOATS, "bool"),
-    "is_infinite": Function(1, FLOATS, "bool"),
-    **{name: Function(1, (*SIGNED, "index")) for name in ("abs", "neg")},
-    "sign": Function(1, SIGNED),
-    **{
-        name: Function(1, FLOATS)
-        for name in (
-            *("ceil", "floor", "round_even", "sqrt", "reciprocal"),
-            *("exp", "log", "sin", "cos", "tan", "erf", "sigmoid", "tanh"),
-        )
-    },
-    "where": Function(3, (*_NUMBERS, "bool")),  # the condition, "bool", comes first
-}
-"""All functions by name. Those named like WebNN operations have the same semantics."""
-
-Reduction = Literal["sum", "product", "max", "min", "arg_max", "arg_min"]
-"""`arg_max` and `arg_min` return the first position of the extreme value, as int32. NaN counts as the largest value for
-`max` and `arg_max`, and as the smallest for `min` and `arg_min`.
-"""
+from .vocabulary import (
+    FUNCTIONS as FUNCTIONS,
+    INTEGERS as INTEGERS,
+    Reduction as Reduction,
+    Type as Type,
+)
 
 _serials = itertools.count()
 
@@ -421,11 +353,11 @@ def sources(*roots: Expr) -> list[Source]:
 
 @dataclass(frozen=True, eq=False)
 class Check:
-    """What must hold everywhere, or the program fails: the check of an index that depends on data.
+    """A run-time check, such as the bounds check of an index that depends on data.
 
     Attributes:
-        condition: true where all is well; its free variables go over all their positions.
-        message: what to say, for example "gather: indices must be in [0, 8)".
+        condition: must be true at all positions of its free variables.
+        message: the error message, for example "gather: indices must be in [0, 8)".
     """
 
     condition: Expr

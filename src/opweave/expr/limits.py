@@ -7,7 +7,7 @@ import os
 from ..errors import ValidationError, require
 from .ir import Call, Expr, Program, Reduce, walk
 
-NODES = "OPWEAVE_MAX_EXPRESSION_NODES"
+NODES_VARIABLE = "OPWEAVE_MAX_EXPRESSION_NODES"
 """Environment variable: maximum number of nodes of an expression."""
 
 MAX_NODES = 50_000
@@ -15,20 +15,20 @@ MAX_NODES = 50_000
 multiplies at each level.
 """
 
-WORK = "OPWEAVE_MAX_COMPILE_WORK"
+WORK_VARIABLE = "OPWEAVE_MAX_COMPILE_WORK"
 """Environment variable: maximum work that Halide may have to compile, in units of `work`."""
 
 MAX_WORK = 5_000
 """About 5 s on one core. A compilation by Halide cannot be interrupted."""
 
-_WORK = {
+_CALL_WORK_MS = {
     **dict.fromkeys(("sin", "cos", "tan"), 36),
     "pow": 22,
     **dict.fromkeys(("exp", "log", "erf", "tanh", "sigmoid"), 8),
 }
 """Halide's compile time per call in ms on one core, measured on chains of 4 and 16 calls; 1 for all other functions."""
 
-_WORK_OF_LOOP = 50
+_LOOP_WORK_MS = 50
 """The same for a loop: an output, a stored array, or a reduction."""
 
 
@@ -53,19 +53,19 @@ def check_nodes(count: int) -> None:
     Raises:
         ValidationError: it exceeds `OPWEAVE_MAX_EXPRESSION_NODES`.
     """
-    if count <= MAX_NODES and NODES not in os.environ:
+    if count <= MAX_NODES and NODES_VARIABLE not in os.environ:
         return
-    most = limit(NODES, MAX_NODES)
-    if count > most:
+    maximum = limit(NODES_VARIABLE, MAX_NODES)
+    if count > maximum:
         raise ValidationError(
-            f"the expression has {count:,} nodes, more than the {most:,} that are allowed; store(array) keeps an "
-            f"intermediate that is read at several positions, and the environment variable {NODES} sets the limit"
+            f"the expression has {count:,} nodes, more than the {maximum:,} that are allowed; store(array) keeps an "
+            f"intermediate that is read at several positions, and the environment variable {NODES_VARIABLE} sets the limit"
         )
 
 
 def work(program: Program) -> int:
     """Estimated time that Halide takes to compile a program, in ms on one core."""
-    return _WORK_OF_LOOP * len(_bodies(program)) + work_of_elements(program)
+    return _LOOP_WORK_MS * len(_bodies(program)) + work_of_elements(program)
 
 
 def work_of_elements(program: Program) -> int:
@@ -79,16 +79,16 @@ def _bodies(program: Program) -> tuple[Expr, ...]:
 
 def _work(node: Expr) -> int:
     if isinstance(node, Call):
-        return _WORK.get(node.name, 1)
-    return _WORK_OF_LOOP if isinstance(node, Reduce) else 1
+        return _CALL_WORK_MS.get(node.name, 1)
+    return _LOOP_WORK_MS if isinstance(node, Reduce) else 1
 
 
 def too_much_work(program: Program) -> str:
     """Why a program is too much work for Halide, as a clause for messages; empty if it is not."""
-    needed, most = work(program), limit(WORK, MAX_WORK)
-    if needed <= most:
+    needed, maximum = work(program), limit(WORK_VARIABLE, MAX_WORK)
+    if needed <= maximum:
         return ""
     return (
-        f"compiling it would take {needed:,} units of work (milliseconds, roughly), more than the {most:,} that are "
-        f"allowed; the environment variable {WORK} sets the limit"
+        f"compiling it would take {needed:,} units of work (milliseconds, roughly), more than the {maximum:,} that are "
+        f"allowed; the environment variable {WORK_VARIABLE} sets the limit"
     )

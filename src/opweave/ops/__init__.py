@@ -11,7 +11,7 @@ from ..links import op_level
 from ..operation import Op
 
 if TYPE_CHECKING:
-    from ..signatures import *  # noqa: F403  (the same names, with what can be passed to them)
+    from ..signatures import *  # noqa: F403  (the same names, with exact signatures)
     from ..signatures import BuilderMethods
 else:
     BuilderMethods = object

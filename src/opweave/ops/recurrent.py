@@ -33,8 +33,8 @@ def direction_count(direction: str) -> int:
 
 def _check_sizes(gates: int, hidden_size: int, activations: Sequence[str], wanted: int) -> None:
     # Engines may join the two biases of all gates into one vector, so that must be a valid dimension.
-    most = MAX_DIMENSION // (2 * gates)
-    require(0 < hidden_size <= most, f"hidden_size must be in [1, {most}], got {hidden_size}")
+    maximum = MAX_DIMENSION // (2 * gates)
+    require(0 < hidden_size <= maximum, f"hidden_size must be in [1, {maximum}], got {hidden_size}")
     require(len(activations) == wanted, f"activations must have {wanted} values, got {list(activations)}")
 
 

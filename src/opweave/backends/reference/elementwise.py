@@ -86,7 +86,7 @@ def _(a: Array, b: Array) -> Array:
 
 @reference.lower(ops.sign)
 def _(input: Array) -> Array:
-    # np.sign(NaN) is NaN; the specification wants 0.
+    # np.sign(NaN) is NaN; the specification requires 0.
     return (input > 0).astype(input.dtype) - (input < 0).astype(input.dtype)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...dtypes import INFO, DataType
 from ...errors import OperationError
-from ..evaluate import check_arrays, overlap
+from ..evaluate import check_arrays, overlap, through_copies
 from ..fingerprint import fingerprint
 from ..ir import Load, Output, Program, Source, walk
 from . import cache, objects
@@ -72,7 +72,8 @@ class HalideKernel:
         """
         check_arrays(self.program, inputs, outputs)
         if overlap(self.program, inputs, outputs):
-            return self._aside(inputs, outputs)
+            results = [np.empty_like(output) for output in outputs]
+            return through_copies(self.bind(inputs, results), results, outputs)
         name = self.program.name
         run = self._part.bound(inputs, outputs, name)
         if self._checks is None:
@@ -105,18 +106,6 @@ class HalideKernel:
         calls()
         self._idle.append(calls)
         return None
-
-    def _aside(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
-        """Write to temporary arrays first, because the outputs overlap inputs that are still needed."""
-        results = [np.empty_like(output) for output in outputs]
-        run = self.bind(inputs, results)
-
-        def aside() -> None:
-            run()
-            for output, result in zip(outputs, results, strict=True):
-                np.copyto(output, result)
-
-        return aside
 
 
 def _object_of(module: Any) -> bytes:

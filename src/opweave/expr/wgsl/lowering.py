@@ -164,8 +164,8 @@ class _Lowering:
 
     def _with_fewer_buffers(self, axes: tuple[Index, ...], bodies: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """Store subexpressions until the bodies read no more buffers than a kernel may use."""
-        most = self.features.max_buffers - len(bodies)
-        while len(read(bodies)) > most:
+        maximum = self.features.max_buffers - len(bodies)
+        while len(read(bodies)) > maximum:
             counts = {node: len(read([node])) for node in walk(*bodies) if node.free <= set(axes)}
             fitting = {node: count for node, count in counts.items() if 1 < count < self.features.max_buffers}
             if not fitting:

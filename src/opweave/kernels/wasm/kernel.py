@@ -193,5 +193,5 @@ class PreparedWasm:
                 signed = ctypes.c_int32(status).value
                 raise OperationError(f"{what} returned the status {signed}")
 
-        run.kept = kept, function, module  # type: ignore[attr-defined]  # what the addresses point to
+        run.kept = kept, function, module  # type: ignore[attr-defined]  # keeps the memory at the addresses alive
         return run

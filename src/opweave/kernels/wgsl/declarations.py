@@ -143,9 +143,9 @@ class Scope:
         texts = [text for name, text in given.items() if name in shader.words]
         inner = set().union(*map(words, texts)) | shader.words  # accessors name their buffers
         bound = tuple(item for item in self.bound if item.buffer.variable in inner)
-        most = self.features.max_buffers
-        if len(bound) > most:
-            raise NotSupportedError(f"{self.title}: the shader takes {len(bound)} buffers, the device has {most}")
+        maximum = self.features.max_buffers
+        if len(bound) > maximum:
+            raise NotSupportedError(f"{self.title}: the shader takes {len(bound)} buffers, the device has {maximum}")
         lines = [item.declaration(number) for number, item in enumerate(bound)]
         needed = [text.strip() for text in used(texts)]
         return "\n".join([*lines, *texts, *needed, *entry.lines]) + "\n", bound
@@ -212,10 +212,10 @@ def entry_of(shader: Shader, out: Buffer, features: Features) -> Entry:
     Raises:
         ValidationError: the shader does not fit, or exceeds a limit of the device.
     """
-    most, name = features.max_workgroups, shader.entry
+    maximum, name = features.max_workgroups, shader.entry
     if name:
         given = sizes(shader.workgroups or 1)
-        require(max(given) <= most, f"the device dispatches {most} workgroups a dimension, got {list(given)}")
+        require(max(given) <= maximum, f"the device dispatches {maximum} workgroups a dimension, got {list(given)}")
         x, y, z = (*given, 1, 1)[:3]
         return Entry(name, (x, y, z))
     parameters = shader.parameters()
@@ -227,9 +227,9 @@ def entry_of(shader: Shader, out: Buffer, features: Features) -> Entry:
     )
     count = math.prod(extents)
     groups = -(-count // width)
-    x = min(groups, most)
+    x = min(groups, maximum)
     y = -(-groups // x)
-    require(y <= most, f"the device has no room for {count} invocations in workgroups of {width}")
+    require(y <= maximum, f"the device has no room for {count} invocations in workgroups of {width}")
     arguments: list[str] = []
     stride = count
     for extent, type in zip(extents, parameters, strict=True):

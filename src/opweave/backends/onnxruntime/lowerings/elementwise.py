@@ -121,7 +121,7 @@ def _(ctx: Emitter, condition: Value, true_value: Value, false_value: Value) -> 
 
 
 def choose(ctx: Emitter, condition: Value, true_value: Value, false_value: Value) -> Value:
-    """Where, for a bool condition and any data type: uint64, which has no kernel, is cast to int64."""
+    """ONNX's Where, for a bool condition and any data type; uint64 has no kernel, and is cast to int64."""
     if true_value.data_type == "uint64":
         carried = (ctx.cast(value, "int64") for value in (true_value, false_value))
         return ctx.cast(ctx.emit("Where", condition, *carried), "uint64")

@@ -28,11 +28,11 @@ def _within(ctx: Emitter, indices: Value, sizes: int | Sequence[int], *types: st
     # The engine's kernels compare int64 incorrectly. float64 holds all sizes, and is faster than Less and Where.
     exact = "float64" if indices.data_type == "int64" and not ctx.portable else indices.data_type
     least = None if exact == "uint32" else ctx.constant(low.max() if uniform else low, exact)
-    most = ctx.constant(high.max() if uniform else high, exact)
+    maximum = ctx.constant(high.max() if uniform else high, exact)
     moved = ctx.cast(indices, exact)
     if uniform:
-        return ctx.cast(ctx.emit("Clip", moved, least, most), data_type)
-    moved = ctx.emit("Min", moved, most)
+        return ctx.cast(ctx.emit("Clip", moved, least, maximum), data_type)
+    moved = ctx.emit("Min", moved, maximum)
     return ctx.cast(moved if least is None else ctx.emit("Max", moved, least), data_type)
 
 

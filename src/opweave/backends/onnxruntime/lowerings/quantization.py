@@ -43,7 +43,7 @@ def _merged(shape: Shape, part: Shape) -> tuple[Shape, Shape]:
 
 
 def _native_form(shape: Shape, part: Shape) -> Form | None:
-    """How the engine's operator takes scales of the shape `part`, if it does."""
+    """The form in which the engine's operator accepts scales of the shape `part`; None if it does not."""
     varying = [axis for axis, size in enumerate(part) if size > 1]
     if not varying:
         return shape, (), {}

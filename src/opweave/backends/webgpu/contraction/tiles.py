@@ -93,7 +93,7 @@ def choose(problem: Problem, features: Features) -> tuple[Tile, int] | None:
 
 
 def _options(problem: Problem, features: Features) -> Iterator[tuple[Shape, int, int]]:
-    most = features.max_workgroups
+    maximum = features.max_workgroups
     depths = list(_depths(problem))
     for shape in SHAPES[:1] if features.is_software else SHAPES:
         for depth in depths:
@@ -105,7 +105,7 @@ def _options(problem: Problem, features: Features) -> Iterator[tuple[Shape, int,
                 bytes = 4 * splits * problem.stacks * problem.rows * problem.columns
                 if splits > 1 and (steps < 2 * splits or bytes > MAX_PARTIAL_BYTES):
                     break
-                if max(workgroups(problem, tile, splits)) <= most:
+                if max(workgroups(problem, tile, splits)) <= maximum:
                     yield shape, depth, splits
 
 
