@@ -20,7 +20,14 @@ MAX_SERIAL_ELEMENTS = 16384
 TASK_OPERATIONS = 1 << 18
 """Operations per parallel task, so that its start-up cost is negligible."""
 
+ACCESS_OPERATIONS = 8
+"""Cost of loading and storing an element, in operations."""
+
+MIN_TASK_ELEMENTS = 4096
+"""Minimum size of a parallel task."""
+
 _TILE_ROWS = (4, 5, 6, 3, 2)
+"""Rows of a tile, in order of preference: their accumulators must fit into the vector registers."""
 
 _serials = itertools.count()
 
@@ -60,7 +67,8 @@ class Schedule:
             along = len(loops) - 1
         total = math.prod(loop.extent for loop in loops)
         if total > MAX_SERIAL_ELEMENTS:
-            steps[along] = self._parallel(steps, along, max(TASK_OPERATIONS // (8 + self.nest.operations), 4096))
+            elements = TASK_OPERATIONS // (ACCESS_OPERATIONS + self.nest.operations)
+            steps[along] = self._parallel(steps, along, max(elements, MIN_TASK_ELEMENTS))
         self._vectorize(f, steps[along], loops[along], total > MAX_SERIAL_ELEMENTS)
 
     def _vectorize(self, stage: Any, step: Any, loop: Loop, is_divided: bool = False) -> None:
@@ -77,25 +85,23 @@ class Schedule:
             at -= 1
         count = _chunk(loops[at].extent, -(-grain // inside), self.vector if at == along else 1)
         inner = steps[at]
-        task = steps[at]
+        tasks = steps[:at]
         if count < loops[at].extent:
             outer, inner = variable(), variable()
             f.split(steps[at], outer, inner, count, GUARD)
-            task = outer
-            for step in reversed(steps[:at]):
-                fused = variable()
-                f.fuse(task, step, fused)
-                task = fused
-        elif at > 0:
-            task, *others = reversed(steps[:at])
-            for step in others:
-                fused = variable()
-                f.fuse(task, step, fused)
-                task = fused
-        else:
-            return inner
-        f.parallel(task)
-        return inner if at == along else steps[along]
+            tasks.append(outer)
+        if tasks:
+            f.parallel(self._fused(tasks))
+        return inner if at == along or not tasks else steps[along]
+
+    def _fused(self, steps: list[Any]) -> Any:
+        """Fuse nested loops, outermost first, into one."""
+        task, *others = reversed(steps)
+        for step in others:
+            fused = variable()
+            self.function.fuse(task, step, fused)
+            task = fused
+        return task
 
     # With reductions -------------------------------------------------------------------------------------------------
 
