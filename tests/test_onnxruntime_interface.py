@@ -557,11 +557,11 @@ def test_what_cannot_be_told_is_refused() -> None:
 @pytest.mark.parametrize(
     ("rows", "owner"),
     [
-        (compatibility.TABLES["onnxruntime"], onnxruntime),
-        (compatibility.SESSION, onnxruntime.InferenceSession),
-        (compatibility.TABLES["IOBinding"], onnxruntime.IOBinding),
-        (compatibility.SESSION_OPTIONS, onnxruntime.SessionOptions),
-        (compatibility.RUN_OPTIONS, onnxruntime.RunOptions),
+        (compatibility.tables()["onnxruntime"], onnxruntime),
+        (compatibility.tables()["InferenceSession"], onnxruntime.InferenceSession),
+        (compatibility.tables()["IOBinding"], onnxruntime.IOBinding),
+        (compatibility.tables()["SessionOptions"], onnxruntime.SessionOptions),
+        (compatibility.tables()["RunOptions"], onnxruntime.RunOptions),
     ],
     ids=["module", "session", "binding", "session options", "run options"],
 )
@@ -573,7 +573,10 @@ def test_the_tables_have_all_public_names(rows: Any, owner: Any) -> None:
 
 
 def test_sessions_and_bindings_have_what_the_tables_say() -> None:
-    for rows, cls in ((compatibility.SESSION, ow.InferenceSession), (compatibility.TABLES["IOBinding"], IO_BINDING)):
+    for rows, cls in (
+        (compatibility.tables()["InferenceSession"], ow.InferenceSession),
+        (compatibility.tables()["IOBinding"], IO_BINDING),
+    ):
         for name in compatibility.names(rows):
             method = getattr(cls, name)
             assert callable(method)

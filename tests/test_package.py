@@ -50,6 +50,22 @@ def test_import_loads_no_engine() -> None:
     )
 
 
+def test_a_plain_model_loads_no_module_that_it_does_not_need() -> None:
+    """Modules that take much memory, or serve only expressions and notebooks, load at the point of use."""
+    code = """
+import sys, numpy as np, onnx.helper as h, opweave as ow
+imported = set(sys.modules)
+x, y = (h.make_tensor_value_info(name, 1, [2]) for name in "xy")
+model = h.make_model(h.make_graph([h.make_node("Relu", ["x"], ["y"])], "g", [x], [y]), ir_version=8)
+session = ow.InferenceSession(model.SerializeToString())
+session.run(None, {"x": np.zeros(2, np.float32)})
+print(*set(sys.modules) - imported)
+"""
+    loaded = set(python(code).split())
+    assert "opweave.onnx.session" in loaded
+    assert loaded.isdisjoint({"hashlib", "html", "json", "fractions", "decimal", "statistics"})
+
+
 def test_it_imports_with_no_extra_installed() -> None:
     code = """
 import sys

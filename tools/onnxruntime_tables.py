@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from opweave.onnx.compatibility import TABLES, State
+from opweave.onnx.compatibility import State, tables
 
 WORDS: dict[State, str] = {
     "works": "works",
@@ -24,7 +24,7 @@ TITLES = {"onnxruntime": "The module `onnxruntime` in `replacing_onnxruntime`"}
 def render() -> str:
     """The tables as Markdown."""
     parts = []
-    for table, rows in TABLES.items():
+    for table, rows in tables().items():
         title = TITLES.get(table, f"`{table}`")
         lines = [f"### {title}", "", "| Name | Here | |", "|---|---|---|"]
         for row in rows:

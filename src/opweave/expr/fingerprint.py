@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
 from ..graph import Desc
@@ -11,6 +10,8 @@ from .ir import Call, Const, Expr, Index, Load, Program, Reduce, Source, walk
 
 def fingerprint(program: Program) -> str:
     """A digest of what a program computes, independent of names and messages."""
+    import hashlib  # loads OpenSSL, 3.5 MiB, which a model without expressions does not need
+
     digest = hashlib.sha256()
     numbers: dict[Expr, int] = {}
     variables: dict[Index, int] = {}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import MLError, NotSupportedError, require
 from . import options
 from .arguments import NodeArg
-from .compatibility import SESSION, row
+from .compatibility import row
 from .io_binding import IOBinding
 from .metadata import ModelMetadata
 from .ort_values import is_ort_value, ort_value
@@ -215,12 +215,14 @@ class OnnxRuntimeMethods:
         return self._run_trace.start_ns if self._run_trace is not None else 0
 
     def _log_ignored(self, name: str) -> None:
-        text = row(SESSION, name).text
+        text = row("InferenceSession", name).text
         options.log(self._settings.level, logging.INFO, "InferenceSession.%s is ignored: %s", name, text)
 
 
 def _refused(name: str) -> NotSupportedError:
-    return NotSupportedError(f"{name}: no execution provider of ONNX Runtime runs the model; {row(SESSION, name).text}")
+    return NotSupportedError(
+        f"{name}: no execution provider of ONNX Runtime runs the model; {row('InferenceSession', name).text}"
+    )
 
 
 def _cpu_memory() -> Any:

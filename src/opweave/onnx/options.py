@@ -1,4 +1,4 @@
-"""What `onnxruntime`'s providers, SessionOptions and RunOptions mean for a session here; `compatibility` has the decisions."""
+"""ONNX Runtime's providers, SessionOptions and RunOptions applied to a session; `compatibility` lists what each one does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..backends import Device, devices
 from ..context import MLContext, ml
 from ..errors import NotSupportedError, OperationError, ValidationError, require
 from .arguments import Argument, FixedShapes
-from .compatibility import CONFIG, RUN_OPTIONS, SESSION_OPTIONS, Row, names, row
+from .compatibility import CONFIG, Row, names, row, tables
 from .messages import ModelProto, ValueInfoProto
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LOGGER = logging.getLogger("opweave")
 
 SEVERITIES = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
-"""Python's levels for ONNX Runtime's severities 0 to 4."""
+"""Python's logging levels for ONNX Runtime's severities 0 to 4."""
 
 CPU_PROVIDER = "CPUExecutionProvider"
 
@@ -32,27 +32,26 @@ BACKENDS = {
     "CUDAExecutionProvider": "cuda",
     "OpenVINOExecutionProvider": "openvino",
 }
-"""Which back end has the devices of a provider."""
+"""The back end that has the devices of a provider."""
 
-UNREAD = {
-    "SessionOptions": names(r for r in SESSION_OPTIONS if r.state == "unread" and r.warn),
-    "RunOptions": names(r for r in RUN_OPTIONS if r.state == "unread" and r.warn),
-}
-"""Methods of ONNX Runtime's options whose effect cannot be read back, and which change results. `replacing_onnxruntime` notes
-their calls."""
+options_set: WeakKeyDictionary[Any, list[str]] = WeakKeyDictionary()
+"""The methods of `unreadable()` that were called on options objects; `replacing_onnxruntime` records them."""
 
-noted: WeakKeyDictionary[Any, list[str]] = WeakKeyDictionary()
-"""Options objects -> the methods of `UNREAD` that were called on them."""
+
+def unreadable() -> dict[str, list[str]]:
+    """Methods of ONNX Runtime's options, by class, that change results and whose effect cannot be read back."""
+    classes = ("SessionOptions", "RunOptions")
+    return {name: names(r for r in tables()[name] if r.state == "unread" and r.warn) for name in classes}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a session runs, from the arguments that ONNX Runtime's has.
+    """How a session runs, decided by the arguments that ONNX Runtime's class takes.
 
     Attributes:
-        context: where it runs.
+        context: where the session runs.
         session_options: the `onnxruntime.SessionOptions` that were passed, or None.
-        provider_options: what was passed for the provider that chose the context.
+        provider_options: the options of the provider that chose the context, by its name.
         level: messages below this level are not logged.
     """
 
@@ -69,41 +68,24 @@ class Settings:
             ValidationError: an argument has another type than ONNX Runtime takes.
             NotSupportedError: an option has no meaning here, and ignoring it would give other results.
         """
-        level = logging.NOTSET
-        if session_options is not None:
-            import onnxruntime
-
-            require(
-                isinstance(session_options, onnxruntime.SessionOptions),
-                "sess_options must be onnxruntime.SessionOptions, or an MLContext for context, got "
-                f"{type(session_options).__name__}",
-            )
-            severity = session_options.log_severity_level
-            level = SEVERITIES[min(severity, 4)] if severity >= 0 else logging.NOTSET
-            _report_options(session_options, level)
-            _check_noted("SessionOptions", SESSION_OPTIONS, session_options)
+        level = logging.NOTSET if session_options is None else _check_session_options(session_options)
         chosen = _normalised(providers, provider_options)
         if providers is None and session_options is not None and session_options.has_providers():
             text = "providers in SessionOptions cannot be read; pass them as `providers`"
             log(level, logging.WARNING, "SessionOptions.add_provider is ignored: %s", text)
         if context is not None:
             if chosen:
-                log(
-                    level,
-                    logging.INFO,
-                    "providers %s are ignored: the session has a context on %s",
-                    list(chosen),
-                    context,
-                )
+                ignored = "providers %s are ignored: the session has a context on %s"
+                log(level, logging.INFO, ignored, list(chosen), context)
             return cls(context, session_options, {}, level)
-        sleeps = _config(session_options, "session.intra_op.allow_spinning") == "0"
         options: dict[str, dict[str, str]] = {}
         device = None
         if providers is not None:
             name, device = _device(chosen, level)
             options = {name: chosen.get(name, {})}
         made = ml.create_context(device=device)
-        if sleeps:  # how threads wait; it does not choose another device
+        if _config(session_options, "session.intra_op.allow_spinning") == "0":
+            # The preference decides how threads wait; naming the device keeps it from choosing another one.
             made = ml.create_context(device=made.device.name, power_preference="low-power")
         threads = session_options.intra_op_num_threads if session_options is not None else 0
         if threads > 0:
@@ -111,25 +93,25 @@ class Settings:
         return cls(made, session_options, options, level)
 
     def providers(self) -> list[str]:
-        """The names of ONNX Runtime's providers for where the session runs; the CPU stands last, as there."""
+        """ONNX Runtime's names for the devices of the session; the CPU comes last, as in ONNX Runtime."""
         first = provider_of(self.context.device)
         return [CPU_PROVIDER] if first == CPU_PROVIDER else [first, CPU_PROVIDER]
 
     def prepare(self, model: Model) -> None:
-        """Tell a model in bytes which folder its external weights are in, where the options say so."""
+        """Set the folder of external weights, if the options name one and the model was not read from a file."""
         folder = _config(self.session_options, "session.model_external_initializers_file_folder_path")
         if folder is not None and model.folder is None:
             model.folder = Path(folder)
 
     def fix(self, inputs: Sequence[ValueInfoProto], fixed: FixedShapes) -> tuple[FixedShapes, list[Argument]]:
-        """Apply sizes for dimensions that vary, and those that free dimension overrides give to named or other dimensions.
+        """Apply the sizes of `fix_shapes` and of free dimension overrides to the inputs.
 
         Args:
-            inputs: as the model declares them.
-            fixed: sizes and shapes by name, which go before overrides.
+            inputs: the inputs as the model declares them.
+            fixed: the sizes of `fix_shapes`, which take precedence over the overrides.
 
         Returns:
-            All sizes and shapes by name, and the inputs with them.
+            All sizes and shapes by name, and the inputs with these sizes.
         """
         names, arguments = dict(fixed.sizes), []
         overridden = self._overridden(inputs)
@@ -147,7 +129,7 @@ class Settings:
         return known, arguments
 
     def _overridden(self, inputs: Sequence[ValueInfoProto]) -> list[Argument]:
-        """The inputs as ONNX Runtime sees them with these options, which do not tell what overrides they have."""
+        """The inputs with free dimension overrides, which SessionOptions apply but do not list."""
         plain = [Argument.of(info) for info in inputs]
         free = any(dim.dim_param or dim.denotation for info in inputs for dim in info.type.tensor_type.shape.dim)
         if self.session_options is None or not free:
@@ -156,7 +138,7 @@ class Settings:
 
 
 def _probe(options: Any, inputs: Sequence[ValueInfoProto], plain: list[Argument]) -> list[Argument]:
-    """Ask a session of ONNX Runtime, for a model that has these inputs and nothing else, what they are."""
+    """Read the overridden shapes from a session of ONNX Runtime, for a model that has only these inputs."""
     from ..backends.onnxruntime.native import NativeSession
     from ..backends.onnxruntime.sessions import ENGINE_ERRORS
 
@@ -180,10 +162,10 @@ def _probe(options: Any, inputs: Sequence[ValueInfoProto], plain: list[Argument]
 
 
 def write_optimized(options: Any, source: Any) -> None:
-    """Let ONNX Runtime write the optimised model that `SessionOptions.optimized_model_filepath` asks for.
+    """Let ONNX Runtime write the optimised model if `SessionOptions.optimized_model_filepath` asks for it.
 
     Raises:
-        OperationError: it does not take the model.
+        OperationError: ONNX Runtime refuses the model.
     """
     if options is None or not options.optimized_model_filepath:
         return
@@ -199,12 +181,12 @@ def write_optimized(options: Any, source: Any) -> None:
 
 
 def check_run_options(options: Any, level: int) -> None:
-    """Do what `RunOptions` say, or log what is ignored.
+    """Check the `onnxruntime.RunOptions` of a call, and log those that are ignored.
 
     Raises:
-        ValidationError: these are no `RunOptions`.
-        OperationError: they say that runs are to end.
-        NotSupportedError: they change results in a way that has no meaning here.
+        ValidationError: `options` is not a `RunOptions`.
+        OperationError: `terminate` is set.
+        NotSupportedError: an option would change results, and cannot be applied.
     """
     import onnxruntime
 
@@ -212,22 +194,21 @@ def check_run_options(options: Any, level: int) -> None:
         isinstance(options, onnxruntime.RunOptions),
         f"run_options must be onnxruntime.RunOptions, got {type(options).__name__}",
     )
-    _check_noted("RunOptions", RUN_OPTIONS, options)
+    _check_unreadable("RunOptions", options)
     if options.terminate:
         raise OperationError("the run does not start: RunOptions.terminate is True")
-    for name, default in _defaults(onnxruntime.RunOptions).items():
-        if getattr(options, name) != default:
-            _report("RunOptions", row(RUN_OPTIONS, name), name, level)
+    for name in _changed(options, onnxruntime.RunOptions):
+        _log_ignored("RunOptions", name, row("RunOptions", name), level)
 
 
 def log(level: int, severity: int, text: str, *values: Any) -> None:
-    """Log a message of a session that logs from `level`."""
+    """Log a message unless its severity is below `level`, that of the session."""
     if severity >= level:
         LOGGER.log(severity, text, *values)
 
 
 def available_providers() -> list[str]:
-    """The providers of ONNX Runtime whose devices Opweave has here, the CPU last.
+    """The providers of ONNX Runtime for which Opweave has a device on this machine, the CPU last.
 
     >>> available_providers()[-1]
     'CPUExecutionProvider'
@@ -237,45 +218,52 @@ def available_providers() -> list[str]:
 
 
 def provider_of(device: Device) -> str:
-    """The provider of ONNX Runtime that names a device of Opweave."""
+    """ONNX Runtime's name of the provider for a device of Opweave."""
     return next((name for name, backend in BACKENDS.items() if backend == device.backend), CPU_PROVIDER)
 
 
-def _report_options(options: Any, level: int) -> None:
-    """Log the options that are set and have no effect here; refuse what would change results."""
+def _check_session_options(options: Any) -> int:
+    """Check `onnxruntime.SessionOptions`, log those that are ignored, and return the level to log from."""
     import onnxruntime
 
-    for name, default in _defaults(onnxruntime.SessionOptions).items():
-        found = row(SESSION_OPTIONS, name)
-        if found.state == "ignored" and getattr(options, name) != default:
-            _report("SessionOptions", found, name, level)
-    for key in names(CONFIG):
-        value, found = _config(options, key), row(CONFIG, key)
-        if value is not None and found.state == "ignored":
-            _report("SessionOptions", found, key, level)
+    require(
+        isinstance(options, onnxruntime.SessionOptions),
+        f"sess_options must be onnxruntime.SessionOptions, or an MLContext for context, got {type(options).__name__}",
+    )
+    severity = options.log_severity_level
+    level = SEVERITIES[min(severity, 4)] if severity >= 0 else logging.NOTSET
+    rows = [(name, row("SessionOptions", name)) for name in _changed(options, onnxruntime.SessionOptions)]
+    keys = names(tables()[CONFIG])
+    rows += [(key, row(CONFIG, key)) for key in keys if _config(options, key) is not None]
+    for name, found in rows:
+        if found.state == "ignored":
+            _log_ignored("SessionOptions", name, found, level)
     if (_config(options, "session.load_model_format") or "").upper() == "ORT":
         raise NotSupportedError("session.load_model_format: 'ORT' cannot be read; only the format ONNX")
+    _check_unreadable("SessionOptions", options)
+    return level
 
 
-def _check_noted(where: str, rows: Sequence[Row], options: Any) -> None:
-    """Refuse options on which a method of `UNREAD` was called."""
-    for name in noted.get(options, ()):
-        raise NotSupportedError(f"{where}.{name} cannot be read by Opweave: {row(rows, name).text}")
+def _check_unreadable(cls: str, options: Any) -> None:
+    """Refuse options on which a method of `unreadable()` was called."""
+    for name in options_set.get(options, ()):
+        raise NotSupportedError(f"{cls}.{name} cannot be read by Opweave: {row(cls, name).text}")
 
 
-def _report(where: str, found: Row, name: str, level: int) -> None:
+def _log_ignored(cls: str, name: str, found: Row, level: int) -> None:
     severity = logging.WARNING if found.warn else logging.INFO
-    log(level, severity, "%s: %s is ignored: %s", where, name, found.text)
+    log(level, severity, "%s: %s is ignored: %s", cls, name, found.text)
 
 
-def _defaults(options: Any) -> dict[str, Any]:
-    """The properties of an options class, and their values when nothing was set."""
-    fresh = options()
-    return {name: getattr(fresh, name) for name in vars(options) if isinstance(vars(options)[name], property)}
+def _changed(options: Any, cls: type) -> list[str]:
+    """The properties of an options class that differ between `options` and a new object."""
+    properties = [name for name, member in vars(cls).items() if isinstance(member, property)]
+    fresh = cls()
+    return [name for name in properties if getattr(options, name) != getattr(fresh, name)]
 
 
 def _config(options: Any, key: str) -> str | None:
-    """The value of a configuration entry, None where it was not set."""
+    """The value of a configuration entry; None if it was not set."""
     if options is None:
         return None
     try:
@@ -285,7 +273,7 @@ def _config(options: Any, key: str) -> str | None:
 
 
 def _normalised(providers: Any, provider_options: Any) -> dict[str, dict[str, str]]:
-    """The providers and their options; ONNX Runtime takes both in two forms.
+    """Providers and their options as one dictionary; ONNX Runtime takes names and options apart, or as pairs.
 
     >>> _normalised(["CPUExecutionProvider", ("WebGpuExecutionProvider", {"deviceId": 0})], None)
     {'CPUExecutionProvider': {}, 'WebGpuExecutionProvider': {'deviceId': '0'}}
@@ -306,19 +294,18 @@ def _normalised(providers: Any, provider_options: Any) -> dict[str, dict[str, st
         providers = list(zip(providers, provider_options, strict=True))
     found: dict[str, dict[str, str]] = {}
     for entry in providers:
-        name, options = (entry, {}) if isinstance(entry, str) else (entry if _is_pair(entry) else (None, None))
-        if not isinstance(name, str) or not isinstance(options, Mapping):
-            raise ValidationError(f"providers must hold names, or pairs of a name and a dict, got {entry!r}")
-        found.setdefault(name, {str(key): str(value) for key, value in options.items()})
+        match entry:
+            case str():
+                found.setdefault(entry, {})
+            case tuple((str(name), Mapping() as options)):
+                found.setdefault(name, {str(key): str(value) for key, value in options.items()})
+            case _:
+                raise ValidationError(f"providers must hold names, or pairs of a name and a dict, got {entry!r}")
     return found
 
 
-def _is_pair(entry: Any) -> bool:
-    return isinstance(entry, tuple) and len(entry) == 2
-
-
 def _device(chosen: Mapping[str, Mapping[str, str]], level: int) -> tuple[str, str | None]:
-    """The first of these providers that has a device here, and the name of the device; the CPU where none has."""
+    """The first provider with a device on this machine, and the device's name; the CPU if there is none."""
     for name, options in chosen.items():
         if name == CPU_PROVIDER:
             return name, "cpu"

@@ -14,7 +14,7 @@ from ..backends.onnxruntime import native as native  # keeps the class of the en
 from ..backends.onnxruntime.sessions import ENGINE_ERRORS
 from ..errors import DataError, InvalidStateError, MLError, NotSupportedError, OperationError, ValidationError
 from .io_binding import IOBinding
-from .options import CPU_PROVIDER, available_providers, noted
+from .options import CPU_PROVIDER, available_providers, options_set
 from .replacement import default_context
 from .session import InferenceSession
 
@@ -170,11 +170,11 @@ def binding_init(self: Any, session: Any) -> None:
     ReplacedBinding.__init__(self, session)
 
 
-def noting(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+def recording(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     """Make a method of options record its calls, since what it sets cannot be read back."""
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        noted.setdefault(self, []).append(name)
+        options_set.setdefault(self, []).append(name)
         return method(self, *args, **kwargs)
 
     call.__name__, call.__doc__ = name, method.__doc__

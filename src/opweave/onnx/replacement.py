@@ -84,15 +84,15 @@ def _change() -> None:
     import onnxruntime
     from onnxruntime.capi import _pybind_state, onnxruntime_inference_collection as collection
 
-    from .options import UNREAD, available_providers
-    from .replaced import binding_init, get_device, noting, session_init
+    from .options import available_providers, unreadable
+    from .replaced import binding_init, get_device, recording, session_init
 
     _set(collection.InferenceSession, "__init__", session_init)
     _set(collection.IOBinding, "__init__", binding_init)
-    for owner, methods in UNREAD.items():
+    for owner, methods in unreadable().items():
         cls = getattr(onnxruntime, owner)
         for name in methods:
-            _set(cls, name, noting(name, vars(cls)[name]))
+            _set(cls, name, recording(name, vars(cls)[name]))
     for module in (onnxruntime, _pybind_state):
         _set(module, "get_available_providers", available_providers)
         _set(module, "get_device", get_device)

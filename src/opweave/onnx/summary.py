@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from html import escape
 from typing import TYPE_CHECKING
 
 from ..graph import printable
@@ -30,6 +29,8 @@ def line(session: InferenceSession) -> str:
 
 def html(session: InferenceSession) -> str:
     """Inputs, outputs and operators as a table."""
+    from html import escape  # with a table of all entities, 0.4 MiB, that a session does not need
+
     rows = [
         (what, argument.name, argument.type, _shape(argument))
         for what, arguments in (("input", session.get_inputs()), ("output", session.get_outputs()))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
 from ..dtypes import FLOATS
@@ -284,7 +283,8 @@ def _(input: Operand, scales: Sequence[float], axes: Sequence[int]) -> tuple[int
         all(0 < scale < math.inf for scale in single),
         f"scales must be within the range of float32, got {list(scales)}",
     )
-    sizes = tuple(math.floor(input.shape[axis] * Fraction(scale)) for axis, scale in zip(axes, single, strict=True))
+    ratios = [scale.as_integer_ratio() for scale in single]
+    sizes = tuple(input.shape[axis] * above // below for axis, (above, below) in zip(axes, ratios, strict=True))
     require(min(sizes) >= 1, f"scales must give sizes of at least 1, got {list(scales)} for {input.desc}")
     return sizes
 
