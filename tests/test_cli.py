@@ -10,9 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 import opweave as ow
-from opweave import backends, support
+from opweave import backends
 from opweave.backends import discover
 from opweave.cli import app
+from opweave.inspect import support
 from opweave.ops import Operations
 
 

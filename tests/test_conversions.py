@@ -10,7 +10,7 @@ import pytest
 from foreign import Foreign
 
 import opweave as ow
-from opweave.runtime import pool
+from opweave.memory import pool
 
 CONTEXT = ow.ml.create_context(device="cpu")
 X = np.array([1, -2, 3], "float32")

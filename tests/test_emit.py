@@ -175,7 +175,7 @@ def test_an_unsupported_core_operation_is_an_error() -> None:
 
 def test_every_operation_decomposes_into_the_core_set() -> None:
     """Each decomposition ends in operations that have none."""
-    from opweave.support import main_operand, smallest_call
+    from opweave.inspect.support import main_operand, smallest_call
 
     for op in Operations.listing().values():
         data_types = op.limits[main_operand(op)].data_types

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import opweave as ow
-from opweave import memory
-from opweave.runtime import constants, deferred, pool
+from opweave.memory import host, pool
+from opweave.runtime import constants, deferred
 
 SIZE = 4096
 BYTES = 4 * SIZE
@@ -96,7 +96,7 @@ def test_intermediates_of_operations_one_by_one_are_used_again(monkeypatch: pyte
         made.append(desc.byte_length)
         return np.empty(desc.shape, desc.data_type)
 
-    monkeypatch.setattr(memory, "empty", empty)
+    monkeypatch.setattr(host, "empty", empty)
     ow.ops.compile_now(False)
     y = ow.array(np.ones(SIZE, "float32"))
     for k in range(20):

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import opweave as ow
-from opweave.runtime import constants, pool
+from opweave.memory import pool
+from opweave.runtime import constants
 
 CONTEXT = ow.ml.create_context(device="cpu")
 REFERENCE = ow.ml.create_context(device="reference")

@@ -240,10 +240,10 @@ def test_arrows_point_one_way() -> None:
         ("operation.py", "def f():\n    import_module(f'{__package__}.runtime.calls')", "imports runtime"),
         ("operation.py", "def f(name):\n    importlib.import_module(name)", "imports name"),
         ("declaration/__init__.py", "import_module('..custom', __package__)", "imports custom"),
-        ("backends/webgpu/engine.py", "from ...runtime.profile import Profile", "imports runtime"),
+        ("backends/webgpu/engine.py", "from ...inspect.profile import Profile", "imports inspect"),
         ("backends/webgpu/engine.py", "from ... import context", "imports context"),
-        ("memory.py", "import opweave.context as c", "imports context"),
-        ("memory.py", "from opweave import onnx", "imports onnx"),
+        ("memory/host.py", "import opweave.context as c", "imports context"),
+        ("memory/host.py", "from opweave import onnx", "imports onnx"),
     ],
 )
 def test_imports_against_the_arrows_are_found(where: str, added: str, found: str) -> None:
@@ -258,8 +258,11 @@ def test_links_that_point_down() -> None:
         "calls_of": "custom",
         "compute": "runtime.deferred",
         "default_context": "context",
+        "draw": "inspect.drawing",
+        "explain": "inspect.explain",
         "on_arrays": "runtime.calls",
         "op_level": "runtime.deferred",
+        "profile": "inspect.profile",
         "when_gone": "runtime.deferred",
     }
     for link in found.values():

@@ -13,7 +13,7 @@ import pytest
 
 import opweave as ow
 from opweave.errors import InvalidStateError, ValidationError
-from opweave.runtime.profile import CopyProfile
+from opweave.inspect.profile import CopyProfile
 
 CPU = ow.ml.create_context(accelerated=False)
 N = 1000

@@ -7,8 +7,8 @@ from typing import Any, Literal, assert_type
 import numpy as np
 
 import opweave as ow
-from opweave.runtime.drawing import Drawing
-from opweave.runtime.profile import Profile
+from opweave.inspect.drawing import Drawing
+from opweave.inspect.profile import Profile
 
 NumPy = np.ndarray
 

@@ -37,9 +37,9 @@ if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are 
     from .onnx.register import register_onnx as register_onnx
     from .onnx.session import InferenceSession as InferenceSession
     from .operation import Limits as Limits
+    from .run.graph import MLGraph as MLGraph
     from .runtime.adopted import array as array
     from .runtime.deferred import read as read
-    from .runtime.executable import MLGraph as MLGraph
     from .runtime.lazy import Array as Array
     from .tensor import MLTensor as MLTensor
     from .tracing import jit as jit
@@ -58,7 +58,7 @@ _HOMES = {
     "MLContext": "context",
     "MLContextLostInfo": "context",
     "MLError": "errors",
-    "MLGraph": "runtime.executable",
+    "MLGraph": "run.graph",
     "MLGraphBuilder": "builder",
     "MLOperand": "graph",
     "MLTensor": "tensor",

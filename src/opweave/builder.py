@@ -16,7 +16,7 @@ from .graph import Desc, Graph, MLOperand, Operand, check_desc, printable
 from .names import shown
 from .operation import Limits, Number, Op, converted_desc
 from .ops import Operations
-from .runtime.executable import MLGraph
+from .run.graph import MLGraph
 from .tensor import MLTensor
 
 

@@ -17,11 +17,11 @@ from .backends import Backend, Device, PowerPreference
 from .dtypes import ANY, DataType
 from .errors import InvalidStateError, NotSupportedError, ValidationError, import_extra, require
 from .graph import MAX_RANK, Desc, check_desc
+from .memory.spaces import Space
 from .names import SnakeCaseDict, shown
 from .operation import Op, converted_desc
+from .run.graph import MLGraph
 from .runtime import adopted
-from .runtime.executable import MLGraph
-from .spaces import Space
 from .tensor import DeviceTensor, MLTensor
 
 if TYPE_CHECKING:
@@ -438,7 +438,7 @@ class MLContext:
         if not tensor.writable:
             raise ValidationError(f"the tensor {tensor.desc} was not created with writable=True")
         data = fit(as_array(input_data, "input_data"), "input_data", tensor.desc)
-        adopted.settle(tensor)
+        tensor.settle()
         with tensor._lock:
             self.check_own(tensor, "tensor")
             if self._memory is not None:

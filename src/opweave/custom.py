@@ -16,9 +16,9 @@ from .errors import ValidationError, require
 from .expr.array import Array as Traced
 from .graph import Builder, Operand, check_desc, title
 from .links import calls_of
+from .run.graph import MLGraph
 from .runtime.adopted import current_context, entered
 from .runtime.calls import call
-from .runtime.executable import MLGraph
 from .runtime.lazy import Array
 from .tensor import MLTensor
 

@@ -18,11 +18,15 @@ class Link:
         home: the module that provides it.
         function: what it is; None until that module is imported.
 
-    `(link.function or link.load())(...)` calls it.
+    Calling the link calls it; `(link.function or link.load())(...)` does, too, without a call in between.
     """
 
     home: str
     function: Callable[..., Any] | None = None
+
+    def __call__(self, *args: Any) -> Any:
+        """Call the function."""
+        return (self.function or self.load())(*args)
 
     def load(self) -> Callable[..., Any]:
         """The function, once its module is imported."""
@@ -50,6 +54,15 @@ when_gone = Link("runtime.deferred")
 
 op_level = Link("runtime.deferred")
 """A public name of `opweave.ops` that stands with what computes arrays: `(name)`."""
+
+explain = Link("inspect.explain")
+"""What `MLGraph.explain` says: `(graph)`."""
+
+profile = Link("inspect.profile")
+"""What `MLGraph.profile` measures: `(graph, inputs, outputs, repeat, detail)`."""
+
+draw = Link("inspect.drawing")
+"""What `MLGraph.draw` draws: `(graph, path)`."""
 
 default_context = Link("context")
 """The context of arrays that have none."""

@@ -104,6 +104,12 @@ class MLTensor:
         if hasattr(self, "_bindings"):
             self.release_bindings()
 
+    def settle(self) -> None:
+        """Compute what is pending and reads the tensor, which is about to be written."""
+        known = self.borrowed() if self.borrowed is not None else None
+        if known is not None:
+            known.settle()
+
     def release_bindings(self) -> None:
         """Let graphs that were dispatched with the tensor forget it; the next dispatch binds it anew."""
         for binding in list(self._bindings):

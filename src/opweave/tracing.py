@@ -29,8 +29,9 @@ from .errors import MLError, ValidationError, require, user_line
 from .graph import Desc, MLOperand, Node, Operand, Operators
 from .names import shown
 from .operation import Op
+from .run.graph import MLGraph
+from .run.locks import Locks
 from .runtime import adopted, deferred, lazy
-from .runtime.executable import Locks, MLGraph
 from .runtime.lazy import Array
 from .tensor import MLTensor
 

@@ -21,8 +21,8 @@ from .. import memory
 from ..dtypes import DataType
 from ..errors import NotSupportedError
 from ..graph import Graph, Node
+from ..memory.spaces import DeviceSpace, Memory
 from ..operation import Limits, Op, parameter_names
-from ..spaces import DeviceSpace, Memory
 from .entries import entry_points
 
 if TYPE_CHECKING:

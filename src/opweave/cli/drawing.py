@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..inspect.drawing.picture import Box, Edge, Lane, Picture
 from ..names import counted
 from ..onnx.partition import Segment, used_names
 from ..onnx.plan import Plan
 from ..onnx.trace import Constant, Tensor, Trace
-from ..runtime.drawing.picture import Box, Edge, Lane, Picture
 
 KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 """Domains of standard operators; others are custom."""

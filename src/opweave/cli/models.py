@@ -184,7 +184,7 @@ def info(
     if assumed := assumption(session._inputs):
         console.print(assumed, soft_wrap=True)
     if draw is not None:
-        from ..runtime.drawing import render, save
+        from ..inspect.drawing import render, save
         from .drawing import plan_picture
 
         names = [[argument.name for argument in arguments] for arguments in (session._inputs, session._outputs)]

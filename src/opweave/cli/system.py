@@ -87,8 +87,8 @@ def ops(
     """Show how each operation is done on each back end, for each data type."""
     from ..backends import discover
     from ..dtypes import ANY, INFO
+    from ..inspect.support import support
     from ..ops import Operations
-    from ..support import support
 
     listing = Operations.listing()
     unknown = [name for name in names or [] if name not in listing]

@@ -14,8 +14,8 @@ from ..expr import kernels, limits
 from ..graph import Graph, Node, Operand
 from ..kernels import KernelCall, Prepared
 from ..kernels.expression import descs_of, program_of_nodes
+from ..memory.spaces import HOST
 from ..run.program import Part, Program, title
-from ..spaces import HOST
 from .choose import EXPRESSION, HOST_KERNELS, Chooser
 from .extract import extract
 from .fuse import fusible

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ..graph import Desc
+    from ..memory.spaces import Space
     from ..operation import Op
-    from ..spaces import Space
 
 Descs: TypeAlias = "Desc | tuple[Desc, ...] | None"
 Arrays: TypeAlias = "np.ndarray | tuple[np.ndarray, ...] | None"

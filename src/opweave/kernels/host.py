@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import MLError, OperationError, ValidationError, require, user_line
-from ..spaces import HOST
+from ..memory.spaces import HOST
 from . import Arrays, KernelCall
 
 _UNTOUCHED = (0xA5, 0x5A)

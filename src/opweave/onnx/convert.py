@@ -8,7 +8,7 @@ from typing import Any
 from ..context import MLContext, ml
 from ..errors import NotSupportedError, require
 from ..graph import MLOperand
-from ..runtime.executable import MLGraph
+from ..run.graph import MLGraph
 from .arguments import Argument, FixedShapes
 from .booleans import as_stored
 from .limits import DEFAULT, Limits

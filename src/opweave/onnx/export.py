@@ -17,7 +17,7 @@ from ..compile.legalise import legalise
 from ..errors import InvalidStateError, ValidationError, require
 from ..files import resolved, written
 from ..graph import Graph
-from ..runtime.executable import MLGraph
+from ..run.graph import MLGraph
 from .messages import GraphProto, ModelProto, TensorProto
 
 INSIDE_BYTES = 1_500_000_000

@@ -12,7 +12,8 @@ from .. import memory
 from ..context import MLContext, in_thread
 from ..errors import OperationError, ValidationError, require
 from ..names import counted
-from ..runtime.executable import Locks, check_names
+from ..run.graph import check_names
+from ..run.locks import Locks
 from ..shapes import OtherShapes
 from ..tensor import MLTensor
 from . import summary

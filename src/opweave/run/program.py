@@ -18,7 +18,7 @@ from ..backends import KernelTime, Measured, Placement, Runner
 from ..errors import OperationError
 from ..graph import Desc, Graph, Node, Operand
 from ..memory import Plan
-from ..spaces import HOST, Memory, Space, copier, intermediates, reaches
+from ..memory.spaces import HOST, Memory, Space, copier, intermediates, reaches
 
 
 @dataclass(frozen=True, eq=False, slots=True)

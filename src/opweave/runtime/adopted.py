@@ -17,8 +17,9 @@ from ..dtypes import INFO, DataType, check
 from ..errors import ValidationError, require
 from ..graph import Desc, Operand, check_desc
 from ..links import default_context
+from ..memory import pool
+from ..run.locks import Locks
 from ..tensor import MLTensor
-from . import pool
 from .lazy import Array, code_of, force, is_pending
 
 if TYPE_CHECKING:
@@ -238,6 +239,8 @@ class Borrowed(Array):
 
     def settle(self) -> None:
         """Compute what is pending and reads the tensor. What fails keeps the tensor from being written while it is there."""
+        if not self._readers:
+            return
         readers, self._readers = self._readers, []
         try:
             force([array for reader in readers if (array := reader()) is not None and array._array is None])
@@ -261,20 +264,11 @@ def borrow(tensor: MLTensor) -> Borrowed:
         return known
 
 
-def settle(tensor: MLTensor) -> None:
-    """Compute what is pending and reads a tensor that is about to be written."""
-    known: Borrowed | None = tensor.borrowed() if tensor.borrowed is not None else None
-    if known is not None and known._readers:
-        known.settle()
-
-
 def borrowed_by(arrays: Sequence[Array]) -> AbstractContextManager[Any]:
     """Holds the locks of the tensors whose memory is read to compute arrays."""
     stack = [node for array in arrays if (node := array._node) is not None and node.borrows]
     if not stack:
         return nullcontext()
-    from .executable import Locks
-
     seen: set[int] = set()
     tensors: dict[int, MLTensor] = {}
     while stack:

@@ -28,7 +28,8 @@ from ..cache import Cache
 from ..errors import MLError, require
 from ..graph import title
 from ..links import compute, op_level, when_gone
-from . import adopted, constants, pool
+from ..memory import pool
+from . import adopted, constants
 from .adopted import borrowed_by
 from .constants import Whole
 from .lazy import Array, Pending, Template

@@ -23,9 +23,9 @@ from ..dtypes import INFO, DataType, completable
 from ..errors import ValidationError, require
 from ..graph import Desc, Operand, Operators, title
 from ..links import compute
+from ..memory import pool
 from ..operation import Op
 from ..ops import Operations
-from . import pool
 
 if TYPE_CHECKING:
     from ..context import MLContext

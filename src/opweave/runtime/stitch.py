@@ -26,9 +26,10 @@ from .. import memory
 from ..errors import require
 from ..graph import Graph, Operand
 from ..ops import Operations
+from ..run.graph import MLGraph
+from ..run.locks import Locks
 from ..tensor import MLTensor
-from . import adopted, deferred, lazy
-from .executable import Locks, MLGraph
+from . import deferred, lazy
 from .lazy import Array, Pending, Template
 
 if TYPE_CHECKING:
@@ -311,7 +312,7 @@ def _at_once(
 ) -> bool:
     """Run a graph on the memory of tensors; False if another thread has changed them meanwhile."""
     for tensor in targets:
-        adopted.settle(tensor)
+        tensor.settle()
     with Locks([*sources, *targets]):
         for tensor in sources:
             tensor.memory()

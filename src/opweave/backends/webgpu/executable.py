@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...graph import Graph, Node
-from ...spaces import intermediates
+from ...memory.spaces import intermediates
 from .. import BaseRunner, How, KernelTime
 from .engine import DeviceArray, Engine
 from .schedule import Place, Schedule, Step, is_users_kernel

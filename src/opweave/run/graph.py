@@ -15,21 +15,21 @@ from weakref import ref
 
 import numpy as np
 
-from .. import hints, memory
+from .. import hints, links, memory
 from ..arrays import as_array, contiguous, fit
 from ..cache import Cache
 from ..errors import InvalidStateError, ValidationError, require
 from ..graph import Desc, Graph, Operators, printable
 from ..names import shown
 from ..tensor import MLTensor
-from . import adopted
+from .locks import Locks
 
 if TYPE_CHECKING:
     from ..backends import Placement
     from ..context import MLContext
-    from ..run.program import Program
-    from .drawing import Drawing
-    from .profile import Profile
+    from ..inspect.drawing import Drawing
+    from ..inspect.profile import Profile
+    from .program import Program
 
 MAX_BINDINGS = 64
 """How many combinations of tensors a graph stays bound to; beyond that, the oldest must be bound (and validated) again."""
@@ -97,20 +97,8 @@ class MLGraph:
         Where one engine cannot run all of it, each operation has the number of its segment before it, and the last line
         says how the segments share memory.
         """
-        program = self.check_alive()
-        rows = [(p.node, p.device, p.how, p.detail) for p in program.placements]
-        last = ""
-        if len(program.steps) > 1:
-            from .profile import intermediates
-
-            rows = [(str(p.segment), *row) for p, row in zip(program.placements, rows, strict=True)]  # type: ignore[misc]
-            last = f"\n\nintermediates: {intermediates(program.plan)}"
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        table = "\n".join(
-            "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in rows
-        )
-        return f"{self._graph}\n\nwhat runs where:\n{table}{last}"
+        text: str = links.explain(self)
+        return text
 
     def profile(
         self,
@@ -137,9 +125,8 @@ class MLGraph:
             ValidationError: missing or unknown names; arrays or tensors that do not fit.
             OperationError: a kernel failed.
         """
-        from .profile import profile
-
-        return profile(self, inputs, outputs, repeat, detail)
+        measured: Profile = links.profile(self, inputs, outputs, repeat, detail)
+        return measured
 
     def draw(self, path: str | Path | None = None) -> Drawing:
         """Draw the graph from inputs to outputs, with what runs which part of it.
@@ -155,14 +142,7 @@ class MLGraph:
             ValidationError: the file's name does not end with .svg.
             DataError: the file cannot be written.
         """
-        from .drawing import draw, save
-
-        program = self.check_alive()
-        graph = self._graph
-        assert graph is not None
-        drawing = draw(graph, program)
-        if path is not None:
-            save(drawing, path)
+        drawing: Drawing = links.draw(self, path)
         return drawing
 
     def _repr_html_(self) -> str:
@@ -222,7 +202,7 @@ class MLGraph:
         self.check_dispatch(inputs, outputs)
         all_tensors = [*inputs.values(), *outputs.values()]
         for tensor in outputs.values():
-            adopted.settle(tensor)
+            tensor.settle()
         with Locks(all_tensors), self._lock:
             # Another thread may have destroyed something meanwhile; from here on it has to wait.
             program = self.check_alive()
@@ -300,30 +280,6 @@ class MLGraph:
             if not (flags.c_contiguous and flags.writeable and flags.aligned):
                 raise ValidationError(f"compute: output {name!r} must be C-contiguous, aligned and writable")
         return arrays
-
-
-class Locks:
-    """Holds the locks of tensors, always taken in the same order, so that two threads cannot wait for each other."""
-
-    __slots__ = ("_locks", "_taken")
-
-    def __init__(self, tensors: Sequence[MLTensor]) -> None:
-        self._locks = [tensor._lock for tensor in sorted(tensors, key=id)]
-        self._taken = 0
-
-    def __enter__(self) -> None:
-        try:
-            for lock in self._locks:
-                lock.acquire()
-                self._taken += 1
-        except BaseException:  # Ctrl-C while waiting
-            self.__exit__()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        for lock in self._locks[: self._taken]:
-            lock.release()
-        self._taken = 0
 
 
 class DispatchBinding:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from . import memory
-
-if TYPE_CHECKING:
-    from .graph import Desc
+from ..graph import Desc
+from .copying import copy as copy_on_host
+from .host import allocate
+from .planner import Life, Plan, plan, plan_buffers
 
 Memory = Any
 """Memory of a tensor in some space: a NumPy array on the host and in WebAssembly, a `DeviceArray` on a GPU."""
@@ -22,7 +22,7 @@ class Space(Protocol):
     is_host: bool
     """Whether its memory is that of NumPy arrays."""
 
-    def owns(self, given: Memory) -> bool:
+    def owns(self, given: Memory, /) -> bool:
         """Whether memory lies in this space."""
 
     def allocate(self, desc: Desc) -> Memory:
@@ -52,9 +52,9 @@ class _Host:
     """All memory of the process."""
 
     is_host = True
-    allocate = staticmethod(memory.allocate)
+    allocate = staticmethod(allocate)
 
-    def owns(self, given: Memory) -> bool:
+    def owns(self, given: Memory, /) -> bool:
         return isinstance(given, np.ndarray)
 
     def wait(self) -> None:
@@ -71,7 +71,7 @@ def reaches(space: Space, other: Space) -> bool:
 
 def intermediates(
     space: Space, descs: Sequence[Desc], lives: Sequence[tuple[int, int]]
-) -> tuple[memory.Plan, Callable[[], list[Memory]]]:
+) -> tuple[Plan, Callable[[], list[Memory]]]:
     """Lay out the intermediates of a program in a space.
 
     Args:
@@ -82,15 +82,13 @@ def intermediates(
     Returns:
         The plan, and what allocates memory by it.
     """
-    needed = [memory.Life(desc.byte_length, *life) for desc, life in zip(descs, lives, strict=True)]
+    needed = [Life(desc.byte_length, *life) for desc, life in zip(descs, lives, strict=True)]
     if not space.is_host:
-        made = memory.plan_buffers(needed)
+        made = plan_buffers(needed)
         return made, lambda: space.carve(made.pieces, made.homes, descs)  # type: ignore[attr-defined]
-    made = memory.plan(needed)
+    made = plan(needed)
 
     def allocate() -> list[Memory]:
-        from .graph import Desc
-
         raw = space.allocate(Desc("uint8", (made.peak,)))
         pieces = (raw[at : at + desc.byte_length] for at, desc in zip(made.offsets, descs, strict=True))
         return [piece.view(d.data_type).reshape(d.shape) for piece, d in zip(pieces, descs, strict=True)]
@@ -106,7 +104,7 @@ def copier(
     def bind(reads: Sequence[Memory], writes: Sequence[Memory]) -> Callable[[], None]:
         pairs = list(zip(writes, reads, strict=True))
         if source.is_host and target.is_host:
-            copy: Callable[..., None] = memory.copy
+            copy: Callable[..., None] = copy_on_host
         elif source.is_host:
             copy = target.write  # type: ignore[attr-defined]
         elif target.is_host:

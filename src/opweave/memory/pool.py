@@ -10,14 +10,14 @@ from collections import deque
 
 import numpy as np
 
-from .. import memory
 from ..cache import Cache
 from ..graph import Desc
+from . import host
 
 LARGE = 32 * 2**20
 """Bytes: where the C library begins to give memory back to the system at once (the largest `M_MMAP_THRESHOLD` of glibc)."""
 
-MOST = memory.physical() // 32
+MOST = host.physical() // 32
 """How many bytes are kept for later at most."""
 
 AGE = 16
@@ -52,7 +52,7 @@ def room(desc: Desc) -> np.ndarray:
         OperationError: there is not enough memory.
     """
     size = desc.byte_length
-    return memory.empty(desc) if size < LARGE else _large(desc, size)
+    return host.empty(desc) if size < LARGE else _large(desc, size)
 
 
 def _large(desc: Desc, size: int) -> np.ndarray:
@@ -61,7 +61,7 @@ def _large(desc: Desc, size: int) -> np.ndarray:
     _wanted.put(size, (_wanted.peek(size) or 0) + 1)
     raw = _taken(size)
     if raw is None:
-        raw = memory.empty(Desc("uint8", (size,)))
+        raw = host.empty(Desc("uint8", (size,)))
     return np.asarray(_Window(raw)).view(desc.data_type).reshape(desc.shape)
 
 

@@ -11,19 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import memory
+from .. import links, memory
 from ..arrays import as_array, contiguous, fit
 from ..dtypes import INFO
 from ..errors import require
 from ..graph import Desc
+from ..memory.spaces import Memory
+from ..run.graph import MLGraph, check_names
+from ..run.locks import Locks
 from ..run.program import Binding
-from ..spaces import Memory
 from ..tensor import MLTensor
+from .words import duration, intermediates, size
 
 if TYPE_CHECKING:
     from ..backends import KernelTime, Placement
     from ..run.program import Program
-    from .executable import MLGraph
 
 LONGEST = 70
 """Letters of a title in a table; `Profile.steps` has all of it."""
@@ -180,12 +182,11 @@ class Profile:
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{kernels}<p>{notes}</p>"
 
 
+@links.profile.provide
 def profile(
     graph: MLGraph, inputs: Mapping[str, Any] | None, outputs: Mapping[str, Any] | None, repeat: int, detail: bool
 ) -> Profile:
     """Measure a graph; `MLGraph.profile` describes it."""
-    from .executable import Locks
-
     require(
         isinstance(repeat, int) and not isinstance(repeat, bool) and repeat > 0,
         f"profile: repeat must be a positive integer, got {repeat!r}",
@@ -249,8 +250,6 @@ def _arrays(
     graph: MLGraph, inputs: Mapping[str, Any] | None, outputs: Mapping[str, Any] | None
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], list[MLTensor]]:
     """The memory of all inputs and outputs, and the tensors that some of it belongs to."""
-    from .executable import check_names
-
     for what, mapping in {"inputs": inputs, "outputs": outputs}.items():
         known = mapping is None or isinstance(mapping, Mapping)
         require(known, f"profile: {what} must map names to arrays or tensors, got {mapping!r}")
@@ -355,43 +354,7 @@ def random(descs: Mapping[str, Desc]) -> dict[str, np.ndarray]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Words
-
-
-def intermediates(plan: memory.Plan) -> str:
-    """How what lies between segments shares memory.
-
-    >>> intermediates(memory.Plan((0, 128, 0), (192,), 320))
-    '320 B in 3 pieces, which share 192 B'
-    """
-    count = len(plan.offsets)
-    if not count:
-        return "none"
-    total = f"{size(plan.total)} in {count} {'piece' if count == 1 else 'pieces'}"
-    return f"{total}, which share {size(plan.peak)}" if plan.peak < plan.total else f"{total}, none used again"
-
-
-def size(count: int) -> str:
-    """A number of bytes.
-
-    >>> size(192), size(8192), size(1300000)
-    ('192 B', '8.0 KiB', '1.2 MiB')
-    """
-    if count < 1024:
-        return f"{count} B"
-    power = min((count.bit_length() - 1) // 10, 4)
-    return f"{count / 1024**power:.1f} {('KiB', 'MiB', 'GiB', 'TiB')[power - 1]}"
-
-
-def duration(seconds: float) -> str:
-    """A time.
-
-    >>> duration(2.5e-6), duration(0.0123), duration(1.5), duration(-3e-6)
-    ('2.5 us', '12.30 ms', '1.50 s', '-3.0 us')
-    """
-    if abs(seconds) < 1e-3:
-        return f"{seconds * 1e6:.1f} us"
-    return f"{seconds * 1e3:.2f} ms" if abs(seconds) < 1 else f"{seconds:.2f} s"
+# Tables
 
 
 def _shortened(text: str) -> str:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from ... import links
 from ...errors import require
 from ...files import written
-from ...graph import Graph
+from ...run.graph import MLGraph
 from .condense import condense
 from .picture import Picture, picture
 from .svg import svg
-
-if TYPE_CHECKING:
-    from ...run.program import Program
 
 
 class Drawing(str):
@@ -35,10 +32,16 @@ class Drawing(str):
         return self.replace("<svg ", '<svg style="max-width:100%;height:auto" ', 1)
 
 
-def draw(graph: Graph, program: Program) -> Drawing:
-    """The drawing of a user's graph."""
+@links.draw.provide
+def draw(graph: MLGraph, path: str | Path | None = None) -> Drawing:
+    """The drawing of a user's graph; `MLGraph.draw` describes it."""
+    program, recorded = graph.check_alive(), graph._graph
+    assert recorded is not None
     inputs, outputs = ", ".join(graph.inputs), ", ".join(graph.outputs)
-    return render(picture(graph, program), f"graph from {inputs} to {outputs}")
+    drawing = render(picture(recorded, program), f"graph from {inputs} to {outputs}")
+    if path is not None:
+        save(drawing, path)
+    return drawing
 
 
 def render(picture: Picture, title: str) -> Drawing:

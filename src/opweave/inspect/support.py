@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .backends import Backend, How
-from .dtypes import DataType
-from .errors import NotSupportedError
-from .graph import Desc, Operand
-from .operation import Limits, Op
-from .ops import Operations
+from ..backends import Backend, How
+from ..dtypes import DataType
+from ..errors import NotSupportedError
+from ..graph import Desc, Operand
+from ..operation import Limits, Op
+from ..ops import Operations
 
 # Shapes of operands that cannot be [2, 2], and values of attributes that must be given, for the smallest sensible call.
 _IMAGE = (1, 2, 2, 2)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ...graph import Graph, Node, Operand, printable
 from ...ops import Operations
-from ..profile import engine, size
+from ..profile import engine
+from ..words import size
 
 if TYPE_CHECKING:
     from ...backends import Placement

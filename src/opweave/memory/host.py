@@ -1,0 +1,110 @@
+"""Arrays on the host: aligned allocation, and the addresses that they take."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from ..errors import OperationError, ValidationError
+from ..graph import Desc
+
+ALIGNMENT = 64
+"""Bytes: a cache line, and the widest vector register."""
+
+
+def allocate(desc: Desc) -> np.ndarray:
+    """A new array of zeros, C-contiguous and aligned to 64 bytes.
+
+    Raises:
+        OperationError: there is not enough memory.
+    """
+    try:
+        raw = np.zeros(desc.byte_length + ALIGNMENT, np.uint8)
+    except MemoryError:
+        raise OperationError(f"there is no memory for {desc}: {desc.byte_length} bytes") from None
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + desc.byte_length].view(desc.data_type).reshape(desc.shape)
+
+
+def empty(desc: Desc) -> np.ndarray:
+    """A new array with whatever was there, aligned as NumPy does it.
+
+    Raises:
+        OperationError: there is not enough memory.
+    """
+    try:
+        return np.empty(desc.shape, desc.data_type)
+    except MemoryError:
+        raise OperationError(f"there is no memory for {desc}: {desc.byte_length} bytes") from None
+
+
+def address_range(array: np.ndarray) -> tuple[int, int]:
+    """Addresses of the first byte of a contiguous array and of the first one after it."""
+    start: int = array.__array_interface__["data"][0]
+    return start, start + array.nbytes
+
+
+def check_overlap(
+    inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray], constants: Sequence[tuple[int, int]] = ()
+) -> None:
+    """Require that no output shares memory with an input, another output, or one of the ranges `constants`.
+
+    Raises:
+        ValidationError: naming the two that overlap.
+    """
+    ranges = [(*address_range(array), name, False) for name, array in inputs.items()]
+    ranges += [(*address_range(array), name, True) for name, array in outputs.items()]
+    ranges.sort()
+    end, before, written = -1, "", False
+    for start, stop, name, writes in ranges:
+        if start < end and (writes or written):
+            raise ValidationError(
+                f"the memory of {name!r} overlaps that of {before!r}; outputs need memory of their own"
+            )
+        # Of inputs that overlap each other (which is fine), the one that reaches furthest counts.
+        if stop > end or writes:
+            end, before, written = max(stop, end), name, writes
+        if writes and constants:
+            at = bisect_right(constants, (start, 0)) - 1
+            nearby = constants[max(at, 0) : at + 2]
+            if any(first < stop and start < last for first, last in nearby):
+                raise ValidationError(f"the memory of {name!r} overlaps that of a constant of the graph")
+
+
+def merged_ranges(arrays: Iterable[np.ndarray]) -> list[tuple[int, int]]:
+    """The address ranges of contiguous arrays, in order, those that overlap or touch made one."""
+    merged: list[tuple[int, int]] = []
+    for start, stop in sorted(map(address_range, arrays)):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(stop, merged[-1][1])
+        else:
+            merged.append((start, stop))
+    return merged
+
+
+def owner(array: np.ndarray) -> object:
+    """Whose memory an array shows: an `mmap`, `bytes`, …; None where it is that of an array."""
+    base: object = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return base.obj if isinstance(base, memoryview) else base
+
+
+def physical() -> int:
+    """Bytes of memory that this machine has; where it does not tell, more than any has."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return 2**46
+
+
+def trim() -> None:
+    """Return freed memory to the system: glibc keeps it in a heap for each thread."""
+    import ctypes
+
+    trim_heaps = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None  # glibc has it
+    if trim_heaps is not None:
+        trim_heaps(0)
