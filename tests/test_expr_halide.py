@@ -436,6 +436,25 @@ def test_sums_are_accurate(count: int) -> None:
     assert abs(float(y) - math.fsum(x.tolist())) <= 4e-7 * count
 
 
+def test_divisions_of_what_is_folded_compile() -> None:
+    """Halide refuses signed integers that overflow while it folds constants, which its own division did."""
+    x, largest = np.array([-(2**31), -1, 0, 7, 2**31 - 1], np.int32), 2**31 - 1
+
+    def folded(x: Array) -> tuple[Array, ...]:
+        values = [
+            f(operand)
+            for operand in (x, x - x)
+            for f in (lambda a: a / largest, lambda a: a // largest, lambda a: a % largest)
+        ]
+        return tuple(ex.where(x * 0 == 0, value, x) for value in values)
+
+    program = trace(folded, "p", [Desc("int32", x.shape)])
+    found, wanted = ([np.empty_like(x) for _ in program.outputs] for _ in range(2))
+    compile(program).run([x], found)
+    evaluate(program, [x], wanted)
+    np.testing.assert_array_equal(found, wanted)
+
+
 def test_a_colour_image() -> None:
     x = np.random.default_rng(0).random((130, 141, 3), np.float32)
     window = lambda y, k, c, x: sum(x[y + dy, k + dx, c] for dy in range(3) for dx in range(3)) / 9  # noqa: E731

@@ -74,19 +74,20 @@ def _abs(type: Type, a: HalideExpr) -> HalideExpr:
 
 
 def _divided(type: Type, a: HalideExpr, b: HalideExpr) -> tuple[HalideExpr, HalideExpr]:
-    """The truncated quotient and the remainder; arbitrary for a divisor of 0, and the lowest number divided by -1
-    wraps.
+    """The truncated quotient and the remainder; arbitrary for a divisor of 0, and the lowest number divided by -1 wraps.
+
+    Signed numbers are divided by their magnitudes: Halide refuses signed division where it overflows while it folds constants,
+    as it does inside of its own rule for division by 2**31 - 1.
     """
-    zero, one = constant(0, type), constant(1, type)
+    zero = constant(0, type)
+    safe = hl.select(b == zero, constant(1, type), b)
     if not (_is_signed(type) or type == "index"):
-        safe = hl.select(b == zero, one, b)
-        quotient = hl.div_round_to_zero(a, safe)
+        quotient = a / safe
         return quotient, a - quotient * safe
-    minus = b == constant(-1, type)
-    safe = hl.select((b == zero) | minus, one, b)
-    quotient = hl.div_round_to_zero(a, safe)
-    remainder = _sub(type, a, _mul(type, quotient, safe))
-    return hl.select(minus, _neg(type, a), quotient), remainder
+    magnitude = _unsigned(_abs(type, a)) / _unsigned(_abs(type, safe))
+    is_negative = (a < zero) != (safe < zero)
+    quotient = hl.reinterpret(a.type(), hl.select(is_negative, _unsigned(zero) - magnitude, magnitude))
+    return quotient, _sub(type, a, _mul(type, quotient, safe))
 
 
 def _div(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
