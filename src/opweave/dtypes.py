@@ -79,8 +79,9 @@ def of_array(dtype: Any) -> DataType:
     >>> of_array(np.dtype("float32"))
     'float32'
     >>> of_array(np.dtype("float64"))
-    Traceback (most recent call last): opweave.errors.ValidationError: float64 is not a data type of WebNN (float32,
-    ...); array.astype('float32') converts it
+    Traceback (most recent call last):
+    ...
+    opweave.errors.ValidationError: float64 is not a data type of WebNN (...); array.astype('float32') converts it
     """
     name: str = dtype.name
     if name not in INFO:

@@ -81,9 +81,9 @@ class Module:
         """
         return self.arena.allocate(desc)
 
-    def owns(self, array: Any) -> bool:
+    def owns(self, given: Any) -> bool:
         """Whether all of an array's memory lies in the linear memory of this module."""
-        return isinstance(array, np.ndarray) and self.arena.owns(array)
+        return isinstance(given, np.ndarray) and self.arena.owns(given)
 
     def wait(self) -> None:
         """Nothing runs on its own here."""
