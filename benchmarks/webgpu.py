@@ -128,7 +128,7 @@ def picture() -> np.ndarray:
 
 def times(context: ow.MLContext, graph: ow.MLGraph, inputs: Any, outputs: Any) -> tuple[float, float, int]:
     """Milliseconds on the device, and until it is done; and the number of kernels."""
-    engine: Any = context.backend.memory
+    engine: Any = context.backend.space
     context.dispatch(graph, inputs, outputs)
     engine.wait()
     walls = []
@@ -185,7 +185,7 @@ def with_torch(half: bool, found: np.ndarray) -> tuple[float, float] | None:
 
 def measure(device: str) -> Results:
     context = ow.ml.create_context(device=device)
-    engine: Any = context.backend.memory
+    engine: Any = context.backend.space
     if not engine.has_timestamps:
         raise SystemExit(f"{engine.description} has no timestamps")
     results = Results(engine.description, versions("opweave", "wgpu", "torch"))

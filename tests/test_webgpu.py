@@ -184,7 +184,7 @@ def test_buffers_of_the_user(device: Any) -> None:
     for made, message in {
         device.create_buffer(size=32, usage=usage.STORAGE): "takes 64 bytes, the buffer has 32",
         device.create_buffer(size=64, usage=usage.COPY_SRC): "must have the usage STORAGE",
-        gpu_context().backend.memory.device.create_buffer(size=64, usage=usage.STORAGE): "another GPUDevice",  # type: ignore[union-attr]
+        gpu_context().backend.space.device.create_buffer(size=64, usage=usage.STORAGE): "another GPUDevice",  # type: ignore[union-attr]
         "no buffer": "got str",
     }.items():
         with pytest.raises(ow.ValidationError, match=message):
@@ -637,7 +637,7 @@ def test_compiled_kernels_are_kept_by_bytes_and_go_with_the_last_context(monkeyp
 
     adapter()
     context = ow.ml.create_context(device=gpu_context().device.name)
-    engine: Any = context.backend.memory
+    engine: Any = context.backend.space
     x = np.float32([1, 2])
 
     def run(power: int) -> None:
@@ -661,7 +661,7 @@ def test_compiled_kernels_are_kept_by_bytes_and_go_with_the_last_context(monkeyp
 def test_exportable_tensors_are_for_the_device_of_their_context() -> None:
     adapter()
     context = gpu_context()
-    device = context.backend.memory.device  # type: ignore[union-attr]
+    device = context.backend.space.device  # type: ignore[union-attr]
     tensor = context.create_exportable_tensor("float32", [2], device, readable=True)
     with context.export_to_gpu(tensor) as buffer:
         assert isinstance(buffer, wgpu.GPUBuffer)

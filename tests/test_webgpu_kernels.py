@@ -34,7 +34,7 @@ LINES = Path(__file__).read_text().splitlines()
 
 
 def engine_of(context: ow.MLContext) -> Any:
-    return context.backend.memory
+    return context.backend.space
 
 
 def normal(*shape: int) -> np.ndarray:

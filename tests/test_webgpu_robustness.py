@@ -35,13 +35,49 @@ def test_a_device_is_released_with_its_context() -> None:
     def use() -> list[ref[Any]]:
         context = ow.ml.create_context(device=names[id(adapter())])
         context.compute(softmax_of(context), {"x": np.zeros(8, "float32")})
-        memory = context._memory
-        assert memory is not None
-        return [ref(context), ref(memory), ref(memory.device)]  # type: ignore[attr-defined]
+        space = context._space
+        return [ref(context), ref(space), ref(space.device)]
 
     kept = use()
-    gc.collect()
+    for _ in range(2):  # wgpu's device and queue refer to each other, and the first time only ends the device
+        gc.collect()
     assert [found() for found in kept] == [None, None, None]
+
+
+def is_lost(device: Any) -> bool:
+    """Whether a device refuses work since it is lost."""
+    try:
+        device.create_command_encoder().finish()
+    except wgpu.GPUError as error:
+        return "is lost" in str(error)
+    return False
+
+
+@pytest.mark.parametrize("how", ["destroyed", "forgotten"])
+def test_a_device_that_opweave_opened_ends_with_its_last_context(how: str) -> None:
+    """Also while the device itself is still referred to; at once where the context is destroyed."""
+    names = {id(found): name for name, found in _adapters().items()}
+    context = ow.ml.create_context(device=names[id(adapter())])
+    graph = softmax_of(context)
+    context.compute(graph, {"x": np.zeros(8, "float32")})
+    device = context.backend.space.device
+    assert not is_lost(device)
+    if how == "destroyed":
+        context.destroy()
+    else:
+        del context, graph
+        gc.collect()
+    assert is_lost(device)
+
+
+def test_a_device_of_the_caller_outlives_its_contexts() -> None:
+    device = adapter().request_device_sync()
+    first, second = ow.ml.create_context(device), ow.ml.create_context(device)
+    first.destroy()
+    assert second.compute(softmax_of(second, 1), {"x": np.zeros(1, "float32")})["y"].tolist() == [1]
+    second.destroy()
+    assert not is_lost(device)
+    device.destroy()
 
 
 def _adapters() -> dict[str, Any]:
@@ -79,7 +115,7 @@ def test_a_device_that_is_destroyed_while_a_tensor_is_read(polled: bool, monkeyp
     device = adapter().request_device_sync()
     context = ow.ml.create_context(device)
     tensor = context.create_tensor("float32", [4], readable=True)
-    engine: Any = context._memory
+    engine: Any = context._space
     take = engine._take_staging
 
     def staging(count: int) -> Any:
@@ -212,7 +248,7 @@ def test_copies_between_outputs_need_buffers_that_can_be_copied() -> None:
 
 def test_constants_of_graphs_that_are_gone_are_forgotten() -> None:
     context = gpu_context()
-    engine: Any = context._memory
+    engine: Any = context._space
     kept = [np.full((1, 3), k, "float32") for k in range(600)]
     for value in kept:
         builder = ow.MLGraphBuilder(context)

@@ -50,7 +50,7 @@ def main() -> None:
         else:
             passed[case["op"]] += 1
     seconds = time.perf_counter() - start
-    memory = context.backend.memory
+    memory = context.backend.space
     features = getattr(memory, "features", None)
     types = [
         name for name, there in (("float16", "float16"), ("int64 and uint64", "int64")) if getattr(features, there, 0)

@@ -96,7 +96,7 @@ class ML:
                 device = _choose(power_preference, accelerated)
             backend, found = backends.find_device(device)
             backend = backend.open(found, power_preference)
-        if deferred and backend.memory is not None:
+        if deferred and not backend.space.is_host:
             raise NotSupportedError(
                 f"deferred=True is for contexts on the CPU; on {found.name} dispatches only enqueue work as it is"
             )
@@ -171,9 +171,8 @@ class MLContext:
         self._lock = RLock()
         self._tensors: WeakSet[MLTensor] = WeakSet()
         self._graphs: WeakSet[MLGraph] = WeakSet()
-        self._memory = backend.memory
-        if self._memory is not None:
-            self._memory.on_lost.add(self)
+        self._space = backend.space
+        self._space.attach(self)
 
     # Attributes ------------------------------------------------------------------------------------------------------
 
@@ -265,9 +264,9 @@ class MLContext:
         for name, flag in {"readable": readable, "writable": writable}.items():
             require(isinstance(flag, bool), f"{name} must be True or False, got {shown(flag)}")
         if memory is None:
-            array = host.allocate(desc) if self._memory is None else self._memory.allocate(desc)
+            array = self._space.allocate(desc)
             return self._adopt(desc, array, readable=readable, writable=writable)
-        require(self._memory is None, f"memory= is for contexts on the CPU; this one is on {self._device.name}")
+        require(self._space.is_host, f"memory= is for contexts on the CPU; this one is on {self._device.name}")
         require(
             hasattr(memory, "allocate") and hasattr(memory, "owns"),
             f"memory must be a WebAssembly module (opweave.wasm.load), got {type(memory).__name__}",
@@ -319,7 +318,7 @@ class MLContext:
             f"create_exportable_tensor: gpu_device must be a wgpu.GPUDevice, got {type(gpu_device).__name__}",
         )
         self.check_alive()
-        if self._memory is None or self._memory.device is not gpu_device:
+        if self._space.device is not gpu_device:
             raise NotSupportedError(
                 f"create_exportable_tensor: the context is on {self._device.name}, and its tensors cannot be exported to "
                 "another device; opweave.ml.create_context(gpu_device=device) makes a context on that one"
@@ -394,14 +393,14 @@ class MLContext:
             ValidationError: not contiguous, not in native byte order, or of a data type that WebNN does not have.
         """
         self.check_alive()
-        if self._memory is not None:
+        if not self._space.is_host:
             require(
                 data_type is not None and shape is not None,
                 f"tensor_from takes a GPUBuffer, data_type and shape on {self._device.name}; create_tensor and "
                 "write_tensor take arrays there",
             )
             desc = self.check_desc(data_type, shape)
-            lent = self._memory.adopt(array, desc)
+            lent = self._space.adopt(array, desc)
             return self._adopt(desc, lent, readable=readable, writable=writable is not False, pinned=True)
         require(
             data_type is None and shape is None,
@@ -411,14 +410,9 @@ class MLContext:
         known = isinstance(array, np.ndarray) or hasattr(array, "__dlpack__")
         require(known, f"tensor_from takes an array, got {type(array).__name__}")
         array = as_array(array, "tensor_from: array")
-        require(
-            bool(array.flags.c_contiguous),
-            f"tensor_from needs a C-contiguous array, got shape {list(array.shape)} with strides "
-            f"{list(array.strides)}; np.ascontiguousarray(array) makes one",
-        )
         found = describe(array, "tensor_from")
         desc = self.check_desc(found.data_type, found.shape)
-        require(bool(array.flags.aligned), f"tensor_from needs an array aligned to its {desc.data_type} elements")
+        array = self._space.adopt(array, desc)
         if writable is None:
             writable = bool(array.flags.writeable)
         require(bool(array.flags.writeable) or not writable, "tensor_from cannot make a read-only array writable")
@@ -441,10 +435,7 @@ class MLContext:
         tensor.settle()
         with tensor._lock:
             self.check_own(tensor, "tensor")
-            if self._memory is not None:
-                self._memory.write(tensor.memory(), data, "write_tensor")
-            else:
-                host.copy(tensor._target(), data, "write_tensor")
+            self._space.write(tensor._target(), data, "write_tensor")
 
     def read_tensor(self, tensor: MLTensor, *, out: Any = None) -> np.ndarray:
         """Copy the contents of a tensor into a new array, or into `out` (https://www.w3.org/TR/webnn/#api-mlcontext-readtensor).
@@ -474,11 +465,7 @@ class MLContext:
             target = fit(whole, "out", tensor.desc)
             require(bool(target.flags.writeable), "out must be writable")
         with tensor._lock:
-            source = self._own(tensor, "tensor")
-            if self._memory is not None:
-                self._memory.read([source], [target], "read_tensor")
-            else:
-                host.copy(target, source, "read_tensor")
+            self._space.read([self._own(tensor, "tensor")], [target], "read_tensor")
         return target
 
     async def read_tensor_async(self, tensor: MLTensor, *, out: Any = None) -> np.ndarray:
@@ -503,7 +490,7 @@ class MLContext:
             InvalidStateError: the tensor is exported already; or it is used by WebNN while it is.
             ValidationError: a tensor of another context, destroyed or constant.
         """
-        if self._memory is None:
+        if self._space.device is None:
             raise NotSupportedError(f"export_to_gpu: the context is on {self._device.name}, not on a WebGPU device")
         self.check_own(tensor, "export_to_gpu: tensor")
         require(isinstance(tensor, DeviceTensor), "export_to_gpu: tensor is a constant tensor")
@@ -646,8 +633,7 @@ class MLContext:
             graph.destroy()
         for tensor in tensors:
             tensor.destroy()
-        if self._memory is not None:
-            self._memory.forget(self)
+        self._space.detach(self)
         # Last, and without the lock: callbacks find everything destroyed, and may wait for other threads.
         with self._lock:
             lost, self._is_over = self._lost, True
@@ -677,7 +663,7 @@ class MLContext:
 
             tensor: MLTensor = stitch.DeferredTensor(self, desc, array, pinned=pinned, **flags)
         elif (
-            self._memory is not None and not constant
+            not self._space.is_host and not constant
         ):  # constants go to the device with the graphs that they are part of
             tensor = DeviceTensor(self, desc, array, **flags)
         else:

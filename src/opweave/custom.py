@@ -143,7 +143,7 @@ class _Calls:
 
 def _tensor(context: MLContext, array: np.ndarray) -> MLTensor:
     """An array as a tensor: its own memory on the host, a copy on other devices."""
-    if context.backend.memory is None:
+    if context.backend.space.is_host:
         return context.tensor_from(array)
     tensor = context.create_tensor(describe(array, "array").data_type, array.shape, writable=True)
     context.write_tensor(tensor, array)

@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Protocol
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 from .. import memory
 from ..dtypes import DataType
 from ..errors import NotSupportedError
 from ..graph import Graph, Node
-from ..memory.spaces import DeviceSpace, Memory
+from ..memory.spaces import HOST, Memory, TensorSpace
 from ..operation import Limits, Op, parameter_names
 from .entries import entry_points
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ..expr.kernels import Engine
-    from ..graph import Desc
 
 RuleFunction = Callable[..., Any]
 PowerPreference = Literal["default", "high-performance", "low-power"]
@@ -187,30 +186,12 @@ class Device:
     low_power: bool = False
 
 
-class DeviceMemory(DeviceSpace, Protocol):
-    """Where tensors lie that the host does not see: a device, which runs what it is given in that order."""
-
-    on_lost: WeakSet[Any]
-    """The contexts to tell when the device is gone."""
-    device: Any
-    """The `wgpu.GPUDevice`."""
-
-    def forget(self, context: Any) -> None:
-        """Free what the device caches for the next graph, if the context that ends was the last one on it."""
-
-    def adopt(self, buffer: Any, desc: Desc) -> Any:
-        """The user's buffer as the memory of a tensor; `ValidationError` where it cannot be."""
-
-    def check_overlap(self, sources: Mapping[str, Any], targets: Mapping[str, Any]) -> None:
-        """Raise `ValidationError` if an output shares memory with another tensor."""
-
-
 class Backend(ABC):
     """Base of all back ends."""
 
     name: str
-    memory: DeviceMemory | None = None
-    """The device where its tensors lie; None for the host."""
+    space: TensorSpace = HOST
+    """Where the tensors of its contexts lie."""
     leading = 0
     """How many leading parameters each rule gets from the back end."""
     max_byte_length = 2**31 - 1

@@ -51,7 +51,7 @@ def compile(
         NotSupportedError: an operation has neither a rule, a kernel, an expression nor a decomposition.
         OperationError: an engine refuses its part.
     """
-    host = backend if backend.memory is None else discover()[HOST_BACKEND]
+    host = backend if backend.space.is_host else discover()[HOST_BACKEND]
     chooser = Chooser(backend, device, host, fallback)
     legal = graph
     origin: Mapping[Node, Node] = {node: node for node in graph.nodes}
@@ -72,10 +72,10 @@ def compile(
             sub, reads, writes = _cut_out(legal, part, alone=len(parts) == 1)
             is_alone = alone and len(parts) == 1
             runner = engine.compile(sub, device=where, power_preference=power_preference, alone=is_alone)
-            made.append(Part(runner, engine.memory or HOST, where, part.nodes, sub.nodes, reads, writes))
+            made.append(Part(runner, engine.space, where, part.nodes, sub.nodes, reads, writes))
         else:
             made.append(_kernel(part, device if backend is host else "cpu"))
-    return Program(legal, origin, made, _placements(graph, legal, origin, made, chooser), backend.memory or HOST)
+    return Program(legal, origin, made, _placements(graph, legal, origin, made, chooser), backend.space)
 
 
 def _cut_out(graph: Graph, part: Segment, alone: bool) -> tuple[Graph, list[Operand], list[Operand]]:

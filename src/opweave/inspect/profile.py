@@ -194,29 +194,24 @@ def profile(
     program = graph.check_alive()
     sources, targets, tensors = _arrays(graph, inputs, outputs)
     given = list(sources.values()), list(targets.values())
-    device = graph.context._memory
+    space = graph.context._space
     with Locks(tensors):
-        if device is None:
-            memory.check_overlap(sources, targets, graph._constants)
-        else:
-            device.check_overlap(sources, targets)
+        space.check_overlap(sources, targets, graph._constants)
         call = Binding(program.layout(*given), *given)
         call()  # what the first run does once is not measured
-        if device is not None:
-            device.wait()
+        space.wait()
         counted = _copies_of(call)
         whole: list[int] = []
         parts: list[list[int]] = []
         for _ in range(repeat):  # in turns, so that both see the same machine
             start = perf_counter_ns()
             call()
-            if device is not None:
-                device.wait()
+            space.wait()
             whole.append(perf_counter_ns() - start)
             if len(call.layout.steps) > 1:
                 parts.append(call.timed())
         # A device tells without being slowed down.
-        kernels = _kernels(program, *given, repeat) if detail or device is not None else ()
+        kernels = _kernels(program, *given, repeat) if detail or not space.is_host else ()
     steps = _steps(program, call, parts or [[time] for time in whole])
     plan = program.plan
     return Profile(
@@ -266,13 +261,13 @@ def _arrays(
 
 def _array(graph: MLGraph, what: str, desc: Desc, value: Any, written: bool = False) -> Any:
     """The memory of one input or output; new memory where none is given."""
-    device = graph.context._memory
+    space = graph.context._space
     if value is None and written:
-        return memory.allocate(desc) if device is None else device.allocate(desc)
+        return space.allocate(desc)
     if isinstance(value, MLTensor):
         array = graph.context._own(value, what)
         require(value.desc == desc, f"{what} must be {desc}, got a tensor {value.desc}")
-        if device is not None:
+        if not space.is_host:
             return array
     else:
         array = as_array(value, what)
@@ -281,10 +276,10 @@ def _array(graph: MLGraph, what: str, desc: Desc, value: Any, written: bool = Fa
         in_place = bool(array.flags.c_contiguous and array.flags.aligned)
         require(in_place or not written, f"{what} must be C-contiguous and aligned")
         array = contiguous(array)
-        if device is not None:
+        if not space.is_host:
             require(not written, f"{what} must be a tensor on {graph.context.device.name}")
-            there = device.allocate(desc)
-            device.write(there, array, "profile")
+            there = space.allocate(desc)
+            space.write(there, array, "profile")
             return there
     require(bool(array.flags.writeable) or not written, f"{what} is read-only memory")
     return array

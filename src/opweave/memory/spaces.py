@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
+from ..errors import require
 from ..graph import Desc
 from .copying import copy as copy_on_host
-from .host import allocate
+from .host import allocate, check_overlap
 from .planner import Life, Plan, plan, plan_buffers
 
 Memory = Any
@@ -32,27 +33,69 @@ class Space(Protocol):
         """Wait until all work on this space is done."""
 
 
-class DeviceSpace(Space, Protocol):
-    """The memory of a device, which runs what it is given in that order."""
+class TensorSpace(Space, Protocol):
+    """Where the tensors of contexts lie: the host's memory, or that of a device, which works in the order of calls."""
+
+    device: Any
+    """The `wgpu.GPUDevice` whose memory it is; None for others."""
+
+    def attach(self, context: Any) -> None:
+        """Note a context whose tensors lie here; `context.lose(message)` is called when the device is lost."""
+
+    def detach(self, context: Any) -> None:
+        """Forget a context that ends; with the last one, free what is kept for the next graph."""
+
+    def adopt(self, given: Any, desc: Desc) -> Memory:
+        """The caller's memory as that of a tensor; `ValidationError` if it cannot be."""
+
+    def check_overlap(
+        self, inputs: Mapping[str, Memory], outputs: Mapping[str, Memory], constants: Sequence[tuple[int, int]] = ()
+    ) -> None:
+        """Raise `ValidationError` if an output shares memory with another tensor, or the host's addresses `constants`."""
+
+    def write(self, target: Memory, source: np.ndarray, reason: str) -> None:
+        """Copy an array into memory of this space, counted."""
+
+    def read(self, sources: Sequence[Memory], targets: Sequence[np.ndarray], reason: str) -> None:
+        """Copy memory of this space into arrays, counted; all copies start before the first is waited for."""
+
+    def copy(self, target: Memory, source: Memory, reason: str) -> None:
+        """Copy memory of this space into other memory of it, counted."""
+
+
+class DeviceSpace(TensorSpace, Protocol):
+    """The memory of a device, which the host does not see."""
 
     def carve(self, sizes: Sequence[int], homes: Sequence[int], descs: Sequence[Desc]) -> list[Memory]:
         """Buffers of `sizes` bytes, and for each descriptor the memory that begins its buffer, `homes[k]`."""
-
-    def write(self, target: Memory, source: np.ndarray, reason: str) -> None:
-        """Copy an array into memory of the device, counted."""
-
-    def read(self, sources: Sequence[Memory], targets: Sequence[np.ndarray], reason: str) -> None:
-        """Copy memory of the device into arrays, counted; all copies start before the first is waited for."""
-
-    def copy(self, target: Memory, source: Memory, reason: str) -> None:
-        """Copy memory of the device into other memory of it, counted."""
 
 
 class _Host:
     """All memory of the process."""
 
     is_host = True
+    device = None
     allocate = staticmethod(allocate)
+    check_overlap = staticmethod(check_overlap)
+    copy = write = staticmethod(copy_on_host)
+
+    def attach(self, context: Any) -> None:
+        """The host is never lost."""
+
+    detach = attach
+
+    def adopt(self, given: np.ndarray, desc: Desc) -> np.ndarray:
+        require(
+            bool(given.flags.c_contiguous),
+            f"tensor_from needs a C-contiguous array, got shape {list(given.shape)} with strides "
+            f"{list(given.strides)}; np.ascontiguousarray(array) makes one",
+        )
+        require(bool(given.flags.aligned), f"tensor_from needs an array aligned to its {desc.data_type} elements")
+        return given
+
+    def read(self, sources: Sequence[np.ndarray], targets: Sequence[np.ndarray], reason: str) -> None:
+        for source, target in zip(sources, targets, strict=True):
+            copy_on_host(target, source, reason)
 
     def owns(self, given: Memory, /) -> bool:
         return isinstance(given, np.ndarray)
@@ -61,7 +104,7 @@ class _Host:
         """Nothing runs on its own here."""
 
 
-HOST: Space = _Host()
+HOST: TensorSpace = _Host()
 
 
 def reaches(space: Space, other: Space) -> bool:
@@ -121,4 +164,4 @@ def copier(
     return bind
 
 
-__all__ = ["HOST", "DeviceSpace", "Memory", "Space", "copier", "intermediates", "reaches"]
+__all__ = ["HOST", "DeviceSpace", "Memory", "Space", "TensorSpace", "copier", "intermediates", "reaches"]

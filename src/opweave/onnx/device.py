@@ -45,8 +45,7 @@ class DeviceRun:
         out: Mapping[str, Any],
         places: Mapping[str, str],
     ) -> None:
-        assert context._memory is not None
-        self._context, self._device, self._known, self._places = context, context._memory, known, places
+        self._context, self._device, self._known, self._places = context, context._space, known, places
         self._there: dict[str, Any] = {}
         self.here: dict[str, Any] = {}
         for argument in inputs:

@@ -254,7 +254,7 @@ class InferenceSession(OnnxRuntimeMethods):
         passed = [*input_feed.values(), *(out or {}).values()]
         tensors = [value for value in passed if isinstance(value, MLTensor)]
         with Locks(tensors):
-            if self._context._memory is not None and (tensors or set(self._locations.values()) != {"cpu"}):
+            if not self._context._space.is_host and (tensors or set(self._locations.values()) != {"cpu"}):
                 return self._run_on_device(inputs, input_feed, known, names, out or {})
             feed = {i.name: i.array(input_feed[i.name]) for i in inputs}
             targets = {name: known[name].target(value) for name, value in (out or {}).items()}

@@ -208,12 +208,10 @@ class MLGraph:
             program = self.check_alive()
             sources = {name: self._context._own(inputs[name], f"dispatch: {name!r}") for name in self._inputs}
             targets = {name: self._context._own(outputs[name], f"dispatch: {name!r}") for name in self._outputs}
-            if self._context._memory is None:
-                for name, array in targets.items():
-                    require(bool(array.flags.writeable), f"dispatch: output {name!r} is read-only memory")
-                memory.check_overlap(sources, targets, self._constants)
-            else:
-                self._context._memory.check_overlap(sources, targets)
+            space = self._context._space
+            for name, array in targets.items() if space.is_host else ():
+                require(bool(array.flags.writeable), f"dispatch: output {name!r} is read-only memory")
+            space.check_overlap(sources, targets, self._constants)
             key = (len(inputs), *inputs, *map(id, inputs.values()), *outputs, *map(id, outputs.values()))
             call = program.bind(list(sources.values()), list(targets.values()))
             binding = DispatchBinding(self, key, call, all_tensors)

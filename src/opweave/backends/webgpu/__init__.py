@@ -26,18 +26,17 @@ class WebGPU(Backend):
     """Kernels on WebGPU devices. The one that is registered knows the adapters; each device has one of its own.
 
     Attributes:
-        memory: the device, where its tensors lie; None for the one that is registered.
+        engine: the device; None for the one that is registered.
     """
 
     name = "webgpu"
 
     def __init__(self, engine: Engine | None = None, device: Device | None = None) -> None:
         super().__init__()
-        self.memory: Any = engine
-        self.device = device
+        self.engine, self.device = engine, device
         self._reasons: dict[Any, str | None] = {}
         if engine is not None:
-            self.max_byte_length = engine.max_byte_length
+            self.space, self.max_byte_length = engine, engine.max_byte_length
 
     def devices(self) -> list[Device]:
         return adapters.devices(self.name)
@@ -49,7 +48,7 @@ class WebGPU(Backend):
         from .engine import Engine
 
         made = adapters.request_device(device.name, power_preference)
-        return WebGPU(Engine(made), device)
+        return WebGPU(Engine(made, is_own=True), device)
 
     def on(self, gpu_device: Any) -> WebGPU:
         """The back end of a user's device.
@@ -73,7 +72,7 @@ class WebGPU(Backend):
         return known
 
     def data_types(self, op: Op[..., Any], operand: str) -> tuple[DataType, ...] | None:
-        if self.memory is None or self.memory.features.int64:
+        if self.engine is None or self.engine.features.int64:
             return None
         return tuple(t for t in ANY if t not in ("int64", "uint64"))
 
@@ -98,7 +97,7 @@ class WebGPU(Backend):
         from .schedule import supported
 
         # Without a device, one that has it all is meant.
-        features = Features(float16=True, int64=True) if self.memory is None else self.memory.features
+        features = Features(float16=True, int64=True) if self.engine is None else self.engine.features
         return supported(node, features)
 
     def supports(self, node: Node) -> bool:
@@ -113,7 +112,8 @@ class WebGPU(Backend):
         from .executable import DeviceRunner
         from .schedule import Schedule
 
-        return DeviceRunner(graph, Schedule(graph, self.memory.features), self.memory)
+        assert self.engine is not None
+        return DeviceRunner(graph, Schedule(graph, self.engine.features), self.engine)
 
 
 # By the identity of the device, which lives as long as what is kept for it.

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import RLock
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet, ref
+from weakref import WeakSet, finalize, ref
 
 import numpy as np
 
@@ -75,11 +75,17 @@ class DeviceArray:
 
 
 class Engine:
-    """A WebGPU device. All methods may be called from several threads."""
+    """A WebGPU device. All methods may be called from several threads.
+
+    Args:
+        device: the device.
+        is_own: whether Opweave has opened it, and ends it with the last context on it.
+    """
 
     is_host = False
 
-    def __init__(self, device: wgpu.GPUDevice) -> None:
+    def __init__(self, device: wgpu.GPUDevice, *, is_own: bool = False) -> None:
+        self._is_own = is_own
         self.wgpu = import_extra("wgpu", "webgpu", adapters.PURPOSE)
         self.device = device
         info = device.adapter_info
@@ -107,7 +113,7 @@ class Engine:
         )
         usage = self.wgpu.BufferUsage
         self.tensor_usage: int = usage.STORAGE | usage.COPY_SRC | usage.COPY_DST
-        self.on_lost: WeakSet[Any] = WeakSet()  # contexts
+        self._contexts: WeakSet[Any] = WeakSet()
         self._process = os.getpid()
         self._lock = RLock()
         self.compiled: Cache[str, Any] = Cache(max_bytes=PIPELINE_BYTES, raw=True)  # pipelines, by their source
@@ -149,7 +155,7 @@ class Engine:
 
     def _lost(self, what: str) -> InvalidStateError:
         """The error of a device that is gone, once its contexts know."""
-        for context in list(self.on_lost):
+        for context in list(self._contexts):
             context.lose(f"its WebGPU device is lost ({self.description})")
         return InvalidStateError(f"{what}: the WebGPU device is lost")
 
@@ -162,17 +168,26 @@ class Engine:
             return "is lost" in str(error)
         return False
 
-    def forget(self, context: Any) -> None:
-        """Free the pipelines, uploads and staging buffers that are cached, if `context` was the last one on this device."""
+    def attach(self, context: Any) -> None:
+        """Note a context on this device, which is told when the device is lost."""
+        self._contexts.add(context)
+        finalize(context, self.detach).atexit = False  # a context may be forgotten without `destroy`
+
+    def detach(self, context: Any = None) -> None:
+        """Forget a context that ends; with the last one, free what is cached, and the device if Opweave has opened it."""
         with self._lock:
-            self.on_lost.discard(context)
-            if self.on_lost:
+            if context is not None:
+                self._contexts.discard(context)
+            if list(self._contexts):  # its length counts those that are just being freed
                 return
             self.compiled.clear()
             self._uploaded.clear()
             for buffer in self._staging:
                 buffer.destroy()
             self._staging.clear()
+            if self._is_own:
+                self._is_own = False
+                self.device.destroy()
 
     # Memory ----------------------------------------------------------------------------------------------------------
 
@@ -316,8 +331,10 @@ class Engine:
             found = view[start : start + source.nbytes].view(source.desc.data_type)
             memory.copy(target, found.reshape(source.shape), reason)
 
-    def check_overlap(self, sources: Mapping[str, DeviceArray], targets: Mapping[str, DeviceArray]) -> None:
-        """Raise `ValidationError` if an output shares memory with another tensor."""
+    def check_overlap(
+        self, sources: Mapping[str, DeviceArray], targets: Mapping[str, DeviceArray], constants: object = ()
+    ) -> None:
+        """Raise `ValidationError` if an output shares memory with another tensor; constants lie in buffers of their own."""
         taken = [(name, array) for mapping in (targets, sources) for name, array in mapping.items()]
         for at, (name, target) in enumerate(taken[: len(targets)]):
             for other, array in taken[at + 1 :]:
