@@ -69,6 +69,18 @@ def test_if_with_a_constant_condition_becomes_a_branch(condition: bool) -> None:
     assert ("Mul" in session.explain()) == condition
 
 
+@pytest.mark.parametrize("condition", [True, False])
+def test_branches_may_have_sparse_initializers(condition: bool) -> None:
+    values = numpy_helper.from_array(np.float32([3]), "w")
+    sparse = helper.make_sparse_tensor(values, numpy_helper.from_array(np.int64([4]), "indices"), [2, 3])
+    sub_graphs = branches()
+    sub_graphs["then_branch"].node[0].input[1] = "w"
+    sub_graphs["then_branch"].sparse_initializer.append(sparse)
+    nodes = [node("Neg", "x", "around"), node("If", "c", "y", **sub_graphs)]
+    feed = {"x": X, "c": np.array(condition)}
+    check_agreement(model_of(nodes, feed, {}, ["y"]), feed)
+
+
 @pytest.mark.parametrize("rate", [8000, 16000])
 def test_branches_are_not_looked_into_before_the_condition_is_known(rate: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a condition on an input's value needs is that value: to infer types in both branches takes their weights."""
@@ -168,7 +180,7 @@ def test_loop_is_unrolled() -> None:
         assert session.explain().count("\n  Mul") == trips
 
 
-def test_loop_without_turns_hands_its_state_through() -> None:
+def test_loop_without_iterations_returns_its_state() -> None:
     nodes = [node("Loop", "n go start", "last", body=loop_body())]
     del nodes[0].attribute[0].g.output[2]
     for trips, go in ((0, True), (5, False)):
@@ -196,15 +208,15 @@ def test_loops_that_are_not_unrolled_run_as_a_whole() -> None:
     most = [node("ReduceMax", "x", "most", keepdims=0), node("Cast", "most", "n", to=INT64)]
     deep = node("Loop", "n go start", "last all", body=loop_body())
     rows: list[tuple[NodeProto, list[NodeProto], dict[str, Any], str]] = [
-        (deep, most, {"go": np.array(True)}, "its number of turns is not constant"),
-        (deep, [], {"n": np.int64(control.MAX_TURNS + 1), "go": np.array(True)}, "it turns 257 times"),
+        (deep, most, {"go": np.array(True)}, "its number of iterations is not constant"),
+        (deep, [], {"n": np.int64(control.MAX_ITERATIONS + 1), "go": np.array(True)}, "it has 257 iterations"),
         (
             node("Loop", "n go start", "last all", body=loop_body(small)),
             [],
             {"n": np.int64(9), "go": np.array(True), "limit": np.float32(40)},
             "its condition is not constant",
         ),
-        (deep, [], {"n": np.int64(0), "go": np.array(True)}, "it never turns"),
+        (deep, [], {"n": np.int64(0), "go": np.array(True)}, "it has no iterations"),
     ]
     for loop, before, constants, reason in rows:
         loop.attribute[0].g.output[2].CopyFrom(info("product", FLOAT, (2, 3)))
@@ -267,10 +279,10 @@ def test_long_scan_falls_back() -> None:
     body = graph(
         [node("Add", "state a", "next")], [info("state", FLOAT, ()), info("a", FLOAT, ())], [info("next", FLOAT, ())]
     )
-    x = np.ones(control.MAX_TURNS + 1, np.float32)
+    x = np.ones(control.MAX_ITERATIONS + 1, np.float32)
     nodes = [node("Scan", "start x", "last", body=body, num_scan_inputs=1)]
     session = check_agreement(model_of(nodes, {"x": x}, {"start": np.float32(0)}, ["last"]), {"x": x}, fallback=True)
-    assert reasons(session) == ["Scan: it turns 257 times, and at most 256 turns are unrolled"]
+    assert reasons(session) == ["Scan: it has 257 iterations, and at most 256 are unrolled"]
 
 
 def test_functions_of_a_model_are_put_in_place() -> None:

@@ -307,7 +307,7 @@ def test_a_loop_that_cannot_end_is_refused(turns: list[np.int64]) -> None:
     arrays = {"t": np.array(turns[0])} if turns else {}
     proto = model([loop], [("x", FLOAT, [3]), ("c", BOOL, [])], [("z", FLOAT, [3])], **arrays)
     text = message(lambda: session(proto), ow.OperationError)
-    assert text == "Loop 'long' would never end: its body hands its condition on as it came"
+    assert text == "Loop 'long' would never end: its body returns the condition unchanged"
 
 
 # Sizes ---------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ from ..inspect.drawing.picture import Box, Edge, Lane, Picture
 from ..names import counted
 from ..onnx.partition import Segment, used_names
 from ..onnx.plan import Plan
-from ..onnx.trace import Constant, Tensor, Trace
+from ..onnx.trace import Trace
+from ..onnx.values import Constant, Tensor
 
 KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 """Domains of standard operators; others are custom."""

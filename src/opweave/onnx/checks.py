@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import DataError
 from ..names import shown
 from .engine_rules import ENGINE_RULES, Node, Rule, is_broadcastable
-from .messages import AttributeProto, ModelProto, NodeProto
+from .messages import AttributeProto, ModelProto, NodeProto, domain_of
 from .registry import MICROSOFT
 
 MAX_RANK = 1024
@@ -98,7 +98,7 @@ def check_node(
             if min(given, default=1) < 1 or max(given, default=1) > _INT32:
                 came = given if attribute.type == AttributeProto.INTS else given[0]
                 _refuse(node, where, f"{attribute.name} must be positive and less than 2**31, got {shown(came)}")
-    is_onnx = node.domain in ("", "ai.onnx")
+    is_onnx = domain_of(node) == ""
     rules = RULES if is_onnx else ENGINE_RULES if node.domain == MICROSOFT else {}
     rule = rules.get(node.op_type)
     if rule is not None and (broken := rule(Node(node, shapes, values))):
@@ -130,7 +130,7 @@ def needs_inputs(node: NodeProto) -> bool:
 
 def needs_values(node: NodeProto) -> bool:
     """Whether a rule for a node looks at the values of its inputs."""
-    return node.domain in ("", "ai.onnx") and node.op_type in ("Div", "Mod", "SplitToSequence")
+    return domain_of(node) == "" and node.op_type in ("Div", "Mod", "SplitToSequence")
 
 
 def title_of(node: NodeProto, where: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Control flow with static decisions: If becomes one of its branches, Loop and Scan the nodes of all their turns."""
+"""Control flow that is decided while the graph is built: If becomes one branch, Loop and Scan are unrolled."""
 
 from __future__ import annotations
 
@@ -9,66 +9,60 @@ import numpy as np
 
 from ..errors import OperationError
 from .checks import title_of
-from .messages import (
-    AttributeProto,
-    GraphProto,
-    NodeProto,
-    TensorProto,
-    attribute_value,
-    node as make_node,
-    sub_graphs,
-)
+from .messages import AttributeProto, GraphProto, NodeProto, TensorProto, attribute_value, node as make_node
 from .registry import Unsupported, normalized
+from .scopes import renamed
 
 if TYPE_CHECKING:
     from .trace import Step, Tracer
 
-MAX_TURNS = 256
-"""Loops that turn more often are not unrolled."""
+MAX_ITERATIONS = 256
+"""Loops with more iterations are not unrolled."""
+
 MAX_NODES = 20000
-"""Nor are those that would become more nodes than these."""
+"""Loops that would become more nodes are not unrolled."""
 
 _ENDLESS = 2**31
-"""As many turns, or more, are what exporters write where the condition alone ends a loop."""
+"""Exporters write this many iterations, or more, if only the condition ends a loop."""
 
 
 def inline_if(tracer: Tracer, node: NodeProto) -> list[Step]:
-    """The steps of the branch that a constant condition chooses."""
+    """Replace an If whose condition is constant by the branch that it chooses."""
     condition = _condition(tracer, node.input[0])
     graph = _graph(node, "then_branch" if condition else "else_branch")
     return _inline(tracer, graph, {}, node.output, tracer.fresh(node), whole=False)
 
 
 def unroll_loop(tracer: Tracer, node: NodeProto) -> list[Step]:
-    """The steps of all turns of a Loop, if neither their number nor the condition depends on data."""
+    """Replace a Loop by all of its iterations, if neither their number nor the condition depends on data."""
     body = _graph(node, "body")
     trips, condition, *state = [*node.input, "", ""][: max(len(node.input), 2)]
-    limit = _known(tracer, trips, "its number of turns", TensorProto.INT64)
+    limit = _known(tracer, trips, "its number of iterations", TensorProto.INT64)
     limit = None if limit is not None and limit >= _ENDLESS else limit
     go_on = _condition(tracer, condition)
-    if limit is not None and limit > MAX_TURNS:
-        raise Unsupported(f"it turns {limit} times, and at most {MAX_TURNS} turns are unrolled")
-    turns = _Turns(tracer, body, 1, len(state), tracer.fresh(node))
-    while go_on != 0 and (limit is None or turns.count < limit):
-        number = tracer.add_constant(f"{turns.prefix}number", np.array(turns.count, np.int64))
-        true = tracer.add_constant(f"{turns.prefix}condition", np.array(True))
-        go_on_name, *state = turns.turn([number, true, *state])
+    if limit is not None and limit > MAX_ITERATIONS:
+        raise Unsupported(f"it has {limit} iterations, and at most {MAX_ITERATIONS} are unrolled")
+    loop = _Unrolled(tracer, body, 1, len(state), tracer.fresh(node))
+    while go_on != 0 and (limit is None or loop.count < limit):
+        number = tracer.add_constant(f"{loop.prefix}number", np.array(loop.count, np.int64))
+        true = tracer.add_constant(f"{loop.prefix}condition", np.array(True))
+        go_on_name, *state = loop.iterate([number, true, *state])
         go_on = _condition(tracer, go_on_name)
-    return turns.finish(state, node.output, [0] * len(turns.gathered))
+    return loop.finish(state, node.output, [0] * len(loop.gathered))
 
 
 def check_ends(tracer: Tracer, node: NodeProto) -> None:
-    """Refuse a Loop that the engine would never come back from: no limit worth the name, and a condition that stays.
+    """Refuse a Loop that would never end, because its body returns the condition unchanged.
 
     Raises:
-        OperationError: its body hands its condition on unchanged.
+        OperationError: there is no limit, and the condition never changes.
     """
     body = _graph(node, "body")
     limit = _ENDLESS
     if node.input and node.input[0]:
         try:
-            limit = _known(tracer, node.input[0], "its number of turns", TensorProto.INT64) or 0
-        except Unsupported:  # it comes when the graph runs
+            limit = _known(tracer, node.input[0], "its number of iterations", TensorProto.INT64) or 0
+        except Unsupported:  # it is known only when the graph runs
             return
     if limit < _ENDLESS or len(body.input) < 2 or not body.output:
         return
@@ -77,11 +71,11 @@ def check_ends(tracer: Tracer, node: NodeProto) -> None:
     for _ in body.node:
         name = source.get(name, name)
     if name == body.input[1].name:
-        raise OperationError(f"{title_of(node)} would never end: its body hands its condition on as it came")
+        raise OperationError(f"{title_of(node)} would never end: its body returns the condition unchanged")
 
 
 def unroll_scan(tracer: Tracer, node: NodeProto) -> list[Step]:
-    """The steps of a Scan's body for each slice of what it scans."""
+    """Replace a Scan by its body, once for each slice of its scanned inputs."""
     if tracer.opset < 9:
         raise Unsupported("it scans batches, as before operator set 9")
     attributes = {a.name: attribute_value(a) for a in node.attribute if a.type != AttributeProto.GRAPH}
@@ -94,24 +88,24 @@ def unroll_scan(tracer: Tracer, node: NodeProto) -> list[Step]:
     if len(lengths) != 1:
         raise Unsupported(f"it scans axes of {sorted(lengths)} elements")
     (length,) = lengths
-    if length > MAX_TURNS:
-        raise Unsupported(f"it turns {length} times, and at most {MAX_TURNS} turns are unrolled")
+    if length > MAX_ITERATIONS:
+        raise Unsupported(f"it has {length} iterations, and at most {MAX_ITERATIONS} are unrolled")
     backward = attributes.get("scan_input_directions") or [0] * len(scanned)
-    turns = _Turns(tracer, body, 0, count, tracer.fresh(node))
-    for turn in range(length):
+    loop = _Unrolled(tracer, body, 0, count, tracer.fresh(node))
+    for iteration in range(length):
         slices = []
         for k, (name, axis) in enumerate(zip(scanned, axes, strict=True)):
-            place = np.array(length - 1 - turn if backward[k] else turn, np.int64)
-            at = tracer.add_constant(f"{turns.prefix}place {k}", place)
-            slices.append(f"{turns.prefix}slice {k}")
-            turns.add([make_node("Gather", [name, at], [slices[-1]], axis=axis)])
-        state = turns.turn([*state, *slices])
-    results = len(turns.gathered)
+            position = np.array(length - 1 - iteration if backward[k] else iteration, np.int64)
+            at = tracer.add_constant(f"{loop.prefix}position {k}", position)
+            slices.append(f"{loop.prefix}slice {k}")
+            loop.add([make_node("Gather", [name, at], [slices[-1]], axis=axis)])
+        state = loop.iterate([*state, *slices])
+    results = len(loop.gathered)
     out_axes = attributes.get("scan_output_axes") or [0] * results
-    for names, reverse in zip(turns.gathered, attributes.get("scan_output_directions") or [0] * results, strict=True):
+    for names, reverse in zip(loop.gathered, attributes.get("scan_output_directions") or [0] * results, strict=True):
         if reverse:
             names.reverse()
-    return turns.finish(state, node.output, out_axes)
+    return loop.finish(state, node.output, out_axes)
 
 
 CONTROL: Mapping[str, Callable[[Tracer, NodeProto], list[Step]]] = {
@@ -119,22 +113,22 @@ CONTROL: Mapping[str, Callable[[Tracer, NodeProto], list[Step]]] = {
     "Loop": unroll_loop,
     "Scan": unroll_scan,
 }
-"""Operators with sub-graphs, and what replaces them; `Unsupported` where nothing does."""
+"""The functions that replace operators with sub-graphs; they raise `Unsupported` if they cannot."""
 
 
-class _Turns:
-    """The turns of a body, one after the other. WebNN must express all of their nodes.
+class _Unrolled:
+    """The iterations of a loop's body, one after the other. WebNN must express all of their nodes.
 
     Args:
-        tracer: what walks over the nodes.
-        body: the graph of each turn.
-        leading: how many outputs of the body come before its state.
-        state: how many values a turn hands to the next one.
-        prefix: what the names of all values begin with.
+        tracer: traces the nodes.
+        body: the graph of an iteration.
+        leading: the number of the body's outputs that come before its state.
+        state: the number of values that an iteration hands to the next one.
+        prefix: the prefix of all new names.
 
     Attributes:
-        count: how many turns there have been.
-        gathered: for each output that is gathered, its names in all turns.
+        count: the number of iterations so far.
+        gathered: for each output that is gathered over all iterations, its name in each of them.
     """
 
     def __init__(self, tracer: Tracer, body: GraphProto, leading: int, state: int, prefix: str) -> None:
@@ -145,17 +139,17 @@ class _Turns:
 
     @property
     def prefix(self) -> str:
-        """What the names of this turn begin with."""
+        """The prefix of names in this iteration."""
         return f"{self._prefix}{self.count}/"
 
     def add(self, nodes: Iterable[NodeProto]) -> None:
-        """Walk over nodes besides those of the body."""
+        """Trace nodes that are not part of the body."""
         self._steps += self._tracer.steps(nodes, whole=True)
 
-    def turn(self, inputs: Sequence[str]) -> list[str]:
-        """Walk over the body once; the names of its outputs that are not gathered."""
-        if self.count == MAX_TURNS:
-            raise Unsupported(f"it turns more than {MAX_TURNS} times, and no more are unrolled")
+    def iterate(self, inputs: Sequence[str]) -> list[str]:
+        """Trace the body once more; returns the names of its outputs that are not gathered."""
+        if self.count == MAX_ITERATIONS:
+            raise Unsupported(f"it has more than {MAX_ITERATIONS} iterations, and no more are unrolled")
         if len(self._body.input) != len(inputs):
             raise Unsupported(f"its body takes {len(self._body.input)} values, and gets {len(inputs)}")
         names = {value.name: name for value, name in zip(self._body.input, inputs, strict=True)}
@@ -163,23 +157,22 @@ class _Turns:
         self._steps += _inline(self._tracer, self._body, names, outputs, self.prefix, whole=True)
         if len(self._steps) > MAX_NODES:
             raise Unsupported(f"it would become more than {MAX_NODES} nodes")
-        for names_of_one, name in zip(self.gathered, outputs[self._kept :], strict=True):
-            names_of_one.append(name)
+        for gathered, name in zip(self.gathered, outputs[self._kept :], strict=True):
+            gathered.append(name)
         self.count += 1
         return outputs[: self._kept]
 
     def finish(self, state: Sequence[str], outputs: Sequence[str], axes: Sequence[int]) -> list[Step]:
-        """All steps, at the end those that hand out the last state, and join what has been gathered along new axes."""
-        count = len(state)
-        self.add(_copies(zip(state, outputs[:count], strict=False)))
-        for names, output, axis in zip(self.gathered, outputs[count:], axes, strict=False):
+        """All steps; the last ones name the final state, and join the gathered outputs along new axes."""
+        self.add(_copies(zip(state, outputs, strict=False)))
+        for names, output, axis in zip(self.gathered, outputs[len(state) :], axes, strict=False):
             if output:
                 self._join(names, output, axis)
         return self._steps
 
     def _join(self, names: Sequence[str], output: str, axis: int) -> None:
         if not names:
-            raise Unsupported("it never turns, so what it gathers is empty")
+            raise Unsupported("it has no iterations, so its gathered outputs are empty")
         shape = self._tracer.shape(names[0])
         axis = normalized(axis, len(shape) + 1)
         longer = np.array([*shape[:axis], 1, *shape[axis:]], np.int64)
@@ -199,7 +192,7 @@ def _condition(tracer: Tracer, name: str) -> int | None:
 
 
 def _known(tracer: Tracer, name: str, what: str, element_type: int) -> int | None:
-    """The value of a scalar, None where it is absent; `Unsupported` where it is not constant."""
+    """The value of a scalar, None if it is absent; `Unsupported` if it is not constant."""
     if not name:
         return None
     found = tracer.element_type(name)
@@ -214,7 +207,16 @@ def _known(tracer: Tracer, name: str, what: str, element_type: int) -> int | Non
 def _inline(
     tracer: Tracer, graph: GraphProto, inputs: Mapping[str, str], outputs: Sequence[str], prefix: str, *, whole: bool
 ) -> list[Step]:
-    """The steps of a graph under other names: what is made inside begins with `prefix`, what it yields is `outputs`."""
+    """Trace the nodes of a sub-graph in place of its node.
+
+    Args:
+        tracer: traces the nodes.
+        graph: the sub-graph.
+        inputs: the names of the values that it gets, by the names of its inputs.
+        outputs: the names of its outputs outside; "" for those that are not used.
+        prefix: added to the names that the sub-graph defines.
+        whole: WebNN must express all nodes.
+    """
     names = dict(inputs)
     for name, array in tracer.initializers(graph):
         names.setdefault(name, prefix + name)
@@ -222,36 +224,16 @@ def _inline(
     made = {name for node in graph.node for name in node.output if name}
     names |= {name: prefix + name for name in made}
     copied: list[tuple[str, str]] = []
-    renamed: set[str] = set()
     for value, output in zip(graph.output, outputs, strict=False):
-        if output and value.name in made - renamed:
+        if output and value.name in made:
             names[value.name] = output
-            renamed.add(value.name)
+            made.remove(value.name)  # an output that is listed twice is copied
         else:
             copied.append((value.name, output))
-    nodes = [_renamed(node, names) for node in graph.node]
+    nodes = [renamed(node, names, prefix) for node in graph.node]
     return tracer.steps([*nodes, *_copies((names.get(a, a), b) for a, b in copied)], whole=whole)
 
 
 def _copies(pairs: Iterable[tuple[str, str]]) -> list[NodeProto]:
-    """Nodes that give values other names."""
+    """Nodes that copy values to other names; those to "" are left out."""
     return [make_node("Identity", [name], [output]) for name, output in pairs if output]
-
-
-def _renamed(node: NodeProto, names: Mapping[str, str]) -> NodeProto:
-    """A node with other names for what it takes and makes; those not in `names` stay, as do those made in sub-graphs."""
-    new = NodeProto()
-    new.CopyFrom(node)
-    new.input[:] = [names.get(name, name) for name in node.input]
-    new.output[:] = [names.get(name, name) for name in node.output]
-    for graph in sub_graphs(new):
-        own = {value.name for value in [*graph.input, *graph.initializer]}
-        own |= {value.values.name for value in graph.sparse_initializer}
-        own |= {name for inner in graph.node for name in inner.output}
-        outer = {name: other for name, other in names.items() if name not in own}
-        nodes = [_renamed(inner, outer) for inner in graph.node]
-        del graph.node[:]
-        graph.node.extend(nodes)
-        for value in graph.output:
-            value.name = outer.get(value.name, value.name)
-    return new

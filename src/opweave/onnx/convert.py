@@ -66,7 +66,7 @@ def load(
         match trace.values[name]:
             case Tensor(operand):
                 operands[name] = operand if operand.node is not None else tracer.builder.identity(operand)
-            case Constant(array) if trace.values[name].element_type in DATA_TYPES:  # type: ignore[union-attr]
+            case Constant(array) if trace.values[name].element_type in DATA_TYPES:
                 operands[name] = tracer.builder.identity(tracer.builder.constant(as_stored(array)))
             case _:
                 raise NotSupportedError(f"the output {name!r} has a type or shape that WebNN does not have")

@@ -1,8 +1,8 @@
-"""Compute nodes on constants while the graph is built.
+"""Fold constants: compute nodes on known values while the graph is built.
 
-What is frequent in the shape arithmetic of exported models is computed with NumPy, in microseconds; a session of ONNX
-Runtime takes about a millisecond for each node, and does the rest. An evaluator takes the node's inputs as arrays and its
-attributes as keywords. It declines, by `Declined`, where NumPy and ONNX Runtime might differ.
+NumPy computes the operators that are frequent in the shape arithmetic of exported models, in microseconds. A session of ONNX
+Runtime computes the others; it takes about a millisecond for each node. An evaluator takes the node's inputs as arrays and
+its attributes as keywords. It raises `Declined` where NumPy and ONNX Runtime might differ.
 """
 
 from __future__ import annotations
@@ -14,45 +14,109 @@ from typing import Any
 
 import numpy as np
 
-from .messages import ModelProto, NodeProto, TensorProto, array_of, attribute_value, dtype_of, element_type_of
+from ..errors import DataError
+from .checks import title_of
+from .inference import result_bytes
+from .messages import (
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    TypeProto,
+    array_of,
+    attribute_value,
+    domain_of,
+    dtype_of,
+    element_type_of,
+    sub_graphs,
+)
+from .model import Model
 from .registry import Unsupported, sliced
+from .values import FOLD_BYTES, Constant, Value, shape_of
 
 LARGE_BYTES = 2**24
-"""Evaluators compute results up to this size; larger ones, such as generated weights, are left to the graph."""
+"""Evaluators compute results up to this size; the graph computes larger ones, such as generated weights."""
 
 GENERATED_BYTES = 65536
-"""ConstantOfShape is computed up to this size. The engine fills larger ones itself, and can free them once it has packed
-them, as it does with weights."""
+"""Fold ConstantOfShape up to this size. The engine fills larger ones itself, and can free them once it has packed them, as it
+does with weights."""
 
 NEVER = frozenset(
     {
         # Random, or with state.
-        *(
-            "RandomNormal",
-            "RandomUniform",
-            "RandomNormalLike",
-            "RandomUniformLike",
-            "Bernoulli",
-            "Multinomial",
-            "Dropout",
-        ),
-        # Weights stay quantised: the engine fuses these with what uses them.
+        *("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike"),
+        *("Bernoulli", "Multinomial", "Dropout"),
+        # Weights stay quantised: the engine fuses these with the operators that use them.
         *("DequantizeLinear", "QuantizeLinear"),
     }
 )
-"""Operators that are not computed while the graph is built."""
+"""Operators that are never folded."""
 
 
-class Declined(Exception):  # noqa: N818  (not an error: another way is taken)
+class Declined(Exception):  # noqa: N818  (not an error: ONNX Runtime computes the node)
     """NumPy might compute this node differently from ONNX Runtime."""
 
 
 class TooLarge(Exception):  # noqa: N818
-    """The result is too large to be computed while the graph is built."""
+    """The result is too large to be folded."""
 
 
-def shape_of_node(node: NodeProto, shape: Sequence[int]) -> np.ndarray:
-    """What Shape or Size give for an input of some shape."""
+def fold(
+    node: NodeProto, values: Sequence[Value | None], model: Model, infer: Callable[[], Mapping[str, TypeProto]]
+) -> list[np.ndarray] | None:
+    """Compute a node, if its results depend on small constants only.
+
+    Args:
+        node: the node.
+        values: its inputs, None for those that are absent.
+        model: the model that it is part of.
+        infer: infers the types of the node's outputs.
+
+    Returns:
+        The node's outputs; None if the node stays in the graph.
+
+    Raises:
+        DataError: a Constant node without exactly one attribute.
+    """
+    if domain_of(node):
+        return None
+    if node.op_type in ("Shape", "Size") and (shape := shape_of(values[0])) is not None:
+        return [_shape(node, shape)]
+    if node.op_type == "Constant" and not values:
+        return _constant(node, model)
+    if node.op_type in NEVER or sub_graphs(node):
+        return None
+    known = [value for value in values if isinstance(value, Constant)]
+    if not values or len(known) < len(values) - values.count(None):
+        return None
+    if sum(value.array.nbytes for value in known) > FOLD_BYTES:
+        return None
+    arrays = [value.array if isinstance(value, Constant) else None for value in values]
+    try:
+        return with_numpy(node, arrays)
+    except TooLarge:
+        return None
+    except Declined:
+        large = result_bytes(node, infer()) > model.limits.folded_bytes
+        return None if large else with_engine(node, arrays, model.proto)
+
+
+def _constant(node: NodeProto, model: Model) -> list[np.ndarray] | None:
+    """The value of a Constant node; None if it holds strings or a sparse tensor."""
+    if len(node.attribute) != 1:
+        raise DataError(f"{title_of(node)} must have one attribute, got {len(node.attribute)}")
+    (attribute,) = node.attribute
+    match attribute.name:
+        case "value":
+            return [model.array(attribute.t)]
+        case "value_float" | "value_floats":
+            return [np.array(attribute_value(attribute), np.float32)]
+        case "value_int" | "value_ints":
+            return [np.array(attribute_value(attribute), np.int64)]
+    return None
+
+
+def _shape(node: NodeProto, shape: Sequence[int]) -> np.ndarray:
+    """The result of Shape or Size for an input of shape `shape`."""
     if node.op_type == "Size":
         return np.array(math.prod(shape), np.int64)
     bounds = {attribute.name: attribute.i for attribute in node.attribute}
@@ -60,11 +124,11 @@ def shape_of_node(node: NodeProto, shape: Sequence[int]) -> np.ndarray:
 
 
 def with_numpy(node: NodeProto, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
-    """The outputs of a node on arrays; None for inputs that are absent.
+    """Compute a node with NumPy; `arrays` has None for inputs that are absent.
 
     Raises:
-        Declined: NumPy is not the one to compute it.
-        TooLarge: they would take more than `LARGE_BYTES`.
+        Declined: NumPy might compute it differently, or the node is invalid.
+        TooLarge: the outputs would take more than `LARGE_BYTES`.
     """
     function = EVALUATORS.get(node.op_type)
     if function is None or any(a is not None and a.dtype.kind not in "biuf" for a in arrays):
@@ -76,7 +140,7 @@ def with_numpy(node: NodeProto, arrays: Sequence[np.ndarray | None]) -> list[np.
         with np.errstate(all="ignore"):
             found = function(*arrays, **attributes)
     except (TypeError, ValueError, IndexError, OverflowError, MemoryError) as error:
-        raise Declined from error  # a node that breaks the rules: the engine may judge it
+        raise Declined from error  # an invalid node; the engine says what is wrong with it
     results = found if isinstance(found, list) else [found]
     if len(results) != len(node.output):
         raise Declined
@@ -84,7 +148,7 @@ def with_numpy(node: NodeProto, arrays: Sequence[np.ndarray | None]) -> list[np.
 
 
 def with_engine(node: NodeProto, arrays: Sequence[np.ndarray | None], proto: ModelProto) -> list[np.ndarray] | None:
-    """The outputs of a node of a model on arrays; None where ONNX Runtime fails (the node then stays in the graph)."""
+    """Compute a node of a model with ONNX Runtime; None if that fails (the node then stays in the graph)."""
     from onnx import ValueInfoProto, helper
 
     from ..backends.onnxruntime.fallback import evaluate
@@ -113,7 +177,7 @@ def _check_size(shape: Sequence[int], dtype: np.dtype[Any]) -> tuple[int, ...]:
 
 
 def _same_types(*arrays: np.ndarray) -> None:
-    """ONNX converts nothing; NumPy would."""
+    """Decline mixed types: ONNX does not convert them, NumPy would."""
     if len({array.dtype for array in arrays}) > 1:
         raise Declined
 
@@ -125,7 +189,7 @@ def _cast(x: np.ndarray, *, to: int, saturate: int = 1, round_mode: bytes = b"")
     if x.dtype.kind == "f" and dtype.kind in "iu":
         info = np.iinfo(dtype)
         if not (np.isfinite(x).all() and (x > info.min - 1.0).all() and (x < info.max + 1.0).all()):
-            raise Declined  # not defined
+            raise Declined  # the result is undefined
     return x.astype(dtype)
 
 

@@ -1,4 +1,4 @@
-"""ONNX operators that are functions: the nodes that an operator's own definition says it is made of."""
+"""Expand ONNX operators that ONNX defines as functions of other operators."""
 
 from __future__ import annotations
 
@@ -7,31 +7,34 @@ from typing import Any
 
 import onnx
 
-from .messages import AttributeProto, FunctionProto, NodeProto, TypeProto
+from .messages import AttributeProto, FunctionProto, NodeProto, TypeProto, domain_of, sub_graphs
+from .scopes import renamed
 
 
 def expand(
     node: NodeProto, schema: Any, types: Sequence[TypeProto], opsets: Mapping[str, int], prefix: str
 ) -> list[NodeProto] | None:
-    """The nodes that `node` stands for by its definition; None where ONNX defines no function for it.
+    """The nodes that define `node`; None if ONNX defines no function for its operator.
 
     Args:
         node: the node.
-        schema: its operator, an `onnx.defs.OpSchema` (whose type stubs lack what is needed here).
-        types: the types of its inputs, with shapes; empty ones where an input is absent.
-        opsets: the versions of the operator sets of the model.
-        prefix: what the names inside of the function begin with, to be told from all others.
+        schema: the `onnx.defs.OpSchema` of its operator (the type stubs lack some of its methods).
+        types: the types of its inputs, with shapes; empty for an absent input.
+        opsets: the versions of the model's operator sets.
+        prefix: added to the names inside the function, to make them unique.
     """
     node = _with_defaults(node, schema)
     function = _function(node, schema, types, opsets)
     if function is None:
         return None
-    names = dict(zip(function.output, node.output, strict=False))
-    names = {inner: outer for inner, outer in names.items() if outer}
-    given = [*node.input, *[""] * len(function.input)]
-    names |= dict(zip(function.input, given, strict=False))
+    names = {name: prefix + name for inner in function.node for name in inner.output if name}
+    names |= {inner: outer for inner, outer in zip(function.output, node.output, strict=False) if outer}
+    names |= dict.fromkeys(function.input, "") | dict(zip(function.input, node.input, strict=False))
     attributes = {attribute.name: attribute for attribute in node.attribute}
-    return [_renamed(inner, names, attributes, prefix) for inner in function.node]
+    nodes = [renamed(inner, names, prefix) for inner in function.node]
+    for inner in nodes:
+        _fill_in(inner, attributes)
+    return nodes
 
 
 def _function(
@@ -55,8 +58,8 @@ def _function(
 
 
 def _same(node: NodeProto, function: FunctionProto, opsets: Mapping[str, int]) -> bool:
-    """Whether a node means the same in the operator sets of a function and of the model."""
-    domain = "" if node.domain == "ai.onnx" else node.domain
+    """Whether an operator means the same in the operator sets of a function and of the model."""
+    domain = domain_of(node)
     inside = {"" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in function.opset_import}
     if domain not in inside or domain not in opsets:
         return False
@@ -65,7 +68,7 @@ def _same(node: NodeProto, function: FunctionProto, opsets: Mapping[str, int]) -
         read = onnx.defs.get_schema(node.op_type, opsets[domain], domain)
     except onnx.defs.SchemaError:
         return False
-    # A later version takes more types, but other inputs where attributes have become inputs.
+    # Later versions may take more types, but their inputs and defaults must be the same.
     return written.since_version == read.since_version or (
         {name: str(a.default_value) for name, a in written.attributes.items()}
         == {name: str(a.default_value) for name, a in read.attributes.items()}
@@ -74,6 +77,7 @@ def _same(node: NodeProto, function: FunctionProto, opsets: Mapping[str, int]) -
 
 
 def _with_defaults(node: NodeProto, schema: Any) -> NodeProto:
+    """A copy of a node with the default values of attributes that it leaves out."""
     full = NodeProto()
     full.CopyFrom(node)
     given = {attribute.name for attribute in node.attribute}
@@ -83,30 +87,15 @@ def _with_defaults(node: NodeProto, schema: Any) -> NodeProto:
     return full
 
 
-def _renamed(
-    node: NodeProto, names: Mapping[str, str], attributes: Mapping[str, AttributeProto], prefix: str
-) -> NodeProto:
-    def name_of(inner: str) -> str:
-        return names.get(inner, prefix + inner) if inner else ""
-
-    new = NodeProto(op_type=node.op_type, domain=node.domain, name=prefix + node.name if node.name else "")
-    new.input.extend(name_of(name) for name in node.input)
-    new.output.extend(name_of(name) for name in node.output)
-    for attribute in node.attribute:
-        if attribute.ref_attr_name:
-            if attribute.ref_attr_name in attributes:
-                new.attribute.append(attributes[attribute.ref_attr_name])
-                new.attribute[-1].name = attribute.name
-            continue
-        new.attribute.append(attribute)
-        if attribute.type == AttributeProto.GRAPH:
-            graph = new.attribute[-1].g
-            own = {value.name for value in [*graph.input, *graph.initializer]}
-            own |= {name for inner in graph.node for name in inner.output if name}
-            inner_names = {**names, **{name: prefix + name for name in own}}
-            for value in [*graph.input, *graph.output, *graph.initializer]:
-                value.name = inner_names.get(value.name, prefix + value.name)
-            nodes = [_renamed(inner, inner_names, attributes, prefix) for inner in graph.node]
-            del graph.node[:]
-            graph.node.extend(nodes)
-    return new
+def _fill_in(node: NodeProto, attributes: Mapping[str, AttributeProto]) -> None:
+    """Replace references to a function's attributes, also in sub-graphs; those to absent attributes are left out."""
+    found = list(node.attribute)
+    del node.attribute[:]
+    for attribute in found:
+        value = attributes.get(attribute.ref_attr_name) if attribute.ref_attr_name else attribute
+        if value is not None:
+            node.attribute.append(value)
+            node.attribute[-1].name = attribute.name
+    for graph in sub_graphs(node):
+        for inner in graph.node:
+            _fill_in(inner, attributes)

@@ -35,7 +35,7 @@ import numpy as np
 from ..builder import MLGraphBuilder
 from ..dtypes import INFO, DataType
 from ..graph import MLOperand
-from .messages import NodeProto, TensorProto
+from .messages import NodeProto, TensorProto, domain_of
 
 Tensor: TypeAlias = "MLOperand | np.ndarray"
 
@@ -140,7 +140,7 @@ def converts(
 
 def key_of(node: NodeProto) -> tuple[str, str]:
     """What the converter of a node is found by."""
-    return "" if node.domain == "ai.onnx" else node.domain, node.op_type
+    return domain_of(node), node.op_type
 
 
 def known(value: Tensor | None, what: str) -> np.ndarray:

@@ -1,0 +1,146 @@
+"""Convert one ONNX node to WebNN operations, by the converter of its operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..builder import MLGraphBuilder
+from ..dtypes import FLOATS
+from ..graph import MLOperand
+from .booleans import as_declared, as_stored
+from .messages import NodeProto, TensorProto, TypeProto, attribute_value, domain_of, sub_graphs, tensor_type
+from .registry import CONVERTERS, DATA_TYPES, Converter, Unsupported, key_of
+from .values import FOLD_BYTES, Constant, Dynamic, Tensor, Value
+
+_BOOLEAN_RESULTS = frozenset(
+    {
+        *("And", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual"),
+        *("Not", "Or", "Xor"),
+    }
+)
+"""ONNX's operators whose results are bool for all types of inputs."""
+
+
+def convert(
+    builder: MLGraphBuilder,
+    node: NodeProto,
+    values: Sequence[Value | None],
+    opsets: Mapping[str, int],
+    infer: Callable[[], Mapping[str, TypeProto]],
+) -> dict[str, Value]:
+    """Convert a node.
+
+    Args:
+        builder: builds the operations.
+        node: the node.
+        values: its inputs, None for those that are absent.
+        opsets: the version of each operator set, by domain.
+        infer: infers the types of the node's outputs; called only if the inputs do not determine them.
+
+    Returns:
+        The node's outputs by name.
+
+    Raises:
+        Unsupported: WebNN cannot express the node.
+        MLError: the builder refuses an operation.
+    """
+    converter = CONVERTERS.get(key_of(node))
+    if converter is None:
+        raise Unsupported("WebNN has nothing to express it with")
+    types = [_element_type(name, value) for name, value in zip(node.input, values, strict=True)]
+    inputs = [_argument(builder, value) for value in values]
+    if not any(isinstance(value, MLOperand) for value in inputs):
+        # The builder learns the types from operands, so constants that are too large to fold become operands.
+        inputs = [builder.constant(value) if isinstance(value, np.ndarray) else value for value in inputs]
+    keywords = _keywords(converter, node, types, opsets, len(inputs))
+    result = converter.function(builder, *inputs, **keywords)
+    results = result if isinstance(result, tuple) else (result,)
+    if len(results) < len(node.output):
+        wanted = [name for name in node.output if name]
+        raise Unsupported(f"only {len(results)} of the outputs {wanted} can be made")
+    inferred = _result_types(node, types, results, infer)
+    return {
+        name: _value(name, item, inferred[name].tensor_type.elem_type if name in inferred else 0)
+        for name, item in zip(node.output, results, strict=False)
+        if name
+    }
+
+
+def _element_type(name: str, value: Value | None) -> int:
+    """The ONNX element type of an input, 0 if it is absent."""
+    if value is None:
+        return 0
+    element_type = value.element_type
+    if element_type not in DATA_TYPES and not (isinstance(value, Dynamic) and element_type == 0):
+        raise Unsupported(f"its input {name!r} is {TensorProto.DataType.Name(element_type).lower()}")
+    if isinstance(value, Dynamic):
+        raise Unsupported(f"its input {name!r} has a shape that is known only when the graph runs")
+    return element_type
+
+
+def _argument(builder: MLGraphBuilder, value: Value | None) -> MLOperand | np.ndarray | None:
+    """An input as converters take it: small constants are arrays."""
+    match value:
+        case Constant(array):
+            array = as_stored(array)
+            return array if array.nbytes <= FOLD_BYTES else builder.constant(array)
+        case Tensor(operand):
+            return operand
+    return None
+
+
+def _keywords(
+    converter: Converter, node: NodeProto, types: list[int], opsets: Mapping[str, int], inputs: int
+) -> dict[str, Any]:
+    """The keyword arguments of a converter's call; `Unsupported` for attributes that it does not know."""
+    if sub_graphs(node):
+        raise Unsupported("it has sub-graphs")
+    keywords: dict[str, Any] = {}
+    for attribute in node.attribute:
+        if attribute.name not in converter.attributes:
+            raise Unsupported(f"its attribute {attribute.name} is not supported")
+        value = attribute_value(attribute)
+        keywords[attribute.name] = [_text(item) for item in value] if isinstance(value, list) else _text(value)
+    extras: dict[str, Any] = {"label": node.name}
+    if not converter.op:  # a custom operation may have attributes of these names
+        extras |= {"opset": opsets.get(domain_of(node), 1), "outputs": len(node.output), "types": types}
+    keywords.update({name: value for name, value in extras.items() if name in converter.attributes})
+    if (converter.inputs is not None and inputs > converter.inputs) or inputs < converter.required:
+        raise Unsupported(f"it has {inputs} inputs")
+    return keywords
+
+
+def _text(value: Any) -> Any:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def _result_types(
+    node: NodeProto, types: Sequence[int], results: Sequence[Any], infer: Callable[[], Mapping[str, TypeProto]]
+) -> Mapping[str, TypeProto]:
+    """The types of a node's outputs by name; empty where those of WebNN's results are right."""
+    if node.op_type in _BOOLEAN_RESULTS and domain_of(node) == "":
+        return {node.output[0]: tensor_type(TensorProto.BOOL)}
+    # ONNX's schemas take time and megabytes to load, and are not needed where one type of floats comes in and goes out.
+    given = {DATA_TYPES[element_type] for element_type in types if element_type} & set(FLOATS)
+    made = {_type_name(result) for result in results} - {"bool"}
+    return {} if made <= set(FLOATS) and len(made | given) <= 1 else infer()
+
+
+def _type_name(result: Any) -> str | None:
+    """The data type of an operand, or of an array."""
+    return result.data_type if isinstance(result, MLOperand) else getattr(getattr(result, "dtype", None), "name", None)
+
+
+def _value(name: str, item: Any, element_type: int) -> Value:
+    """A converter's result as the value of the output `name`; `element_type` is 0 where WebNN's data type is right."""
+    if item is None:
+        raise Unsupported(f"the output {name!r} cannot be made")
+    if isinstance(item, np.ndarray):
+        return Constant(as_declared(item, element_type))
+    if element_type and DATA_TYPES.get(element_type) != item.data_type:
+        raise Unsupported(f"the output {name!r} has type {TensorProto.DataType.Name(element_type)}")
+    own = next(t for t, data_type in DATA_TYPES.items() if data_type == item.data_type)
+    return Tensor(item, element_type or own)

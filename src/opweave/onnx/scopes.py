@@ -1,0 +1,57 @@
+"""Names of values in nested graphs: which graph defines a name, and nodes under other names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .messages import GraphProto, NodeProto, sub_graphs
+
+
+def initializer_names(graph: GraphProto) -> list[str]:
+    """The names of a graph's initializers, dense and sparse."""
+    dense = [initializer.name for initializer in graph.initializer]
+    return dense + [initializer.values.name for initializer in graph.sparse_initializer]
+
+
+def own_names(graph: GraphProto) -> set[str]:
+    """The names that a graph defines: inputs, initializers, and outputs of its nodes."""
+    names = {value.name for value in graph.input}.union(initializer_names(graph))
+    return names.union(name for node in graph.node for name in node.output if name)
+
+
+def free_names(graph: GraphProto) -> set[str]:
+    """The names that a sub-graph takes from the graphs around it."""
+    used = {value.name for value in graph.output}
+    for node in graph.node:
+        used.update(name for name in node.input if name)
+        for inner in sub_graphs(node):
+            used |= free_names(inner)
+    return used - own_names(graph)
+
+
+def renamed(node: NodeProto, names: Mapping[str, str], prefix: str) -> NodeProto:
+    """A copy of a node with other names for its inputs and outputs.
+
+    Args:
+        node: the node.
+        names: the new names; others stay.
+        prefix: added to the names that the node's sub-graphs define.
+    """
+    copy = NodeProto()
+    copy.CopyFrom(node)
+    copy.input[:] = [names.get(name, name) for name in node.input]
+    copy.output[:] = [names.get(name, name) for name in node.output]
+    for graph in sub_graphs(copy):
+        _rename(graph, names, prefix)
+    return copy
+
+
+def _rename(graph: GraphProto, names: Mapping[str, str], prefix: str) -> None:
+    """Rename the values of a sub-graph in place."""
+    inner = {**names, **{name: prefix + name for name in own_names(graph)}}
+    sparse = (initializer.values for initializer in graph.sparse_initializer)
+    for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer, *sparse):
+        value.name = inner.get(value.name, value.name)
+    nodes = [renamed(node, inner, prefix) for node in graph.node]
+    del graph.node[:]
+    graph.node.extend(nodes)
