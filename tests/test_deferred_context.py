@@ -15,8 +15,8 @@ from hypothesis import given, settings, strategies as st
 
 import opweave as ow
 from opweave import memory
-from opweave.runtime import deferred, lazy, recurring
-from opweave.runtime.recurring import compile_now, statistics
+from opweave.lazy import array as arrays, background, force
+from opweave.lazy.background import compile_now, statistics
 
 SHAPE = [4]
 START = np.array([1, -2, 3, -4], "float32")
@@ -25,7 +25,7 @@ START = np.array([1, -2, 3, -4], "float32")
 @pytest.fixture(params=["background", "now", "reference"])
 def context(request: pytest.FixtureRequest) -> Iterator[ow.MLContext]:
     """A deferred context, which compiles chains at the second time or at the first, on either back end."""
-    deferred.wait()  # for what other tests have left to compile
+    force.wait()  # for what other tests have left to compile
     before = compile_now(request.param == "now")
     statistics.reset()
     device = "reference" if request.param == "reference" else None
@@ -137,9 +137,9 @@ def test_a_chain_becomes_one_graph_when_it_comes_again(context: ow.MLContext) ->
         run(split, [a], [b, c])
         np.testing.assert_array_equal(c.numpy(), (START + step) * weight - 1)
         np.testing.assert_array_equal(b.numpy(), (START + step) * weight + 1)
-        deferred.wait()
+        force.wait()
     assert statistics.compiled == 1
-    assert statistics.graphs == 4 if recurring._now else statistics.graphs in (2, 3)
+    assert statistics.graphs == 4 if background._now else statistics.graphs in (2, 3)
 
 
 def test_nothing_is_copied(context: ow.MLContext) -> None:
@@ -157,7 +157,7 @@ def test_the_same_graph_in_turns(context: ow.MLContext) -> None:
     step = graph_of(context, lambda x: x * 0.5 + 1)
     one, other = tensor_of(context, START), tensor_of(context)
     want = START
-    for count in (1, 2, 7, lazy.LONGEST + 3):
+    for count in (1, 2, 7, arrays.LONGEST + 3):
         for _ in range(count):
             run(step, [one], [other])
             one, other = other, one
@@ -168,7 +168,7 @@ def test_the_same_graph_in_turns(context: ow.MLContext) -> None:
 def test_long_chains_run_by_themselves(context: ow.MLContext) -> None:
     step = graph_of(context, lambda x: x + 1)
     one, other = tensor_of(context, START), tensor_of(context)
-    for _ in range(lazy.LONGEST - 1):
+    for _ in range(arrays.LONGEST - 1):
         run(step, [one], [other])
         one, other = other, one
     assert statistics.operations == 0
@@ -481,17 +481,17 @@ def test_a_graph_that_is_destroyed_still_runs_what_was_dispatched(context: ow.ML
         run(double, [x], [y])
         run(double, [y], [z])
         context.read_tensor(z)
-    deferred.wait()
+    force.wait()
     assert statistics.compiled == 1
     run(double, [x], [y])
     run(double, [y], [z])
     executable, graph = weakref.ref(double.check_alive()), weakref.ref(double)
     gc.collect()  # graphs of other tests, and what they were compiled into
-    kept = deferred.graphs.statistics.entries
+    kept = force.graphs.statistics.entries
     double.destroy()
-    assert deferred.graphs.statistics.entries == kept - 1  # what it was compiled into is gone
+    assert force.graphs.statistics.entries == kept - 1  # what it was compiled into is gone
     np.testing.assert_array_equal(z.numpy(), 4 * START)
-    assert deferred.graphs.statistics.entries == kept - 1
+    assert force.graphs.statistics.entries == kept - 1
     with pytest.raises(ow.InvalidStateError, match="the graph is destroyed"):
         run(double, [x], [y])
     del double
@@ -504,18 +504,18 @@ def test_a_graph_that_is_collected_leaves_nothing(context: ow.MLContext) -> None
     double = graph_of(context, lambda x: x * 2)
     x, y, z = tensor_of(context, START), tensor_of(context), tensor_of(context)
     gc.collect()  # graphs of other tests, and what they were compiled into
-    kept = deferred.graphs.statistics.entries
+    kept = force.graphs.statistics.entries
     for _ in range(2):
         run(double, [x], [y])
         run(double, [y], [z])
         context.read_tensor(z)
-    deferred.wait()
+    force.wait()
     executable = weakref.ref(double.check_alive())
-    assert deferred.graphs.statistics.entries == kept + 1
+    assert force.graphs.statistics.entries == kept + 1
     del double
     gc.collect()
     assert executable() is None
-    assert deferred.graphs.statistics.entries == kept
+    assert force.graphs.statistics.entries == kept
 
 
 def test_the_end_of_a_context_drops_what_is_pending(context: ow.MLContext) -> None:
@@ -550,7 +550,7 @@ def test_errors_of_kernels_say_which_dispatch(context: ow.MLContext) -> None:
         run(check, [x], [y])
         run(double, [y], [z])
         context.read_tensor(z)
-        deferred.wait()
+        force.wait()
     context.write_tensor(x, np.full(4, 13, "float32"))
     run(check, [x], [y])
     place = rf"called in test_deferred_context\.py, line {run.__code__.co_firstlineno + 1}\)"

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import opweave as ow
-from opweave import memory, tracing
+from opweave import memory
+from opweave.lazy import jit
 
 X = np.array([[1, -2], [3, 4]], "float32")
 
@@ -43,9 +44,9 @@ def test_a_function_is_traced_once_for_each_shape_and_type() -> None:
     assert double(X[0]).tolist() == [2, -4]
     assert double(X.astype("int32")).tolist() == [[2, -4], [6, 8]]
     assert len(times) == 3
-    assert double.cache_info() == (2, 3, tracing.GRAPHS, 3)
+    assert double.cache_info() == (2, 3, jit.GRAPHS, 3)
     double.clear_cache()
-    assert double.cache_info() == (0, 0, tracing.GRAPHS, 0)
+    assert double.cache_info() == (0, 0, jit.GRAPHS, 0)
 
 
 @pytest.mark.parametrize(
@@ -354,7 +355,7 @@ def test_a_function_that_failed_can_be_called_again() -> None:
         ow.ValidationError, match=r"jit 'sometimes': add: the shapes .* \(test_jit\.py, line \d+: return x \+ \(1 if"
     ):
         sometimes(X)
-    assert sometimes.cache_info() == (0, 1, tracing.GRAPHS, 0)
+    assert sometimes.cache_info() == (0, 1, jit.GRAPHS, 0)
     fails.append(False)
     assert sometimes(X).tolist() == (X + 1).tolist()
 

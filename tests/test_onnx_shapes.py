@@ -18,10 +18,10 @@ from onnx import TensorProto, helper, numpy_helper
 import opweave as ow
 from opweave import memory
 from opweave.backends.onnxruntime import fallback, sessions
+from opweave.lazy.background import background
 from opweave.onnx.plan import Plan
 from opweave.onnx.programs import MAX_THREADS, RECENT, _in_background
 from opweave.onnx.symbolic import SymbolicModel
-from opweave.runtime.recurring import background
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 CONTEXT = ow.ml.create_context(device="cpu")
@@ -382,7 +382,7 @@ import sys
 import numpy as np
 import onnx
 import opweave as ow
-from opweave.runtime.recurring import background
+from opweave.lazy.background import background
 
 session = ow.InferenceSession(sys.argv[1])
 before = len(os.listdir("/proc/self/task"))

@@ -19,7 +19,7 @@ from foreign import Foreign
 
 import opweave as ow
 from opweave import memory
-from opweave.runtime import adopted, calls, deferred, lazy, plan as plans, recurring
+from opweave.lazy import array as arrays, background, borrowed, call as calls, force, graphs
 
 STATISTICS = ow.ops.statistics
 
@@ -398,8 +398,8 @@ def test_a_graph_that_is_refused_runs_one_by_one(x: ow.Array, monkeypatch: pytes
             raise ow.OperationError("too large for me")
         return compiled(plan, constants)
 
-    compiled = plans.Plan.compiled
-    monkeypatch.setattr(plans.Plan, "compiled", refuse)
+    compiled = graphs.CallGraph.compiled
+    monkeypatch.setattr(graphs.CallGraph, "compiled", refuse)
     ow.ops.compile_now()
     expected = np.arctan(1) * 0 + (x.numpy() * 3 + 0.5) * 7
     for _ in range(3):
@@ -408,7 +408,7 @@ def test_a_graph_that_is_refused_runs_one_by_one(x: ow.Array, monkeypatch: pytes
 
 
 def test_an_error_of_the_compiler_itself_is_shown_and_the_next_graph_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    thing, other = recurring.Recurring(), recurring.Recurring()
+    thing, other = background.Recurring(), background.Recurring()
 
     def break_down() -> Any:
         raise KeyError("a bug")
@@ -417,10 +417,10 @@ def test_an_error_of_the_compiler_itself_is_shown_and_the_next_graph_compiled(mo
     monkeypatch.setattr("threading.excepthook", lambda args: seen.append(args.exc_type))
     for _ in range(2):
         thing.come(break_down)
-    recurring.background.wait()
+    background.background.wait()
     for _ in range(2):
         other.come(lambda: "made")  # type: ignore[arg-type,return-value]
-    recurring.background.wait()
+    background.background.wait()
     assert seen == [KeyError]
     assert thing.program is None
     assert other.program == "made"
@@ -687,10 +687,10 @@ def test_threads_write_tensors_between_reads() -> None:
 
 def test_chains_that_nobody_reads_run_by_themselves() -> None:
     x = ow.array([0.0])
-    for _ in range(3 * lazy.LONGEST):
+    for _ in range(3 * arrays.LONGEST):
         x = x + 1
-    assert STATISTICS.operations + STATISTICS.graphs > lazy.LONGEST
-    assert x.item() == 3 * lazy.LONGEST
+    assert STATISTICS.operations + STATISTICS.graphs > arrays.LONGEST
+    assert x.item() == 3 * arrays.LONGEST
 
 
 def test_what_is_read_holds_nothing_of_what_it_was_made_of() -> None:
@@ -720,20 +720,20 @@ def test_operations_that_are_dropped_are_gone() -> None:
         return ref(temporary)
 
     made = [make() for _ in range(4)]
-    deferred.singles.clear()
+    force.singles.clear()
     gc.collect()
     assert [op() for op in made] == [None] * 4
 
 
 def test_caches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    caches = (ow.ops.neg.templates, lazy.codes, calls.kinds, calls.scalars, deferred.singles, deferred.graphs)
+    caches = (ow.ops.neg.templates, arrays.codes, calls.kinds, calls.scalars, force.singles, force.graphs)
     for cache in caches:
         monkeypatch.setattr(cache, "max_entries", 16)
     for size in range(1, 60):
         x = np.ones(size, "float32")
         assert (ow.ops.neg(x) + float(size)).tolist() == [size - 1.0] * size
     assert [cache.statistics.entries for cache in caches] == [16] * len(caches)
-    assert adopted._locked == {}
+    assert borrowed._locked == {}
 
 
 def test_a_soak_holds_memory_flat() -> None:
@@ -789,7 +789,7 @@ def test_threads_that_adopt_the_same_memory_leave_it_writable() -> None:
         sys.setswitchinterval(interval)
     assert errors == []
     assert mine.flags.writeable
-    assert adopted._locked == {}
+    assert borrowed._locked == {}
 
 
 @pytest.mark.parametrize(

@@ -13,19 +13,19 @@ import numpy as np
 import pytest
 
 import opweave as ow
-from opweave.runtime import constants, deferred, plan as plans
+from opweave.lazy import force, graphs, weights as learned
 
 STATISTICS = ow.ops.statistics
 CONTEXT = ow.ml.create_context(device="cpu")
-OFTEN = constants.RECURRENCES + 2
+OFTEN = learned.RECURRENCES + 2
 
 
 @pytest.fixture(autouse=True)
 def _at_once() -> Iterator[None]:
     ow.ops.wait()
     before = ow.ops.compile_now()
-    deferred.graphs.clear()
-    constants.specialised.clear()
+    force.graphs.clear()
+    learned.specialised.clear()
     STATISTICS.reset()
     yield
     ow.ops.compile_now(before)
@@ -53,8 +53,8 @@ def check_layer(x: Any, w: Any, b: Any) -> int:
     return records[0].constants
 
 
-def variants() -> list[constants.Specialised]:
-    return [variant for _, entry in deferred.graphs.items() for variant in entry.variants]
+def variants() -> list[learned.Specialised]:
+    return [variant for _, entry in force.graphs.items() for variant in entry.variants]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ def variants() -> list[constants.Specialised]:
 def test_weights_that_stay_the_same_become_constants() -> None:
     w, b = weights(4, 3), weights(3, seed=1)
     found = [check_layer(random(2, 4, seed=k), w, b) for k in range(OFTEN)]
-    assert found == [0] * (constants.RECURRENCES - 1) + [2] * 3
+    assert found == [0] * (learned.RECURRENCES - 1) + [2] * 3
     assert (STATISTICS.compiled, STATISTICS.specialised, STATISTICS.graphs) == (1, 1, OFTEN)
 
 
@@ -110,7 +110,7 @@ def test_which_inputs_are_constants(name: str) -> None:
     for leaf in (W, SQUARE, Q, SCALE, ZERO, IMAGE, FILTER):
         leaf._reads = 0
     results = []
-    for k in range(constants.RECURRENCES * constants.PATIENCE + 2):
+    for k in range(learned.RECURRENCES * learned.PATIENCE + 2):
         x = random(*shape, seed=k)
         read = program(ow.array(x) if shape else None)
         results.append((k, np.asarray(read).copy()))
@@ -120,14 +120,14 @@ def test_which_inputs_are_constants(name: str) -> None:
         id(value) for value in known if isinstance(value, np.ndarray)
     }
     assert [float(value) for value in found if not value.ndim] == [value for value in known if isinstance(value, float)]
-    constants.RECURRENCES, before = 2**30, constants.RECURRENCES
-    deferred.graphs.clear()
+    learned.RECURRENCES, before = 2**30, learned.RECURRENCES
+    force.graphs.clear()
     try:  # and the values are those of a program without constants
         for k, values in results:
             read = program(ow.array(random(*shape, seed=k)) if shape else None)
             np.testing.assert_allclose(values, np.asarray(read), rtol=1e-4, atol=1e-6)
     finally:
-        constants.RECURRENCES = before
+        learned.RECURRENCES = before
 
 
 def test_constant_tensors_are_constants_until_they_are_destroyed() -> None:
@@ -250,26 +250,26 @@ def test_weights_that_change_all_the_time_are_compiled_ever_more_seldom() -> Non
         if k % OFTEN == 0:
             w, b = weights(4, 3, seed=k), weights(3, seed=k)
         check_layer(random(2, 4, seed=k), w, b)
-    assert 1 <= STATISTICS.specialised <= np.log2(reads / constants.RECURRENCES)
+    assert 1 <= STATISTICS.specialised <= np.log2(reads / learned.RECURRENCES)
     assert len(variants()) <= 1  # those of the others are gone
 
 
 def test_programs_are_bounded_in_number_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constants, "VARIANTS", 2)
+    monkeypatch.setattr(learned, "VARIANTS", 2)
     layers = [(weights(4, 3, seed=k), weights(3, seed=k + 9)) for k in range(4)]
     for _ in range(6):
         for w, b in layers:
             for k in range(3 * OFTEN):
                 check_layer(random(2, 4, seed=k), w, b)
     assert STATISTICS.specialised > 2
-    assert len(variants()) == constants.specialised.statistics.entries == 2
+    assert len(variants()) == learned.specialised.statistics.entries == 2
     size = 15 * 4
-    monkeypatch.setattr(constants.specialised, "max_bytes", size)
+    monkeypatch.setattr(learned.specialised, "max_bytes", size)
     for rows in (5, 6, 7):
         for k in range(OFTEN):
             check_layer(random(rows, 4, seed=k), *layers[0])
         assert sum(variant.size for variant in variants()) == size
-    monkeypatch.setattr(constants.specialised, "max_bytes", size - 1)
+    monkeypatch.setattr(learned.specialised, "max_bytes", size - 1)
     before = STATISTICS.specialised
     for k in range(OFTEN):
         check_layer(random(8, 4, seed=k), *layers[0])
@@ -282,22 +282,22 @@ def test_a_program_goes_with_its_weights() -> None:
         check_layer(random(2, 4, seed=k), w, b)
     assert w._array is not None
     gone = weakref.ref(w._array)
-    assert len(variants()) == constants.specialised.statistics.entries == 1
+    assert len(variants()) == learned.specialised.statistics.entries == 1
     del w
     gc.collect()
     assert gone() is None
-    assert len(variants()) == constants.specialised.statistics.entries == 0
+    assert len(variants()) == learned.specialised.statistics.entries == 0
     assert check_layer(random(2, 4), weights(4, 3), b) == 0
 
 
 def test_a_program_goes_with_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deferred.graphs, "max_entries", 2)
+    monkeypatch.setattr(force.graphs, "max_entries", 2)
     w, b = weights(4, 3), weights(3, seed=1)
     for rows in (1, 2, 3):
         for k in range(OFTEN):
             check_layer(random(rows, 4, seed=k), w, b)
     assert STATISTICS.specialised == 3
-    assert constants.specialised.statistics.entries == 2
+    assert learned.specialised.statistics.entries == 2
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -317,7 +317,7 @@ def test_it_is_compiled_in_the_background() -> None:
 def test_weights_that_die_in_the_queue_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     queue: list[Any] = []
     ow.ops.compile_now(False)
-    monkeypatch.setattr(deferred.background, "put", lambda *item: queue.append(item))
+    monkeypatch.setattr(force.background, "put", lambda *item: queue.append(item))
     w, b = weights(4, 3), weights(3, seed=1)
     check_layer(random(2, 4), w, b)
     check_layer(random(2, 4), w, b)
@@ -334,14 +334,14 @@ def test_weights_that_die_in_the_queue_are_let_go(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_refusal_leaves_the_general_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = plans.Plan.compiled
+    compiled = graphs.CallGraph.compiled
 
     def refuse(plan: Any, constants: Any = None) -> Any:
         if constants:
             raise ow.OperationError("no constants, please")
         return compiled(plan)
 
-    monkeypatch.setattr(plans.Plan, "compiled", refuse)
+    monkeypatch.setattr(graphs.CallGraph, "compiled", refuse)
     w, b = weights(4, 3), weights(3, seed=1)
     for k in range(3 * OFTEN):
         assert check_layer(random(2, 4, seed=k), w, b) == 0
@@ -373,5 +373,5 @@ def test_threads_that_replace_weights() -> None:
     assert errors == []
     gc.collect()
     ow.ops.wait()
-    deferred._sweep()
+    force._sweep()
     assert variants() == []

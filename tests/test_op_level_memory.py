@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import opweave as ow
+from opweave.lazy import force, weights
 from opweave.memory import host, pool
-from opweave.runtime import constants, deferred
 
 SIZE = 4096
 BYTES = 4 * SIZE
@@ -180,21 +180,21 @@ def test_a_soak_holds_the_memory_of_the_process_flat() -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux says how much memory a process has")
 def test_programs_with_constants_give_their_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constants, "VARIANTS", 1000)
+    monkeypatch.setattr(weights, "VARIANTS", 1000)
 
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def turn() -> None:
         w = ow.array(np.ones((512, 512), "float32"))  # packed, it is another megabyte
-        for _ in range(constants.RECURRENCES):
+        for _ in range(weights.RECURRENCES):
             ow.ops.matmul(np.ones((4, 512), "float32"), w).relu().numpy()
-        ((_, entry),) = deferred.graphs.items()
+        ((_, entry),) = force.graphs.items()
         assert len(entry.variants) == 1
-        entry._needed = constants.RECURRENCES  # as if it were the first time
+        entry._needed = weights.RECURRENCES  # as if it were the first time
 
-    deferred.graphs.clear()
-    constants.specialised.clear()
+    force.graphs.clear()
+    weights.specialised.clear()
     for _ in range(10):
         turn()
     gc.collect()
@@ -202,5 +202,5 @@ def test_programs_with_constants_give_their_memory_back(monkeypatch: pytest.Monk
     for _ in range(50):
         turn()
     gc.collect()
-    assert constants.specialised.statistics.entries == 0
+    assert weights.specialised.statistics.entries == 0
     assert resident() - before < 15 * 2**20  # with all that was packed it would be at least 50 MB

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import opweave as ow
+from opweave.lazy import weights
 from opweave.memory import pool
-from opweave.runtime import constants
 
 CONTEXT = ow.ml.create_context(device="cpu")
 REFERENCE = ow.ml.create_context(device="reference")
@@ -201,8 +201,8 @@ def same(ours: np.ndarray, theirs: np.ndarray) -> None:
 @pytest.fixture(params=[True, False], ids=["compiled at once", "compiled when it recurs"])
 def compile_now(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = ow.ops.compile_now(request.param)
-    monkeypatch.setattr(constants, "RECURRENCES", 1)
-    monkeypatch.setattr(constants, "PATIENCE", 1)
+    monkeypatch.setattr(weights, "RECURRENCES", 1)
+    monkeypatch.setattr(weights, "PATIENCE", 1)
     monkeypatch.setattr(pool, "LARGE", 1)  # memory of small results is used again, too
     yield
     ow.ops.compile_now(before)
@@ -315,7 +315,7 @@ class Recurring:
             result, expected = TOGETHER[name][0](result, leaf), TOGETHER[name][1](expected, value)
         leaf = None
         same(result.numpy(), expected)
-        fixed = [value for _, variant in constants.specialised.items() for value in variant.values]
+        fixed = [value for _, variant in weights.specialised.items() for value in variant.values]
         for source in self.sources:  # what can be written is never a constant
             array = source if source is None or isinstance(source, np.ndarray) else source.memory()
             assert array is None or not any(np.shares_memory(array, value) for value in fixed)
@@ -334,10 +334,10 @@ TOGETHER: dict[str, tuple[Callable[[Any, Any], Any], Callable[[np.ndarray, np.nd
 def test_a_program_that_recurs_sees_what_is_written_between_its_runs(
     context: ow.MLContext, data: st.DataObject
 ) -> None:
-    recurrences, constants.RECURRENCES = constants.RECURRENCES, 2
+    recurrences, weights.RECURRENCES = weights.RECURRENCES, 2
     large, pool.LARGE = pool.LARGE, 1
     before = ow.ops.compile_now()
-    constants.specialised.clear()
+    weights.specialised.clear()
     try:
         with context:
             program = Recurring(data.draw, context)
@@ -350,5 +350,5 @@ def test_a_program_that_recurs_sees_what_is_written_between_its_runs(
                     getattr(program, what)(k)
     finally:
         ow.ops.compile_now(before)
-        constants.RECURRENCES = recurrences
+        weights.RECURRENCES = recurrences
         pool.LARGE = large

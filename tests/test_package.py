@@ -227,17 +227,17 @@ def test_arrows_point_one_way() -> None:
 @pytest.mark.parametrize(
     ("where", "added", "found"),
     [
-        ("runtime/calls.py", "from .. import operation\noperation.on_arrays = call", "sets operation.on_arrays"),
-        ("runtime/deferred.py", "from . import lazy\nlazy.compute = force", "sets lazy.compute"),
-        ("runtime/deferred.py", "constants.when_gone = _try_to_sweep", "sets constants.when_gone"),
-        ("context.py", "from .runtime import adopted\nadopted.default_context = ml", "sets adopted.default_context"),
-        ("context.py", "from .runtime import adopted\nsetattr(adopted, 'x', ml)", "sets adopted.'x'"),
+        ("lazy/call.py", "from .. import operation\noperation.on_arrays = call", "sets operation.on_arrays"),
+        ("lazy/force.py", "from . import array as arrays\narrays.compute = force", "sets arrays.compute"),
+        ("lazy/force.py", "weights.when_gone = _try_to_sweep", "sets weights.when_gone"),
+        ("context.py", "from . import names\nnames.default_context = ml", "sets names.default_context"),
+        ("context.py", "from . import names\nsetattr(names, 'x', ml)", "sets names.'x'"),
         (
             "ops/__init__.py",
-            "def __getattr__(name):\n    return getattr(import_module('opweave.runtime.deferred'), name)",
-            "imports runtime",
+            "def __getattr__(name):\n    return getattr(import_module('opweave.lazy.force'), name)",
+            "imports lazy",
         ),
-        ("operation.py", "def f():\n    import_module(f'{__package__}.runtime.calls')", "imports runtime"),
+        ("operation.py", "def f():\n    import_module(f'{__package__}.lazy.call')", "imports lazy"),
         ("operation.py", "def f(name):\n    importlib.import_module(name)", "imports name"),
         ("declaration/__init__.py", "import_module('..custom', __package__)", "imports custom"),
         ("backends/webgpu/engine.py", "from ...inspect.profile import Profile", "imports inspect"),
@@ -256,14 +256,14 @@ def test_links_that_point_down() -> None:
     found = {name: link for name, link in vars(links).items() if isinstance(link, links.Link)}
     assert {name: link.home for name, link in found.items()} == {
         "calls_of": "custom",
-        "compute": "runtime.deferred",
-        "default_context": "context",
+        "compute": "lazy.force",
+        "deferred_context": "lazy.deferred_context",
         "draw": "inspect.drawing",
         "explain": "inspect.explain",
-        "on_arrays": "runtime.calls",
-        "op_level": "runtime.deferred",
+        "on_arrays": "lazy.call",
+        "op_level": "lazy.force",
         "profile": "inspect.profile",
-        "when_gone": "runtime.deferred",
+        "when_gone": "lazy.force",
     }
     for link in found.values():
         function = link.load()

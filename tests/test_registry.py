@@ -31,11 +31,11 @@ from specification import (
 
 import opweave as ow
 from opweave import deviations, hints
+from opweave.context_loss import Lost
 from opweave.deviations import DEVIATIONS, Deviation
 from opweave.names import camel_case, snake_case
 from opweave.operation import Limits, Op
 from opweave.ops import Operations
-from opweave.runtime.lost import Lost
 
 OPS = Operations.listing()
 CONTEXTS = {device: ow.ml.create_context(device=device) for device in ("cpu", "reference")}

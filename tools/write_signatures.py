@@ -29,7 +29,7 @@ import numpy as np
 from .dtypes import DataType as DataType
 from .graph import Builder, MLOperand
 from .operation import Op
-from .runtime.lazy import Array
+from .lazy.array import Array
 
 Same = TypeVar("Same")  # Self, in a form that Jedi follows into derived classes
 

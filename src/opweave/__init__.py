@@ -34,20 +34,20 @@ if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are 
     )
     from .graph import Desc as Desc, MLOperand as MLOperand
     from .kernels import wasm as wasm, wgsl as wgsl
+    from .lazy.array import Array as Array
+    from .lazy.borrowed import array as array
+    from .lazy.force import read as read
+    from .lazy.jit import jit as jit
     from .onnx.register import register_onnx as register_onnx
     from .onnx.session import InferenceSession as InferenceSession
     from .operation import Limits as Limits
     from .run.graph import MLGraph as MLGraph
-    from .runtime.adopted import array as array
-    from .runtime.deferred import read as read
-    from .runtime.lazy import Array as Array
     from .tensor import MLTensor as MLTensor
-    from .tracing import jit as jit
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Array": "runtime.lazy",
+    "Array": "lazy.array",
     "DataError": "errors",
     "Desc": "graph",
     "Device": "backends",
@@ -66,19 +66,19 @@ _HOMES = {
     "NotSupportedError": "errors",
     "OperationError": "errors",
     "ValidationError": "errors",
-    "array": "runtime.adopted",
+    "array": "lazy.borrowed",
     "composite": "custom",
     "composites": "",
     "devices": "backends",
     "expr": "",
     "expression": "custom",
-    "jit": "tracing",
+    "jit": "lazy.jit",
     "memory": "",
     "ml": "context",
     "onnx": "",
     "op": "custom",
     "ops": "",
-    "read": "runtime.deferred",
+    "read": "lazy.force",
     "register_onnx": "onnx.register",
     "wasm": "kernels",
     "wgsl": "kernels",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from threading import RLock
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, get_args
@@ -21,11 +22,10 @@ from .memory.spaces import Space
 from .names import SnakeCaseDict, shown
 from .operation import Op, converted_desc
 from .run.graph import MLGraph
-from .runtime import adopted
 from .tensor import DeviceTensor, MLTensor
 
 if TYPE_CHECKING:
-    from .runtime.lost import Lost
+    from .context_loss import Lost
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -100,7 +100,9 @@ class ML:
             raise NotSupportedError(
                 f"deferred=True is for contexts on the CPU; on {found.name} dispatches only enqueue work as it is"
             )
-        return MLContext(backend, found, power_preference, deferred=deferred)
+        kind = (links.deferred_context.function or links.deferred_context.load()) if deferred else MLContext
+        made: MLContext = kind(backend, found, power_preference)
+        return made
 
     async def create_context_async(
         self,
@@ -139,17 +141,24 @@ def _choose(power_preference: PowerPreference, accelerated: bool) -> str:
 
 ml = ML()
 
-_default: list[MLContext] = []
+entered: ContextVar[tuple[MLContext, ...]] = ContextVar("contexts", default=())
+"""The contexts of the open `with` blocks, the innermost last."""
+
+_default: MLContext | None = None
 _default_lock = RLock()
 
 
-@links.default_context.provide
-def default_context() -> MLContext:
-    """The context of operations that are called on arrays: on the CPU, made when it is first needed."""
-    with _default_lock:
-        if not _default or _default[0]._lost_info is not None:
-            _default[:] = [ml.create_context(accelerated=False)]
-        return _default[0]
+def current_context() -> MLContext:
+    """The context of operations on arrays: that of the innermost `with context:`, else a default one on the CPU."""
+    global _default
+    contexts = entered.get()
+    if contexts:
+        return contexts[-1]
+    if _default is None or _default._lost_info is not None:
+        with _default_lock:
+            if _default is None or _default._lost_info is not None:
+                _default = ml.create_context(accelerated=False)
+    return _default
 
 
 @hints.misnomers
@@ -160,11 +169,8 @@ class MLContext:
     A context may be used from several threads: what touches the same tensor runs one after the other.
     """
 
-    def __init__(
-        self, backend: Backend, device: Device, power_preference: PowerPreference, *, deferred: bool = False
-    ) -> None:
+    def __init__(self, backend: Backend, device: Device, power_preference: PowerPreference) -> None:
         self._backend, self._device, self._power_preference = backend, device, power_preference
-        self._deferred = deferred
         self._lost: Lost | None = None
         self._is_over = False  # it is lost, and all that belonged to it is destroyed
         self._lost_info: MLContextLostInfo | None = None
@@ -199,7 +205,7 @@ class MLContext:
     @property
     def lost(self) -> Lost:
         """Resolves with an `MLContextLostInfo` when the context is lost: its device is gone, or `destroy` was called."""
-        from .runtime.lost import Lost
+        from .context_loss import Lost
 
         with self._lock:
             if self._lost is None:
@@ -223,11 +229,11 @@ class MLContext:
     def __enter__(self) -> MLContext:
         """Make this the context of the arrays and operations in a `with` block."""
         self.check_alive()
-        adopted.entered.set((*adopted.entered.get(), self))
+        entered.set((*entered.get(), self))
         return self
 
     def __exit__(self, *_: object) -> None:
-        adopted.entered.set(adopted.entered.get()[:-1])
+        entered.set(entered.get()[:-1])
 
     def __repr__(self) -> str:
         return f"<MLContext on {self._device.name}{', lost' if self._lost_info else ''}>"
@@ -525,11 +531,6 @@ class MLContext:
             InvalidStateError: the graph is destroyed, or the context lost.
             ValidationError: missing or unknown names; tensors that do not fit, are destroyed or belong to another context.
         """
-        if self._deferred:
-            from .runtime import stitch
-
-            stitch.dispatch(self, graph, inputs, outputs)
-            return
         try:
             find = graph._bindings.peek  # a variable, since methods are looked up more slowly
             binding = find((len(inputs), *inputs, *map(id, inputs.values()), *outputs, *map(id, outputs.values())))
@@ -656,22 +657,17 @@ class MLContext:
         constant: bool = False,
         pinned: bool = False,
     ) -> MLTensor:
-        """A tensor of this memory; `pinned` memory is somebody else's, and stays where it is."""
-        flags = {"readable": readable, "writable": writable, "constant": constant}
-        if self._deferred:
-            from .runtime import stitch
-
-            tensor: MLTensor = stitch.DeferredTensor(self, desc, array, pinned=pinned, **flags)
-        elif (
-            not self._space.is_host and not constant
-        ):  # constants go to the device with the graphs that they are part of
-            tensor = DeviceTensor(self, desc, array, **flags)
-        else:
-            tensor = MLTensor(self, desc, array, **flags)
+        """A tensor of this memory; `pinned` memory belongs to the caller, and is never replaced."""
+        tensor = self._make_tensor(desc, array, pinned, readable=readable, writable=writable, constant=constant)
         with self._lock:
             self.check_alive()
             self._tensors.add(tensor)
         return tensor
+
+    def _make_tensor(self, desc: Desc, array: np.ndarray, pinned: bool, **flags: bool) -> MLTensor:
+        # Constants are on the host: they are copied to the device with the graphs that they are part of.
+        on_device = not self._space.is_host and not flags["constant"]
+        return (DeviceTensor if on_device else MLTensor)(self, desc, array, **flags)
 
     def check_own(self, tensor: MLTensor, what: str) -> None:
         """Raise `ValidationError`, which says `what` it is, unless it is a living tensor of this context."""

@@ -10,16 +10,15 @@ import numpy as np
 from .arrays import as_array, contiguous, describe
 from .builder import MLGraphBuilder
 from .cache import Cache
-from .context import MLContext
+from .context import MLContext, current_context, entered
 from .declaration import CustomOp, composite, expression, op
 from .errors import ValidationError, require
 from .expr.array import Array as Traced
 from .graph import Builder, Operand, check_desc, title
+from .lazy.array import Array
+from .lazy.call import call
 from .links import calls_of
 from .run.graph import MLGraph
-from .runtime.adopted import current_context, entered
-from .runtime.calls import call
-from .runtime.lazy import Array
 from .tensor import MLTensor
 
 GRAPHS = 256

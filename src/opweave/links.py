@@ -40,20 +40,20 @@ class Link:
         return function
 
 
-on_arrays = Link("runtime.calls")
+on_arrays = Link("lazy.call")
 """An operation called on arrays: `(op, args, kwargs)`."""
 
 calls_of = Link("custom")
 """What an operation of a user does that is called with anything but a builder: `(op)` gives a function of args and kwargs."""
 
-compute = Link("runtime.deferred")
-"""Arrays that are read: computes those that are pending."""
+compute = Link("lazy.force")
+"""Computes pending arrays: `(arrays)`."""
 
-when_gone = Link("runtime.deferred")
-"""A graph has lost an array that was a constant of it: drops it, unless another thread is reading."""
+when_gone = Link("lazy.force")
+"""Drops the programs whose constants were arrays that have been deleted: `()`."""
 
-op_level = Link("runtime.deferred")
-"""A public name of `opweave.ops` that stands with what computes arrays: `(name)`."""
+op_level = Link("lazy.force")
+"""A function of `opweave.ops` for arrays: `(name)`."""
 
 explain = Link("inspect.explain")
 """What `MLGraph.explain` says: `(graph)`."""
@@ -64,5 +64,5 @@ profile = Link("inspect.profile")
 draw = Link("inspect.drawing")
 """What `MLGraph.draw` draws: `(graph, path)`."""
 
-default_context = Link("context")
-"""The context of arrays that have none."""
+deferred_context = Link("lazy.deferred_context")
+"""The class of the contexts of `create_context(deferred=True)`."""

@@ -35,7 +35,7 @@ class MLTensor:
         # Held while a graph runs on the tensor, or its contents are read or written: orders what touches it.
         self._lock = RLock()
         self._bindings: WeakSet[Any] = WeakSet()
-        # The array that pending operations read the memory as (`opweave.runtime.adopted`).
+        # The array by which pending operations read the memory (`opweave.lazy.borrowed.Borrowed`).
         self.borrowed: ref[Any] | None = None
 
     @property
@@ -104,12 +104,6 @@ class MLTensor:
         if hasattr(self, "_bindings"):
             self.release_bindings()
 
-    def settle(self) -> None:
-        """Compute what is pending and reads the tensor, which is about to be written."""
-        known = self.borrowed() if self.borrowed is not None else None
-        if known is not None:
-            known.settle()
-
     def release_bindings(self) -> None:
         """Let graphs that were dispatched with the tensor forget it; the next dispatch binds it anew."""
         for binding in list(self._bindings):
@@ -123,6 +117,12 @@ class MLTensor:
         if self._array is None:
             raise ValidationError(f"the tensor {self._desc} is destroyed")
         return self._array
+
+    def settle(self) -> None:
+        """Compute the pending operations that read the tensor, which is about to be written."""
+        borrowed = self.borrowed() if self.borrowed is not None else None
+        if borrowed is not None:
+            borrowed.settle()
 
     def _target(self) -> np.ndarray:
         """The memory for who writes all of it, and holds the lock."""

@@ -35,7 +35,7 @@ from .signatures import annotation_text, check_function, plain_converter, public
 
 if TYPE_CHECKING:
     from ..kernels.wgsl import Shader, WgslKernel
-    from ..runtime.lazy import Array
+    from ..lazy.array import Array
     from ..tensor import MLTensor
 
 DeviceName = Literal["cpu", "wasm", "webgpu", "cuda"]

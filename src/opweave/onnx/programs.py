@@ -19,8 +19,8 @@ from .. import memory
 from ..cache import Cache
 from ..context import MLContext
 from ..errors import MLError, OperationError
+from ..lazy.background import Recurring
 from ..names import counted
-from ..runtime.recurring import Recurring
 from ..shapes import OtherShapes
 from .arguments import Argument
 from .messages import PLAIN

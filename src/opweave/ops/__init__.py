@@ -31,7 +31,7 @@ else:
     )
 
 if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are first used
-    from ..runtime.deferred import (
+    from ..lazy.force import (
         compile_now as compile_now,
         profile as profile,
         statistics as statistics,

@@ -51,7 +51,7 @@ class MLGraph:
         # What `dispatch` was called with -> the binding. An entry lives until one of its tensors goes away, so a key made
         # of identities is never mistaken for another.
         self._bindings: Cache[tuple[Any, ...], DispatchBinding] = Cache(MAX_BINDINGS, raw=True)
-        # The graph as a part of larger ones, and what drops these (`opweave.runtime.stitch`).
+        # The graph as a call in larger graphs, and what drops these (`opweave.lazy.deferred_context`).
         self._template: Any = None
         self._forget: Callable[[], object] | None = None
         context._add_graph(self)

@@ -1,4 +1,4 @@
-"""What tells that a context is lost; loaded when somebody asks for it, for the standard library's futures load much more."""
+"""The future that `MLContext.lost` returns; a module of its own, since `concurrent.futures` takes long to import."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..context import MLContextLostInfo
+    from .context import MLContextLostInfo
 
 
 class Lost(Future["MLContextLostInfo"]):
     """Resolves when the context is lost: `done()`, `result()`, `add_done_callback()`, or `await` it."""
 
     def cancel(self) -> bool:
-        """Do nothing: one who stops waiting (a timeout, say) must not end it for the others."""
+        """Do nothing: a cancelled wait (by a timeout, say) must not cancel the others."""
         return False
 
     def __await__(self) -> Generator[Any, None, MLContextLostInfo]:

@@ -1,4 +1,4 @@
-"""Calls of operations on arrays: a call validates its arguments, notes what is to be done, and returns."""
+"""Operations called on arrays: a call validates its arguments, and returns arrays that are computed later."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import sys
 from collections.abc import Iterable, Mapping
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .. import hints
 from ..arrays import as_array, describe
 from ..cache import Cache, exact
+from ..context import MLContext, current_context
 from ..dtypes import INFO, DataType, cast_number
 from ..errors import ValidationError, require
 from ..graph import Builder, Desc, Operand, check_desc, title
@@ -22,24 +23,21 @@ from ..operation import Op
 from ..ops import Operations
 from ..recorder import constant
 from ..tensor import MLTensor
-from .adopted import adopt, borrow, current_context
-from .lazy import KINDS, Array, Number, Template, code_of, note
-
-if TYPE_CHECKING:
-    from ..context import MLContext
+from .array import KINDS, Array, Number, Template, code_of, defer
+from .borrowed import adopt, borrow
 
 _OPERAND, _SEQUENCE, _ATTRIBUTE = 1, 2, 0
 _serials = count()
 
 kinds: Cache[tuple[Any, tuple[int, ...]], int] = Cache(KINDS, raw=True)
-"""The numbers (`code_of`) of arrays, by NumPy's data type and shape."""
+"""The codes (`code_of`) of NumPy arrays, by dtype and shape."""
 
 scalars: Cache[Any, tuple[np.ndarray, Desc, int]] = Cache(KINDS, raw=True)
 """Numbers as arrays, by data type, type and value."""
 
 
 class _InGraph(Exception):  # noqa: N818  (never seen by users)
-    """An operand of a graph is among the arguments: the call belongs to its builder."""
+    """An argument is an operand of a graph: the call belongs to its builder."""
 
     def __init__(self, builder: Builder) -> None:
         self.builder = builder
@@ -47,9 +45,9 @@ class _InGraph(Exception):  # noqa: N818  (never seen by users)
 
 @on_arrays.provide
 def call(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Note that `op` is to be called on arrays, tensors and numbers; its result, or a tuple of them.
+    """The result, or tuple of results, of `op` called on arrays, tensors and numbers; computed when it is read.
 
-    With operands of a graph among the arguments it is added to that.
+    If an argument is an operand of a graph, the operation is added to that graph.
     """
     try:
         template, inputs, label, context = _validate(op, args, kwargs)
@@ -60,21 +58,21 @@ def call(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         if hint and hint not in str(error):
             raise ValidationError(f"{error}{hint}") from None
         raise
-    return note(template, inputs, label, context, sys._getframe(1))
+    return defer(template, inputs, label, context, sys._getframe(1))
 
 
 def _validate(
     op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Template, tuple[Array, ...], str, MLContext]:
-    """The call without its values, its operands, its label, and where it runs."""
+    """The template of a call, its operands, its label, and its context."""
     flags = op.flags
     label = ""
-    # Two calls with the same key differ in nothing but the values of their operands: the names of the arguments by name,
-    # then what there is to say of each argument, in order. Types are part of it, since 1 == True == 1.0.
+    # Calls with equal keys differ only in the values of their operands. A key has the names of the keyword arguments, and an
+    # entry for each argument, with types, since 1 == True == 1.0.
     key: list[Any] = [len(args)]
     inputs: list[Any] = []
     context: MLContext | None = None
-    others = False  # whether there are operands of other kinds than arrays of ours
+    others = False  # whether an operand is not an `Array`
     if len(args) > len(op.positional):
         raise ValidationError(f"{op.name}: takes {len(op.positional)} positional arguments, got {len(args)}")
     given: Iterable[tuple[int, Any]] = zip(op.positional_flags, args, strict=False)
@@ -139,8 +137,8 @@ def _validate(
 
 
 def _scalar(op: Op[..., Any], label: str, context: MLContext, value: int | float, data_type: DataType) -> Array:
-    """A number as an array; for integer types it must be one of their values, as everywhere."""
-    # Told apart as by `exact`, but in less time: zeros by their text.
+    """A number as an array; an integer type must be able to represent it."""
+    # Like `exact`, but faster: zeros are distinguished by their text.
     key = data_type, type(value), value or str(value)
     find = scalars.peek
     array, desc, code = find(key) or scalars.put(key, _scalar_array(op, label, value, data_type))
@@ -160,7 +158,7 @@ def _scalar_array(
 def _take(
     op: Op[..., Any], label: str, value: Any, key: list[Any], inputs: list[Any], context: MLContext | None
 ) -> MLContext | None:
-    """Note an operand that may be anything: what tells it from others goes to `key`, itself to `inputs`."""
+    """Append an operand of any type to `inputs`, and its entry to `key`."""
     own: MLContext | None = None
     if isinstance(value, Operand):
         raise _InGraph(value.builder)
@@ -183,15 +181,15 @@ def _take(
 
 
 def _kind(op: Op[..., Any], label: str, value: np.ndarray) -> int:
-    """The number of an array's data type and shape, which are valid."""
+    """The code of an array's data type and shape, which are validated."""
     what = f"{title(op.name, label)}: an operand"
-    # How many bytes it may have depends on the back end: that is validated with the call.
+    # The maximum size depends on the back end: it is checked with the call.
     desc = check_desc(describe(value, what), 2**63, what)
     return kinds.put((value.dtype, value.shape), code_of(desc))
 
 
 class _Recorder(Operations):
-    """A builder in which calls are validated."""
+    """The builder that validates calls."""
 
     def __init__(self, context: MLContext) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Arrays whose values are computed when somebody looks: the results of operations that are called one by one.
+"""Arrays whose values are computed when they are read: the results of operations called on arrays.
 
-Calls that differ in their values only are validated once: what follows from the data types, shapes and attributes is kept as
-a `Template`. A call that is to be done is a `Pending`, and its results are `Array`s that point to it.
+Calls that differ only in the values of their operands are validated once: the result of validation is a `Template`. A call
+that has not run yet is a `PendingCall`; its results are `Array`s that refer to it.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from ..run.program import Program
 
 LONGEST = 256
-"""A chain of so many operations runs by itself, so that programs which never look do not grow without end."""
+"""Chains of this many pending operations are computed without a read, to bound their memory."""
 
 KINDS = 4096
-"""How many data types and shapes are numbered at a time."""
+"""Maximum number of entries of the caches below."""
 
 _NEVER = -sys.maxsize
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
@@ -43,37 +43,37 @@ _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 _numbers = count(1)
 
 codes: Cache[Desc, int] = Cache(KINDS, raw=True)
-"""The numbers of data types and shapes."""
+"""The codes of data types and shapes."""
 
 cuts: Cache[Any, tuple[Template, ...]] = Cache(KINDS, raw=True)
-"""The calls that an index stands for, by data type and shape, device and index."""
+"""The calls that an index expression makes, by data type and shape, device and index."""
 
 
 def code_of(desc: Desc) -> int:
-    """A number for a data type and shape, quicker to compare than those. It stands for no other, in all of the process.
+    """A number that identifies a data type and shape in this process, for fast comparison.
 
-    One that has been forgotten gets another number when it comes again: its calls are validated once more.
+    After eviction from the cache, the same data type and shape gets a new number, and its calls are validated again.
     """
     return codes.peek(desc) or codes.make(desc, lambda: next(_numbers))
 
 
 @dataclass(eq=False, slots=True)
 class Template:
-    """A validated call, but for the values of its operands.
+    """A validated call without the values of its operands, for one device.
 
     Attributes:
         op: the operation.
-        inputs: the numbers of the operands of each parameter.
+        inputs: for each operand parameter the position of its operand, or the positions of a sequence.
         attributes: the values of the other parameters.
         descs: data types and shapes of the results.
-        codes: the numbers of these.
+        codes: the codes of these (`code_of`).
         operands: data types and shapes of the operands.
-        numbers: the data types of operands that were given as Python's numbers, by their numbers.
-        serial: tells templates apart.
-        program: the operation on its own, once that was needed, on the one device that the template is for.
-        size: how many operations it stands for.
-        is_tuple: whether the results are given as a tuple, also where it is one result.
-        operand_codes: the numbers of the data types and shapes of the operands.
+        numbers: the data types of the operands that are Python numbers, by position.
+        serial: identifies the template.
+        program: the compiled operation; None until it first runs on its own.
+        size: number of operations.
+        is_tuple: whether the call returns a tuple, which may have one element.
+        operand_codes: the codes of the operands.
     """
 
     op: Op[..., Any]
@@ -90,7 +90,7 @@ class Template:
     operand_codes: tuple[int, ...] = ()
 
     def release(self) -> None:
-        """Give back the program; it is compiled anew when it is needed."""
+        """Release the program; the next run on its own compiles it again."""
         self.program = None
 
     def add_to(self, builder: Operations, operands: Sequence[Operand], label: str = "") -> tuple[Operand, ...]:
@@ -103,14 +103,14 @@ class Template:
         return builder.add_node(self.op, inputs, self.attributes, label, self.descs)
 
 
-class Pending:
-    """A call whose results are not computed yet; `outputs` are gone where nobody can ask for them any more."""
+class PendingCall:
+    """A call that has not run yet. `outputs` are weak: a deleted result cannot be read any more."""
 
     __slots__ = ("borrows", "depth", "inputs", "label", "outputs", "site", "template")
 
     def __init__(self, template: Template, inputs: tuple[Array, ...], label: str, site: tuple[Any, int]) -> None:
         self.template, self.inputs, self.label = template, inputs, label
-        self.site = site  # the code, and the place of an instruction in it
+        self.site = site  # the caller's code object and instruction offset
         depth: int = 0
         borrows: bool = False
         for array in inputs:
@@ -127,7 +127,7 @@ class Pending:
 
     @property
     def place(self) -> str:
-        """Where the call was made: `model.py, line 12`."""
+        """The line that made the call: `model.py, line 12`."""
         code, at = self.site
         line = next((line for first, stop, line in code.co_lines() if first <= at < stop), None)
         return f"{code.co_filename.rpartition('/')[2]}, line {line or code.co_firstlineno}"
@@ -135,31 +135,37 @@ class Pending:
 
 @completable
 class Array(Operators):
-    """An array in a context, whose values may still have to be computed. Made by `opweave.array` and by operations.
+    """An array in a context, whose values may be pending. Made by `opweave.array` and by operations.
 
-    It has the operators and the methods of operands (`x @ w + b`, `x[..., 1:]`, `x.relu()`), and is read with `numpy()`,
-    `np.asarray`, DLPack or `item()`: then what it needs is computed, as one graph.
+    It has the operators and methods of operands (`x @ w + b`, `x[..., 1:]`, `x.relu()`). Reading it with `numpy()`,
+    `np.asarray`, DLPack or `item()` computes everything that it depends on, as one graph.
     """
 
     __slots__ = ("__weakref__", "_array", "_code", "_context", "_desc", "_node", "_reads")
     is_of_tensor: ClassVar[bool] = False
-    """Whether the memory is that of a tensor, which may be written."""
+    """Whether the memory belongs to a tensor, which may be written."""
 
     def __init__(
-        self, context: MLContext, desc: Desc, code: int, *, node: Pending | None = None, array: np.ndarray | None = None
+        self,
+        context: MLContext,
+        desc: Desc,
+        code: int,
+        *,
+        node: PendingCall | None = None,
+        array: np.ndarray | None = None,
     ) -> None:
         self._context, self._desc, self._code = context, desc, code
         self._node, self._array = node, array
-        self._reads = 0  # how often it was a weight (`opweave.runtime.constants`); never again if negative
+        self._reads = 0  # number of reads as a weight (`opweave.lazy.weights`); negative if it must not be a weight
 
     @property
     def data_type(self) -> DataType:
-        """Type of the elements."""
+        """Data type."""
         return self._desc.data_type
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The same, as NumPy has it."""
+        """Data type as a NumPy dtype."""
         return np.dtype(self._desc.data_type)
 
     @property
@@ -169,7 +175,7 @@ class Array(Operators):
 
     @property
     def ndim(self) -> int:
-        """Number of dimensions, as NumPy calls it."""
+        """Number of dimensions."""
         return len(self._desc.shape)
 
     @property
@@ -184,22 +190,22 @@ class Array(Operators):
 
     @property
     def context(self) -> MLContext:
-        """Where it is computed."""
+        """The context that computes it."""
         return self._context
 
     @property
     def pending(self) -> bool:
-        """Whether its values are still to be computed."""
+        """Whether its values are not computed yet."""
         return self._array is None
 
     def numpy(self) -> np.ndarray:
-        """The values, a read-only view; computes them first, if they are pending.
+        """A read-only view of the values; pending values are computed first.
 
         Raises:
-            OperationError: a pending operation failed; the message says where it was called.
+            OperationError: a pending operation failed; the message names the line that called it.
         """
         view = self._values().view()
-        view.setflags(write=False)  # quicker than view.flags
+        view.setflags(write=False)  # faster than view.flags
         return view
 
     def _values(self) -> np.ndarray:
@@ -211,11 +217,11 @@ class Array(Operators):
         return values
 
     def _is_immutable(self) -> bool:
-        """Whether nobody can write to the memory, now or later."""
+        """Whether the memory can never be written."""
         return type(self) is Array and self._reads >= 0
 
     def _room(self) -> np.ndarray:
-        """Memory for the values, which are about to be computed."""
+        """Memory for the values."""
         return pool.room(self._desc)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
@@ -234,10 +240,10 @@ class Array(Operators):
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
     def __dlpack__(self, **options: Any) -> Any:
-        # DLPack has no read-only memory before its version 1; what comes of it must not be written to.
+        # DLPack has no read-only memory before version 1: consumers must not write to it.
         knows_read_only = (options.get("max_version") or (0,)) >= (1,)
         if self._is_immutable():
-            # PyTorch, for one, writes to it nevertheless: no program may rely on it any more, which know it by identity.
+            # PyTorch lets users write to it nevertheless: a new identity keeps it out of programs that have it as a constant.
             self._reads, self._array = _NEVER, self._values().view()
         return (self.numpy() if knows_read_only else self._values()).__dlpack__(**options)
 
@@ -245,13 +251,13 @@ class Array(Operators):
         return 1, 0  # the host
 
     def item(self) -> int | float:
-        """The one value, as a number of Python's."""
+        """The value of an array of one element, as a Python number."""
         require(self.size == 1, f"item() takes an array of one element, got {self._desc}")
         number: int | float = self._values().item()
         return number
 
     def tolist(self) -> Any:
-        """The values, in nested lists."""
+        """The values as nested lists."""
         return self._values().tolist()
 
     def __float__(self) -> float:
@@ -273,14 +279,14 @@ class Array(Operators):
         return self.shape[0]
 
     def __contains__(self, item: Any) -> bool:
-        """Whether an element has that value."""
+        """Whether an element equals `item`."""
         return bool((self._values() == item).any())
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec else str(self)
 
     def __copy__(self) -> Array:
-        return self  # nobody changes it
+        return self  # it is immutable
 
     def __deepcopy__(self, memo: Any) -> Array:
         return self
@@ -296,10 +302,10 @@ class Array(Operators):
         raise TypeError("an array belongs to its context and cannot be pickled; array.numpy() can")
 
     def watch(self, outputs: Sequence[ref[Array]]) -> None:
-        """Told of the results of a call that reads this; for memory that may be written."""
+        """Remember the pending results of a call that reads this; used for memory that may be written."""
 
     def __getitem__(self, key: Any) -> Array:
-        """Cut out a part with integers, slices and `...`, as in NumPy; None makes a new axis of size 1."""
+        """Select a part with integers, slices and `...`, as in NumPy; None adds an axis of size 1."""
         frozen, context = _frozen_index(key), self._context
         if frozen is None:
             return super().__getitem__(key)
@@ -308,7 +314,7 @@ class Array(Operators):
         result: Array = self
         if steps is not None:
             for template in steps:
-                result = note(template, (result,), "", context, sys._getframe(1))
+                result = defer(template, (result,), "", context, sys._getframe(1))
             return result
         result = super().__getitem__(key)
         steps = _steps(self, result)
@@ -333,24 +339,24 @@ class Array(Operators):
 _UFUNCS: dict[Any, Op[..., Any]] = {
     getattr(np, name): getattr(Operations, hints.WEBNN_NAMES.get(name, name)) for name in hints.OPERATORS
 }
-"""The operation for each operator of NumPy's arrays that finds an `Array` on its right."""
+"""The operation for each operator of NumPy arrays with an `Array` as right operand."""
 
 
 class Number(Array):
-    """A number of Python's that is an operand; the same number is the same memory each time."""
+    """A Python number as an operand; equal numbers share memory."""
 
     __slots__ = ()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Noting
+# Deferring
 
 
-def note(template: Template, inputs: tuple[Array, ...], label: str, context: MLContext, frame: Any) -> Any:
-    """Note a call that has been validated: its result, or a tuple of them. `frame` is who called, or was called for it."""
+def defer(template: Template, inputs: tuple[Array, ...], label: str, context: MLContext, frame: Any) -> Any:
+    """The pending result, or tuple of results, of a validated call. `frame` is the caller's, or a callee's of that."""
     while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
         frame = frame.f_back
-    node = Pending(template, inputs, label, (frame.f_code, frame.f_lasti))
+    node = PendingCall(template, inputs, label, (frame.f_code, frame.f_lasti))
     if len(template.descs) == 1:
         output = Array(context, template.descs[0], template.codes[0], node=node)
         outputs: tuple[Array, ...] = (output,)
@@ -372,7 +378,7 @@ _PLAIN = frozenset({int, type(None)})
 
 
 def _frozen_index(key: Any) -> tuple[Any, ...] | None:
-    """Something hashable that is equal for equal indices only; None for indices of other things than plain integers."""
+    """A key of an index of integers, slices, `...` and None; None if it contains anything else."""
     frozen: list[Any] = []
     for item in key if type(key) is tuple else (key,):
         kind = type(item)
@@ -389,7 +395,7 @@ def _frozen_index(key: Any) -> tuple[Any, ...] | None:
 
 
 def _steps(source: Array, result: Array) -> tuple[Template, ...] | None:
-    """The calls that lead from an array to one that was made of it; None where they are done already."""
+    """The pending calls from an array to a result of it; None if they have run already."""
     steps: list[Template] = []
     while result is not source:
         node = result._node
@@ -407,6 +413,6 @@ def force(arrays: Sequence[Array]) -> None:
 
 
 def is_pending(output: ref[Array]) -> bool:
-    """Whether somebody has an array still that is not computed."""
+    """Whether an array is still referenced, and not computed yet."""
     array = output()
     return array is not None and array._array is None

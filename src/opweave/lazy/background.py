@@ -1,4 +1,4 @@
-"""What comes again is compiled: at its second time in a background thread, or at its first time where that is asked for."""
+"""Compilation of recurring graphs: in a background thread on their second use, or at once after `compile_now()`."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from ..run.program import Program
 
 VARIABLE = "OPWEAVE_COMPILE"
-"""The environment variable that says when graphs are compiled: "now", at the first time, or "background", at the second."""
+"""The environment variable for when graphs are compiled: "now" is on first use, "background" on second use, in a thread."""
 
 
 @dataclass
 class Statistics:
-    """What has been done since the start, or the last `reset`.
+    """Counters since the start, or the last `reset`.
 
     Attributes:
         graphs: reads that ran a compiled graph.
-        operations: operations that ran one by one.
+        operations: operations that ran on their own.
         compiled: graphs that were compiled.
-        specialised: graphs that were compiled once more, with inputs that stay the same as constants.
-        refused: graphs that the engine did not take as a whole; they run one operation at a time.
-        values: results that were written, because they were asked for or could be asked for later.
-        dropped: results that nobody could ask for, which were never written to an array of their own.
+        specialised: graphs that were compiled again with recurring inputs as constants.
+        refused: graphs that the engine could not compile as a whole; they run one operation at a time.
+        values: results that were written to an array, since they were read or may be read later.
+        dropped: results that were not written to an array, since nothing referred to them any more.
     """
 
     graphs: int = 0
@@ -42,7 +42,7 @@ class Statistics:
     dropped: int = 0
 
     def reset(self) -> None:
-        """Start again from zero."""
+        """Set all counters to zero."""
         self.__init__()  # type: ignore[misc]
 
 
@@ -60,13 +60,13 @@ _now = _at_first()
 
 
 def compile_now(value: bool = True) -> bool:
-    """Compile graphs when they are first read, instead of in the background when they come again.
+    """Compile graphs when they are first read, instead of in the background on the second read.
 
     Args:
-        value: False for the background again.
+        value: False for compilation in the background.
 
     Returns:
-        What it was before.
+        The previous setting.
     """
     global _now
     before, _now = _now, value
@@ -74,18 +74,18 @@ def compile_now(value: bool = True) -> bool:
 
 
 class Recurring:
-    """Something that may come again, and its program once that is compiled.
+    """A graph that is compiled if it is used again.
 
     Attributes:
-        seen: how often it has come.
-        program: what runs it as a whole, None as long as it is not compiled.
-        refusal: why the engine does not take it as a whole, None where that is not known.
+        seen: number of uses.
+        program: the compiled graph; None if it is not compiled yet.
+        refusal: the error of the engine that could not compile it; None if there was none.
     """
 
     __slots__ = ("_lock", "_queued", "program", "refusal", "seen")
 
     counter = "compiled"
-    """The member of `statistics` that counts it."""
+    """The counter in `statistics` for compiled objects of this class."""
 
     def __init__(self) -> None:
         self.seen = 0
@@ -94,10 +94,10 @@ class Recurring:
         self._queued, self._lock = False, RLock()
 
     def come(self, make: Callable[[], Program]) -> Program | None:
-        """It has come once more: its program, None where it must be done without.
+        """Count one use, and return the program; None if there is none yet.
 
         Args:
-            make: compiles it; called now, later in another thread, or never.
+            make: compiles it. Called now, later in another thread, or never.
         """
         self.seen += 1
         if self.program is None and self.refusal is None and (_now or self.seen > 1):
@@ -113,7 +113,7 @@ class Recurring:
             background.put(self, make)
 
     def compile(self, make: Callable[[], Program]) -> None:
-        """Compile it, if that has not been done."""
+        """Compile it, unless that has been tried."""
         with self._lock:
             if self.program is not None or self.refusal is not None:
                 return
@@ -126,7 +126,7 @@ class Recurring:
 
 
 class _Background:
-    """A thread that compiles; it begins when there is something to do, and ends before the interpreter does."""
+    """The thread that compiles. It starts with the first task, and ends before the interpreter does."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[tuple[Recurring, Callable[[], Program]] | None] = SimpleQueue()
@@ -136,7 +136,7 @@ class _Background:
         self._ends = False
 
     def put(self, what: Recurring, make: Callable[[], Program]) -> None:
-        """Compile something when there is time."""
+        """Add a task to the queue."""
         with self._lock:
             if self._ends:
                 return
@@ -147,12 +147,12 @@ class _Background:
                 self._thread.start()
 
     def wait(self) -> None:
-        """Wait until all is compiled that has been asked for."""
+        """Wait until the queue is empty."""
         while (thread := self._thread) is not None and thread.is_alive() and self._pending:
             thread.join(0.002)
 
     def end(self) -> None:
-        """Finish what is being compiled, and nothing more: a thread inside of an engine must not outlive the interpreter."""
+        """Finish the current task only: a thread inside of an engine must not outlive the interpreter."""
         with self._lock:
             self._ends = True
             self._queue.put(None)
@@ -165,7 +165,7 @@ class _Background:
             what, make = item
             try:
                 what.compile(make)
-            finally:  # also where it raises what it must not: that is shown, and the next one gets a new thread
+            finally:  # an unexpected error ends this thread; the next task starts a new one
                 with self._lock:
                     self._pending -= 1
             del what, make, item
@@ -174,7 +174,7 @@ class _Background:
 background = _Background()
 atexit.register(background.end)
 if hasattr(os, "register_at_fork"):
-    # A child has neither the thread, nor anybody who would give its locks back.
+    # A child process has neither the thread nor the holders of its locks.
     os.register_at_fork(after_in_child=background.__init__)  # type: ignore[misc]
 
 

@@ -1,12 +1,12 @@
-"""Dispatches that are noted, and run when somebody looks: the contexts of `create_context(deferred=True)`.
+"""Deferred contexts (`create_context(deferred=True)`): a dispatch runs when one of its results is read.
 
-A tensor of such a context has a value, which may still have to be computed. A dispatch takes the values that its inputs have
-now, and gives its outputs new ones: nobody changes a value, so the order of dispatches and writes is kept whatever runs
-when, and a value that no tensor has any more, and nothing else needs, is never computed. What is read runs as the calls of
-operations do (`opweave.runtime.deferred`): graph by graph at first, and as one compiled graph when it comes again.
+A tensor of such a context has a `Value`, which may be pending. A dispatch reads the current values of its inputs, and gives
+its outputs new ones. Values never change, so the order of dispatches and writes is preserved whenever they run; a value
+without a tensor or a pending reader is never computed. Reads run pending dispatches as those of arrays run pending calls
+(`force`): one graph after the other at first, and as one compiled graph if they recur.
 
-Memory that somebody can look at or write to without asking us cannot be treated like that: dispatches that touch it run at
-once. Such is memory of the user's (`tensor_from`), that of a WebAssembly module, and what somebody has a view of.
+A dispatch runs at once if it touches memory that is accessible without Opweave: the user's own (`tensor_from`), that of a
+WebAssembly module, and tensors of which a view exists.
 """
 
 from __future__ import annotations
@@ -23,23 +23,25 @@ from weakref import finalize, ref
 import numpy as np
 
 from .. import memory
+from ..context import MLContext
 from ..errors import require
-from ..graph import Graph, Operand
+from ..graph import Desc, Graph, Operand
+from ..links import deferred_context
 from ..ops import Operations
 from ..run.graph import MLGraph
 from ..run.locks import Locks
 from ..tensor import MLTensor
-from . import deferred, lazy
-from .lazy import Array, Pending, Template
+from . import force as reads
+from .array import LONGEST, Array, PendingCall, Template, code_of, is_pending
+from .force import force
 
 if TYPE_CHECKING:
-    from ..context import MLContext
     from ..run.program import Program
 
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 _serials = count()
 _DISPATCH: Any = SimpleNamespace(name="dispatch")
-"""What stands for the operation where a whole graph is called."""
+"""The operation of calls of whole graphs."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -47,12 +49,18 @@ _DISPATCH: Any = SimpleNamespace(name="dispatch")
 
 
 class Value(Array):
-    """What a tensor holds after a dispatch or a write; it stays the same when the tensor gets another one."""
+    """The contents of a tensor after a dispatch. It does not change when the tensor gets another value."""
 
     __slots__ = ("_readers", "_spare")
 
     def __init__(
-        self, context: MLContext, desc: Any, code: int, *, node: Pending | None = None, array: np.ndarray | None = None
+        self,
+        context: MLContext,
+        desc: Any,
+        code: int,
+        *,
+        node: PendingCall | None = None,
+        array: np.ndarray | None = None,
     ) -> None:
         super().__init__(context, desc, code, node=node, array=array)
         self._readers: list[ref[Array]] = []
@@ -63,32 +71,29 @@ class Value(Array):
         return memory.empty(self._desc) if spare is None else spare
 
     def watch(self, outputs: Sequence[ref[Array]]) -> None:
-        """Remember the results of a dispatch that reads this."""
+        """Remember the pending results of a dispatch that reads this."""
         if len(self._readers) % 64 == 63:
-            self._readers = [reader for reader in self._readers if lazy.is_pending(reader)]
+            self._readers = [reader for reader in self._readers if is_pending(reader)]
         self._readers += outputs
 
     @property
     def pending_readers(self) -> list[Array]:
-        """The results that are pending and need this."""
+        """The pending results that depend on this."""
         return [array for reader in self._readers if (array := reader()) is not None and array.pending]
 
 
 class _Window:
-    """Gives NumPy an array that does not own its memory: all views of it keep it, and so we learn when none is left."""
+    """The base of the views of a tensor: it is deleted when the last view is."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.array, self.__array_interface__ = array, array.__array_interface__
 
 
 class DeferredTensor(MLTensor):
-    """A tensor whose contents may still have to be computed.
-
-    `pinned` memory belongs to somebody else: it stays where it is.
-    """
+    """A tensor whose contents may be pending. `pinned` memory belongs to the user, and is never replaced."""
 
     def __init__(self, context: MLContext, desc: Any, array: np.ndarray, *, pinned: bool, **flags: bool) -> None:
-        self._pinned, self._code = pinned, lazy.code_of(desc)
+        self._pinned, self._code = pinned, code_of(desc)
         self._is_fixed = pinned and _is_immutable(array)
         self._window: ref[np.ndarray] | None = None
         self._value: Value | None = None
@@ -97,7 +102,7 @@ class DeferredTensor(MLTensor):
 
     @property
     def _array(self) -> np.ndarray | None:
-        """The memory; what is pending is computed first."""
+        """The memory; a pending value is computed first."""
         value = self._value
         if value is not None:
             self._memory = value._values()
@@ -109,35 +114,35 @@ class DeferredTensor(MLTensor):
 
     @property
     def destroyed(self) -> bool:
-        """Whether `destroy` has been called, here or by the loss of the context."""
+        """Whether `destroy` has been called, or the context is lost."""
         return self._value is None and self._memory is None
 
     @property
     def _is_seen(self) -> bool:
-        """Whether somebody can look at the memory without asking."""
+        """Whether the memory can be read without Opweave."""
         return self._pinned or (self._window is not None and self._window() is not None)
 
     @property
     def _is_shared(self) -> bool:
-        """Whether somebody can write to the memory without asking."""
+        """Whether the memory can be written without Opweave."""
         return (self._pinned and not self._is_fixed) or (self._writable and self._is_seen and not self._pinned)
 
     def numpy(self) -> np.ndarray:
-        """A view of the contents, no copy; it computes what is pending, and stays valid after `destroy`.
+        """A view of the contents, no copy. A pending value is computed first. The view stays valid after `destroy`.
 
-        As long as there is a view, dispatches that write to the tensor run at once; so do those that read it, if the view
-        can be written to.
+        While there is a view, dispatches that write the tensor run at once, and so do those that read it if the view is
+        writable.
 
         Raises:
             ValidationError: the tensor is destroyed, or not readable.
-            OperationError: a pending dispatch failed; the message says where it was called.
+            OperationError: a pending dispatch failed; the message names the line that called it.
         """
         if self._pinned or self.destroyed or not self._readable:
             return super().numpy()
         with self._lock:
             array = self.memory()
             if self._writable and self._value is not None:
-                deferred.force(self._value.pending_readers)  # before the memory changes
+                force(self._value.pending_readers)  # before the memory changes
             window = self._window() if self._window is not None else None
             if window is None:
                 window = np.asarray(_Window(array))
@@ -147,11 +152,11 @@ class DeferredTensor(MLTensor):
             return view
 
     def _target(self) -> np.ndarray:
-        """The memory to write all of: other memory than before, if what is there is still needed."""
+        """The memory to overwrite: new memory if the contents of the old are still needed."""
         value = self._value
         if value is not None and not value.pending and (self._is_seen or not value.pending_readers):
-            deferred.force(value.pending_readers)
-            self._array = value._array  # the value is not this any more
+            force(value.pending_readers)
+            self._array = value._array  # the tensor no longer has that value
         elif value is not None:
             self._array = memory.empty(self._desc)
             self._forget_bindings()
@@ -159,20 +164,20 @@ class DeferredTensor(MLTensor):
 
     @property
     def _is_ready(self) -> bool:
-        """Whether nobody needs what the memory holds, which is about to be written."""
+        """Whether no pending call reads the memory, which is about to be written."""
         borrowed = self.borrowed() if self.borrowed is not None else None
         return self._value is None and not (borrowed is not None and borrowed._readers)
 
     def current(self) -> Value:
-        """What the tensor holds, for a dispatch that reads it."""
+        """The value, for a dispatch that reads the tensor."""
         if self._value is None:
             self._value = Value(self._context, self._desc, self._code, array=self._memory)
         return self._value
 
     def become(self, value: Value) -> None:
-        """Hold something else from now on, in the memory that there was, if nobody needs that any more.
+        """Replace the value. The new one reuses the memory of the old if no pending call reads it.
 
-        Who calls this holds the lock, and has found that nobody sees the memory.
+        The caller holds the lock, and has checked that the memory is not visible from outside.
         """
         before, borrowed = self._value, self.borrowed() if self.borrowed is not None else None
         if borrowed is None and not (before is not None and before.pending_readers):
@@ -186,7 +191,7 @@ class DeferredTensor(MLTensor):
 
 
 def _is_immutable(array: np.ndarray) -> bool:
-    """Whether nobody can write to memory through NumPy: it is read-only, and so is whatever it is a view of."""
+    """Whether an array and all arrays that it is a view of are read-only."""
     base: Any = array
     while isinstance(base, np.ndarray):
         if base.flags.writeable:
@@ -199,25 +204,25 @@ def _is_immutable(array: np.ndarray) -> bool:
 # Graphs as calls
 
 
-class Noted(Pending):
+class PendingDispatch(PendingCall):
     """A dispatch that has not run yet."""
 
     __slots__ = ()
 
     def __del__(self) -> None:
-        if self.inputs:  # which who runs it takes away
-            deferred.statistics.dropped += len(self.outputs)
+        if self.inputs:  # they are removed when it runs
+            reads.statistics.dropped += len(self.outputs)
 
 
 class GraphTemplate(Template):
-    """A graph as a call: what becomes part of a larger graph, and runs alone until that is compiled."""
+    """A call of a whole graph. It runs on its own until a larger graph that contains it is compiled."""
 
     __slots__ = ("graph",)
 
     def __init__(self, graph: Graph, program: Program) -> None:
         descs = tuple(operand.desc for operand in graph.outputs.values())
         operands = tuple(operand.desc for operand in graph.inputs.values())
-        codes = tuple(map(lazy.code_of, descs))
+        codes = tuple(map(code_of, descs))
         super().__init__(_DISPATCH, {}, {}, descs, codes, operands, {}, ("graph", next(_serials)))
         self.graph, self.size = graph, len(graph.nodes)
         self.program = program
@@ -240,7 +245,7 @@ class GraphTemplate(Template):
 
 
 def _template(graph: MLGraph) -> GraphTemplate:
-    """A living graph as a call."""
+    """The template for calls of a graph."""
     known: GraphTemplate | None = graph._template
     if known is None:
         with graph._lock:
@@ -255,9 +260,9 @@ def _template(graph: MLGraph) -> GraphTemplate:
 
 
 def _forget(template: GraphTemplate) -> None:
-    """Drop what has been compiled with a graph that is gone; what is pending can still run, graph by graph."""
-    template.size = deferred.LARGEST + 1
-    deferred.forget(template.serial)
+    """Drop the programs that contain a destroyed graph. Pending calls of it still run, one at a time."""
+    template.size = reads.LARGEST + 1
+    reads.forget(template.serial)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -267,7 +272,7 @@ def _forget(template: GraphTemplate) -> None:
 def dispatch(
     context: MLContext, graph: MLGraph, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]
 ) -> None:
-    """Note that a graph is to run on tensors; run it at once where somebody could see that it has not."""
+    """Defer a dispatch, or run it now if its memory is visible from outside."""
     sources, targets = _checked(context, graph, inputs, outputs)
     template = _template(graph)
     with Locks([*sources, *targets]):
@@ -275,19 +280,19 @@ def dispatch(
         if any(tensor.destroyed for tensor in (*sources, *targets)):
             graph.check_dispatch(inputs, outputs)  # says which
         now = _must_run_now(sources, targets)
-        values = [] if now else _note(context, template, sources, targets)
-    if now:  # without our locks: what must run before takes those of other tensors
+        values = [] if now else _defer(context, template, sources, targets)
+    if now:  # without these locks: earlier dispatches take those of other tensors
         while not _at_once(graph, inputs, outputs, sources, targets):
             pass
-    elif values and values[0]._node is not None and values[0]._node.depth >= lazy.LONGEST:
-        deferred.force(values)
+    elif values and values[0]._node is not None and values[0]._node.depth >= LONGEST:
+        force(values)
 
 
-def _note(
+def _defer(
     context: MLContext, template: GraphTemplate, sources: Sequence[DeferredTensor], targets: Sequence[DeferredTensor]
 ) -> list[Value]:
-    """Give tensors values that are still to be computed."""
-    node = Noted(template, tuple([tensor.current() for tensor in sources]), "", _site())
+    """Give the outputs pending values."""
+    node = PendingDispatch(template, tuple([tensor.current() for tensor in sources]), "", _site())
     values = [Value(context, desc, code, node=node) for desc, code in zip(template.descs, template.codes, strict=True)]
     node.outputs = tuple([ref(value) for value in values])
     for value in node.inputs:
@@ -299,7 +304,7 @@ def _note(
 
 
 def _must_run_now(sources: Sequence[DeferredTensor], targets: Sequence[DeferredTensor]) -> bool:
-    """Whether somebody could see, or spoil, what has not run yet."""
+    """Whether memory of the dispatch can be read or written from outside."""
     return any(tensor._is_seen for tensor in targets) or any(tensor._is_shared for tensor in sources)
 
 
@@ -310,7 +315,7 @@ def _at_once(
     sources: Sequence[DeferredTensor],
     targets: Sequence[DeferredTensor],
 ) -> bool:
-    """Run a graph on the memory of tensors; False if another thread has changed them meanwhile."""
+    """Run a graph on the memory of tensors; False if another thread has changed the tensors meanwhile."""
     for tensor in targets:
         tensor.settle()
     with Locks([*sources, *targets]):
@@ -330,7 +335,7 @@ def _at_once(
 def _checked(
     context: MLContext, graph: MLGraph, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]
 ) -> tuple[list[DeferredTensor], list[DeferredTensor]]:
-    """The tensors in the order of the graph's inputs and outputs, if they are as the specification wants them."""
+    """The tensors in the order of the graph's inputs and outputs, validated as in the specification."""
     context._check(graph, "dispatch").check_alive()
     try:
         sources = [inputs[name] for name in graph._inputs]
@@ -344,16 +349,28 @@ def _checked(
         fits = False
     if not fits:
         graph.check_dispatch(inputs, outputs)
-        require(False, "dispatch: the tensors do not fit the graph")  # which the line above says in detail
+        require(False, "dispatch: the tensors do not fit the graph")  # the line above raises the detailed error
     return sources, targets  # type: ignore[return-value]
 
 
 def _site() -> tuple[Any, int]:
-    """Where `dispatch` was called."""
+    """The code and instruction that called `dispatch`."""
     frame = sys._getframe(1)
     while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
         frame = frame.f_back
     return frame.f_code, frame.f_lasti
 
 
-__all__ = ["DeferredTensor", "dispatch"]
+@deferred_context.provide
+class DeferredContext(MLContext):
+    """A context in which dispatches wait until one of their results is read."""
+
+    def dispatch(self, graph: MLGraph, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> None:
+        """Defer the dispatch of a graph, see `MLContext.dispatch`."""
+        dispatch(self, graph, inputs, outputs)
+
+    def _make_tensor(self, desc: Desc, array: np.ndarray, pinned: bool, **flags: bool) -> MLTensor:
+        return DeferredTensor(self, desc, array, pinned=pinned, **flags)
+
+
+__all__ = ["DeferredContext", "DeferredTensor"]

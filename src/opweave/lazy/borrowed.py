@@ -1,58 +1,38 @@
-"""Arrays of what others have: values that are copied, and memory of NumPy's and of tensors that is read where it is."""
+"""Arrays made of values, of NumPy arrays and of tensors; memory of the latter two is shared where possible."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from contextvars import ContextVar
 from threading import RLock
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
 from .. import memory
 from ..arrays import as_array, contiguous, describe
+from ..context import MLContext, current_context
 from ..dtypes import INFO, DataType, check
 from ..errors import ValidationError, require
 from ..graph import Desc, Operand, check_desc
-from ..links import default_context
 from ..memory import pool
 from ..run.locks import Locks
 from ..tensor import MLTensor
-from .lazy import Array, code_of, force, is_pending
-
-if TYPE_CHECKING:
-    from ..context import MLContext
-
-entered: ContextVar[tuple[MLContext, ...]] = ContextVar("contexts", default=())
-"""The contexts of the `with` blocks that we are in."""
-
-_default: MLContext | None = None
-
-
-def current_context() -> MLContext:
-    """The context of the innermost `with context:`, else the default one."""
-    global _default
-    contexts = entered.get()
-    if contexts:
-        return contexts[-1]
-    if _default is None or _default._lost_info is not None:
-        _default = (default_context.function or default_context.load())()
-    return _default
+from .array import Array, code_of, force, is_pending
 
 
 def array(values: Any, data_type: DataType | None = None, *, copy: bool = True) -> Array:
-    """Make an array of values.
+    """Make an array.
 
     Args:
         values: an array, anything with DLPack, a tensor, a number, or nested lists of numbers.
-        data_type: of the result; default: that of `values`, float32 for Python's floats, int32 for its integers.
-        copy: whether the values are copied. Without, the array is the caller's memory; see below.
+        data_type: of the result; default: that of `values`; float32 for Python floats, int32 for Python integers.
+        copy: whether the values are copied. If not, the array shares the memory of `values`.
 
-    Memory that is not copied (also that of arrays passed to operations directly) must not change while something is
-    pending that reads it. NumPy's arrays are read-only meanwhile, so that writing is an error (other views of the same
-    memory are not); tensors may be written: what is pending is computed first.
+    Shared memory (also that of arrays passed to operations directly) must not change while a pending operation reads it.
+    Until then, NumPy arrays are read-only, so that writing raises an error (other views of the same memory are not
+    protected). Tensors may be written: pending operations that read them are computed first.
 
     >>> import opweave as ow
     >>> x = ow.array([[1.0, 2.0], [3.0, 4.0]])
@@ -60,13 +40,13 @@ def array(values: Any, data_type: DataType | None = None, *, copy: bool = True) 
     [[8.0, 11.0], [16.0, 23.0]]
 
     Raises:
-        ValidationError: values of a type that WebNN does not have.
+        ValidationError: WebNN has no data type for the values.
     """
     if isinstance(values, Array) and data_type in (None, values.data_type):
         return values
     if data_type is not None:
         check(data_type)
-    if isinstance(values, Operand):  # a function of arrays that is traced, or called to build a graph
+    if isinstance(values, Operand):  # in a function that is traced, or called to build a graph
         if data_type is None or data_type == values.data_type:
             return cast("Array", values)
         return cast("Array", values.cast(data_type))
@@ -85,13 +65,13 @@ def array(values: Any, data_type: DataType | None = None, *, copy: bool = True) 
         made, data_type = _from_numbers(values, data_type)
     desc = describe(made, "values") if data_type is None else Desc(data_type, made.shape)
     own = pool.room(check_desc(desc, context.backend.max_byte_length, "values"))
-    np.copyto(own, made, casting="unsafe")  # which converts on the way
+    np.copyto(own, made, casting="unsafe")  # casting converts the values
     memory.copies.add(own.nbytes, "array()")
     return Array(context, desc, code_of(desc), array=own)
 
 
 def _from_numbers(values: Any, data_type: DataType | None) -> tuple[np.ndarray, DataType]:
-    """An array of nested lists of Python's numbers, and the data type to have it in, which can hold them."""
+    """An array of nested lists of Python numbers, and the data type for it, which can represent them."""
     try:
         made = np.array(values)
     except ValueError as error:
@@ -108,11 +88,11 @@ def _from_numbers(values: Any, data_type: DataType | None) -> tuple[np.ndarray, 
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Memory of NumPy's
+# Memory of NumPy arrays
 
 
 class _Locked:
-    """Arrays of one owner that are read-only for the time being, and how many of ours read them."""
+    """NumPy arrays of one owner that are read-only at present, and the number of `Adopted` arrays that read them."""
 
     __slots__ = ("arrays", "count", "owner")
 
@@ -123,26 +103,26 @@ class _Locked:
 
 _locked: dict[int, _Locked] = {}
 _adopted: dict[int, ref[Adopted]] = {}
-"""What has been made of arrays that are in use, by the identities of these."""
-_lock = RLock()  # also taken by `__del__`, which may come at any time
+"""The `Adopted` array of each NumPy array in use, by identity."""
+_lock = RLock()  # also taken by `__del__`, which may run at any time
 
 
 def after_fork() -> None:
-    """Replace the lock: a child has none of the threads that would give it back."""
+    """Replace the lock, which another thread of the parent process may have held."""
     global _lock
     _lock = RLock()
 
 
 class Adopted(Array):
-    """Memory of the caller's, which must not change while something is pending that reads it.
+    """A caller's NumPy array, which must not change while a pending operation reads it.
 
-    NumPy cannot tell us of writes, so the array is read-only meanwhile, and can be written to when nobody needs it any more.
+    NumPy does not report writes, so the caller's array is read-only as long as this one exists.
     """
 
     __slots__ = ("_owner", "_source")
 
     def __init__(self, context: MLContext, desc: Desc, code: int, array: np.ndarray, is_writable: bool) -> None:
-        # What `Array.__init__` does, for less; a view that is made now stays writable, as old versions of DLPack need it.
+        # As `Array.__init__`, but faster. The view is made now, so that it is writable, as old versions of DLPack need it.
         self._context, self._desc, self._code = context, desc, code
         self._node, self._array, self._reads = None, array.view(), 0
         self._source = owner = array
@@ -154,7 +134,7 @@ class Adopted(Array):
             if locked is None:
                 locked = _locked[number] = _Locked(owner)
             locked.count += 1
-            # Another thread may just have given it back. What comes by DLPack could not be made writable again.
+            # Another thread may just have released it. Arrays from DLPack could not be made writable again.
             if (is_writable or array.flags.writeable) and (base is None or type(base).__name__ != "PyCapsule"):
                 array.setflags(write=False)  # quicker than array.flags
                 locked.arrays.append(array)
@@ -163,13 +143,13 @@ class Adopted(Array):
     def __del__(self) -> None:
         try:
             number = self._owner
-        except AttributeError:  # it was never made
+        except AttributeError:  # `__init__` failed
             return
         with _lock:
             source = id(self._source)
             found = _adopted.get(source)
             known = found() if found is not None else None
-            if known is None or known is self:  # else it is that of another context
+            if known is None or known is self:  # else it belongs to another context
                 _adopted.pop(source, None)
             locked = _locked[number]
             locked.count -= 1
@@ -184,7 +164,7 @@ class Adopted(Array):
 
 
 def adopt(context: MLContext, value: np.ndarray, desc: Desc, code: int) -> Array:
-    """The memory of a caller's array as an array of ours; a copy where engines cannot read it as it is."""
+    """An array that shares the memory of a NumPy array; a copy if engines cannot read that memory directly."""
     flags = value.flags
     is_writable = flags.carray  # contiguous and aligned, too
     if not is_writable:
@@ -204,7 +184,7 @@ def adopt(context: MLContext, value: np.ndarray, desc: Desc, code: int) -> Array
 
 
 class Borrowed(Array):
-    """The memory of a tensor. Who writes to the tensor lets what is pending read it first."""
+    """The memory of a tensor. Before the tensor is written, pending operations that read it are computed (`settle`)."""
 
     __slots__ = ("_readers", "_tensor")
     is_of_tensor = True
@@ -226,19 +206,19 @@ class Borrowed(Array):
             tensor._bindings.add(who)
 
     def watch(self, outputs: Sequence[ref[Array]]) -> None:
-        """Remember the results of a call that reads the tensor, until they are there."""
+        """Remember the pending results of a call that reads the tensor."""
         tensor = self._tensor()
-        if tensor is None or tensor._constant:  # which nobody writes
+        if tensor is None or tensor._constant:
             return
         with tensor._lock:
             if not self._readers:
-                tensor.release_bindings()  # so that the next dispatch to it binds, and asks for `settle`
+                tensor.release_bindings()  # so that the next dispatch to it binds again, and calls `settle`
             if len(self._readers) % 64 == 63:
                 self._readers = [reader for reader in self._readers if is_pending(reader)]
             self._readers += outputs
 
     def settle(self) -> None:
-        """Compute what is pending and reads the tensor. What fails keeps the tensor from being written while it is there."""
+        """Compute the pending results that depend on the tensor. While one of them fails, the tensor cannot be written."""
         if not self._readers:
             return
         readers, self._readers = self._readers, []
@@ -253,19 +233,19 @@ _lasting: WeakKeyDictionary[MLTensor, Borrowed] = WeakKeyDictionary()
 
 
 def borrow(tensor: MLTensor) -> Borrowed:
-    """The memory of a tensor as an array; the same one while somebody has it."""
+    """The memory of a tensor as an array; the same object as long as it is referenced."""
     with tensor._lock:
         known = tensor.borrowed() if tensor.borrowed is not None else None
         if known is None or known._array is not tensor.memory():
             known = Borrowed(tensor)
             tensor.borrowed = ref(known)
             if tensor._constant:
-                _lasting[tensor] = known  # the same one at each call, so that it is seen to recur
+                _lasting[tensor] = known  # the same object for each call, so that it is recognised as a weight
         return known
 
 
 def borrowed_by(arrays: Sequence[Array]) -> AbstractContextManager[Any]:
-    """Holds the locks of the tensors whose memory is read to compute arrays."""
+    """The locks of the tensors that are read to compute arrays."""
     stack = [node for array in arrays if (node := array._node) is not None and node.borrows]
     if not stack:
         return nullcontext()

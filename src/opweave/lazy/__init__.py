@@ -1,0 +1,1 @@
+"""Operations called on arrays, deferred contexts and `@jit`: calls that are collected, and run as compiled graphs."""

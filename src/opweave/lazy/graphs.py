@@ -1,0 +1,187 @@
+"""Graphs of pending calls: which calls a read needs, what identifies them, and how they are compiled."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+import numpy as np
+
+from ..compile.driver import compile
+from ..graph import Graph, Operand
+from ..ops import Operations
+from .array import Array, PendingCall, Template
+
+if TYPE_CHECKING:
+    from ..context import MLContext
+    from ..run.program import Program
+
+Kept = tuple[int, int, Array]
+"""A result to write: the number of its call, the position among the call's results, and the array that receives it."""
+
+
+class CallGraph:
+    """Calls that are compiled together.
+
+    Attributes:
+        templates: the calls, in order.
+        refs: for each call its operands: the number of a call and the position among its results, or -1 and the position of
+            an input.
+        kept: the results to write: number of the call, position among its results.
+    """
+
+    def __init__(self, context: MLContext, nodes: Sequence[PendingCall], kept: Sequence[Kept]) -> None:
+        self.backend, self.device, self.power = context.backend, context.device.name, context.power_preference
+        self.templates = [node.template for node in nodes]
+        self.kept = [(number, position) for number, position, _ in kept]
+        self.refs: list[list[tuple[int, int]]] = []
+        numbers = {id(node): number for number, node in enumerate(nodes)}
+        slots: dict[int, int] = {}
+        for node in nodes:
+            refs = []
+            for array in node.inputs:
+                producer = array._node
+                if producer is not None:
+                    refs.append((numbers[id(producer)], _position(array, producer)))
+                else:
+                    refs.append((-1, slots.setdefault(id(array), len(slots))))
+            self.refs.append(refs)
+
+    @classmethod
+    def of_one(cls, template: Template, context: MLContext) -> CallGraph:
+        """A single call that writes all of its results."""
+        graph = cls(context, (), ())
+        graph.templates, graph.refs = [template], [[(-1, k) for k in range(len(template.operands))]]
+        graph.kept = [(0, k) for k in range(len(template.descs))]
+        return graph
+
+    def graph(self, constants: Mapping[int, np.ndarray] | None = None) -> Graph:
+        """The calls as a graph with inputs `x0`, … and outputs `y0`, …; the label of a node is the number of its call.
+
+        Args:
+            constants: values of the inputs that become constants, by position.
+        """
+        builder = Operations()
+        inputs: dict[int, Operand] = {}
+        made: list[tuple[Operand, ...]] = []
+        for place, (template, refs) in enumerate(zip(self.templates, self.refs, strict=True)):
+            operands = []
+            for (call, number), desc in zip(refs, template.operands, strict=True):
+                if call < 0 and number not in inputs:
+                    if constants is not None and number in constants:
+                        inputs[number] = Operand(builder, desc, value=constants[number])
+                    else:
+                        inputs[number] = Operand(builder, desc, name=f"x{number}")
+                operands.append(inputs[number] if call < 0 else made[call][number])
+            made.append(template.add_to(builder, operands, f"@{place}"))
+        builder.inputs.update((f"x{number}", inputs[number]) for number in sorted(inputs) if inputs[number].is_input)
+        return Graph.reaching({f"y{k}": made[call][number] for k, (call, number) in enumerate(self.kept)})
+
+    def compiled(self, constants: Mapping[int, np.ndarray] | None = None) -> Program:
+        """The program of the calls, with constants in place of some inputs."""
+        return compile(
+            self.graph(constants), self.backend, device=self.device, power_preference=self.power, alone=False
+        )
+
+
+def _position(array: Array, node: PendingCall) -> int:
+    """The position of an array among the results of its call."""
+    if len(node.outputs) == 1:
+        return 0
+    return next(k for k, output in enumerate(node.outputs) if output() is array)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# From arrays to calls
+
+
+def needed(wanted: Sequence[Array]) -> tuple[list[PendingCall], dict[int, int]]:
+    """The pending calls that arrays depend on, in order, and how often each array (by identity) is an operand of them."""
+    order: list[PendingCall] = []
+    seen: set[int] = set()
+    uses: dict[int, int] = {}
+    # Depth first, without recursion: None marks that the call below it comes next, since its operands are in `order`.
+    stack: list[PendingCall | None] = [array._node for array in reversed(wanted) if array._node is not None]
+    while stack:
+        node = stack.pop()
+        if node is None:
+            order.append(stack.pop())  # type: ignore[arg-type]
+            continue
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        stack += (node, None)
+        for array in reversed(node.inputs):
+            key, producer = id(array), array._node
+            uses[key] = uses[key] + 1 if key in uses else 1
+            if producer is not None and id(producer) not in seen:
+                stack.append(producer)
+    return order, uses
+
+
+def signature(
+    context: MLContext, nodes: Sequence[PendingCall], kept: Sequence[Kept]
+) -> tuple[tuple[Any, ...], list[Array]]:
+    """What identifies a graph of calls, and the arrays that are its inputs.
+
+    Each call is the serial number of its template, followed by two numbers for each operand that a call produces (the number
+    of that call, the position among its results), or a negative one for an input. The template fixes the number of operands,
+    so the sequence is unambiguous.
+    """
+    key: list[Any] = [context.device.name, context.power_preference]
+    numbers: dict[int, int] = {}
+    slots: dict[int, int] = {}
+    leaves: list[Array] = []
+    add = key.append
+    for number, node in enumerate(nodes):
+        add(node.template.serial)
+        for array in node.inputs:
+            producer = array._node
+            if producer is not None:
+                add(numbers[id(producer)])
+                add(0 if len(producer.outputs) == 1 else _position(array, producer))
+                continue
+            slot = slots.get(id(array))
+            if slot is None:
+                slot = slots[id(array)] = len(leaves)
+                leaves.append(array)
+            add(-1 - slot)
+        numbers[id(node)] = number
+    add("results")
+    for number, position, _ in kept:
+        add(number)
+        add(position)
+    return tuple(key), leaves
+
+
+def _reference_count(output: ref[Array]) -> int:
+    """The number of references to an array, those of this function included."""
+    array = output()
+    return sys.getrefcount(array)
+
+
+class _Probe:
+    """An object with one reference. It measures how many `_reference_count` adds, which differs between Python's versions."""
+
+
+_probe: Any = _Probe()
+_OWN_REFERENCES = _reference_count(ref(_probe)) - 1
+
+
+def kept_results(nodes: Sequence[PendingCall], uses: dict[int, int], asked: set[int]) -> list[Kept]:
+    """The results to write: those that are asked for, and those with references from elsewhere than these calls."""
+    kept = []
+    for number, node in enumerate(nodes):
+        for position, output in enumerate(node.outputs):
+            # CPython counts references. Interpreters that do not write all results.
+            holders = _reference_count(output) - _OWN_REFERENCES
+            array = output()
+            if array is not None and (id(array) in asked or holders > uses.get(id(array), 0)):
+                kept.append((number, position, array))
+            del array
+    return kept
+
+
+__all__ = ["CallGraph", "Kept", "kept_results", "needed", "signature"]

@@ -1,0 +1,257 @@
+"""`@jit`: functions of arrays that run as graphs.
+
+A function is traced once for each combination of shapes, data types and static arguments: it is called with operands, which
+have the operators and methods of arrays, but no values. The operations that it calls become a graph; later calls run that.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
+
+import numpy as np
+
+from .. import dtypes
+from ..arrays import as_array, describe
+from ..cache import Cache, exact
+from ..context import MLContext, current_context
+from ..errors import MLError, ValidationError, require, user_line
+from ..graph import Operand
+from ..names import shown
+from ..tensor import MLTensor
+from .array import Array
+from .tracer import NoValueError, TracedFunction, Tracer, is_array, is_named_tuple
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+GRAPHS = 128
+"""Maximum number of graphs of one function."""
+
+_PLAIN = (int, str, bool, type(None), bytes, complex, type(Ellipsis))
+
+
+class CacheInfo(NamedTuple):
+    """Statistics of a function's cache, as those of `functools.lru_cache`."""
+
+    hits: int
+    misses: int
+    maxsize: int
+    currsize: int
+
+
+@overload
+def jit(function: Callable[P, R], /, *, static: Sequence[str] = ()) -> Jitted[P, R]: ...
+@overload
+def jit(*, static: Sequence[str] = ()) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
+def jit(function: Callable[..., Any] | None = None, /, *, static: Sequence[str] = ()) -> Any:
+    """Run a function of arrays as one graph.
+
+    Args:
+        function: takes arrays (`opweave.Array`, NumPy's, tensors), also in tuples, lists and dictionaries, and other values,
+            which must be hashable: with each new one the function is traced again.
+        static: the names of parameters that are static, too, although their values are or contain arrays.
+
+    Returns:
+        The function. It returns what the traced function returned, with an `opweave.Array` in place of each operand.
+
+    Arrays that are not arguments (globals, members of `self`) become constants of the graph. NumPy arrays among them are
+    read-only while the graph is cached, so that they cannot change unnoticed. Tensors are read at each call.
+
+    >>> import numpy as np, opweave as ow
+    >>> @ow.jit
+    ... def dense(x, weight, *, scale=1.0):
+    ...     return (x @ weight * scale).relu()
+    >>> dense(np.float32([[1, -2]]), np.float32([[1, -1], [0, 1]]), scale=2.0).tolist()
+    [[2.0, 0.0]]
+    >>> dense.cache_info()
+    CacheInfo(hits=0, misses=1, maxsize=128, currsize=1)
+
+    Raises:
+        ValidationError: an argument is neither an array nor hashable; the function needs values of arrays while it is traced.
+    """
+    if function is None:
+        return lambda function: Jitted(function, static)
+    return Jitted(function, static)
+
+
+class Jitted(Generic[P, R]):
+    """A function that runs as a graph, made by `opweave.jit`; in a class it is a method."""
+
+    def __init__(self, function: Callable[P, R], static: Sequence[str] = ()) -> None:
+        require(callable(function), f"jit takes a function, got {shown(function)}")
+        self._name = getattr(function, "__qualname__", repr(function)).rpartition("<locals>.")[2]
+        lazily = inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function)
+        require(not lazily, f"jit {self._name!r}: a generator or coroutine cannot be traced")
+        names = (static,) if isinstance(static, str) else tuple(static)
+        parameters = list(inspect.signature(function).parameters.values())
+        unknown = [name for name in names if name not in {p.name for p in parameters}]
+        require(not unknown, f"jit {self._name!r}: static names parameters of the function, got {unknown}")
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        self._names = [p.name for p in parameters if p.kind in kinds]
+        self._static = frozenset(names)
+        self._positions = frozenset(k for k, name in enumerate(self._names) if name in self._static)
+        self.graphs: Cache[Any, TracedFunction] = Cache(GRAPHS, raw=True)
+        functools.update_wrapper(self, function)
+        self.__wrapped__ = function
+
+    def __repr__(self) -> str:
+        return f"<jit {self._name}, {len(self.graphs)} graphs>"
+
+    def __reduce__(self) -> str:
+        """Pickle and copy by name, as functions are, without graphs."""
+        return str(getattr(self, "__qualname__", self._name))
+
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Jitted[P, R]: ...
+    @overload
+    def __get__(self, instance: object, owner: type | None = None) -> Callable[..., R]: ...
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def cache_info(self) -> CacheInfo:
+        """Number of calls that found a graph and that traced one; maximum and current number of graphs."""
+        found = self.graphs.statistics
+        return CacheInfo(found.hits, found.misses, GRAPHS, found.entries)
+
+    def clear_cache(self) -> None:
+        """Drop all graphs; the next call traces again."""
+        self.graphs.clear()
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    def __call__(self, *args: Any, **kwargs: Any) -> R: ...  # NumPy arrays and tensors in place of arrays
+    def __call__(self, *args: Any, **kwargs: Any) -> R:
+        """Run the graph for these arguments; trace it first if there is none.
+
+        With operands of a graph as arguments, the operations are added to that graph.
+        """
+        key: list[Any] = [len(args)]
+        leaves: list[Any] = []
+        argument: str | int = 0
+        try:
+            for argument, value in enumerate(args):
+                if argument in self._positions:
+                    key.append(_identity(value))
+                else:
+                    _flatten(value, key, leaves)
+            for argument, value in kwargs.items():
+                key.append(argument)
+                if argument in self._static:
+                    key.append(_identity(value))
+                else:
+                    _flatten(value, key, leaves)
+        except _HasOperand:
+            return self.__wrapped__(*args, **kwargs)
+        except ValidationError as error:
+            raise ValidationError(f"jit {self._name!r}: argument {self._title(argument)}: {error}") from None
+        context = self._context(leaves)
+        key.append(id(context))  # unique, since the cached graph keeps the context alive
+        context.check_alive()
+        whole = tuple(key)
+        try:
+            program = self.graphs.get(whole)
+        except TypeError as error:
+            raise ValidationError(f"jit {self._name!r}: an argument cannot be compared ({error})") from None
+        if program is None:
+            with self.graphs.turn(whole):  # one thread traces, others wait for it
+                program = self.graphs.peek(whole) or self.graphs.put(whole, self._trace(context, args, kwargs))
+        return program(leaves)  # type: ignore[no-any-return]
+
+    def _title(self, argument: str | int) -> str:
+        if isinstance(argument, str):
+            return repr(argument)
+        return repr(self._names[argument]) if argument < len(self._names) else f"number {argument + 1}"
+
+    def _context(self, leaves: Sequence[Any]) -> MLContext:
+        context = None
+        for leaf in leaves:
+            if isinstance(leaf, (Array, MLTensor)):
+                if context is None:
+                    context = leaf.context
+                elif context is not leaf.context:
+                    raise ValidationError(f"jit {self._name!r}: the arguments belong to several contexts")
+        return context or current_context()
+
+    def _trace(self, context: MLContext, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> TracedFunction:
+        """Call the function with operands, and compile the operations that it calls."""
+        tracer = Tracer(context, f"jit {self._name!r}")
+        given = [a if k in self._positions else tracer.stand_in(a) for k, a in enumerate(args)]
+        named = {name: a if name in self._static else tracer.stand_in(a) for name, a in kwargs.items()}
+        try:
+            with context:
+                result = self.__wrapped__(*given, **named)
+        except NoValueError as error:
+            raise ValidationError(str(error)) from error.__cause__
+        except ValidationError as error:
+            raise ValidationError(f"{tracer.title}: {error}{user_line(error, self.__wrapped__)}") from error
+        except MLError:
+            raise
+        except Exception as error:
+            error.add_note(f"while {tracer.title} was traced{user_line(error, self.__wrapped__)}")
+            raise
+        finally:
+            tracer.is_open = False
+        return tracer.finish(result)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Arguments
+
+
+class _HasOperand(Exception):  # noqa: N818  (never seen by users)
+    """An argument is an operand."""
+
+
+def _flatten(value: Any, key: list[Any], leaves: list[Any]) -> None:
+    """Append the arrays of an argument to `leaves`, and what identifies the rest of it to `key`."""
+    kind = type(value)
+    if kind is np.ndarray:
+        key.append((dtypes.of_array(value.dtype), value.shape))
+        leaves.append(value)
+    elif kind is Array or isinstance(value, (Array, MLTensor)):
+        key.append((value.desc.data_type, value.desc.shape))
+        leaves.append(value)
+    elif kind in _PLAIN:
+        key.append(exact(value))
+    elif kind is tuple or kind is list or is_named_tuple(value):
+        key.append((kind, len(value)))
+        for item in value:
+            _flatten(item, key, leaves)
+    elif kind is dict or kind is OrderedDict:
+        key.append((kind, tuple([_identity(name) for name in value])))
+        for item in value.values():
+            _flatten(item, key, leaves)
+    elif isinstance(value, Operand):
+        raise _HasOperand
+    elif is_array(value):
+        array = as_array(value, "it")
+        desc = describe(array, "it")
+        key.append((desc.data_type, desc.shape))
+        leaves.append(array)
+    else:
+        key.append(_identity(value))
+
+
+def _identity(value: Any) -> Any:
+    """The key of a static value; dictionaries are compared by their items."""
+    kind = type(value)
+    if kind is tuple or kind is list:
+        return kind, tuple(map(_identity, value))
+    if kind is dict:
+        return kind, tuple((_identity(name), _identity(item)) for name, item in value.items())
+    try:
+        hash(value)
+    except TypeError:
+        raise ValidationError(
+            f"an object of type {kind.__name__} is neither an array, nor a tuple, list or dict of arrays, nor hashable"
+        ) from None
+    return exact(value)
+
+
+__all__ = ["CacheInfo", "Jitted", "jit"]

@@ -1,0 +1,417 @@
+"""Tracing: operands that stand for arrays record what a function does with them as a graph."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from textwrap import shorten
+from typing import Any, NoReturn
+
+import numpy as np
+
+from .. import dtypes, memory
+from ..arrays import as_array, contiguous, describe
+from ..builder import MLGraphBuilder
+from ..context import MLContext
+from ..dtypes import DataType
+from ..errors import ValidationError, require
+from ..graph import Desc, MLOperand, Node, Operand, Operators
+from ..names import shown
+from ..operation import Op
+from ..run.graph import MLGraph
+from ..run.locks import Locks
+from ..tensor import MLTensor
+from . import borrowed
+from .array import Array, code_of, force
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Structures of arrays
+
+
+def is_named_tuple(value: Any) -> bool:
+    """Whether a value is a named tuple."""
+    return isinstance(value, tuple) and hasattr(value, "_fields")
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value of an unusual type is an array."""
+    if isinstance(value, np.generic):
+        return value.dtype.name in dtypes.INFO
+    return not isinstance(value, type) and (isinstance(value, np.ndarray) or hasattr(value, "__dlpack__"))
+
+
+def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
+    """A copy of nested tuples, lists and dictionaries, with `leaf(value)` in place of each other value."""
+    kind = type(value)
+    if kind is tuple or kind is list:
+        return kind([mapped(item, leaf) for item in value])
+    if kind is dict or kind is OrderedDict:
+        return kind((name, mapped(item, leaf)) for name, item in value.items())
+    if is_named_tuple(value):
+        return kind(*[mapped(item, leaf) for item in value])
+    return leaf(value)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Tracing
+
+
+class NoValueError(ValidationError):
+    """The traced function needs the value of an operand. The message is complete."""
+
+
+_WHERE = "ow.ops.where(condition, a, b) chooses by values"
+_STATIC = "compute with operations, return the array, or make what it depends on a static argument"
+_COMPARISONS = {
+    "__lt__": ("<", "lesser"),
+    "__le__": ("<=", "lesser_or_equal"),
+    "__gt__": (">", "greater"),
+    "__ge__": (">=", "greater_or_equal"),
+    "__eq__": ("==", "equal"),
+    "__ne__": ("!=", "not_equal"),
+}
+_QUESTIONS = {
+    "__bool__": ("bool()", _WHERE),
+    "__contains__": ("'in'", "ow.ops.equal compares"),
+    "__float__": ("float()", _STATIC),
+    "__int__": ("int()", _STATIC),
+    "__index__": ("int()", _STATIC),
+    "__complex__": ("complex()", _STATIC),
+    "__round__": ("round()", "ow.ops.round_even rounds"),
+    "__trunc__": ("trunc()", _STATIC),
+    "__floor__": ("floor()", "ow.ops.floor does that"),
+    "__ceil__": ("ceil()", "ow.ops.ceil does that"),
+    "__array__": ("NumPy", "ow.ops has such functions"),
+    "__dlpack__": ("DLPack", _STATIC),
+    "__dlpack_device__": ("DLPack", _STATIC),
+    "__buffer__": ("a buffer", _STATIC),
+    "item": ("item()", _STATIC),
+    "tolist": ("tolist()", _STATIC),
+    "numpy": ("numpy()", _STATIC),
+}
+_UFUNCS = {
+    np.add: "add",
+    np.subtract: "sub",
+    np.multiply: "mul",
+    np.divide: "div",
+    np.power: "pow",
+    np.matmul: "matmul",
+}
+"""The operations for the operators of a NumPy array and an operand."""
+_REVERSED = {
+    np.less: "<",
+    np.less_equal: "<=",
+    np.greater: ">",
+    np.greater_equal: ">=",
+    np.equal: "==",
+    np.not_equal: "!=",
+}
+
+
+class Traced(MLOperand):
+    """An operand that stands for an array while a function is traced; asking for its values is an error."""
+
+    __slots__ = ()
+    __hash__ = object.__hash__
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The data type as a NumPy dtype."""
+        return np.dtype(self._desc.data_type)
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return self._desc.rank
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self._desc.element_count
+
+    @property
+    def context(self) -> MLContext:
+        """The context that will compute it."""
+        assert isinstance(self._builder, Tracer)
+        return self._builder.context
+
+    def __len__(self) -> int:
+        require(self.rank > 0, "an array of shape [] has no len()")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.rank == 0:
+            self._refuse("iteration", _STATIC)
+        return super().__iter__()
+
+    def _refuse(self, asks: str, advice: str) -> NoReturn:
+        """Raise an error that names the line that needs values."""
+        tracer = self._builder
+        assert isinstance(tracer, Tracer)
+        raise NoValueError(
+            f"{tracer.title}: {asks} asks for the values of {self._desc}, which are not known while the function is traced"
+            f"{_users_line()}; {advice}"
+        )
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        name = _UFUNCS.get(ufunc)
+        if name is not None and method == "__call__" and not options:
+            return self._apply(name, *inputs)
+        if ufunc in _REVERSED:
+            self._refuse(f"'{_REVERSED[ufunc]}'", "comparisons are called by name: ow.ops.greater(x, y)")
+        return self._refuse(f"np.{ufunc.__name__}", "ow.ops has such functions")
+
+    def __format__(self, spec: str) -> str:
+        return str(self) if not spec else self._refuse("a format", _STATIC)
+
+    def __array_function__(self, function: Any, *_: Any) -> NoReturn:
+        self._refuse(f"np.{function.__name__}", "ow.ops has such functions")
+
+
+def _question(name: str, asks: str, advice: str) -> Callable[..., NoReturn]:
+    def refuse(self: Traced, *_: Any, **__: Any) -> NoReturn:
+        self._refuse(asks, advice)
+
+    refuse.__name__ = name
+    return refuse
+
+
+def _comparison(name: str, sign: str, by_name: str) -> Callable[[Traced, Any], Any]:
+    def compare(self: Traced, other: Any) -> Any:
+        tracer = self._builder
+        is_value = isinstance(other, (Operators, int, float)) or hasattr(other, "__array__")
+        if other is self or not is_value or (isinstance(tracer, Tracer) and not tracer.is_open):
+            return NotImplemented  # identity decides
+        return self._refuse(f"'{sign}'", f"comparisons are called by name, x.{by_name}(y), and {_WHERE}")
+
+    compare.__name__ = name
+    return compare
+
+
+for _name, (_asks, _advice) in _QUESTIONS.items():
+    setattr(Traced, _name, _question(_name, _asks, _advice))
+for _name, (_asks, _advice) in _COMPARISONS.items():
+    setattr(Traced, _name, _comparison(_name, _asks, _advice))
+
+
+def _users_line() -> str:
+    """The innermost source line outside of Opweave and NumPy: ` (model.py, line 3: if x > 0:)`."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("opweave", "numpy"):
+        frame = frame.f_back
+    name, line = frame.f_code.co_filename, frame.f_lineno
+    text = shorten(linecache.getline(name, line), 100, placeholder=" …")
+    return f" ({name.replace(chr(92), '/').rpartition('/')[2]}, line {line}{': ' + text if text else ''})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A result that is the argument of this number."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A result that is the output of this number."""
+
+    number: int
+
+
+class Tracer(MLGraphBuilder):
+    """Builds the graph of a function."""
+
+    def __init__(self, context: MLContext, title: str) -> None:
+        super().__init__(context)
+        self.title, self.is_open = title, True
+        self._arguments: dict[Operand, int] = {}
+        self._captured: dict[int, tuple[Any, Operand]] = {}
+        self._tensors: dict[str, MLTensor] = {}
+        self._outputs: dict[str, Operand] = {}
+        self._markers: dict[Operand, _Made] = {}
+
+    def add_node(
+        self, op: Op[..., Any], inputs: Mapping[str, Any], attributes: Mapping[str, Any], label: str, descs: Any
+    ) -> tuple[Operand, ...]:
+        """Add a node whose results are `Traced`."""
+        node = Node(op, inputs, attributes, label, self._serial + 1)
+        node.outputs = tuple(Traced(self, desc, node=node) for desc in descs)
+        self._serial = node.serial
+        return node.outputs
+
+    def input(self, name: str, data_type: DataType, shape: Sequence[int]) -> MLOperand:
+        """An input that is `Traced`."""
+        desc = self.context.check_desc(data_type, shape)
+        operand = self.inputs[name] = Traced(self, desc, name=name)
+        return operand
+
+    def constant(self, *args: Any) -> MLOperand:
+        """A constant that is `Traced`."""
+        made = super().constant(*args)
+        return Traced(self, made.desc, value=made.value)
+
+    def as_operand(self, value: Any, data_type: DataType) -> Operand:
+        """The operand for an array that is not an argument: a constant, or a hidden input for a tensor."""
+        if not isinstance(value, (Array, MLTensor, np.ndarray)):
+            return super().as_operand(value, data_type)
+        known = self._captured.get(id(value))
+        if known is not None:
+            return known[1]
+        if isinstance(value, (Array, MLTensor)) and value.context is not self.context:
+            raise ValidationError(f"an array of {value.context!r} in a function that runs in {self.context!r}")
+        operand: Operand
+        keep: Any = value  # `_captured` is keyed by identity
+        if isinstance(value, MLTensor) and not value.constant:
+            name = f"tensor{len(self._tensors)}"
+            operand = self.input(name, value.data_type, value.shape)
+            self._tensors[name] = value
+        elif isinstance(value, MLTensor):
+            operand = self.constant(value)
+        else:
+            keep = value if isinstance(value, Array) else borrowed.array(value, copy=False)
+            operand = Traced(self, keep.desc, value=keep._values())
+        self._captured[id(value)] = (value, keep), operand
+        return operand
+
+    def stand_in(self, value: Any) -> Any:
+        """An argument with operands in place of its arrays."""
+
+        def leaf(item: Any) -> Any:
+            if not isinstance(item, (Array, MLTensor)) and not is_array(item):
+                return item
+            desc = item.desc if isinstance(item, (Array, MLTensor)) else describe(as_array(item, "it"), "it")
+            operand = self.input(f"x{len(self._arguments)}", desc.data_type, desc.shape)
+            self._arguments[operand] = len(self._arguments)
+            return operand
+
+        return mapped(value, leaf)
+
+    def finish(self, result: Any) -> TracedFunction:
+        """Compile the graph of the function's result."""
+        tree = mapped(result, self._marked)
+        graph = self.build(self._outputs) if self._outputs else None
+        self._built = True
+        known: dict[str, int | MLTensor] = {operand.name: number for operand, number in self._arguments.items()}
+        known |= self._tensors
+        sources = [known[name] for name in graph.inputs] if graph is not None else []
+        return TracedFunction(self.context, tree, graph, sources, self._captured, len(self._arguments))
+
+    def _marked(self, value: Any) -> Any:
+        """A result, or the marker for one that is computed."""
+        if isinstance(value, Operand):
+            if value.builder is not self:
+                raise ValidationError(f"{self.title}: a result is an operand of another graph: {shown(value)}")
+            if value in self._arguments:
+                return _Given(self._arguments[value])
+            if value.is_input:
+                return self._tensors[value.name]
+            if value.is_constant:
+                return _copied(self.context, value.value)
+            if value not in self._markers:
+                self._markers[value] = _Made(len(self._outputs))
+                self._outputs[f"y{len(self._outputs)}"] = value
+            return self._markers[value]
+        if isinstance(value, np.ndarray):
+            return _copied(self.context, value)
+        if not isinstance(value, (Array, MLTensor)):
+            try:
+                hash(value)
+            except TypeError:
+                raise ValidationError(
+                    f"{self.title}: results are arrays, tuples, lists and dictionaries of them, and what is hashable, "
+                    f"got a {type(value).__name__}"
+                ) from None
+        elif isinstance(value, Array):
+            value._values()
+        return value
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Running
+
+
+class TracedFunction:
+    """A traced function.
+
+    Args:
+        context: where it runs.
+        tree: what the function returned, with markers for what depends on its arguments.
+        graph: what it computes; None if nothing is computed.
+        sources: for each input of the graph, the number of an argument, or a tensor that the function found elsewhere.
+        captured: the owners of the memory of the graph's constants.
+        count: number of arguments.
+    """
+
+    def __init__(
+        self,
+        context: MLContext,
+        tree: Any,
+        graph: MLGraph | None,
+        sources: Sequence[int | MLTensor],
+        captured: Any,
+        count: int,
+    ) -> None:
+        self.context, self.tree, self.graph, self.captured = context, tree, graph, captured
+        self.sources = list(sources)
+        self.takes_all = self.sources == list(range(count))
+        self.program = graph.check_alive() if graph is not None else None
+        descs = graph.outputs.values() if graph is not None else ()
+        self.outputs: list[tuple[Desc, int]] = [(desc, code_of(desc)) for desc in descs]
+
+    def __call__(self, leaves: list[Any]) -> Any:
+        """The results for the arrays among the arguments."""
+        made: list[Array] = []
+        if self.program is not None:
+            taken = leaves if self.takes_all else [leaves[s] if type(s) is int else s for s in self.sources]
+            pending = [leaf for leaf in taken if isinstance(leaf, Array) and leaf._array is None]
+            if pending:
+                force(pending)  # it takes the locks of tensors, so it must come before those below
+            if any(isinstance(leaf, MLTensor) for leaf in taken):
+                with Locks(list({id(leaf): leaf for leaf in taken if isinstance(leaf, MLTensor)}.values())):
+                    made = self._computed(taken)
+            else:
+                made = self._computed(taken)
+        if type(self.tree) is _Made:
+            return made[self.tree.number]
+        return mapped(self.tree, lambda value: self._result(value, made, leaves))
+
+    def _result(self, value: Any, made: Sequence[Array], leaves: Sequence[Any]) -> Any:
+        """The result that a marker stands for."""
+        if type(value) is _Made:
+            return made[value.number]
+        found = leaves[value.number] if type(value) is _Given else value
+        if isinstance(found, MLTensor):
+            with found._lock:
+                return _copied(self.context, self.context._own(found, "a result"))
+        return _copied(self.context, found) if isinstance(found, np.ndarray) else found
+
+    def _computed(self, taken: list[Any]) -> list[Array]:
+        sources = [
+            contiguous(leaf)
+            if type(leaf) is np.ndarray
+            else leaf._values()
+            if isinstance(leaf, Array)
+            else self.context._own(leaf, "an argument")
+            for leaf in taken
+        ]
+        targets = [memory.empty(desc) for desc, _ in self.outputs]
+        assert self.program is not None
+        self.program.run(sources, targets)
+        return [
+            Array(self.context, desc, code, array=target)
+            for (desc, code), target in zip(self.outputs, targets, strict=True)
+        ]
+
+
+def _copied(context: MLContext, values: np.ndarray) -> Array:
+    """An array with memory of its own."""
+    desc = describe(values, "a result")
+    own = memory.empty(desc)
+    memory.copy(own, values, "a result that is not computed")
+    return Array(context, desc, code_of(desc), array=own)
+
+
+__all__ = ["NoValueError", "Traced", "TracedFunction", "Tracer", "is_array", "is_named_tuple", "mapped"]

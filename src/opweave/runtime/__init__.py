@@ -1,1 +1,0 @@
-"""Compiled graphs and how they run."""
