@@ -438,7 +438,7 @@ class MLContext:
         if not tensor.writable:
             raise ValidationError(f"the tensor {tensor.desc} was not created with writable=True")
         data = fit(as_array(input_data, "input_data"), "input_data", tensor.desc)
-        tensor.settle()
+        tensor._settle()
         with tensor._lock:
             self.check_own(tensor, "tensor")
             self._space.write(tensor._target(), data, "write_tensor")

@@ -118,7 +118,7 @@ class MLTensor:
             raise ValidationError(f"the tensor {self._desc} is destroyed")
         return self._array
 
-    def settle(self) -> None:
+    def _settle(self) -> None:
         """Compute the pending operations that read the tensor, which is about to be written."""
         borrowed = self.borrowed() if self.borrowed is not None else None
         if borrowed is not None:

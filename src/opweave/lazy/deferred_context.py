@@ -317,7 +317,7 @@ def _at_once(
 ) -> bool:
     """Run a graph on the memory of tensors; False if another thread has changed the tensors meanwhile."""
     for tensor in targets:
-        tensor.settle()
+        tensor._settle()
     with Locks([*sources, *targets]):
         for tensor in sources:
             tensor.memory()

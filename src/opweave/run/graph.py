@@ -202,7 +202,7 @@ class MLGraph:
         self.check_dispatch(inputs, outputs)
         all_tensors = [*inputs.values(), *outputs.values()]
         for tensor in outputs.values():
-            tensor.settle()
+            tensor._settle()
         with Locks(all_tensors), self._lock:
             # Another thread may have destroyed something meanwhile; from here on it has to wait.
             program = self.check_alive()
