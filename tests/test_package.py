@@ -134,7 +134,7 @@ def literal(node: ast.expr, package: tuple[str, ...]) -> str | None:
     return None if None in parts else "".join(map(str, parts))
 
 
-def dependencies(where: str, source: str) -> tuple[set[str], set[str]]:
+def dependencies(where: str, source: str) -> tuple[set[tuple[str, ...]], set[str]]:
     """What a file depends on when it runs, also inside of functions.
 
     Args:
@@ -142,8 +142,8 @@ def dependencies(where: str, source: str) -> tuple[set[str], set[str]]:
         source: what is in it.
 
     Returns:
-        The top-level modules of the package that it imports in any form, and what it does that hides a dependency: modules
-        of computed names, and attributes that it sets on modules.
+        What it imports of the package in any form, as names from the package on, and what it does that hides a dependency:
+        modules of computed names, and attributes that it sets on modules.
     """
     tree = ast.parse(source)
     for node in ast.walk(tree):
@@ -187,7 +187,7 @@ def dependencies(where: str, source: str) -> tuple[set[str], set[str]]:
                 owner = ast.unparse(target.value)
                 if owner in modules or owner.startswith(f"{PACKAGE}."):
                     hidden.add(f"sets {owner}.{target.attr}")
-    return {path[0] for path in found if path}, hidden
+    return found - {()}, hidden
 
 
 def layers() -> dict[str, int]:
@@ -203,7 +203,8 @@ def against_the_arrows(where: str, source: str) -> list[str]:
     layer = layers()
     own = layer[Path(where).parts[0].removesuffix(".py")]
     imported, hidden = dependencies(where, source)
-    return [f"{where} imports {name}" for name in sorted(imported & layer.keys()) if layer[name] > own] + [
+    names = {path[0] for path in imported} & layer.keys()
+    return [f"{where} imports {name}" for name in sorted(names) if layer[name] > own] + [
         f"{where} {what}" for what in sorted(hidden)
     ]
 
@@ -249,6 +250,50 @@ def test_arrows_point_one_way() -> None:
 def test_imports_against_the_arrows_are_found(where: str, added: str, found: str) -> None:
     source = (ROOT / where).read_text()
     assert against_the_arrows(where, f"{source}\n{added}\n") == [f"{where} {found}"]
+
+
+def file_of(path: tuple[str, ...]) -> str:
+    """The file of a module, or of the one that holds a name; empty for the package itself."""
+    for names in (path, path[:-1]):
+        place = ROOT.joinpath(*names)
+        for file in (place / "__init__.py", place.with_suffix(".py")):
+            if names and file.is_file():
+                return file.relative_to(ROOT).as_posix()
+    return ""
+
+
+def reachable(start: str, edges: dict[str, set[str]]) -> set[str]:
+    """All that is imported when a file is, directly or not."""
+    found: set[str] = set()
+    waiting = [start]
+    while waiting:
+        fresh = edges.get(waiting.pop(), set()) - found
+        found |= fresh
+        waiting += fresh
+    return found
+
+
+def circles(sources: dict[str, str]) -> list[set[str]]:
+    """Sets of files that import each other, directly or not, also inside of functions."""
+    edges = {file: set(map(file_of, dependencies(file, text)[0])) - {"", file} for file, text in sources.items()}
+    reached = {file: reachable(file, edges) for file in edges}
+    together = {frozenset({other for other in reached[file] if file in reached[other]}) for file in edges}
+    return [set(circle) for circle in together if circle]
+
+
+def test_circles_of_imports_are_short() -> None:
+    sources = {file: (ROOT / file).read_text() for file in FILES}
+    assert [sorted(circle) for circle in circles(sources) if len(circle) > 4] == []
+
+
+def test_a_circle_of_imports_is_found() -> None:
+    sources = {
+        "graph.py": "if TYPE_CHECKING:\n    from . import names",
+        "names.py": "from .ops.movement import concat",
+        "ops/movement.py": "def f():\n    from ..memory import host",
+        "memory/host.py": "import opweave.names\nfrom ..graph import Desc",
+    }
+    assert circles(sources) == [{"names.py", "ops/movement.py", "memory/host.py"}]
 
 
 def test_links_that_point_down() -> None:

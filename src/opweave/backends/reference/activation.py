@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from ...ops import activation as ops
-from . import Array, reference
+from .backend import Array, reference
 from .elementwise import erf
 
 

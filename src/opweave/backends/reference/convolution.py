@@ -9,7 +9,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from ...ops import convolution as ops
 from ...shapes import nearest_positions, sample_positions, window_extent
-from . import Array, reference
+from .backend import Array, reference
 
 
 def relayout(array: Array, layout: str, wanted: str) -> Array:

@@ -11,7 +11,7 @@ from ...dtypes import DataType
 from ...graph import Operand
 from ...operation import Number, Op
 from ...ops import elementwise as ops
-from . import Array, reference
+from .backend import Array, reference
 
 
 def erf(x: Array) -> Array:

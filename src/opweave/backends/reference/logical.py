@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...ops import logical as ops
-from . import Array, reference
+from .backend import Array, reference
 from .elementwise import register_binary
 
 for _op, _function in {

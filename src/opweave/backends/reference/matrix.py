@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...ops import matrix as ops
-from . import Array, reference
+from .backend import Array, reference
 
 
 @reference.lower(ops.matmul)

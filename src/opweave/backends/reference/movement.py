@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...ops import movement as ops
-from . import Array, reference
+from .backend import Array, reference
 
 
 @reference.lower(ops.concat)

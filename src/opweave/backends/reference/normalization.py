@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...ops import normalization as ops
-from . import Array, reference
+from .backend import Array, reference
 
 
 def _along(vector: Array | None, axes: tuple[int, ...], like: Array) -> Array | None:

@@ -11,7 +11,7 @@ from ...graph import Operand
 from ...operation import Op
 from ...ops import pooling as ops
 from ...shapes import window_extent
-from . import Array, reference
+from .backend import Array, reference
 from .convolution import relayout, windows
 
 Windows: TypeAlias = Callable[[Array, float], Array]

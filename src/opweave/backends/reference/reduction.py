@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...ops import reduction as ops
-from . import Array, reference
+from .backend import Array, reference
 
 Axes = tuple[int, ...]
 

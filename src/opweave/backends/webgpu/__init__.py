@@ -34,7 +34,6 @@ class WebGPU(Backend):
     def __init__(self, engine: Engine | None = None, device: Device | None = None) -> None:
         super().__init__()
         self.engine, self.device = engine, device
-        self._reasons: dict[Any, str | None] = {}
         if engine is not None:
             self.space, self.max_byte_length = engine, engine.max_byte_length
 

@@ -11,7 +11,7 @@ from ....dtypes import FLOATS, INFO
 from ....graph import Graph, Operand
 from ....ops import activation as ops, convolution, elementwise, matrix, movement, pooling, recurrent, reduction
 from ....shapes import broadcasts_to
-from .. import ort
+from ..backend import ort
 from ..emit import MICROSOFT, Emitter, Value
 from . import is_single
 

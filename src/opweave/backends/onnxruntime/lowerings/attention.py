@@ -10,7 +10,7 @@ import numpy as np
 from .... import composites
 from ....composites.attention import hidden
 from ....graph import Operand
-from .. import ort
+from ..backend import ort
 from ..emit import MICROSOFT, Emitter, Value
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ....ops import convolution as ops
 from ....shapes import conv_transpose_size, nearest_positions, sample_positions
-from .. import ort
+from ..backend import ort
 from ..emit import Emitter, Value
 
 POSITION_ERROR = 2.0**-21

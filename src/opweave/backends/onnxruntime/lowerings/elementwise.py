@@ -8,7 +8,7 @@ from ....dtypes import FLOATS, INFO, DataType
 from ....graph import Operand
 from ....operation import Number
 from ....ops import elementwise as ops
-from .. import ort
+from ..backend import ort
 from ..emit import Emitter, Value
 
 ort.rename({ops.add: "Add", ops.sub: "Sub", ops.mul: "Mul", ops.max: "Max", ops.min: "Min"})

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ....ops import indexing as ops
-from .. import ort
+from ..backend import ort
 from ..emit import Emitter, Value
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ....ops import logical as ops
-from .. import ort
+from ..backend import ort
 from ..emit import Emitter, Value
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ....ops import matrix as ops
-from .. import ort
+from ..backend import ort
 from ..emit import Emitter, Value
 
 ort.rename({ops.matmul: "MatMul"})

@@ -9,7 +9,7 @@ from .... import composites
 from ....graph import Graph
 from ....ops import movement as ops
 from ....ops.pooling import average_pool2d, l2_pool2d, max_pool2d
-from .. import ort
+from ..backend import ort
 from ..emit import Emitter, Value
 
 BEFORE_FIRST = -(2**63)

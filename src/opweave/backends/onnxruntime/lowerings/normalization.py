@@ -15,7 +15,7 @@ from ....composites import normalization as composites
 from ....graph import Operand
 from ....ops import normalization as ops
 from ....ops.convolution import conv2d
-from .. import ort
+from ..backend import ort
 from ..emit import Emitter, Value
 from . import is_single
 

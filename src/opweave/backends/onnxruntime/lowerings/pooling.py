@@ -22,7 +22,7 @@ from ....graph import Operand
 from ....operation import Op
 from ....ops import pooling as ops
 from ....shapes import window_extent
-from .. import ort
+from ..backend import ort
 from ..emit import Emitter, Value
 
 

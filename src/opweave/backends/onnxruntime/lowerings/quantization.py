@@ -15,7 +15,8 @@ from ....composites import quantization as composites
 from ....dtypes import INFO
 from ....graph import Operand
 from ....ops import quantization as ops
-from .. import kernels, ort
+from .. import kernels
+from ..backend import ort
 from ..emit import MICROSOFT, Emitter, Value
 
 _BYTES = ("int8", "uint8")

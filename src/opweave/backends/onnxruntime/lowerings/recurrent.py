@@ -14,7 +14,7 @@ import numpy as np
 
 from ....graph import Operand
 from ....ops import recurrent as ops
-from .. import ort
+from ..backend import ort
 from ..emit import Emitter, Value
 
 _FUNCTIONS = {"relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh"}

@@ -15,7 +15,7 @@ from ....dtypes import DataType
 from ....graph import Operand
 from ....operation import Op
 from ....ops import reduction as ops
-from .. import ort
+from ..backend import ort
 from ..emit import Emitter, Value
 
 _FLOAT_KERNELS = {

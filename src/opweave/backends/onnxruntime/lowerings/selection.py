@@ -9,7 +9,7 @@ from math import inf
 
 from ....composites import selection as composites
 from ....dtypes import FLOATS
-from .. import ort
+from ..backend import ort
 from ..emit import Emitter, Value
 from . import is_single
 

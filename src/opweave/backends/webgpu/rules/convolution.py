@@ -11,10 +11,10 @@ from ....dtypes import ANY, FLOATS, DataType
 from ....expr import Array, cast, clamp, compute, round_even, sum_over, where
 from ....ops import convolution as ops
 from ....shapes import conv_size
-from . import rule
 from .pooling import windows
 from .positions import at, computed, sizes_of
 from .reduction import narrowed, widened
+from .registry import rule
 
 
 @rule(ops.conv2d)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from ....expr import Array, compute
 from ....ops import indexing as ops
-from . import Scatter, rule
 from .positions import named
+from .registry import Scatter, rule
 
 
 @rule(ops.gather)

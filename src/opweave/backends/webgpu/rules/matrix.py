@@ -5,8 +5,8 @@ from __future__ import annotations
 from ....expr import Array, compute, sum_over
 from ....ops import matrix as ops
 from ....shapes import broadcast
-from . import rule
 from .positions import own
+from .registry import rule
 
 
 @rule(ops.matmul)

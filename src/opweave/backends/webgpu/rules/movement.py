@@ -7,7 +7,7 @@ from itertools import accumulate
 
 from ....expr import Array, compute, where
 from ....ops import movement as ops
-from . import rule
+from .registry import rule
 
 
 @rule(ops.concat)

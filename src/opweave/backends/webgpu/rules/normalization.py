@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ....expr import Array, compute, exp, reduce_max, reduce_mean, reduce_sum, sqrt
 from ....ops import normalization as ops
-from . import rule
+from .registry import rule
 
 
 def _along(vector: Array | None, axes: Sequence[int], like: Array) -> Array | None:

@@ -11,9 +11,9 @@ from ....expr import Array, clamp, max_over, sqrt, sum_over
 from ....expr.ir import storage
 from ....ops import pooling as ops
 from ....shapes import window_extent
-from . import rule
 from .positions import computed, sizes_of
 from .reduction import narrowed, widened
+from .registry import rule
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from ....dtypes import INFO, DataType
 from ....expr import Array, cast, clamp, compute, round_even, where
 from ....ops import quantization as ops
-from . import rule
 from .reduction import narrowed, widened
+from .registry import rule
 
 
 def _repeat_blocks(operand: Array, shape: tuple[int, ...]) -> Array:

@@ -10,7 +10,7 @@ from ....dtypes import DataType
 from ....expr import Array, cast, compute, store, sum_over, where
 from ....operation import Op
 from ....ops import reduction as ops
-from . import rule
+from .registry import rule
 
 BLOCK = 32
 """Cumulative sums add up so many elements one by one."""

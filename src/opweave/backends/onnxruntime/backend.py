@@ -1,0 +1,112 @@
+"""The ONNX Runtime back end itself; its rules are in `lowerings`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+from ...graph import Graph, Node, Operand
+from ...operation import Op
+from .. import Backend, Device, How, PowerPreference, RuleFunction
+from .emit import Emitter, Value
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class OnnxRuntime(Backend):
+    """Microsoft's ONNX Runtime."""
+
+    name = "onnxruntime"
+    leading = 1
+    threads: int | None = None
+    """How many threads an operation may use; None for as many as there are processors."""
+    gains_from_loops = True  # it runs a kernel for each operation
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._contrib: set[Op[..., Any]] = set()
+
+    def devices(self) -> list[Device]:
+        from .devices import devices
+
+        return devices()
+
+    def rename(self, names: Mapping[Op[..., Any], str], **attributes: Any) -> None:
+        """Declare ops that are an ONNX operator under another name: operands in order, no attributes but `attributes`."""
+        for op, op_type in names.items():
+            self.lower(op)(_renamed(op, op_type, attributes))
+
+    def lower_contrib(
+        self, op: Op[..., Any], when: Callable[..., bool] | None = None
+    ) -> Callable[[RuleFunction], RuleFunction]:
+        """Register the decorated function as a rule of `op` that emits operators which ONNX itself does not have."""
+        self._contrib.add(op)
+        return self.lower(op, when=when)
+
+    def is_portable(self, node: Node) -> bool:
+        """Whether a rule makes only ONNX's own operators of `node`, so that any engine runs what is written."""
+        return node.op not in self._contrib and self.supports(node)
+
+    def how(self, node: Node) -> How | None:
+        if not self.supports(node):
+            return super().how(node)
+        return self.emit(Emitter(), Graph.reaching({"y": node.outputs[0]}))[1][node]
+
+    def with_threads(self, threads: int) -> OnnxRuntime:
+        made = copy(self)  # with the same rules
+        made.threads = threads
+        return made
+
+    def compile(self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True) -> Any:
+        from .sessions import compile
+
+        return compile(self, graph, power_preference, alone)
+
+    def compile_model(self, proto: Any, constants: Mapping[str, np.ndarray], power_preference: PowerPreference) -> Any:
+        from .model import ModelSession
+
+        return ModelSession(proto, constants, power_preference, self.threads)
+
+    def emit(self, ctx: Emitter, graph: Graph) -> tuple[dict[str, Value], dict[Node, How]]:
+        """Emit all nodes of a legal graph; the result holds the value of each output, and how each node is done."""
+        ctx.graph = graph
+        done: dict[Node, How] = {}
+        values: dict[Operand, Value] = {o: ctx.add_input(f"i{k}", o.desc) for k, o in enumerate(graph.inputs.values())}
+
+        def lookup(value: Any) -> Any:
+            if isinstance(value, tuple):
+                return tuple(lookup(item) for item in value)
+            if value is None:
+                return None
+            if value not in values:
+                values[value] = ctx.add_constant(value.value)
+            return values[value]
+
+        for node in graph.nodes:
+            ctx.node, ctx.has_kernels, before = node, True, len(ctx.nodes)
+            rule = self.rule(node)
+            assert rule is not None, node
+            inputs = {name: lookup(value) for name, value in node.inputs.items()}
+            result = rule((ctx,), {**inputs, **node.attributes})
+            results = result if isinstance(result, (tuple, list)) else (result,)
+            for operand, value in zip(node.outputs, results, strict=True):
+                assert value.data_type == operand.data_type, f"{node.title}: emitted {value}, declared {operand.desc}"
+                values[operand] = Value(value.name, operand.data_type, operand.shape)
+            done[node] = "native" if ctx.has_kernels and len(ctx.nodes) - before <= 1 else "composed"
+        return {name: lookup(operand) for name, operand in graph.outputs.items()}, done
+
+
+def _renamed(op: Op[..., Any], op_type: str, attributes: Mapping[str, Any]) -> Any:
+    operands = op.operands
+    if operands == ("input",):
+        return lambda ctx, input: ctx.emit(op_type, input, **attributes)
+    if operands == ("a",):
+        return lambda ctx, a: ctx.emit(op_type, a, **attributes)
+    if operands == ("a", "b"):
+        return lambda ctx, a, b: ctx.emit(op_type, a, b, **attributes)
+    raise TypeError(f"{op.name} takes {operands}; write a rule for it")
+
+
+ort = OnnxRuntime()

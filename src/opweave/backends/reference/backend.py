@@ -1,0 +1,81 @@
+"""The reference back end itself; its rules are beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ...graph import Graph, Node, Operand
+from .. import Backend, BaseRunner, Device, How, PowerPreference
+
+Array = np.ndarray
+
+
+class Reference(Backend):
+    """Evaluates one operation after the other with NumPy."""
+
+    name = "reference"
+    expressions = "numpy"
+
+    def devices(self) -> list[Device]:
+        return [Device("reference", "cpu", self.name, f"NumPy {np.__version__}, float64 inside: slow and exact")]
+
+    def compile(
+        self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True
+    ) -> _Interpreter:
+        return _Interpreter(self, graph)
+
+    def evaluate(self, node: Node, arrays: Mapping[Operand, Array]) -> tuple[Array, ...]:
+        """Run one node on arrays of the declared data types; the results have the declared data types and shapes."""
+
+        def widen(value: Any) -> Any:
+            if isinstance(value, tuple):
+                return tuple(widen(item) for item in value)
+            if value is None:
+                return None
+            array = arrays[value]
+            return array.astype(np.float64) if array.dtype.kind == "f" else array
+
+        rule = self.rule(node)
+        assert rule is not None, node
+        arguments = {**{name: widen(value) for name, value in node.inputs.items()}, **node.attributes}
+        with np.errstate(all="ignore"):
+            result = rule((), arguments)
+            results = result if isinstance(result, tuple) else (result,)
+            rounded = tuple(np.asarray(r).astype(o.data_type) for r, o in zip(results, node.outputs, strict=True))
+        for array, output in zip(rounded, node.outputs, strict=True):
+            assert array.shape == output.shape, f"{node.title}: {array.shape} computed, {output.desc} declared"
+        return rounded
+
+
+class _Interpreter(BaseRunner):
+    """A graph that the reference back end evaluates node by node."""
+
+    def __init__(self, backend: Reference, graph: Graph) -> None:
+        self.backend, self.graph = backend, graph
+
+    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Callable[[], None]:
+        return partial(self.run, inputs, outputs)
+
+    def run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        graph = self.graph
+        arrays: dict[Operand, Array] = dict(zip(graph.inputs.values(), inputs, strict=True))
+        last_use = {operand: node for node in graph.nodes for operand in node.operands}
+        kept = set(graph.outputs.values())
+        for node in graph.nodes:
+            arrays.update((c, c.value) for c in node.operands if c.is_constant)
+            arrays.update(zip(node.outputs, self.backend.evaluate(node, arrays), strict=True))
+            for operand in {*node.operands, *node.outputs}:
+                if last_use.get(operand, node) is node and operand not in kept:
+                    del arrays[operand]
+        for operand, output in zip(graph.outputs.values(), outputs, strict=True):
+            np.copyto(output, arrays[operand], casting="no")
+
+    def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
+        return ("native" if len(nodes) == 1 else "decomposed"), "NumPy"
+
+
+reference = Reference()
