@@ -25,6 +25,7 @@ TABLES = {
     "architectures": "nine image classifiers as ONNX models: run, peak memory",
     "fusion": "chains of element-wise operations, compiled and by the engine",
     "expressions": "compiled expressions against ONNX Runtime and memcpy",
+    "threads": "one graph in 8 threads at the same time",
     "op_level": "operations called one at a time, against one graph",
 }
 """The parts of docs/benchmarks.md."""

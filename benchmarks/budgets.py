@@ -52,6 +52,7 @@ BUDGETS = {
     "import": Budget(20, "ms"),
     "import builder": Budget(100, "ms more"),
     "net": Budget(1.05),
+    "threads": Budget(1.05),
     "build": Budget(1.3),
     "memory": Budget(1.15),
     "imports for ONNX": Budget(10, "MiB more"),

@@ -148,6 +148,58 @@ def _(folder: Path) -> Way:
     return lambda: positive(x)
 
 
+@path("custom", "a custom operation with a host kernel, called on 16 elements")
+def _(folder: Path) -> Way:
+    absolute, x = absolute_value(), few()
+    return lambda: absolute(x)
+
+
+def absolute_value() -> Any:
+    """A custom operation with a host kernel."""
+    import opweave as ow
+
+    @ow.op
+    def absolute(self: ow.MLGraphBuilder, x: ow.MLOperand) -> ow.Desc:
+        return x.desc
+
+    @absolute.kernel("cpu")
+    def _(x: np.ndarray, out: np.ndarray) -> None:
+        np.abs(x, out=out)
+
+    return absolute
+
+
+def segments() -> tuple[Any, Any]:
+    """A graph of the engine, a host kernel and an expression, twice."""
+    import opweave as ow
+
+    @ow.expression
+    def doubled(x: Any) -> Any:
+        return x + x
+
+    context = ow.ml.create_context(device="cpu")
+    builder = ow.MLGraphBuilder(context)
+    absolute, x = absolute_value(), builder.input("x", "float32", [4, 4])
+    for _ in range(2):
+        x = doubled(absolute(builder.matmul(x, builder.constant(np.eye(4, dtype="float32")))))
+    return context, builder.build({"y": x})
+
+
+@path("segments", "dispatch of a graph of 6 segments, bound")
+def _(folder: Path) -> Way:
+    context, graph = segments()
+    inputs = {"x": context.tensor_from(few().reshape(4, 4))}
+    outputs = {"y": context.create_tensor("float32", [4, 4], readable=True)}
+    return lambda: context.dispatch(graph, inputs, outputs)
+
+
+@path("compute segments", "compute of the same")
+def _(folder: Path) -> Way:
+    context, graph = segments()
+    x = few().reshape(4, 4)
+    return lambda: context.compute(graph, {"x": x})
+
+
 def small_session(folder: Path) -> tuple[Any, dict[str, np.ndarray]]:
     import opweave as ow
 

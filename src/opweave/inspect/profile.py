@@ -17,9 +17,9 @@ from ..dtypes import INFO
 from ..errors import require
 from ..graph import Desc
 from ..memory.spaces import Memory
+from ..run.binding import Binding
 from ..run.graph import MLGraph, check_names
 from ..run.locks import Locks
-from ..run.program import Binding
 from ..tensor import MLTensor
 from .words import duration, intermediates, size
 

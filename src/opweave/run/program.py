@@ -11,14 +11,14 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from time import perf_counter_ns
-from typing import Any
 
 from ..backends import KernelTime, Measured, Placement, Runner
 from ..errors import OperationError
 from ..graph import Desc, Graph, Node, Operand
 from ..memory import Plan
 from ..memory.spaces import HOST, Memory, Space, copier, intermediates, reaches
+from ..processors import processors
+from .binding import Binding, Intermediates
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -80,6 +80,13 @@ class Step:
     def is_copy(self) -> bool:
         """Whether it only copies."""
         return self.runner is None
+
+    def run(self, reads: Sequence[Memory], writes: Sequence[Memory]) -> None:
+        """Run it once: what `bind(reads, writes)()` does."""
+        if self.runner is None:
+            self.bind(reads, writes)()
+        else:
+            self.runner.run(reads, writes)
 
     def failed(self, error: OperationError) -> OperationError:
         """The error of a run, which names the operations."""
@@ -170,7 +177,7 @@ class Program:
         if self._direct is not None and (self.space is HOST or self._is_at_home(inputs, outputs)):
             self._direct.run(inputs, outputs)
         else:
-            Binding(self.layout(inputs, outputs), inputs, outputs)()
+            self.layout(inputs, outputs).run(inputs, outputs)
 
     def run_new(self, inputs: Sequence[Memory], outputs: Sequence[int]) -> list[Memory] | None:
         """Run the program once, and return these outputs in memory that its engine allocates; None where none does that."""
@@ -314,7 +321,10 @@ class Layout:
             self.steps.append(replace(step, reads=reads, writes=writes))
         self._finish(len(program.steps) - 1)
         self.plan, self._allocators = self._lay_out()
-        self._free: deque[list[Memory]] = deque()
+        given = range(len(spaces))
+        self._is_inner = [not any(at in given for at in (*step.reads, *step.writes)) for step in self.steps]
+        self._free: deque[Intermediates] = deque()
+        self._kept = processors()
 
     def is_twin(self, operand: Operand) -> bool:
         """Whether an operand is an output that is another value under a second name."""
@@ -424,7 +434,7 @@ class Layout:
             allocators.append((numbers, allocate))
         return whole, allocators
 
-    def take(self) -> list[Memory]:
+    def take(self) -> Intermediates:
         """Memory for one run, by number; that of inputs and outputs is not set."""
         if not self._own and self._free:
             return self._free[0]
@@ -432,7 +442,7 @@ class Layout:
             return self._free.pop()
         except IndexError:
             pass
-        made: list[Memory] = [self._fixed.get(at) for at in range(len(self.operands))]
+        made = Intermediates(self._fixed.get(at) for at in range(len(self.operands)))
         for numbers, allocate in self._allocators:
             for at, piece in zip(numbers, allocate(), strict=True):
                 made[at] = piece
@@ -440,10 +450,34 @@ class Layout:
             self._free.append(made)
         return made
 
-    def give_back(self, memory: list[Memory]) -> None:
-        """Let other runs use memory that `take` gave."""
-        if self._own:
+    def give_back(self, memory: Intermediates) -> None:
+        """Let other runs use memory that `take` gave; it is freed if there is enough for one run on each processor."""
+        if self._own and len(self._free) < self._kept:
             self._free.append(memory)
+
+    def run(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
+        """Run the program once: what `Binding` does, but only the steps between intermediates stay bound."""
+        intermediates = self.take()
+        given = [*inputs, *outputs]
+        memory = [*given, *intermediates[len(given) :]]
+        number = 0
+        try:
+            if intermediates.calls is None:
+                intermediates.calls = [
+                    step.bind([memory[at] for at in step.reads], [memory[at] for at in step.writes]) if inner else None
+                    for step, inner in zip(self.steps, self._is_inner, strict=True)
+                ]
+            for number, call in enumerate(intermediates.calls):
+                if call is not None:
+                    call()
+                else:
+                    step = self.steps[number]
+                    step.run([memory[at] for at in step.reads], [memory[at] for at in step.writes])
+        except OperationError as error:
+            failed = self.steps[number].failed(error)
+            raise failed from failed.__cause__
+        finally:
+            self.give_back(intermediates)
 
 
 def _reason(operand: Operand, space: Space, title: str) -> str:
@@ -455,59 +489,4 @@ def _reason(operand: Operand, space: Space, title: str) -> str:
     return "an input to the device" if operand.is_input else f"to the device for {title}"
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Memory that it is tied to
-
-
-class Binding:
-    """A program tied to memory of its inputs and outputs; calling it runs the program once."""
-
-    __slots__ = ("_calls", "_given", "layout")
-
-    def __init__(self, layout: Layout, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
-        self.layout = layout
-        self._given = [*inputs, *outputs]
-        self._calls: dict[int, list[Callable[[], None]]] = {}  # for each set of intermediates that it has run with
-
-    def __call__(self) -> None:
-        """Run the program once."""
-        intermediates = self.layout.take()
-        number = 0
-        try:
-            for number, call in enumerate(self._bound(intermediates)):  # noqa: B007
-                call()
-        except OperationError as error:
-            failed = self.layout.steps[number].failed(error)
-            if failed is error:
-                raise
-            raise failed from error
-        finally:
-            self.layout.give_back(intermediates)
-
-    def timed(self) -> list[int]:
-        """Run the program once; the nanoseconds that each step took."""
-        intermediates, times = self.layout.take(), []
-        try:
-            for step, call in zip(self.layout.steps, self._bound(intermediates), strict=True):
-                start = perf_counter_ns()
-                call()
-                step.space.wait()
-                times.append(perf_counter_ns() - start)
-        finally:
-            self.layout.give_back(intermediates)
-        return times
-
-    def _bound(self, intermediates: list[Memory]) -> list[Callable[[], None]]:
-        """The steps, bound to memory; once for each set of intermediates, which the layout keeps alive."""
-        calls = self._calls.get(id(intermediates))
-        if calls is None:
-            given = self._given
-            memory: list[Any] = [*given, *intermediates[len(given) :]]
-            calls = self._calls[id(intermediates)] = [
-                step.bind([memory[at] for at in step.reads], [memory[at] for at in step.writes])
-                for step in self.layout.steps
-            ]
-        return calls
-
-
-__all__ = ["Binding", "Layout", "MeasuredProgram", "Part", "Program", "Step", "title"]
+__all__ = ["Layout", "MeasuredProgram", "Part", "Program", "Step", "title"]

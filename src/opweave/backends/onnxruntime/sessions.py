@@ -13,6 +13,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
 from ...errors import OperationError
 from ...graph import Desc, Graph, Node
+from ...processors import processors
 from .. import BaseRunner, How, Measured, PowerPreference
 from . import kernels
 from .emit import Emitter, Value
@@ -202,12 +203,6 @@ def is_large(elements: int) -> bool:
 def pool_threads(threads: int | None = None) -> int:
     """How many threads the engine starts for a session: the calling thread works, too. None: one thread for each processor."""
     return (processors() if threads is None else threads) - 1
-
-
-def processors() -> int:
-    """How many processors this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)  # not everywhere
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 def emit(backend: OnnxRuntime, graph: Graph) -> tuple[Emitter, dict[str, tuple[Value, Desc]], dict[Node, How]]:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import OperationError, import_extra
+from ...processors import processors
 from .cache import kept
 from .mathematics import hl
 
@@ -180,8 +181,7 @@ def default_threads() -> int:
     chosen = os.environ.get("HL_NUM_THREADS", "")
     if chosen.isdigit() and int(chosen) > 0:
         return int(chosen)
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else (os.cpu_count() or 1)
+    return processors()
 
 
 def _set_threads(library: Library, count: int) -> None:

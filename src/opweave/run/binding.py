@@ -1,0 +1,88 @@
+"""Bindings: a program tied to memory. Intermediates come from the pool of a layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from ..errors import OperationError
+from ..memory.spaces import Memory
+
+if TYPE_CHECKING:
+    from .program import Layout
+
+Call = Callable[[], None]
+
+
+class Intermediates(list[Memory]):
+    """The memory of one run, by number: constants and intermediates; None for inputs and outputs.
+
+    Attributes:
+        calls: the steps that read and write nothing else, bound to it, and None for the others; None until the first run.
+    """
+
+    __slots__ = ("__weakref__", "calls")
+
+    def __init__(self, memory: Any) -> None:
+        super().__init__(memory)
+        self.calls: list[Call | None] | None = None
+
+
+class Binding:
+    """A program tied to memory of its inputs and outputs; calling it runs the program once."""
+
+    __slots__ = ("__weakref__", "_calls", "_given", "layout")
+
+    def __init__(self, layout: Layout, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
+        self.layout = layout
+        self._given = [*inputs, *outputs]
+        # The steps, bound, by the identity of the intermediates that they use, for as long as the layout keeps those.
+        self._calls: dict[int, tuple[ref[Intermediates], list[Call]]] = {}
+
+    def __call__(self) -> None:
+        """Run the program once."""
+        intermediates = self.layout.take()
+        number = 0
+        try:
+            for number, call in enumerate(self._bound(intermediates)):  # noqa: B007
+                call()
+        except OperationError as error:
+            failed = self.layout.steps[number].failed(error)
+            raise failed from failed.__cause__
+        finally:
+            self.layout.give_back(intermediates)
+
+    def timed(self) -> list[int]:
+        """Run the program once; the nanoseconds that each step took."""
+        intermediates, times = self.layout.take(), []
+        try:
+            for step, call in zip(self.layout.steps, self._bound(intermediates), strict=True):
+                start = perf_counter_ns()
+                call()
+                step.space.wait()
+                times.append(perf_counter_ns() - start)
+        finally:
+            self.layout.give_back(intermediates)
+        return times
+
+    def _bound(self, intermediates: Intermediates) -> list[Call]:
+        """The steps, bound to memory; once for each set of intermediates."""
+        known = self._calls.get(id(intermediates))
+        if known is not None:
+            return known[1]
+        given = self._given
+        memory: list[Any] = [*given, *intermediates[len(given) :]]
+        calls = [
+            step.bind([memory[at] for at in step.reads], [memory[at] for at in step.writes])
+            for step in self.layout.steps
+        ]
+        number, all_calls = id(intermediates), self._calls
+        # Without the binding itself, which would keep it alive as long as the intermediates.
+        gone = ref(intermediates, lambda _: all_calls.pop(number, None))
+        self._calls[number] = gone, calls
+        return calls
+
+
+__all__ = ["Binding", "Intermediates"]
