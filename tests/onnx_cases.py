@@ -123,7 +123,7 @@ def run(case: Case) -> list[Step]:
         for plan in session._plans.values():
             for segment in plan.segments:
                 if segment.kind == "fallback":
-                    steps |= {id(step): step for step in segment.steps}
+                    steps |= {id(step): step for step in segment.nodes}
     return list(steps.values())
 
 

@@ -39,7 +39,7 @@ def graph(
 
 def kinds(session: InferenceSession) -> list[str]:
     (plan,) = session._plans.values()
-    return [segment.kind for segment in plan.segments]
+    return [str(segment.kind) for segment in plan.segments]
 
 
 def branches() -> dict[str, GraphProto]:

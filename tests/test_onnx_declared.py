@@ -15,9 +15,10 @@ from onnx import TensorProto, helper
 
 import opweave as ow
 from opweave.compile import partition as passes
-from opweave.graph import Graph, Node
-from opweave.onnx.partition import partition
-from opweave.onnx.trace import Dynamic, Step, Trace
+from opweave.graph import Graph
+from opweave.onnx.compiled import segments
+from opweave.onnx.trace import Step, Trace
+from opweave.onnx.values import Dynamic
 
 CONTEXT = ow.ml.create_context(device="cpu")
 FLOAT = TensorProto.FLOAT
@@ -192,8 +193,8 @@ def hashes_of_partition(nodes: int) -> int:
         trace.steps.append(Step(node, "webnn"))
         trace.maker[names[k + 1]] = trace.steps[-1]
     Counted.asked = 0
-    (segment,) = partition(trace, names[-1:])
-    assert len(segment.steps) == nodes
+    (segment,) = segments(trace, names[-1:])
+    assert len(segment.nodes) == nodes
     return Counted.asked
 
 
@@ -204,10 +205,10 @@ def test_dividing_a_model_is_linear_in_its_nodes() -> None:
 def test_dividing_a_graph_is_linear_in_its_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = 0
 
-    def count(node: Node) -> int:
+    def count(operand: ow.MLOperand) -> int:
         nonlocal asked
         asked += 1
-        return id(node)
+        return id(operand)
 
     def hashes(nodes: int) -> int:
         nonlocal asked
@@ -217,7 +218,7 @@ def test_dividing_a_graph_is_linear_in_its_nodes(monkeypatch: pytest.MonkeyPatch
             value = builder.relu(value)
         graph = Graph.reaching({"y": value})
         with monkeypatch.context() as patch:
-            patch.setattr(Node, "__hash__", count)
+            patch.setattr(ow.MLOperand, "__hash__", count)
             asked = 0
             (segment,) = passes.partition(graph, lambda _: "joined", joined=["joined"])
         assert len(segment.nodes) == nodes

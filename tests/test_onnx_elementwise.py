@@ -14,7 +14,8 @@ from onnx_nodes import CONTEXT, MICROSOFT, check_fallback, check_node, integers,
 from opweave.graph import Graph
 from opweave.onnx.model import Model
 from opweave.onnx.session import InferenceSession
-from opweave.onnx.trace import Tensor, Tracer
+from opweave.onnx.trace import Tracer
+from opweave.onnx.values import Tensor
 
 X = randn(2, 3, 4)
 

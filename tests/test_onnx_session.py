@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event
+from threading import Barrier, Event
 from typing import Any
 
 import numpy as np
@@ -280,9 +280,7 @@ def test_threads_of_fallback_spin_as_those_of_graphs_do(preference: Any, entries
     context = ow.ml.create_context(device="cpu", power_preference=preference)
     s = ow.InferenceSession(mixed_model(), context)
     (plan,) = s._plans.values()
-    runners: list[Any] = [
-        part.session if hasattr(part, "session") else part.program.steps[0].runner for part in plan._parts
-    ]
+    runners: list[Any] = [step.runner for step in plan.program.steps]
     engines = [runner._session for runner in runners]
     assert len(engines) > 2
     for engine in engines:
@@ -346,27 +344,46 @@ def test_nothing_is_copied_on_the_way_through_webnn_and_fallback() -> None:
     assert copies == {}
 
 
-def test_segments_read_what_others_have_written_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segments_read_what_others_have_written_in_place() -> None:
     s = session(mixed_model())
     (plan,) = s._plans.values()
-    seen: list[tuple[list[str], list[str], dict[str, int]]] = []
-    for part in plan._parts:
+    layout, (given, wanted) = plan.program.default, (0, 1)  # the numbers of x and z
+    assert len(layout.steps) >= 3
+    assert not any(step.is_copy for step in layout.steps)
+    written = [number for step in layout.steps for number in step.writes]
+    assert {number for step in layout.steps for number in step.reads} <= {given, *written}
+    assert written.count(wanted) == 1
 
-        def run(slots: dict[str, Any], part: Any = part, original: Any = part.run) -> None:
-            original(slots)
-            places = {name: slots[name].ctypes.data for name in [*part.inputs, *part.outputs]}
-            seen.append((part.inputs, part.outputs, places))
 
-        monkeypatch.setattr(part, "run", run)
-    x, out = np.ones((4, 64), np.float32), np.empty((4, 64), np.float32)
-    s.run(None, {"x": x}, out={"z": out})
-    assert len(seen) >= 3
-    assert all(places["x"] == x.ctypes.data for _, _, places in seen if "x" in places)
-    written = {name: places[name] for _, outputs, places in seen for name in outputs}
-    read = {name: places[name] for inputs, _, places in seen for name in inputs if name != "x"}
-    assert read
-    assert read.items() <= written.items()
-    assert written["z"] == out.ctypes.data
+def test_threads_run_a_session_of_several_segments_at_the_same_time() -> None:
+    together = Barrier(2)
+
+    @ow.op
+    def met(self: Any, x: ow.MLOperand) -> ow.Desc:
+        """Negate, once two threads have come here."""
+        return x.desc
+
+    def kernel(x: np.ndarray, out: np.ndarray) -> None:
+        together.wait(20)
+        np.negative(x, out=out)
+
+    met.kernel("cpu", kernel)
+    ow.register_onnx("test.threads", "Met", met)
+    nodes = [node("Relu", "x", "a"), node("NonZero", "a", "n"), node("Cast", "n", "f", to=FLOAT)]
+    nodes += [node("ReduceMax", "f", "most", keepdims=0), helper.make_node("Met", ["a"], ["b"], domain="test.threads")]
+    proto = model([*nodes, node("Add", "b most", "z")], [("x", FLOAT, [8])], [("z", FLOAT, [8])])
+    proto.opset_import.append(helper.make_opsetid("test.threads", 1))
+    s = session(proto)
+    (plan,) = s._plans.values()
+    assert {segment.kind for segment in plan.segments} == {"webnn", "fallback"}
+
+    def work(number: int) -> list[list[float]]:
+        x = np.arange(8, dtype=np.float32) * number
+        return [s.run(None, {"x": x})[0].tolist() for _ in range(20)]
+
+    with ThreadPoolExecutor(2) as pool:
+        for number, found in zip((1, 3), pool.map(work, (1, 3)), strict=True):
+            assert found == [(7 - np.arange(8) * number).tolist()] * 20
 
 
 def test_results_are_written_into_the_arrays_given() -> None:

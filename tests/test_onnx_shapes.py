@@ -19,7 +19,7 @@ import opweave as ow
 from opweave import memory
 from opweave.backends.onnxruntime import fallback, sessions
 from opweave.lazy.background import background
-from opweave.onnx.plan import Plan
+from opweave.onnx.compiled import CompiledModel
 from opweave.onnx.programs import MAX_THREADS, RECENT, _in_background
 from opweave.onnx.symbolic import SymbolicModel
 
@@ -64,20 +64,20 @@ def expected(proto: onnx.ModelProto, feed: dict[str, np.ndarray]) -> list[np.nda
 
 
 @pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[CompiledModel]:
     """The plans that are made from now on."""
-    found: list[Plan] = []
-    make = Plan.__init__
+    found: list[CompiledModel] = []
+    make = CompiledModel.__init__
 
-    def noted(self: Plan, *args: Any, **options: Any) -> None:
+    def noted(self: CompiledModel, *args: Any, **options: Any) -> None:
         make(self, *args, **options)
         found.append(self)
 
-    monkeypatch.setattr(Plan, "__init__", noted)
+    monkeypatch.setattr(CompiledModel, "__init__", noted)
     return found
 
 
-def test_new_shapes_are_not_compiled_and_recurring_ones_are(compiled: list[Plan]) -> None:
+def test_new_shapes_are_not_compiled_and_recurring_ones_are(compiled: list[CompiledModel]) -> None:
     proto = product()
     session = ow.InferenceSession(proto, CONTEXT)
     for count in (1, 2, 3, 5):
@@ -94,12 +94,12 @@ def test_new_shapes_are_not_compiled_and_recurring_ones_are(compiled: list[Plan]
     second = session.run(None, feed)
     for a, b in zip(first, second, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-    assert isinstance(session._programs.choose({"x": (3, 8)}, feed)[0], Plan)
+    assert isinstance(session._programs.choose({"x": (3, 8)}, feed)[0], CompiledModel)
     assert "WebNN" in session.explain()
     assert f"x [5, 8]: {OWN}" in session.explain()
 
 
-def test_shapes_that_change_at_every_call_are_never_compiled(compiled: list[Plan]) -> None:
+def test_shapes_that_change_at_every_call_are_never_compiled(compiled: list[CompiledModel]) -> None:
     """A decoder comes to the same lengths with every text."""
     session = ow.InferenceSession(product(), CONTEXT)
     for _ in range(2):
@@ -109,7 +109,7 @@ def test_shapes_that_change_at_every_call_are_never_compiled(compiled: list[Plan
     assert compiled == []
 
 
-def test_each_way_can_be_chosen(compiled: list[Plan]) -> None:
+def test_each_way_can_be_chosen(compiled: list[CompiledModel]) -> None:
     never = ow.InferenceSession(product(), CONTEXT, specialise="never")
     for _ in range(4):
         never.run(None, rows(2))
@@ -122,7 +122,9 @@ def test_each_way_can_be_chosen(compiled: list[Plan]) -> None:
     assert always.shapes() == {"x [2, 8]": "compiled"}
 
 
-def test_fixed_shapes_run_in_the_models_own_session_where_nothing_is_to_be_compiled(compiled: list[Plan]) -> None:
+def test_fixed_shapes_run_in_the_models_own_session_where_nothing_is_to_be_compiled(
+    compiled: list[CompiledModel],
+) -> None:
     ow.InferenceSession(product(), CONTEXT, fix_shapes={"n": 2}, specialise="never").run(None, rows(2))
     assert compiled == []
     ow.InferenceSession(product(), CONTEXT, fix_shapes={"n": 2})
@@ -143,7 +145,7 @@ def test_messages(options: dict[str, Any], message: str) -> None:
     assert str(raised.value) == message
 
 
-def test_more_shapes_than_there_is_room_for_are_not_compiled_for_ever(compiled: list[Plan]) -> None:
+def test_more_shapes_than_there_is_room_for_are_not_compiled_for_ever(compiled: list[CompiledModel]) -> None:
     session = ow.InferenceSession(product(), CONTEXT, program_bytes=50 * 2**20)
     for _ in range(6):
         for count in range(1, 9):
@@ -164,7 +166,7 @@ def test_the_ninth_shape_does_not_push_out_the_first() -> None:
     assert list(session.shapes().values()) == ["compiled"] * 9
 
 
-def test_where_all_is_compiled_most_shapes_keep_their_plans(compiled: list[Plan]) -> None:
+def test_where_all_is_compiled_most_shapes_keep_their_plans(compiled: list[CompiledModel]) -> None:
     """Dropping the one used longest ago would compile each shape at each turn."""
     session = ow.InferenceSession(product(), CONTEXT, fallback="error", program_bytes=50 * 2**20)
     for count in range(1, 7):
@@ -175,7 +177,7 @@ def test_where_all_is_compiled_most_shapes_keep_their_plans(compiled: list[Plan]
     assert 1 <= len(compiled) < 6
 
 
-def test_program_bytes_of_0_compiles_nothing_that_need_not_be(compiled: list[Plan]) -> None:
+def test_program_bytes_of_0_compiles_nothing_that_need_not_be(compiled: list[CompiledModel]) -> None:
     session = ow.InferenceSession(product(), CONTEXT, program_bytes=0)
     for _ in range(3):
         session.run(None, rows(2))
@@ -278,7 +280,7 @@ def test_booleans_scalars_and_empty_arrays() -> None:
     assert y.shape == (0,)
 
 
-def test_values_that_decide_are_compiled_when_they_recur(compiled: list[Plan]) -> None:
+def test_values_that_decide_are_compiled_when_they_recur(compiled: list[CompiledModel]) -> None:
     nodes = [helper.make_node("Reshape", ["x", "s"], ["y"])]
     proto = model_of(nodes, {"x": (FLOAT, ["n"]), "s": (INT64, [2])}, {"y": (FLOAT, None)})
     session, x = ow.InferenceSession(proto, CONTEXT), np.arange(24, dtype=np.float32)
@@ -318,7 +320,7 @@ def own_of(path: Path) -> ow.InferenceSession:
     return ow.InferenceSession(path, CONTEXT, specialise="never")
 
 
-def test_models_with_operations_of_the_user_are_compiled(compiled: list[Plan]) -> None:
+def test_models_with_operations_of_the_user_are_compiled(compiled: list[CompiledModel]) -> None:
     @ow.expression
     def doubled(x: Any) -> Any:
         return x + x
@@ -436,7 +438,7 @@ def remainders(count: int, size: int) -> onnx.ModelProto:
     return model_of(nodes, {"x": (FLOAT, [size])}, {last: (FLOAT, [size])}, seven=np.float32(7))
 
 
-def test_static_models_in_many_large_pieces_run_in_their_own_session(compiled: list[Plan]) -> None:
+def test_static_models_in_many_large_pieces_run_in_their_own_session(compiled: list[CompiledModel]) -> None:
     proto = remainders(4, 10000)
     session = ow.InferenceSession(proto, CONTEXT)
     feed = {"x": np.linspace(-30, 30, 10000, dtype=np.float32)}

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..compile.partition import Segment
 from ..inspect.drawing.picture import Box, Edge, Lane, Picture
 from ..names import counted
-from ..onnx.partition import Segment, used_names
-from ..onnx.plan import Plan
-from ..onnx.trace import Trace
+from ..onnx.compiled import CompiledModel
+from ..onnx.scopes import used_names
+from ..onnx.trace import Step, Trace
 from ..onnx.values import Constant, Tensor
 
 KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 """Domains of standard operators; others are custom."""
 
 
-def plan_picture(plan: Plan, inputs: list[str], outputs: list[str]) -> Picture:
+def plan_picture(plan: CompiledModel, inputs: list[str], outputs: list[str]) -> Picture:
     """The picture of a compiled model.
 
     Args:
@@ -32,7 +33,7 @@ def plan_picture(plan: Plan, inputs: list[str], outputs: list[str]) -> Picture:
             home[name] = len(made.boxes), 0
             made.boxes.append(Box(name, 0, "input", tooltip=f"input {name}: {_text(plan.trace, name)}"))
     for number, segment in enumerate(plan.segments, start=1):
-        for step in segment.steps:
+        for step in segment.nodes:
             index = len(made.boxes)
             names = used_names(step.node)
             constants = {name: value.array for name in names if isinstance(value := plan.trace.values[name], Constant)}
@@ -70,8 +71,8 @@ def plan_picture(plan: Plan, inputs: list[str], outputs: list[str]) -> Picture:
     return made
 
 
-def _lane(number: int, segment: Segment, plan: Plan) -> Lane:
-    caption = counted(len(segment.steps), "node")
+def _lane(number: int, segment: Segment[Step, str], plan: CompiledModel) -> Lane:
+    caption = counted(len(segment.nodes), "node")
     if segment.kind == "webnn":
         return Lane((f"segment {number}", f"WebNN on {plan.context.device.name}", caption), "engine")
     return Lane((f"segment {number}", "ONNX Runtime (fallback)", caption), "fallback")

@@ -174,9 +174,9 @@ def info(
         console.print(f"  {counted(folded, 'node')} more, computed when the model is compiled")
     console.print("\nwhat runs where", style="bold")
     for number, segment in enumerate(plan.segments):
-        console.print(f"  segment {number}: {counted(len(segment.steps), 'node')}, {where[segment.kind]}")
+        console.print(f"  segment {number}: {counted(len(segment.nodes), 'node')}, {where[str(segment.kind)]}")
         if segment.kind == "fallback":
-            reasons = Counter((step.node.op_type, step.reason) for step in segment.steps)
+            reasons = Counter((step.node.op_type, step.reason) for step in segment.nodes)
             for (name, reason), times in reasons.items():
                 console.print(f"    {times} x {name}: {reason}", soft_wrap=True)
     if all(segment.kind == "webnn" for segment in plan.segments):

@@ -17,7 +17,7 @@ from ..kernels.expression import descs_of, program_of_nodes
 from ..memory.spaces import HOST
 from ..run.program import Part, Program, title
 from .choose import EXPRESSION, HOST_KERNELS, Chooser
-from .extract import extract
+from .extract import cut_out
 from .fuse import fusible
 from .legalise import legalise
 from .partition import Segment, partition
@@ -36,7 +36,24 @@ def compile(
     alone: bool = True,
     fallback: Literal["auto", "error"] = "auto",
 ) -> Program:
-    """Compile a graph.
+    """Compile a graph; see `compile_parts`."""
+    legal, origin, parts, placements = compile_parts(
+        graph, backend, device=device, power_preference=power_preference, fuse=fuse, alone=alone, fallback=fallback
+    )
+    return Program(legal, origin, parts, placements, backend.space)
+
+
+def compile_parts(
+    graph: Graph,
+    backend: Backend,
+    *,
+    device: str,
+    power_preference: PowerPreference,
+    fuse: bool = True,
+    alone: bool = True,
+    fallback: Literal["auto", "error"] = "auto",
+) -> tuple[Graph, Mapping[Node, Node], list[Part], list[Placement]]:
+    """Compile the parts of a program.
 
     Args:
         graph: what to compile.
@@ -46,6 +63,10 @@ def compile(
         fuse: whether chains of element-wise operations that an engine would go through one by one become one loop.
         alone: whether it does not take turns with other graphs.
         fallback: whether the host runs what a device lacks, or that is an error.
+
+    Returns:
+        The graph in which all nodes are legal, for each of its nodes the one that it stems from, its parts in order, and
+        where each node of `graph` runs.
 
     Raises:
         NotSupportedError: an operation has neither a rule, a kernel, an expression nor a decomposition.
@@ -69,32 +90,28 @@ def compile(
             made.append(_expression(part, chooser, device if backend is host else "cpu"))
         elif part.kind in (backend.name, host.name):
             engine, where = (backend, device) if part.kind == backend.name else (host, "cpu")
-            sub, reads, writes = _cut_out(legal, part, alone=len(parts) == 1)
+            sub, reads, writes = _sub_graph(legal, part, alone=len(parts) == 1)
             is_alone = alone and len(parts) == 1
             runner = engine.compile(sub, device=where, power_preference=power_preference, alone=is_alone)
             made.append(Part(runner, engine.space, where, part.nodes, sub.nodes, reads, writes))
         else:
             made.append(_kernel(part, device if backend is host else "cpu"))
-    return Program(legal, origin, made, _placements(graph, legal, origin, made, chooser), backend.space)
+    return legal, origin, made, _placements(graph, legal, origin, made, chooser)
 
 
-def _cut_out(graph: Graph, part: Segment, alone: bool) -> tuple[Graph, list[Operand], list[Operand]]:
+def _sub_graph(graph: Graph, part: Segment[Node, Operand], alone: bool) -> tuple[Graph, list[Operand], list[Operand]]:
     """The graph of a part; all of the graph, where nothing else is in it."""
     results = list(graph.outputs.values())
     if alone and len(set(results)) == len(results) and all(operand.node is not None for operand in results):
         return graph, list(graph.inputs.values()), results
-    names = {operand: f"x{k}" for k, operand in enumerate(part.inputs)}
-    outputs = {f"y{k}": operand for k, operand in enumerate(part.outputs)}
-    made = extract(outputs, names)
-    by_name = {name: operand for operand, name in names.items()}
-    return made, [by_name[name] for name in made.inputs], part.outputs
+    return *cut_out(part.inputs, part.outputs), part.outputs
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Runners
 
 
-def _expression(part: Segment, chooser: Chooser, device: str) -> Part:
+def _expression(part: Segment[Node, Operand], chooser: Chooser, device: str) -> Part:
     """Expressions, several of them as one loop."""
     constants = dict.fromkeys(o for node in part.nodes for o in node.operands if o.is_constant)
     program, reads = program_of_nodes(part.nodes, [*constants, *part.inputs], part.outputs)
@@ -134,7 +151,7 @@ class _ExpressionRunner(BaseRunner):
         return "expression", f"expression, {self.kernel.detail}{together}"
 
 
-def _kernel(part: Segment, device: str) -> Part:
+def _kernel(part: Segment[Node, Operand], device: str) -> Part:
     """A kernel of the user's, which writes all of its results, used or not."""
     (node,) = part.nodes
     call = KernelCall(node.title, node.op, descs_of(node), node.attributes, tuple(o.desc for o in node.outputs))
@@ -212,4 +229,4 @@ def _placements(
     return found
 
 
-__all__ = ["compile"]
+__all__ = ["compile", "compile_parts"]

@@ -5,11 +5,20 @@ Requires operands of one builder; ensures that the result has the boundary opera
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..graph import Graph, Node, Operand
 from ..ops import Operations
+
+
+def cut_out(inputs: Iterable[Operand], outputs: Iterable[Operand]) -> tuple[Graph, list[Operand]]:
+    """The graph that computes `outputs` from `inputs`, and which of these it takes, in the order of its own inputs."""
+    names = {f"x{k}": operand for k, operand in enumerate(inputs)}
+    made = extract(
+        {f"y{k}": operand for k, operand in enumerate(outputs)}, {operand: name for name, operand in names.items()}
+    )
+    return made, [names[name] for name in made.inputs]
 
 
 def extract(outputs: Mapping[str, Operand], boundary: Mapping[Operand, str]) -> Graph:

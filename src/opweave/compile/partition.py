@@ -1,4 +1,4 @@
-"""Divide a graph into segments, each of which one engine runs as a whole.
+"""Divide nodes into segments, each of which one engine runs as a whole: those of a graph, or the steps of an ONNX model.
 
 Requires that every node has a kind of engine; ensures that the segments, in the order of the result, find all their
 inputs computed, and that nothing between two nodes of a segment runs outside of it.
@@ -10,27 +10,31 @@ kinds only the ones that fit together stay together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from ..graph import Graph, Node, Operand
 
+N = TypeVar("N")
+V = TypeVar("V", bound=Hashable)
+
 
 @dataclass
-class Segment:
+class Segment(Generic[N, V]):
     """Nodes that run together.
 
     Attributes:
         kind: what engine runs them.
         nodes: in order.
-        inputs: the operands that they take from inputs of the graph and from other segments.
-        outputs: the operands that others, or the outputs of the graph, take from them.
+        inputs: the values that they take from inputs of the whole and from other segments.
+        outputs: the values that others, or the outputs of the whole, take from them.
     """
 
     kind: Hashable
-    nodes: list[Node]
-    inputs: list[Operand] = field(default_factory=list)
-    outputs: list[Operand] = field(default_factory=list)
+    nodes: list[N]
+    inputs: list[V] = field(default_factory=list)
+    outputs: list[V] = field(default_factory=list)
 
 
 def partition(
@@ -40,43 +44,78 @@ def partition(
     fits: Callable[[Node, Node], bool] = lambda _producer, _consumer: True,
     work: Callable[[Node], int] = lambda _node: 0,
     most: int = 0,
-) -> list[Segment]:
-    """The segments of a graph.
+) -> list[Segment[Node, Operand]]:
+    """The segments of a graph; see `divide`."""
+
+    def reads(node: Node) -> Iterable[Operand]:
+        return (operand for operand in node.operands if not operand.is_constant)
+
+    def writes(node: Node) -> Iterable[Operand]:
+        return node.outputs
+
+    return divide(graph.nodes, graph.outputs.values(), kind, reads, writes, joined, fits, work, most)
+
+
+def divide(
+    nodes: Sequence[N],
+    outputs: Iterable[V],
+    kind: Callable[[N], Hashable],
+    reads: Callable[[N], Iterable[V]],
+    writes: Callable[[N], Iterable[V]],
+    joined: Collection[Hashable] = (),
+    fits: Callable[[N, N], bool] = lambda _producer, _consumer: True,
+    work: Callable[[N], int] = lambda _node: 0,
+    most: int = 0,
+) -> list[Segment[N, V]]:
+    """The segments of nodes.
 
     Args:
-        graph: what to divide.
+        nodes: what to divide, each after those that it takes values from.
+        outputs: the values that are wanted in the end.
         kind: the engine of a node; something unique for nodes that stand alone.
-        joined: kinds whose nodes share a segment only if they are connected by operands and `fits` holds.
-        fits: whether a node of such a kind may join the segment of one that it takes an operand from.
+        reads: the values that a node takes, without constants.
+        writes: the values that it yields.
+        joined: kinds whose nodes share a segment only if they are connected by values and `fits` holds.
+        fits: whether a node of such a kind may join the segment of one that it takes a value from.
         work: the cost of compiling a node of such a kind, in units of the caller's.
         most: the largest sum of `work` in a segment.
     """
-    levels: dict[Node, int] = {}
-    groups: dict[tuple[int, Hashable], list[Node]] = {}
-    kinds = {node: kind(node) for node in graph.nodes}
-    for node in graph.nodes:
-        makers = [operand.node for operand in node.operands if operand.node is not None]
-        levels[node] = max((levels[maker] + (kinds[maker] != kinds[node]) for maker in makers), default=0)
-        groups.setdefault((levels[node], kinds[node]), []).append(node)
-    segments: list[Segment] = []
-    for (_, its_kind), nodes in groups.items():
-        parts = _connected(nodes, fits, work, most) if its_kind in joined else [nodes]
-        segments += (Segment(its_kind, part) for part in parts)
-    return _ordered(graph, segments)
+    # Nodes are known by their positions.
+    made = [tuple(writes(node)) for node in nodes]
+    maker = {value: number for number, values in enumerate(made) for value in values}
+    taken = [tuple(reads(node)) for node in nodes]
+    makers = [[maker[value] for value in values if value in maker] for values in taken]
+    kinds = [kind(node) for node in nodes]
+    levels: list[int] = []
+    groups: dict[tuple[int, Hashable], list[int]] = {}
+    for number, its in enumerate(makers):
+        levels.append(max((levels[other] + (kinds[other] != kinds[number]) for other in its), default=0))
+        groups.setdefault((levels[number], kinds[number]), []).append(number)
+    members: list[list[int]] = []
+    for (_, its_kind), numbers in groups.items():
+        members += _connected(numbers, makers, nodes, fits, work, most) if its_kind in joined else [numbers]
+    segments: list[Segment[N, V]] = [Segment(kinds[m[0]], [nodes[number] for number in m]) for m in members]
+    _connect(segments, members, taken, made, maker, set(outputs))
+    return [segments[number] for number in _ordered(members, makers)]
 
 
 def _connected(
-    nodes: list[Node], fits: Callable[[Node, Node], bool], work: Callable[[Node], int], most: int
-) -> list[list[Node]]:
+    numbers: list[int],
+    makers: Sequence[Sequence[int]],
+    nodes: Sequence[N],
+    fits: Callable[[N, N], bool],
+    work: Callable[[N], int],
+    most: int,
+) -> list[list[int]]:
     """Nodes of one level and kind, divided into those that fit together; no two parts depend on each other in a circle."""
     parts = _Parts(most)
-    for node in nodes:
-        makers = [operand.node for operand in node.operands if operand.node is not None and operand.node in parts]
-        parts.add(node, work(node), makers)
-        for maker in makers:
-            if parts.may_merge(maker, node) and fits(maker, node):
-                parts.merge(maker, node)
-    return [sorted(part, key=lambda node: node.serial) for part in parts.members.values()]
+    for number in numbers:
+        its = [maker for maker in makers[number] if maker in parts]
+        parts.add(number, work(nodes[number]), its)
+        for maker in its:
+            if parts.may_merge(maker, number) and fits(nodes[maker], nodes[number]):
+                parts.merge(maker, number)
+    return [sorted(part) for part in parts.members.values()]
 
 
 class _Parts:
@@ -91,36 +130,31 @@ class _Parts:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self.members: dict[int, list[Node]] = {}
+        self.members: dict[int, list[int]] = {}
         self._work: dict[int, int] = {}
-        # The parts that a part takes operands from; some of them may have been merged since.
+        # The parts that a part takes values from; some of them may have been merged since.
         self._needs: dict[int, set[int]] = {}
         self._parent: dict[int, int] = {}  # of a part that has been merged into another, that one
-        self._first: dict[int, int] = {}  # the serial numbers of the first node of a part, and of the last
+        self._first: dict[int, int] = {}  # the numbers of the first node of a part, and of the last
         self._last: dict[int, int] = {}
 
-    def __contains__(self, node: Node) -> bool:
-        return node.serial in self._parent
+    def __contains__(self, number: int) -> bool:
+        return number in self._parent
 
-    def home(self, node: Node) -> int:
-        """The part of a node."""
-        return self._find(node.serial)
-
-    def add(self, node: Node, work: int, makers: Collection[Node]) -> None:
-        """Make a part of one node, which takes operands from others."""
-        number = node.serial
-        self.members[number], self._needs[number] = [node], {self.home(maker) for maker in makers}
+    def add(self, number: int, work: int, makers: Collection[int]) -> None:
+        """Make a part of one node, which takes values from others."""
+        self.members[number], self._needs[number] = [number], {self._find(maker) for maker in makers}
         self._parent[number] = self._first[number] = self._last[number] = number
         self._work[number] = work
 
-    def may_merge(self, maker: Node, taker: Node) -> bool:
+    def may_merge(self, maker: int, taker: int) -> bool:
         """Whether the parts of two nodes are two, and have no more work than one may have."""
-        producer, consumer = self.home(maker), self.home(taker)
+        producer, consumer = self._find(maker), self._find(taker)
         return producer != consumer and self._work[producer] + self._work[consumer] <= self._most
 
-    def merge(self, maker: Node, taker: Node) -> None:
+    def merge(self, maker: int, taker: int) -> None:
         """Make one part of those of two nodes, unless a third one lies on a way between them."""
-        producer, consumer = self.home(maker), self.home(taker)
+        producer, consumer = self._find(maker), self._find(taker)
         others = {self._find(part) for part in self._needs[consumer]} - {producer, consumer}
         if any(self._reaches(part, producer) for part in others):
             return
@@ -157,38 +191,51 @@ class _Parts:
         return False
 
 
-def _ordered(graph: Graph, segments: list[Segment]) -> list[Segment]:
-    """The segments in an order in which they can run, with what they take and give."""
-    home = {node: segment for segment in segments for node in segment.nodes}
-    wanted = set(graph.outputs.values())
-    taken: dict[int, dict[Operand, None]] = {id(segment): {} for segment in segments}  # in order, without repetitions
-    given: dict[int, dict[Operand, None]] = {id(segment): {} for segment in segments}
-    for node in graph.nodes:
-        segment = home[node]
-        for operand in node.operands:
-            maker = None if operand.node is None else home[operand.node]
-            if maker is segment or operand.is_constant:
-                continue
-            taken[id(segment)][operand] = None
-            if maker is not None:
-                given[id(maker)][operand] = None
-        for operand in node.outputs:
-            if operand in wanted:
-                given[id(segment)][operand] = None
-    for segment in segments:
-        segment.inputs, segment.outputs = list(taken[id(segment)]), list(given[id(segment)])
-    ordered: dict[int, Segment] = {}
+def _connect(
+    segments: Sequence[Segment[N, V]],
+    members: Sequence[Sequence[int]],
+    taken: Sequence[Sequence[V]],
+    made: Sequence[Sequence[V]],
+    maker: Mapping[V, int],
+    wanted: Collection[V],
+) -> None:
+    """Find out what segments take and give, each value once, in order of use."""
+    home = {number: at for at, numbers in enumerate(members) for number in numbers}
+    inputs: list[dict[V, None]] = [{} for _ in segments]
+    outputs: list[dict[V, None]] = [{} for _ in segments]
+    for number, values in enumerate(taken):
+        at = home[number]
+        for value in values:
+            source = home[maker[value]] if value in maker else None
+            if source != at:
+                inputs[at][value] = None
+                if source is not None:
+                    outputs[source][value] = None
+        for value in made[number]:
+            if value in wanted:
+                outputs[at][value] = None
+    for segment, its_inputs, its_outputs in zip(segments, inputs, outputs, strict=True):
+        segment.inputs, segment.outputs = list(its_inputs), list(its_outputs)
+
+
+def _ordered(members: Sequence[Sequence[int]], makers: Sequence[Sequence[int]]) -> list[int]:
+    """An order in which segments can run: as their last nodes come, but for those that others need before."""
+    home = {number: at for at, numbers in enumerate(members) for number in numbers}
+    needs = [{home[maker]: None for number in numbers for maker in makers[number]} for numbers in members]
+    ordered: dict[int, None] = {}
     opened: set[int] = set()
-    for segment in sorted(segments, key=lambda segment: segment.nodes[-1].serial):
-        pending = [segment]
+    for first in sorted(range(len(members)), key=lambda at: members[at][-1]):
+        pending = [first]
         while pending:
-            makers = [home[operand.node] for operand in pending[-1].inputs if operand.node is not None]
-            missing = [maker for maker in makers if id(maker) not in ordered]
+            at = pending[-1]
+            missing = [other for other in needs[at] if other != at and other not in ordered]
             if missing:
-                assert id(pending[-1]) not in opened, "segments depend on each other in a circle"
-                opened.add(id(pending[-1]))
+                assert at not in opened, "segments depend on each other in a circle"
+                opened.add(at)
                 pending += missing
             else:
-                done = pending.pop()
-                ordered[id(done)] = done
-    return list(ordered.values())
+                ordered[pending.pop()] = None
+    return list(ordered)
+
+
+__all__ = ["Segment", "divide", "partition"]

@@ -9,12 +9,25 @@ import numpy as np
 
 from ..errors import require
 from ..graph import Desc
-from .copying import copy as copy_on_host
+from .copying import copied, copy
 from .host import allocate, check_overlap
 from .planner import Life, Plan, plan, plan_buffers
 
 Memory = Any
-"""Memory of a tensor in some space: a NumPy array on the host and in WebAssembly, a `DeviceArray` on a GPU."""
+"""Memory of a tensor in some space: a NumPy array on the host and in WebAssembly, a `DeviceArray` on a GPU; or a `Cell`."""
+
+
+class Cell:
+    """Memory of a value whose data type and shape are known only once it is computed, on the host.
+
+    Attributes:
+        value: an array, a list of arrays, or None.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any = None) -> None:
+        self.value = value
 
 
 class Space(Protocol):
@@ -77,7 +90,7 @@ class _Host:
     device = None
     allocate = staticmethod(allocate)
     check_overlap = staticmethod(check_overlap)
-    copy = write = staticmethod(copy_on_host)
+    copy = write = staticmethod(copy)
 
     def attach(self, context: Any) -> None:
         """The host is never lost."""
@@ -95,10 +108,10 @@ class _Host:
 
     def read(self, sources: Sequence[np.ndarray], targets: Sequence[np.ndarray], reason: str) -> None:
         for source, target in zip(sources, targets, strict=True):
-            copy_on_host(target, source, reason)
+            copy(target, source, reason)
 
     def owns(self, given: Memory, /) -> bool:
-        return isinstance(given, np.ndarray)
+        return isinstance(given, (np.ndarray, Cell))
 
     def wait(self) -> None:
         """Nothing runs on its own here."""
@@ -139,6 +152,13 @@ def intermediates(
     return made, allocate
 
 
+def _copy_on_host(target: Memory, source: Memory, reason: str) -> None:
+    if isinstance(target, Cell):
+        target.value = copied(source.value, reason)
+    else:
+        copy(target, source, reason)
+
+
 def copier(
     source: Space, target: Space, reason: str
 ) -> Callable[[Sequence[Memory], Sequence[Memory]], Callable[[], None]]:
@@ -147,21 +167,21 @@ def copier(
     def bind(reads: Sequence[Memory], writes: Sequence[Memory]) -> Callable[[], None]:
         pairs = list(zip(writes, reads, strict=True))
         if source.is_host and target.is_host:
-            copy: Callable[..., None] = copy_on_host
+            move: Callable[..., None] = _copy_on_host
         elif source.is_host:
-            copy = target.write  # type: ignore[attr-defined]
+            move = target.write  # type: ignore[attr-defined]
         elif target.is_host:
             return lambda: source.read(reads, writes, reason)  # type: ignore[attr-defined]
         else:
-            copy = source.copy  # type: ignore[attr-defined]
+            move = source.copy  # type: ignore[attr-defined]
 
         def run() -> None:
             for into, what in pairs:
-                copy(into, what, reason)
+                move(into, what, reason)
 
         return run
 
     return bind
 
 
-__all__ = ["HOST", "DeviceSpace", "Memory", "Space", "TensorSpace", "copier", "intermediates", "reaches"]
+__all__ = ["HOST", "Cell", "DeviceSpace", "Memory", "Space", "TensorSpace", "copier", "intermediates", "reaches"]

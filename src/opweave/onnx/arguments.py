@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from .. import memory
 from ..arrays import as_array, contiguous
+from ..context import MLContext
 from ..errors import ValidationError, require
+from ..memory.spaces import Memory, TensorSpace
 from ..tensor import MLTensor
 from .booleans import as_declared, check_bool
 from .messages import TensorProto, TypeProto, ValueInfoProto, dtype_of
@@ -90,6 +93,21 @@ class Argument:
             if not fits:
                 raise ValidationError(f"{what} must have shape {list(self.dims)}, got {list(array.shape)}")
 
+    def memory(self, tensor: MLTensor, context: MLContext, what: str) -> Memory:
+        """The memory of a tensor that lies on the device of a context.
+
+        Raises:
+            ValidationError: it is not of this context, or has another data type or shape.
+        """
+        found = context._own(tensor, what)
+        array = np.empty((), tensor.data_type)
+        try:
+            array = as_declared(array, self.element_type)
+        except (TypeError, ValueError) as error:
+            raise ValidationError(f"{what}: {error}") from None
+        self.check(np.broadcast_to(array, tensor.shape), what)
+        return found
+
     def array(self, value: Any) -> Any:
         """What the user passed for this input, as the engines take it; they hold the tensor's lock.
 
@@ -158,6 +176,32 @@ class Argument:
     def fits_tensor(self) -> bool:
         """Whether an `MLTensor` can hold it."""
         return self.element_type in DATA_TYPES
+
+
+class HostValues(Mapping[str, Any]):
+    """Inputs, as arrays: memory of a device is read when it is asked for.
+
+    Args:
+        feed: arrays and memory of the device, by name.
+        device: the device.
+    """
+
+    def __init__(self, feed: Mapping[str, Any], device: TensorSpace) -> None:
+        self._feed, self._device = dict(feed), device
+
+    def __getitem__(self, name: str) -> Any:
+        given = self._feed[name]
+        if not self._device.owns(given):
+            return given
+        array = self._feed[name] = memory.empty(given.desc)
+        self._device.read([given], [array], "an input that decides about shapes")
+        return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._feed)
+
+    def __len__(self) -> int:
+        return len(self._feed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from ..errors import MLError
+from ..memory.spaces import Memory
 from .messages import TensorProto
 
 
-def as_stored(array: np.ndarray) -> np.ndarray:
-    """An array as WebNN takes it: that of another type as it is.
+def as_stored(memory: Memory) -> Memory:
+    """Memory as WebNN takes it: arrays of another type, and memory that is no array, as they are.
 
     >>> as_stored(np.array([True, False]))
     array([1, 0], dtype=uint8)
     """
-    return array.view(np.uint8) if array.dtype == bool else array
+    return memory.view(np.uint8) if isinstance(memory, np.ndarray) and memory.dtype == bool else memory
 
 
 def as_declared(array: np.ndarray, element_type: int) -> np.ndarray:

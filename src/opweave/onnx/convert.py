@@ -11,11 +11,12 @@ from ..graph import MLOperand
 from ..run.graph import MLGraph
 from .arguments import Argument, FixedShapes
 from .booleans import as_stored
+from .compiled import check_whole, segments
 from .limits import DEFAULT, Limits
 from .model import Model
-from .partition import partition
 from .registry import DATA_TYPES
-from .trace import Constant, Tensor, Tracer
+from .trace import Tracer
+from .values import Constant, Tensor
 
 
 def load(
@@ -56,11 +57,7 @@ def load(
     tracer = Tracer(read, context, shapes)
     trace = tracer.run()
     outputs = [info.name for info in read.proto.graph.output]
-    for segment in partition(trace, outputs):
-        if segment.kind == "fallback":
-            step = segment.steps[0]
-            name = f" {step.node.name!r}" if step.node.name else ""
-            raise NotSupportedError(f"{step.node.op_type}{name} cannot be expressed in WebNN: {step.reason}")
+    check_whole(segments(trace, outputs), "cannot be expressed in WebNN")
     operands: dict[str, MLOperand] = {}
     for name in outputs:
         match trace.values[name]:

@@ -23,10 +23,9 @@ from ..lazy.background import Recurring
 from ..names import counted
 from ..shapes import OtherShapes
 from .arguments import Argument
+from .compiled import CompiledModel, Fallback, is_large_segment, segments
 from .messages import PLAIN
 from .model import Model
-from .partition import partition
-from .plan import Fallback, Plan, is_large_segment
 from .symbolic import SymbolicModel, is_suspicious
 from .trace import DECIDING_ELEMENTS, Trace, Tracer, ValuesNeeded
 
@@ -78,7 +77,7 @@ them once."""
 
 log = logging.getLogger("opweave")
 
-_in_background: WeakSet[Plan] = WeakSet()
+_in_background: WeakSet[CompiledModel] = WeakSet()
 
 
 class _RecurringShape(Recurring):
@@ -123,7 +122,7 @@ class Programs:
         self.specialise: Specialise = specialise
         self._outputs = [output.name for output in model.proto.graph.output]
         self.given_bytes = program_bytes
-        self.plans: Cache[Key, Plan] = Cache(PLANS, raw=True)
+        self.plans: Cache[Key, CompiledModel] = Cache(PLANS, raw=True)
         self.deciding: set[str] = set()
         self._lock = Lock()  # of all that follows, and of the plans; held for moments only
         self._calls = 0
@@ -145,7 +144,7 @@ class Programs:
 
     def choose(
         self, shapes: Mapping[str, tuple[int, ...] | None], feed: Mapping[str, Any]
-    ) -> tuple[Plan | SymbolicModel, bool]:
+    ) -> tuple[CompiledModel | SymbolicModel, bool]:
         """What runs a call, and whether the next one like it will be run by the same."""
         sizes = tuple(shapes.items())
         if plan := self.known(sizes, feed):
@@ -249,7 +248,7 @@ class Programs:
             return f"{counted(kept, 'compiled shape')} in use, and program_bytes, {self.program_bytes}, has no room for more"
         return ""
 
-    def _keep(self, key: Key, plan: Plan) -> None:
+    def _keep(self, key: Key, plan: CompiledModel) -> None:
         """Keep a new plan, and drop others where there is no room: those that are not used; else the one made last.
 
         To drop the one used longest ago would compile every shape again and again where one more comes in turn than there
@@ -268,7 +267,9 @@ class Programs:
 
     # Plans --------------------------------------------------------------------------------------------------------------
 
-    def plan(self, shapes: Mapping[str, tuple[int, ...] | None], feed: Mapping[str, Any] | None = None) -> Plan:
+    def plan(
+        self, shapes: Mapping[str, tuple[int, ...] | None], feed: Mapping[str, Any] | None = None
+    ) -> CompiledModel:
         """The plan for given input shapes, and for the values of a feed that decide about others; cached, or new."""
         sizes, given = tuple(shapes.items()), feed or {}
         if plan := self.known(sizes, given):
@@ -276,7 +277,7 @@ class Programs:
         with self.plans.turn(sizes):  # others with these shapes wait for the plan, those with other shapes do not
             return self.known(sizes, given) or self._new(sizes, given)
 
-    def known(self, sizes: Shapes, given: Mapping[str, Any]) -> Plan | None:
+    def known(self, sizes: Shapes, given: Mapping[str, Any]) -> CompiledModel | None:
         """The plan that is there already."""
         with self._lock:
             self._calls += 1
@@ -285,7 +286,7 @@ class Programs:
             values = {name: given[name] for name in self.deciding & given.keys()}
             return self._cached((*sizes, *_contents(values)))
 
-    def _new(self, sizes: Shapes, given: Mapping[str, Any], in_background: bool = False) -> Plan:
+    def _new(self, sizes: Shapes, given: Mapping[str, Any], in_background: bool = False) -> CompiledModel:
         """Compile a new plan. The caller must hold the turn for these shapes."""
         shapes = dict(sizes)
         with self._lock:
@@ -311,7 +312,7 @@ class Programs:
         trace, key = self._trace(shapes, {}), tuple(shapes.items())  # the whole of it: what is broken is refused now
         if trace.deciding:
             return
-        large = sum(is_large_segment(segment, trace.values) for segment in partition(trace, self._outputs))
+        large = sum(is_large_segment(segment, trace.values) for segment in segments(trace, self._outputs))
         if large <= MAX_POOLS or self.symbolic(shapes) is None:
             self._compile(key, trace)
             return
@@ -329,7 +330,7 @@ class Programs:
             for kept in (self.plans, self._used, self._recent):
                 kept.clear()
 
-    def _cached(self, key: Key) -> Plan | None:
+    def _cached(self, key: Key) -> CompiledModel | None:
         """The plan of that key, which is the one used last then."""
         plan = self.plans.get(key)
         if plan is not None:
@@ -345,8 +346,8 @@ class Programs:
         copies = {name: np.array(value) for name, value in values.items()}
         return Tracer(self._model, self._context, shapes, copies, available).run()
 
-    def _compile(self, key: Key, trace: Trace, in_background: bool = False) -> Plan:
-        plan = Plan(self._model, self._context, trace, self._outputs, self._fallback, whole=in_background)
+    def _compile(self, key: Key, trace: Trace, in_background: bool = False) -> CompiledModel:
+        plan = CompiledModel(self._model, self._context, trace, self._outputs, self._fallback, whole=in_background)
         with self._lock:
             self._keep(key, plan)
         return plan

@@ -29,6 +29,12 @@ def free_names(graph: GraphProto) -> set[str]:
     return used - own_names(graph)
 
 
+def used_names(node: NodeProto) -> list[str]:
+    """The names that a node takes, those of its sub-graphs included."""
+    inner = (name for graph in sub_graphs(node) for name in sorted(free_names(graph)))
+    return list(dict.fromkeys([*(name for name in node.input if name), *inner]))
+
+
 def renamed(node: NodeProto, names: Mapping[str, str], prefix: str) -> NodeProto:
     """A copy of a node with other names for its inputs and outputs.
 

@@ -11,21 +11,22 @@ import numpy as np
 from .. import memory
 from ..context import MLContext, in_thread
 from ..errors import OperationError, ValidationError, require
+from ..graph import Desc
 from ..names import counted
 from ..run.graph import check_names
 from ..run.locks import Locks
 from ..shapes import OtherShapes
 from ..tensor import MLTensor
 from . import summary
-from .arguments import Argument, FixedShapes, NodeArg
+from .arguments import Argument, FixedShapes, HostValues, NodeArg
 from .booleans import as_stored
+from .compiled import CompiledModel, Fallback
 from .limits import DEFAULT as DEFAULT_LIMITS, Limits
 from .methods import OnnxRuntimeMethods
 from .model import Model
 from .options import Settings, check_run_options, write_optimized
 from .ort_values import unwrapped
 from .pickling import Recipe
-from .plan import Fallback, Plan
 from .programs import Programs, Specialise
 from .repeat import Repeat
 from .run_trace import RunTrace
@@ -254,55 +255,72 @@ class InferenceSession(OnnxRuntimeMethods):
         passed = [*input_feed.values(), *(out or {}).values()]
         tensors = [value for value in passed if isinstance(value, MLTensor)]
         with Locks(tensors):
-            if not self._context._space.is_host and (tensors or set(self._locations.values()) != {"cpu"}):
-                return self._run_on_device(inputs, input_feed, known, names, out or {})
-            feed = {i.name: i.array(input_feed[i.name]) for i in inputs}
-            targets = {name: known[name].target(value) for name, value in (out or {}).items()}
-            arrays = {
-                f"input {n}": a for n, a in feed.items() if isinstance(a, np.ndarray) and a.dtype.kind not in "OUS"
-            }
-            memory.check_overlap(arrays, {f"output {n}": a for n, a in targets.items()})
-            shapes = {name: value.shape if isinstance(value, np.ndarray) else None for name, value in feed.items()}
-            way, settled = self._programs.choose(shapes, feed)
+            feed = {i.name: self._given(i, input_feed[i.name]) for i in inputs}
+            targets = {name: self._target(known[name], value) for name, value in (out or {}).items()}
+            self._check_overlap(feed, targets)
+            shapes = {name: value.shape if self._is_tensor(value) else None for name, value in feed.items()}
+            space = self._context._space
+            way, settled = self._programs.choose(shapes, feed if space.is_host else HostValues(feed, space))
+            made = self._new_tensors(way, [name for name in names if name not in targets])
+            targets |= {name: tensor.memory() for name, tensor in made.items()}
             try:
                 results = way.run(feed, names, targets)
             except OperationError:
-                if isinstance(way, Plan):
+                if isinstance(way, CompiledModel):
                     raise
                 # WebNN defines more than the engine does (indices out of range, say), and has errors of its own.
                 way = self._plan(shapes, feed)
                 results = way.run(feed, names, targets)
             self._repeat = None
-            if settled:
+            if settled and (space.is_host or not tensors):
                 self._remember(way, feed, output_names, names)
-        return [self._located(known[name], r, (out or {}).get(name)) for name, r in zip(names, results, strict=True)]
+        wanted = {**made, **(out or {})}
+        return [self._located(known[name], r, wanted.get(name)) for name, r in zip(names, results, strict=True)]
 
-    def _run_on_device(
-        self,
-        inputs: Sequence[Argument],
-        given: Mapping[str, Any],
-        known: Mapping[str, Argument],
-        names: Sequence[str],
-        out: Mapping[str, np.ndarray | MLTensor],
-    ) -> list[Any]:
-        """`_run` where tensors lie on a device."""
-        from .device import DeviceRun
+    def _is_tensor(self, value: Any) -> bool:
+        return isinstance(value, np.ndarray) or self._context._space.owns(value)
 
-        call = DeviceRun(self._context, inputs, given, known, out, self._locations)
-        sizes = tuple(call.shapes.items())
-        plan = self._programs.known(sizes, call.values(self._programs.deciding.__contains__))
-        if plan is None:
-            plan = self._plan(call.shapes, call.values(lambda _: True))
-        results = call.run(plan, names)
-        return [out.get(name, result) for name, result in zip(names, results, strict=True)]
+    def _given(self, argument: Argument, value: Any) -> Any:
+        """What the user passed for an input: an array, memory of the device, or what is no tensor."""
+        if isinstance(value, MLTensor) and not self._context._space.is_host:
+            return argument.memory(value, self._context, f"input {argument.name!r}")
+        return argument.array(value)
+
+    def _target(self, argument: Argument, value: Any) -> Any:
+        """What the user passed for an output, to be written."""
+        if isinstance(value, MLTensor) and not self._context._space.is_host:
+            return argument.memory(value, self._context, f"out[{argument.name!r}]")
+        return argument.target(value)
+
+    def _check_overlap(self, feed: Mapping[str, Any], targets: Mapping[str, Any]) -> None:
+        """Require outputs in memory of their own."""
+        arrays = {n: a for n, a in feed.items() if isinstance(a, np.ndarray) and a.dtype.kind not in "OUS"}
+        here = {name: target for name, target in targets.items() if isinstance(target, np.ndarray)}
+        memory.check_overlap(
+            {f"input {name}": array for name, array in arrays.items()},
+            {f"output {name}": array for name, array in here.items()},
+        )
+        if not (space := self._context._space).is_host:
+            there = {name: value for name, value in feed.items() if space.owns(value)}
+            space.check_overlap(there, {name: target for name, target in targets.items() if name not in here})
+
+    def _new_tensors(self, way: CompiledModel | SymbolicModel, names: Sequence[str]) -> dict[str, MLTensor]:
+        """Tensors on the device for the outputs that are wanted there, where their shapes are known."""
+        if self._context._space.is_host:
+            return {}
+        descs = {name: way.desc(name) for name in names if self._locations[name] != "cpu"}
+        return {name: self._tensor(desc) for name, desc in descs.items() if desc is not None}
+
+    def _tensor(self, desc: Desc) -> MLTensor:
+        return self._context.create_tensor(desc.data_type, desc.shape, readable=True, writable=True)
 
     def _remember(
-        self, plan: Plan | SymbolicModel, feed: Mapping[str, Any], asked: Sequence[str] | None, names: list[str]
+        self, way: CompiledModel | SymbolicModel, feed: Mapping[str, Any], asked: Sequence[str] | None, names: list[str]
     ) -> None:
         """Let the next call be a repetition of this one, where it can."""
         if self._repeatable and len(feed) == len(self._inputs):
             deciding = self._programs.deciding & feed.keys()
-            self._repeat = Repeat(plan, feed, None if asked is None else list(asked), names, deciding)
+            self._repeat = Repeat(way, feed, None if asked is None else list(asked), names, deciding)
 
     def _learn(self, found: OtherShapes) -> None:
         """Compile anew, with values of shapes that are known only when the graph runs where inference was wrong."""
@@ -316,7 +334,14 @@ class InferenceSession(OnnxRuntimeMethods):
         if target is not None or self._locations[output.name] == "cpu":
             return result
         try:
-            return self._context.tensor_from(as_stored(result))
+            stored = as_stored(result)
+            if self._context._space.is_host:
+                return self._context.tensor_from(stored)
+            tensor = self._tensor(Desc(stored.dtype.name, stored.shape))
+            self._context._space.write(
+                tensor.memory(), stored, f"the output {output.name!r}, whose shape was not known"
+            )
+            return tensor
         except ValidationError as error:
             raise ValidationError(f"output {output.name!r} cannot be a tensor: {error}") from None
 
@@ -389,8 +414,8 @@ class InferenceSession(OnnxRuntimeMethods):
         lines = []
         for number, segment in enumerate(plan.segments):
             where = f"WebNN on {self._context.device.name}" if segment.kind == "webnn" else "ONNX Runtime (fallback)"
-            lines.append(f"segment {number}: {counted(len(segment.steps), 'node')}, {where}")
-            for step in segment.steps:
+            lines.append(f"segment {number}: {counted(len(segment.nodes), 'node')}, {where}")
+            for step in segment.nodes:
                 name = f" {step.node.name!r}" if step.node.name else ""
                 lines.append(f"  {step.node.op_type}{name}" + (f": {step.reason}" if step.reason else ""))
             lines += [f"  custom: {p.node}, {p.how}, {p.detail}" for p in plan.custom(number)]
@@ -438,10 +463,12 @@ class InferenceSession(OnnxRuntimeMethods):
         return {name: chosen.get(name, "cpu") for name in names}
 
     @property
-    def _plans(self) -> dict[Any, Plan]:
+    def _plans(self) -> dict[Any, CompiledModel]:
         """The plans that are kept, the one used last comes last."""
         return dict(self._programs.plans.items())
 
-    def _plan(self, shapes: Mapping[str, tuple[int, ...] | None], feed: Mapping[str, Any] | None = None) -> Plan:
+    def _plan(
+        self, shapes: Mapping[str, tuple[int, ...] | None], feed: Mapping[str, Any] | None = None
+    ) -> CompiledModel:
         """The plan for given input shapes, and for the values of a feed that decide about others; cached, or new."""
         return self._programs.plan(shapes, feed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,8 @@ from .arguments import Argument
 from .engine_rules import check_decided
 from .messages import PLAIN, AttributeProto, ModelProto, NodeProto, TensorProto, sub_graphs
 from .model import KNOWN_OPSET, Model
-from .partition import used_names
 from .registry import CONVERTERS, key_of
+from .scopes import used_names
 
 KNOWN_IR = 10
 """Models in file formats up to this version need not be lowered for the engine."""
@@ -34,7 +33,7 @@ _TYPES = {f"tensor({TensorProto.DataType.Name(element_type).lower()})" for eleme
 
 
 class SymbolicModel:
-    """What runs calls of any shape; it has the methods of a `Plan` that a session calls.
+    """What runs calls of any shape; it has the methods of a `CompiledModel` that a session calls.
 
     Args:
         model: the model.
@@ -43,17 +42,13 @@ class SymbolicModel:
 
     Attributes:
         outputs: the names of its outputs.
-        lock: of nothing that a run needs: several threads may run it at once.
 
     Raises:
         NotSupportedError: there can be no such session; the message says why.
     """
 
-    booleans: Sequence[str] = ()
-
     def __init__(self, model: Model, context: MLContext, inputs: Sequence[Argument]) -> None:
         self.outputs = [output.name for output in model.proto.graph.output]
-        self.lock = Lock()
         _check_custom(model)
         shapes = {tensor.name: tuple(tensor.dims) for tensor in model.proto.graph.initializer}
         static = {argument.name: argument.static_shape() for argument in inputs}
@@ -102,16 +97,12 @@ class SymbolicModel:
             if target.shape != found.shape:
                 raise ValidationError(f"out[{name!r}] must have shape {list(found.shape)}, got {list(target.shape)}")
 
-    def alone(self) -> Any:
-        """No executable: sizes are known only when it has run."""
+    def desc(self, name: str) -> Desc | None:
+        """Nothing is known of an output before it is computed."""
         return None
 
-    def slot(self, name: str) -> str:
-        """What the memory of a value is called."""
-        return name
-
-    def desc(self, name: str) -> Desc | None:
-        """Nothing is known of a value before it is computed."""
+    def data_type(self, name: str) -> np.dtype[Any] | None:
+        """Likewise."""
         return None
 
 

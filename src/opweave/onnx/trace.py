@@ -27,7 +27,6 @@ from .conversion import convert
 from .fold import fold
 from .inference import infer, is_static, is_valid, schema_of
 from .messages import (
-    SUB_GRAPHS as SUB_GRAPHS,
     GraphProto,
     NodeProto,
     TypeProto,
@@ -38,15 +37,7 @@ from .messages import (
 )
 from .model import Model
 from .registry import CONVERTERS, DATA_TYPES, NotConstant, Unsupported, key_of
-from .scopes import free_names as free_names
-from .values import (
-    Constant as Constant,
-    Dynamic as Dynamic,
-    Tensor as Tensor,
-    Value as Value,
-    shape_of,
-    type_of,
-)
+from .values import Constant, Dynamic, Tensor, Value, shape_of, type_of
 
 STRICT = "OPWEAVE_STRICT"
 """Environment variable: raise errors of Opweave's own converters instead of falling back. The tests set it."""
@@ -77,13 +68,11 @@ class Step:
         node: the node.
         kind: "webnn", "fallback" or "folded".
         reason: why it fell back.
-        level: segments of one level depend only on lower ones; see `partition`.
     """
 
     node: NodeProto
     kind: Kind
     reason: str = ""
-    level: int = 0
 
 
 @dataclass

@@ -14,11 +14,20 @@ from dataclasses import dataclass, replace
 
 from ..backends import KernelTime, Measured, Placement, Runner
 from ..errors import OperationError
-from ..graph import Desc, Graph, Node, Operand
+from ..graph import Builder, Desc, Graph, Node, Operand
 from ..memory import Plan
-from ..memory.spaces import HOST, Memory, Space, copier, intermediates, reaches
+from ..memory.spaces import HOST, Cell, Memory, Space, copier, intermediates, reaches
 from ..processors import processors
 from .binding import Binding, Intermediates
+
+
+class Unsized(Operand):
+    """A value whose data type and shape are known only once it is computed; its memory is a `Cell`."""
+
+    __slots__ = ()
+
+    def __init__(self, builder: Builder, name: str = "", value: Cell | None = None) -> None:
+        super().__init__(builder, Desc("uint8", (0,)), name=name, value=value)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -29,10 +38,11 @@ class Part:
         runner: what computes it.
         space: where the memory that it reads and writes must lie.
         device: the name of the device that it runs on.
-        nodes: the nodes of the graph that it computes.
+        nodes: the nodes of the graph that it computes; none for a part of an ONNX model, which names its nodes in errors.
         compiled: the same nodes, in the graph that the runner was compiled from.
         reads: the operands that it reads, in the order in which the runner takes them.
         writes: the operands that it writes, likewise.
+        title: what it computes, for messages; empty for the names of `nodes`.
     """
 
     runner: Runner
@@ -42,6 +52,7 @@ class Part:
     compiled: Sequence[Node]
     reads: Sequence[Operand]
     writes: Sequence[Operand]
+    title: str = ""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -92,7 +103,7 @@ class Step:
         """The error of a run, which names the operations."""
         name = "" if self.runner is None else self.runner.name
         text = str(error)
-        if text.startswith(self.title):
+        if not self.nodes or text.startswith(self.title):
             return error
         made = OperationError(f"{self.title}: {text.removeprefix(f'{name}: ')}")
         made.__cause__ = error
@@ -133,7 +144,7 @@ class Program:
             weights = {o for node in part.nodes for o in node.operands if o.is_constant}
             made.append(
                 Step(
-                    title(part.nodes),
+                    part.title or title(part.nodes),
                     part.space,
                     tuple(map(number, part.reads)),
                     tuple(map(number, part.writes)),
@@ -151,7 +162,8 @@ class Program:
         self.outputs = tuple(number(operand) for operand in graph.outputs.values())
         self.operands = tuple(numbers)
         # HOST owns what the others do not: it comes last.
-        self._spaces = (*dict.fromkeys(step.space for step in self.steps if step.space is not HOST), HOST)
+        used = dict.fromkeys([space, *(step.space for step in self.steps)])
+        self._spaces = (*(each for each in used if each is not HOST), HOST)
         self._layouts: dict[tuple[Space, ...], Layout] = {}
         self._constants: dict[tuple[int, Space], Memory] = {}
         self._direct = self._find_direct()
@@ -162,7 +174,7 @@ class Program:
             return None
         (step,) = self.steps
         is_whole = step.reads == tuple(range(len(self.graph.inputs))) and step.writes == self.outputs
-        return step.runner if is_whole and step.space in (HOST, self.space) else None
+        return step.runner if is_whole and step.space is self.space else None
 
     # Running ---------------------------------------------------------------------------------------------------------
 
@@ -304,6 +316,7 @@ class Layout:
         self._spaces = list(spaces)
         self._fixed: dict[int, Memory] = {}
         self._own: list[int] = []  # the numbers of intermediates
+        self._cells: list[int] = []  # of these, the values without a shape
         # Where each value can be found: the numbers of memory that holds it, the one that was written first first.
         self._found: dict[int, list[int]] = {number: [number] for number in range(count)}
         self._targets: dict[int, int] = {}
@@ -407,8 +420,11 @@ class Layout:
                 segment, reason = last, "an output under another name"
             else:
                 segment = makers[value].segment
-                reason = "an output from the device"
-                if self._spaces[source].is_host:
+                if not self._spaces[source].is_host:
+                    reason = "an output from the device"
+                elif not self._spaces[at].is_host:
+                    reason = "an output to the device"
+                else:
                     reason = f"out of the memory of {makers[value].title}"
             key = self._spaces[source], self._spaces[at], reason, segment
             together.setdefault(key, []).append((source, at))
@@ -425,9 +441,11 @@ class Layout:
             for at in (*step.reads, *step.writes):
                 if at in own:
                     lives[at] = lives.get(at, (place, place))[0], place
+        self._cells = [at for at in self._own if isinstance(self.operands[at], Unsized)]
+        sized = [at for at in self._own if not isinstance(self.operands[at], Unsized)]
         whole, allocators = Plan(), []
-        for space in dict.fromkeys(self._spaces[at] for at in self._own):
-            numbers = [at for at in self._own if self._spaces[at] is space]
+        for space in dict.fromkeys(self._spaces[at] for at in sized):
+            numbers = [at for at in sized if self._spaces[at] is space]
             descs: list[Desc] = [self.operands[at].desc for at in numbers]
             made, allocate = intermediates(space, descs, [lives[at] for at in numbers])
             whole += made
@@ -446,12 +464,16 @@ class Layout:
         for numbers, allocate in self._allocators:
             for at, piece in zip(numbers, allocate(), strict=True):
                 made[at] = piece
+        for at in self._cells:
+            made[at] = Cell()
         if not self._own:
             self._free.append(made)
         return made
 
     def give_back(self, memory: Intermediates) -> None:
         """Let other runs use memory that `take` gave; it is freed if there is enough for one run on each processor."""
+        for at in self._cells:
+            memory[at].value = None
         if self._own and len(self._free) < self._kept:
             self._free.append(memory)
 
@@ -489,4 +511,4 @@ def _reason(operand: Operand, space: Space, title: str) -> str:
     return "an input to the device" if operand.is_input else f"to the device for {title}"
 
 
-__all__ = ["Layout", "MeasuredProgram", "Part", "Program", "Step", "title"]
+__all__ = ["Layout", "MeasuredProgram", "Part", "Program", "Step", "Unsized", "title"]

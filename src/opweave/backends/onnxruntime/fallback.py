@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,31 +13,32 @@ from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
 from ... import memory
 from ...errors import MLError, OperationError
+from ...graph import Node
+from ...memory.spaces import Cell, Memory
 from ...shapes import OtherShapes
-from .. import PowerPreference
+from .. import BaseRunner, How, PowerPreference
 from . import opsets
 from .constants import add_constants
 from .native import NativeSession
 from .sessions import CPU, ENGINE_ERRORS, session_options
 from .values import from_engine, to_engine
 
-T = TypeVar("T")
-
 _FAILURES: tuple[type[Exception], ...] = (MLError, *ENGINE_ERRORS)
 
 
-class FallbackSession:
-    """A part of an ONNX model as a session of its own.
+class FallbackSession(BaseRunner):
+    """A part of an ONNX model as a session of its own; it reads and writes arrays, and cells.
+
+    Tensors of bool are given as uint8.
 
     Args:
         proto: the part, without the constants it uses.
         constants: these, by name; large ones are handed over by reference, those in mapped files by their place there.
-        names: what the caller calls the inputs and outputs of `proto`.
         power_preference: that of the context.
         threads: how many threads an operation may use; None for as many as there are processors.
 
     Attributes:
-        types: the type of each output, by the caller's name.
+        types: the type of each output, by name.
 
     Raises:
         OperationError: the engine refuses the nodes.
@@ -47,76 +48,92 @@ class FallbackSession:
         self,
         proto: onnx.ModelProto,
         constants: Mapping[str, np.ndarray],
-        names: Mapping[str, str],
         power_preference: PowerPreference,
         threads: int | None = None,
     ) -> None:
         options = session_options(power_preference, alone=False, threads=threads)
         self._constants = add_constants(proto.graph, constants, options)
-        what = ", ".join(dict.fromkeys(node.op_type for node in proto.graph.node))
+        self.title = ", ".join(dict.fromkeys(node.op_type for node in proto.graph.node))
         try:
             opsets.lower(proto)
             self._session = NativeSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
         except ENGINE_ERRORS as error:
-            raise OperationError(f"ONNX Runtime does not take {what}: {error}{opsets.advice(proto)}") from error
-        self._what = what
-        self._inputs = {value.name: names[value.name] for value in proto.graph.input}
-        self._outputs = {value.name: names[value.name] for value in proto.graph.output}
-        arguments = {value.name: value.type for value in [*self._session.get_inputs(), *self._session.get_outputs()]}
-        self.types: dict[str, onnx.TypeProto] = {slot: type_of(arguments[n]) for n, slot in self._outputs.items()}
+            raise OperationError(f"ONNX Runtime does not take {self.title}: {error}{opsets.advice(proto)}") from error
+        types = {value.name: value.type for value in [*self._session.get_inputs(), *self._session.get_outputs()]}
+        self._inputs = [(value.name, types[value.name] == "tensor(bool)") for value in proto.graph.input]
+        self._outputs = [(value.name, types[value.name] == "tensor(bool)") for value in proto.graph.output]
+        self.types: dict[str, onnx.TypeProto] = {name: type_of(types[name]) for name, _ in self._outputs}
         # Strings, sequences and optionals cannot be bound to memory.
-        self._bound = all(type.startswith("tensor(") and type != "tensor(string)" for type in arguments.values())
+        self._bound = all(type.startswith("tensor(") and type != "tensor(string)" for type in types.values())
 
-    def run(self, inputs: Mapping[str, Any], known: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Run on arrays; outputs in `known` are written in place, the result holds the others.
+    def bind(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> Callable[[], None]:
+        """Tie it to arrays and cells."""
+        return lambda: self.run(inputs, outputs)
+
+    def run(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
+        """Run it once: arrays are written in place, cells get what the engine makes.
 
         Raises:
-            OtherShapes: arrays in `known` have not the shapes that came.
+            OtherShapes: arrays have not the shapes that came.
             OperationError: the engine failed.
         """
-        if self._bound:
-            try:
-                return self._run_bound(inputs, known)
-            except ENGINE_ERRORS as error:
-                self._check_shapes(inputs, known)
-                raise OperationError(f"ONNX Runtime failed to run {self._what}: {error}") from error
-        feed = {name: inputs[slot] for name, slot in self._inputs.items()}
-        found = self._call(lambda: self._session.run(list(self._outputs), feed))
-        results = dict(zip(self._outputs.values(), found, strict=True))
-        _compare_shapes(results, known)
-        for slot, target in known.items():
-            memory.copy(target, results.pop(slot), "an output beside strings or sequences")
+        feed = {
+            name: given.value if isinstance(given, Cell) else _declared(given, is_bool)
+            for (name, is_bool), given in zip(self._inputs, inputs, strict=True)
+        }
+        targets = {
+            name: _declared(target, is_bool)
+            for (name, is_bool), target in zip(self._outputs, outputs, strict=True)
+            if not isinstance(target, Cell)
+        }
+        found = self._run(feed, targets)
+        for (name, _), target in zip(self._outputs, outputs, strict=True):
+            if isinstance(target, Cell):
+                target.value = found[name]
+
+    def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
+        """It computes nodes of an ONNX model, none of a graph."""
+        return "native", self.title
+
+    def _run(self, feed: Mapping[str, Any], targets: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Run on arrays; outputs in `targets` are written in place, the result holds the others."""
+        try:
+            if self._bound:
+                return self._run_bound(feed, targets)
+            results = dict(zip(self.types, self._session.run(list(self.types), feed), strict=True))
+        except ENGINE_ERRORS as error:
+            if self._bound and targets:
+                # The engine may have found its results, and only no room for them.
+                with suppress(*ENGINE_ERRORS):
+                    _compare_shapes(self._run_bound(feed, {}), targets)
+            raise OperationError(f"ONNX Runtime failed to run {self.title}: {error}") from error
+        _compare_shapes(results, targets)
+        for name, target in targets.items():
+            memory.copy(target, results.pop(name), "an output beside strings or sequences")
         return results
 
-    def _run_bound(self, inputs: Mapping[str, np.ndarray], known: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    def _run_bound(self, feed: Mapping[str, np.ndarray], targets: Mapping[str, np.ndarray]) -> dict[str, Any]:
         binding = engine.SessionIOBinding(self._session._sess)
-        held = {slot: to_engine(inputs[slot]) for slot in self._inputs.values()}  # the binding holds addresses only
-        for name, slot in self._inputs.items():
-            binding.bind_ortvalue_input(name, held[slot])
-        for name, slot in self._outputs.items():
-            if slot in known:
-                binding.bind_ortvalue_output(name, engine.OrtValue.ortvalue_from_numpy(known[slot], CPU))
+        held = {name: to_engine(array) for name, array in feed.items()}  # the binding holds addresses only
+        for name, value in held.items():
+            binding.bind_ortvalue_input(name, value)
+        for name in self.types:
+            if name in targets:
+                binding.bind_ortvalue_output(name, engine.OrtValue.ortvalue_from_numpy(targets[name], CPU))
             else:
                 binding.bind_output(name, CPU)
         self._session._sess.run_with_iobinding(binding, None)
-        found = zip(self._outputs.values(), binding.get_outputs(), strict=True)
-        return {slot: from_engine(value) for slot, value in found if slot not in known}
-
-    def _check_shapes(self, inputs: Mapping[str, np.ndarray], known: Mapping[str, np.ndarray]) -> None:
-        """After a failure: whether the engine had found its results, and only no room for them."""
-        if known:
-            with suppress(*ENGINE_ERRORS):
-                _compare_shapes(self._run_bound(inputs, {}), known)
-
-    def _call(self, function: Callable[[], T]) -> T:
-        try:
-            return function()
-        except ENGINE_ERRORS as error:
-            raise OperationError(f"ONNX Runtime failed to run {self._what}: {error}") from error
+        found = zip(self.types, binding.get_outputs(), strict=True)
+        return {name: from_engine(value) for name, value in found if name not in targets}
 
 
-def _compare_shapes(found: Mapping[str, Any], known: Mapping[str, np.ndarray]) -> None:
-    if others := [slot for slot, target in known.items() if found[slot].shape != target.shape]:
+def _declared(array: np.ndarray, is_bool: bool) -> np.ndarray:
+    """An array in the type that the engine has for it."""
+    return array.view(bool) if is_bool and array.dtype == np.uint8 else array
+
+
+def _compare_shapes(found: Mapping[str, Any], targets: Mapping[str, np.ndarray]) -> None:
+    if others := [name for name, target in targets.items() if found[name].shape != target.shape]:
         raise OtherShapes(others)
 
 

@@ -1,0 +1,327 @@
+"""A model compiled for given input shapes: one program, in which WebNN's steps and ONNX Runtime's share memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+
+from .. import memory
+from ..backends import Placement
+from ..compile.driver import compile_parts
+from ..compile.extract import cut_out
+from ..compile.partition import Segment, divide
+from ..context import MLContext
+from ..errors import DataError, NotSupportedError, ValidationError
+from ..graph import Builder, Desc, Graph, Operand
+from ..memory.spaces import HOST, Cell, copier
+from ..run.program import Part, Program, Unsized
+from .booleans import as_stored
+from .messages import SUB_GRAPHS, GraphProto, TensorProto, ValueInfoProto, tensor_type
+from .model import Model
+from .registry import CONVERTERS, DATA_TYPES, key_of
+from .scopes import used_names
+from .trace import Step, Trace
+from .values import Constant, Dynamic, Tensor, Value
+
+Fallback = Literal["auto", "error"]
+"""What nodes that WebNN cannot express do: "auto" runs them in ONNX Runtime, "error" refuses the model."""
+
+ASKED_TWICE = "an output that is asked for twice"
+"""Why such outputs are copied: each result is the caller's alone."""
+
+
+_BUILDER = Builder()
+"""Makes the operands that no node of WebNN takes: values of unknown shape, and outputs that are constants."""
+
+
+class CompiledModel:
+    """A model for given input shapes, which has been traced. Several threads may run it at once.
+
+    Args:
+        model: the model.
+        context: where it runs.
+        trace: what became of its nodes.
+        outputs: the names of its outputs.
+        fallback: what nodes do that WebNN cannot express.
+        whole: whether it is only worth while as one graph for the back end, without loops of our own compiler: where
+            the model's own session does the same in its way.
+
+    Attributes:
+        segments: the nodes that run together, in order.
+        program: what runs them.
+
+    Raises:
+        NotSupportedError: `fallback="error"`, and a node needs it; or it is to be whole, and is not.
+        OperationError: the engine refuses a segment.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        context: MLContext,
+        trace: Trace,
+        outputs: Sequence[str],
+        fallback: Fallback,
+        whole: bool = False,
+    ) -> None:
+        self.context, self.outputs, self.trace = context, list(outputs), trace
+        self._check_types(model)
+        self.segments = segments(trace, outputs)
+        if fallback == "error" or whole:
+            check_whole(self.segments, "cannot run on WebNN")
+        self._fuses = not whole
+        # What the program has for each name; names of one operand share its memory.
+        self._operands: dict[str, Operand] = {}
+        for name, value in trace.values.items():
+            if not isinstance(value, Constant):
+                self._operands[name] = value.operand if isinstance(value, Tensor) else Unsized(_BUILDER, name)
+        for name in outputs:
+            if isinstance(value := trace.values[name], Constant):
+                self._operands[name] = _constant(value)
+        self._sources: dict[Operand, Operand] = {}  # for operands of the trace, what parts write in their place
+        inputs = {operand: name for name, operand in self._operands.items() if name not in trace.maker}
+        self._placements: list[list[Placement]] = []  # of each segment
+        parts: list[Part] = []
+        for segment in self.segments:
+            made, placements = self._compile(model, segment)
+            self._placements.append([replace(p, segment=p.segment + len(parts)) for p in placements])
+            parts += made
+        # In the order in which the parts take and give them: then a part that is alone runs without anything around it.
+        order = {operand: k for k, operand in enumerate(operand for part in parts for operand in part.writes)}
+        found = {name: self._source(self._operands[name]) for name in outputs}
+        ends = dict(sorted(found.items(), key=lambda item: order.get(item[1], len(order))))
+        read = dict.fromkeys([*(operand for part in parts for operand in part.reads), *ends.values()])
+        starts = {inputs[operand]: operand for operand in read if operand in inputs and not operand.is_constant}
+        placed = [placement for placements in self._placements for placement in placements]
+        self.program = Program(Graph(starts, ends, ()), {}, parts, placed, context.backend.space)
+        # What `run` needs of all this, looked up once.
+        self._inputs = [(name, not isinstance(operand, Unsized)) for name, operand in starts.items()]
+        self._results = [(name, self.desc(name), self.data_type(name)) for name in ends]
+        self._numbers = {name: number for number, name in enumerate(ends)}
+        sized = all(is_sized for _, is_sized in self._inputs) and all(desc is not None for _, desc, _ in self._results)
+        self._is_plain = sized and not any(dtype == np.bool_ for _, _, dtype in self._results)
+
+    @property
+    def threads(self) -> int:
+        """How many threads the engine has for it."""
+        return self.program.threads
+
+    def desc(self, name: str) -> Desc | None:
+        """Data type and shape of an output, bool as uint8, where they are known before it is computed."""
+        operand = self._operands[name]
+        return None if isinstance(operand, Unsized) else operand.desc
+
+    def data_type(self, name: str) -> np.dtype[Any] | None:
+        """NumPy's data type of an output whose shape is known."""
+        desc, value = self.desc(name), self.trace.values[name]
+        is_bool = value.element_type == TensorProto.BOOL
+        return None if desc is None else np.dtype(bool if is_bool else desc.data_type)
+
+    def custom(self, number: int) -> list[Placement]:
+        """Where the custom operations of a segment run."""
+        names = {CONVERTERS[key].op for step in self.segments[number].nodes if (key := key_of(step.node)) in CONVERTERS}
+        return [p for p in self._placements[number] if p.node.partition(" ")[0] in names - {""}]
+
+    # Running ---------------------------------------------------------------------------------------------------------
+
+    def run(self, feed: Mapping[str, Any], names: Sequence[str], out: Mapping[str, Any]) -> list[Any]:
+        """Run on arrays, or memory of the context's device, that have been checked.
+
+        Args:
+            feed: the inputs, by name.
+            names: the outputs to return.
+            out: arrays, or memory of the device, that outputs are written into, by name.
+
+        Raises:
+            ValidationError: what is in `out` does not have the shape of its output.
+            OtherShapes: ONNX's inference was wrong about a shape.
+            OperationError: an engine failed.
+        """
+        inputs = [as_stored(feed[name]) if is_sized else Cell(feed[name]) for name, is_sized in self._inputs]
+        is_once = len(set(names)) == len(names)
+        if not out and is_once and self._is_plain:
+            found = self.program.run_new(inputs, [self._numbers[name] for name in names])
+            if found is not None:
+                return found
+        space = self.program.space
+        made: dict[str, Any] = {}
+        for name, desc, dtype in self._results:
+            target = out.get(name)
+            if desc is None or dtype is None:
+                made[name] = Cell()
+            elif target is not None:
+                _check_shape(name, target, desc.shape)
+                made[name] = target
+            elif name in names or space.is_host:
+                made[name] = memory.empty(desc).view(dtype)
+            else:
+                made[name] = space.allocate(desc)  # nobody reads it
+        self.program.run(inputs, [as_stored(target) for target in made.values()])
+        for name, target in made.items():
+            if isinstance(target, Cell):
+                made[name] = self._from_cell(name, target.value, out.get(name))
+        if is_once:
+            return [made[name] for name in names]
+        copies = (name in names[:position] for position, name in enumerate(names))
+        return [memory.copied(made[n], ASKED_TWICE) if c else made[n] for n, c in zip(names, copies, strict=True)]
+
+    def _from_cell(self, name: str, value: Any, target: Any) -> Any:
+        """A result whose shape is known now, in the memory where it is wanted."""
+        if target is None:
+            return value
+        _check_shape(name, target, value.shape)
+        space = HOST if HOST.owns(target) else self.program.space
+        copier(HOST, space, "InferenceSession.run(out=)")([as_stored(value)], [as_stored(target)])()
+        return target
+
+    # Compiling -------------------------------------------------------------------------------------------------------
+
+    def _check_types(self, model: Model) -> None:
+        """Require outputs of the element types that the model declares."""
+        for info in model.proto.graph.output:
+            value, declared = self.trace.values[info.name], info.type.tensor_type.elem_type
+            if declared and not isinstance(value, Dynamic) and value.element_type != declared:
+                names = [TensorProto.DataType.Name(type).lower() for type in (declared, value.element_type)]
+                raise DataError(f"the output {info.name!r} is declared as {names[0]}, and is {names[1]}")
+
+    def _source(self, operand: Operand) -> Operand:
+        """What the program has for an operand of the trace."""
+        return self._sources.get(operand, operand)
+
+    def _compile(self, model: Model, segment: Segment[Step, str]) -> tuple[list[Part], list[Placement]]:
+        """The parts that run a segment, and where its operations run; none, if it only hands on what it takes."""
+        if segment.kind == "fallback":
+            return [self._compile_fallback(model, segment)], []
+        takes = dict.fromkeys(self._operands[name] for name in segment.inputs)
+        gives = dict.fromkeys(self._operands[name] for name in segment.outputs)
+        wanted = [operand for operand in gives if operand not in takes and not operand.is_constant]
+        if not wanted:
+            return [], []
+        graph, reads = cut_out(takes, wanted)
+        context = self.context
+        legal, _, parts, placements = compile_parts(
+            graph,
+            context.backend,
+            device=context.device.name,
+            power_preference=context.power_preference,
+            fuse=self._fuses,
+            alone=len(self.segments) == 1,
+        )
+        known = dict(zip(legal.inputs.values(), map(self._source, reads), strict=True))
+        self._sources.update(zip(wanted, (known.get(o, o) for o in legal.outputs.values()), strict=True))
+        return [replace(part, reads=[known.get(o, o) for o in part.reads]) for part in parts], placements
+
+    def _compile_fallback(self, model: Model, segment: Segment[Step, str]) -> Part:
+        from onnx import helper
+
+        from ..backends.onnxruntime.fallback import FallbackSession
+
+        values = self.trace.values
+        used = dict.fromkeys(name for step in segment.nodes for name in used_names(step.node))
+        constants = {name: value.array for name in used if isinstance(value := values.get(name), Constant)}
+        graph = GraphProto(name="fallback")
+        graph.node.extend(step.node for step in segment.nodes)
+        graph.input.extend(_value_info(name, values[name]) for name in segment.inputs)
+        graph.output.extend(_value_info(name, values[name]) for name in segment.outputs)
+        proto = helper.make_model(
+            graph,
+            opset_imports=model.proto.opset_import,
+            ir_version=model.proto.ir_version,
+            functions=model.proto.functions,
+        )
+        threads = getattr(self.context.backend, "threads", None)  # of ONNX Runtime's, where the context is on that
+        if not is_large_segment(segment, values):
+            threads = 1
+        session = FallbackSession(proto, constants, self.context.power_preference, threads)
+        for name in segment.outputs:
+            value = values[name]
+            if isinstance(value, Dynamic) and (value.type is None or not value.type.WhichOneof("value")):
+                values[name] = Dynamic(session.types[name])  # the engine's inference knows more than ONNX's
+        reads = [self._source(self._operands[name]) for name in segment.inputs]
+        writes = [self._operands[name] for name in segment.outputs]
+        return Part(session, HOST, "cpu", (), (), reads, writes, session.title)
+
+
+def segments(trace: Trace, outputs: Sequence[str]) -> list[Segment[Step, str]]:
+    """The segments of a trace that `outputs` need, of the kinds "webnn" and "fallback", in an order in which they can run."""
+    needed: set[int] = set()
+    pending = [trace.maker[name] for name in outputs if name in trace.maker]
+    while pending:
+        step = pending.pop()
+        if id(step) not in needed:
+            needed.add(id(step))
+            pending.extend(trace.maker[name] for name in used_names(step.node) if name in trace.maker)
+
+    def computed(names: Iterable[str]) -> list[str]:
+        return [name for name in names if name and not isinstance(trace.values.get(name), Constant)]
+
+    return divide(
+        [step for step in trace.steps if id(step) in needed and step.kind != "folded"],
+        outputs,
+        lambda step: step.kind,
+        lambda step: computed(used_names(step.node)),
+        lambda step: computed(step.node.output),
+    )
+
+
+def check_whole(segments: Sequence[Segment[Step, str]], what: str) -> None:
+    """Require that WebNN expresses all nodes.
+
+    Raises:
+        NotSupportedError: the name of a node that it does not, `what`, and why.
+    """
+    for segment in segments:
+        if segment.kind == "fallback":
+            step = segment.nodes[0]
+            name = f" {step.node.name!r}" if step.node.name else ""
+            raise NotSupportedError(f"{step.node.op_type}{name} {what}: {step.reason}")
+
+
+def is_large_segment(segment: Segment[Step, str], values: Mapping[str, Value]) -> bool:
+    """Whether a segment has operations that may gain from several threads; so it is where sizes are not known."""
+    from ..backends.onnxruntime.sessions import is_large
+
+    for step in segment.nodes:
+        if any(attribute.type in SUB_GRAPHS for attribute in step.node.attribute):
+            return True
+        for name in (*step.node.input, *step.node.output):
+            match values.get(name):
+                case Constant(array):
+                    large = is_large(array.size)
+                case Tensor(operand):
+                    large = is_large(operand.desc.element_count)
+                case Dynamic():
+                    large = True
+                case None:  # absent
+                    large = False
+            if large:
+                return True
+    return False
+
+
+def _constant(value: Constant) -> Operand:
+    """An output that is a constant."""
+    if value.element_type in DATA_TYPES and value.array.size:
+        stored = np.asarray(as_stored(value.array), order="C")
+        return Operand(_BUILDER, Desc(DATA_TYPES[value.element_type], stored.shape), value=stored)
+    return Unsized(_BUILDER, value=Cell(value.array))
+
+
+def _value_info(name: str, value: Any) -> ValueInfoProto:
+    if isinstance(value, Tensor):
+        return ValueInfoProto(name=name, type=tensor_type(value.element_type, value.operand.shape))
+    info = ValueInfoProto(name=name)
+    if isinstance(value, Dynamic) and value.type is not None:
+        info.type.CopyFrom(value.type)
+    return info
+
+
+def _check_shape(name: str, target: Any, shape: tuple[int, ...]) -> None:
+    if target.shape != shape:
+        raise ValidationError(f"out[{name!r}] must have shape {list(shape)}, got {list(target.shape)}")
+
+
+__all__ = ["CompiledModel", "Fallback", "check_whole", "is_large_segment", "segments"]
