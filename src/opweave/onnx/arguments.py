@@ -1,4 +1,4 @@
-"""Inputs and outputs of a model as it declares them, and the arrays that users pass for them."""
+"""Declared inputs and outputs of a model, and the arrays that users pass for them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class NodeArg:
     """An input or output of a model.
 
     Attributes:
-        name: its name.
-        type: its type as ONNX Runtime writes it, "tensor(float)".
-        shape: its dimensions: integers, names of those that vary, or None for those without one.
+        name: the name.
+        type: the type as ONNX Runtime writes it, "tensor(float)".
+        shape: the dimensions: integers, names of dimensions that vary, or None for those without a name.
     """
 
     name: str
@@ -36,13 +36,13 @@ class NodeArg:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """What a model declares of an input or output.
+    """The declaration of an input or output.
 
     Attributes:
-        name: its name.
-        type: its type as ONNX Runtime writes it.
-        element_type: ONNX's element type; 0 for what is no tensor.
-        dims: the dimensions as in `NodeArg`; None where not even their number is declared.
+        name: the name.
+        type: the type as ONNX Runtime writes it.
+        element_type: ONNX's element type; 0 if it is not a tensor.
+        dims: the dimensions as in `NodeArg`; None if the rank is not declared.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Argument:
 
     @classmethod
     def of(cls, info: ValueInfoProto, fixed: FixedShapes | None = None) -> Argument:
-        """What `info` says, with sizes in `fixed` for dimensions that vary; so do negative ones, as some exporters write."""
+        """Read a declaration, with sizes from `fixed`. Negative sizes vary, too: some exporters write them."""
         type = info.type.optional_type.elem_type if info.type.HasField("optional_type") else info.type
         tensor = type.tensor_type
         sizes = fixed.sizes if fixed is not None else {}
@@ -65,11 +65,11 @@ class Argument:
         return cls(info.name, type_name(info.type), element_type, dims)
 
     def public(self) -> NodeArg:
-        """What users get to see."""
+        """The declaration as users see it."""
         return NodeArg(self.name, self.type, list(self.dims or ()))
 
     def static_shape(self) -> tuple[int, ...] | None:
-        """The shape, where it is declared in full."""
+        """The shape; None if a dimension varies."""
         sizes = [size for size in self.dims or () if isinstance(size, int)]
         return None if self.dims is None or len(sizes) < len(self.dims) else tuple(sizes)
 
@@ -82,7 +82,7 @@ class Argument:
         """Require the declared data type and shape of an array."""
         expected = self.dtype
         fits = array.dtype.kind in "OUS" if expected.kind == "O" else array.dtype == expected
-        # Messages are made only when something is wrong: this is on the way of every run.
+        # Every run calls this, so messages are made only for errors.
         if not fits:
             raise ValidationError(f"{what} must be {self.type}, got an array of {array.dtype}")
         if self.dims is not None:
@@ -109,10 +109,10 @@ class Argument:
         return found
 
     def array(self, value: Any) -> Any:
-        """What the user passed for this input, as the engines take it; they hold the tensor's lock.
+        """Convert and check a value that the user passed for this input; for a tensor, the caller holds its lock.
 
         Raises:
-            ValidationError: no array, or one of another data type or shape.
+            ValidationError: `value` is not an array, or has another data type or shape.
         """
         what = f"input {self.name!r}"
         if not self.element_type:
@@ -141,10 +141,10 @@ class Argument:
         return array
 
     def _converted(self, value: Any, what: str) -> np.ndarray:
-        """Convert a value that is no array: numbers and lists take the declared type, by the rules of `numpy.array`."""
+        """Convert a value that is not an array: numbers and lists get the declared type, by the rules of `numpy.array`."""
         plain = isinstance(value, (bool, int, float, list, tuple, range, np.generic))
         if isinstance(value, np.generic):
-            value = value.item()  # NumPy checks the range of Python's numbers, not that of its own
+            value = value.item()  # NumPy checks the range of Python's numbers, but not of its own scalars
         try:
             return np.asarray(value, self.dtype if plain else None)
         except (TypeError, ValueError, OverflowError) as error:
@@ -152,10 +152,10 @@ class Argument:
             raise ValidationError(f"{what} must be {kind}, got {type(value).__name__} ({error})") from None
 
     def target(self, value: Any) -> np.ndarray:
-        """The array that this output is to be written into.
+        """Check the array or tensor that this output is written into, and return its array.
 
         Raises:
-            ValidationError: no array, one of another data type or shape, or one that cannot be written to.
+            ValidationError: `value` is not an array, has another data type or shape, or cannot be written to.
         """
         what = f"out[{self.name!r}]"
         numeric = self.element_type and self.element_type != TensorProto.STRING
@@ -209,8 +209,8 @@ class FixedShapes:
     """Sizes for dimensions that vary.
 
     Attributes:
-        sizes: of named dimensions, wherever they are.
-        shapes: of whole inputs, by the names of these.
+        sizes: the sizes of named dimensions, in all inputs.
+        shapes: the shapes of whole inputs, by name.
     """
 
     sizes: Mapping[str, int]
@@ -218,10 +218,10 @@ class FixedShapes:
 
     @classmethod
     def of(cls, given: Mapping[str, int | Sequence[int]] | None, inputs: Sequence[ValueInfoProto]) -> FixedShapes:
-        """What users pass as `fix_shapes`: an integer for a named dimension, a list for an input.
+        """Read the argument `fix_shapes`: an integer for a named dimension, a list for an input.
 
         Raises:
-            ValidationError: there is no such dimension or input, or the sizes do not fit it.
+            ValidationError: there is no such dimension or input, or the sizes do not fit.
         """
         arguments = {info.name: Argument.of(info) for info in inputs}
         names = sorted({dim for argument in arguments.values() for dim in argument.dims or () if isinstance(dim, str)})
@@ -258,7 +258,7 @@ def _size(name: str, size: Any) -> int:
 
 
 def _declared(dim: Any, sizes: Mapping[str, int]) -> int | str | None:
-    """The size of a dimension, its name if it varies, None if it has neither."""
+    """The size of a dimension; its name if it varies; None if it has neither."""
     if dim.HasField("dim_value"):
         return int(dim.dim_value) if dim.dim_value >= 0 else None
     return sizes.get(dim.dim_param, str(dim.dim_param)) if dim.dim_param else None

@@ -1,7 +1,7 @@
-"""Rules that ONNX Runtime does not check: a node that breaks one ends the process, or runs for ever.
+"""Rules that ONNX Runtime does not check: a node that breaks one ends the process, or runs forever.
 
-All nodes of a model and its sub-graphs are checked when it is read. Tracing checks them again, with the shapes and constants
-that it has found. Each rule comes from a model that did harm; `tests/fuzz/bombs.py` has these models.
+All nodes of a model and its sub-graphs are checked when the model is read. Tracing checks them again, with the shapes and
+constants that it has found. Each rule comes from a model that did harm; `tests/fuzz/bombs.py` has these models.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from .messages import AttributeProto, ModelProto, NodeProto, domain_of
 from .registry import MICROSOFT
 
 MAX_RANK = 1024
-"""The largest rank of a tensor. Shape inference allocates an axis for each element of an input that holds a shape."""
+"""The largest rank of a tensor. Shape inference allocates one axis for each element of an input that holds a shape."""
 
 MAX_DEPTH = 100
-"""The deepest nesting of sub-graphs; a serialised protocol buffer can hold about 30 levels."""
+"""The deepest nesting of sub-graphs; serialised protocol buffers can hold about 30 levels."""
 
 _INT32 = 2**31 - 1
 
@@ -31,7 +31,7 @@ _VARIADIC = {
     "Scan": 1,  # before operator set 9, the first one is optional
     "SequenceMap": 1,
 }
-"""Operators of ONNX that take any number of inputs, and the first position that may not be absent."""
+"""ONNX's operators with any number of inputs, and the first position where none may be absent."""
 
 _SHAPES = {
     "AffineGrid": (1,),
@@ -53,7 +53,7 @@ _SHAPES = {
         for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
     },
 }
-"""Inputs that hold one number for each axis, by position."""
+"""The positions of inputs that hold one number for each axis."""
 
 _SCALARS = {
     **dict.fromkeys(("BlackmanWindow", "HammingWindow", "HannWindow", "If"), (0,)),
@@ -67,12 +67,12 @@ _SCALARS = {
     "STFT": (1, 3),
     "SequenceInsert": (2,),
 }
-"""Inputs that hold one value; kernels read it without checking that there is one."""
+"""The positions of inputs that hold one value; kernels read it without checking that there is one."""
 
 _POSITIVE = frozenset(
     {"blocksize", "dilations", "group", "kv_num_heads", "num_groups", "num_outputs", "q_num_heads", "strides"}
 )
-"""Attributes that sizes are divided by."""
+"""Attributes that kernels divide sizes by."""
 
 
 def check_node(
@@ -86,11 +86,11 @@ def check_node(
     Args:
         node: the node.
         where: the end of its title in messages (" inside of If 'choice'").
-        shapes: the shapes of its inputs, by position; None where one is not known.
-        values: the arrays of constant inputs, likewise.
+        shapes: the shapes of its inputs, by position; None if unknown.
+        values: the arrays of constant inputs, by position; None for others.
 
     Raises:
-        DataError: it breaks a rule.
+        DataError: the node breaks a rule.
     """
     for attribute in node.attribute:
         if attribute.name in _POSITIVE:
@@ -122,19 +122,19 @@ def check_node(
 
 
 def needs_inputs(node: NodeProto) -> bool:
-    """Whether a rule for a node looks at the shapes or values of its inputs."""
+    """Whether a rule for a node needs the shapes or values of its inputs."""
     if node.domain == MICROSOFT:
         return node.op_type in ENGINE_RULES
     return node.op_type in RULES or node.op_type in _SHAPES or node.op_type in _SCALARS
 
 
 def needs_values(node: NodeProto) -> bool:
-    """Whether a rule for a node looks at the values of its inputs."""
+    """Whether a rule for a node needs the values of its inputs."""
     return domain_of(node) == "" and node.op_type in ("Div", "Mod", "SplitToSequence")
 
 
 def title_of(node: NodeProto, where: str = "") -> str:
-    """The name of a node in messages: its operator, its label if it has one, and where it is."""
+    """A node in messages: its operator, its name if it has one, and where it is."""
     return f"{node.op_type} {node.name[:200]!r}{where}" if node.name else f"{node.op_type}{where}"
 
 
@@ -143,14 +143,14 @@ def _refuse(node: NodeProto, where: str, broken: str) -> None:
 
 
 def count_nodes(proto: ModelProto) -> int:
-    """The number of nodes once functions are inlined, those of sub-graphs included.
+    """Count the nodes of a model after functions are inlined, including those of sub-graphs.
 
     Raises:
         DataError: a function calls itself, or sub-graphs are nested too deep.
     """
     functions = {(f.domain, f.name, f.overload): f for f in proto.functions}
     counts: dict[tuple[str, str, str], int] = {}
-    for key in functions:  # without recursion: functions may call each other through any number of levels
+    for key in functions:  # without recursion: calls of functions may be nested to any depth
         pending = [key]
         waiting: set[tuple[str, str, str]] = set()
         while pending:
@@ -176,8 +176,8 @@ def count_nodes(proto: ModelProto) -> int:
 def with_expected_inputs(proto: ModelProto) -> ModelProto:
     """The model, or a copy in which nodes have the inputs that ONNX Runtime reads without checking.
 
-    A LayerNormalization must not have an empty name for its bias, and the last zero point of QLinearLeakyRelu and of
-    QLinearSigmoid must not be left out without one.
+    ONNX Runtime misreads an absent bias of LayerNormalization that is written as an empty name, and an absent last zero point
+    of QLinearLeakyRelu and QLinearSigmoid that is not.
     """
     if all(_expected_inputs(node) is None for node in _nodes(proto.graph.node)):
         return proto
@@ -190,7 +190,7 @@ def with_expected_inputs(proto: ModelProto) -> ModelProto:
 
 
 def _expected_inputs(node: NodeProto) -> list[str] | None:
-    """The inputs that ONNX Runtime needs for the same result; None if the node has them."""
+    """The inputs in the form that ONNX Runtime reads correctly; None if the node has that form."""
     if node.op_type == "LayerNormalization" and len(node.input) == 3 and not node.input[2]:
         return list(node.input[:2])
     if node.op_type in ("QLinearLeakyRelu", "QLinearSigmoid") and node.domain == MICROSOFT and len(node.input) == 4:
@@ -203,7 +203,7 @@ def _callee(node: NodeProto) -> tuple[str, str, str]:
 
 
 def _nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Nodes, and those of their sub-graphs."""
+    """Iterate over nodes and those of their sub-graphs."""
     pending = [(node, 0) for node in nodes]
     while pending:
         node, depth = pending.pop()
@@ -234,9 +234,7 @@ def _layer_normalization(node: Node) -> str:
     x = node.shape(0)
     for position, name in ((1, "scale"), (2, "bias")):
         shape = node.shape(position)
-        if x is None or shape is None:
-            continue
-        if not is_broadcastable(shape, x):
+        if x is not None and shape is not None and not is_broadcastable(shape, x):
             return f"{name} must be broadcastable to {list(x)}, got the shape {list(shape)}"
     return ""
 
@@ -268,7 +266,7 @@ def _tf_idf(node: Node) -> str:
     pool = max(len(node.integers("pool_int64s")), len(getattr(node.attributes.get("pool_strings"), "strings", ())))
     starts = [*node.integers("ngram_counts"), pool]
     if any(not 0 <= start <= end for start, end in pairwise(starts)):
-        return f"ngram_counts must be places in the pool of {pool}, in order, got {shown(starts[:-1])}"
+        return f"ngram_counts must be positions in the pool of {pool}, in order, got {shown(starts[:-1])}"
     wanted = sum((end - start) // size for size, (start, end) in enumerate(pairwise(starts), 1))
     given = len(node.integers("ngram_indexes"))
     return "" if given == wanted else f"ngram_indexes must have {wanted} values, one for each n-gram, got {given}"
@@ -285,7 +283,7 @@ def _unique(node: Node) -> str:
 
 
 def _quotient(node: Node) -> str:
-    """x86 processors raise a signal when the smallest integer is divided by -1."""
+    """Division of the smallest integer by -1 raises a signal on x86."""
     a, b = node.value(0), node.value(1)
     if a is None or b is None or a.dtype.kind != "i" or a.dtype != b.dtype or a.itemsize < 4:
         return ""
@@ -310,4 +308,4 @@ RULES: dict[str, Rule] = {
     "TfIdfVectorizer": _tf_idf,
     "Unique": _unique,
 }
-"""The rules for operators of ONNX, besides those for inputs that are absent, for shapes and for divisors."""
+"""Further rules for ONNX's operators, by operator."""

@@ -1,4 +1,4 @@
-"""Rules for operators of ONNX Runtime itself (com.microsoft), whose kernels do not check all that they read."""
+"""Rules for ONNX Runtime's own operators (com.microsoft), whose kernels do not check all of their inputs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .registry import MICROSOFT
 
 
 class Node:
-    """A node, and what is known of its inputs.
+    """A node with the known shapes and values of its inputs.
 
     Attributes:
         proto: the node.
-        attributes: its attributes, by name.
-        is_decided: whether all shapes and values that a rule has asked for were known.
+        attributes: the attributes, by name.
+        is_decided: whether all shapes and values that a rule has read were known.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Node:
         return default if attribute is None else attribute.i
 
     def integers(self, name: str) -> list[int]:
-        """The attribute `name`, a list of integers; empty if it is absent."""
+        """The list attribute `name`; empty if it is absent."""
         attribute = self.attributes.get(name)
         return [] if attribute is None else list(attribute.ints)
 
@@ -48,7 +48,7 @@ class Node:
         return default if attribute is None else attribute.f
 
     def shape(self, position: int, *, decides: bool = True) -> tuple[int, ...] | None:
-        """The shape of the input at `position`; None if it is not known, or there is no such input."""
+        """The shape of the input at `position`; None if it is unknown or absent."""
         shape = self._shapes[position] if position < len(self._shapes) else None
         if shape is None and decides and self.is_given(position):
             self.is_decided = False
@@ -59,7 +59,7 @@ class Node:
         return position < len(self.proto.input) and bool(self.proto.input[position])
 
     def value(self, position: int) -> np.ndarray | None:
-        """The value of the input at `position`; None if it is not a known constant."""
+        """The value of the input at `position`; None if it is not constant."""
         value = self._values[position] if position < len(self._values) else None
         if value is None:
             self.is_decided = False
@@ -67,11 +67,11 @@ class Node:
 
 
 Rule = Callable[[Node], str]
-"""Returns the rule that a node breaks, and what came; empty if the node is right."""
+"""Returns what is wrong with a node, for a message; empty if nothing is."""
 
 
 def _single(*positions: int) -> Rule:
-    """A rule that these inputs hold one value each, where they are given."""
+    """A rule that the inputs at these positions hold one value each, or are absent."""
 
     def rule(node: Node) -> str:
         for position in positions:
@@ -88,8 +88,8 @@ def _quantized_where(node: Node) -> str:
     if absent:
         return f"it takes 9 inputs, and input {absent[0]} is absent"
     constant = {position for position in (3, 6, 7, 8) if node.value(position) is not None}
-    if {7, 8} <= constant < {3, 6, 7, 8}:  # its kernel then reads the others when it is made
-        return f"inputs 3 and 6 must be constants where 7 and 8 are, and input {6 if 3 in constant else 3} is none"
+    if {7, 8} <= constant < {3, 6, 7, 8}:  # the kernel's constructor then reads the others
+        return f"inputs 3 and 6 must be constants where 7 and 8 are, and input {6 if 3 in constant else 3} is not"
     return _single(2, 3, 5, 6, 7, 8)(node)
 
 
@@ -101,7 +101,7 @@ def _quantized_softmax(node: Node) -> str:
 
 
 def _ranks(wanted: Mapping[int, tuple[int, ...]]) -> Rule:
-    """A rule that inputs have as many axes as one of these numbers says, by position; kernels index shapes unchecked."""
+    """A rule that inputs have one of the given ranks, by position; kernels index shapes unchecked."""
 
     def rule(node: Node) -> str:
         for position, ranks in wanted.items():
@@ -115,7 +115,13 @@ def _ranks(wanted: Mapping[int, tuple[int, ...]]) -> Rule:
 
 
 def _quantized_matmul(single: tuple[int, ...], by_column: tuple[int, ...], bias: int) -> Rule:
-    """A rule for products of matrices whose scales and zero points hold one value, or one for each column of the second."""
+    """A rule for quantised matrix products.
+
+    Args:
+        single: the positions of scales and zero points that hold one value.
+        by_column: the positions of those that may hold one value for each column of the second matrix.
+        bias: the position of the bias.
+    """
 
     def rule(node: Node) -> str:
         for position in (0, 1):
@@ -138,7 +144,7 @@ def _quantized_matmul(single: tuple[int, ...], by_column: tuple[int, ...], bias:
 
 
 def is_broadcastable(shape: Sequence[int], to: Sequence[int]) -> bool:
-    """Whether `shape` can be broadcast to the shape `to`, in one direction."""
+    """Whether `shape` can be broadcast to the shape `to`."""
     return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(shape[::-1], to[::-1], strict=False))
 
 
@@ -160,17 +166,13 @@ def _inverse(node: Node) -> str:
 
 
 def _experts(ranks: Mapping[int, tuple[int, ...]]) -> Rule:
-    """A rule for mixtures of experts, which divide by the last size of the input."""
+    """A rule for mixtures of experts, whose kernels divide by the last size of the input."""
 
     def rule(node: Node) -> str:
-        if broken := _ranks(ranks)(node):
-            return broken
         shape = node.shape(0)
-        return (
-            f"the last axis of input 0 must not be empty, got the shape {list(shape)}"
-            if shape and not shape[-1]
-            else ""
-        )
+        if (broken := _ranks(ranks)(node)) or not shape or shape[-1]:
+            return broken
+        return f"the last axis of input 0 must not be empty, got the shape {list(shape)}"
 
     return rule
 
@@ -209,22 +211,24 @@ ENGINE_RULES: dict[str, Rule] = {
     "QLinearWhere": _quantized_where,
     "QMoE": _experts({0: (2, 3), 1: (2,), 2: (3,), 5: (3,), 8: (3,)}),
 }
-"""Rules for operators of ONNX Runtime itself (com.microsoft)."""
+"""Rules by operator."""
 
 _FREQUENT = frozenset({"Attention", "MatMulIntegerToFloat", "MoE", "QMoE"})
+"""Operators that `check_decided` exempts."""
 
 
 def check_decided(nodes: Iterable[NodeProto], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Refuse to leave sizes open where a rule needs them: the engine would run the node unchecked.
+    """Require that rules can be checked before the sizes of a call are known; else the engine would run the node unchecked.
 
-    Operators that many models hold, with dimensions that vary, are excepted: to compile each shape would take too long.
+    Frequent operators are exempt: many models with dimensions that vary have them, and compiling each shape would take too
+    long.
 
     Args:
         nodes: the nodes of a graph.
-        shapes: the shapes of values that are certain, by name.
+        shapes: the known shapes of values, by name.
 
     Raises:
-        NotSupportedError: a rule needs a size that is not among them.
+        NotSupportedError: a rule needs a shape that is unknown.
     """
     for proto in nodes:
         rule = ENGINE_RULES.get(proto.op_type) if proto.domain == MICROSOFT else None

@@ -1,4 +1,4 @@
-"""Bindings: inputs and outputs that a session reads and writes in place, as `onnxruntime.IOBinding` has them."""
+"""Bindings: inputs and outputs that a session reads and writes in place, like `onnxruntime.IOBinding`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class IOBinding:
-    """The arrays that a session reads and writes; made by `session.io_binding()`.
+    """The inputs and outputs of a session's runs; made by `session.io_binding()`.
 
     Args:
         session: an `opweave.InferenceSession`.
@@ -29,18 +29,19 @@ class IOBinding:
         session.run_with_iobinding(binding)
         (features,) = binding.copy_outputs_to_cpu()
 
-    Memory is that of the CPU, wherever the session runs. Arrays are read when the session runs, not when they are bound.
+    All memory is on the CPU, on whatever device the session runs. Arrays are read when the session runs, not when they are
+    bound.
     """
 
     def __init__(self, session: OnnxRuntimeMethods) -> None:
         self._owner = session
         self._feeds: dict[str, Any] = {}
         self._targets: dict[str, np.ndarray | None] = {}
-        self._values: dict[str, Any] = {}  # the OrtValues that were bound as outputs
+        self._values: dict[str, Any] = {}  # OrtValues that are bound as outputs
         self._results: dict[str, Any] = {}
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
-        """Bind an input to an array, or to whatever `run` takes for it.
+        """Bind an input to an array, or to any other value that `run` takes.
 
         Raises:
             ValidationError: the model has no such input.
@@ -53,8 +54,8 @@ class IOBinding:
         """Bind an input to an `onnxruntime.OrtValue` on the CPU.
 
         Raises:
-            ValidationError: the model has no such input, or it is no OrtValue.
-            NotSupportedError: it lies on another device.
+            ValidationError: the model has no such input, or `ortvalue` is not an OrtValue.
+            NotSupportedError: the value is on another device.
         """
         require(is_ort_value(ortvalue), f"input {name!r} must be an OrtValue, got {type(ortvalue).__name__}")
         self.bind_cpu_input(name, array_of_value(ortvalue, f"input {name!r}"))
@@ -69,12 +70,12 @@ class IOBinding:
             device_type: "cpu".
             device_id: 0.
             element_type: a NumPy data type, or one of ONNX's `TensorProto.DataType`.
-            shape: of the tensor there.
+            shape: the shape of the tensor at the address.
             buffer_ptr: the address.
 
         Raises:
             ValidationError: the model has no such input, or the description of the memory is wrong.
-            NotSupportedError: another device than the CPU.
+            NotSupportedError: the device is not the CPU.
         """
         self.bind_cpu_input(name, _array_at(f"input {name!r}", device_type, element_type, shape, buffer_ptr))
 
@@ -87,19 +88,19 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Ask for an output, in new memory or at an address, which must stay valid.
+        """Bind an output to new memory, or to memory at an address, which must stay valid.
 
         Args:
             name: the output.
             device_type: "cpu".
             device_id: 0.
             element_type: with `buffer_ptr`, a NumPy data type, or one of ONNX's `TensorProto.DataType`.
-            shape: with `buffer_ptr`, that of the tensor there.
+            shape: with `buffer_ptr`, the shape of the tensor at the address.
             buffer_ptr: the address; None for new memory at each run.
 
         Raises:
             ValidationError: the model has no such output, or the description of the memory is wrong.
-            NotSupportedError: another device than the CPU.
+            NotSupportedError: the device is not the CPU.
         """
         what = f"output {name!r}"
         _check_device(what, device_type)
@@ -114,8 +115,8 @@ class IOBinding:
         """Bind an output to an `onnxruntime.OrtValue` on the CPU, whose memory is written.
 
         Raises:
-            ValidationError: the model has no such output, or it is no OrtValue with a tensor of numbers.
-            NotSupportedError: it lies on another device.
+            ValidationError: the model has no such output, or `ortvalue` is not an OrtValue with a tensor of numbers.
+            NotSupportedError: the value is on another device.
         """
         what = f"output {name!r}"
         require(is_ort_value(ortvalue), f"{what} must be an OrtValue, got {type(ortvalue).__name__}")
@@ -123,13 +124,13 @@ class IOBinding:
         self._values[name] = ortvalue
 
     def synchronize_inputs(self) -> None:
-        """Do nothing: inputs on the CPU are there."""
+        """Do nothing: inputs on the CPU need no transfer."""
 
     def synchronize_outputs(self) -> None:
-        """Do nothing: `run_with_iobinding` returns when the outputs are there."""
+        """Do nothing: `run_with_iobinding` returns when the outputs are written."""
 
     def get_outputs(self) -> list[Any]:
-        """The outputs of the last run as OrtValues, in the order in which they were bound; the memory is shared."""
+        """The outputs of the last run as OrtValues that share their memory, in the order of binding."""
         return [
             self._values[name] if name in self._values else ort_value(array, f"output {name!r}")
             for name, array in self._results.items()
@@ -145,29 +146,29 @@ class IOBinding:
         return vector
 
     def copy_outputs_to_cpu(self) -> list[Any]:
-        """The outputs of the last run as new arrays, in the order in which they were bound."""
+        """The outputs of the last run as new arrays, in the order of binding."""
         return [memory.copied(result, "copy_outputs_to_cpu") for result in self._results.values()]
 
     def clear_binding_inputs(self) -> None:
-        """Forget the inputs."""
+        """Unbind all inputs."""
         self._feeds.clear()
 
     def clear_binding_outputs(self) -> None:
-        """Forget the outputs, and those of the last run."""
+        """Unbind all outputs, and drop the results of the last run."""
         for bound in (self._targets, self._values, self._results):
             bound.clear()
 
     def run(self) -> None:
-        """Run the session on what is bound.
+        """Run the session on the bound inputs and outputs.
 
         Raises:
-            ValidationError: nothing is bound as an output, or what is bound does not fit.
+            ValidationError: no output is bound, or an array does not fit.
             OperationError: the engine failed.
         """
         require(bool(self._targets), "at least one output must be bound; see bind_output")
         inputs = [array for array in self._feeds.values() if isinstance(array, np.ndarray)]
         targets = {name: array for name, array in self._targets.items() if array is not None}
-        # ONNX Runtime lets an output lie where an input does; here it is computed elsewhere and copied.
+        # ONNX Runtime allows an output to overlap an input; here it is computed in other memory, and copied.
         shared = {n for n, a in targets.items() if any(np.may_share_memory(a, other) for other in inputs)}
         out = {name: array for name, array in targets.items() if name not in shared}
         results = self._owner.run(list(self._targets), self._feeds, out=out)
@@ -199,7 +200,7 @@ def _check_device(what: str, device_type: str) -> None:
 
 
 def _array_at(what: str, device_type: str, element_type: Any, shape: Sequence[int], address: int) -> np.ndarray:
-    """The memory at an address as an array."""
+    """An array over the memory at an address."""
     _check_device(what, device_type)
     if isinstance(element_type, int) and not isinstance(element_type, bool):
         known = element_type in TensorProto.DataType.values() and element_type not in (0, TensorProto.STRING)

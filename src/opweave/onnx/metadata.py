@@ -12,12 +12,12 @@ class ModelMetadata:
     """The metadata of a model, with the attributes of `onnxruntime.ModelMetadata`.
 
     Attributes:
-        producer_name: the tool that wrote it.
-        graph_name: the name of its graph.
-        domain: the organisation that it belongs to.
-        description: of the model.
-        graph_description: of its graph.
-        version: of the model.
+        producer_name: the tool that wrote the model.
+        graph_name: the name of the graph.
+        domain: the organisation that the model belongs to.
+        description: the description of the model.
+        graph_description: the description of the graph.
+        version: the version of the model.
         custom_metadata_map: further entries, by key.
     """
 
@@ -38,6 +38,6 @@ class ModelMetadata:
             proto.domain,
             proto.doc_string,
             proto.graph.doc_string,
-            proto.model_version if proto.HasField("model_version") else 2**63 - 1,  # ONNX Runtime's value for none
+            proto.model_version if proto.HasField("model_version") else 2**63 - 1,  # as in ONNX Runtime
             {entry.key: entry.value for entry in proto.metadata_props},
         )

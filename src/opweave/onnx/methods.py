@@ -1,4 +1,4 @@
-"""The methods of `onnxruntime.InferenceSession` beyond `run`, for sessions here."""
+"""The methods of `onnxruntime.InferenceSession` other than `run`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class OnnxRuntimeMethods:
-    """The methods of ONNX Runtime's session that need no more than `run`; `compatibility` lists all methods."""
+    """Mixin with the methods of ONNX Runtime's session that are built on `run`; `compatibility` lists all methods."""
 
     _binding_class: type[IOBinding] = IOBinding
     _settings: options.Settings
     _model: Model
     _run_trace: RunTrace | None
 
-    # Methods of the session itself.
+    # Methods of the session.
     run: Callable[..., list[Any]]
     get_inputs: Callable[[], list[NodeArg]]
     get_outputs: Callable[[], list[NodeArg]]
@@ -37,11 +37,11 @@ class OnnxRuntimeMethods:
     # What the session is ---------------------------------------------------------------------------------------------
 
     def get_modelmeta(self) -> ModelMetadata:
-        """The model's metadata: its producer, its version, its own entries."""
+        """The model's metadata: its producer, its version, its custom entries."""
         return ModelMetadata.of(self._model.proto)
 
     def get_providers(self) -> list[str]:
-        """ONNX Runtime's names for where the session runs; "CPUExecutionProvider" is the last of them."""
+        """ONNX Runtime's names for the devices of the session; "CPUExecutionProvider" comes last."""
         return self._settings.providers()
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
@@ -49,7 +49,7 @@ class OnnxRuntimeMethods:
         return {name: dict(self._settings.provider_options.get(name, {})) for name in self.get_providers()}
 
     def get_session_options(self) -> Any:
-        """The `onnxruntime.SessionOptions` that the session was made with, or new ones if it was made without."""
+        """The `onnxruntime.SessionOptions` that the session was made with, or a new object."""
         if self._settings.session_options is not None:
             return self._settings.session_options
         import onnxruntime
@@ -57,17 +57,17 @@ class OnnxRuntimeMethods:
         return onnxruntime.SessionOptions()
 
     def enable_fallback(self) -> None:
-        """Do nothing: a session never changes its device by itself."""
+        """Do nothing: a session never changes its device on its own."""
 
     def disable_fallback(self) -> None:
-        """Do nothing: a session never changes its device by itself."""
+        """Do nothing: a session never changes its device on its own."""
 
     def get_input_memory_infos(self) -> list[Any]:
-        """Where inputs are taken from, one `onnxruntime.OrtMemoryInfo` each: the CPU."""
+        """The memory of each input, as `onnxruntime.OrtMemoryInfo`: the CPU."""
         return [_cpu_memory() for _ in self.get_inputs()]
 
     def get_output_memory_infos(self) -> list[Any]:
-        """Where outputs are returned, one `onnxruntime.OrtMemoryInfo` each: the CPU."""
+        """The memory of each output, as `onnxruntime.OrtMemoryInfo`: the CPU."""
         return [_cpu_memory() for _ in self.get_outputs()]
 
     def get_input_epdevices(self) -> list[Any]:
@@ -91,7 +91,7 @@ class OnnxRuntimeMethods:
         return []
 
     def set_tuning_results(self, results: Any, *, error_on_invalid: bool = False) -> None:
-        """Ignore results of tuning, and log why."""
+        """Ignore tuning results, and log why."""
         self._log_ignored("set_tuning_results")
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
@@ -112,14 +112,14 @@ class OnnxRuntimeMethods:
         return self._binding_class(self)
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
-        """Run on what is bound; the binding has the results.
+        """Run the model on the bound arrays; the binding receives the results.
 
         Args:
             iobinding: made by `io_binding()` of this session.
             run_options: `onnxruntime.RunOptions`.
 
         Raises:
-            ValidationError: a binding of another session, no output bound, or arrays that do not fit.
+            ValidationError: the binding belongs to another session, has no output, or holds arrays that do not fit.
             OperationError: the engine failed.
         """
         require(isinstance(iobinding, IOBinding), f"iobinding must be an IOBinding, got {type(iobinding).__name__}")
@@ -131,11 +131,11 @@ class OnnxRuntimeMethods:
     def run_with_ort_values(
         self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, Any], run_options: Any = None
     ) -> list[Any]:
-        """`run` with `onnxruntime.OrtValue`s as feeds and results; their memory is shared, not copied.
+        """`run` with `onnxruntime.OrtValue`s as inputs and results; their memory is shared, not copied.
 
         Raises:
-            ValidationError: names, types or shapes that do not fit.
-            NotSupportedError: a value that is no tensor of numbers on the CPU.
+            ValidationError: names, types or shapes do not fit.
+            NotSupportedError: a value is not a tensor of numbers on the CPU.
             OperationError: the engine failed.
         """
         for name, value in dict(input_dict_ort_values).items():
@@ -163,10 +163,10 @@ class OnnxRuntimeMethods:
     def create_ortvalue_from_shape_and_type(
         self, shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
     ) -> Any:
-        """A new `onnxruntime.OrtValue` on the CPU, of that shape and element type.
+        """A new `onnxruntime.OrtValue` on the CPU.
 
         Raises:
-            NotSupportedError: another device than the CPU.
+            NotSupportedError: the device is not the CPU.
         """
         import onnxruntime
 
@@ -182,7 +182,7 @@ class OnnxRuntimeMethods:
         user_data: Any,
         run_options: Any,
     ) -> None:
-        """Run in a thread that calls `callback(results, user_data, error)`; an exception of the callback is logged."""
+        """Run in a thread that then calls `callback(results, user_data, error)`; exceptions of the callback are logged."""
         require(callable(callback), f"callback must be a function, got {type(callback).__name__}")
 
         def work() -> None:
@@ -202,16 +202,16 @@ class OnnxRuntimeMethods:
     # Profiles --------------------------------------------------------------------------------------------------------
 
     def end_profiling(self) -> str:
-        """Write the times of all runs so far, where `SessionOptions.enable_profiling` asked for them.
+        """Write the times of all runs so far, if `SessionOptions.enable_profiling` is set.
 
         Returns:
-            The name of a file in Chrome's trace event format; empty if profiling is off, or the file was written before.
+            The path of a file in Chrome's trace event format; empty if profiling is off, or the file is already written.
         """
         trace, self._run_trace = self._run_trace, None
         return trace.write() if trace is not None else ""
 
     def get_profiling_start_time_ns(self) -> int:
-        """When profiling began, by the clock of `time.monotonic_ns`; 0 where it did not."""
+        """The start of profiling, by the clock of `time.monotonic_ns`; 0 if profiling is off."""
         return self._run_trace.start_ns if self._run_trace is not None else 0
 
     def _log_ignored(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""`onnxruntime.OrtValue`s as feeds and results."""
+"""Conversion between arrays and `onnxruntime.OrtValue`s."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ COLLECTION = "onnxruntime.capi.onnxruntime_inference_collection"
 
 
 def is_ort_value(value: Any) -> bool:
-    """Whether it is an `onnxruntime.OrtValue`; where that module is not loaded, there is none."""
+    """Whether `value` is an `onnxruntime.OrtValue`; false if its module is not loaded."""
     module = sys.modules.get(COLLECTION)
     return module is not None and isinstance(value, module.OrtValue)
 
 
 def array_of_value(value: Any, what: str) -> Any:
-    """The array over the memory of an OrtValue.
+    """An array over the memory of an OrtValue.
 
     Raises:
-        NotSupportedError: it holds no tensor, or lies on another device than the CPU.
+        NotSupportedError: the value is not a tensor, or not on the CPU.
     """
     if not value.is_tensor():
         raise NotSupportedError(f"{what}: an OrtValue of {value.data_type()} cannot be read; pass the Python object")
@@ -35,7 +35,7 @@ def array_of_value(value: Any, what: str) -> Any:
 
 
 def unwrapped(feed: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Feeds with arrays for OrtValues."""
+    """The inputs of a call, with arrays in place of OrtValues."""
     if not any(is_ort_value(value) for value in feed.values()):
         return feed
     return {n: array_of_value(v, f"input {n!r}") if is_ort_value(v) else v for n, v in feed.items()}
@@ -45,7 +45,7 @@ def ort_value(array: Any, what: str) -> Any:
     """An OrtValue over the memory of an array.
 
     Raises:
-        NotSupportedError: it is no array of numbers.
+        NotSupportedError: `array` is not an array of numbers.
     """
     import onnxruntime
 

@@ -1,4 +1,4 @@
-"""Sessions as pickles and copies: the model, by its path or its bytes, and the arguments of the session."""
+"""Pickle and copy sessions by the path or bytes of the model, and the arguments of the session."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 
 class Recipe:
-    """The arguments that a session was made with.
+    """The arguments of a session.
 
     Args:
-        model: the model, as the session was given it.
-        options: its `onnxruntime.SessionOptions`, or None.
-        context: the context that the caller made, None if the session made it.
+        model: the model as it was passed to the session.
+        options: the `onnxruntime.SessionOptions`, or None.
+        context: the context that the caller passed, or None.
         arguments: the other arguments, by name.
     """
 
@@ -25,15 +25,15 @@ class Recipe:
         self.options, self.arguments = options, arguments
 
     def moved(self, providers: Any, provider_options: Any) -> Recipe:
-        """The same with other providers, which choose the context."""
+        """The same arguments with other providers, which choose the context."""
         changed = {"providers": providers, "provider_options": provider_options}
         return Recipe(self._model, self.options, None, {**self.arguments, **changed})
 
     def reduced(self, kind: type) -> tuple[Any, tuple[Any, ...]]:
-        """How `pickle` and `copy` make a session of class `kind` that is made the same way.
+        """The function and arguments with which `pickle` and `copy` make a session of class `kind` again.
 
         Raises:
-            TypeError: it has a context or options that cannot be pickled, or a model that is neither a path nor bytes.
+            TypeError: the context or the options cannot be pickled, or the model is neither a path nor bytes.
         """
         if self._context is not None:
             raise TypeError(
@@ -56,6 +56,3 @@ class Recipe:
                 f"not as {type(model).__name__}"
             )
         return partial(kind, **self.arguments), (model,)
-
-
-__all__ = ["Recipe"]

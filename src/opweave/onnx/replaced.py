@@ -1,4 +1,4 @@
-"""The classes that ONNX Runtime's objects get while `replacing_onnxruntime` is active, and their errors."""
+"""The classes and errors that take the place of ONNX Runtime's while `replacing_onnxruntime` is active."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary, ref
 
 from onnxruntime.capi import onnxruntime_inference_collection as collection, onnxruntime_pybind11_state as engine
 
-from ..backends.onnxruntime import native as native  # keeps the class of the engine before anything is changed
+from ..backends.onnxruntime import native as native  # reads the engine's class before it is changed
 from ..backends.onnxruntime.sessions import ENGINE_ERRORS
 from ..errors import DataError, InvalidStateError, MLError, NotSupportedError, OperationError, ValidationError
 from .io_binding import IOBinding
@@ -27,9 +27,15 @@ ERRORS: dict[type[MLError], tuple[type[Exception], ...]] = {
     OperationError: (engine.Fail, engine.RuntimeException),
     InvalidStateError: (engine.Fail,),
 }
-"""Opweave's errors, and the errors that ONNX Runtime raises for the same faults."""
+"""Opweave's errors, and those that ONNX Runtime raises for the same faults."""
 
-_classes: WeakKeyDictionary[type, ref[type]] = WeakKeyDictionary()  # a class of a user -> the same on Opweave
+_classes: WeakKeyDictionary[type, ref[type]] = WeakKeyDictionary()  # user's class -> its version on Opweave
+
+
+def _named_like(cls: type, bases: tuple[type, ...], **members: Any) -> type:
+    """A new class with the name and documentation of `cls`."""
+    copied = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
+    return type(cls.__name__, bases, {**copied, **members})
 
 
 # Errors --------------------------------------------------------------------------------------------------------------
@@ -37,13 +43,11 @@ _classes: WeakKeyDictionary[type, ref[type]] = WeakKeyDictionary()  # a class of
 
 @functools.cache
 def _error_class(bases: tuple[type[Exception], ...]) -> type[Exception]:
-    first = bases[0]
-    names = {"__module__": first.__module__, "__qualname__": first.__qualname__, "__doc__": first.__doc__}
-    return cast(type[Exception], type(first.__name__, bases, names))
+    return _named_like(bases[0], bases)
 
 
 def as_theirs(error: MLError, *more: type[Exception]) -> MLError:
-    """An error like `error` that handlers for ONNX Runtime's errors catch, too, and those for `more`.
+    """A copy of `error` that is also caught by handlers for ONNX Runtime's errors, and for `more`.
 
     >>> isinstance(as_theirs(DataError("model.onnx: it is empty")), engine.InvalidProtobuf)
     True
@@ -61,7 +65,7 @@ def as_theirs(error: MLError, *more: type[Exception]) -> MLError:
 
 
 def _theirs(method: F, *more: type[Exception]) -> F:
-    """Make the errors of `method` errors of ONNX Runtime, too."""
+    """Wrap a method so that its errors are also those of ONNX Runtime."""
 
     @functools.wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -77,11 +81,11 @@ def _theirs(method: F, *more: type[Exception]) -> F:
 
 
 class ReplacedBinding(IOBinding, collection.IOBinding):  # type: ignore[misc]
-    """A binding of Opweave that is an `onnxruntime.IOBinding`, too."""
+    """A binding of Opweave that is also an `onnxruntime.IOBinding`."""
 
 
 class ReplacedSession(InferenceSession, collection.InferenceSession):  # type: ignore[misc]
-    """A session of Opweave that is an `onnxruntime.InferenceSession`, too. Its arguments are those of that class."""
+    """A session of Opweave that is also an `onnxruntime.InferenceSession`, and takes the arguments of that class."""
 
     _binding_class = ReplacedBinding
 
@@ -108,7 +112,7 @@ class ReplacedSession(InferenceSession, collection.InferenceSession):  # type: i
     def __reduce_ex__(self, protocol: Any) -> Any:
         if type(self) is ReplacedSession:
             return super().__reduce_ex__(protocol)
-        # Pickle finds the user's class by its name, but not the class that `_on_opweave` made of it.
+        # Pickle finds the user's class by its name, but not the class that `_on_opweave` derives from it.
         made, users = type(self), type(self).__mro__[1]
         if made.__reduce__ is InferenceSession.__reduce__:
             return _new, (users,), self.__getstate__()
@@ -128,7 +132,7 @@ class ReplacedSession(InferenceSession, collection.InferenceSession):  # type: i
 
 
 def _wrap(cls: type, *bases: type) -> None:
-    """Make the errors of all public methods that `cls` has from `bases` errors of ONNX Runtime, too."""
+    """Wrap all public methods that `cls` inherits from `bases`, so that their errors are also those of ONNX Runtime."""
     for base in bases:
         for name, method in vars(base).items():
             if not name.startswith("_") and callable(method):
@@ -141,16 +145,16 @@ _wrap(ReplacedBinding, IOBinding)
 
 
 def _new(cls: Any) -> Any:
-    """An object without `__init__`, for pickles."""
+    """Make an object without calling `__init__`, for pickles."""
     return cls.__new__(cls)
 
 
-# What the original classes do meanwhile ------------------------------------------------------------------------------
+# Replacements of functions -------------------------------------------------------------------------------------------
 
 
 @functools.wraps(collection.InferenceSession.__init__)
 def session_init(self: Any, *args: Any, **kwargs: Any) -> None:
-    """Make a new `onnxruntime.InferenceSession` one of Opweave."""
+    """`onnxruntime.InferenceSession.__init__`: turn the new object into a session of Opweave."""
     if not isinstance(self, ReplacedSession):
         self.__class__ = _on_opweave(type(self), collection.InferenceSession, ReplacedSession)
     ReplacedSession.__init__(self, *args, **kwargs)
@@ -161,8 +165,8 @@ _binding_init = collection.IOBinding.__init__
 
 @functools.wraps(collection.IOBinding.__init__)
 def binding_init(self: Any, session: Any) -> None:
-    """Make a new `onnxruntime.IOBinding` one of Opweave, where its session is."""
-    if not isinstance(session, InferenceSession):  # one that ONNX Runtime runs
+    """`onnxruntime.IOBinding.__init__`: turn the new object into a binding of Opweave, if its session is one of Opweave."""
+    if not isinstance(session, InferenceSession):  # ONNX Runtime runs it
         _binding_init(self, session)
         return
     if not isinstance(self, ReplacedBinding):
@@ -171,7 +175,7 @@ def binding_init(self: Any, session: Any) -> None:
 
 
 def recording(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a method of options record its calls, since what it sets cannot be read back."""
+    """Wrap a method of options to record its calls in `options_set`, since its effect cannot be read back."""
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         options_set.setdefault(self, []).append(name)
@@ -187,18 +191,12 @@ def get_device() -> str:
 
 
 def _on_opweave(cls: type, original: type, replacement: type) -> type:
-    """A class like `cls` whose calls of its base class reach Opweave."""
+    """A class derived from `cls` and `replacement`, in which calls of `cls` to its base class reach Opweave."""
     if cls is original:
         return replacement
     known = _classes.get(cls)
     made = known() if known is not None else None
     if made is None:
-        names = {
-            "__module__": cls.__module__,
-            "__qualname__": cls.__qualname__,
-            "__doc__": cls.__doc__,
-            "__slots__": (),
-        }
-        made = type(cls.__name__, (cls, replacement), names)
+        made = _named_like(cls, (cls, replacement), __slots__=())
         _classes[cls] = ref(made)
     return made

@@ -1,11 +1,11 @@
 """Run programs that call ONNX Runtime on Opweave, unchanged.
 
     with ow.onnx.replacing_onnxruntime():
-        ...  # sessions that are made here, by whatever library, run on Opweave
+        ...  # sessions that any library makes here run on Opweave
 
-`onnxruntime.InferenceSession` stays the class that it is: names that libraries have imported, and classes derived from it,
-need no change. Only its `__init__` is another one for a while; it gives the new object a class that inherits from Opweave's
-session first (`replaced`).
+`onnxruntime.InferenceSession` remains the same class, so names that libraries have imported and classes derived from it keep
+working. Only its `__init__` is replaced: it changes the class of the new object to one that inherits from Opweave's session
+first (see `replaced`).
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from typing import Any
 from ..context import MLContext
 from ..errors import require
 
-_lock = RLock()  # of what follows
-_active: list[replacing_onnxruntime] = []  # what was started, by all threads; the last one decides
-_changed: list[tuple[Any, str, Any]] = []  # object, attribute, and what it was
+_lock = RLock()  # guards the lists below
+_active: list[replacing_onnxruntime] = []  # started by any thread; the last one chooses the context
+_changed: list[tuple[Any, str, Any]] = []  # object, attribute, original value
 
 
 class replacing_onnxruntime(ContextDecorator):  # noqa: N801  (called like a function)
     """Let programs that use ONNX Runtime run on Opweave: a context manager, a decorator, or `start()` and `stop()`.
 
     Args:
-        context: where all sessions run, whatever providers they ask for. Default: what `providers` name, and the CPU where
-            there are none, as in ONNX Runtime.
+        context: where all sessions run, instead of the providers that they name. Default: the device of the first of their
+            providers that has one, or the CPU if they name none, as in ONNX Runtime.
 
     Raises:
-        ValidationError: `context` is no `MLContext`.
+        ValidationError: `context` is not an `MLContext`.
 
-    Sessions that exist already stay as they are, and those made within keep running on Opweave afterwards. It is in effect in
-    all threads of the process. Errors are caught by handlers for ONNX Runtime's errors, too.
+    Sessions that already exist do not change, and sessions made inside keep running on Opweave afterwards. The replacement is
+    in effect in all threads of the process. Handlers for ONNX Runtime's errors also catch Opweave's.
 
         with ow.onnx.replacing_onnxruntime():
             engine = RapidOCR()  # makes its sessions by onnxruntime.InferenceSession
@@ -48,14 +48,14 @@ class replacing_onnxruntime(ContextDecorator):  # noqa: N801  (called like a fun
         self.context = context
 
     def start(self) -> None:
-        """Begin to replace ONNX Runtime. Each call needs a `stop` of its own, if it is to end."""
+        """Start to replace ONNX Runtime. Each call of `start` needs its own `stop`."""
         with _lock:
             if not _active:
                 _change()
             _active.append(self)
 
     def stop(self) -> None:
-        """End what one `start` began; with the last one that ends, `onnxruntime` is as it was.
+        """Undo one `start`. After the last `stop`, `onnxruntime` is as it was.
 
         Raises:
             ValidationError: it was not started, or was stopped already.
@@ -75,7 +75,7 @@ class replacing_onnxruntime(ContextDecorator):  # noqa: N801  (called like a fun
 
 
 def default_context() -> MLContext | None:
-    """The context that the replacement was started with last; None where providers choose."""
+    """The context of the replacement that was started last; None if the providers of each session choose."""
     with _lock:
         return _active[-1].context if _active else None
 

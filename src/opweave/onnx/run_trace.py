@@ -1,4 +1,4 @@
-"""The times of a session's runs, as a file that trace viewers read."""
+"""Record the times of a session's runs in a file for trace viewers."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from threading import Lock, get_ident
 from typing import Any
 
 MAX_EVENTS = 1_000_000
-"""As many as ONNX Runtime keeps in a profile; further runs are not noted."""
+"""The most events in a file, as in ONNX Runtime; later runs are not recorded."""
 
 
 class RunTrace:
-    """Notes how long runs take, and writes them in Chrome's trace event format (https://ui.perfetto.dev shows such files).
+    """Records how long runs take, in Chrome's trace event format (https://ui.perfetto.dev shows such files).
 
     Args:
-        prefix: the path that the file's name begins with.
+        prefix: the first part of the path of the file.
 
     Attributes:
-        start_ns: when it began, by the clock of `time.monotonic_ns`.
+        start_ns: the start of the recording, by the clock of `time.monotonic_ns`.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -30,13 +30,13 @@ class RunTrace:
 
     @classmethod
     def asked(cls, session_options: Any) -> RunTrace | None:
-        """The trace that `onnxruntime.SessionOptions` ask for, if they do."""
+        """A new trace if `onnxruntime.SessionOptions` enable profiling, else None."""
         if session_options is None or not session_options.enable_profiling:
             return None
         return cls(session_options.profile_file_prefix)
 
     def note(self, name: str, begin_ns: int) -> None:
-        """Note something that began then, and has ended now."""
+        """Record an event that began at `begin_ns`, and ends now."""
         event = {
             "cat": "Session",
             "name": name,
@@ -52,7 +52,7 @@ class RunTrace:
                 self._events.append(event)
 
     def write(self) -> str:
-        """Write the file, and return its name."""
+        """Write the file, and return its path."""
         path = f"{self._prefix}{time.strftime('%Y-%m-%d_%H-%M-%S')}_{self.start_ns}.json"
         with self._lock, open(path, "w", encoding="utf-8") as file:
             json.dump(self._events, file)

@@ -1,4 +1,4 @@
-"""A session in one line, and as a table for notebooks."""
+"""Summaries of a session: one line, and a table for notebooks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from .session import InferenceSession
 
 MAX_SHOWN = 6
-"""Inputs, outputs or operators in one line; a language model has dozens."""
+"""The number of inputs, outputs or operators that a summary lists; language models have dozens."""
 
 
 def line(session: InferenceSession) -> str:
-    """What a session takes and gives, and where it runs.
+    """The inputs, outputs and device of a session.
 
-    Names are quoted unless they are plain words, so that no control character of a file gets to a terminal.
+    Names are quoted unless they are plain words, so that a file cannot write control characters to a terminal.
     """
     takes, gives = _listed(session.get_inputs()), _listed(session.get_outputs())
     nodes = counted(len(session._model.proto.graph.node), "node")
@@ -57,6 +57,3 @@ def _shape(argument: NodeArg) -> str:
         "?" if size is None else printable(size) if isinstance(size, str) else str(size) for size in argument.shape
     ]
     return f"[{', '.join(sizes)}]"
-
-
-__all__ = ["html", "line"]
