@@ -90,7 +90,7 @@ SCALE = "input 2 must be broadcastable to [1, 1], got the shape [2, 2]"
         ),
         (
             tf_idf(ngram_counts=[2, 0]),
-            "TfIdfVectorizer 'grams': ngram_counts must be places in the pool of 4, in order, got [2, 0]",
+            "TfIdfVectorizer 'grams': ngram_counts must be positions in the pool of 4, in order, got [2, 0]",
         ),
         (
             helper.make_node("RandomNormalLike", ["x"], ["z"], scale=0.0),
