@@ -90,7 +90,7 @@ ROWS = [
         EngineBomb(
             "QLinearWhere",
             [(BOOL, [size]), *[(UINT8, [2]), _ONE, (UINT8, [1])] * 2, _ONE, (UINT8, [1])],
-            "DataError: QLinearWhere: inputs 3 and 6 must be constants where 7 and 8 are, and input 3 is none",
+            "DataError: QLinearWhere: inputs 3 and 6 must be constants where 7 and 8 are, and input 3 is not",
             constants=[7, 8],
         )
         for size in (2, "n")
