@@ -1,0 +1,110 @@
+"""Rules of users: `@backend.lower(op)` works on each back end, for operations of users and built-in ones, or raises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from webgpu_device import gpu_context
+
+import opweave as ow
+from opweave import expr
+from opweave.backends.onnxruntime import ort
+from opweave.backends.onnxruntime.emit import Emitter, Value
+from opweave.backends.reference import reference
+from opweave.ops import elementwise
+
+X = np.float32([[1, -2, 3]])
+
+
+def on_arrays(x: np.ndarray, factor: float) -> np.ndarray:
+    return x * factor + 1
+
+
+def emitted(ctx: Emitter, x: Value, factor: float) -> Value:
+    return ctx.emit("Add", ctx.emit("Mul", x, ctx.scalar(factor, x)), ctx.scalar(1, x))
+
+
+def of_expressions(x: expr.Array, factor: float) -> expr.Array:
+    return x * factor + 1
+
+
+RULES: dict[str, Callable[..., Any]] = {"reference": on_arrays, "cpu": emitted, "webgpu": of_expressions}
+
+
+@pytest.fixture(params=RULES)
+def context(request: pytest.FixtureRequest) -> ow.MLContext:
+    return gpu_context() if request.param == "webgpu" else ow.ml.create_context(device=request.param)
+
+
+def scaled() -> Any:
+    """A new operation, `x * factor + 1`, whose kernels compute something else."""
+
+    @ow.op
+    def scaled(self, x: ow.MLOperand, *, factor: float = 2.0):  # type: ignore[no-untyped-def]
+        return x.desc
+
+    @scaled.kernel("cpu")
+    def _(x, factor, out):  # type: ignore[no-untyped-def]
+        out[...] = -1
+
+    scaled.kernel("webgpu", "fn main(i: u32) { store_out(i, load_x(i) - load_x(i) - 1.0); }")
+    return scaled
+
+
+def computed(context: ow.MLContext, op: Any, **options: Any) -> tuple[list[Any], ow.MLGraph]:
+    builder = ow.MLGraphBuilder(context)
+    graph = builder.build({"y": op(builder, builder.input("x", "float32", [1, 3]), **options)})
+    return context.compute(graph, {"x": X})["y"].tolist(), graph
+
+
+def test_a_rule_precedes_kernels(context: ow.MLContext) -> None:
+    op = scaled()
+    result, graph = computed(context, op)
+    assert result == [[-1, -1, -1]]
+    assert [placement.how for placement in graph.placements()] == ["kernel"]
+    context.backend.lower(op)(RULES["webgpu" if context.backend.name == "webgpu" else context.device.name])
+    for factor in (2.0, 3.0):
+        result, graph = computed(context, op, factor=factor)
+        assert result == (X * factor + 1).tolist()
+        (placement,) = graph.placements()
+        assert placement.how in ("native", "composed")
+        assert placement.device == context.device.name
+
+
+def test_a_rule_may_be_for_some_nodes_only() -> None:
+    """Others run as they would without it. WebGPU's rules are for all: a condition is refused when the rule is registered."""
+    for backend, device in ((reference, "reference"), (ort, "cpu")):
+        op = scaled()
+        backend.lower(op, when=lambda x, factor: factor == 3)(RULES[device])  # type: ignore[attr-defined]
+        context = ow.ml.create_context(device=device)
+        assert computed(context, op, factor=3.0)[0] == (X * 3 + 1).tolist()
+        assert computed(context, op, factor=4.0)[0] == [[-1, -1, -1]]
+    with pytest.raises(ow.ValidationError, match=r"webgpu: rules have no conditions \(when=\)"):
+        gpu_context().backend.lower(scaled(), when=lambda x: True)
+
+
+def test_webgpu_has_one_rule_for_an_operation() -> None:
+    backend = gpu_context().backend
+    with pytest.raises(ow.ValidationError, match="webgpu: transpose has a rule already"):
+        backend.lower(ow.ops.transpose)(of_expressions)
+    op = scaled()
+    backend.lower(op)(of_expressions)
+    with pytest.raises(ow.ValidationError, match="webgpu: scaled has a rule already"):
+        backend.lower(op)(of_expressions)
+
+
+def test_a_rule_of_webgpu_becomes_part_of_other_kernels() -> None:
+    """It is an expression, which operations before and after it are fused with."""
+    op = scaled()
+    context = gpu_context()
+    context.backend.lower(op)(of_expressions)
+    builder = ow.MLGraphBuilder(context)
+    graph = builder.build(
+        {"y": builder.relu(op(builder, elementwise.neg(builder, builder.input("x", "float32", [1, 3]))))}
+    )
+    assert context.compute(graph, {"x": X})["y"].tolist() == np.maximum(-2 * X + 1, 0).tolist()
+    (step,) = graph.check_alive().steps
+    assert len(step.runner.steps) == 1  # type: ignore[union-attr]

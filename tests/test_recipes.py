@@ -1,0 +1,151 @@
+"""The recipes of docs/how-it-works.md, each followed in a copy of the tree: what they list is all that must be touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).parent.parent
+RECIPES = Path(__file__).parent / "recipes"
+
+
+class Tree:
+    """A copy of the package, and the files that are touched in it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.touched: list[str] = []
+        shutil.copytree(ROOT / "src", root / "src", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / "tests" / "samples", root / "tests" / "samples")
+        root.joinpath("tools").mkdir()
+        for file in ("README.md", "tools/write_signatures.py", "tests/test_agreement.py", "tests/conftest.py"):
+            shutil.copy(ROOT / file, root / file)
+        shutil.copy(ROOT / "tests" / "webgpu_device.py", root / "tests")
+
+    def insert(self, file: str, after: str, text: str) -> None:
+        """Insert text after the first place where another one stands; at the end, where that is empty."""
+        path = self.root / file
+        whole = path.read_text()
+        assert after in whole
+        at = whole.index(after) + len(after) if after else len(whole)
+        path.write_text(whole[:at] + text + whole[at:])
+        self.touched.append(file)
+
+    def run(self, *arguments: str) -> str:
+        """Run Python with the copy."""
+        environment = {**os.environ, "PYTHONPATH": str(self.root / "src")}
+        made = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment)
+        assert made.returncode == 0, made.stderr
+        return made.stdout
+
+
+def listed(heading: str) -> list[str]:
+    """The files that a section of the page lists, in order."""
+    page = (ROOT / "docs" / "how-it-works.md").read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    return [match[1] for line in page.splitlines() if (match := re.match(r"\d+\. `([^`]+)`", line))]
+
+
+OP = '''
+
+@op(input=Limits(FLOATS))
+def cube(self: Builder, input: Operand, *, label: str = "") -> Desc:
+    """The third power of each element."""
+    return input.desc
+
+
+@cube.decompose
+def _(b: Operations, input: Operand) -> Operand:
+    return input * input * input
+'''
+REFERENCE = """
+
+@reference.lower(ops.cube)
+def _(input: Array) -> Array:
+    return input**3
+"""
+ENGINE = """
+
+@ort.lower(ops.cube)
+def _(ctx: Emitter, input: Value) -> Value:
+    return ctx.emit("Pow", input, ctx.scalar(3, input))
+"""
+SAMPLE = """
+
+@sample(ops.cube)
+def _(make: Make) -> Call:
+    return Call(one(make))
+"""
+USE = """
+import json, sys
+import numpy as np, opweave as ow
+made = {}
+for device in ("cpu", "reference"):
+    context = ow.ml.create_context(device=device)
+    builder = ow.MLGraphBuilder(context)
+    graph = builder.build({"y": builder.cube(builder.input("x", "float32", [3]))})
+    values = context.compute(graph, {"x": np.float32([-1, 2, 3])})["y"].tolist()
+    made[device] = [values, graph.placements()[0].how, graph.placements()[0].node]
+recorder = ow.MLGraphBuilder(ow.ml.create_context())
+decomposed = recorder.build({"y": ow.ops.cube.decomposition(recorder, recorder.input("x", "float32", [3]))})
+made["decomposed"] = decomposed.context.compute(decomposed, {"x": np.float32([-1, 2, 3])})["y"].tolist()
+made["array"] = ow.ops.cube(np.float32([2])).tolist()
+made["limits"] = context.op_support_limits()["cube"]["input"]["data_types"]
+print(json.dumps(made))
+"""
+
+
+def test_a_new_operation(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    tree.insert("src/opweave/ops/elementwise.py", "", OP)
+    tree.insert("src/opweave/ops/__init__.py", "        cos = elementwise.cos\n", "        cube = elementwise.cube\n")
+    tree.insert("src/opweave/backends/reference/elementwise.py", "", REFERENCE)
+    tree.insert("src/opweave/backends/onnxruntime/lowerings/elementwise.py", "", ENGINE)
+    tree.insert("tests/samples/elementwise.py", "", SAMPLE)
+    tree.run(str(tmp_path / "tools" / "write_signatures.py"))
+    tree.touched.insert(2, "src/opweave/signatures.pyi")
+    assert "def cube(" in (tmp_path / "src/opweave/signatures.pyi").read_text()
+    assert json.loads(tree.run("-c", USE)) == {
+        "cpu": [[-1, 8, 27], "native", "cube"],
+        "reference": [[-1, 8, 27], "native", "cube"],
+        "decomposed": [-1, 8, 27],
+        "array": [8],
+        "limits": ["float32", "float16"],
+    }
+    # Rules, reference and decomposition agree on what the sample makes.
+    found = tree.run("-m", "pytest", str(tmp_path / "tests" / "test_agreement.py"), "-q", "-k", "cube")
+    assert re.search(r"^[4-9] passed", found, re.MULTILINE), found
+    assert tree.touched == listed("Adding an operation")
+
+
+def test_a_new_back_end(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    folder = tmp_path / "src" / "opweave" / "backends" / "accelerator"
+    folder.mkdir()
+    shutil.copy(RECIPES / "back_end.py", folder / "__init__.py")
+    tree.touched.append("src/opweave/backends/accelerator/")
+    line = '    "accelerator": "opweave.backends.accelerator:accelerator",\n'
+    tree.insert("src/opweave/backends/__init__.py", '    "webgpu": "opweave.backends.webgpu:webgpu",\n', line)
+    tree.insert(
+        "README.md", "where a processor pretends to be one |\n", "| `accelerator` | `accelerator` | products |\n"
+    )
+    x = np.float32([[1, -2], [-3, 4]])
+    assert json.loads(tree.run(str(RECIPES / "use_back_end.py"))) == {
+        "kind": "npu",
+        "dispatched": (2 * np.maximum(x + 1, 0) @ x).tolist(),
+        "computed": np.maximum(3 * (x + 1) + 1, 0).tolist(),
+        "whole": ["accelerator"] * 4,
+        "parts": ["accelerator", "cpu", "accelerator", "accelerator"],
+        "copies": ["from the device for thrice", "to the device for add, max 'relu/clamp/max'"],
+        "limits": ["abs"],
+        "drawn": True,
+        "refused": ["NotSupportedError", "ValidationError", "ValidationError"],
+        "destroyed": True,
+    }
+    assert tree.touched == listed("Adding a back end")
