@@ -119,7 +119,9 @@ class Library:
         llvm.initialize_native_asmprinter()
         machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
         module = llvm.parse_assembly("")
-        self._engine = llvm.create_mcjit_compiler(module, machine)
+        # llvmlite's own memory manager takes one block for all sections. LLVM's maps each for itself, near the last one if it
+        # can; with the reservations of WebAssembly memories between them, 32-bit relocations overflow, which ends the process.
+        self._engine = llvm.create_mcjit_compiler(module, machine, use_lmm=True)
         for data in files:
             self._engine.add_object_file(llvm.ObjectFileRef.from_data(data))
         self._engine.finalize_object()
