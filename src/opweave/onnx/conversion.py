@@ -12,7 +12,7 @@ from ..dtypes import FLOATS
 from ..graph import MLOperand
 from .booleans import as_declared, as_stored
 from .messages import NodeProto, TensorProto, TypeProto, attribute_value, domain_of, sub_graphs, tensor_type
-from .registry import CONVERTERS, DATA_TYPES, Converter, Unsupported, key_of
+from .registry import CONVERTERS, DATA_TYPES, Converter, Unsupported, data_type_of, key_of
 from .values import FOLD_BYTES, Constant, Dynamic, Tensor, Value
 
 _BOOLEAN_RESULTS = frozenset(
@@ -125,13 +125,8 @@ def _result_types(
         return {node.output[0]: tensor_type(TensorProto.BOOL)}
     # ONNX's schemas take time and megabytes to load, and are not needed where one type of floats comes in and goes out.
     given = {DATA_TYPES[element_type] for element_type in types if element_type} & set(FLOATS)
-    made = {_type_name(result) for result in results} - {"bool"}
+    made = {"none" if result is None else data_type_of(result) for result in results} - {"bool"}
     return {} if made <= set(FLOATS) and len(made | given) <= 1 else infer()
-
-
-def _type_name(result: Any) -> str | None:
-    """The data type of an operand, or of an array."""
-    return result.data_type if isinstance(result, MLOperand) else getattr(getattr(result, "dtype", None), "name", None)
 
 
 def _value(name: str, item: Any, element_type: int) -> Value:

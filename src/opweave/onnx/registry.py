@@ -183,6 +183,11 @@ def operand(b: MLGraphBuilder, value: Tensor) -> MLOperand:
     return value if isinstance(value, MLOperand) else b.constant(value)
 
 
+def data_type_of(value: Tensor) -> str:
+    """The data type of an operand or array."""
+    return value.data_type if isinstance(value, MLOperand) else str(value.dtype)
+
+
 def as_type(b: MLGraphBuilder, value: Tensor, data_type: DataType) -> Tensor:
     """`value` in a data type; what is known stays known."""
     if isinstance(value, MLOperand):

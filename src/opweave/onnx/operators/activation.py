@@ -10,9 +10,9 @@ from ...builder import MLGraphBuilder
 from ...composites import fast_gelu, hard_max, log_softmax, quick_gelu, thresholded_relu
 from ...graph import MLOperand
 from ..registry import MICROSOFT, Tensor, Unsupported, converts, normalized, operand
-from .elementwise import is_float, is_unsigned, register_unary
+from .elementwise import is_float, is_unsigned, register
 
-register_unary(
+register(
     {
         "Relu": ops.relu,
         "Sigmoid": ops.sigmoid,
@@ -20,7 +20,8 @@ register_unary(
         "HardSwish": ops.hard_swish,
         "Softplus": ops.softplus,
         "Softsign": ops.softsign,
-    }
+    },
+    inputs=1,
 )
 
 

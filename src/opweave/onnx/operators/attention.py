@@ -58,10 +58,8 @@ def _(
     joined = q.rank == 3
     if joined:
         q, k, v = heads_first(b, q, q_num_heads), heads_first(b, k, kv_num_heads), heads_first(b, v, kv_num_heads)
-    offset: Any = 0
-    if past_key is not None and past_value is not None:
-        offset = shape_of(past_key)[2]
-        k, v = b.concat([operand(b, past_key), k], axis=2), b.concat([operand(b, past_value), v], axis=2)
+    offset: Any
+    k, v, offset = _after(b, past_key, past_value, k, v)
     queries, keys = q.shape[2], k.shape[2]
 
     mask = Mask()
@@ -100,6 +98,16 @@ def _(
     softmax_precision: int = TensorProto.FLOAT,
 ) -> MLOperand:
     return attend(b, q, k, v, Mask(), scale=scale, softmax_type=_softmax_type(softmax_precision)).result
+
+
+def _after(
+    b: MLGraphBuilder, past_key: Tensor | None, past_value: Tensor | None, k: MLOperand, v: MLOperand
+) -> tuple[MLOperand, MLOperand, int]:
+    """Keys and values after those of the past, and the number of the latter."""
+    if past_key is None or past_value is None:
+        return k, v, 0
+    k, v = (b.concat([operand(b, past), new], axis=2) for past, new in ((past_key, k), (past_value, v)))
+    return k, v, shape_of(past_key)[2]
 
 
 def _extended(b: MLGraphBuilder, mask: Tensor, missing: int, value: float) -> Tensor:
@@ -159,10 +167,7 @@ def _(
         return (whole,)
     q = heads_first(b, q, num_heads)
     k, v = (heads_first(b, x, num_heads) if x.rank == 3 else x for x in (k, v))
-    past = 0
-    if past_key is not None and past_value is not None:
-        past = shape_of(past_key)[2]
-        k, v = b.concat([operand(b, past_key), k], axis=2), b.concat([operand(b, past_value), v], axis=2)
+    k, v, past = _after(b, past_key, past_value, k, v)
     queries, keys = q.shape[2], k.shape[2]
     mask = Mask()
     if unidirectional:
@@ -170,13 +175,13 @@ def _(
     if key_padding_mask is not None:
         mask.add(_padding(b, key_padding_mask, (q.shape[0], queries, keys), mask_filter_value, q), finite=True)
     if attention_bias is not None:
-        mask.add(attention_bias, finite=True)  # the engine does not look after queries that see nothing, either
+        mask.add(attention_bias, finite=True)  # the engine has no rule for queries that see no key, either
     done = attend(b, q, k, v, mask, scale=scale or None)
     return heads_joined(b, done.result), k, v, done.scores
 
 
 def _padding(b: MLGraphBuilder, mask: Tensor, sizes: tuple[int, int, int], hidden: float, like: MLOperand) -> MLOperand:
-    """What a mask of keys, 1 where they count, adds to the scores."""
+    """The numbers that a mask of keys, 1 for those that count, adds to the scores."""
     batch, queries, keys = sizes
     forms = {(batch, keys): [batch, 1, 1, keys], (batch, queries, keys): [batch, 1, queries, keys]}
     shape = shape_of(mask)
@@ -250,7 +255,7 @@ def _(
     if local_window_size >= 0:
         mask.hide(relative > -local_window_size)
     if attention_bias is not None:
-        mask.add(attention_bias, finite=True)  # the engine does not look after queries that see nothing, either
+        mask.add(attention_bias, finite=True)  # the engine has no rule for queries that see no key, either
     done = attend(b, q, k, v, mask, scale=scale or None, softcap=softcap)
     return heads_joined(b, done.result), kept_k, kept_v, done.scores
 
@@ -258,7 +263,7 @@ def _(
 def _memory(
     b: MLGraphBuilder, past_key: Tensor | None, past_value: Tensor | None, sizes: tuple[int, int, int]
 ) -> tuple[Tensor | None, ...] | None:
-    """The memory of attention, and how much of it counts; None where new keys do not fit into it."""
+    """The past keys and values, and how many of them count; None if new keys do not fit behind them."""
     batch, queries, past = sizes
     if past_key is None or past_value is None:
         return None if past else (None, None, None)
@@ -275,7 +280,7 @@ def _first(b: MLGraphBuilder, x: MLOperand, count: int) -> MLOperand:
 
 
 def _continued(b: MLGraphBuilder, old: Tensor | None, new: MLOperand, past: int) -> MLOperand:
-    """A cache in which `new` stands after the first `past` elements, and before zeros if it is longer."""
+    """A cache of the first `past` elements, then `new`, then zeros up to the size of the cache."""
     if old is None:
         if past:
             raise Unsupported(f"{past} keys of the past that are not given")

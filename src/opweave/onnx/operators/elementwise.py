@@ -16,12 +16,15 @@ from ...graph import MLOperand
 from ...operation import Op
 from ..messages import TensorProto
 from ..registry import (
+    CONVERTERS,
     DATA_TYPES,
+    Converter,
     Tensor,
     Unsupported,
     as_type,
     check_count,
     converts,
+    data_type_of,
     integer,
     known,
     normalized,
@@ -31,7 +34,7 @@ from ..registry import (
 
 def is_float(value: Tensor) -> bool:
     """Whether the elements are floats."""
-    return str(value.dtype if isinstance(value, np.ndarray) else value.data_type) in FLOATS
+    return data_type_of(value) in FLOATS
 
 
 def is_unsigned(value: MLOperand) -> bool:
@@ -42,27 +45,13 @@ def is_unsigned(value: MLOperand) -> bool:
 # One to one ----------------------------------------------------------------------------------------------------------
 
 
-def register_unary(operators: dict[str, Op[..., Any]]) -> None:
-    """Register ONNX operators of one input that are WebNN operations by another name."""
-
-    def converter(op: Op[..., Any]) -> Callable[[MLGraphBuilder, Tensor], Any]:
-        return lambda b, X: op(b, X)
-
+def register(operators: dict[str, Op[..., Any]], inputs: int) -> None:
+    """Register ONNX operators that are WebNN operations by another name, with this number of inputs."""
     for op_type, op in operators.items():
-        converts(op_type)(converter(op))
+        CONVERTERS["", op_type] = Converter(op, frozenset(), inputs, inputs)
 
 
-def register_binary(operators: dict[str, Op[..., Any]]) -> None:
-    """Register ONNX operators of two inputs that are WebNN operations by another name."""
-
-    def converter(op: Op[..., Any]) -> Callable[[MLGraphBuilder, Tensor, Tensor], Any]:
-        return lambda b, A, B: op(b, A, B)
-
-    for op_type, op in operators.items():
-        converts(op_type)(converter(op))
-
-
-register_unary(
+register(
     {
         "Ceil": ops.ceil,
         "Floor": ops.floor,
@@ -76,9 +65,10 @@ register_unary(
         "Sin": ops.sin,
         "Cos": ops.cos,
         "Tan": ops.tan,
-    }
+    },
+    inputs=1,
 )
-register_binary({"Add": ops.add, "Sub": ops.sub, "Mul": ops.mul, "Div": ops.div})
+register({"Add": ops.add, "Sub": ops.sub, "Mul": ops.mul, "Div": ops.div}, inputs=2)
 
 
 def _variadic(op: Op[..., Any]) -> Callable[..., Any]:
@@ -222,7 +212,7 @@ def _cast(b: MLGraphBuilder, input: Tensor, source: int, target: int) -> Tensor:
         return x
     if target == TensorProto.BOOL:
         return b.not_equal(x, 0)
-    # A bool and its number are the same bytes, but not the same tensor to who reads it.
+    # A bool and its number are the same bytes, but not the same tensor to a reader.
     return b.identity(x) if x.data_type == data_type else b.cast(x, data_type)
 
 

@@ -9,9 +9,9 @@ import numpy as np
 from ... import ops
 from ...builder import MLGraphBuilder
 from ..registry import Tensor, converts, operand, shape_of
-from .elementwise import register_binary, register_unary
+from .elementwise import register
 
-register_binary(
+register(
     {
         "Equal": ops.equal,
         "Greater": ops.greater,
@@ -21,9 +21,10 @@ register_binary(
         "And": ops.logical_and,
         "Or": ops.logical_or,
         "Xor": ops.logical_xor,
-    }
+    },
+    inputs=2,
 )
-register_unary({"Not": ops.logical_not, "IsNaN": ops.is_nan})
+register({"Not": ops.logical_not, "IsNaN": ops.is_nan}, inputs=1)
 
 
 @converts("IsInf")

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...builder import MLGraphBuilder
 from ...graph import MLOperand
-from ..registry import Tensor, Unsupported, converts, integers, known, normalized, shape_of, sliced
+from ..registry import Tensor, Unsupported, converts, data_type_of, integers, known, normalized, shape_of, sliced
 
 
 @converts("Transpose")
@@ -73,8 +73,7 @@ def _(
 
 def empty(like: Tensor, sizes: dict[int, int]) -> np.ndarray:
     """A part of `like` without elements, of other sizes along some axes; WebNN has no such operands."""
-    dtype = like.data_type if isinstance(like, MLOperand) else like.dtype
-    return np.empty([sizes.get(axis, size) for axis, size in enumerate(shape_of(like))], dtype)
+    return np.empty([sizes.get(axis, size) for axis, size in enumerate(shape_of(like))], data_type_of(like))
 
 
 def window(b: MLGraphBuilder, data: Tensor, picked: dict[int, range]) -> Tensor:

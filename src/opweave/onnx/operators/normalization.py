@@ -42,12 +42,15 @@ def _(
 @converts("InstanceNormalization")
 def _(b: MLGraphBuilder, input: Tensor, scale: Tensor, B: Tensor, *, epsilon: float = 1e-5) -> MLOperand:
     x = operand(b, input)
+    y = b.instance_normalization(_with_two_axes(b, x), scale=scale, bias=B, epsilon=epsilon)
+    return operand(b, reshaped(b, y, x.shape))
+
+
+def _with_two_axes(b: MLGraphBuilder, x: MLOperand) -> MLOperand:
+    """An image of any rank with its spatial axes joined into the first of two; one of rank 4 as it is."""
     if x.rank < 3:
         raise Unsupported(f"it has no spatial axes, for its input has rank {x.rank}")
-    if x.rank == 4:
-        return b.instance_normalization(x, scale=scale, bias=B, epsilon=epsilon)
-    flat = b.reshape(x, [*x.shape[:2], prod(x.shape[2:]), 1])
-    return b.reshape(b.instance_normalization(flat, scale=scale, bias=B, epsilon=epsilon), x.shape)
+    return x if x.rank == 4 else b.reshape(x, [*x.shape[:2], prod(x.shape[2:]), 1])
 
 
 @converts("GroupNormalization")
@@ -106,7 +109,7 @@ def _layer_normalization(
     *,
     statistics: bool,
 ) -> MLOperand | tuple[MLOperand, ...]:
-    """The normalised input; with `statistics` the mean and the inverse standard deviation, both float32, too."""
+    """The normalised input; with `statistics` also the mean and the inverse standard deviation, both float32."""
     axes = list(range(normalized(axis, x.rank), x.rank))
     k = _stretched(b, scale, [x.shape[a] for a in axes])
     c = None if bias is None else _stretched(b, bias, [x.shape[a] for a in axes])
@@ -116,8 +119,13 @@ def _layer_normalization(
     wide = x if x.data_type == "float32" else b.cast(x, "float32")
     mean = b.reduce_mean(wide, axes=axes, keep_dimensions=True)
     centred = b.sub(wide, mean)
-    variance = b.reduce_mean(b.mul(centred, centred), axes=axes, keep_dimensions=True)
-    return y, mean, b.reciprocal(b.sqrt(b.add(variance, epsilon)))
+    return y, mean, _inverse_root(b, centred, axes, epsilon)
+
+
+def _inverse_root(b: MLGraphBuilder, x: MLOperand, axes: list[int], epsilon: float) -> MLOperand:
+    """The inverse of the root mean square."""
+    mean = b.reduce_mean(b.mul(x, x), axes=axes, keep_dimensions=True)
+    return b.reciprocal(b.sqrt(b.add(mean, epsilon)))
 
 
 def _stretched(b: MLGraphBuilder, value: Tensor, shape: Sequence[int]) -> Tensor:
@@ -174,8 +182,7 @@ def _rms_normalization(b: MLGraphBuilder, x: MLOperand, scale: Tensor, axis: int
 def _inverse_rms(b: MLGraphBuilder, x: MLOperand, axis: int, epsilon: float) -> MLOperand:
     axes = list(range(normalized(axis, x.rank), x.rank))
     wide = x if x.data_type == "float32" else b.cast(x, "float32")
-    mean = b.reduce_mean(b.mul(wide, wide), axes=axes, keep_dimensions=True)
-    return b.reciprocal(b.sqrt(b.add(mean, epsilon)))
+    return _inverse_root(b, wide, axes, epsilon)
 
 
 @converts("SkipLayerNormalization", domain=MICROSOFT)
@@ -208,7 +215,7 @@ def _(
 ) -> MLOperand | tuple[MLOperand | None, ...]:
     total = _sum(b, input, skip, bias)
     y = _rms_normalization(b, total, gamma, -1, epsilon)
-    # The mean, which is asked for by no one, would be the second output.
+    # The second output, the mean, is never used.
     return y if outputs == 1 else (y, None, _inverse_rms(b, total, -1, epsilon), total)
 
 
@@ -221,8 +228,5 @@ def _sum(b: MLGraphBuilder, input: Tensor, skip: Tensor, bias: Tensor | None) ->
 def _(
     b: MLGraphBuilder, x: MLOperand, *, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0, size: int
 ) -> MLOperand:
-    if x.rank < 3:
-        raise Unsupported(f"it has no spatial axes, for its input has rank {x.rank}")
-    flat = x if x.rank == 4 else b.reshape(x, [*x.shape[:2], prod(x.shape[2:]), 1])
-    y = local_response_normalization(b, flat, size, alpha=alpha, beta=beta, bias=bias)
-    return y if x.rank == 4 else b.reshape(y, x.shape)
+    y = local_response_normalization(b, _with_two_axes(b, x), size, alpha=alpha, beta=beta, bias=bias)
+    return operand(b, reshaped(b, y, x.shape))

@@ -9,22 +9,27 @@ import numpy as np
 
 from ...builder import MLGraphBuilder
 from ...composites.quantization import EXACT_TERMS, integer_matmul, matmul_n_bits
-from ...dtypes import FLOATS, DataType
+from ...dtypes import FLOATS
 from ...graph import MLOperand
 from ..messages import TensorProto
-from ..registry import DATA_TYPES, MICROSOFT, Tensor, Unsupported, converts, known, normalized, operand, shape_of
+from ..registry import (
+    DATA_TYPES,
+    MICROSOFT,
+    Tensor,
+    Unsupported,
+    converts,
+    data_type_of,
+    known,
+    normalized,
+    operand,
+    shape_of,
+)
 from .convolution import convolution
 from .windows import PLAIN, WindowAttributes, reshaped
 
 
-def operand_type(value: Tensor) -> DataType:
-    """The data type of an operand or array."""
-    name: DataType = value.data_type if isinstance(value, MLOperand) else value.dtype.name  # type: ignore[assignment]
-    return name
-
-
 def _aligned(b: MLGraphBuilder, part: Tensor, whole: Sequence[int], axis: int) -> Tensor:
-    """A scale or zero point in the rank of what it belongs to: one for all, one for each index of an axis, or blocks."""
+    """A scale or zero point in the rank of its tensor: one value, one for each index of an axis, or one for each block."""
     shape, rank = shape_of(part), len(whole)
     if len(shape) == rank and rank != 1:
         return part
@@ -112,7 +117,7 @@ def dequantized(
     whole = shape_of(x)
     s = _aligned(b, scale, whole, axis)
     _checked_blocks(s, whole, block_size)
-    z = _zeros(s, operand_type(x)) if zero_point is None else _aligned(b, zero_point, whole, axis)
+    z = _zeros(s, data_type_of(x)) if zero_point is None else _aligned(b, zero_point, whole, axis)
     return b.dequantize_linear(operand(b, x), s, z)
 
 
@@ -244,7 +249,7 @@ def _(
         raise Unsupported(f"its weights have {bits} bits")
     if g_idx is not None or weight_prepacked:
         raise Unsupported("its weights are in another order")
-    if zero_points is not None and operand_type(zero_points) != "uint8":
+    if zero_points is not None and data_type_of(zero_points) != "uint8":
         raise Unsupported("its zero points are floats")
     blocks = -(-K // block_size)
     zeros = None if zero_points is None else reshaped(b, zero_points, [N, -(-blocks * bits // 8)])

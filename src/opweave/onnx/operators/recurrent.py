@@ -14,7 +14,7 @@ from ..registry import Tensor, Unsupported, constant_or_same, converts, operand,
 from .windows import reshaped
 
 UNROLLED = 64
-"""How many steps, in all directions together, are written out where WebNN has no operation for the network."""
+"""The most steps, in all directions together, that are unrolled where WebNN has no operation for the network."""
 
 Direction = Literal["forward", "backward", "both"]
 _DIRECTIONS: dict[str, Direction] = {"forward": "forward", "reverse": "backward", "bidirectional": "both"}
@@ -23,23 +23,23 @@ _ACTIVATIONS = ("relu", "sigmoid", "tanh")
 
 @dataclass(frozen=True)
 class CellAttributes:
-    """The attributes that LSTM, GRU and RNN have in common."""
+    """The attributes that LSTM, GRU and RNN share."""
 
     activation_alpha: Sequence[float] | None = None
     activation_beta: Sequence[float] | None = None
     activations: Sequence[str] | None = None
     clip: float | None = None
     direction: str = "forward"
-    hidden_size: int | None = None  # unread: the weights tell
+    hidden_size: int | None = None  # not read: the weights have this size
     layout: int = 0
 
     def network(
         self, b: MLGraphBuilder, x: MLOperand, recurrent: Tensor, lengths: Tensor | None, defaults: Sequence[str]
     ) -> Network:
-        """The network of a node whose activations are, unless it says otherwise, `defaults` in each direction.
+        """The network of a node; `defaults` are the activations of each direction if it names none.
 
         Raises:
-            Unsupported: WebNN has no such networks.
+            Unsupported: WebNN has no such network.
         """
         if self.direction not in _DIRECTIONS:
             raise Unsupported(f"its direction is {self.direction!r}")
@@ -72,8 +72,8 @@ class Network:
 
     Attributes:
         input: [steps, batches, input size].
-        directions: how many there are.
-        functions: the names of the activations of one direction, which those of the other equal.
+        directions: the number of directions.
+        functions: the names of the activations, the same for both directions.
         batch_first: whether the batch comes first in the node's inputs and outputs (`layout=1`).
     """
 
@@ -85,14 +85,30 @@ class Network:
     functions: Sequence[Any]
     batch_first: bool
 
+    def arguments(self, weight: Tensor, recurrent: Tensor) -> tuple[Any, ...]:
+        """The positional arguments of `gru` and `lstm`."""
+        return self.input, weight, recurrent, self.input.shape[0], self.hidden_size
+
+    def options(self, bias: Tensor | None, hidden: Tensor | None) -> dict[str, Any]:
+        """The keyword arguments that `gru` and `lstm` share."""
+        of_input, recurrent = self.halves(bias)
+        return {
+            "bias": of_input,
+            "recurrent_bias": recurrent,
+            "initial_hidden_state": self.state(hidden),
+            "return_sequence": True,
+            "direction": self.direction,
+            "activations": self.functions,
+        }
+
     def state(self, value: Tensor | None) -> Tensor | None:
-        """An initial state as WebNN takes it."""
+        """An initial state in WebNN's layout."""
         if value is None or not self.batch_first:
             return value
         return self.b.transpose(operand(self.b, value), permutation=[1, 0, 2])
 
     def halves(self, bias: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        """The bias of the inputs and that of the hidden state, which ONNX joins along axis 1."""
+        """Split ONNX's bias along axis 1 into those of the inputs and of the hidden state."""
         if bias is None:
             return None, None
         if len(shape_of(bias)) != 2:
@@ -110,7 +126,7 @@ class Network:
         return None if of_input is None or recurrent is None else self.b.add(operand(self.b, of_input), recurrent)
 
     def outputs(self, sequence: MLOperand, *last: MLOperand) -> tuple[MLOperand, ...]:
-        """The outputs as the node wants them."""
+        """The outputs in the node's layout."""
         if not self.batch_first:
             return (sequence, *last)
         swapped = [self.b.transpose(state, permutation=[1, 0, 2]) for state in last]
@@ -123,9 +139,10 @@ class Network:
         states: Sequence[Tensor | None],
         cell: Callable[..., Sequence[MLOperand]],
     ) -> tuple[MLOperand, ...]:
-        """The sequence and the last states, step by step.
+        """The sequence and the last states, unrolled.
 
-        `cell(direction, sums, *states)` makes the next states, the hidden one first, from the weighted inputs of a step.
+        `cell(direction, sums, *states)` returns the next states, the hidden one first; `sums` are the weighted inputs of a
+        step.
         """
         b, hidden = self.b, self.hidden_size
         steps, batches, size = self.input.shape
@@ -155,7 +172,7 @@ class Network:
 
 
 def part(b: MLGraphBuilder, value: Tensor, index: int, shape: Sequence[int]) -> Tensor:
-    """What lies at `index` of the first axis, in a given shape."""
+    """The element at `index` of the first axis, reshaped."""
     value = constant_or_same(value)
     if isinstance(value, np.ndarray):
         return reshaped(b, value[index], shape)
@@ -178,17 +195,8 @@ def _(
     linear_before_reset: int = 0,
 ) -> tuple[MLOperand, ...]:
     net = cells.network(b, X, R, sequence_lens, ("Sigmoid", "Tanh"))
-    bias, recurrent_bias = net.halves(B)
     last, sequence = b.gru(
-        *(net.input, W, R, net.input.shape[0], net.hidden_size),
-        bias=bias,
-        recurrent_bias=recurrent_bias,
-        initial_hidden_state=net.state(initial_h),
-        reset_after=bool(linear_before_reset),
-        return_sequence=True,
-        direction=net.direction,
-        layout="zrn",
-        activations=net.functions,
+        *net.arguments(W, R), **net.options(B, initial_h), reset_after=bool(linear_before_reset), layout="zrn"
     )
     return net.outputs(sequence, last)
 
@@ -211,28 +219,22 @@ def _(
     net = cells.network(b, X, R, sequence_lens, ("Sigmoid", "Tanh", "Tanh"))
     if input_forget:
         raise Unsupported("it couples the input and the forget gate")
-    if P is not None and not _looks_away(P, net.hidden_size):
+    if P is not None and not _ignores_cell(P, net.hidden_size):
         return _with_peepholes(net, W, R, B, initial_h, initial_c, P)
-    bias, recurrent_bias = net.halves(B)
     hidden, cell, sequence = b.lstm(
-        *(net.input, W, R, net.input.shape[0], net.hidden_size),
-        bias=bias,
-        recurrent_bias=recurrent_bias,
+        *net.arguments(W, R),
+        **net.options(B, initial_h),
         peephole_weight=P,
-        initial_hidden_state=net.state(initial_h),
         initial_cell_state=net.state(initial_c),
-        return_sequence=True,
-        direction=net.direction,
         layout="iofg",
-        activations=net.functions,
     )
     return net.outputs(sequence, hidden, cell)
 
 
-def _looks_away(peepholes: Tensor, hidden_size: int) -> bool:
-    """Whether the output gate is known not to look at the cell state.
+def _ignores_cell(peepholes: Tensor, hidden_size: int) -> bool:
+    """Whether the output gate has peephole weights of 0.
 
-    In ONNX it sees the new one, in WebNN the one of the step before.
+    In ONNX it reads the new cell state, in WebNN that of the step before.
     """
     known = constant_or_same(peepholes)
     return isinstance(known, np.ndarray) and not known[:, hidden_size : 2 * hidden_size].any()
@@ -247,7 +249,7 @@ def _with_peepholes(
     initial_c: Tensor | None,
     P: Tensor,
 ) -> tuple[MLOperand, ...]:
-    """An LSTM whose output gate sees the new cell state, written out."""
+    """An unrolled LSTM whose output gate reads the new cell state."""
     b, size = net.b, net.hidden_size
     f, g, k = (getattr(b, name) for name in net.functions)
     total = net.total(B)

@@ -14,7 +14,8 @@ import numpy as np
 
 from ...builder import MLGraphBuilder
 from ...shapes import nearest_positions
-from ..registry import Tensor, Unsupported, converts, integers, known, normalized, shape_of
+from ..registry import Tensor, Unsupported, converts, data_type_of, integers, known, normalized, shape_of
+from .elementwise import is_float
 from .windows import reshaped
 
 
@@ -175,7 +176,7 @@ def _nearest(axis: _Axis, coordinates: str, nearest_mode: str) -> list[int]:
 def _linear(b: MLGraphBuilder, X: Tensor, axes: Sequence[_Axis], mode: str, coordinates: str) -> Tensor:
     if mode != "linear":
         raise Unsupported(f"WebNN has no interpolation in mode {mode!r}")
-    if np.dtype(X.dtype if isinstance(X, np.ndarray) else X.data_type).kind != "f":
+    if not is_float(X):
         raise Unsupported("WebNN rounds integers that are interpolated, ONNX cuts fractions off")
     same = coordinates in ("half_pixel", "half_pixel_symmetric") or (
         coordinates == "pytorch_half_pixel" and all(axis.new > 1 for axis in axes)
@@ -193,12 +194,7 @@ def _resampled(b: MLGraphBuilder, X: Tensor, sizes: dict[int, int], mode: str) -
     if not sizes:
         return X
     shape = list(shape_of(X))
-    if np.dtype(X.dtype if isinstance(X, np.ndarray) else X.data_type).name not in (
-        "float32",
-        "float16",
-        "uint8",
-        "int8",
-    ):
+    if data_type_of(X) not in ("float32", "float16", "uint8", "int8"):
         return None
     lead = 4 - len(shape)  # more leading axes, of size 1
     if lead < 0 or len(sizes) > 2:
