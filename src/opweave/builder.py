@@ -10,11 +10,12 @@ import numpy as np
 from . import dtypes, hints
 from .arrays import as_array, describe, fit, lasting
 from .context import MLContext, in_thread
+from .conversion import Number, converted_desc
 from .dtypes import DataType
 from .errors import InvalidStateError, ValidationError, require
 from .graph import Desc, Graph, MLOperand, Operand, check_desc, printable
 from .names import shown
-from .operation import Limits, Number, Op, converted_desc
+from .operation import Limits, Op
 from .ops import Operations
 from .run.graph import MLGraph
 from .tensor import MLTensor

@@ -15,12 +15,13 @@ import numpy as np
 from . import backends, dtypes, hints, links, memory as host
 from .arrays import as_array, describe, fit
 from .backends import Backend, Device, PowerPreference
+from .conversion import converted_desc
 from .dtypes import ANY, DataType
 from .errors import InvalidStateError, NotSupportedError, ValidationError, import_extra, require
 from .graph import MAX_RANK, Desc, check_desc
 from .memory.spaces import Space
 from .names import SnakeCaseDict, shown
-from .operation import Op, converted_desc
+from .operation import Op
 from .run.graph import MLGraph
 from .tensor import DeviceTensor, MLTensor
 

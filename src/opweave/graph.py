@@ -6,27 +6,21 @@ afterwards. Nodes remember the order of their making, so the order of the number
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import dtypes, hints
 from .dtypes import DataType
 from .errors import ValidationError, require
 from .names import shown
+from .operators import Operators
 from .shapes import MAX_DIMENSION as MAX_DIMENSION
 
 if TYPE_CHECKING:
     from .operation import Limits, Op
-    from .signatures import ArrayMethods
-else:
-    ArrayMethods = object
-
-Same = TypeVar("Same", bound="Operators")
-"""`Self`, in a form that Jedi follows into derived classes, so that results are completed."""
 
 MAX_RANK = 8
 """The largest rank of a tensor here (the specification leaves it to the implementation)."""
@@ -84,142 +78,6 @@ def check_desc(desc: Desc, max_byte_length: int, what: str = "shape") -> Desc:
     return desc
 
 
-class Operators(ArrayMethods):
-    """Python's operators, and operations as methods, for what stands for an array: operands of graphs, and arrays."""
-
-    __slots__ = ()
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The dimensions; `()` for a scalar."""
-        raise NotImplementedError
-
-    @property
-    def rank(self) -> int:
-        """Number of dimensions."""
-        return len(self.shape)
-
-    def _apply(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Call the operation of that name."""
-        raise NotImplementedError
-
-    def _operation(self, name: str) -> Op[..., Any] | None:
-        """The operation of that name, if this can be its first argument."""
-        raise NotImplementedError
-
-    if not TYPE_CHECKING:  # which see `ArrayMethods`
-
-        def __getattr__(self, name: str) -> Callable[..., Any]:
-            op = self._operation(name)
-            if op is None:
-                kind = "an operand" if isinstance(self, MLOperand) else "an array"
-                hint = "" if name.startswith("_") else hints.meant(name, dir(self))
-                raise AttributeError(f"{kind} has no attribute or operation {name!r}{hint}", name=name, obj=self)
-            method = self._method(op)
-            method.__doc__ = op.__doc__
-            return method
-
-    def _method(self, op: Op[..., Any]) -> partial[Any]:
-        """The operation with this as its first argument."""
-        raise NotImplementedError
-
-    def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *filter(self._operation, dir(self._home()))})
-
-    def _home(self) -> type:
-        """The class whose members are the operations."""
-        raise NotImplementedError
-
-    def _binary(self: Same, name: str, other: Any, swap: bool = False) -> Same:
-        if not isinstance(other, (Operators, int, float)) and not hasattr(other, "__array__"):
-            return NotImplemented  # type: ignore[no-any-return]
-        result: Same = self._apply(name, *((other, self) if swap else (self, other)))
-        return result
-
-    def __add__(self: Same, other: Any) -> Same:
-        return self._binary("add", other)
-
-    def __radd__(self: Same, other: Any) -> Same:
-        return self._binary("add", other, swap=True)
-
-    def __sub__(self: Same, other: Any) -> Same:
-        return self._binary("sub", other)
-
-    def __rsub__(self: Same, other: Any) -> Same:
-        return self._binary("sub", other, swap=True)
-
-    def __mul__(self: Same, other: Any) -> Same:
-        return self._binary("mul", other)
-
-    def __rmul__(self: Same, other: Any) -> Same:
-        return self._binary("mul", other, swap=True)
-
-    def __truediv__(self: Same, other: Any) -> Same:
-        return self._binary("div", other)
-
-    def __rtruediv__(self: Same, other: Any) -> Same:
-        return self._binary("div", other, swap=True)
-
-    def __pow__(self: Same, other: Any) -> Same:
-        return self._binary("pow", other)
-
-    def __rpow__(self: Same, other: Any) -> Same:
-        return self._binary("pow", other, swap=True)
-
-    def __matmul__(self: Same, other: Any) -> Same:
-        return self._binary("matmul", other)
-
-    def __rmatmul__(self: Same, other: Any) -> Same:
-        return self._binary("matmul", other, swap=True)
-
-    def __neg__(self: Same) -> Same:
-        return self.neg()
-
-    def __abs__(self: Same) -> Same:
-        return self.abs()
-
-    def __getitem__(self: Same, key: Any) -> Same:
-        """Cut out a part with integers, slices and `...`, as in NumPy; None makes a new axis of size 1."""
-        items = list(key) if isinstance(key, tuple) else [key]
-        dots = [i for i, item in enumerate(items) if item is Ellipsis]
-        require(len(dots) <= 1, f"an index can hold one '...', got {len(dots)}")
-        count = sum(item is not None and item is not Ellipsis for item in items)
-        require(count <= self.rank, f"an operand of shape {list(self.shape)} takes {self.rank} indices, got {count}")
-        at = dots[0] if dots else len(items)
-        items[at : at + len(dots)] = [slice(None)] * (self.rank - count)
-
-        starts: list[int] = []
-        sizes: list[int] = []
-        strides: list[int] = []
-        backwards: list[int] = []
-        shape: list[int] = []
-        for item in items:
-            if item is None:
-                shape.append(1)
-                continue
-            axis = len(starts)
-            picked = _picked(item, axis, self.shape[axis])
-            if isinstance(item, slice):
-                shape.append(len(picked))
-            if picked.step < 0:
-                backwards.append(axis)
-                picked = picked[::-1]
-            starts.append(picked.start)
-            sizes.append(picked[-1] - picked.start + 1)
-            strides.append(picked.step)
-        result = self
-        if tuple(sizes) != self.shape or any(stride != 1 for stride in strides):
-            result = result.slice(starts, sizes, strides=strides)
-        if backwards:
-            result = result.reverse(axes=backwards)
-        return result if result.shape == tuple(shape) else result.reshape(shape)
-
-    def __iter__(self: Same) -> Iterator[Same]:
-        """The parts along the first axis."""
-        require(self.rank > 0, "a scalar operand has no parts to go through")
-        return (self[i] for i in range(self.shape[0]))
-
-
 @dtypes.completable
 class MLOperand(Operators):
     """A value in the graph that a builder is making: an input, a constant, or the result of an operation.
@@ -230,6 +88,7 @@ class MLOperand(Operators):
     """
 
     __slots__ = ("__weakref__", "_builder", "_desc", "_name", "_node", "_value")
+    _kind = "an operand"
 
     def __init__(
         self,
@@ -341,25 +200,6 @@ class MLOperand(Operators):
 
     def __contains__(self, item: object) -> bool:
         raise ValidationError("an operand has no values to look into while the graph is being built")
-
-
-def _picked(item: Any, axis: int, size: int) -> range:
-    """The positions that an integer or a slice picks from an axis; there is at least one."""
-    if isinstance(item, slice):
-        try:
-            picked = range(size)[item]
-        except (TypeError, ValueError) as error:
-            raise ValidationError(f"index {item} of axis {axis}: {error}") from None
-        require(len(picked) > 0, f"index {item} leaves nothing of axis {axis} with {size} elements")
-        return picked if len(picked) > 1 else range(picked[0], picked[0] + 1)
-    try:
-        position = operator.index(item) if not isinstance(item, bool) else None
-    except TypeError:
-        position = None
-    if position is None:
-        raise ValidationError(f"an operand is indexed with integers, slices, None and '...', got {shown(item)}")
-    require(-size <= position < size, f"index {position} is out of range for axis {axis} with {size} elements")
-    return range(position % size, position % size + 1)
 
 
 Operand = MLOperand

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import reprlib
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 # A capital starts a new word after a lower-case letter or a digit; "NaN" is one word.
@@ -99,3 +100,12 @@ def counted(number: int, word: str) -> str:
     ('1 node', '2 nodes')
     """
     return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a row.
+
+    >>> listed(["float32", "float16", "int8"])
+    'float32, float16 or int8'
+    """
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"

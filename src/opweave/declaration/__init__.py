@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Never, TypeAlias, TypeV
 
 import numpy as np
 
+from ..conversion import Converter
 from ..dtypes import ANY
 from ..errors import MLError, NotSupportedError, ValidationError, require, user_line
 from ..expr.array import Array as Traced
@@ -28,7 +29,7 @@ from ..kernels.expression import flat, program_of
 from ..kernels.host import HostKernel
 from ..links import calls_of
 from ..names import shown
-from ..operation import Converter, Limits, Op, call_with
+from ..operation import Limits, Op, call_with
 from ..ops import Operations
 from ..recorder import Recorder
 from .signatures import annotation_text, check_function, plain_converter, public, read_signature

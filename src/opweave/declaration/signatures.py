@@ -9,10 +9,10 @@ from typing import Any, get_args
 
 import numpy as np
 
+from ..conversion import Converter
 from ..dtypes import DataType
 from ..errors import ValidationError, require
 from ..names import shown
-from ..operation import Converter
 
 
 def check_function(function: Any) -> None:

@@ -21,10 +21,11 @@ from .. import hints
 from ..cache import Cache
 from ..dtypes import INFO, DataType, completable
 from ..errors import ValidationError, require
-from ..graph import Desc, Operand, Operators, title
+from ..graph import Desc, Operand, title
 from ..links import compute
 from ..memory import pool
 from ..operation import Op
+from ..operators import Operators
 from ..ops import Operations
 
 if TYPE_CHECKING:

@@ -18,9 +18,10 @@ from ..builder import MLGraphBuilder
 from ..context import MLContext
 from ..dtypes import DataType
 from ..errors import ValidationError, require
-from ..graph import Desc, MLOperand, Node, Operand, Operators
+from ..graph import Desc, MLOperand, Node, Operand
 from ..names import shown
 from ..operation import Op
+from ..operators import Operators
 from ..run.graph import MLGraph
 from ..run.locks import Locks
 from ..tensor import MLTensor

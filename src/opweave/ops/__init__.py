@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..graph import Builder, Operators
+from ..graph import Builder
 from ..hints import meant
 from ..links import op_level
 from ..operation import Op
+from ..operators import Operators
 
 if TYPE_CHECKING:
     from ..signatures import *  # noqa: F403  (the same names, with exact signatures)

@@ -7,10 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from .. import expr
+from ..conversion import Number
 from ..dtypes import ANY, FLOATS, LOGICAL, SIGNED, DataType
 from ..errors import require
 from ..graph import Builder, Desc, Operand
-from ..operation import Limits, Number, Op, op
+from ..operation import Limits, Op, op
 from ..shapes import broadcast
 
 if TYPE_CHECKING:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Literal
 
+from ..conversion import Long, Number
 from ..dtypes import ANY
 from ..errors import require
 from ..graph import Builder, Desc, Operand
-from ..operation import Limits, Long, N, Number, op
+from ..operation import Limits, N, op
 from ..shapes import broadcasts_to, check_axes
 
 if TYPE_CHECKING:

@@ -19,8 +19,9 @@ from .. import hints, links, memory
 from ..arrays import as_array, contiguous, fit
 from ..cache import Cache
 from ..errors import InvalidStateError, ValidationError, require
-from ..graph import Desc, Graph, Operators, printable
+from ..graph import Desc, Graph, printable
 from ..names import shown
+from ..operators import Operators
 from ..tensor import MLTensor
 from .locks import Locks
 

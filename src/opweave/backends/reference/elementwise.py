@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ...conversion import Number
 from ...dtypes import DataType
 from ...graph import Operand
-from ...operation import Number, Op
+from ...operation import Op
 from ...ops import elementwise as ops
 from .backend import Array, reference
 

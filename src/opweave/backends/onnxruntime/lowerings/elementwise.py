@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
+from ....conversion import Number
 from ....dtypes import FLOATS, INFO, DataType
 from ....graph import Operand
-from ....operation import Number
 from ....ops import elementwise as ops
 from ..backend import ort
 from ..emit import Emitter, Value

@@ -1,0 +1,176 @@
+"""Python's operators and indexing for what stands for an array: operands of graphs, and arrays."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from . import hints
+from .errors import ValidationError, require
+from .names import shown
+
+if TYPE_CHECKING:
+    from .operation import Op
+    from .signatures import ArrayMethods
+else:
+    ArrayMethods = object
+
+Same = TypeVar("Same", bound="Operators")
+"""`Self`, in a form that Jedi follows into derived classes, so that results are completed."""
+
+
+class Operators(ArrayMethods):
+    """Python's operators, and operations as methods, for what stands for an array: operands of graphs, and arrays."""
+
+    __slots__ = ()
+    _kind = "an array"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The dimensions; `()` for a scalar."""
+        raise NotImplementedError
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    def _apply(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call the operation of that name."""
+        raise NotImplementedError
+
+    def _operation(self, name: str) -> Op[..., Any] | None:
+        """The operation of that name, if this can be its first argument."""
+        raise NotImplementedError
+
+    if not TYPE_CHECKING:  # which see `ArrayMethods`
+
+        def __getattr__(self, name: str) -> Callable[..., Any]:
+            op = self._operation(name)
+            if op is None:
+                hint = "" if name.startswith("_") else hints.meant(name, dir(self))
+                raise AttributeError(f"{self._kind} has no attribute or operation {name!r}{hint}", name=name, obj=self)
+            method = self._method(op)
+            method.__doc__ = op.__doc__
+            return method
+
+    def _method(self, op: Op[..., Any]) -> partial[Any]:
+        """The operation with this as its first argument."""
+        raise NotImplementedError
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *filter(self._operation, dir(self._home()))})
+
+    def _home(self) -> type:
+        """The class whose members are the operations."""
+        raise NotImplementedError
+
+    def _binary(self: Same, name: str, other: Any, swap: bool = False) -> Same:
+        if not isinstance(other, (Operators, int, float)) and not hasattr(other, "__array__"):
+            return NotImplemented  # type: ignore[no-any-return]
+        result: Same = self._apply(name, *((other, self) if swap else (self, other)))
+        return result
+
+    def __add__(self: Same, other: Any) -> Same:
+        return self._binary("add", other)
+
+    def __radd__(self: Same, other: Any) -> Same:
+        return self._binary("add", other, swap=True)
+
+    def __sub__(self: Same, other: Any) -> Same:
+        return self._binary("sub", other)
+
+    def __rsub__(self: Same, other: Any) -> Same:
+        return self._binary("sub", other, swap=True)
+
+    def __mul__(self: Same, other: Any) -> Same:
+        return self._binary("mul", other)
+
+    def __rmul__(self: Same, other: Any) -> Same:
+        return self._binary("mul", other, swap=True)
+
+    def __truediv__(self: Same, other: Any) -> Same:
+        return self._binary("div", other)
+
+    def __rtruediv__(self: Same, other: Any) -> Same:
+        return self._binary("div", other, swap=True)
+
+    def __pow__(self: Same, other: Any) -> Same:
+        return self._binary("pow", other)
+
+    def __rpow__(self: Same, other: Any) -> Same:
+        return self._binary("pow", other, swap=True)
+
+    def __matmul__(self: Same, other: Any) -> Same:
+        return self._binary("matmul", other)
+
+    def __rmatmul__(self: Same, other: Any) -> Same:
+        return self._binary("matmul", other, swap=True)
+
+    def __neg__(self: Same) -> Same:
+        return self.neg()
+
+    def __abs__(self: Same) -> Same:
+        return self.abs()
+
+    def __getitem__(self: Same, key: Any) -> Same:
+        """Cut out a part with integers, slices and `...`, as in NumPy; None makes a new axis of size 1."""
+        items = list(key) if isinstance(key, tuple) else [key]
+        dots = [i for i, item in enumerate(items) if item is Ellipsis]
+        require(len(dots) <= 1, f"an index can hold one '...', got {len(dots)}")
+        count = sum(item is not None and item is not Ellipsis for item in items)
+        require(count <= self.rank, f"an operand of shape {list(self.shape)} takes {self.rank} indices, got {count}")
+        at = dots[0] if dots else len(items)
+        items[at : at + len(dots)] = [slice(None)] * (self.rank - count)
+
+        starts: list[int] = []
+        sizes: list[int] = []
+        strides: list[int] = []
+        backwards: list[int] = []
+        shape: list[int] = []
+        for item in items:
+            if item is None:
+                shape.append(1)
+                continue
+            axis = len(starts)
+            picked = _picked(item, axis, self.shape[axis])
+            if isinstance(item, slice):
+                shape.append(len(picked))
+            if picked.step < 0:
+                backwards.append(axis)
+                picked = picked[::-1]
+            starts.append(picked.start)
+            sizes.append(picked[-1] - picked.start + 1)
+            strides.append(picked.step)
+        result = self
+        if tuple(sizes) != self.shape or any(stride != 1 for stride in strides):
+            result = result.slice(starts, sizes, strides=strides)
+        if backwards:
+            result = result.reverse(axes=backwards)
+        return result if result.shape == tuple(shape) else result.reshape(shape)
+
+    def __iter__(self: Same) -> Iterator[Same]:
+        """The parts along the first axis."""
+        require(self.rank > 0, "a scalar operand has no parts to go through")
+        return (self[i] for i in range(self.shape[0]))
+
+
+def _picked(item: Any, axis: int, size: int) -> range:
+    """The positions that an integer or a slice picks from an axis; there is at least one."""
+    if isinstance(item, slice):
+        try:
+            picked = range(size)[item]
+        except (TypeError, ValueError) as error:
+            raise ValidationError(f"index {item} of axis {axis}: {error}") from None
+        require(len(picked) > 0, f"index {item} leaves nothing of axis {axis} with {size} elements")
+        return picked if len(picked) > 1 else range(picked[0], picked[0] + 1)
+    try:
+        position = operator.index(item) if not isinstance(item, bool) else None
+    except TypeError:
+        position = None
+    if position is None:
+        raise ValidationError(f"an operand is indexed with integers, slices, None and '...', got {shown(item)}")
+    require(-size <= position < size, f"index {position} is out of range for axis {axis} with {size} elements")
+    return range(position % size, position % size + 1)
