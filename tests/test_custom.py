@@ -79,7 +79,7 @@ def test_on_tensors_it_computes_a_tensor_of_their_context() -> None:
     assert isinstance(y, ow.MLTensor)
     assert y.context is REFERENCE
     assert y.numpy().tolist() == [2, 3]
-    with pytest.raises(ow.ValidationError, match="rms_norm: the tensors belong to several contexts"):
+    with pytest.raises(ow.ValidationError, match="rms_norm: the operands belong to several contexts"):
         rms_norm(x, CPU.tensor_from(np.float32([1, 2])))
 
 

@@ -300,7 +300,7 @@ def test_links_that_point_down() -> None:
     """The only ones: what is added here has a reason."""
     found = {name: link for name, link in vars(links).items() if isinstance(link, links.Link)}
     assert {name: link.home for name, link in found.items()} == {
-        "calls_of": "custom",
+        "call_custom": "custom",
         "compute": "lazy.force",
         "deferred_context": "lazy.deferred_context",
         "draw": "inspect.drawing",

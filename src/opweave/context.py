@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from itertools import count
 from threading import RLock
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, get_args
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
@@ -145,6 +146,9 @@ ml = ML()
 entered: ContextVar[tuple[MLContext, ...]] = ContextVar("contexts", default=())
 """The contexts of the open `with` blocks, the innermost last."""
 
+_places: WeakKeyDictionary[Backend, dict[tuple[str, str], int]] = WeakKeyDictionary()
+_place_numbers = count(1)
+
 _default: MLContext | None = None
 _default_lock = RLock()
 
@@ -172,6 +176,11 @@ class MLContext:
 
     def __init__(self, backend: Backend, device: Device, power_preference: PowerPreference) -> None:
         self._backend, self._device, self._power_preference = backend, device, power_preference
+        # Equal for contexts whose programs are interchangeable: programs belong to a back end, and so to a GPU device.
+        own = _places.setdefault(backend, {})
+        self._place: int = own.get((device.name, power_preference)) or own.setdefault(
+            (device.name, power_preference), next(_place_numbers)
+        )
         self._lost: Lost | None = None
         self._is_over = False  # it is lost, and all that belonged to it is destroyed
         self._lost_info: MLContextLostInfo | None = None

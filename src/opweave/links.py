@@ -43,8 +43,8 @@ class Link:
 on_arrays = Link("lazy.call")
 """An operation called on arrays: `(op, args, kwargs)`."""
 
-calls_of = Link("custom")
-"""What an operation of a user does that is called with anything but a builder: `(op)` gives a function of args and kwargs."""
+call_custom = Link("custom")
+"""A custom operation called with anything but a builder: `(op, args, kwargs)`."""
 
 compute = Link("lazy.force")
 """Computes pending arrays: `(arrays)`."""

@@ -27,7 +27,7 @@ from ..graph import Builder, Desc, Operand, title
 from ..kernels import Kernel
 from ..kernels.expression import flat, program_of
 from ..kernels.host import HostKernel
-from ..links import calls_of
+from ..links import call_custom
 from ..names import shown
 from ..operation import Limits, Op, call_with
 from ..ops import Operations
@@ -87,7 +87,6 @@ class CustomOp(Op[..., Any], Generic[Made]):
         self.__wrapped__, self.__qualname__ = source, source.__qualname__
         self.__signature__ = public(signature)
         self._check_declared(limits)
-        self._calls: Callable[[tuple[Any, ...], dict[str, Any]], Any] | None = None
 
     def __repr__(self) -> str:
         forms = [*(f"kernel {name}" for name in self.kernels)]
@@ -160,7 +159,7 @@ class CustomOp(Op[..., Any], Generic[Made]):
 
     def forget_calls(self) -> None:
         """Drop what was compiled for calls on arrays: the operation is computed in another way from now on."""
-        self._calls = None
+        self.templates.clear()
 
     def decompose(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Declare how the operation is made of others: `function(b, ...)` takes a builder and those parameters it needs."""
@@ -259,10 +258,7 @@ class CustomOp(Op[..., Any], Generic[Made]):
         """
         if args and isinstance(args[0], Builder):
             return self.add(args[0], args[1:], kwargs)
-        calls = self._calls
-        if calls is None:
-            calls = self._calls = (calls_of.function or calls_of.load())(self)
-        return calls(args, kwargs)
+        return (call_custom.function or call_custom.load())(self, args, kwargs)
 
     def inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the operation is in the midst of another expression that is traced: its own formula."""

@@ -58,7 +58,7 @@ def code_of(desc: Desc) -> int:
     return codes.peek(desc) or codes.make(desc, lambda: next(_numbers))
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Template:
     """A validated call without the values of its operands, for one device.
 
@@ -310,7 +310,7 @@ class Array(Operators):
         frozen, context = _frozen_index(key), self._context
         if frozen is None:
             return super().__getitem__(key)
-        whole = self._code, context._device.name, context._power_preference, frozen
+        whole = self._code, context._place, frozen
         steps = cuts.peek(whole)
         result: Array = self
         if steps is not None:

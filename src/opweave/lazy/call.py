@@ -10,21 +10,24 @@ from typing import Any
 
 import numpy as np
 
-from .. import hints
-from ..arrays import as_array, describe
+from .. import hints, memory
+from ..arrays import as_array, contiguous, describe
 from ..cache import Cache, exact
 from ..context import MLContext, current_context
 from ..dtypes import INFO, DataType, cast_number
-from ..errors import ValidationError, require
+from ..errors import MLError, ValidationError, require
 from ..graph import Builder, Desc, Operand, check_desc, title
 from ..links import on_arrays
 from ..names import shown
 from ..operation import Op
 from ..ops import Operations
 from ..recorder import constant
+from ..run.locks import Locks
+from ..run.program import Program
 from ..tensor import MLTensor
 from .array import KINDS, Array, Number, Template, code_of, defer
 from .borrowed import adopt, borrow
+from .force import name_call, program_of
 
 _OPERAND, _SEQUENCE, _ATTRIBUTE = 1, 2, 0
 _serials = count()
@@ -50,7 +53,7 @@ def call(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     If an argument is an operand of a graph, the operation is added to that graph.
     """
     try:
-        template, inputs, label, context = _validate(op, args, kwargs)
+        template, inputs, label, context, others = _validate(op, args, kwargs)
     except _InGraph as found:
         return op.add(found.builder, args, kwargs)
     except ValidationError as error:
@@ -58,13 +61,67 @@ def call(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         if hint and hint not in str(error):
             raise ValidationError(f"{error}{hint}") from None
         raise
-    return defer(template, inputs, label, context, sys._getframe(1))
+    if others:
+        for position, value in enumerate(inputs):
+            if type(value) is Array or isinstance(value, Array):
+                continue
+            if type(value) is np.ndarray:
+                inputs[position] = adopt(context, value, template.operands[position], template.operand_codes[position])
+            elif isinstance(value, MLTensor):
+                inputs[position] = borrow(value)
+            else:
+                array, desc, code = _scalar(op, label, value, template.numbers[position])
+                inputs[position] = Number(context, desc, code, array=array)
+    return defer(template, tuple(inputs), label, context, sys._getframe(1))
+
+
+def compute_now(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The result, or tuple of results, of `op` called on NumPy arrays, tensors and numbers, computed at once.
+
+    Returns:
+        Tensors if an operand is a tensor, else NumPy arrays.
+    """
+    template, inputs, label, context, _ = _validate(op, args, kwargs)
+    context.check_alive()
+    has_tensors = False
+    for position, value in enumerate(inputs):
+        if type(value) is np.ndarray:
+            flags = value.flags
+            if not (flags.c_contiguous and flags.aligned):
+                inputs[position] = contiguous(value)
+        elif isinstance(value, MLTensor):
+            has_tensors = True
+        else:
+            inputs[position] = _scalar(op, label, value, template.numbers[position])[0]
+    try:
+        program = template.program or program_of(template, context)
+        if has_tensors:
+            made = _compute_tensors(program, template, inputs, context, title(op.name, label))
+        else:
+            made = [memory.empty(desc) for desc in template.descs]
+            program.run(inputs, made)
+    except MLError as error:
+        error.args = (name_call(str(error), op.name, label),)
+        raise
+    return tuple(made) if template.is_tuple else made[0]
+
+
+def _compute_tensors(
+    program: Program, template: Template, inputs: list[Any], context: MLContext, what: str
+) -> list[Any]:
+    """Run a program whose inputs include tensors; the results are new tensors."""
+    made = [context.create_tensor(desc.data_type, desc.shape, readable=True, writable=True) for desc in template.descs]
+    tensors = {id(value): value for value in inputs if isinstance(value, MLTensor)}
+    with Locks([*tensors.values(), *made]):
+        given = [context._own(value, what) if isinstance(value, MLTensor) else value for value in inputs]
+        program.run(given, [tensor.memory() for tensor in made])
+    return made
 
 
 def _validate(
     op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Template, tuple[Array, ...], str, MLContext]:
-    """The template of a call, its operands, its label, and its context."""
+) -> tuple[Template, list[Any], str, MLContext, bool]:
+    """The template of a call, its operands, its label, its context, and whether an operand is not an `Array`."""
     flags = op.flags
     label = ""
     # Calls with equal keys differ only in the values of their operands. A key has the names of the keyword arguments, and an
@@ -74,7 +131,8 @@ def _validate(
     context: MLContext | None = None
     others = False  # whether an operand is not an `Array`
     if len(args) > len(op.positional):
-        raise ValidationError(f"{op.name}: takes {len(op.positional)} positional arguments, got {len(args)}")
+        who = title(op.name, str(kwargs.get("label", "")))
+        raise ValidationError(f"{who}: takes {len(op.positional)} positional arguments, got {len(args)}")
     given: Iterable[tuple[int, Any]] = zip(op.positional_flags, args, strict=False)
     if kwargs:
         given = list(given)
@@ -85,7 +143,8 @@ def _validate(
                 label = value
                 continue
             if name not in flags:
-                raise ValidationError(f"{op.name}: has no argument {name!r}; it takes {', '.join(flags)}")
+                who = title(op.name, str(kwargs.get("label", "")))
+                raise ValidationError(f"{who}: has no argument {name!r}; it takes {', '.join(flags)}, label")
             key.append(name)
             given.append((flags[name], value))
     for flag, value in given:
@@ -100,7 +159,8 @@ def _validate(
             key.append(exact(value))
         elif type(value) is np.ndarray and flag == _OPERAND:
             others = True
-            key.append(kinds.peek((value.dtype, value.shape)) or _kind(op, label, value))
+            known = kinds.peek((value.dtype, value.shape))
+            key.append(known or _kind(op, label, value, _name(op, args, kwargs, value)))
             inputs.append(value)
         elif flag == _SEQUENCE:
             if not isinstance(value, (list, tuple)):
@@ -114,7 +174,7 @@ def _validate(
             context = _take(op, label, value, key, inputs, context)
     if context is None:
         context = current_context()
-    key += (context._device.name, context._power_preference)
+    key.append(context._place)
     whole = tuple(key)
     try:
         find = op.templates.peek  # a variable, since methods are looked up more slowly
@@ -123,26 +183,15 @@ def _validate(
         template = None
     if template is None:
         template = op.templates.make(whole, partial(_validated, op, context, args, kwargs, label))
-    if others:
-        for position, value in enumerate(inputs):
-            if type(value) is Array or isinstance(value, Array):
-                continue
-            if type(value) is np.ndarray:
-                inputs[position] = adopt(context, value, template.operands[position], template.operand_codes[position])
-            elif isinstance(value, MLTensor):
-                inputs[position] = borrow(value)
-            else:
-                inputs[position] = _scalar(op, label, context, value, template.numbers[position])
-    return template, tuple(inputs), label, context
+    return template, inputs, label, context, others
 
 
-def _scalar(op: Op[..., Any], label: str, context: MLContext, value: int | float, data_type: DataType) -> Array:
-    """A number as an array; an integer type must be able to represent it."""
+def _scalar(op: Op[..., Any], label: str, value: int | float, data_type: DataType) -> tuple[np.ndarray, Desc, int]:
+    """A number as a NumPy array, and its descriptor and code; an integer type must be able to represent it."""
     # Like `exact`, but faster: zeros are distinguished by their text.
     key = data_type, type(value), value or str(value)
     find = scalars.peek
-    array, desc, code = find(key) or scalars.put(key, _scalar_array(op, label, value, data_type))
-    return Number(context, desc, code, array=array)
+    return find(key) or scalars.put(key, _scalar_array(op, label, value, data_type))
 
 
 def _scalar_array(
@@ -180,12 +229,18 @@ def _take(
     return context or own
 
 
-def _kind(op: Op[..., Any], label: str, value: np.ndarray) -> int:
+def _kind(op: Op[..., Any], label: str, value: np.ndarray, name: str = "an operand") -> int:
     """The code of an array's data type and shape, which are validated."""
-    what = f"{title(op.name, label)}: an operand"
+    what = f"{title(op.name, label)}: {name}"
     # The maximum size depends on the back end: it is checked with the call.
     desc = check_desc(describe(value, what), 2**63, what)
     return kinds.put((value.dtype, value.shape), code_of(desc))
+
+
+def _name(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> str:
+    """The name of the parameter that an argument was given for."""
+    given = {**dict(zip(op.positional, args, strict=False)), **kwargs}
+    return next(name for name, other in given.items() if other is value)
 
 
 class _Recorder(Operations):

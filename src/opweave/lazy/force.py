@@ -16,6 +16,7 @@ from functools import partial
 from threading import RLock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import numpy as np
 
@@ -54,8 +55,15 @@ LARGEST = 2048
 graphs: Cache[Any, Whole] = Cache(GRAPHS, raw=True, on_drop=Whole.drop)
 """Graphs that have been read, by signature."""
 
-singles: Cache[Hashable, Template] = Cache(SINGLES, SINGLES_BYTES, raw=True, on_drop=Template.release)
-"""Templates that have a program of their own, by serial number."""
+
+def _release(template: ref[Template]) -> None:
+    found = template()
+    if found is not None:
+        found.release()
+
+
+singles: Cache[Hashable, ref[Template]] = Cache(SINGLES, SINGLES_BYTES, raw=True, on_drop=_release)
+"""Templates that have a program of their own, by serial number. Their operations own them."""
 
 _gone: deque[Hashable] = deque()
 _lock = RLock()
@@ -249,7 +257,7 @@ def program_of(template: Template, context: MLContext) -> Program:
     program = template.program
     if program is None:
         program = template.program = CallGraph.of_one(template, context).compiled()
-        singles.put(template.serial, template, SINGLE_BYTES)
+        singles.put(template.serial, ref(template), SINGLE_BYTES)
     return program
 
 
@@ -262,9 +270,12 @@ _CALL = re.compile(r"(\w+) '@(\d+)(?:/([^']*))?'")
 
 def _locate(error: MLError, node: PendingCall) -> None:
     """Add the label of the call that failed, and the line that called it."""
-    name = node.template.op.name
-    text = re.sub(rf"^{re.escape(name)}( '@0')?(?=\W)", lambda _: title(name, node.label), str(error), count=1)
-    error.args = (f"{text} (called in {node.place})",)
+    error.args = (f"{name_call(str(error), node.template.op.name, node.label)} (called in {node.place})",)
+
+
+def name_call(text: str, name: str, label: str) -> str:
+    """The error of a program of one call, with the label of that call."""
+    return re.sub(rf"^{re.escape(name)}( '@0')?(?=\W)", lambda _: title(name, label), text, count=1)
 
 
 def _locate_in(error: MLError, nodes: Sequence[PendingCall]) -> None:
@@ -323,7 +334,10 @@ def _after_fork() -> None:
     borrowed.after_fork()
     # Ending an engine's session waits for its threads, here forever: sessions of the parent are leaked on purpose.
     entries = [entry for _, entry in graphs.items()]
-    leaked = [[entry.program for entry in entries], [template.program for _, template in singles.items()]]
+    leaked = [
+        [entry.program for entry in entries],
+        [t.program for _, known in singles.items() if (t := known()) is not None],
+    ]
     leaked += [[variant.program for entry in entries for variant in entry.variants]]
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(leaked))
     graphs.clear()

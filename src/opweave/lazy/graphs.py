@@ -130,7 +130,7 @@ def signature(
     of that call, the position among its results), or a negative one for an input. The template fixes the number of operands,
     so the sequence is unambiguous.
     """
-    key: list[Any] = [context.device.name, context.power_preference]
+    key: list[Any] = [context._place]
     numbers: dict[int, int] = {}
     slots: dict[int, int] = {}
     leaves: list[Array] = []
