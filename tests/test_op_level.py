@@ -226,9 +226,9 @@ def test_attributes_that_cannot_be_compared_are_validated_each_time() -> None:
     ("function", "message"),
     [
         (lambda x: ow.ops.relu([1.0]), "^relu: an operand must be an array or a buffer, got list"),
-        (lambda x: ow.ops.relu(np.ones(2), label="a"), "^relu 'a': an operand: float64 is not a data type of WebNN"),
-        (lambda x: ow.ops.relu(np.ones((0, 2), "float32")), r"^relu: an operand must have dimensions in .*, got \[0, 2\]"),
-        (lambda x: ow.ops.relu(np.array([object()])), "^relu: an operand: object is not a data type of WebNN"),
+        (lambda x: ow.ops.relu(np.ones(2), label="a"), "^relu 'a': input: float64 is not a data type of WebNN"),
+        (lambda x: ow.ops.relu(np.ones((0, 2), "float32")), r"^relu: input must have dimensions in .*, got \[0, 2\]"),
+        (lambda x: ow.ops.relu(np.array([object()])), "^relu: input: object is not a data type of WebNN"),
         (lambda x: ow.ops.add(x, True), "^add: an operand must be an array or a buffer, got bool"),
         (lambda x: ow.ops.add(2.0, 3.0), "^add: a must be an operand, got 2.0"),
         (lambda x: ow.ops.concat([x, 1.0], 0), "^concat: an operand must be an array or a buffer, got float"),

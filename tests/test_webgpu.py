@@ -677,3 +677,28 @@ def test_exportable_tensors_are_for_the_device_of_their_context() -> None:
     with pytest.raises(ow.NotSupportedError, match="cannot be exported to another device"):
         other.create_exportable_tensor("float32", [2], device)
     other.destroy()
+
+
+def test_operations_on_arrays_run_on_the_device_of_their_context() -> None:
+    """Contexts of the same name have a device each: what was compiled for one that has ended is not used for another."""
+    for value in (1.0, 2.0):
+        other = ow.ml.create_context(device=gpu_context().device.name)
+        with other:
+            assert ow.ops.neg(ow.array([value])).tolist() == [-value]
+        other.destroy()
+
+
+def test_custom_operations_take_tensors_and_arrays_together(context: ow.MLContext) -> None:
+    @ow.expression
+    def weighted(x: Any, y: Any, *, scale: float = 1.0) -> Any:
+        return x * scale + y
+
+    tensor = context.create_tensor("float32", [2], writable=True)
+    context.write_tensor(tensor, np.float32([1, 2]))
+    before = ow.memory.copies.count
+    made = weighted(tensor, tensor, scale=2.0)
+    assert ow.memory.copies.count == before  # it stays on the device
+    assert context.read_tensor(made).tolist() == [3, 6]
+    made = weighted(tensor, np.float32([10, 20]))
+    assert made.context is context
+    assert context.read_tensor(made).tolist() == [11, 22]
