@@ -21,7 +21,7 @@ from ..run.graph import MLGraph
 from .messages import GraphProto, ModelProto, TensorProto
 
 INSIDE_BYTES = 1_500_000_000
-"""Weights up to this size are written into the model itself; a protocol buffer can hold 2 GB at the most."""
+"""Weights up to this size are written into the model itself; a protocol buffer can hold at most 2 GB."""
 
 _ALIGNMENT = 4096  # so that every tensor of a data file can be mapped into memory on its own
 
@@ -29,17 +29,17 @@ _ALIGNMENT = 4096  # so that every tensor of a data file can be mapped into memo
 def save(graph: MLGraph, path: str | Path) -> None:
     """Write a graph as an ONNX model, for any engine that reads ONNX.
 
-    Inputs and outputs have their names of the graph. Weights are written into the file; beyond 1.5 GB they go into a second
-    file beside it, called like the first with `.data` at the end. A file of this name is replaced once the new one is
-    complete. A link stays, and the file that it leads to is replaced; a pipe or a device is written to.
+    Inputs and outputs keep their names. Weights are written into the file; beyond 1.5 GB they go into a second file beside
+    it, whose name ends in `.data`. An existing file is replaced once the new one is complete. A link stays, and the file that
+    it leads to is replaced; a pipe or a device is written to.
 
     Args:
-        graph: what `MLGraphBuilder.build` gave.
+        graph: a graph of `MLGraphBuilder.build`.
         path: the file to write.
 
     Raises:
-        ValidationError: an input and an output have the same name, or a name has no UTF-8, which ONNX cannot express; or
-            `path` is no regular file, and the weights need a second one.
+        ValidationError: an input and an output have the same name, or a name cannot be encoded as UTF-8, as ONNX requires; or
+            `path` is not a regular file, and the weights need a second one.
         InvalidStateError: the graph is destroyed.
         DataError: the file cannot be written.
     """
@@ -55,7 +55,7 @@ def save(graph: MLGraph, path: str | Path) -> None:
         rule = f"save: {size} bytes of weights need a file beside the model, and {given} is no regular file"
         require(replaceable, rule)
     with ExitStack() as stack:
-        # Left in the reverse order: the data file is in its place before the model that names it.
+        # Files are renamed in reverse order: the data file is in place before the model that refers to it.
         file = stack.enter_context(written(given))
         if size > INSIDE_BYTES:
             location = f"{path.name}.data"
@@ -78,7 +78,7 @@ def save(graph: MLGraph, path: str | Path) -> None:
 
 
 def to_onnx(graph: Graph) -> tuple[ModelProto, dict[str, np.ndarray]]:
-    """A graph as a model, and the arrays of those of its initializers that it holds no data of."""
+    """Convert a graph to a model, and return the arrays of initializers whose data are not in the model."""
     ctx = Emitter(portable=True)
     values, _ = ort.emit(ctx, legalise(graph, ort.is_portable, "ONNX")[0])
     descs = [operand.desc for operand in graph.outputs.values()]
@@ -102,13 +102,13 @@ def to_onnx(graph: Graph) -> tuple[ModelProto, dict[str, np.ndarray]]:
 
 
 def _rename(graph: GraphProto, names: Mapping[str, str]) -> None:
-    """Give inputs and outputs their names; others step aside where they are called the same."""
+    """Name inputs and outputs, and rename other values that have the same names."""
     inner = {name for node in graph.node for name in node.output} | {tensor.name for tensor in graph.initializer}
     taken, table = set(names.values()), dict(names)
     for name in inner - names.keys():
         fresh = name
         while fresh in taken:
-            fresh += "_"  # no name of ours ends so
+            fresh += "_"  # the emitter makes no names that end so
         table[name] = fresh
     for node in graph.node:
         node.input[:] = [table.get(name, name) for name in node.input]
@@ -118,12 +118,12 @@ def _rename(graph: GraphProto, names: Mapping[str, str]) -> None:
 
 
 def _refer(tensor: TensorProto, place: Mapping[str, object]) -> None:
-    """Say where the data of a tensor are."""
+    """Set the location of a tensor's data."""
     del tensor.external_data[:]
     for key, value in place.items():
         tensor.external_data.add(key=key, value=str(value))
 
 
 def _bytes(array: np.ndarray) -> Any:
-    """The bytes of an array, little-endian as in memory here, without a copy."""
+    """The bytes of an array, without a copy."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

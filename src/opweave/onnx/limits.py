@@ -1,4 +1,4 @@
-"""Bounds of what a model may ask for while it is loaded."""
+"""Bounds of the work and memory that a model may use while it is loaded."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ..errors import DataError, require
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How much a model may take while it is loaded; beyond that it is refused, by an error that names the limit.
+    """How much a model may use while it is loaded. A model beyond a limit is refused, by an error that names the limit.
 
     Attributes:
-        nodes: how many nodes it may have, those of its sub-graphs and functions included, each as often as it is called.
-        folded_bytes: how large the results may be, all together, that are computed from constants. ONNX Runtime leaves
-            single results that are larger to the run.
-        dense_bytes: how large its sparse initializers may be, all together, once they hold all of their elements.
+        nodes: the number of nodes, including those of sub-graphs and of functions, counted at each call.
+        folded_bytes: the total size of results that are computed from constants. A single result that is larger is computed
+            when the model runs.
+        dense_bytes: the total size of sparse initializers in dense form.
 
     Raises:
-        ValidationError: a limit is no positive integer.
+        ValidationError: a limit is not a positive integer.
     """
 
     nodes: int = 1_000_000
@@ -41,4 +41,4 @@ class Limits:
 
 
 DEFAULT = Limits()
-"""The limits of models that are loaded without any."""
+"""The limits of models that are loaded without `limits`."""

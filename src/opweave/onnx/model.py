@@ -34,23 +34,24 @@ from .messages import (
     attribute_value,
     sub_graphs,
 )
+from .scopes import initializer_names
 from .texts import with_text
 from .wire import HERE, without_weights
 
 KNOWN_OPSET = 21
-"""Operator sets up to this one are in every version of the `onnx` package that has NumPy 2; for others it is asked."""
+"""All versions of the `onnx` package that support NumPy 2 have the operator sets up to this one."""
 
 LARGE_BYTES = 2**20
-"""Models from this size are read without their weights, and their files are mapped into memory."""
+"""Models of this size or more are parsed without their weights, and their files are mapped into memory."""
 
 
 SMALL_BYTES = 4096
-"""Weights up to this size are copied from mapped files: where one is looked at, many pages around it come along and stay."""
+"""Weights up to this size are copied from mapped files: reading one also maps many pages around it, which stay resident."""
 
 
 @dataclass(frozen=True)
 class _Mapped:
-    """A file that is mapped into memory, and its state at that time."""
+    """A file that is mapped into memory, with its state at that time."""
 
     path: Path
     data: memoryview
@@ -63,7 +64,7 @@ class _Mapped:
             return cls(path, memoryview(whole), _state(os.fstat(file.fileno())))
 
     def changed(self) -> bool:
-        """Whether the file has been written since; the memory of one that was replaced or deleted shows what it was."""
+        """Whether the file was written since. If it was replaced or deleted, the mapping keeps the old contents."""
         try:
             state = _state(self.path.stat())
         except OSError:
@@ -71,7 +72,7 @@ class _Mapped:
         return state[:2] == self.state[:2] and state != self.state
 
     def forget(self) -> None:
-        """Give back the memory of what has been read so far; it is read again when it is looked at."""
+        """Release the pages that were read so far; they are read again when they are used."""
         if hasattr(mmap, "MADV_DONTNEED"):
             self.data.obj.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
 
@@ -81,7 +82,7 @@ def _state(status: os.stat_result) -> tuple[int, ...]:
 
 
 def _contents(path: Path) -> _Mapped | memoryview:
-    """What a file holds; a large one is mapped."""
+    """The contents of a file; a large file is mapped."""
     with _open_regular(path) as file:
         if os.fstat(file.fileno()).st_size >= LARGE_BYTES:
             return _Mapped.of(path.resolve())
@@ -89,7 +90,7 @@ def _contents(path: Path) -> _Mapped | memoryview:
 
 
 def _open_regular(path: Path) -> BinaryIO:
-    """Open a regular file; reading a pipe could wait for ever, and reading a device could never end.
+    """Open a regular file; reading a pipe could block forever, and reading a device could never end.
 
     Raises:
         OSError: it is not a regular file, or cannot be opened.
@@ -110,11 +111,11 @@ class Model:
 
     Attributes:
         proto: the model; initializers with external data hold no data.
-        folder: where external data are looked for.
+        folder: the folder of external data.
         opsets: the version of each operator set, by domain ("" for ONNX's own).
-        limits: what it may take while it is loaded.
-        names: all names of values, those of sub-graphs included.
-        surprising: the names of values that came in other shapes than ONNX's inference says.
+        limits: bounds of what it may use while it is loaded.
+        names: all names of values, including those of sub-graphs.
+        surprising: the names of values whose shapes differ from those that ONNX infers.
     """
 
     proto: ModelProto
@@ -123,12 +124,12 @@ class Model:
     limits: Limits = DEFAULT
     names: set[str] = field(default_factory=set, repr=False)
     surprising: set[str] = field(default_factory=set, repr=False)
-    _owned: bool = field(default=False, repr=False)  # whether nobody else has the proto
+    _owned: bool = field(default=False, repr=False)  # whether the caller has no reference to the proto
     _weights: list[tuple[str, np.ndarray]] | None = field(default=None, repr=False)
-    _lock: Lock = field(default_factory=Lock, repr=False)  # of the weights, while they are read
-    _here: _Mapped | memoryview | None = field(default=None, repr=False)  # where weights in the model itself are
+    _lock: Lock = field(default_factory=Lock, repr=False)  # held while the weights are read
+    _here: _Mapped | memoryview | None = field(default=None, repr=False)  # the serialised model, which holds weights
     _files: dict[Path, _Mapped] = field(default_factory=dict, repr=False)
-    _dense_bytes: int = 0  # of sparse initializers so far
+    _dense_bytes: int = 0  # the size of the sparse initializers so far
 
     @classmethod
     def load(cls, source: Any, limits: Limits = DEFAULT) -> Model:
@@ -148,7 +149,7 @@ class Model:
                 try:
                     folder = path.resolve().parent
                     here = _contents(path)
-                except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: links that lead to themselves
+                except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: a cycle of links
                     raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
             elif isinstance(source, (bytes, bytearray, memoryview)):
                 here = memoryview(source).cast("B")
@@ -173,7 +174,7 @@ class Model:
 
             try:
                 proto = inliner.inline_local_functions(proto, convert_version=True)
-            except Exception as error:  # it is written in C++, and raises what it likes
+            except Exception as error:  # it is written in C++, and raises errors of many types
                 raise DataError(f"{what}: its functions cannot be put in place ({_first_line(error)})") from None
         proto = with_expected_inputs(proto)
         opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
@@ -183,7 +184,7 @@ class Model:
 
     @property
     def weights(self) -> list[tuple[str, np.ndarray]]:
-        """The initializers of the main graph by name, read once: all that is compiled from the model shares them."""
+        """The names and arrays of the main graph's initializers, read once, and shared by all compiled graphs."""
         with self._lock:
             if self._weights is None:
                 self._weights = self._read_weights()
@@ -201,20 +202,20 @@ class Model:
         for mapped in self._mapped():
             mapped.forget()
         if not isinstance(self._here, _Mapped):
-            self._here = None  # likewise
+            self._here = None  # all weights were copied
         return weights + [(sparse.values.name, self.dense(sparse)) for sparse in graph.sparse_initializer]
 
     def _mapped(self) -> list[_Mapped]:
         return [*self._files.values(), *([self._here] if isinstance(self._here, _Mapped) else [])]
 
     def _check_files(self) -> None:
-        """Require that the files with weights are what they were when they were mapped."""
+        """Require that the files with weights have not changed since they were mapped."""
         for mapped in self._mapped():
             if mapped.changed():
                 raise DataError(f"{mapped.path} has changed since the model was read; its weights are needed again")
 
     def _check(self) -> None:
-        """What must hold before a walk over the nodes: named values, each made once, before it is used."""
+        """Check what tracing relies on: operator sets, and values that have names and are made once, before they are used."""
         if not self.opsets:
             raise DataError("the model does not say which operator sets it uses (opset_import)")
         for domain, version in self.opsets.items():
@@ -267,16 +268,16 @@ class Model:
 
         Args:
             graph: the graph.
-            outer: the names that are known around it.
-            where: where it is, as the end of a title; empty for the graph of the model.
-            shapes: the shapes of values, as far as they are declared.
-            constants: what holds the constants around it, by name.
+            outer: the names that the graphs around it define.
+            where: the place of the graph, as the end of a title; empty for the graph of the model.
+            shapes: the declared shapes of values, by name.
+            constants: the initializers and attributes that hold the constants of the graphs around it, by name.
 
         Raises:
             DataError: a node breaks a rule.
         """
         constants = {**constants, **{initializer.name: initializer for initializer in graph.initializer}}
-        initialised = [i.name for i in graph.initializer] + [i.values.name for i in graph.sparse_initializer]
+        initialised = initializer_names(graph)
         if "" in initialised or len(set(initialised)) < len(initialised):
             names = sorted({name for name, count in Counter(initialised).items() if count > 1 or not name})
             raise DataError(f"initializers{where} need names of their own; without or used twice: {names}")
@@ -314,7 +315,7 @@ class Model:
                 raise DataError(f"nothing makes the output {value.name!r}{where}")
 
     def _constant(self, source: TensorProto | AttributeProto | None) -> np.ndarray | None:
-        """The integers that an initializer, or the attribute of a Constant node, holds; None for anything else."""
+        """The integers in an initializer, or in the attribute of a Constant node; None if it holds other data."""
         if isinstance(source, AttributeProto):
             if source.name in ("value_int", "value_ints"):
                 return np.array(attribute_value(source), np.int64)
@@ -323,7 +324,7 @@ class Model:
         return self.array(source) if is_integer and source is not None else None
 
     def array(self, tensor: TensorProto) -> np.ndarray:
-        """The array of an initializer, without a copy where its bytes are raw.
+        """The array of an initializer; not a copy if its bytes are raw.
 
         Raises:
             DataError: the data are missing, too short, or in a file outside of the model's folder.
@@ -342,7 +343,7 @@ class Model:
         if len(data) != size:
             raise DataError(f"{what} must have {size} bytes for {name}{list(shape)}, got {len(data)}")
         array = np.frombuffer(data, dtype).reshape(shape)
-        if external and not isinstance(data.obj, (mmap.mmap, bytes)):  # the user's, who may change them
+        if external and not isinstance(data.obj, (mmap.mmap, bytes)):  # the user may change them
             own = np.empty(shape, dtype)
             memory.copy(own, array, "weights of a model in a bytearray")
             array = own
@@ -351,14 +352,14 @@ class Model:
         return array
 
     def _unpacked(self, tensor: TensorProto, elements: int, what: str) -> np.ndarray:
-        """The array of a tensor whose data are in fields of Python objects, or of a type that NumPy does not have."""
+        """The array of a tensor whose data are in typed fields, or of a type that NumPy does not have."""
         if tensor.data_location == TensorProto.EXTERNAL:
             data = self._external(tensor, None)
             raw = TensorProto(dims=tensor.dims, data_type=tensor.data_type, name=tensor.name, raw_data=bytes(data))
             tensor = raw
         try:
             array = array_of(tensor)
-        except Exception as error:  # there are many ways in which data and shape do not fit
+        except Exception as error:  # data that do not fit the shape raise errors of many types
             raise DataError(f"{what} cannot be read: {_first_line(error)}") from None
         if array.size != elements or array.shape != tuple(tensor.dims):
             raise DataError(f"{what} must have {elements} elements for {list(tensor.dims)}, got {array.size}")
@@ -428,7 +429,7 @@ class Model:
 
 
 def parameters(graph: GraphProto) -> list[TensorProto]:
-    """The weights of a graph and of its sub-graphs: initializers, and what Constant nodes hold."""
+    """The weights of a graph and its sub-graphs: initializers, and tensors of Constant nodes."""
     found = list(graph.initializer)
     for node in graph.node:
         if node.op_type == "Constant":

@@ -1,4 +1,4 @@
-"""Custom operations inside of ONNX models."""
+"""Custom operations for ONNX models."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def register_onnx(domain: str, op_type: str, op: Op[..., Any], *, attributes: Ma
 
     Args:
         domain: the operator's domain; "" for ONNX's own operators.
-        op_type: its name.
-        op: takes the node's inputs as operands, in order, and the node's attributes by name; tensors come as arrays.
-        attributes: the operation's names of attributes that ONNX calls otherwise, `{"onnx_name": "name"}`.
+        op_type: the operator's name.
+        op: takes the node's inputs as operands, in order, and its attributes by name, tensors as arrays.
+        attributes: the operation's names of attributes that have other names in ONNX, `{"onnx_name": "name"}`.
 
-    A node with attributes that the operation does not have, or with operands that it refuses, is an error that says why:
-    no engine knows the operator otherwise. One of ONNX's own operators falls back as usual.
+    A node whose attributes the operation does not have, or whose operands it refuses, raises an error, since no engine has the
+    operator. A node of one of ONNX's own operators falls back as usual.
 
     >>> import opweave as ow
     >>> @ow.expression
@@ -44,7 +44,7 @@ def register_onnx(domain: str, op_type: str, op: Op[..., Any], *, attributes: Ma
         names[theirs] = ours
     several = bool(op.sequences)
     require(not several or len(op.operands) == 1, f"register_onnx: {op.name} takes a sequence beside other operands")
-    flags = {name for name in op.attributes if op.annotation(name) == "bool"}  # ONNX has integers for these
+    flags = {name for name in op.attributes if op.annotation(name) == "bool"}  # integers in ONNX
 
     def convert(b: MLGraphBuilder, /, *inputs: Tensor | None, label: str, **given: Any) -> Any:
         operands = [None if value is None else operand(b, value) for value in inputs]
@@ -63,6 +63,3 @@ def register_onnx(domain: str, op_type: str, op: Op[..., Any], *, attributes: Ma
         is_custom=domain not in ("", "com.microsoft"),
         op=op.name,
     )
-
-
-__all__ = ["register_onnx"]

@@ -46,15 +46,15 @@ DATA_TYPES: dict[int, DataType] = {**{info.onnx: info.name for info in INFO.valu
 
 
 MADE_ELEMENTS = 2**24
-"""Converters make no arrays of more elements than these."""
+"""The largest number of elements of an array that a converter makes."""
 
 
-class Unsupported(Exception):  # noqa: N818  (it says what a node is, and is never seen by users)
+class Unsupported(Exception):  # noqa: N818  (a property of a node, which users never see as an error)
     """A node that WebNN cannot express; the message is the reason that `explain()` shows."""
 
 
 class NotConstant(Unsupported):
-    """A node with an input that must be known, and is computed when the graph runs.
+    """A node with an input that must be constant, but is computed when the graph runs.
 
     Attributes:
         operand: that input.
@@ -72,8 +72,8 @@ class Converter:
     Attributes:
         function: called with the builder, the inputs, and the attributes it names.
         attributes: the keyword arguments that it takes.
-        inputs: how many inputs it takes at the most; None for any number.
-        required: how many of them it must be given.
+        inputs: the largest number of inputs; None for any number.
+        required: the smallest number of inputs.
         is_custom: whether it is an operation of the user, for an operator that no engine knows.
         op: the name of the user's operation, if it is one.
     """
@@ -87,7 +87,7 @@ class Converter:
 
     @classmethod
     def of(cls, function: Callable[..., Any], moved: Collection[str] = ()) -> Converter:
-        """Read what a function takes from its signature; `moved` are inputs that may be attributes, too."""
+        """Read the inputs and attributes from a function's signature; `moved` are inputs that may also be attributes."""
         parameters = list(inspect.signature(function).parameters.values())[1:]
         positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
@@ -139,7 +139,7 @@ def converts(
 
 
 def key_of(node: NodeProto) -> tuple[str, str]:
-    """What the converter of a node is found by."""
+    """The key of a node's converter in `CONVERTERS`."""
     return domain_of(node), node.op_type
 
 
@@ -172,7 +172,7 @@ def integer(value: Tensor | None, what: str) -> int:
 
 
 def check_count(count: int) -> int:
-    """A number of elements that a converter may make an array of: `count`, else `Unsupported`."""
+    """Return `count`; `Unsupported` if a converter may not make an array of that size."""
     if count > MADE_ELEMENTS:
         raise Unsupported(f"{count} elements are too many to make while the graph is built")
     return count
@@ -189,7 +189,7 @@ def data_type_of(value: Tensor) -> str:
 
 
 def as_type(b: MLGraphBuilder, value: Tensor, data_type: DataType) -> Tensor:
-    """`value` in a data type; what is known stays known."""
+    """`value` in another data type; arrays stay arrays."""
     if isinstance(value, MLOperand):
         return value if value.data_type == data_type else b.cast(value, data_type)
     return value.astype(data_type, copy=False)
@@ -208,13 +208,13 @@ def normalized(axis: int, rank: int) -> int:
 
 
 def sliced(size: int, start: int, end: int, step: int) -> range:
-    """What ONNX's Slice picks of `size` elements; a start beyond the border is moved to it, in both directions.
+    """The positions that ONNX's Slice picks of `size` elements; a start out of range is moved to the nearest end.
 
     >>> sliced(5, -1, -(2**63), -2), sliced(5, 1, 2**63 - 1, 1), sliced(5, -9, -10, -1)
     (range(4, -1, -2), range(1, 5), range(0, -1, -1))
     """
     if step < 0 and end in (2**31 - 1, 2**63 - 1):
-        # Nothing by the text of the operator; ONNX Runtime goes to the first element.
+        # By the operator's text the result is empty; ONNX Runtime goes on to the first element.
         raise Unsupported(f"it goes backward from {start} to {end}, which is read in different ways")
     start, end = (bound + size if bound < 0 else bound for bound in (start, end))
     if step < 0:

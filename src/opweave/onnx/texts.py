@@ -1,4 +1,4 @@
-"""Text in ONNX messages: UTF-8, as protocol buffers say. A file may hold other bytes, which protobuf returns as `bytes`."""
+"""Check that the text in ONNX messages is UTF-8. Protobuf returns other bytes as `bytes` instead of `str`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _DESCRIPTIVE = frozenset(
 
 
 def with_text(proto: ModelProto, what: str, is_owned: bool) -> ModelProto:
-    """The model, or a copy, in which all text is text.
+    """The model, or a copy, in which all text is `str`.
 
-    In fields that describe (doc strings, labels, metadata), U+FFFD takes the place of bytes that are not UTF-8.
+    In descriptive fields (doc strings, labels, metadata), bytes that are not UTF-8 become U+FFFD.
 
     Args:
         proto: the model.
-        what: how messages call it.
+        what: the model in messages.
         is_owned: whether it may be changed.
 
     Raises:
@@ -46,7 +46,7 @@ def with_text(proto: ModelProto, what: str, is_owned: bool) -> ModelProto:
 
 
 def _bytes_in(proto: ModelProto) -> Iterator[tuple[Any, str, bytes]]:
-    """The text fields that hold bytes: their message, their name, and the bytes."""
+    """The text fields that hold bytes: message, name of the field, and bytes."""
     pending: list[Any] = [proto]
     while pending:
         message = pending.pop()

@@ -1,8 +1,8 @@
-"""Find the weights inside of a serialised model, so that nobody has to copy them to read the rest.
+"""Parse a serialised model without copying its weights.
 
-A protocol buffer is a row of fields, each with its length, so that one can go from initializer to initializer without
-looking at what lies between. `without_weights` leaves their raw data out, and writes instead where these are, in the way
-of external data. Field numbers are those of onnx.proto3.
+A protocol buffer is a sequence of fields, each with its length, so initializers are found without parsing the fields between
+them. `without_weights` replaces their raw data by references to their place, in the form of external data. Field numbers are
+those of onnx.proto3.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from collections.abc import Iterator
 from ..backends.onnxruntime.emit import field
 
 HERE = "\0"
-"""The location of data that lie in the model itself; no file can be called so."""
+"""The location of data inside the model itself; no file can have this name."""
 
 LEAST_BYTES = 1024
-"""Weights from this size are left out."""
+"""Weights of this size or more are replaced by references."""
 
 _MODEL_GRAPH, _GRAPH_INITIALIZER = 7, 5
 _RAW_DATA, _EXTERNAL_DATA, _DATA_LOCATION = 9, 13, 14
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 Field = tuple[int, int, int, int]
-"""The number of a field (negative where it is no row of bytes), where it begins, where its value does, and where both end."""
+"""The number of a field (negative if its value is not bytes), and the positions of its start, of its value, and of its end."""
 
 
 def without_weights(data: memoryview) -> bytes | None:
-    """A serialised ModelProto with references for its larger initializers; None where it is not what it should be."""
+    """A serialised ModelProto with references in place of large weights; None if `data` is not one valid ModelProto."""
     try:
         graphs = [found for found in _fields(data, 0, len(data)) if found[0] == _MODEL_GRAPH]
-        if len(graphs) != 1:  # several would be one in pieces
+        if len(graphs) != 1:  # several fields would be merged
             return None
         ((_, start, value, end),) = graphs
         return bytes(data[:start]) + field(_MODEL_GRAPH, _graph(data, value, end)) + bytes(data[end:])
-    except IndexError:  # cut short, or no protocol buffer
+    except IndexError:  # incomplete, or not a protocol buffer
         return None
 
 
@@ -48,7 +48,7 @@ def _graph(data: memoryview, start: int, end: int) -> bytes:
 
 
 def _tensor(data: memoryview, start: int, end: int) -> bytes | None:
-    """A TensorProto that refers to its raw data; None for one that is small, or refers to others already."""
+    """A TensorProto that refers to its raw data; None if it is small, or has external data already."""
     if end - start < LEAST_BYTES:
         return None
     raw: Field | None = None
@@ -66,10 +66,10 @@ def _tensor(data: memoryview, start: int, end: int) -> bytes | None:
 
 
 def _fields(data: memoryview, at: int, end: int) -> Iterator[Field]:
-    """The fields between two places.
+    """The fields between two positions.
 
     Raises:
-        IndexError: they do not end there.
+        IndexError: the last field does not end at `end`.
     """
     while at < end:
         start = at
@@ -91,7 +91,7 @@ def _fields(data: memoryview, at: int, end: int) -> Iterator[Field]:
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """The number at a place, and the place after it."""
+    """The number at a position, and the position after it."""
     number = shift = 0
     while True:
         byte = data[at]

@@ -223,7 +223,7 @@ def _(
 ) -> tuple[MLOperand, ...]:
     if smooth_softmax == 1:
         raise Unsupported("softmax with one more, hidden key")
-    # One sequence alone may be shorter than the total, too, where past and mask have a fixed length.
+    # Also a single sequence may be shorter than the total, if past and mask have a fixed length.
     lengths = integers(seqlens_k, "the number of keys of each sequence")
     total = integer(total_sequence_length, "the number of keys")
     if any(last + 1 != total for last in lengths):

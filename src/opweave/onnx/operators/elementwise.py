@@ -171,7 +171,7 @@ def _(b: MLGraphBuilder, x: MLOperand, exponent: Tensor) -> Tensor:
 @converts("BitShift")
 def _(b: MLGraphBuilder, x: MLOperand, Y: Tensor, *, direction: str) -> Tensor:
     # Shifting is multiplying with, or dividing by, a power of 2. Shifted by all its bits, or by a negative number, x leaves
-    # nothing; that is a factor of 0 (as a divisor, too: what is divided by 0 is 0).
+    # nothing; that is a factor of 0 (also as a divisor: a number divided by 0 is 0).
     bits = INFO[x.data_type].bits
     powers = np.array([*(1 << bit for bit in range(bits)), 0], f"uint{bits}").astype(x.data_type)
     if isinstance(Y, np.ndarray):
@@ -184,7 +184,7 @@ def _(b: MLGraphBuilder, x: MLOperand, Y: Tensor, *, direction: str) -> Tensor:
         return b.mul(x, factor)
     if is_unsigned(x):
         return b.div(x, factor)
-    # The bits of a negative number are those of its complement, inverted; -2**63 as a divisor leaves 0, too.
+    # The bits of a negative number are those of its complement, inverted; -2**63 as a divisor also leaves 0.
     is_negative = b.lesser(x, 0)
     quotient = b.div(b.where(is_negative, _complement(b, x), x), factor)
     return b.where(is_negative, _complement(b, quotient), quotient)

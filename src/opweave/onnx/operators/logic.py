@@ -1,4 +1,4 @@
-"""ONNX comparisons and logic, and what tells elements of one kind."""
+"""ONNX comparisons, logic, and tests of elements."""
 
 from __future__ import annotations
 

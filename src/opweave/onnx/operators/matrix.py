@@ -14,9 +14,9 @@ def _(b: MLGraphBuilder, A: MLOperand, B: MLOperand) -> Tensor:
 
 
 def _product(b: MLGraphBuilder, left: MLOperand, right: MLOperand) -> MLOperand:
-    """A matrix product; a vector is one row on the left, one column on the right, and the result lacks that axis."""
+    """A matrix product; a vector on the left is a row, on the right a column, and the result lacks that axis."""
     if not left.rank or not right.rank:
-        raise Unsupported("a scalar is no matrix")
+        raise Unsupported("a scalar is not a matrix")
     row = b.reshape(left, [1, *left.shape]) if left.rank == 1 else left
     column = b.reshape(right, [*right.shape, 1]) if right.rank == 1 else right
     product = b.matmul(row, column)
@@ -47,7 +47,10 @@ def _(
 
 
 def _turned(b: MLGraphBuilder, x: MLOperand, trans: int, trans_batch: int) -> MLOperand:
-    """A factor with its axes in order: the rows may come first, before the batches, and be exchanged with the columns."""
+    """A factor with its axes in order, [batches..., rows, columns].
+
+    `trans_batch` means that the rows come before the batches, `trans` that rows and columns are exchanged.
+    """
     if x.rank < 2 or not (trans or trans_batch):
         return x
     *rest, columns = range(x.rank)

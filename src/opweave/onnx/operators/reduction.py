@@ -1,4 +1,4 @@
-"""ONNX reductions, positions of extremes, and normalisations that are made of reductions."""
+"""ONNX reductions, positions of extremes, and normalisations that consist of reductions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...ops.reduction import narrowed, widened
 from ..registry import Tensor, Unsupported, converts, integers, normalized
 from .elementwise import is_float
 
-# What an operator does with no axes to reduce is left to WebNN: the function is applied to each element.
+# Without axes to reduce, WebNN applies the function to each element, as ONNX does.
 
 
 def _mean(b: MLGraphBuilder, x: MLOperand, axes: Sequence[int], keep_dimensions: bool) -> MLOperand:
@@ -78,7 +78,7 @@ converts("ArgMax")(_position(MLGraphBuilder.arg_max))
 converts("ArgMin")(_position(MLGraphBuilder.arg_min))
 
 
-# The norm of many float16 numbers need not be one: it is computed in float32.
+# The norm of float16 numbers can exceed their range, so it is computed in float32.
 
 
 @converts("LpNormalization")

@@ -1,4 +1,4 @@
-"""What convolutions and poolings share: sliding windows over one or two spatial axes, the way ONNX describes them.
+"""Sliding windows of convolutions and poolings over one or two spatial axes, as ONNX describes them.
 
 WebNN has windows over two axes; one axis gets a second one of size 1 before it.
 """
