@@ -101,8 +101,10 @@ class CompiledModel:
         self._inputs = [(name, not isinstance(operand, Unsized)) for name, operand in starts.items()]
         self._results = [(name, self.desc(name), self.data_type(name)) for name in ends]
         self._numbers = {name: number for number, name in enumerate(ends)}
-        sized = all(is_sized for _, is_sized in self._inputs) and all(desc is not None for _, desc, _ in self._results)
-        self._is_plain = sized and not any(dtype == np.bool_ for _, _, dtype in self._results)
+        types = [trace.values[name].element_type for name in (*starts, *ends)]
+        sized = not any(isinstance(operand, Unsized) for operand in (*starts.values(), *ends.values()))
+        # Whether the engines take and give arrays just as the caller does.
+        self._is_plain = sized and TensorProto.BOOL not in types
 
     @property
     def threads(self) -> int:
@@ -140,12 +142,15 @@ class CompiledModel:
             OtherShapes: ONNX's inference was wrong about a shape.
             OperationError: an engine failed.
         """
-        inputs = [as_stored(feed[name]) if is_sized else Cell(feed[name]) for name, is_sized in self._inputs]
-        is_once = len(set(names)) == len(names)
-        if not out and is_once and self._is_plain:
-            found = self.program.run_new(inputs, [self._numbers[name] for name in names])
-            if found is not None:
-                return found
+        is_once = len(names) == 1 or len(set(names)) == len(names)
+        if self._is_plain:
+            inputs = [feed[name] for name, _ in self._inputs]
+            if not out and is_once:
+                found = self.program.run_new(inputs, [self._numbers[name] for name in names])
+                if found is not None:
+                    return found
+        else:
+            inputs = [as_stored(feed[name]) if is_sized else Cell(feed[name]) for name, is_sized in self._inputs]
         space = self.program.space
         made: dict[str, Any] = {}
         for name, desc, dtype in self._results:
@@ -158,11 +163,14 @@ class CompiledModel:
             elif name in names or space.is_host:
                 made[name] = memory.empty(desc).view(dtype)
             else:
-                made[name] = space.allocate(desc)  # nobody reads it
-        self.program.run(inputs, [as_stored(target) for target in made.values()])
-        for name, target in made.items():
-            if isinstance(target, Cell):
-                made[name] = self._from_cell(name, target.value, out.get(name))
+                made[name] = space.allocate(desc)  # the caller did not ask for it
+        if self._is_plain:
+            self.program.run(inputs, list(made.values()))
+        else:
+            self.program.run(inputs, [as_stored(target) for target in made.values()])
+            for name, target in made.items():
+                if isinstance(target, Cell):
+                    made[name] = self._from_cell(name, target.value, out.get(name))
         if is_once:
             return [made[name] for name in names]
         copies = (name in names[:position] for position, name in enumerate(names))
