@@ -565,6 +565,43 @@ def test_sessions_that_fall_back_copy_and_count(context: ow.MLContext) -> None:
     assert not any("input" in reason or reason == "an output from the device" for reason in reasons)
 
 
+@pytest.mark.parametrize("text", ["y = Identity(x)", "y = Erf(x)", "n = NonZero(x) y = Cast<to = 1>(n)"])
+def test_sessions_without_a_segment_on_the_device(context: ow.MLContext, text: str) -> None:
+    """Tensors of the device are inputs and outputs, also where the shape of an output depends on data."""
+    import onnx
+
+    kind = "float[1, k]" if "NonZero" in text else "float[4]"
+    text = f'<ir_version: 8, opset_import: ["" : 17]> g (float[4] x) => ({kind} y) {{ {text} }}'
+    model, x = onnx.parser.parse_model(text).SerializeToString(), np.float32([0, 1, 2, 3])
+    (wanted,) = ow.InferenceSession(model, ow.ml.create_context(accelerated=False)).run(None, {"x": x})
+    source = context.create_tensor("float32", [4], writable=True)
+    target = context.create_tensor("float32", wanted.shape, readable=True)
+    context.write_tensor(source, x)
+    session = ow.InferenceSession(model, context, preferred_output_location="ml-tensor")
+    (found,) = session.run(None, {"x": source})
+    (given,) = session.run(None, {"x": source}, out={"y": target})
+    assert given is target
+    for tensor in (found, given):
+        np.testing.assert_allclose(context.read_tensor(tensor), wanted, rtol=1e-6)
+
+
+def test_graphs_that_run_on_the_host_as_a_whole(context: ow.MLContext) -> None:
+    @ow.op
+    def shifted(self: Any, x: ow.MLOperand) -> ow.Desc:
+        return x.desc
+
+    def kernel(x: np.ndarray, out: np.ndarray) -> None:
+        np.add(x, 1, out=out)
+
+    shifted.kernel("cpu", kernel)
+    builder = ow.MLGraphBuilder(context)
+    graph = builder.build({"y": shifted(builder.input("x", "float32", [3]))})
+    x, y = context.create_tensor("float32", [3], writable=True), context.create_tensor("float32", [3], readable=True)
+    context.write_tensor(x, np.float32([1, 2, 3]))
+    context.dispatch(graph, {"x": x}, {"y": y})
+    assert context.read_tensor(y).tolist() == [2, 3, 4]
+
+
 def test_buffers_that_their_owner_destroys(device: Any) -> None:
     context, usage = ow.ml.create_context(device), wgpu.BufferUsage
     buffer = device.create_buffer(size=64, usage=usage.STORAGE | usage.COPY_SRC | usage.COPY_DST)
