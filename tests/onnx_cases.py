@@ -120,8 +120,8 @@ def run(case: Case) -> list[Step]:
         assert len(inputs) == len(names), f"the case has {len(inputs)} values for the inputs {names}"
         got = session.run(None, dict(zip(names, inputs, strict=True)))
         check(got, outputs, case.rtol, max(case.atol, transform_rounding(model, inputs)))
-        for plan in session._plans.values():
-            for segment in plan.segments:
+        for compiled in session._compiled.values():
+            for segment in compiled.segments:
                 if segment.kind == "fallback":
                     steps |= {id(step): step for step in segment.nodes}
     return list(steps.values())

@@ -14,7 +14,7 @@ import pytest
 import webgpu_device
 
 from opweave.demo.network import Network
-from opweave.onnx.programs import PLANS, RECENT, VALUES
+from opweave.onnx.programs import MAX_COMPILED, RECENT, VALUES
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -127,7 +127,7 @@ def test_numbers_in_the_pages_are_those_of_the_code() -> None:
     weights = sum(weight.size + bias.size for weight, bias in Network.load().layers)
     assert f"network of {weights:,} weights" in (ROOT / "README.md").read_text()
     onnx = (ROOT / "docs" / "onnx.md").read_text()
-    assert f"At most **{PLANS}** combinations" in onnx
+    assert f"At most **{MAX_COMPILED}** combinations" in onnx
     assert f"**{RECENT}** combinations of input shapes" in onnx
     assert f"The first **{VALUES}** values" in onnx
 

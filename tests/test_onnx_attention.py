@@ -243,7 +243,7 @@ def test_grouped_attention_repeats_no_key(length: int) -> None:
     inputs = [randn(2, 6, length, 8), randn(2, 2, 5, 8), randn(2, 2, 5, 8)]
     check("Attention", [*inputs], domain="")
     session = InferenceSession(model("Attention", [*inputs], 1, ""), fallback="error")
-    (plan,) = session._plans.values()
-    operations = [placement.node.split()[0] for placement in plan.program.placements]
+    (compiled,) = session._compiled.values()
+    operations = [placement.node.split()[0] for placement in compiled.program.placements]
     assert operations.count("matmul") == 2
     assert not {"expand", "tile", "concat"} & set(operations)

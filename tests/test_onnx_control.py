@@ -38,8 +38,8 @@ def graph(
 
 
 def kinds(session: InferenceSession) -> list[str]:
-    (plan,) = session._plans.values()
-    return [str(segment.kind) for segment in plan.segments]
+    (compiled,) = session._compiled.values()
+    return [str(segment.kind) for segment in compiled.segments]
 
 
 def branches() -> dict[str, GraphProto]:

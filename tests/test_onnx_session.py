@@ -1,4 +1,4 @@
-"""What `InferenceSession` promises: names, types and shapes, plans, tensors, memory, threads, and messages."""
+"""What `InferenceSession` promises: names, types and shapes, compiled models, tensors, memory, threads, and messages."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_a_model_comes_from_a_path_bytes_or_a_proto(tmp_path: Path) -> None:
     assert ow.InferenceSession(path).run(None, {"x": X, "y": Y})[0].tolist() == wanted
 
 
-# Shapes and plans ----------------------------------------------------------------------------------------------------
+# Shapes ----------------------------------------------------------------------------------------------------
 
 
 def test_dynamic_dimensions_are_specialised_and_kept() -> None:
@@ -279,8 +279,8 @@ def test_a_call_unlike_the_last_one_takes_the_long_way() -> None:
 def test_threads_of_fallback_spin_as_those_of_graphs_do(preference: Any, entries: dict[str, str]) -> None:
     context = ow.ml.create_context(device="cpu", power_preference=preference)
     s = ow.InferenceSession(mixed_model(), context)
-    (plan,) = s._plans.values()
-    runners: list[Any] = [step.runner for step in plan.program.steps]
+    (compiled,) = s._compiled.values()
+    runners: list[Any] = [step.runner for step in compiled.program.steps]
     engines = [runner._session for runner in runners]
     assert len(engines) > 2
     for engine in engines:
@@ -314,7 +314,7 @@ def test_compiling_for_new_shapes_stops_no_one_with_others(monkeypatch: pytest.M
         waiting = [pool.submit(s.run, None, one) for _ in range(2)]
         try:
             assert started.wait(20)
-            s._repeat = None  # the long way, which looks for the plan
+            s._repeat = None  # the long way, which looks for the compiled model
             got = pool.submit(s.run, None, {"x": X, "y": Y}).result(20)
             assert not any(future.done() for future in waiting)
         finally:
@@ -322,7 +322,7 @@ def test_compiling_for_new_shapes_stops_no_one_with_others(monkeypatch: pytest.M
         results = [future.result(20)[0].tolist() for future in waiting]
     assert got[0].tolist() == np.maximum(X + Y, 0).tolist()
     assert results == [np.maximum(X[:1] + Y[:1], 0).tolist()] * 2
-    assert (len(compiled), len(s._plans)) == (1, 2)
+    assert (len(compiled), len(s._compiled)) == (1, 2)
 
 
 # Memory --------------------------------------------------------------------------------------------------------------
@@ -338,7 +338,7 @@ def copies_of(run: Any) -> tuple[Any, dict[str, int]]:
 def test_nothing_is_copied_on_the_way_through_webnn_and_fallback() -> None:
     x = np.random.default_rng(0).standard_normal((4, 64), np.float32)
     s = session(mixed_model())
-    assert [segment.kind for segment in next(iter(s._plans.values())).segments].count("fallback") >= 1
+    assert [segment.kind for segment in next(iter(s._compiled.values())).segments].count("fallback") >= 1
     (z,), copies = copies_of(lambda: s.run(None, {"x": x}))
     np.testing.assert_array_equal(z, -(np.maximum(x, 0) + x))
     assert copies == {}
@@ -346,8 +346,8 @@ def test_nothing_is_copied_on_the_way_through_webnn_and_fallback() -> None:
 
 def test_segments_read_what_others_have_written_in_place() -> None:
     s = session(mixed_model())
-    (plan,) = s._plans.values()
-    layout, (given, wanted) = plan.program.default, (0, 1)  # the numbers of x and z
+    (compiled,) = s._compiled.values()
+    layout, (given, wanted) = compiled.program.default, (0, 1)  # the numbers of x and z
     assert len(layout.steps) >= 3
     assert not any(step.is_copy for step in layout.steps)
     written = [number for step in layout.steps for number in step.writes]
@@ -374,8 +374,8 @@ def test_threads_run_a_session_of_several_segments_at_the_same_time() -> None:
     proto = model([*nodes, node("Add", "b most", "z")], [("x", FLOAT, [8])], [("z", FLOAT, [8])])
     proto.opset_import.append(helper.make_opsetid("test.threads", 1))
     s = session(proto)
-    (plan,) = s._plans.values()
-    assert {segment.kind for segment in plan.segments} == {"webnn", "fallback"}
+    (compiled,) = s._compiled.values()
+    assert {segment.kind for segment in compiled.segments} == {"webnn", "fallback"}
 
     def work(number: int) -> list[list[float]]:
         x = np.arange(8, dtype=np.float32) * number
@@ -542,8 +542,8 @@ def test_values_of_unknown_shape_pass_between_segments() -> None:
     outputs: list[Value] = [("z", FLOAT, None), ("e", FLOAT, [2]), ("n", TensorProto.INT64, None)]
     proto = model(nodes, [("x", FLOAT, [2, 3]), ("y", FLOAT, [2])], [*outputs, ("s", TensorProto.INT64, [])])
     s = session(proto)
-    (plan,) = s._plans.values()
-    assert {segment.kind for segment in plan.segments} == {"webnn", "fallback"}
+    (compiled,) = s._compiled.values()
+    assert {segment.kind for segment in compiled.segments} == {"webnn", "fallback"}
     y = np.float32([-2, 1])
     z, e, n, size = s.run(None, {"x": X, "y": y})
     wanted = np.array(np.nonzero(np.maximum(X, 0)))
@@ -732,7 +732,7 @@ def test_many_values_that_decide_about_shapes(fallback: Any) -> None:
     for shape in [[8, 8], [4, 16], [2, 32], [1, 64], [64, 1], [32, 2], [16, 4], [8, 8]]:
         (y,) = session.run(None, {"x": x, "shape": np.array(shape)})
         assert y.shape == tuple(shape)
-    assert "WebNN" in session.explain(), "the first values keep their plan"
+    assert "WebNN" in session.explain(), "the first values keep their compiled model"
 
 
 def test_out_is_filled_for_outputs_that_are_not_asked_for() -> None:

@@ -65,7 +65,7 @@ def expected(proto: onnx.ModelProto, feed: dict[str, np.ndarray]) -> list[np.nda
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[CompiledModel]:
-    """The plans that are made from now on."""
+    """The models that are compiled from now on."""
     found: list[CompiledModel] = []
     make = CompiledModel.__init__
 
@@ -166,7 +166,7 @@ def test_the_ninth_shape_does_not_push_out_the_first() -> None:
     assert list(session.shapes().values()) == ["compiled"] * 9
 
 
-def test_where_all_is_compiled_most_shapes_keep_their_plans(compiled: list[CompiledModel]) -> None:
+def test_where_all_is_compiled_most_shapes_stay_compiled(compiled: list[CompiledModel]) -> None:
     """Dropping the one used longest ago would compile each shape at each turn."""
     session = ow.InferenceSession(product(), CONTEXT, fallback="error", program_bytes=50 * 2**20)
     for count in range(1, 7):
@@ -417,14 +417,14 @@ def test_a_process_ends_while_shapes_are_compiled(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "ends\n", "")
 
 
-def test_plans_of_all_sessions_have_few_threads() -> None:
+def test_compiled_models_of_all_sessions_have_few_threads() -> None:
     sessions = [ow.InferenceSession(product(), CONTEXT, program_bytes=2**30) for _ in range(3)]
     for session in sessions:
         for _ in range(2):
             for count in range(100, 600, 100):
                 session.run(["z"], rows(count))
             background.wait()
-    assert sum(plan.threads for plan in _in_background) <= MAX_THREADS
+    assert sum(compiled.threads for compiled in _in_background) <= MAX_THREADS
     assert all(isinstance(s._programs._symbolic, SymbolicModel) for s in sessions)
 
 

@@ -313,8 +313,8 @@ def test_one_operation_a_node() -> None:
     ]
     for op_type, inputs, attributes, wanted in rows:
         session = InferenceSession(node_model(op_type, inputs, attributes, opset=18)[0], CONTEXT)
-        (plan,) = session._plans.values()
-        operand = plan.trace.values["y0"].operand  # type: ignore[union-attr]
+        (compiled,) = session._compiled.values()
+        operand = compiled.trace.values["y0"].operand  # type: ignore[union-attr]
         found, pending = [], [operand]
         while pending:
             node = pending.pop().node

@@ -31,11 +31,11 @@ def test_a_shape_may_be_an_input() -> None:
     assert reasons(session) == []
 
 
-def test_values_are_told_apart_and_plans_used_again() -> None:
+def test_values_are_told_apart_and_compiled_models_used_again() -> None:
     session = InferenceSession(reshaping(), CONTEXT, fallback="error")
     shape = ints(4, 3)
     for sizes in ((4, 3), (2, 6), (4, 3), (12, 1)):
-        shape[:] = sizes  # in place: the plan must not look at the caller's array
+        shape[:] = sizes  # in place: the session must not look at the caller's array
         (y,) = session.run(None, {"x0": X, "x1": shape})
         assert y.shape == sizes
         np.testing.assert_array_equal(y, X.reshape(sizes))

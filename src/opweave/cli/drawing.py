@@ -16,27 +16,29 @@ KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 """Domains of standard operators; others are custom."""
 
 
-def plan_picture(plan: CompiledModel, inputs: list[str], outputs: list[str]) -> Picture:
+def model_picture(compiled: CompiledModel, inputs: list[str], outputs: list[str]) -> Picture:
     """The picture of a compiled model.
 
     Args:
-        plan: the plan for given shapes.
+        compiled: the model, compiled for given shapes.
         inputs: names of the model's inputs.
         outputs: names of the model's outputs.
     """
-    lanes = [_lane(number, segment, plan) for number, segment in enumerate(plan.segments)]
+    lanes = [_lane(number, segment, compiled) for number, segment in enumerate(compiled.segments)]
     made = Picture(lanes=[Lane(("inputs",)), *lanes, Lane(("outputs",))])
     home: dict[str, tuple[int, int]] = {}
-    used = {name for segment in plan.segments for name in segment.inputs} | set(outputs)
+    used = {name for segment in compiled.segments for name in segment.inputs} | set(outputs)
     for name in inputs:
         if name in used:
             home[name] = len(made.boxes), 0
-            made.boxes.append(Box(name, 0, "input", tooltip=f"input {name}: {_text(plan.trace, name)}"))
-    for number, segment in enumerate(plan.segments, start=1):
+            made.boxes.append(Box(name, 0, "input", tooltip=f"input {name}: {_text(compiled.trace, name)}"))
+    for number, segment in enumerate(compiled.segments, start=1):
         for step in segment.nodes:
             index = len(made.boxes)
             names = used_names(step.node)
-            constants = {name: value.array for name in names if isinstance(value := plan.trace.values[name], Constant)}
+            constants = {
+                name: value.array for name in names if isinstance(value := compiled.trace.values[name], Constant)
+            }
             made.boxes.append(
                 Box(
                     step.node.op_type,
@@ -51,7 +53,7 @@ def plan_picture(plan: CompiledModel, inputs: list[str], outputs: list[str]) -> 
                                 f"{name}: constant {array.dtype}{list(array.shape)}"
                                 for name, array in constants.items()
                             ),
-                            *(f"→ {name}: {_text(plan.trace, name)}" for name in step.node.output if name),
+                            *(f"→ {name}: {_text(compiled.trace, name)}" for name in step.node.output if name),
                             *([step.reason] if step.reason else []),
                         ]
                     ),
@@ -61,20 +63,22 @@ def plan_picture(plan: CompiledModel, inputs: list[str], outputs: list[str]) -> 
             )
             for name in names:
                 if name in home:
-                    made.edges.append(Edge(*home[name], index, _text(plan.trace, name)))
+                    made.edges.append(Edge(*home[name], index, _text(compiled.trace, name)))
             for port, name in enumerate(name for name in step.node.output if name):
                 home[name] = index, port
     for name in outputs:
         if name in home:
-            made.edges.append(Edge(*home[name], len(made.boxes), _text(plan.trace, name)))
-        made.boxes.append(Box(name, len(made.lanes) - 1, "output", tooltip=f"output {name}: {_text(plan.trace, name)}"))
+            made.edges.append(Edge(*home[name], len(made.boxes), _text(compiled.trace, name)))
+        made.boxes.append(
+            Box(name, len(made.lanes) - 1, "output", tooltip=f"output {name}: {_text(compiled.trace, name)}")
+        )
     return made
 
 
-def _lane(number: int, segment: Segment[Step, str], plan: CompiledModel) -> Lane:
+def _lane(number: int, segment: Segment[Step, str], compiled: CompiledModel) -> Lane:
     caption = counted(len(segment.nodes), "node")
     if segment.kind == "webnn":
-        return Lane((f"segment {number}", f"WebNN on {plan.context.device.name}", caption), "engine")
+        return Lane((f"segment {number}", f"WebNN on {compiled.context.device.name}", caption), "engine")
     return Lane((f"segment {number}", "ONNX Runtime (fallback)", caption), "fallback")
 
 

@@ -164,31 +164,33 @@ def info(
     console.print(table)
 
     with assuming(session._inputs):
-        plan = session._plan({a.name: assumed_shape(a) if a.element_type else None for a in session._inputs})
+        compiled = session._compiled_for(
+            {a.name: assumed_shape(a) if a.element_type else None for a in session._inputs}
+        )
     where = {"webnn": f"WebNN on {session.context.device.name}", "fallback": "ONNX Runtime (fallback)"}
-    operators = Counter(step.node.op_type for step in plan.trace.steps if step.kind != "folded")
-    folded = sum(step.kind == "folded" for step in plan.trace.steps)
+    operators = Counter(step.node.op_type for step in compiled.trace.steps if step.kind != "folded")
+    folded = sum(step.kind == "folded" for step in compiled.trace.steps)
     console.print("\noperators", style="bold")
     console.print("  " + ", ".join(f"{name} {number}" for name, number in operators.most_common()))
     if folded:
         console.print(f"  {counted(folded, 'node')} more, computed when the model is compiled")
     console.print("\nwhat runs where", style="bold")
-    for number, segment in enumerate(plan.segments):
+    for number, segment in enumerate(compiled.segments):
         console.print(f"  segment {number}: {counted(len(segment.nodes), 'node')}, {where[str(segment.kind)]}")
         if segment.kind == "fallback":
             reasons = Counter((step.node.op_type, step.reason) for step in segment.nodes)
             for (name, reason), times in reasons.items():
                 console.print(f"    {times} x {name}: {reason}", soft_wrap=True)
-    if all(segment.kind == "webnn" for segment in plan.segments):
+    if all(segment.kind == "webnn" for segment in compiled.segments):
         console.print("  nothing falls back")
     if assumed := assumption(session._inputs):
         console.print(assumed, soft_wrap=True)
     if draw is not None:
         from ..inspect.drawing import render, save
-        from .drawing import plan_picture
+        from .drawing import model_picture
 
         names = [[argument.name for argument in arguments] for arguments in (session._inputs, session._outputs)]
-        save(render(plan_picture(plan, *names), model.name), draw)
+        save(render(model_picture(compiled, *names), model.name), draw)
         console.print(f"wrote {draw}", soft_wrap=True)
 
 

@@ -15,7 +15,8 @@ from ..graph import Graph, Node, Operand
 from ..kernels import KernelCall, Prepared
 from ..kernels.expression import descs_of, program_of_nodes
 from ..memory.spaces import HOST
-from ..run.program import Part, Program, title
+from ..run.program import Program
+from ..run.steps import Part, title
 from .choose import EXPRESSION, HOST_KERNELS, Chooser
 from .extract import cut_out
 from .fuse import fusible

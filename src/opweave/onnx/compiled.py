@@ -17,7 +17,8 @@ from ..context import MLContext
 from ..errors import DataError, NotSupportedError, ValidationError
 from ..graph import Builder, Desc, Graph, Operand
 from ..memory.spaces import HOST, Cell, copier
-from ..run.program import Part, Program, Unsized
+from ..run.program import Program
+from ..run.steps import Part, Unsized
 from .booleans import as_stored
 from .messages import SUB_GRAPHS, GraphProto, TensorProto, ValueInfoProto, tensor_type
 from .model import Model

@@ -1,4 +1,4 @@
-"""Which way a call of a session goes: a plan compiled for its shapes, or the model's own session, which takes all shapes.
+"""Which way a call of a session goes: the model compiled for its shapes, or its own session, which takes all shapes.
 
 The first call with new shapes goes through the model's own session (`symbolic`). At the second the shapes are compiled in
 the background, and used from the next call on after that. Shapes that change at every call are never compiled.
@@ -38,7 +38,7 @@ Shapes = tuple[tuple[str, tuple[int, ...] | None], ...]
 Key = tuple[Any, ...]
 """Shapes, and the values of inputs that decide about others."""
 
-PLANS = 64
+MAX_COMPILED = 64
 """How many sets of input shapes a session keeps compiled at the most."""
 
 PROGRAM_BYTES = 32 * 2**20
@@ -68,8 +68,8 @@ VALUES = 4
 """For how many values of small inputs that decide about shapes a session compiles; with more, these nodes fall back."""
 
 MAX_THREADS = 5
-"""How many threads the plans of all sessions that were compiled in the background may have together: a process is to have
-no more than 8 beside one for each processor. On machines where one pool has more, one plan may have them."""
+"""How many threads all models that were compiled in the background may have together: a process is to have no more than 8
+beside one for each processor. On machines where one pool has more, one compiled model may have them."""
 
 MAX_POOLS = 5
 """A model of static shapes that would be cut into more segments with threads of their own runs in its own session, which has
@@ -91,7 +91,7 @@ class _RecurringShape(Recurring):
 
 
 class Programs:
-    """The plans of a session, and the model's own session.
+    """The compiled models of a session, one for each combination of shapes, and the model's own session.
 
     Args:
         model: the model.
@@ -102,7 +102,7 @@ class Programs:
         program_bytes: what compiled shapes may take together; None for a default.
 
     Attributes:
-        plans: those that are compiled, by shapes and deciding values; whoever compiles has the turn for the shapes.
+        compiled: the models, by shapes and deciding values; the thread that compiles has the turn for the shapes.
         specialise: the same, and so is `given_bytes`.
         deciding: the inputs whose values decide about shapes.
         why_compiled: why all shapes are compiled; empty where they need not be.
@@ -122,15 +122,15 @@ class Programs:
         self.specialise: Specialise = specialise
         self._outputs = [output.name for output in model.proto.graph.output]
         self.given_bytes = program_bytes
-        self.plans: Cache[Key, CompiledModel] = Cache(PLANS, raw=True)
+        self.compiled: Cache[Key, CompiledModel] = Cache(MAX_COMPILED, raw=True)
         self.deciding: set[str] = set()
-        self._lock = Lock()  # of all that follows, and of the plans; held for moments only
+        self._lock = Lock()  # of all that follows, and of `compiled`; held for moments only
         self._calls = 0
         self._used: dict[
             Key, int
-        ] = {}  # the number of the last call that used a plan, in the order in which they were made
+        ] = {}  # the number of the last call that used a compiled model, in the order in which they were made
         self._recent: Cache[Key, _RecurringShape] = Cache(RECENT, raw=True)
-        self._notes: Cache[Key, str] = Cache(PLANS, raw=True)  # why shapes that came again were not compiled
+        self._notes: Cache[Key, str] = Cache(MAX_COMPILED, raw=True)  # why shapes that came again were not compiled
         self._symbolic: SymbolicModel | None = None
         self._pending = 0  # how many shapes are being compiled in the background, or wait for it
         self._making = Lock()  # of the model's own session, while that is made
@@ -147,11 +147,11 @@ class Programs:
     ) -> tuple[CompiledModel | SymbolicModel, bool]:
         """What runs a call, and whether the next one like it will be run by the same."""
         sizes = tuple(shapes.items())
-        if plan := self.known(sizes, feed):
-            return plan, True
+        if compiled := self.known(sizes, feed):
+            return compiled, True
         symbolic = self.symbolic(shapes)
         if symbolic is None:
-            return self.plan(shapes, feed), True
+            return self.compiled_for(shapes, feed), True
         return symbolic, self._come(sizes, feed)
 
     def symbolic(self, shapes: Mapping[str, tuple[int, ...] | None]) -> SymbolicModel | None:
@@ -198,13 +198,13 @@ class Programs:
     def _compile_recurring(self, key: Key, sizes: Shapes, feed: Mapping[str, Any]) -> Any:
         """Compile shapes that have come again; in the background, so what goes wrong is told in the log."""
         try:
-            with self.plans.turn(sizes):
+            with self.compiled.turn(sizes):
                 if not self.known(sizes, feed):
                     _in_background.add(self._new(sizes, feed, in_background=True))
             with self._lock:  # its key held shapes alone: that values decide was found while compiling
                 self._recent.pop(key)
             memory.trim()  # of what compiling took, by far the most is free now
-            return True  # the plan is found by its key, which holds values now that decide
+            return True  # the model is found by its key, which now holds the deciding values
         except Exception as error:
             self._notes.put(key, f"it cannot be compiled: {error}")
             log.warning("shapes %s stay with the model's own session: %s", _text(sizes), error)
@@ -230,7 +230,7 @@ class Programs:
         return FIRST_BYTES + count * each
 
     def _fits(self, count: int) -> bool:
-        return count <= PLANS and self._estimate(count) <= self.program_bytes
+        return count <= MAX_COMPILED and self._estimate(count) <= self.program_bytes
 
     def _no_room(self) -> str:
         """Why shapes that have come again are not compiled; empty if they are."""
@@ -238,63 +238,63 @@ class Programs:
 
         if not self._fits(1):
             return f"it would take {self._estimate(1)} bytes, and program_bytes is {self.program_bytes}"
-        threads = sum(plan.threads for plan in tuple(_in_background))
+        threads = sum(compiled.threads for compiled in tuple(_in_background))
         threads += self._pending * pool_threads()
         if threads and threads + pool_threads() > MAX_THREADS:
             return f"compiled shapes have {threads} threads already"
-        idle = sum(self._calls - self._used.get(other, 0) > IDLE_CALLS for other, _ in self.plans.items())
-        kept = len(self.plans) - idle + self._pending
+        idle = sum(self._calls - self._used.get(other, 0) > IDLE_CALLS for other, _ in self.compiled.items())
+        kept = len(self.compiled) - idle + self._pending
         if not self._fits(kept + 1):
             return f"{counted(kept, 'compiled shape')} in use, and program_bytes, {self.program_bytes}, has no room for more"
         return ""
 
-    def _keep(self, key: Key, plan: CompiledModel) -> None:
-        """Keep a new plan, and drop others where there is no room: those that are not used; else the one made last.
+    def _keep(self, key: Key, compiled: CompiledModel) -> None:
+        """Keep a new compiled model, and drop others where there is no room: those that are not used; else the one made last.
 
         To drop the one used longest ago would compile every shape again and again where one more comes in turn than there
         is room for.
         """
-        while self.plans and not self._fits(len(self.plans) + 1):
-            oldest, _ = self.plans.items()[0]
+        while self.compiled and not self._fits(len(self.compiled) + 1):
+            oldest, _ = self.compiled.items()[0]
             is_idle = self._calls - self._used.get(oldest, 0) > IDLE_CALLS
             dropped = oldest if is_idle else next(reversed(self._used))
-            self.plans.pop(dropped)
+            self.compiled.pop(dropped)
             del self._used[dropped]
-        self.plans.put(key, plan)
+        self.compiled.put(key, compiled)
         self._used[key] = self._calls
         self._recent.pop(key)
         self._notes.pop(key)
 
     # Plans --------------------------------------------------------------------------------------------------------------
 
-    def plan(
+    def compiled_for(
         self, shapes: Mapping[str, tuple[int, ...] | None], feed: Mapping[str, Any] | None = None
     ) -> CompiledModel:
-        """The plan for given input shapes, and for the values of a feed that decide about others; cached, or new."""
+        """The model compiled for input shapes, and for the values of a feed that decide about others; cached, or new."""
         sizes, given = tuple(shapes.items()), feed or {}
-        if plan := self.known(sizes, given):
-            return plan
-        with self.plans.turn(sizes):  # others with these shapes wait for the plan, those with other shapes do not
+        if compiled := self.known(sizes, given):
+            return compiled
+        with self.compiled.turn(sizes):  # others with these shapes wait for the result, those with other shapes do not
             return self.known(sizes, given) or self._new(sizes, given)
 
     def known(self, sizes: Shapes, given: Mapping[str, Any]) -> CompiledModel | None:
-        """The plan that is there already."""
+        """The compiled model that is there already."""
         with self._lock:
             self._calls += 1
-            if not self.plans:
+            if not self.compiled:
                 return None
             values = {name: given[name] for name in self.deciding & given.keys()}
             return self._cached((*sizes, *_contents(values)))
 
     def _new(self, sizes: Shapes, given: Mapping[str, Any], in_background: bool = False) -> CompiledModel:
-        """Compile a new plan. The caller must hold the turn for these shapes."""
+        """Compile the model. The caller must hold the turn for these shapes."""
         shapes = dict(sizes)
         with self._lock:
             values = {name: given[name] for name in self.deciding & given.keys()}
-            valued = sum(len(key) > len(sizes) and key[: len(sizes)] == sizes for key, _ in self.plans.items())
+            valued = sum(len(key) > len(sizes) and key[: len(sizes)] == sizes for key, _ in self.compiled.items())
             endless = bool(values) and valued >= VALUES and self._fallback == "auto"
-            if endless and (plan := self._cached(sizes)):
-                return plan
+            if endless and (compiled := self._cached(sizes)):
+                return compiled
         if endless:  # values that never end (lengths, positions) would mean a compilation for each call
             return self._compile(sizes, self._trace(shapes, {}), in_background)
         while True:
@@ -327,15 +327,15 @@ class Programs:
             if self._model.surprising.issuperset(found.slots):
                 raise OperationError(f"outputs come in shapes that do not fit: {found}") from found
             self._model.surprising.update(found.slots)
-            for kept in (self.plans, self._used, self._recent):
+            for kept in (self.compiled, self._used, self._recent):
                 kept.clear()
 
     def _cached(self, key: Key) -> CompiledModel | None:
-        """The plan of that key, which is the one used last then."""
-        plan = self.plans.get(key)
-        if plan is not None:
+        """The compiled model of a key, which becomes the one used last."""
+        compiled = self.compiled.get(key)
+        if compiled is not None:
             self._used[key] = self._calls
-        return plan
+        return compiled
 
     def _trace(
         self,
@@ -347,17 +347,17 @@ class Programs:
         return Tracer(self._model, self._context, shapes, copies, available).run()
 
     def _compile(self, key: Key, trace: Trace, in_background: bool = False) -> CompiledModel:
-        plan = CompiledModel(self._model, self._context, trace, self._outputs, self._fallback, whole=in_background)
+        compiled = CompiledModel(self._model, self._context, trace, self._outputs, self._fallback, whole=in_background)
         with self._lock:
-            self._keep(key, plan)
-        return plan
+            self._keep(key, compiled)
+        return compiled
 
     # What users see -----------------------------------------------------------------------------------------------------
 
     def ways(self) -> dict[str, str]:
         """Which way shapes go, by their text: those compiled, and those that came lately and are not."""
         with self._lock:
-            found = {_text(key): "compiled" for key, _ in self.plans.items()}
+            found = {_text(key): "compiled" for key, _ in self.compiled.items()}
             for key, entry in self._recent.items():
                 state = "compiling" if entry.seen > 1 and entry.refusal is None else "the model's own session"
                 found.setdefault(_text(key), state if key not in self._notes else "the model's own session")

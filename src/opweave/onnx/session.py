@@ -269,7 +269,7 @@ class InferenceSession(OnnxRuntimeMethods):
                 if isinstance(way, CompiledModel):
                     raise
                 # WebNN defines more than the engine does (indices out of range, say), and has errors of its own.
-                way = self._plan(shapes, feed)
+                way = self._compiled_for(shapes, feed)
                 results = way.run(feed, names, targets)
             self._repeat = None
             if settled and (space.is_host or not tensors):
@@ -401,24 +401,24 @@ class InferenceSession(OnnxRuntimeMethods):
             input_shapes: for models with dimensions that vary, the shapes to explain for; they are compiled, if they are
                 not. Default: the compiled ones that were used last, and which way the others go.
         """
-        plans = self._plans
+        kept = self._compiled
         static = all(i.static_shape() is not None or not i.element_type for i in self._inputs)
         if input_shapes is not None:
-            plan = self._plan(self._checked_shapes(input_shapes))
-        elif not plans and (ways := self.shapes()):
+            compiled = self._compiled_for(self._checked_shapes(input_shapes))
+        elif not kept and (ways := self.shapes()):
             return "\n".join(f"{shapes}: {way}" for shapes, way in ways.items())
         else:
-            require(static or bool(plans), "the model has dimensions that vary; run it first, or pass input_shapes")
-            plan = next(reversed(plans.values())) if plans else self._plan(self._checked_shapes({}))
-        folded = sum(step.kind == "folded" for step in plan.trace.steps)
+            require(static or bool(kept), "the model has dimensions that vary; run it first, or pass input_shapes")
+            compiled = next(reversed(kept.values())) if kept else self._compiled_for(self._checked_shapes({}))
+        folded = sum(step.kind == "folded" for step in compiled.trace.steps)
         lines = []
-        for number, segment in enumerate(plan.segments):
+        for number, segment in enumerate(compiled.segments):
             where = f"WebNN on {self._context.device.name}" if segment.kind == "webnn" else "ONNX Runtime (fallback)"
             lines.append(f"segment {number}: {counted(len(segment.nodes), 'node')}, {where}")
             for step in segment.nodes:
                 name = f" {step.node.name!r}" if step.node.name else ""
                 lines.append(f"  {step.node.op_type}{name}" + (f": {step.reason}" if step.reason else ""))
-            lines += [f"  custom: {p.node}, {p.how}, {p.detail}" for p in plan.custom(number)]
+            lines += [f"  custom: {p.node}, {p.how}, {p.detail}" for p in compiled.custom(number)]
         lines.append(f"{counted(folded, 'node')} computed when the model was compiled")
         if not static and input_shapes is None:
             lines += [f"{shapes}: {way}" for shapes, way in self.shapes().items()]
@@ -463,12 +463,12 @@ class InferenceSession(OnnxRuntimeMethods):
         return {name: chosen.get(name, "cpu") for name in names}
 
     @property
-    def _plans(self) -> dict[Any, CompiledModel]:
-        """The plans that are kept, the one used last comes last."""
-        return dict(self._programs.plans.items())
+    def _compiled(self) -> dict[Any, CompiledModel]:
+        """The compiled models that are kept, by shapes; the one used last comes last."""
+        return dict(self._programs.compiled.items())
 
-    def _plan(
+    def _compiled_for(
         self, shapes: Mapping[str, tuple[int, ...] | None], feed: Mapping[str, Any] | None = None
     ) -> CompiledModel:
-        """The plan for given input shapes, and for the values of a feed that decide about others; cached, or new."""
-        return self._programs.plan(shapes, feed)
+        """The model compiled for input shapes, and for the values of a feed that decide about others; cached, or new."""
+        return self._programs.compiled_for(shapes, feed)

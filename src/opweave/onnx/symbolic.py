@@ -152,7 +152,7 @@ def _with_open_dimensions(model: Model, inputs: Sequence[Argument]) -> tuple[Mod
     given = {argument.name: argument for argument in inputs}
     for info in source.input:
         if (argument := given.get(info.name)) is None:
-            continue  # an initializer that might be overridden: calls that do so have plans of their own
+            continue  # an initializer that might be overridden: models are compiled for calls that do so
         new = graph.input.add()
         new.CopyFrom(info)
         if argument.element_type and argument.dims is not None:

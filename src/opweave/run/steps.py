@@ -1,0 +1,108 @@
+"""What a program is made of: compiled segments, steps, and values without a shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..backends import Runner
+from ..errors import OperationError
+from ..graph import Builder, Desc, Node, Operand
+from ..memory.spaces import Cell, Memory, Space
+
+
+class Unsized(Operand):
+    """A value whose data type and shape are known only once it is computed; its memory is a `Cell`."""
+
+    __slots__ = ()
+
+    def __init__(self, builder: Builder, name: str = "", value: Cell | None = None) -> None:
+        super().__init__(builder, Desc("uint8", (0,)), name=name, value=value)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Part:
+    """A segment of a graph, compiled.
+
+    Attributes:
+        runner: what computes it.
+        space: where the memory that it reads and writes must lie.
+        device: the name of the device that it runs on.
+        nodes: the nodes of the graph that it computes; none for a part of an ONNX model, which names its nodes in errors.
+        compiled: the same nodes, in the graph that the runner was compiled from.
+        reads: the operands that it reads, in the order in which the runner takes them.
+        writes: the operands that it writes, likewise.
+        title: what it computes, for messages; empty for the names of `nodes`.
+    """
+
+    runner: Runner
+    space: Space
+    device: str
+    nodes: Sequence[Node]
+    compiled: Sequence[Node]
+    reads: Sequence[Operand]
+    writes: Sequence[Operand]
+    title: str = ""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Step:
+    """One thing that a program does.
+
+    Attributes:
+        title: the operations that it computes, or what it copies.
+        space: where the memory that it reads and writes must lie.
+        reads: the numbers of the values that it reads.
+        writes: the numbers of the values that it writes.
+        bind: ties it to memory, in the order of `reads` and `writes`; what is returned runs it once.
+        segment: the number of the segment of the graph that it computes, or copies for.
+        read_bytes: how many bytes it reads, weights included.
+        written_bytes: how many bytes it writes.
+        runner: what computes it; None for copies.
+        nodes: the nodes of the program's graph that it computes.
+        compiled: the same nodes, in the graph that the runner was compiled from.
+        device: the name of the device that it runs on.
+    """
+
+    title: str
+    space: Space
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    bind: Callable[[Sequence[Memory], Sequence[Memory]], Callable[[], None]]
+    segment: int
+    read_bytes: int
+    written_bytes: int
+    runner: Runner | None = None
+    nodes: tuple[Node, ...] = ()
+    compiled: tuple[Node, ...] = ()
+    device: str = ""
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether it only copies."""
+        return self.runner is None
+
+    def run(self, reads: Sequence[Memory], writes: Sequence[Memory]) -> None:
+        """Run it once: what `bind(reads, writes)()` does."""
+        if self.runner is None:
+            self.bind(reads, writes)()
+        else:
+            self.runner.run(reads, writes)
+
+    def failed(self, error: OperationError) -> OperationError:
+        """The error of a run, which names the operations."""
+        name = "" if self.runner is None else self.runner.name
+        text = str(error)
+        if not self.nodes or text.startswith(self.title):
+            return error
+        made = OperationError(f"{self.title}: {text.removeprefix(f'{name}: ')}")
+        made.__cause__ = error
+        return made
+
+
+def title(nodes: Sequence[Node]) -> str:
+    """The operations of a segment, for messages and tables."""
+    return ", ".join(node.title for node in nodes[:3]) + (", …" if len(nodes) > 3 else "")
+
+
+__all__ = ["Part", "Step", "Unsized", "title"]
