@@ -97,7 +97,7 @@ def row(title: str, what: str, calls: Mapping[str, Sequence[Way]], against: str,
     """Compare calls that threads make at the same time, in the time that passes for each of them."""
     times = alternate({name: together(ways, BATCH[title], pool) for name, ways in calls.items()}, seconds=0.3)
     ours, theirs = ([time / BATCH[title] / COUNT for time in times[name]] for name in ("ours", "theirs"))
-    return Row.of(f"{title}, {what}, from {COUNT} threads", "us", ours, theirs, against, "threads")
+    return Row.of(f"{title}, {what}, from {COUNT} threads", "ms", ours, theirs, against, "threads")
 
 
 def dense() -> tuple[ow.MLContext, ow.MLGraph]:

@@ -62,7 +62,11 @@ def box3(self: ow.MLGraphBuilder, x: ow.MLOperand) -> ow.Desc:
     return ow.Desc(x.data_type, (*outer, h - 2, w - 2))
 
 
-box3.kernel("wasm", library.load(), "box3", signature=library.SIGNATURES["box3"])
+@pytest.fixture(autouse=True, scope="module")
+def module() -> Iterator[None]:
+    box3.kernel("wasm", library.load(), "box3", signature=library.SIGNATURES["box3"])
+    yield
+    box3.kernels.clear()
 
 
 @ow.expression

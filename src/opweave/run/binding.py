@@ -43,22 +43,27 @@ class Binding:
 
     def __call__(self) -> None:
         """Run the program once."""
-        intermediates = self.layout.take()
+        layout = self.layout
+        intermediates = layout.take()
         number = 0
         try:
-            for number, call in enumerate(self._bound(intermediates)):  # noqa: B007
+            known = self._calls.get(id(intermediates))
+            for call in self._bind(intermediates) if known is None else known[1]:
                 call()
+                number += 1
         except OperationError as error:
-            failed = self.layout.steps[number].failed(error)
+            failed = layout.steps[number].failed(error)
             raise failed from failed.__cause__
         finally:
-            self.layout.give_back(intermediates)
+            layout.give_back(intermediates)
 
     def timed(self) -> list[int]:
         """Run the program once; the nanoseconds that each step took."""
         intermediates, times = self.layout.take(), []
         try:
-            for step, call in zip(self.layout.steps, self._bound(intermediates), strict=True):
+            known = self._calls.get(id(intermediates))
+            calls = self._bind(intermediates) if known is None else known[1]
+            for step, call in zip(self.layout.steps, calls, strict=True):
                 start = perf_counter_ns()
                 call()
                 step.space.wait()
@@ -67,11 +72,8 @@ class Binding:
             self.layout.give_back(intermediates)
         return times
 
-    def _bound(self, intermediates: Intermediates) -> list[Call]:
-        """The steps, bound to memory; once for each set of intermediates."""
-        known = self._calls.get(id(intermediates))
-        if known is not None:
-            return known[1]
+    def _bind(self, intermediates: Intermediates) -> list[Call]:
+        """Bind the steps to memory, and remember that for as long as there are these intermediates."""
         given = self._given
         memory: list[Any] = [*given, *intermediates[len(given) :]]
         calls = [

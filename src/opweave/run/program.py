@@ -98,8 +98,9 @@ class Program:
 
     def run(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
         """Run the program once: what `bind(inputs, outputs)()` does, for memory that is not used again."""
-        if self._direct is not None and (self.space is HOST or self._is_at_home(inputs, outputs)):
-            self._direct.run(inputs, outputs)
+        direct = self._direct
+        if direct is not None and (self.space is HOST or self._is_at_home(inputs, outputs)):
+            direct.run(inputs, outputs)
         else:
             self.layout(inputs, outputs).run(inputs, outputs)
 
@@ -361,10 +362,8 @@ class Layout:
 
     def take(self) -> Intermediates:
         """Memory for one run, by number; that of inputs and outputs is not set."""
-        if not self._own and self._free:
-            return self._free[0]
         try:
-            return self._free.pop()
+            return self._free.pop() if self._own else self._free[0]
         except IndexError:
             pass
         made = Intermediates(self._fixed.get(at) for at in range(len(self.operands)))
