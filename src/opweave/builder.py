@@ -9,7 +9,8 @@ import numpy as np
 
 from . import dtypes, hints
 from .arrays import as_array, describe, fit, lasting
-from .context import MLContext, in_thread
+from .context import MLContext
+from .context_tensors import in_thread
 from .conversion import Number, converted_desc
 from .dtypes import DataType
 from .errors import InvalidStateError, ValidationError, require

@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import count
 from threading import RLock
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
 from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
-from . import backends, dtypes, hints, links, memory as host
-from .arrays import as_array, describe, fit
+from . import backends, dtypes, hints, links
 from .backends import Backend, Device, PowerPreference
-from .conversion import converted_desc
-from .dtypes import ANY, DataType
-from .errors import InvalidStateError, NotSupportedError, ValidationError, import_extra, require
-from .graph import MAX_RANK, Desc, check_desc
-from .memory.spaces import Space
+from .context_tensors import ContextTensors, in_thread
+from .dtypes import ANY
+from .errors import InvalidStateError, NotSupportedError, require
+from .graph import MAX_RANK
 from .names import SnakeCaseDict, shown
 from .operation import Op
 from .run.graph import MLGraph
-from .tensor import DeviceTensor, MLTensor
+from .tensor import MLTensor
 
 if TYPE_CHECKING:
     from .context_loss import Lost
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a blocking function in a worker thread: what all `*_async` twins do."""
-    import asyncio
-
-    return await asyncio.to_thread(function, *args, **kwargs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +155,7 @@ def current_context() -> MLContext:
 
 @hints.misnomers
 @dtypes.completable
-class MLContext:
+class MLContext(ContextTensors):
     """Owns tensors and compiled graphs, and runs graphs on its device. Made by `opweave.ml.create_context`.
 
     A context may be used from several threads: what touches the same tensor runs one after the other.
@@ -247,279 +234,6 @@ class MLContext:
 
     def __repr__(self) -> str:
         return f"<MLContext on {self._device.name}{', lost' if self._lost_info else ''}>"
-
-    # Tensors ---------------------------------------------------------------------------------------------------------
-
-    @hints.no_dictionaries
-    def create_tensor(
-        self,
-        data_type: DataType,
-        shape: Sequence[int],
-        *,
-        readable: bool = False,
-        writable: bool = False,
-        memory: Space | None = None,
-    ) -> MLTensor:
-        """Create a tensor of zeros (https://www.w3.org/TR/webnn/#api-mlcontext-createtensor).
-
-        Args:
-            data_type: one of the eight data types of WebNN.
-            shape: dimensions, each in [1, 2**31 - 1]; `[]` for a scalar.
-            readable: whether its contents may be read.
-            writable: whether its contents may be written.
-            memory: the WebAssembly module (`opweave.wasm.load`) in whose memory it lies; default: the host's. Built-in
-                operations read and write it there, and so do the module's own, without a copy.
-
-        Raises:
-            InvalidStateError: the context is lost.
-            ValidationError: no such data type, invalid dimensions, too many bytes.
-            OperationError: there is not so much memory.
-        """
-        self.check_alive()
-        desc = self.check_desc(data_type, shape)
-        for name, flag in {"readable": readable, "writable": writable}.items():
-            require(isinstance(flag, bool), f"{name} must be True or False, got {shown(flag)}")
-        if memory is None:
-            array = self._space.allocate(desc)
-            return self._adopt(desc, array, readable=readable, writable=writable)
-        require(self._space.is_host, f"memory= is for contexts on the CPU; this one is on {self._device.name}")
-        require(
-            hasattr(memory, "allocate") and hasattr(memory, "owns"),
-            f"memory must be a WebAssembly module (opweave.wasm.load), got {type(memory).__name__}",
-        )
-        array = memory.allocate(desc)
-        return self._adopt(desc, array, readable=readable, writable=writable, pinned=True)
-
-    async def create_tensor_async(
-        self,
-        data_type: DataType,
-        shape: Sequence[int],
-        *,
-        readable: bool = False,
-        writable: bool = False,
-        memory: Space | None = None,
-    ) -> MLTensor:
-        """`create_tensor`, to await."""
-        return await in_thread(
-            self.create_tensor, data_type, shape, readable=readable, writable=writable, memory=memory
-        )
-
-    def create_exportable_tensor(
-        self,
-        data_type: DataType,
-        shape: Sequence[int],
-        gpu_device: Any,
-        *,
-        readable: bool = False,
-        writable: bool = False,
-    ) -> MLTensor:
-        """Create a tensor of zeros that `export_to_gpu` can lend to `gpu_device`; on a WebGPU device, all tensors are such.
-
-        Args:
-            data_type: one of the eight data types of WebNN.
-            shape: dimensions, each in [1, 2**31 - 1]; `[]` for a scalar.
-            gpu_device: the `wgpu.GPUDevice` of the context: that of `ml.create_context(gpu_device=device)`.
-            readable: whether its contents may be read.
-            writable: whether its contents may be written.
-
-        Raises:
-            InvalidStateError: the context is lost.
-            ValidationError: `gpu_device` is no `wgpu.GPUDevice`; no such data type, invalid dimensions, too many bytes.
-            NotSupportedError: the context is on another device.
-            OperationError: there is not so much memory.
-        """
-        wgpu = import_extra("wgpu", "webgpu", "exporting tensors to a GPU")
-        require(
-            isinstance(gpu_device, wgpu.GPUDevice),
-            f"create_exportable_tensor: gpu_device must be a wgpu.GPUDevice, got {type(gpu_device).__name__}",
-        )
-        self.check_alive()
-        if self._space.device is not gpu_device:
-            raise NotSupportedError(
-                f"create_exportable_tensor: the context is on {self._device.name}, and its tensors cannot be exported to "
-                "another device; opweave.ml.create_context(gpu_device=device) makes a context on that one"
-            )
-        return self.create_tensor(data_type, shape, readable=readable, writable=writable)
-
-    async def create_exportable_tensor_async(
-        self,
-        data_type: DataType,
-        shape: Sequence[int],
-        gpu_device: Any,
-        *,
-        readable: bool = False,
-        writable: bool = False,
-    ) -> MLTensor:
-        """`create_exportable_tensor`, to await."""
-        return await in_thread(
-            self.create_exportable_tensor, data_type, shape, gpu_device, readable=readable, writable=writable
-        )
-
-    @hints.no_dictionaries
-    def create_constant_tensor(self, data_type: DataType, shape: Sequence[int], input_data: Any) -> MLTensor:
-        """Create a tensor for `builder.constant(tensor)` (https://www.w3.org/TR/webnn/#api-mlcontext-createconstanttensor).
-
-        Args:
-            data_type: one of the eight data types of WebNN.
-            shape: dimensions, each in [1, 2**31 - 1]; `[]` for a scalar.
-            input_data: an array of that data type and shape (or flat), or a buffer of as many bytes; it is copied once.
-
-        Raises:
-            InvalidStateError: the context is lost.
-            ValidationError: the data do not fit data type and shape.
-        """
-        self.check_alive()
-        desc = self.check_desc(data_type, shape)
-        data = fit(as_array(input_data, "input_data"), "input_data", desc)
-        array = host.allocate(desc)
-        host.copy(array, data, "create_constant_tensor")
-        return self._adopt(desc, array, constant=True)
-
-    async def create_constant_tensor_async(
-        self, data_type: DataType, shape: Sequence[int], input_data: Any
-    ) -> MLTensor:
-        """`create_constant_tensor`, to await."""
-        return await in_thread(self.create_constant_tensor, data_type, shape, input_data)
-
-    def tensor_from(
-        self,
-        array: Any,
-        data_type: DataType | None = None,
-        shape: Sequence[int] | None = None,
-        *,
-        readable: bool = True,
-        writable: bool | None = None,
-    ) -> MLTensor:
-        """Make a tensor of memory that exists already, without a copy.
-
-        Args:
-            array: a C-contiguous NumPy array, or an object with DLPack (a PyTorch or ONNX Runtime tensor, say) in host
-                memory. In a context on a WebGPU device: a `wgpu.GPUBuffer` of that device with the usage STORAGE (and COPY_SRC
-                to be read, COPY_DST to be written from the host).
-            data_type: of the elements in a `GPUBuffer`; arrays know theirs.
-            shape: likewise.
-            readable: whether its contents may be read through the tensor.
-            writable: likewise written; default: whether the array itself is writable.
-
-        Returns:
-            A tensor that shares the memory: what a graph writes into it appears in `array`, and the other way round.
-
-        Raises:
-            InvalidStateError: the context is lost.
-            ValidationError: not contiguous, not in native byte order, or of a data type that WebNN does not have.
-        """
-        self.check_alive()
-        if not self._space.is_host:
-            require(
-                data_type is not None and shape is not None,
-                f"tensor_from takes a GPUBuffer, data_type and shape on {self._device.name}; create_tensor and "
-                "write_tensor take arrays there",
-            )
-            desc = self.check_desc(data_type, shape)
-            lent = self._space.adopt(array, desc)
-            return self._adopt(desc, lent, readable=readable, writable=writable is not False, pinned=True)
-        require(
-            data_type is None and shape is None,
-            f"tensor_from takes data_type and shape for a GPUBuffer, and this context is on {self._device.name}, not on a "
-            "WebGPU device",
-        )
-        known = isinstance(array, np.ndarray) or hasattr(array, "__dlpack__")
-        require(known, f"tensor_from takes an array, got {type(array).__name__}")
-        array = as_array(array, "tensor_from: array")
-        found = describe(array, "tensor_from")
-        desc = self.check_desc(found.data_type, found.shape)
-        array = self._space.adopt(array, desc)
-        if writable is None:
-            writable = bool(array.flags.writeable)
-        require(bool(array.flags.writeable) or not writable, "tensor_from cannot make a read-only array writable")
-        return self._adopt(desc, array, readable=readable, writable=writable, pinned=True)
-
-    def write_tensor(self, tensor: MLTensor, input_data: Any) -> None:
-        """Copy data into a tensor (https://www.w3.org/TR/webnn/#api-mlcontext-writetensor).
-
-        Args:
-            tensor: a writable tensor of this context.
-            input_data: an array of its data type and shape (or flat), or a buffer of as many bytes.
-
-        Raises:
-            ValidationError: a tensor of another context, destroyed or not writable; data that do not fit.
-        """
-        self.check_own(tensor, "tensor")
-        if not tensor.writable:
-            raise ValidationError(f"the tensor {tensor.desc} was not created with writable=True")
-        data = fit(as_array(input_data, "input_data"), "input_data", tensor.desc)
-        tensor._settle()
-        with tensor._lock:
-            self.check_own(tensor, "tensor")
-            self._space.write(tensor._target(), data, "write_tensor")
-
-    def read_tensor(self, tensor: MLTensor, *, out: Any = None) -> np.ndarray:
-        """Copy the contents of a tensor into a new array, or into `out` (https://www.w3.org/TR/webnn/#api-mlcontext-readtensor).
-
-        `tensor.numpy()` is a view instead, without a copy.
-
-        Args:
-            tensor: a readable tensor of this context.
-            out: a writable, C-contiguous array of the tensor's data type and shape (or flat), or a writable buffer of as
-                many bytes.
-
-        Returns:
-            The array; an array over the memory of `out` where that was given.
-
-        Raises:
-            ValidationError: a tensor of another context, destroyed or not readable; an `out` that does not fit.
-        """
-        self.check_own(tensor, "tensor")
-        if not tensor.readable:
-            raise ValidationError(f"the tensor {tensor.desc} was not created with readable=True")
-        if out is None:
-            target = host.empty(tensor.desc)
-        else:
-            require(not isinstance(out, np.generic), f"out must be an array, got the scalar {shown(out)}")
-            whole = as_array(out, "out")
-            require(bool(whole.flags.c_contiguous), "out must be C-contiguous")
-            target = fit(whole, "out", tensor.desc)
-            require(bool(target.flags.writeable), "out must be writable")
-        with tensor._lock:
-            self._space.read([self._own(tensor, "tensor")], [target], "read_tensor")
-        return target
-
-    async def read_tensor_async(self, tensor: MLTensor, *, out: Any = None) -> np.ndarray:
-        """`read_tensor`, to await."""
-        return await in_thread(self.read_tensor, tensor, out=out)
-
-    @contextmanager
-    def export_to_gpu(self, tensor: MLTensor) -> Iterator[Any]:
-        """Lend a tensor to the user's own shaders (https://www.w3.org/TR/webnn/#api-mlcontext-exporttogpu).
-
-        Nothing is copied and nothing waited for: what is submitted to the device's queue inside of the `with` block runs
-        after the dispatches before it, and before those after it. Meanwhile WebNN must not use the tensor.
-
-        Args:
-            tensor: a tensor of this context, which is on a WebGPU device.
-
-        Returns:
-            A context manager that yields the `wgpu.GPUBuffer`.
-
-        Raises:
-            NotSupportedError: the context is not on a WebGPU device.
-            InvalidStateError: the tensor is exported already; or it is used by WebNN while it is.
-            ValidationError: a tensor of another context, destroyed or constant.
-        """
-        if self._space.device is None:
-            raise NotSupportedError(f"export_to_gpu: the context is on {self._device.name}, not on a WebGPU device")
-        self.check_own(tensor, "export_to_gpu: tensor")
-        require(isinstance(tensor, DeviceTensor), "export_to_gpu: tensor is a constant tensor")
-        assert isinstance(tensor, DeviceTensor)
-        with tensor._lock:
-            array = tensor.memory()
-            tensor._exported = True
-            tensor.release_bindings()
-        try:
-            yield array.buffer
-        finally:
-            with tensor._lock:
-                tensor._exported = False
 
     # Running ---------------------------------------------------------------------------------------------------------
 
@@ -650,48 +364,6 @@ class MLContext:
             lost, self._is_over = self._lost, True
         if lost is not None:
             lost.set_result(info)
-
-    # Helpers ---------------------------------------------------------------------------------------------------------
-
-    def check_desc(self, data_type: object, shape: object) -> Desc:
-        """A descriptor that is valid in this context, or `ValidationError`."""
-        return check_desc(converted_desc(data_type, shape), self._backend.max_byte_length)
-
-    def _adopt(
-        self,
-        desc: Desc,
-        array: np.ndarray,
-        *,
-        readable: bool = False,
-        writable: bool = False,
-        constant: bool = False,
-        pinned: bool = False,
-    ) -> MLTensor:
-        """A tensor of this memory; `pinned` memory belongs to the caller, and is never replaced."""
-        tensor = self._make_tensor(desc, array, pinned, readable=readable, writable=writable, constant=constant)
-        with self._lock:
-            self.check_alive()
-            self._tensors.add(tensor)
-        return tensor
-
-    def _make_tensor(self, desc: Desc, array: np.ndarray, pinned: bool, **flags: bool) -> MLTensor:
-        # Constants are on the host: they are copied to the device with the graphs that they are part of.
-        on_device = not self._space.is_host and not flags["constant"]
-        return (DeviceTensor if on_device else MLTensor)(self, desc, array, **flags)
-
-    def check_own(self, tensor: MLTensor, what: str) -> None:
-        """Raise `ValidationError`, which says `what` it is, unless it is a living tensor of this context."""
-        if not isinstance(tensor, MLTensor):
-            raise ValidationError(f"{what} must be an MLTensor, got {type(tensor).__name__}")
-        if tensor._context is not self:
-            raise ValidationError(f"{what} is a tensor of another context")
-        if tensor.destroyed:
-            raise ValidationError(f"{what}: the tensor {tensor.desc} is destroyed")
-
-    def _own(self, tensor: MLTensor, what: str) -> np.ndarray:
-        """The memory of a living tensor of this context; waits for what is pending."""
-        self.check_own(tensor, what)
-        return tensor.memory()
 
     def _add_graph(self, graph: MLGraph) -> None:
         """Remember a graph, to destroy it when the context is lost."""

@@ -9,7 +9,8 @@ from typing import Any, Literal, get_args, overload
 import numpy as np
 
 from .. import memory
-from ..context import MLContext, in_thread
+from ..context import MLContext
+from ..context_tensors import in_thread
 from ..errors import OperationError, ValidationError, require
 from ..graph import Desc
 from ..names import counted
