@@ -739,3 +739,26 @@ def test_custom_operations_take_tensors_and_arrays_together(context: ow.MLContex
     made = weighted(tensor, np.float32([10, 20]))
     assert made.context is context
     assert context.read_tensor(made).tolist() == [11, 22]
+
+
+def test_arrays_stay_on_the_device_between_operations(context: ow.MLContext) -> None:
+    @ow.jit
+    def layer(x: Any) -> Any:
+        return x.relu() + x
+
+    with context:
+        x = ow.array(np.float32([[-1, 2]]))
+        before = ow.memory.copies.count
+        y = ow.ops.neg(x)
+        ow.ops.abs(y)  # never computed
+        for _ in range(3):  # one by one at first, then as one graph
+            z = ow.ops.abs(ow.ops.exp(y)) * y
+            z._values()
+        w = layer(z)
+        assert ow.memory.copies.count == before
+        assert np.allclose(w.numpy(), [[2 * np.exp(1), -2 * np.exp(-2)]])
+        assert ow.memory.copies.count == before + 1
+        assert w.tolist() == w.numpy().tolist()
+        assert np.from_dlpack(y).tolist() == [[1, -2]]
+        assert ow.ops.add(y, 1).tolist() == [[2, -1]]
+        assert layer(np.float32([[1, 2]])).tolist() == [[2, 4]]

@@ -17,13 +17,14 @@ from weakref import ref
 
 import numpy as np
 
-from .. import hints
+from .. import hints, memory
 from ..cache import Cache
 from ..dtypes import INFO, DataType, completable
 from ..errors import ValidationError, require
 from ..graph import Desc, Operand, title
 from ..links import compute
 from ..memory import pool
+from ..memory.spaces import Memory
 from ..operation import Op
 from ..operators import Operators
 from ..ops import Operations
@@ -205,11 +206,21 @@ class Array(Operators):
         Raises:
             OperationError: a pending operation failed; the message names the line that called it.
         """
-        view = self._values().view()
+        view = self._on_host().view()
         view.setflags(write=False)  # faster than view.flags
         return view
 
-    def _values(self) -> np.ndarray:
+    def _on_host(self) -> np.ndarray:
+        """The values in the host's memory: a copy, counted, of memory on a device."""
+        values = self._values()
+        if isinstance(values, np.ndarray):
+            return values
+        target = memory.empty(self._desc)
+        self._context._space.read([values], [target], "reading an array")
+        return target
+
+    def _values(self) -> Memory:
+        """The memory of the values, in the space of the context; pending values are computed first."""
         values = self._array
         if values is None:
             force((self,))
@@ -219,11 +230,11 @@ class Array(Operators):
 
     def _is_immutable(self) -> bool:
         """Whether the memory can never be written."""
-        return type(self) is Array and self._reads >= 0
+        return type(self) is Array and self._reads >= 0 and isinstance(self._array, np.ndarray)
 
-    def _room(self) -> np.ndarray:
+    def _room(self) -> Memory:
         """Memory for the values."""
-        return pool.room(self._desc)
+        return room(self._context, self._desc)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         op = _UFUNCS.get(ufunc)
@@ -243,10 +254,11 @@ class Array(Operators):
     def __dlpack__(self, **options: Any) -> Any:
         # DLPack has no read-only memory before version 1: consumers must not write to it.
         knows_read_only = (options.get("max_version") or (0,)) >= (1,)
+        values = self._on_host()
         if self._is_immutable():
             # PyTorch lets users write to it nevertheless: a new identity keeps it out of programs that have it as a constant.
-            self._reads, self._array = _NEVER, self._values().view()
-        return (self.numpy() if knows_read_only else self._values()).__dlpack__(**options)
+            self._reads, self._array = _NEVER, values.view()
+        return (self.numpy() if knows_read_only else self._on_host()).__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 1, 0  # the host
@@ -254,12 +266,12 @@ class Array(Operators):
     def item(self) -> int | float:
         """The value of an array of one element, as a Python number."""
         require(self.size == 1, f"item() takes an array of one element, got {self._desc}")
-        number: int | float = self._values().item()
+        number: int | float = self._on_host().item()
         return number
 
     def tolist(self) -> Any:
         """The values as nested lists."""
-        return self._values().tolist()
+        return self._on_host().tolist()
 
     def __float__(self) -> float:
         return float(self.item())
@@ -281,7 +293,7 @@ class Array(Operators):
 
     def __contains__(self, item: Any) -> bool:
         """Whether an element equals `item`."""
-        return bool((self._values() == item).any())
+        return bool((self._on_host() == item).any())
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec else str(self)
@@ -296,7 +308,7 @@ class Array(Operators):
         node = self._node
         if self._array is None and node is not None:
             return f"<Array {self._desc}, pending: {title(node.template.op.name, node.label)}>"
-        values = np.array2string(self._values(), threshold=20, edgeitems=3, separator=", ", prefix="<Array ")
+        values = np.array2string(self._on_host(), threshold=20, edgeitems=3, separator=", ", prefix="<Array ")
         return f"<Array {values}, {self._desc}>"
 
     def __reduce__(self) -> NoReturn:
@@ -341,6 +353,11 @@ _UFUNCS: dict[Any, Op[..., Any]] = {
     getattr(np, name): getattr(Operations, hints.WEBNN_NAMES.get(name, name)) for name in hints.OPERATORS
 }
 """The operation for each operator of NumPy arrays with an `Array` as right operand."""
+
+
+def room(context: MLContext, desc: Desc) -> Memory:
+    """New memory for a result, in the space of its context."""
+    return pool.room(desc) if context._space.is_host else context._space.allocate(desc)
 
 
 class Number(Array):

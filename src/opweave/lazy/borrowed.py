@@ -34,6 +34,8 @@ def array(values: Any, data_type: DataType | None = None, *, copy: bool = True) 
     Until then, NumPy arrays are read-only, so that writing raises an error (other views of the same memory are not
     protected). Tensors may be written: pending operations that read them are computed first.
 
+    In a context on a GPU, values are copied to the device, and results stay there until they are read.
+
     >>> import opweave as ow
     >>> x = ow.array([[1.0, 2.0], [3.0, 4.0]])
     >>> (x @ x + 1).tolist()
@@ -66,8 +68,12 @@ def array(values: Any, data_type: DataType | None = None, *, copy: bool = True) 
     desc = describe(made, "values") if data_type is None else Desc(data_type, made.shape)
     own = pool.room(check_desc(desc, context.backend.max_byte_length, "values"))
     np.copyto(own, made, casting="unsafe")  # casting converts the values
-    memory.copies.add(own.nbytes, "array()")
-    return Array(context, desc, code_of(desc), array=own)
+    if context._space.is_host:
+        memory.copies.add(own.nbytes, "array()")
+        return Array(context, desc, code_of(desc), array=own)
+    on_device = context._space.allocate(desc)
+    context._space.write(on_device, own, "array()")
+    return Array(context, desc, code_of(desc), array=on_device)
 
 
 def _from_numbers(values: Any, data_type: DataType | None) -> tuple[np.ndarray, DataType]:

@@ -25,9 +25,8 @@ from ..cache import Cache
 from ..errors import MLError, require
 from ..graph import title
 from ..links import compute, op_level, when_gone
-from ..memory import pool
 from . import borrowed, records, weights
-from .array import Array, PendingCall, Template
+from .array import Array, PendingCall, Template, room
 from .background import background, compile_now, statistics
 from .graphs import CallGraph, Kept, kept_results, needed, signature
 from .records import Record, profile
@@ -204,7 +203,7 @@ def _run_one_by_one(
             array = output()
             value = None if array is None else values.get(id(array))
             if value is None:
-                value = pool.room(desc)
+                value = room(context, desc)
                 if array is not None and id(array) in uses:
                     values[id(array)] = value
             results.append(value)

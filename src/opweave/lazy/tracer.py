@@ -12,13 +12,14 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .. import dtypes, memory
+from .. import dtypes
 from ..arrays import as_array, contiguous, describe
 from ..builder import MLGraphBuilder
 from ..context import MLContext
 from ..dtypes import DataType
 from ..errors import ValidationError, require
 from ..graph import Desc, MLOperand, Node, Operand
+from ..memory.spaces import Memory
 from ..names import shown
 from ..operation import Op
 from ..operators import Operators
@@ -26,7 +27,7 @@ from ..run.graph import MLGraph
 from ..run.locks import Locks
 from ..tensor import MLTensor
 from . import borrowed
-from .array import Array, code_of, force
+from .array import Array, code_of, force, room
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Structures of arrays
@@ -273,7 +274,7 @@ class Tracer(MLGraphBuilder):
             operand = self.constant(value)
         else:
             keep = value if isinstance(value, Array) else borrowed.array(value, copy=False)
-            operand = Traced(self, keep.desc, value=keep._values())
+            operand = Traced(self, keep.desc, value=keep._on_host())
         self._captured[id(value)] = (value, keep), operand
         return operand
 
@@ -310,13 +311,13 @@ class Tracer(MLGraphBuilder):
             if value.is_input:
                 return self._tensors[value.name]
             if value.is_constant:
-                return _copied(self.context, value.value)
+                return _copied(self.context, value.value, value.desc)
             if value not in self._markers:
                 self._markers[value] = _Made(len(self._outputs))
                 self._outputs[f"y{len(self._outputs)}"] = value
             return self._markers[value]
         if isinstance(value, np.ndarray):
-            return _copied(self.context, value)
+            return _copied(self.context, value, describe(value, "a result"))
         if not isinstance(value, (Array, MLTensor)):
             try:
                 hash(value)
@@ -386,8 +387,8 @@ class TracedFunction:
         found = leaves[value.number] if type(value) is _Given else value
         if isinstance(found, MLTensor):
             with found._lock:
-                return _copied(self.context, self.context._own(found, "a result"))
-        return _copied(self.context, found) if isinstance(found, np.ndarray) else found
+                return _copied(self.context, self.context._own(found, "a result"), found.desc)
+        return _copied(self.context, found, describe(found, "a result")) if isinstance(found, np.ndarray) else found
 
     def _computed(self, taken: list[Any]) -> list[Array]:
         sources = [
@@ -398,7 +399,7 @@ class TracedFunction:
             else self.context._own(leaf, "an argument")
             for leaf in taken
         ]
-        targets = [memory.empty(desc) for desc, _ in self.outputs]
+        targets = [room(self.context, desc) for desc, _ in self.outputs]
         assert self.program is not None
         self.program.run(sources, targets)
         return [
@@ -407,11 +408,13 @@ class TracedFunction:
         ]
 
 
-def _copied(context: MLContext, values: np.ndarray) -> Array:
-    """An array with memory of its own."""
-    desc = describe(values, "a result")
-    own = memory.empty(desc)
-    memory.copy(own, values, "a result that is not computed")
+def _copied(context: MLContext, values: Memory, desc: Desc) -> Array:
+    """An array with memory of its own, in the space of the context."""
+    own, reason = room(context, desc), "a result that is not computed"
+    if isinstance(values, np.ndarray):
+        context._space.write(own, contiguous(values), reason)
+    else:
+        context._space.copy(own, values, reason)
     return Array(context, desc, code_of(desc), array=own)
 
 
