@@ -206,7 +206,8 @@ class Array(Operators):
         Raises:
             OperationError: a pending operation failed; the message names the line that called it.
         """
-        view = self._on_host().view()
+        values = self._values()
+        view = values.view() if type(values) is np.ndarray else self._on_host().view()
         view.setflags(write=False)  # faster than view.flags
         return view
 

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .. import dtypes
+from .. import dtypes, memory
 from ..arrays import as_array, contiguous, describe
 from ..builder import MLGraphBuilder
 from ..context import MLContext
@@ -359,6 +359,7 @@ class TracedFunction:
         self.context, self.tree, self.graph, self.captured = context, tree, graph, captured
         self.sources = list(sources)
         self.takes_all = self.sources == list(range(count))
+        self.allocate = memory.empty if context._space.is_host else context._space.allocate
         self.program = graph.check_alive() if graph is not None else None
         descs = graph.outputs.values() if graph is not None else ()
         self.outputs: list[tuple[Desc, int]] = [(desc, code_of(desc)) for desc in descs]
@@ -399,7 +400,7 @@ class TracedFunction:
             else self.context._own(leaf, "an argument")
             for leaf in taken
         ]
-        targets = [room(self.context, desc) for desc, _ in self.outputs]
+        targets = [self.allocate(desc) for desc, _ in self.outputs]
         assert self.program is not None
         self.program.run(sources, targets)
         return [
