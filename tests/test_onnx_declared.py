@@ -233,3 +233,18 @@ def test_memory_that_making_sessions_took_is_given_back(monkeypatch: pytest.Monk
     session = ow.InferenceSession(identity(FLOAT, ["n"]), CONTEXT)
     session.run(None, {"x": np.ones(2, np.float32)})
     assert len(calls) == 1  # the model's own session
+
+
+def test_an_expansion_that_is_given_up_leaves_no_inputs() -> None:
+    """Its first nodes have names for the operands of inputs, too."""
+    scale = helper.make_tensor("scale", FLOAT, (4, 1, 8, 2), np.ones(64).tolist())
+    graph = helper.make_graph(
+        [helper.make_node("RMSNormalization", ["x", "scale"], ["y"])],
+        "test",
+        [helper.make_tensor_value_info("x", FLOAT, (1, 1, 1, 3))],
+        [helper.make_tensor_value_info("y", FLOAT, None)],
+        [scale],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+    with pytest.raises(ow.OperationError, match="RMSNormalization"):
+        ow.InferenceSession(proto, CONTEXT).run(None, {"x": np.ones((1, 1, 1, 3), np.float32)})

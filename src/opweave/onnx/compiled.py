@@ -83,7 +83,9 @@ class CompiledModel:
             if isinstance(value := trace.values[name], Constant):
                 self._operands[name] = _constant(value)
         self._sources: dict[Operand, Operand] = {}  # for operands of the trace, what parts write in their place
-        inputs = {operand: name for name, operand in self._operands.items() if name not in trace.maker}
+        # Not by the names that no node makes: an expansion that was given up leaves some, of the same operands.
+        names = (info.name for info in model.proto.graph.input)
+        inputs = {self._operands[name]: name for name in names if name in self._operands}
         self._placements: list[list[Placement]] = []  # of each segment
         parts: list[Part] = []
         for segment in self.segments:
