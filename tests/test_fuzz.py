@@ -37,7 +37,7 @@ def test_each_kind_of_finding_is_seen_and_written(tmp_path: Path) -> None:
     assert "misbehave" in result.findings[3], "where it was"
     assert "Unable to allocate" in firsts[4]
     assert firsts[5] == "it gave 'nonsense'"
-    assert firsts[6] == "it waited for 20 s"
+    assert firsts[6] == "it waited for 5 s"
     assert "-m fuzz misbehaving --seed 3 --case 1\n" in (tmp_path / "misbehaving-3-1.txt").read_text()
     assert (tmp_path / "misbehaving-3-1.bin").read_bytes() == chosen.rng(3, 1).randbytes(4)
 

@@ -47,7 +47,7 @@ CAMPAIGNS = {
         count=8,
         short=8,
         seconds=1,
-        patience=20,
+        patience=5,
         outcomes=frozenset({"result"}),
         write=write,
     )
