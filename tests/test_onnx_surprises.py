@@ -42,16 +42,16 @@ def test_the_shape_that_came_counts() -> None:
 
 
 def test_what_comes_after_it_takes_the_shape_that_came() -> None:
-    after = [helper.make_node("Relu", ["y"], ["r"]), helper.make_node("Sigmoid", ["x"], ["s"])]
+    after = [helper.make_node("Relu", ["y"], ["r"]), helper.make_node("Neg", ["x"], ["s"])]
     model, feed = pool_model(*after, outputs=["r", "s", "places"])
-    session = check_agreement(without_shapes(model), feed, fallback=True, rtol=1e-5)
+    session = check_agreement(without_shapes(model), feed, fallback=True, rtol=1e-6)
     lines = session.explain().splitlines()
     assert "  Relu: its input 'y' has a shape that is known only when the graph runs" in lines
-    assert "  Sigmoid" in lines
+    assert "  Neg" in lines
     for _ in range(2):
         again = {"x": randn(1, 2, 5, 6)}
         for ours, theirs in zip(session.run(None, again), run_engine(model, again), strict=True):
-            np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+            np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
 def test_results_beside_sequences() -> None:

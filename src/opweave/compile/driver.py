@@ -23,9 +23,6 @@ from .fuse import fusible
 from .legalise import legalise
 from .partition import Segment, partition
 
-HOST_BACKEND = "onnxruntime"
-"""The back end of the host for what a device lacks."""
-
 
 def compile(
     graph: Graph,
@@ -73,7 +70,7 @@ def compile_parts(
         NotSupportedError: an operation has neither a rule, a kernel, an expression nor a decomposition.
         OperationError: an engine refuses its part.
     """
-    host = backend if backend.space.is_host else discover()[HOST_BACKEND]
+    host = backend if backend.space.is_host else next(each for each in discover().values() if each.space.is_host)
     chooser = Chooser(backend, device, host, fallback)
     legal = graph
     origin: Mapping[Node, Node] = {node: node for node in graph.nodes}

@@ -23,7 +23,7 @@ MIN_NODES = 3
 """Chains of fewer operations stay with the engine, unless an expression of the user's is among them."""
 
 MIN_SAVED = 2**22
-"""A chain in the midst of an engine's work must save so many elements that are written and read again, or it stays."""
+"""Minimum number of elements that a chain between operations of the engine must save writing and reading again."""
 
 _HEAVY = {
     ops.conv2d,

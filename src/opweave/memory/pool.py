@@ -1,7 +1,7 @@
-"""Memory for large results: that of results which nobody can see any more, if there is some of the same size.
+"""Reuse the memory of large results that have been freed, for results of the same size.
 
-The system gives large memory page by page, when it is first written, which takes longer than to compute an element-wise
-operation. What is smaller the C library uses again by itself.
+The system maps large allocations page by page on first write, which takes longer than an element-wise operation. The C library
+reuses smaller ones by itself.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ LARGE = 32 * 2**20
 """Bytes: where the C library begins to give memory back to the system at once (the largest `M_MMAP_THRESHOLD` of glibc)."""
 
 MOST = host.physical() // 32
-"""How many bytes are kept for later at most."""
+"""Maximum number of bytes to keep for reuse."""
 
 AGE = 16
-"""After so many large results of other sizes, memory that is kept is let go."""
+"""Free a kept buffer that this many large allocations have not used."""
 
 _spare: deque[tuple[int, np.ndarray]] = deque()
 """What is kept, the oldest first, with the number of the request before which it came back."""
@@ -66,7 +66,7 @@ def _large(desc: Desc, size: int) -> np.ndarray:
 
 
 def _taken(size: int) -> np.ndarray | None:
-    """Memory of that size that is kept; what has not been asked for in a long time is let go."""
+    """A kept buffer of this size, or None; frees buffers that have not been used for `AGE` allocations."""
     found: np.ndarray | None = None
     for _ in range(len(_spare)):
         try:

@@ -1,7 +1,7 @@
 """Compiled graphs, and what they are bound to.
 
 A dispatch binds a graph to the memory of tensors once; the same tensors again find the binding. Locks are taken in one
-order, the tensors' by identity, then the graph's, so that nobody waits for each other.
+order, the tensors' by identity, then the graph's, so that threads cannot deadlock.
 """
 
 from __future__ import annotations

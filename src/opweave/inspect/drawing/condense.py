@@ -9,11 +9,11 @@ from itertools import accumulate, pairwise
 from .picture import Box, Edge, Picture, summary
 
 LARGE = 150
-"""From so many boxes on, those of a chain become one."""
+"""Number of boxes from which the boxes of a chain are merged into one."""
 STILL_LARGE = 30
-"""From so many on after that, blocks that repeat become one."""
+"""Number of boxes, after that, from which repeated blocks are merged into one."""
 LONGEST_PERIOD = 8
-"""Of so many blocks at most a pattern consists that repeats."""
+"""Maximum number of blocks in a repeated pattern."""
 
 REACH = 20
 """Values that are on their way for longer (masks, positions) do not hold together what they pass."""
