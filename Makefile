@@ -54,7 +54,6 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 
 docs: $(VENV)/.dev
-	$(BIN)/python -m opweave.deviations docs/deviations.md
 	$(BIN)/python tools/onnxruntime_tables.py docs/onnxruntime.md
 	$(BIN)/python tools/write_signatures.py
 	$(BIN)/python tools/draw_example.py docs/images/graph.svg

@@ -6,7 +6,7 @@
 - *sum*: the sum of the input is computed too; if it is NaN, the mask is made, else not. It is NaN for infinities of both
   signs, too, and then costs time only.
 
-The second is quicker; `opweave.deviations` has its ratios.
+The second is quicker; docs/deviations.md has its ratios.
 """
 
 from __future__ import annotations
