@@ -5,7 +5,7 @@ LIBRARIES := $(CURDIR)/.libraries
 BIN := $(VENV)/bin
 
 LOOSE := arg-type call-overload comparison-overlap dict-item index list-item no-any-return no-untyped-call
-WITHOUT_EXTRAS := test_custom.py test_custom_expressions.py test_demo.py test_op_level.py test_package.py test_segments.py
+WITHOUT_EXTRAS := custom cli/test_demo.py lazy/test_op_level.py package/test_package.py run/test_segments.py
 
 .PHONY: demo test with-extras without-extras test-all test-torch test-libraries test-oldest check format docs bench models small-models fuzz clean
 
@@ -21,7 +21,7 @@ with-extras: small-models
 
 # Once more as it is for those who have not installed the extras; the demo's pictures are made without them above.
 without-extras: $(VENV)/.dev
-	cd tests && ../$(BIN)/python -m pytest -p without_extras $(WITHOUT_EXTRAS) --deselect tests/test_demo.py::test_any_image_is_taken
+	cd tests && ../$(BIN)/python -m pytest -p without_extras $(WITHOUT_EXTRAS) --deselect tests/cli/test_demo.py::test_any_image_is_taken
 
 # `make test` samples rows that differ by data type only; here all of them run.
 test-all: check
@@ -38,8 +38,7 @@ test-libraries: $(VENV)-torch/.installed $(LIBRARIES)/.installed
 
 # What depends on ONNX Runtime's version, with the oldest one that pyproject.toml allows.
 test-oldest: $(VENV)/.dev $(VENV)-oldest/.installed
-	PYTHONPATH=$(CURDIR)/$(VENV)-oldest $(BIN)/python -m pytest -n auto --dist worksteal tests/test_onnx*.py tests/test_engine*.py \
-		tests/test_emit*.py tests/test_replacing_onnxruntime.py
+	PYTHONPATH=$(CURDIR)/$(VENV)-oldest $(BIN)/python -m pytest -n auto --dist worksteal tests/onnx tests/backends/onnxruntime
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -2,7 +2,7 @@
 
     python tests/wpt_page.py gpu docs/conformance-h200.md
 
-The cases are those that `tests/test_wpt.py` runs; this is for devices that the tests do not have.
+The cases are those that `tests/backends/all/test_wpt.py` runs; this is for devices that the tests do not have.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Export the models of `tests/test_onnx_transformers.py` by PyTorch's two exporters, with what PyTorch computes.
+"""Export the models of `tests/onnx/test_onnx_transformers.py` by PyTorch's two exporters, with what PyTorch computes.
 
     pip install .[torch]
     python tools/export_transformers.py tests/data/transformers

@@ -3,7 +3,7 @@
 Halide's own are wrong at infinities and NaN, or do not vectorise. These are correct for every float32, and consist of
 arithmetic and selects only.
 
-Maximum error in ULP, measured by `tests/test_expr_halide.py` on samples of all exponents, on several processors:
+Maximum error in ULP, measured by `tests/expr/test_expr_halide.py` on samples of all exponents, on several processors:
 
 | function | ULP |
 | --- | --- |

@@ -5,7 +5,7 @@ some devices `tanh(100)` is NaN. The functions here are accurate for all float32
 flush to 0. NaN is detected by its bits, and non-finite numbers are built from variables, because constants must be
 finite.
 
-Maximum error in ULP for normal arguments and results, measured by `tests/test_expr_wgsl.py` on samples of all
+Maximum error in ULP for normal arguments and results, measured by `tests/expr/test_expr_wgsl.py` on samples of all
 exponents, with correctly rounded division and square root. WGSL allows 2.5 ULP for these, which adds to the error of
 tan, tanh and sigmoid.
 

@@ -9,10 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from fuzz import frame
 from fuzz.__main__ import CAMPAIGNS, campaign
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("name", CAMPAIGNS)

@@ -399,7 +399,7 @@ def _() -> None:
 
 def declared() -> Iterator[Difference]:
     """The patterns that docs/deviations.md lists as changes and as additions."""
-    page = (Path(__file__).parent.parent / "docs" / "deviations.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "deviations.md").read_text(encoding="utf-8")
     kinds: dict[str, Kind] = {"Changes": "change", "Additions": "addition"}
     for heading, kind in kinds.items():
         rows = page.partition(f"## {heading}\n")[2].partition("\n## ")[0].strip().splitlines()

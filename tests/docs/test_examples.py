@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 import opweave as ow
 from opweave.demo.enlarger import Enlarger
 
-EXAMPLES = sorted(Path(__file__).parent.parent.joinpath("examples").glob("*.py"))
+EXAMPLES = sorted(Path(__file__).parents[2].joinpath("examples").glob("*.py"))
 
 
 def loaded(name: str) -> ModuleType:

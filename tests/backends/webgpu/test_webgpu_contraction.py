@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_expr_wgsl import Runner
+from wgsl_runner import Runner
 
 import opweave as ow
 from opweave.backends.webgpu import contraction as contractions

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from agreement import REFERENCE, assert_agree, outputs_of, record, run
 from hypothesis import given, settings, strategies as st
 from samples import SAMPLES, Call, Make
-from test_agreement import REFERENCE, assert_agree, outputs_of, record, run
 from webgpu_device import gpu_context
 
 from opweave.backends.webgpu.rules import RULES, Scatter, lower

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 RECIPES = Path(__file__).parent / "recipes"
 
 
@@ -24,10 +24,17 @@ class Tree:
         self.touched: list[str] = []
         shutil.copytree(ROOT / "src", root / "src", ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copytree(ROOT / "tests" / "samples", root / "tests" / "samples")
-        root.joinpath("tools").mkdir()
-        for file in ("README.md", "tools/write_signatures.py", "tests/test_agreement.py", "tests/conftest.py"):
+        for folder in ("tools", "tests/backends/all"):
+            root.joinpath(folder).mkdir(parents=True)
+        for file in (
+            "README.md",
+            "tools/write_signatures.py",
+            "tests/conftest.py",
+            "tests/agreement.py",
+            "tests/webgpu_device.py",
+            "tests/backends/all/test_agreement.py",
+        ):
             shutil.copy(ROOT / file, root / file)
-        shutil.copy(ROOT / "tests" / "webgpu_device.py", root / "tests")
 
     def insert(self, file: str, after: str, text: str) -> None:
         """Insert text after the first place where another one stands; at the end, where that is empty."""
@@ -119,7 +126,8 @@ def test_a_new_operation(tmp_path: Path) -> None:
         "limits": ["float32", "float16"],
     }
     # Rules, reference and decomposition agree on what the sample makes.
-    found = tree.run("-m", "pytest", str(tmp_path / "tests" / "test_agreement.py"), "-q", "-k", "cube")
+    test = tmp_path / "tests" / "backends" / "all" / "test_agreement.py"
+    found = tree.run("-m", "pytest", f"--rootdir={tmp_path}", str(test), "-q", "-k", "cube")
     assert re.search(r"^[4-9] passed", found, re.MULTILINE), found
     assert tree.touched == listed("Adding an operation")
 

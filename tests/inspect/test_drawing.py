@@ -251,7 +251,7 @@ def test_it_needs_nothing_from_elsewhere() -> None:
 
 
 def test_the_drawing_in_the_documentation_is_what_its_tool_makes(tmp_path: Path) -> None:
-    root = Path(__file__).parent.parent
+    root = Path(__file__).parents[2]
     path = tmp_path / "graph.svg"
     subprocess.run([sys.executable, root / "tools" / "draw_example.py", path], check=True)
     assert path.read_text(encoding="utf-8") == (root / "docs" / "images" / "graph.svg").read_text(encoding="utf-8")

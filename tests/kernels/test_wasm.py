@@ -25,7 +25,7 @@ from opweave.graph import Desc
 from opweave.kernels import wasm
 from opweave.kernels.wasm import library
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def values(module: wasm.Module, inputs: dict[str, Any], signature: str, types: str, **attributes: Any) -> list[int]:

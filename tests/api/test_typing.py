@@ -14,7 +14,7 @@ import pytest
 
 import opweave as ow
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 USES = Path(__file__).parent / "typical_uses.py"
 
 WRONG = """

@@ -14,7 +14,7 @@ import opweave as ow
 from benchmarks.interop.gpu_page import HEADING, chart, image, section
 from benchmarks.interop.gpu_report import GpuLine, GpuReport
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def recorded() -> list[GpuReport]:

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from composite_cases import CASES, check, few, run
 from hypothesis import given, settings, strategies as st
 from samples import Make
-from test_composites import CASES, check, few, run
 from webgpu_device import gpu_context
 
 import opweave as ow

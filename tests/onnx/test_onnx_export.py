@@ -12,16 +12,16 @@ import onnx
 import onnx.reference
 import onnxruntime
 import pytest
+from agreement import record
 from hypothesis import given, settings, strategies as st
 from samples import SAMPLES, Make, type_choices
-from test_agreement import record
 
 import opweave as ow
 from opweave import composites
 from opweave.operation import Op
 from opweave.ops import Operations
 
-for file in sorted(Path(__file__).parent.joinpath("samples").glob("[a-z]*.py")):
+for file in sorted(Path(__file__).parents[1].joinpath("samples").glob("[a-z]*.py")):
     import_module(f"samples.{file.stem}")
 
 CONTEXT = ow.ml.create_context(device="cpu")

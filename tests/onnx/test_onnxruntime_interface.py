@@ -584,7 +584,7 @@ def test_sessions_and_bindings_have_what_the_tables_say() -> None:
 
 
 def test_the_page_has_the_tables(tmp_path: Path) -> None:
-    root, copy = Path(__file__).parent.parent, tmp_path / "page.md"
+    root, copy = Path(__file__).parents[2], tmp_path / "page.md"
     page = (root / "docs" / "onnxruntime.md").read_text(encoding="utf-8")
     copy.write_text(page, encoding="utf-8")
     subprocess.run([sys.executable, root / "tools" / "onnxruntime_tables.py", copy], check=True)

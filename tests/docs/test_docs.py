@@ -16,7 +16,7 @@ import webgpu_device
 from opweave.demo.network import Network
 from opweave.onnx.programs import MAX_COMPILED, RECENT, VALUES
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 

@@ -1,0 +1,352 @@
+"""Composites on made-up calls, and the results that witnesses give for these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import witness
+from agreement import outputs_of, record
+from hypothesis import settings
+from samples import Call, Make
+from witness import wide
+
+import opweave as ow
+from opweave import composites
+from opweave.custom import CustomOp
+
+CPU = ow.ml.create_context(device="cpu")
+REFERENCE = ow.ml.create_context(device="reference")
+BOTH = ("float32", "float16")
+
+few = settings(max_examples=9)
+
+
+@dataclass(frozen=True)
+class Case:
+    """How to call a composite.
+
+    Attributes:
+        make: draws a call, with arrays of the operand "x" in the data type of the row, and the results that it must have.
+        types: the data types to test.
+        rtol, atol: of float32 results; `half` of float16 results, both ways.
+    """
+
+    make: Callable[[Make], tuple[Call, Sequence[Any]]]
+    types: Sequence[str]
+    rtol: float
+    atol: float
+    half: float
+
+
+Maker = Callable[[Make], tuple[Call, Sequence[Any]]]
+CASES: dict[CustomOp[Any], Case] = {}
+
+
+def case(
+    op: CustomOp[Any], types: Sequence[str] = BOTH, rtol: float = 2e-6, atol: float = 2e-6, half: float = 4e-3
+) -> Callable[[Maker], None]:
+    def register(make: Maker) -> None:
+        CASES[op] = Case(make, types, rtol, atol, half)
+
+    return register
+
+
+# Activations ---------------------------------------------------------------------------------------------------------
+
+
+@case(composites.quick_gelu)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    x, alpha = make.array("x", make.shape()), make.choice((1.0, 1.702, -0.5))
+    return Call(x, alpha=alpha), [x * witness.sigmoid(alpha * wide(x))]
+
+
+@case(composites.fast_gelu)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    x = make.array("x", make.shape(1))
+    bias = make.array("x", x.shape[-1:]) if make.boolean() else None
+    return Call(x, bias), [witness.gelu(wide(x) + (0 if bias is None else wide(bias)), approximate="tanh")]
+
+
+@case(composites.swiglu, rtol=4e-6)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    shape = make.shape()
+    gate, x = make.array("x", shape), make.array("x", shape)
+    return Call(gate, x), [witness.silu(gate) * wide(x)]
+
+
+@case(composites.geglu, rtol=4e-6, atol=4e-6, half=1e-2)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    shape, approximate = make.shape(), make.choice(("none", "tanh"))
+    gate, x = make.array("x", shape), make.array("x", shape)
+    return Call(gate, x, approximate=approximate), [witness.gelu(wide(gate), approximate=approximate) * wide(x)]
+
+
+# Normalisations ------------------------------------------------------------------------------------------------------
+
+
+@case(composites.rms_normalization)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    x = make.array("x", make.shape(1))
+    axis = make.integer(0, x.ndim - 1)
+    scale = make.array("x", x.shape[axis:])
+    return Call(x, scale, axis, epsilon=0.1), [witness.rms_norm(x, scale, 0.1)]
+
+
+def sums(make: Make) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None, Any]:
+    shape = make.shape(2, 3)
+    x, residual, scale = make.array("x", shape), make.array("x", shape), make.array("x", shape[-1:])
+    before = make.array("x", shape[-1:]) if make.boolean() else None
+    return x, residual, scale, before, wide(x) + wide(residual) + (0 if before is None else wide(before))
+
+
+@case(composites.skip_layer_norm, rtol=1e-5, atol=1e-5, half=2e-2)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    x, residual, scale, before, total = sums(make)
+    bias = make.array("x", scale.shape) if make.boolean() else None
+    wanted = witness.layer_norm(total, scale, bias, 0.1)
+    return Call(x, residual, scale, bias, before, epsilon=0.1), [wanted, total]
+
+
+@case(composites.skip_rms_norm, rtol=1e-5, atol=1e-5, half=1e-2)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    x, residual, scale, before, total = sums(make)
+    return Call(x, residual, scale, before, epsilon=0.1), [witness.rms_norm(total, scale, 0.1), total]
+
+
+@case(composites.group_normalization, rtol=1e-5, atol=1e-5, half=2e-2)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    groups = make.integer(1, 3)
+    channels = groups * make.integer(1, 3)
+    x = make.array("x", (make.integer(1, 3), channels, *make.shape(0, 3)))
+    scale, bias = (make.array("x", (channels,)) if make.boolean() else None for _ in range(2))
+    y: np.ndarray = wide(x).reshape(x.shape[0], groups, -1)
+    y = witness.layer_norm(y, None, None, 0.1)
+    column = (channels, *[1] * (x.ndim - 2))
+    y = y.reshape(x.shape) * (1 if scale is None else wide(scale).reshape(column))
+    return Call(x, scale, bias, groups=groups, epsilon=0.1), [y + (0 if bias is None else wide(bias).reshape(column))]
+
+
+@case(composites.log_softmax)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    x = make.array("x", make.shape(1), -1000, 1000)
+    axis = make.integer(0, x.ndim - 1)
+    return Call(x, axis), [witness.log_softmax(x, axis)]
+
+
+# Selection and movement ----------------------------------------------------------------------------------------------
+
+
+@case(composites.top_k, ("float32", "float16", "int32", "uint32", "int64", "uint64", "int8", "uint8"))
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    x = make.array("x", make.shape(1, 4), special=True)
+    if make.boolean():  # long enough to be done one by one
+        x = np.concatenate([x] * -(-29 // x.shape[0]))
+        axis = 0
+    else:
+        axis = make.integer(0, x.ndim - 1)
+    k, largest = make.integer(1, min(x.shape[axis], 7)), make.boolean()
+    keys = np.where(np.isnan(x), np.inf, x) if x.dtype.kind == "f" else x
+    if largest:  # a stable sort that goes down
+        order = x.shape[axis] - 1 - np.flip(np.argsort(np.flip(keys, axis), axis, kind="stable"), axis)
+    else:
+        order = np.argsort(keys, axis, kind="stable")
+    positions = np.take(order, range(k), axis)
+    index_type = make.choice(("int32", "int64"))
+    wanted = [np.take_along_axis(x, positions, axis), positions.astype(index_type)]
+    return Call(x, k, axis, largest=largest, index_type=index_type), wanted
+
+
+@case(composites.one_hot, ("int32", "int64"))
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    depth = make.integer(1, 5)
+    indices = make.array("x", make.shape(0, 4), -depth - 2, depth + 2)
+    axis = make.integer(0, indices.ndim)
+    on, off = make.choice(((1.0, 0.0), (3.0, -2.0)))
+    data_type = make.choice(("float32", "float16", "int64", "int8"))
+    wanted = np.full((*indices.shape, depth), off)
+    for place in np.ndindex(indices.shape):
+        if -depth <= indices[place] < depth:
+            wanted[place][int(indices[place])] = on
+    wanted = np.moveaxis(wanted, -1, axis).astype(data_type)
+    return Call(indices, depth, axis, on=on, off=off, data_type=data_type), [wanted]
+
+
+@case(composites.hard_max)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    x = make.array("x", make.shape(1))
+    axis = make.integer(0, x.ndim - 1)
+    wanted = np.zeros_like(x)
+    np.put_along_axis(wanted, np.expand_dims(x.argmax(axis), axis), 1, axis)
+    return Call(x, axis), [wanted]
+
+
+ALL = ("float32", "float16", "int32", "uint32", "int64", "uint64", "int8", "uint8")
+
+
+@case(composites.depth_to_space, ALL)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    block, (n, c, h, w) = make.integer(1, 3), make.shape(4, 4, 3)
+    x, mode = make.array("x", (n, c * block**2, h, w)), make.choice(("dcr", "crd"))
+    wanted = np.empty((n, c, h * block, w * block), x.dtype)
+    for i in range(block):
+        for j in range(block):
+            place = i * block + j
+            channels = slice(place * c, place * c + c) if mode == "dcr" else slice(place, None, block**2)
+            wanted[:, :, i::block, j::block] = x[:, channels]
+    return Call(x, block, mode=mode), [wanted]
+
+
+@case(composites.space_to_depth, ALL)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    block, (n, c, h, w) = make.integer(1, 3), make.shape(4, 4, 3)
+    x = make.array("x", (n, c, h * block, w * block))
+    parts = [x[:, :, i::block, j::block] for i in range(block) for j in range(block)]
+    return Call(x, block), [np.concatenate(parts, 1)]
+
+
+# Small integers ------------------------------------------------------------------------------------------------------
+
+
+@case(composites.matmul_n_bits, rtol=2e-5, atol=2e-4, half=2e-2)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    bits, size = make.choice((4, 8)), make.choice((16, 32, 64))
+    inner, columns = make.integer(1, 100), make.integer(1, 20)
+    blocks = -(-inner // size)
+    x = make.array("x", (*make.shape(1, 3), inner), -1, 1)
+    numbers = make.random.integers(0, 2**bits, (columns, blocks, size))
+    scale = (make.random.integers(1, 9, (columns, blocks)) / 2 ** (bits + 1)).astype(x.dtype)
+    zeros = make.random.integers(0, 2**bits, (columns, blocks)) if make.boolean() else None
+    bias = make.array("x", (columns,)) if make.boolean() else None
+    middle = np.full((columns, blocks), 2 ** (bits - 1)) if zeros is None else zeros
+    matrix = ((numbers - middle[..., None]) * scale[..., None].astype(float)).reshape(columns, -1)[:, :inner]
+    wanted = x.astype(float) @ matrix.T + (0 if bias is None else bias.astype(float))
+    packed = [None if array is None else composites.pack_bits(array, bits=bits) for array in (numbers, zeros)]
+    return Call(x, packed[0], scale, packed[1], bias, bits=bits, block_size=size), [wanted]
+
+
+# Attention -----------------------------------------------------------------------------------------------------------
+
+
+def joined_heads(x: np.ndarray) -> np.ndarray:
+    """[batch, heads, length, size] -> [batch, length, heads * size]."""
+    return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)
+
+
+def mask_for(make: Make, shape: tuple[int, ...]) -> np.ndarray | None:
+    """None, or a mask that broadcasts: bytes, or numbers and minus infinity."""
+    kind = make.choice(("none", "bytes", "numbers"))
+    if kind == "none":
+        return None
+    if kind == "bytes":
+        return make.random.integers(0, 2, make.broadcastable(shape)).astype(np.uint8)
+    added = make.array("x", make.broadcastable(shape))
+    return np.asarray(np.where(make.random.random(added.shape) < 0.3, np.array(-np.inf, added.dtype), added))
+
+
+def scale_for(make: Make) -> dict[str, Any]:
+    return {"scale": 0.5} if make.boolean() else {}
+
+
+@case(composites.scaled_dot_product_attention, rtol=1e-5, atol=1e-5, half=2e-2)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    batches, groups, times, queries, keys, size = (make.integer(1, 4) for _ in range(6))
+    q = make.array("x", (batches, groups * times, queries, size), -2, 2)
+    k = make.array("x", (batches, groups, keys, size), -2, 2)
+    v = make.array("x", (batches, groups, keys, make.integer(1, 4)))
+    mask, causal, scale = mask_for(make, (*q.shape[:3], keys)), make.boolean(), scale_for(make)
+    wanted = witness.attention(q, k, v, mask, causal=causal, **scale)
+    return Call(q, k, v, mask, causal=causal, **scale), [wanted]
+
+
+@case(composites.multi_head_attention, rtol=1e-5, atol=1e-5, half=2e-2)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    batches, heads, queries, keys, size = (make.integer(1, 4) for _ in range(5))
+    keys = queries if make.boolean() else keys
+    q = make.array("x", (batches, queries, heads * size), -2, 2)
+    k = make.array("x", (batches, keys, heads * size), -2, 2)
+    v = make.array("x", (batches, keys, heads * make.integer(1, 4)))
+    mask, causal, scale = mask_for(make, (batches, heads, queries, keys)), make.boolean(), scale_for(make)
+    a, b, c = (x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2) for x in (q, k, v))
+    wanted = joined_heads(witness.attention(a, b, c, mask, causal=causal, **scale))
+    return Call(q, k, v, mask, heads=heads, causal=causal, **scale), [wanted]
+
+
+@case(composites.group_query_attention, rtol=1e-5, atol=1e-5, half=2e-2)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    batches, groups, times, new, past = (make.integer(1, 3) for _ in range(5))
+    size, heads = make.choice((3, 8, 16)), groups * times
+    q = make.array("x", (batches, new, heads * size), -1, 1)
+    k, v = (make.array("x", (batches, new, groups * size), -1, 1) for _ in range(2))
+    split = [x.reshape(*x.shape[:2], -1, size).swapaxes(1, 2) for x in (q, k, v)]
+    kind = make.choice(("none", "full", "room"))
+    scale = scale_for(make)
+    options = {"heads": heads, "groups": groups, **scale}
+    if kind == "none":
+        y = witness.attention(*split, causal=True, **scale)
+        return Call(q, k, v, **options), [joined_heads(y), split[1], split[2]]
+    room = 0 if kind == "full" else new + make.integer(0, 2)
+    olds = [make.array("x", (batches, groups, past + room, size), -1, 1) for _ in range(2)]
+    lengths = make.random.integers(0, past + 1, batches) if room else np.full(batches, past)
+    results, memories = [], [np.full((batches, groups, past + (room or new), size), np.nan) for _ in range(2)]
+    for batch, length in enumerate(lengths):
+        both = [np.concatenate([old[batch, :, :length], x[batch]], 1) for old, x in zip(olds, split[1:], strict=True)]
+        for memory, filled in zip(memories, both, strict=True):
+            memory[batch, :, : length + new] = filled
+        mask = np.tri(new, length + new, length, dtype=np.uint8)
+        y = witness.attention(split[0][batch, None], both[0][None], both[1][None], mask, **scale)
+        results.append(joined_heads(y)[0])
+    if room:
+        olds[1][:, :, past:] = np.nan  # what stands in the room that is left is nobody's business
+        options["lengths"] = lengths.astype(np.int32)
+    return Call(q, k, v, *olds, **options), [np.stack(results), *memories]
+
+
+@case(composites.rotary_embedding)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    batches, heads, length, half, rows = (make.integer(1, 4) for _ in range(5))
+    pairs, rows = make.integer(1, half), rows + length
+    angles = make.random.random((rows, pairs)) * 6
+    dtype = make.types["x"]
+    cos, sin = np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)
+    positions = make.random.integers(0, rows, (batches, length)) if make.boolean() else None
+    interleaved, joined = make.boolean(), make.boolean()
+    x = make.array("x", (batches, heads, length, 2 * half))
+    turned = x[..., : 2 * pairs].astype(float)
+    first, second = (slice(0, None, 2), slice(1, None, 2)) if interleaved else (slice(pairs), slice(pairs, None))
+    where = np.arange(length)[None] if positions is None else positions
+    numbers = (turned[..., first] + 1j * turned[..., second]) * (cos.astype(float) + 1j * sin)[where][:, None]
+    wanted = x.astype(float)
+    wanted[..., : 2 * pairs][..., first], wanted[..., : 2 * pairs][..., second] = numbers.real, numbers.imag
+    if joined:
+        x, wanted = (y.transpose(0, 2, 1, 3).reshape(batches, length, -1) for y in (x, wanted))
+    options = {"interleaved": interleaved, **({"heads": heads} if joined else {})}
+    return Call(np.ascontiguousarray(x), cos, sin, positions, **options), [wanted]
+
+
+def run(context: ow.MLContext, op: CustomOp[Any], call: Call) -> list[np.ndarray]:
+    builder, result, arrays = record(context, op, call)
+    graph = builder.build(outputs_of(result))
+    return list(context.compute(graph, {name: arrays[name] for name in graph.inputs}).values())
+
+
+def check(op: CustomOp[Any], call: Call, got: Sequence[np.ndarray], wanted: Sequence[Any]) -> None:
+    row = CASES[op]
+    assert len(got) == len(wanted)
+    for array, other in zip(got, wanted, strict=True):
+        expected = np.asarray(other, np.float64)
+        assert array.shape == expected.shape
+        if array.dtype.kind != "f":
+            np.testing.assert_array_equal(array, np.asarray(other), err_msg=repr(call))
+            continue
+        known = ~np.isnan(expected) if op is composites.group_query_attention else np.ones(expected.shape, bool)
+        half = array.dtype == np.float16
+        np.testing.assert_allclose(
+            array[known].astype(np.float64),
+            expected[known],
+            rtol=row.half if half else row.rtol,
+            atol=row.half if half else row.atol,
+            err_msg=repr(call),
+        )
