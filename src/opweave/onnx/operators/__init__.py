@@ -8,7 +8,6 @@ from . import (
     elementwise as elementwise,
     indexing as indexing,
     logic as logic,
-    loss as loss,
     matrix as matrix,
     movement as movement,
     normalization as normalization,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import Any
 
@@ -22,11 +21,9 @@ from ..registry import (
     Tensor,
     Unsupported,
     as_type,
-    check_count,
     converts,
     data_type_of,
     integer,
-    known,
     normalized,
     operand,
 )
@@ -45,14 +42,19 @@ def is_unsigned(value: MLOperand) -> bool:
 # One to one ----------------------------------------------------------------------------------------------------------
 
 
-def register(operators: dict[str, Op[..., Any]], inputs: int) -> None:
-    """Register ONNX operators that are WebNN operations by another name, with this number of inputs."""
+def register(operators: Mapping[str, Op[..., Any]], domain: str = "") -> None:
+    """Register ONNX operators that are operations by another name: with the same inputs, attributes and defaults."""
     for op_type, op in operators.items():
-        CONVERTERS["", op_type] = Converter(op, frozenset(), inputs, inputs)
+        required = sum(not op.is_optional(name) for name in op.operands)
+        CONVERTERS[domain, op_type] = Converter(op, frozenset(op.attributes), len(op.operands), required)
 
 
 register(
     {
+        "Add": ops.add,
+        "Sub": ops.sub,
+        "Mul": ops.mul,
+        "Div": ops.div,
         "Ceil": ops.ceil,
         "Floor": ops.floor,
         "Round": ops.round_even,
@@ -65,10 +67,9 @@ register(
         "Sin": ops.sin,
         "Cos": ops.cos,
         "Tan": ops.tan,
-    },
-    inputs=1,
+        "Where": ops.where,
+    }
 )
-register({"Add": ops.add, "Sub": ops.sub, "Mul": ops.mul, "Div": ops.div}, inputs=2)
 
 
 def _variadic(op: Op[..., Any]) -> Callable[..., Any]:
@@ -98,20 +99,16 @@ def _(b: MLGraphBuilder, x: MLOperand) -> Tensor:
     return b.min(x, 1) if is_unsigned(x) else b.sign(x)
 
 
-def _cosh(b: MLGraphBuilder, input: Tensor) -> MLOperand:
-    # (eˣ + e⁻ˣ) / 2, with the square of the root for eˣ, which overflows where half of it does not yet.
-    half = b.mul(operand(b, input), 0.5)
+@converts("Cosh")
+def _cosh(b: MLGraphBuilder, input: MLOperand) -> MLOperand:
+    # (eˣ + e⁻ˣ) / 2. Each power is the product of two roots: for large x, eˣ overflows although eˣ / 2 does not.
+    half = b.mul(input, 0.5)
     up, down = b.exp(half), b.exp(b.neg(half))
     return b.add(b.mul(b.mul(up, 0.5), up), b.mul(b.mul(down, 0.5), down))
 
 
-@converts("Cosh")
-def _(b: MLGraphBuilder, input: Tensor) -> Tensor:
-    return _cosh(b, input)
-
-
 @converts("Sinh")
-def _(b: MLGraphBuilder, input: Tensor) -> Tensor:
+def _(b: MLGraphBuilder, input: MLOperand) -> Tensor:
     # Not (eˣ - e⁻ˣ) / 2, which loses all digits near 0.
     return b.mul(b.tanh(input), _cosh(b, input))
 
@@ -204,43 +201,25 @@ def _(b: MLGraphBuilder, X: MLOperand) -> Tensor:
 # Casts ---------------------------------------------------------------------------------------------------------------
 
 
-def _cast(b: MLGraphBuilder, input: Tensor, source: int, target: int) -> Tensor:
-    x, data_type = operand(b, input), DATA_TYPES.get(target)
-    if data_type is None:
-        raise Unsupported(f"WebNN has no {TensorProto.DataType.Name(target).lower()}")
-    if source == target:
-        return x
-    if target == TensorProto.BOOL:
-        return b.not_equal(x, 0)
-    # A bool and its number are the same bytes, but not the same tensor to a reader.
-    return b.identity(x) if x.data_type == data_type else b.cast(x, data_type)
-
-
 @converts("Cast")
 def _(
     b: MLGraphBuilder,
-    input: Tensor,
+    x: MLOperand,
     *,
     to: int,
-    saturate: int = 1,
+    saturate: int = 1,  # this and `round_mode` are about 8-bit floats, which WebNN does not have
     round_mode: str = "up",
     types: list[int],
 ) -> Tensor:
-    # `saturate` and `round_mode` are about float8, which WebNN does not have.
-    return _cast(b, input, types[0], to)
-
-
-@converts("CastLike")
-def _(
-    b: MLGraphBuilder,
-    input: Tensor,
-    target_type: Tensor,
-    *,
-    saturate: int = 1,
-    round_mode: str = "up",
-    types: list[int],
-) -> Tensor:
-    return _cast(b, input, types[0], types[1])
+    data_type = DATA_TYPES.get(to)
+    if data_type is None:
+        raise Unsupported(f"WebNN has no {TensorProto.DataType.Name(to).lower()}")
+    if types[0] == to:
+        return x
+    if to == TensorProto.BOOL:
+        return b.not_equal(x, 0)
+    # A bool is stored as uint8, so that only the declared type changes: the result is another operand with the same bytes.
+    return b.identity(x) if x.data_type == data_type else b.cast(x, data_type)
 
 
 @converts("BitCast")
@@ -310,16 +289,3 @@ def _(b: MLGraphBuilder, result: MLOperand, axis: Tensor, *, exclusive: int = 0,
         result = b.mul(result, shifted(result, distance))
         distance *= 2
     return result
-
-
-@converts("Range")
-def _(b: MLGraphBuilder, start: Tensor, limit: Tensor, delta: Tensor, *, stash_type: int = TensorProto.FLOAT) -> Tensor:
-    # Computed in float64, which holds what `stash_type`, float32 or float16, can hold.
-    first, last, step = (
-        known(v, what) for v, what in ((start, "the start"), (limit, "the limit"), (delta, "the step"))
-    )
-    if not step.all():
-        raise Unsupported("the step is 0")
-    count = check_count(max(math.ceil((last.item() - first.item()) / step.item()), 0))
-    values: np.ndarray = (first.reshape(()) + np.arange(count) * step.reshape(())).astype(first.dtype)
-    return values

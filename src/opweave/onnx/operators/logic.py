@@ -8,7 +8,8 @@ import numpy as np
 
 from ... import ops
 from ...builder import MLGraphBuilder
-from ..registry import Tensor, converts, operand, shape_of
+from ...graph import MLOperand
+from ..registry import Tensor, converts
 from .elementwise import register
 
 register(
@@ -21,16 +22,16 @@ register(
         "And": ops.logical_and,
         "Or": ops.logical_or,
         "Xor": ops.logical_xor,
-    },
-    inputs=2,
+        "Not": ops.logical_not,
+        "IsNaN": ops.is_nan,
+    }
 )
-register({"Not": ops.logical_not, "IsNaN": ops.is_nan}, inputs=1)
 
 
 @converts("IsInf")
-def _(b: MLGraphBuilder, X: Tensor, *, detect_negative: int = 1, detect_positive: int = 1) -> Tensor:
+def _(b: MLGraphBuilder, X: MLOperand, *, detect_negative: int = 1, detect_positive: int = 1) -> Tensor:
     if detect_negative and detect_positive:
-        return b.is_infinite(operand(b, X))
+        return b.is_infinite(X)
     if not detect_negative and not detect_positive:
-        return np.zeros(shape_of(X), bool)
-    return b.equal(operand(b, X), inf if detect_positive else -inf)
+        return np.zeros(X.shape, bool)
+    return b.equal(X, inf if detect_positive else -inf)

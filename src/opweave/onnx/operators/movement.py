@@ -143,28 +143,10 @@ def padded(
     return b.pad(data, begins, ends, mode=modes[mode], value=fill)
 
 
-@converts("CenterCropPad")
-def _(b: MLGraphBuilder, input_data: Tensor, shape: Tensor, *, axes: Sequence[int] | None = None) -> Tensor:
-    old = shape_of(input_data)
-    along = [normalized(axis, len(old)) for axis in (axes if axes is not None else range(len(old)))]
-    before, after = [0] * len(old), [0] * len(old)
-    for axis, size in zip(along, integers(shape, "the shape"), strict=True):
-        # The odd element is added, and cut off, at the end.
-        extra = abs(size - old[axis])
-        sign = 1 if size > old[axis] else -1
-        before[axis], after[axis] = sign * (extra // 2), sign * (extra - extra // 2)
-    return padded(b, input_data, before, after, "constant")
-
-
 @converts("Tile")
 def _(b: MLGraphBuilder, input: Tensor, repeats: Tensor) -> Tensor:
     times = integers(repeats, "the number of repetitions")
     return input if set(times) <= {1} and len(times) == len(shape_of(input)) else b.tile(input, times)
-
-
-@converts("Where")
-def _(b: MLGraphBuilder, condition: Tensor, X: Tensor, Y: Tensor) -> Tensor:
-    return b.where(condition, X, Y)
 
 
 @converts("Trilu")

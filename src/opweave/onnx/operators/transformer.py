@@ -9,46 +9,6 @@ from ...graph import MLOperand
 from ..registry import MICROSOFT, Tensor, Unsupported, converts, operand
 
 
-@converts("SwiGLU")
-def _(b: MLGraphBuilder, gate: MLOperand, B: Tensor, *, alpha: float = 1.0) -> MLOperand:
-    inner = gate if alpha == 1 else b.mul(gate, alpha)
-    return b.mul(b.mul(gate, b.sigmoid(inner)), B)
-
-
-@converts("CausalConvWithState")
-def _(
-    b: MLGraphBuilder,
-    x: MLOperand,
-    weight: Tensor,
-    bias: MLOperand | None = None,
-    past_state: Tensor | None = None,
-    *,
-    activation: str = "none",
-) -> tuple[MLOperand, Tensor]:
-    batch, channels, length = x.shape
-    reach = weight.shape[2] - 1
-    if not reach:
-        whole = x
-    elif past_state is None:
-        whole = b.pad(x, [0, 0, reach], [0, 0, 0])
-    else:
-        whole = b.concat([operand(b, past_state), x], axis=2)
-    y = b.conv2d(
-        b.reshape(whole, [batch, channels, 1, length + reach]),
-        b.reshape(operand(b, weight), [channels, 1, 1, reach + 1]),
-        bias=bias,
-        groups=channels,
-    )
-    y = b.reshape(y, x.shape)
-    if activation in ("silu", "swish"):
-        y = b.mul(y, b.sigmoid(y))
-    elif activation != "none":
-        raise Unsupported(f"the activation {activation!r}")
-    if not reach:
-        return y, np.empty((batch, channels, 0), x.data_type)
-    return y, b.slice(whole, [0, 0, length], [batch, channels, reach])
-
-
 @converts("EmbedLayerNormalization", domain=MICROSOFT)
 def _(
     b: MLGraphBuilder,
