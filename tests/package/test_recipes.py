@@ -111,7 +111,7 @@ print(json.dumps(made))
 def test_a_new_operation(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     tree.insert("src/opweave/ops/elementwise.py", "", OP)
-    tree.insert("src/opweave/ops/__init__.py", "        cos = elementwise.cos\n", "        cube = elementwise.cube\n")
+    tree.insert("src/opweave/ops/__init__.py", "\nabs ceil cos ", "cube ")
     tree.insert("src/opweave/backends/reference/elementwise.py", "", REFERENCE)
     tree.insert("src/opweave/backends/onnxruntime/lowerings/elementwise.py", "", ENGINE)
     tree.insert("tests/samples/elementwise.py", "", SAMPLE)
