@@ -15,7 +15,8 @@ Every message contains the operation, its label, the rule, and the value:
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -82,6 +83,23 @@ def import_extra(module: str, extra: str, purpose: str) -> Any:
             raise  # the package is installed, but one of its own imports is missing
         name = module.partition(".")[0]
         raise MissingExtraError(f"{purpose} needs {name}: pip install 'opweave[{extra}]'") from None
+
+
+@contextmanager
+def user_code(function: Callable[..., Any], during: str) -> Iterator[None]:
+    """Add the line in the file of a user's `function` to errors that the `with` block raises when it calls the function.
+
+    It is appended to the message of a `ValidationError`; errors that are not Opweave's get a note, `during` and the line.
+    """
+    try:
+        yield
+    except ValidationError as error:
+        raise ValidationError(f"{error}{user_line(error, function)}") from error
+    except MLError:
+        raise
+    except Exception as error:
+        error.add_note(f"{during}{user_line(error, function)}")
+        raise
 
 
 def user_line(error: BaseException, function: Callable[..., Any]) -> str:

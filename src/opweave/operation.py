@@ -336,19 +336,21 @@ def _operand(builder: Builder, name: str, value: Any, number_type: DataType | No
 
 
 def call_with(function: Callable[..., Any], arguments: Mapping[str, Any], *first: Any) -> Any:
-    """Call `function(*first, ...)` with those of `arguments` that its parameters name."""
-    return function(*first, **{name: arguments[name] for name in parameter_names(function)[len(first) :]})
+    """Call `function(*first, ...)` with those of `arguments` that its parameters name, or all if it has a `**` parameter."""
+    names = parameter_names(function)[len(first) :]
+    return function(*first, **(arguments if "**" in names else {name: arguments[name] for name in names}))
 
 
-# Weak: operations of users come and go.
+# Weak references, because operations of users may be deleted.
 _names: WeakKeyDictionary[Callable[..., Any], tuple[str, ...]] = WeakKeyDictionary()
 
 
 def parameter_names(function: Callable[..., Any]) -> tuple[str, ...]:
-    """The names of a function's parameters (asked once)."""
+    """The names of a function's parameters, with "**" for one that takes all others; read once."""
     names = _names.get(function)
     if names is None:
-        names = _names[function] = tuple(inspect.signature(function).parameters)
+        parameters = inspect.signature(function).parameters.values()
+        names = _names[function] = tuple("**" if p.kind is p.VAR_KEYWORD else p.name for p in parameters)
     return names
 
 

@@ -93,7 +93,7 @@ class Chooser:
             return ""
         from ..expr.decompose import operations
 
-        parts = operations(program_of(node.op, descs_of(node), node.attributes))
+        parts = operations(program_of(node.op, descs_of(node.inputs), node.attributes))
         return "no compiler is installed, and the engine has kernels for its parts" if parts else ""
 
     def choose(self, node: Node) -> Candidate | None:
@@ -135,7 +135,7 @@ class Chooser:
         """Whether the engine of the host runs a node that could be part of a compiled loop."""
         if node.op.formula is None or self.kind(node) != self.host.name:
             return False
-        return program_of(node.op, descs_of(node), node.attributes).is_pointwise
+        return program_of(node.op, descs_of(node.inputs), node.attributes).is_pointwise
 
     def is_expression(self, node: Node) -> bool:
         """Whether a node runs in a compiled loop."""
@@ -145,12 +145,12 @@ class Chooser:
     def fits(producer: Node, consumer: Node) -> bool:
         """Whether two expressions become one loop: the second reads each element of the first where it writes its own."""
         same = len(consumer.outputs) == 1 and consumer.outputs[0].shape in {o.shape for o in producer.outputs}
-        return same and program_of(consumer.op, descs_of(consumer), consumer.attributes).is_pointwise
+        return same and program_of(consumer.op, descs_of(consumer.inputs), consumer.attributes).is_pointwise
 
     @staticmethod
     def work(node: Node) -> int:
         """How long it takes to compile an expression, in units of the limit."""
-        return limits.work_of_elements(program_of(node.op, descs_of(node), node.attributes))
+        return limits.work_of_elements(program_of(node.op, descs_of(node.inputs), node.attributes))
 
 
 __all__ = ["EXPRESSION", "HOST_KERNELS", "Candidate", "Chooser"]

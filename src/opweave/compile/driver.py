@@ -152,7 +152,7 @@ class _ExpressionRunner(BaseRunner):
 def _kernel(part: Segment[Node, Operand], device: str) -> Part:
     """A kernel of the user's, which writes all of its results, used or not."""
     (node,) = part.nodes
-    call = KernelCall(node.title, node.op, descs_of(node), node.attributes, tuple(o.desc for o in node.outputs))
+    call = KernelCall(node.title, node.op, descs_of(node.inputs), node.attributes, tuple(o.desc for o in node.outputs))
     chosen = next(name for name in HOST_KERNELS if name in node.op.kernels)
     prepared = node.op.kernels[chosen].prepare(call)
     reads = list(dict.fromkeys(node.operands))

@@ -21,11 +21,11 @@ import numpy as np
 
 from ..conversion import Converter
 from ..dtypes import ANY
-from ..errors import MLError, NotSupportedError, ValidationError, require, user_line
+from ..errors import MLError, NotSupportedError, ValidationError, require, user_code
 from ..expr.array import Array as Traced
 from ..graph import Builder, Desc, Operand, title
 from ..kernels import Kernel
-from ..kernels.expression import flat, program_of
+from ..kernels.expression import descs_of, flat, program_of
 from ..kernels.host import HostKernel
 from ..links import call_custom
 from ..names import shown
@@ -173,7 +173,7 @@ class CustomOp(Op[..., Any], Generic[Made]):
         self._check_form(function, 0)
         super().expression(function)
         if self.decomposition is None:
-            self.decomposition = _Decomposition(self)
+            self.decomposition = _decomposition(self)
         self.forget_calls()
         return function
 
@@ -277,28 +277,19 @@ class CustomOp(Op[..., Any], Generic[Made]):
         return call_with(formula, values)
 
 
-class _Decomposition:
-    """The decomposition of an operation that is an expression of whole arrays."""
+def _decomposition(op: CustomOp[Any]) -> Callable[..., Any]:
+    """The decomposition of an operation that has an expression: its formula, in operations on whole arrays."""
 
-    def __init__(self, op: CustomOp[Any]) -> None:
-        self.op = op
-        self.__signature__ = inspect.Signature(
-            [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY) for n in ("_builder", *op.operands, *op.attributes)]
-        )
+    def decomposition(builder: Operations, /, **arguments: Any) -> Any:
+        from ..expr.decompose import decompose
 
-    def __call__(self, _builder: Operations, /, **arguments: Any) -> Any:
-        from ..expr.decompose import decompose as decompose_program
-
-        inputs = {name: _descs(arguments[name]) for name in self.op.operands}
-        program = program_of(self.op, inputs, {name: arguments[name] for name in self.op.attributes})
-        results = decompose_program(program, _builder, flat({name: arguments[name] for name in self.op.operands}))
+        operands = {name: arguments[name] for name in op.operands}
+        attributes = {name: arguments[name] for name in op.attributes}
+        program = program_of(op, descs_of(operands), attributes)
+        results = decompose(program, builder, flat(operands))
         return results if len(results) > 1 else results[0]
 
-
-def _descs(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return tuple(item.desc for item in value)
-    return None if value is None else value.desc
+    return decomposition
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -329,10 +320,10 @@ def expression(function: Callable[..., Made]) -> CustomOp[Made]:
     """
 
     def rule(builder: Builder, **arguments: Any) -> tuple[Desc, ...] | Desc:
-        inputs = {name: _descs(arguments[name]) for name in made.operands}
+        operands = {name: arguments[name] for name in made.operands}
         attributes = {name: arguments[name] for name in made.attributes}
         try:
-            program = program_of(made, inputs, attributes)
+            program = program_of(made, descs_of(operands), attributes)
         except MLError:
             raise
         except Exception as error:
@@ -374,16 +365,8 @@ def composite(function: Callable[..., Made]) -> CustomOp[Made]:
         scratch = _Scratch()
         stand_ins = {name: scratch.stand_in(arguments[name]) for name in made.operands}
         attributes = {name: arguments[name] for name in made.attributes}
-        try:
+        with user_code(function, f"while the composite {title(made.name, arguments['label'])} was built"):
             result: Any = function(scratch, **stand_ins, **attributes)
-        except ValidationError as error:
-            raise ValidationError(f"{error}{user_line(error, function)}") from error
-        except MLError:
-            raise
-        except Exception as error:
-            name = title(made.name, arguments["label"])
-            error.add_note(f"while the composite {name} was built{user_line(error, function)}")
-            raise
         results = result if isinstance(result, (tuple, list)) else (result,)
         for item in results:
             require(
@@ -459,15 +442,8 @@ def _declare(function: Callable[..., Any], limits: Mapping[str, Limits]) -> Cust
     def rule(builder: Builder, *, label: str = "", **arguments: Any) -> Any:
         if takes_label:
             arguments["label"] = label
-        try:
+        with user_code(function, f"in the shape rule of {title(made.name, label)}"):
             result = function(builder, **arguments)
-        except ValidationError as error:
-            raise ValidationError(f"{error}{user_line(error, function)}") from error
-        except MLError:
-            raise
-        except Exception as error:
-            error.add_note(f"in the shape rule of {title(made.name, label)}{user_line(error, function)}")
-            raise
         require(result != (), "the shape rule must return a Desc, or a tuple of them, got ()")
         for desc in result if isinstance(result, tuple) else (result,):
             require(isinstance(desc, Desc), f"the shape rule must return a Desc, or a tuple of them, got {shown(desc)}")

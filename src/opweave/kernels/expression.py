@@ -7,7 +7,7 @@ from typing import Any
 
 from ..cache import Cache
 from ..dtypes import DataType
-from ..errors import MLError, ValidationError, user_line
+from ..errors import user_code
 from ..expr import ir
 from ..expr.array import Array, as_array
 from ..expr.ir import Program
@@ -48,15 +48,8 @@ def _trace(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mapping[st
                 given[name] = None if value is None else next(rest)
         return call_with(formula, {**given, **attributes})
 
-    try:
+    with user_code(formula, f"while {op.name} was traced for {', '.join(map(str, descs))}"):
         return trace(whole, op.name, descs)
-    except ValidationError as error:
-        raise ValidationError(f"{error}{user_line(error, formula)}") from error
-    except MLError:
-        raise
-    except Exception as error:
-        error.add_note(f"while {op.name} was traced for {', '.join(map(str, descs))}{user_line(error, formula)}")
-        raise
 
 
 def program_of_nodes(
@@ -95,13 +88,13 @@ def program_of_nodes(
     return trace(whole, name, [operand.desc for operand in inputs]), inputs
 
 
-def descs_of(node: Node) -> dict[str, Any]:
-    """Data type and shape of each operand of a node, by parameter."""
+def descs_of(operands: Mapping[str, Any]) -> dict[str, Any]:
+    """Data type and shape of operands by parameter; tuples for sequences, None for absent ones."""
 
     def desc(value: Any) -> Any:
         return tuple(map(desc, value)) if isinstance(value, tuple) else None if value is None else value.desc
 
-    return {name: desc(value) for name, value in node.inputs.items()}
+    return {name: desc(value) for name, value in operands.items()}
 
 
 def as_stored(result: Any, data_type: DataType) -> Array:

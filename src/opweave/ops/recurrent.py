@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..dtypes import FLOATS
 from ..errors import require
 from ..graph import MAX_DIMENSION, Builder, Desc, Operand
-from ..operation import Limits, op
+from ..operation import Limits, Op, op
 
 if TYPE_CHECKING:
     from . import Operations
@@ -50,58 +50,15 @@ def _check_steps(input: Operand, steps: int) -> None:
     require(input.shape[0] == steps, f"input must have {steps} steps in its first dimension, got {input.desc}")
 
 
-def _pick(b: Operations, operand: Operand | None, index: int) -> Any:
-    """`operand[index]`; None if the operand is absent."""
-    if operand is None:
-        return None
-    rest = operand.shape[1:]
-    return b.reshape(b.slice(operand, [index, *[0] * len(rest)], [1, *rest]), rest)
-
-
-def _rows(b: Operations, operand: Operand | None, order: str, gate: str, hidden_size: int) -> Any:
-    """The rows of one gate in a weight or bias whose gates are in the given order; None if the operand is absent."""
-    if operand is None:
-        return None
-    rest = operand.shape[1:]
-    return b.slice(operand, [order.index(gate) * hidden_size, *[0] * len(rest)], [hidden_size, *rest])
-
-
-def _unroll(
-    b: Operations, input: Operand, direction: str, states: Sequence[Operand], cell: Callable[..., Sequence[Operand]]
-) -> tuple[list[Operand], Operand]:
-    """The last states, each [directions, batches, hidden size], and the hidden states of all steps.
-
-    `cell(k, x, *states)` computes the next states in direction `k`, the hidden state first.
-    """
-    steps, state = input.shape[0], states[0].shape[1:]
-    last, sequences = [], []
-    for k in range(direction_count(direction)):
-        order = -1 if k == 1 or direction == "backward" else 1
-        current: Sequence[Operand] = [_pick(b, operand, k) for operand in states]
-        made = []
-        for step in range(steps)[::order]:
-            current = cell(k, _pick(b, input, step), *current)
-            made.append(b.reshape(current[0], [1, 1, *state]))
-        last.append([b.reshape(operand, [1, *state]) for operand in current])
-        sequences.append(b.concat(made[::order], 0))
-    return [b.concat(parts, 0) for parts in zip(*last, strict=True)], b.concat(sequences, 1)
-
-
-def _initial(b: Operations, state: Operand | None, input: Operand, direction: str, hidden_size: int) -> Operand:
-    """The initial state; zeros if it is absent."""
-    shape = [direction_count(direction), input.shape[1], hidden_size]
-    return b.expand(b.as_operand(0, input.data_type), shape) if state is None else state
+def _limits(**ranks: int) -> dict[str, Limits]:
+    """Limits of operands and results of the given ranks, all in the data type of `input`."""
+    return {name: Limits(FLOATS if name == "input" else "input", ranks=(rank, rank)) for name, rank in ranks.items()}
 
 
 @op(
-    input=Limits(FLOATS, ranks=(3, 3)),
-    weight=Limits("input", ranks=(3, 3)),
-    recurrent_weight=Limits("input", ranks=(3, 3)),
-    bias=Limits("input", ranks=(2, 2)),
-    recurrent_bias=Limits("input", ranks=(2, 2)),
-    initial_hidden_state=Limits("input", ranks=(3, 3)),
-    output0=Limits("input", ranks=(3, 3)),
-    output1=Limits("input", ranks=(4, 4)),
+    **_limits(
+        input=3, weight=3, recurrent_weight=3, bias=2, recurrent_bias=2, initial_hidden_state=3, output0=3, output1=4
+    )
 )
 def gru(
     self: Builder,
@@ -164,41 +121,7 @@ def gru(
     return (state, sequence) if return_sequence else (state,)
 
 
-@gru.decompose
-def _(
-    b: Operations,
-    input: Operand,
-    weight: Operand,
-    recurrent_weight: Operand,
-    hidden_size: int,
-    bias: Operand | None,
-    recurrent_bias: Operand | None,
-    initial_hidden_state: Operand | None,
-    reset_after: bool,
-    return_sequence: bool,
-    direction: RecurrentNetworkDirection,
-    layout: GruWeightLayout,
-    activations: Sequence[RecurrentNetworkActivation],
-) -> tuple[Operand, ...]:
-    def cell(k: int, x: Operand, h: Operand) -> list[Operand]:
-        w, u, v, c = (_pick(b, operand, k) for operand in (weight, recurrent_weight, bias, recurrent_bias))
-        options: dict[str, Any] = {"reset_after": reset_after, "layout": layout, "activations": activations}
-        return [b.gru_cell(x, w, u, h, hidden_size, bias=v, recurrent_bias=c, **options)]
-
-    states = [_initial(b, initial_hidden_state, input, direction, hidden_size)]
-    last, sequence = _unroll(b, input, direction, states, cell)
-    return (*last, sequence) if return_sequence else tuple(last)
-
-
-@op(
-    input=Limits(FLOATS, ranks=(2, 2)),
-    weight=Limits("input", ranks=(2, 2)),
-    recurrent_weight=Limits("input", ranks=(2, 2)),
-    hidden_state=Limits("input", ranks=(2, 2)),
-    bias=Limits("input", ranks=(1, 1)),
-    recurrent_bias=Limits("input", ranks=(1, 1)),
-    output=Limits("input", ranks=(2, 2)),
-)
+@op(**_limits(input=2, weight=2, recurrent_weight=2, hidden_state=2, bias=1, recurrent_bias=1, output=2))
 def gru_cell(
     self: Builder,
     input: Operand,
@@ -249,51 +172,20 @@ def gru_cell(
     return Desc(input.data_type, (batches, hidden_size))
 
 
-@gru_cell.decompose
-def _(
-    b: Operations,
-    input: Operand,
-    weight: Operand,
-    recurrent_weight: Operand,
-    hidden_state: Operand,
-    hidden_size: int,
-    bias: Operand | None,
-    recurrent_bias: Operand | None,
-    reset_after: bool,
-    layout: GruWeightLayout,
-    activations: Sequence[RecurrentNetworkActivation],
-) -> Operand:
-    f, g = (getattr(b, name) for name in activations)
-    h = hidden_state
-
-    def product(x: Operand, weights: Operand, biases: Operand | None, gate: str) -> Operand:
-        rows = _rows(b, weights, layout, gate, hidden_size)
-        return b.gemm(x, rows, c=_rows(b, biases, layout, gate, hidden_size), b_transpose=True)
-
-    def from_input(gate: str) -> Operand:
-        return product(input, weight, bias, gate)
-
-    def from_state(state: Operand, gate: str) -> Operand:
-        return product(state, recurrent_weight, recurrent_bias, gate)
-
-    z: Operand = f(from_input("z") + from_state(h, "z"))
-    r: Operand = f(from_input("r") + from_state(h, "r"))
-    n: Operand = g(from_input("n") + (r * from_state(h, "n") if reset_after else from_state(r * h, "n")))
-    return z * h + n * (1 - z)
-
-
 @op(
-    input=Limits(FLOATS, ranks=(3, 3)),
-    weight=Limits("input", ranks=(3, 3)),
-    recurrent_weight=Limits("input", ranks=(3, 3)),
-    bias=Limits("input", ranks=(2, 2)),
-    recurrent_bias=Limits("input", ranks=(2, 2)),
-    peephole_weight=Limits("input", ranks=(2, 2)),
-    initial_hidden_state=Limits("input", ranks=(3, 3)),
-    initial_cell_state=Limits("input", ranks=(3, 3)),
-    output0=Limits("input", ranks=(3, 3)),
-    output1=Limits("input", ranks=(3, 3)),
-    output2=Limits("input", ranks=(4, 4)),
+    **_limits(
+        input=3,
+        weight=3,
+        recurrent_weight=3,
+        bias=2,
+        recurrent_bias=2,
+        peephole_weight=2,
+        initial_hidden_state=3,
+        initial_cell_state=3,
+        output0=3,
+        output1=3,
+        output2=4,
+    )
 )
 def lstm(
     self: Builder,
@@ -364,45 +256,19 @@ def lstm(
     return (state, state, sequence) if return_sequence else (state, state)
 
 
-@lstm.decompose
-def _(
-    b: Operations,
-    input: Operand,
-    weight: Operand,
-    recurrent_weight: Operand,
-    hidden_size: int,
-    bias: Operand | None,
-    recurrent_bias: Operand | None,
-    peephole_weight: Operand | None,
-    initial_hidden_state: Operand | None,
-    initial_cell_state: Operand | None,
-    return_sequence: bool,
-    direction: RecurrentNetworkDirection,
-    layout: LstmWeightLayout,
-    activations: Sequence[RecurrentNetworkActivation],
-) -> tuple[Operand, ...]:
-    def cell(k: int, x: Operand, h: Operand, c: Operand) -> tuple[Operand, ...]:
-        parts = (weight, recurrent_weight, bias, recurrent_bias, peephole_weight)
-        w, u, v, d, p = (_pick(b, operand, k) for operand in parts)
-        options: dict[str, Any] = {"peephole_weight": p, "layout": layout, "activations": activations}
-        return b.lstm_cell(x, w, u, h, c, hidden_size, bias=v, recurrent_bias=d, **options)
-
-    states = [_initial(b, s, input, direction, hidden_size) for s in (initial_hidden_state, initial_cell_state)]
-    last, sequence = _unroll(b, input, direction, states, cell)
-    return (*last, sequence) if return_sequence else tuple(last)
-
-
 @op(
-    input=Limits(FLOATS, ranks=(2, 2)),
-    weight=Limits("input", ranks=(2, 2)),
-    recurrent_weight=Limits("input", ranks=(2, 2)),
-    hidden_state=Limits("input", ranks=(2, 2)),
-    cell_state=Limits("input", ranks=(2, 2)),
-    bias=Limits("input", ranks=(1, 1)),
-    recurrent_bias=Limits("input", ranks=(1, 1)),
-    peephole_weight=Limits("input", ranks=(1, 1)),
-    output0=Limits("input", ranks=(2, 2)),
-    output1=Limits("input", ranks=(2, 2)),
+    **_limits(
+        input=2,
+        weight=2,
+        recurrent_weight=2,
+        hidden_state=2,
+        cell_state=2,
+        bias=1,
+        recurrent_bias=1,
+        peephole_weight=1,
+        output0=2,
+        output1=2,
+    )
 )
 def lstm_cell(
     self: Builder,
@@ -460,6 +326,63 @@ def lstm_cell(
     return state, state
 
 
+# ---------------------------------------------------------------------------------------------------------------------
+# Decompositions
+
+
+def _pick(b: Operations, operand: Operand | None, index: int) -> Any:
+    """`operand[index]`; None if the operand is absent."""
+    if operand is None:
+        return None
+    rest = operand.shape[1:]
+    return b.reshape(b.slice(operand, [index, *[0] * len(rest)], [1, *rest]), rest)
+
+
+def _rows(b: Operations, operand: Operand | None, order: str, gate: str, hidden_size: int) -> Any:
+    """The rows of one gate in a weight or bias whose gates are in the given order; None if the operand is absent."""
+    if operand is None:
+        return None
+    rest = operand.shape[1:]
+    return b.slice(operand, [order.index(gate) * hidden_size, *[0] * len(rest)], [hidden_size, *rest])
+
+
+def _product(
+    b: Operations, x: Operand, weight: Operand, bias: Operand | None, layout: str, gate: str, hidden_size: int
+) -> Operand:
+    """The product of `x` with the transposed weight of one gate, and its bias added."""
+    rows, c = (_rows(b, operand, layout, gate, hidden_size) for operand in (weight, bias))
+    return b.gemm(x, rows, c=c, b_transpose=True)
+
+
+@gru_cell.decompose
+def _(
+    b: Operations,
+    input: Operand,
+    weight: Operand,
+    recurrent_weight: Operand,
+    hidden_state: Operand,
+    hidden_size: int,
+    bias: Operand | None,
+    recurrent_bias: Operand | None,
+    reset_after: bool,
+    layout: GruWeightLayout,
+    activations: Sequence[RecurrentNetworkActivation],
+) -> Operand:
+    f, g = (getattr(b, name) for name in activations)
+    h = hidden_state
+
+    def from_input(gate: str) -> Operand:
+        return _product(b, input, weight, bias, layout, gate, hidden_size)
+
+    def from_state(state: Operand, gate: str) -> Operand:
+        return _product(b, state, recurrent_weight, recurrent_bias, layout, gate, hidden_size)
+
+    z: Operand = f(from_input("z") + from_state(h, "z"))
+    r: Operand = f(from_input("r") + from_state(h, "r"))
+    n: Operand = g(from_input("n") + (r * from_state(h, "n") if reset_after else from_state(r * h, "n")))
+    return z * h + n * (1 - z)
+
+
 @lstm_cell.decompose
 def _(
     b: Operations,
@@ -477,18 +400,51 @@ def _(
 ) -> tuple[Operand, ...]:
     f, g, k = (getattr(b, name) for name in activations)
 
-    def product(x: Operand, weights: Operand, biases: Operand | None, gate: str) -> Operand:
-        rows = _rows(b, weights, layout, gate, hidden_size)
-        return b.gemm(x, rows, c=_rows(b, biases, layout, gate, hidden_size), b_transpose=True)
-
     def total(gate: str) -> Operand:
-        seen: Operand = product(input, weight, bias, gate) + product(
-            hidden_state, recurrent_weight, recurrent_bias, gate
-        )
-        if peephole_weight is None or gate not in PEEPHOLES:
-            return seen
-        peepholes: Operand = _rows(b, peephole_weight, PEEPHOLES, gate, hidden_size)
-        return seen + cell_state * peepholes
+        weighted = _product(b, input, weight, bias, layout, gate, hidden_size)
+        weighted += _product(b, hidden_state, recurrent_weight, recurrent_bias, layout, gate, hidden_size)
+        if peephole_weight is not None and gate in PEEPHOLES:
+            weighted += cell_state * _rows(b, peephole_weight, PEEPHOLES, gate, hidden_size)
+        return weighted
 
     new = f(total("f")) * cell_state + f(total("i")) * g(total("g"))
     return f(total("o")) * k(new), new
+
+
+def _over_time(cell: Op[..., Any], *states: str) -> Callable[..., tuple[Operand, ...]]:
+    """The decomposition of a network into its cell, which runs once for each direction and step.
+
+    Args:
+        cell: takes operands and attributes that are called as those of the network.
+        states: the cell's operands that its results replace in the next step, the hidden state first.
+    """
+
+    def decomposition(b: Operations, **given: Any) -> tuple[Operand, ...]:
+        input, direction = given["input"], given["direction"]
+        steps, batches, _ = input.shape
+        shape = [batches, given["hidden_size"]]
+        last, sequences = [], []
+        for k in range(direction_count(direction)):
+            order = -1 if k == 1 or direction == "backward" else 1
+            arguments = {name: given[name] for name in cell.attributes}
+            for name in cell.operands:
+                if name in states:
+                    initial = _pick(b, given[f"initial_{name}"], k)
+                    arguments[name] = b.expand(b.as_operand(0, input.data_type), shape) if initial is None else initial
+                elif name != "input":
+                    arguments[name] = _pick(b, given[name], k)
+            hidden = []
+            for step in range(steps)[::order]:
+                result = cell(b, _pick(b, input, step), **arguments)
+                arguments.update(zip(states, result if isinstance(result, tuple) else (result,), strict=True))
+                hidden.append(b.reshape(arguments[states[0]], [1, 1, *shape]))
+            last.append([b.reshape(arguments[name], [1, *shape]) for name in states])
+            sequences.append(b.concat(hidden[::order], 0))
+        final = tuple(b.concat(parts, 0) for parts in zip(*last, strict=True))
+        return (*final, b.concat(sequences, 1)) if given["return_sequence"] else final
+
+    return decomposition
+
+
+gru.decompose(_over_time(gru_cell, "hidden_state"))
+lstm.decompose(_over_time(lstm_cell, "hidden_state", "cell_state"))
