@@ -21,7 +21,7 @@ from .choose import EXPRESSION, HOST_KERNELS, Chooser
 from .extract import cut_out
 from .fuse import fusible
 from .legalise import legalise
-from .partition import Segment, partition
+from .partition import Joining, Segment, partition
 
 
 def compile(
@@ -78,10 +78,8 @@ def compile_parts(
         legal, origin = legalise(graph, lambda node: chooser.kind(node) is not None, backend.name)
     most = limits.limit(limits.WORK_VARIABLE, limits.MAX_WORK) // 2  # the other half is for the loop itself
     if fuse and host.gains_from_loops and kernels.is_compiled():
-        chooser.taken = fusible(
-            legal, chooser.is_expression, chooser.is_pointwise, chooser.fits, chooser.work, most
-        )  # fmt: skip
-    parts = partition(legal, chooser.kind, joined={EXPRESSION}, fits=chooser.fits, work=chooser.work, most=most)
+        chooser.taken = fusible(legal, chooser, most)
+    parts = partition(legal, chooser.kind, Joining(EXPRESSION, chooser.fits, chooser.work, most))
     made: list[Part] = []
     for part in parts:
         if part.kind == EXPRESSION:

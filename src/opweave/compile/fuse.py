@@ -14,7 +14,8 @@ from collections.abc import Callable
 
 from .. import ops
 from ..graph import Graph, Node
-from .partition import partition
+from .choose import Chooser
+from .partition import Joining, partition
 
 MIN_ELEMENTS = 2**16
 """Chains over fewer elements stay with the engine: a pass over them takes no longer than starting a loop."""
@@ -25,49 +26,35 @@ MIN_NODES = 3
 MIN_SAVED = 2**22
 """Minimum number of elements that a chain between operations of the engine must save writing and reading again."""
 
-_HEAVY = {
-    ops.conv2d,
-    ops.conv_transpose2d,
-    ops.gemm,
-    ops.matmul,
-    ops.batch_normalization,
-}
+_HEAVY = {ops.conv2d, ops.conv_transpose2d, ops.gemm, ops.matmul, ops.batch_normalization}
 """What engines fuse the next operation into."""
 
 
-def fusible(
-    graph: Graph,
-    is_expression: Callable[[Node], bool],
-    is_pointwise: Callable[[Node], bool],
-    fits: Callable[[Node, Node], bool],
-    work: Callable[[Node], int],
-    most: int,
-) -> set[Node]:
+def fusible(graph: Graph, chooser: Chooser, most: int) -> set[Node]:
     """The nodes that an engine could run, and that had better be part of compiled loops.
 
     Args:
         graph: where to look.
-        is_expression: nodes that are compiled anyhow, because they are expressions of the user's.
-        is_pointwise: nodes of the engine that could be part of a loop.
-        fits: whether the second node can be in the loop of the first, which it takes an operand from.
-        work: the cost of compiling a node, in units of the caller's.
-        most: the largest sum of `work` in a loop.
+        chooser: what knows who runs a node.
+        most: how much work it may be to compile a loop (`Chooser.work`).
     """
     absorbed = _absorbed(graph)
     candidates = {
-        node for node in graph.nodes if not is_expression(node) and node not in absorbed and is_pointwise(node)
+        node
+        for node in graph.nodes
+        if not chooser.is_expression(node) and node not in absorbed and chooser.is_pointwise(node)
     }
 
     def kind(node: Node) -> str:
-        return "loop" if node in candidates or is_expression(node) else "engine"
+        return "loop" if node in candidates or chooser.is_expression(node) else "engine"
 
-    parts = partition(graph, kind, joined={"loop"}, fits=fits, work=work, most=most)
+    parts = partition(graph, kind, Joining("loop", chooser.fits, chooser.work, most))
     engine = {operand for part in parts if part.kind == "engine" for operand in part.outputs}
     feeds = {operand for part in parts if part.kind == "engine" for operand in part.inputs}
     chosen: set[Node] = set()
     for part in parts:
         between = not engine.isdisjoint(part.inputs) and not feeds.isdisjoint(part.outputs)
-        if part.kind == "loop" and _is_worth_it(part.nodes, is_expression, between):
+        if part.kind == "loop" and _is_worth_it(part.nodes, chooser.is_expression, between):
             chosen.update(node for node in part.nodes if node in candidates)
     return chosen
 

@@ -4,8 +4,8 @@ Requires that every node has a kind of engine; ensures that the segments, in the
 inputs computed, and that nothing between two nodes of a segment runs outside of it.
 
 A node's level is the number of changes of kind on the longest way to it. Nodes of one level and kind form a segment, as
-large as it can be; nodes whose kind is no engine's but their own (a kernel, say) stand alone; and of those of `joined`
-kinds only the ones that fit together stay together.
+large as it can be; nodes whose kind is no engine's but their own (a kernel, say) stand alone; and of those of the kind of
+`joining` only the ones that fit together stay together.
 """
 
 from __future__ import annotations
@@ -18,6 +18,23 @@ from ..graph import Graph, Node, Operand
 
 N = TypeVar("N")
 V = TypeVar("V", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Joining(Generic[N]):
+    """Which nodes share a segment only where they are connected by values and fit together.
+
+    Attributes:
+        kind: their kind.
+        fits: whether a node may join the segment of one that it takes a value from.
+        work: the cost of compiling a node, in units of the caller's.
+        most: the largest sum of `work` in a segment.
+    """
+
+    kind: Hashable
+    fits: Callable[[N, N], bool]
+    work: Callable[[N], int]
+    most: int
 
 
 @dataclass
@@ -38,12 +55,7 @@ class Segment(Generic[N, V]):
 
 
 def partition(
-    graph: Graph,
-    kind: Callable[[Node], Hashable],
-    joined: Collection[Hashable] = (),
-    fits: Callable[[Node, Node], bool] = lambda _producer, _consumer: True,
-    work: Callable[[Node], int] = lambda _node: 0,
-    most: int = 0,
+    graph: Graph, kind: Callable[[Node], Hashable], joining: Joining[Node] | None = None
 ) -> list[Segment[Node, Operand]]:
     """The segments of a graph; see `divide`."""
 
@@ -53,7 +65,7 @@ def partition(
     def writes(node: Node) -> Iterable[Operand]:
         return node.outputs
 
-    return divide(graph.nodes, graph.outputs.values(), kind, reads, writes, joined, fits, work, most)
+    return divide(graph.nodes, graph.outputs.values(), kind, reads, writes, joining)
 
 
 def divide(
@@ -62,10 +74,7 @@ def divide(
     kind: Callable[[N], Hashable],
     reads: Callable[[N], Iterable[V]],
     writes: Callable[[N], Iterable[V]],
-    joined: Collection[Hashable] = (),
-    fits: Callable[[N, N], bool] = lambda _producer, _consumer: True,
-    work: Callable[[N], int] = lambda _node: 0,
-    most: int = 0,
+    joining: Joining[N] | None = None,
 ) -> list[Segment[N, V]]:
     """The segments of nodes.
 
@@ -75,10 +84,7 @@ def divide(
         kind: the engine of a node; something unique for nodes that stand alone.
         reads: the values that a node takes, without constants.
         writes: the values that it yields.
-        joined: kinds whose nodes share a segment only if they are connected by values and `fits` holds.
-        fits: whether a node of such a kind may join the segment of one that it takes a value from.
-        work: the cost of compiling a node of such a kind, in units of the caller's.
-        most: the largest sum of `work` in a segment.
+        joining: the kind whose nodes do not share a segment for their level alone.
     """
     # Nodes are known by their positions.
     made = [tuple(writes(node)) for node in nodes]
@@ -93,7 +99,10 @@ def divide(
         groups.setdefault((levels[number], kinds[number]), []).append(number)
     members: list[list[int]] = []
     for (_, its_kind), numbers in groups.items():
-        members += _connected(numbers, makers, nodes, fits, work, most) if its_kind in joined else [numbers]
+        if joining is not None and its_kind == joining.kind:
+            members += _connected(numbers, makers, nodes, joining)
+        else:
+            members.append(numbers)
     segments: list[Segment[N, V]] = [Segment(kinds[m[0]], [nodes[number] for number in m]) for m in members]
     _connect(segments, members, taken, made, maker, set(outputs))
     return [segments[number] for number in _ordered(members, makers)]
@@ -103,17 +112,15 @@ def _connected(
     numbers: list[int],
     makers: Sequence[Sequence[int]],
     nodes: Sequence[N],
-    fits: Callable[[N, N], bool],
-    work: Callable[[N], int],
-    most: int,
+    joining: Joining[N],
 ) -> list[list[int]]:
     """Nodes of one level and kind, divided into those that fit together; no two parts depend on each other in a circle."""
-    parts = _Parts(most)
+    parts = _Parts(joining.most)
     for number in numbers:
         its = [maker for maker in makers[number] if maker in parts]
-        parts.add(number, work(nodes[number]), its)
+        parts.add(number, joining.work(nodes[number]), its)
         for maker in its:
-            if parts.may_merge(maker, number) and fits(nodes[maker], nodes[number]):
+            if parts.may_merge(maker, number) and joining.fits(nodes[maker], nodes[number]):
                 parts.merge(maker, number)
     return [sorted(part) for part in parts.members.values()]
 
@@ -238,4 +245,4 @@ def _ordered(members: Sequence[Sequence[int]], makers: Sequence[Sequence[int]]) 
     return list(ordered)
 
 
-__all__ = ["Segment", "divide", "partition"]
+__all__ = ["Joining", "Segment", "divide", "partition"]

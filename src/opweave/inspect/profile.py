@@ -293,7 +293,7 @@ def _steps(program: Program, call: Binding, times: list[list[int]]) -> tuple[Ste
     steps = []
     for step, middle, least in zip(call.layout.steps, middles, leasts, strict=True):
         how, name = "copy", step.title
-        if not step.is_copy:
+        if step.part is not None:
             alone = len(program.steps) == 1
             placements = program.placements if alone else [placement for _, placement in program.parts(step)]
             how = engine(placements)
@@ -309,7 +309,7 @@ def _steps(program: Program, call: Binding, times: list[list[int]]) -> tuple[Ste
                 step.read_bytes,
                 step.written_bytes,
                 middle / total,
-                step.is_copy,
+                step.part is None,
             )
         )
     return tuple(steps)

@@ -371,11 +371,16 @@ class Number(Array):
 # Deferring
 
 
-def defer(template: Template, inputs: tuple[Array, ...], label: str, context: MLContext, frame: Any) -> Any:
-    """The pending result, or tuple of results, of a validated call. `frame` is the caller's, or a callee's of that."""
+def site_of(frame: Any) -> tuple[Any, int]:
+    """The code object and the instruction outside of Opweave that a frame was called from."""
     while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
         frame = frame.f_back
-    node = PendingCall(template, inputs, label, (frame.f_code, frame.f_lasti))
+    return frame.f_code, frame.f_lasti
+
+
+def defer(template: Template, inputs: tuple[Array, ...], label: str, context: MLContext, frame: Any) -> Any:
+    """The pending result, or tuple of results, of a validated call. `frame` is the caller's, or a callee's of that."""
+    node = PendingCall(template, inputs, label, site_of(frame))
     if len(template.descs) == 1:
         output = Array(context, template.descs[0], template.codes[0], node=node)
         outputs: tuple[Array, ...] = (output,)

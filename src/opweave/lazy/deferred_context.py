@@ -11,7 +11,6 @@ WebAssembly module, and tensors of which a view exists.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import count
@@ -32,13 +31,12 @@ from ..run.graph import MLGraph
 from ..run.locks import Locks
 from ..tensor import MLTensor
 from . import force as reads
-from .array import LONGEST, Array, PendingCall, Template, code_of, is_pending
+from .array import LONGEST, Array, PendingCall, Template, code_of, is_pending, site_of
 from .force import force
 
 if TYPE_CHECKING:
     from ..run.program import Program
 
-_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 _serials = count()
 _DISPATCH: Any = SimpleNamespace(name="dispatch")
 """The operation of calls of whole graphs."""
@@ -292,7 +290,7 @@ def _defer(
     context: MLContext, template: GraphTemplate, sources: Sequence[DeferredTensor], targets: Sequence[DeferredTensor]
 ) -> list[Value]:
     """Give the outputs pending values."""
-    node = PendingDispatch(template, tuple([tensor.current() for tensor in sources]), "", _site())
+    node = PendingDispatch(template, tuple([tensor.current() for tensor in sources]), "", site_of(sys._getframe(1)))
     values = [Value(context, desc, code, node=node) for desc, code in zip(template.descs, template.codes, strict=True)]
     node.outputs = tuple([ref(value) for value in values])
     for value in node.inputs:
@@ -351,14 +349,6 @@ def _checked(
         graph.check_dispatch(inputs, outputs)
         require(False, "dispatch: the tensors do not fit the graph")  # the line above raises the detailed error
     return sources, targets  # type: ignore[return-value]
-
-
-def _site() -> tuple[Any, int]:
-    """The code and instruction that called `dispatch`."""
-    frame = sys._getframe(1)
-    while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
-        frame = frame.f_back
-    return frame.f_code, frame.f_lasti
 
 
 @deferred_context.provide

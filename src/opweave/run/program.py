@@ -64,10 +64,7 @@ class Program:
                     segment,
                     sum(operand.desc.byte_length for operand in {*part.reads, *weights}),
                     sum(operand.desc.byte_length for operand in part.writes),
-                    part.runner,
-                    tuple(part.nodes),
-                    tuple(part.compiled),
-                    part.device,
+                    part,
                 )
             )
         self.steps: tuple[Step, ...] = tuple(made)
@@ -86,7 +83,7 @@ class Program:
             return None
         (step,) = self.steps
         is_whole = step.reads == tuple(range(len(self.graph.inputs))) and step.writes == self.outputs
-        return step.runner if is_whole and step.space is self.space else None
+        return step.part.runner if step.part and is_whole and step.space is self.space else None
 
     # Running ---------------------------------------------------------------------------------------------------------
 
@@ -140,12 +137,12 @@ class Program:
 
     def parts(self, step: Step) -> list[tuple[Node, Placement]]:
         """The nodes of a step, and how each is done."""
-        assert step.runner is not None
-        found = []
-        for node, compiled in zip(step.nodes, step.compiled, strict=True):
-            placement = Placement(node.title, step.device, *step.runner.describe([compiled]), step.segment)
-            found.append((node, placement))
-        return found
+        part = step.part
+        assert part is not None
+        return [
+            (node, Placement(node.title, part.device, *part.runner.describe([compiled]), step.segment))
+            for node, compiled in zip(part.nodes, part.compiled, strict=True)
+        ]
 
     # What it is --------------------------------------------------------------------------------------------------------
 
@@ -157,16 +154,16 @@ class Program:
     @property
     def plan(self) -> Plan:
         """How intermediates share memory: those between steps, and those that a step has inside."""
-        return sum((step.runner.plan for step in self.steps if step.runner is not None), self.default.plan)
+        return sum((step.part.runner.plan for step in self.steps if step.part), self.default.plan)
 
     @property
     def threads(self) -> int:
         """How many threads its engines have started for it."""
-        return sum(step.runner.threads for step in self.steps if step.runner is not None)
+        return sum(step.part.runner.threads for step in self.steps if step.part)
 
     def crossings(self) -> list[tuple[int, Operand]]:
         """Segments, and the operands that are copied before or after them since they lie in another space."""
-        copies = [step for step in self.default.steps if step.is_copy and step.reads]
+        copies = [step for step in self.default.steps if step.part is None and step.reads]
         found = [(step.segment, self.default.operands[number]) for step in copies for number in step.writes]
         return [(segment, operand) for segment, operand in found if not self.default.is_twin(operand)]
 
@@ -177,10 +174,10 @@ class Program:
         engines: dict[int, Measured] = {}
         steps = []
         for step in self.steps:
-            engine = step.runner.measured() if step.runner is not None else None
-            if engine is not None:
+            engine = step.part.runner.measured() if step.part else None
+            if step.part and engine is not None:
                 engines[step.segment] = engine
-                step = replace(step, runner=engine, bind=engine.bind)
+                step = replace(step, part=replace(step.part, runner=engine), bind=engine.bind)
             steps.append(step)
         made.steps = tuple(steps)
         made._direct = made._find_direct()

@@ -58,10 +58,7 @@ class Step:
         segment: the number of the segment of the graph that it computes, or copies for.
         read_bytes: how many bytes it reads, weights included.
         written_bytes: how many bytes it writes.
-        runner: what computes it; None for copies.
-        nodes: the nodes of the program's graph that it computes.
-        compiled: the same nodes, in the graph that the runner was compiled from.
-        device: the name of the device that it runs on.
+        part: what it computes; None for copies.
     """
 
     title: str
@@ -72,30 +69,21 @@ class Step:
     segment: int
     read_bytes: int
     written_bytes: int
-    runner: Runner | None = None
-    nodes: tuple[Node, ...] = ()
-    compiled: tuple[Node, ...] = ()
-    device: str = ""
-
-    @property
-    def is_copy(self) -> bool:
-        """Whether it only copies."""
-        return self.runner is None
+    part: Part | None = None
 
     def run(self, reads: Sequence[Memory], writes: Sequence[Memory]) -> None:
         """Run it once: what `bind(reads, writes)()` does."""
-        if self.runner is None:
+        if self.part is None:
             self.bind(reads, writes)()
         else:
-            self.runner.run(reads, writes)
+            self.part.runner.run(reads, writes)
 
     def failed(self, error: OperationError) -> OperationError:
         """The error of a run, which names the operations."""
-        name = "" if self.runner is None else self.runner.name
         text = str(error)
-        if not self.nodes or text.startswith(self.title):
+        if self.part is None or not self.part.nodes or text.startswith(self.title):
             return error
-        made = OperationError(f"{self.title}: {text.removeprefix(f'{name}: ')}")
+        made = OperationError(f"{self.title}: {text.removeprefix(f'{self.part.runner.name}: ')}")
         made.__cause__ = error
         return made
 
