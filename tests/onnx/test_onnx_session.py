@@ -280,7 +280,7 @@ def test_threads_of_fallback_spin_as_those_of_graphs_do(preference: Any, entries
     context = ow.ml.create_context(device="cpu", power_preference=preference)
     s = ow.InferenceSession(mixed_model(), context)
     (compiled,) = s._compiled.values()
-    runners: list[Any] = [step.runner for step in compiled.program.steps]
+    runners: list[Any] = [step.part.runner for step in compiled.program.steps if step.part]
     engines = [runner._session for runner in runners]
     assert len(engines) > 2
     for engine in engines:
@@ -349,7 +349,7 @@ def test_segments_read_what_others_have_written_in_place() -> None:
     (compiled,) = s._compiled.values()
     layout, (given, wanted) = compiled.program.default, (0, 1)  # the numbers of x and z
     assert len(layout.steps) >= 3
-    assert not any(step.is_copy for step in layout.steps)
+    assert not any(step.part is None for step in layout.steps)
     written = [number for step in layout.steps for number in step.writes]
     assert {number for step in layout.steps for number in step.reads} <= {given, *written}
     assert written.count(wanted) == 1

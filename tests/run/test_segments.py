@@ -442,6 +442,7 @@ def test_random_graphs_agree_with_the_reference(
     for step in program.steps:
         read = [program.operands[number] for number in step.reads]
         assert all(operand.node is None or operand.node in done for operand in read)
-        assert done.isdisjoint(step.nodes)
-        done.update(step.nodes)
+        assert step.part is not None
+        assert done.isdisjoint(step.part.nodes)
+        done.update(step.part.nodes)
     assert done == set(program.graph.nodes)

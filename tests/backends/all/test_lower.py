@@ -107,4 +107,4 @@ def test_a_rule_of_webgpu_becomes_part_of_other_kernels() -> None:
     )
     assert context.compute(graph, {"x": X})["y"].tolist() == np.maximum(-2 * X + 1, 0).tolist()
     (step,) = graph.check_alive().steps
-    assert len(step.runner.steps) == 1  # type: ignore[union-attr]
+    assert len(step.part.runner.steps) == 1  # type: ignore[union-attr]

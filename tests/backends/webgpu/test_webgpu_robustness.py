@@ -262,7 +262,8 @@ def test_measured_runs_take_turns_with_others() -> None:
     need("timestamp-query")
     context = gpu_context()
     (step,) = softmax_of(context).check_alive().steps
-    executable: Any = step.runner
+    assert step.part is not None
+    executable: Any = step.part.runner
     source, target = (context.create_tensor("float32", [8]).memory() for _ in range(2))
     measured = executable.measured()
     call = measured.bind([source], [target])
