@@ -54,7 +54,8 @@ def device() -> Iterator[Any]:
 
 def kernels(graph: ow.MLGraph) -> list[str]:
     """The titles of a graph's kernels, in order."""
-    return [step.kernel.title for part in graph.check_alive().steps for step in part.runner.steps]  # type: ignore[union-attr]
+    runners: list[Any] = [step.part.runner for step in graph.check_alive().steps if step.part]
+    return [step.kernel.title for runner in runners for step in runner.steps]
 
 
 def agree(
