@@ -173,7 +173,7 @@ def depth_to_space(folder: Path) -> Any:
     return model([node("DepthToSpace", ["x"], blocksize=2**40)], [("x", FLOAT, [1, 4, 8, 8])])
 
 
-@bomb(f"DataError: Div: {LEAST} cannot be divided by -1")
+@bomb("result")
 def smallest_integer_by_minus_one(folder: Path) -> Any:
     return model([node("Div", ["a", "b"])], a=np.int64([LEAST]), b=np.int64([-1]))
 

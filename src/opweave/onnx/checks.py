@@ -130,7 +130,7 @@ def needs_inputs(node: NodeProto) -> bool:
 
 def needs_values(node: NodeProto) -> bool:
     """Whether a rule for a node needs the values of its inputs."""
-    return domain_of(node) == "" and node.op_type in ("Div", "Mod", "SplitToSequence")
+    return domain_of(node) == "" and node.op_type == "SplitToSequence"
 
 
 def title_of(node: NodeProto, where: str = "") -> str:
@@ -282,22 +282,9 @@ def _unique(node: Node) -> str:
     return f"slices along axis {axis} must not be empty, got the shape {list(shape)}"
 
 
-def _quotient(node: Node) -> str:
-    """Division of the smallest integer by -1 raises a signal on x86."""
-    a, b = node.value(0), node.value(1)
-    if a is None or b is None or a.dtype.kind != "i" or a.dtype != b.dtype or a.itemsize < 4:
-        return ""
-    least = np.iinfo(a.dtype).min
-    if not ((a == least).any() and (b == -1).any()):
-        return ""
-    return f"{least} cannot be divided by -1 in {a.dtype}"
-
-
 RULES: dict[str, Rule] = {
-    "Div": _quotient,
     "GatherND": _gather_nd,
     "LayerNormalization": _layer_normalization,
-    "Mod": _quotient,
     "RandomNormal": _random_normal,
     "RandomNormalLike": _random_normal,
     "RandomUniform": _random_uniform,

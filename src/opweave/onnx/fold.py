@@ -197,7 +197,7 @@ def _div(a: np.ndarray, b: np.ndarray) -> Any:
     _same_types(a, b)
     if a.dtype.kind == "f":
         return a / b
-    if not b.all() or (b == -1).any():  # -1: the smallest integer has no counterpart
+    if not b.all():
         raise Declined
     quotient = a // b
     return quotient + ((quotient < 0) & (quotient * b != a)).astype(a.dtype)  # toward zero, not down
@@ -205,7 +205,7 @@ def _div(a: np.ndarray, b: np.ndarray) -> Any:
 
 def _mod(a: np.ndarray, b: np.ndarray, *, fmod: int = 0) -> Any:
     _same_types(a, b)
-    if fmod or a.dtype.kind == "f" or not b.all() or (b == -1).any():
+    if fmod or a.dtype.kind == "f" or not b.all():
         raise Declined
     return a % b
 

@@ -114,18 +114,8 @@ def _check_custom(model: Model) -> None:
 
 
 def is_suspicious(model: Model) -> bool:
-    """Whether a model must be traced before the engine gets it as it is.
-
-    When it makes a session, the engine computes what depends on constants alone; a quotient of integers can end the process.
-    """
-    graph = model.proto.graph
-    known = {tensor.name for tensor in graph.initializer} | {sparse.values.name for sparse in graph.sparse_initializer}
-    for node in graph.node:
-        if all(name in known for name in node.input if name):
-            if node.op_type in ("Div", "Mod"):
-                return True
-            known.update(node.output)
-    return any(node.op_type in SUSPICIOUS for node in all_nodes(graph.node))
+    """Whether a model must be traced before the engine gets it as it is."""
+    return any(node.op_type in SUSPICIOUS for node in all_nodes(model.proto.graph.node))
 
 
 def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:

@@ -61,10 +61,14 @@ def _readers(nodes: Iterable[Any]) -> Iterator[tuple[str, Sequence[str], Sequenc
     """NodeProtos and those of their sub-graphs, as `hand_over` wants them; results of sub-graphs are read, too."""
     for node in nodes:
         yield node.op_type, node.input, node.output
-        for attribute in node.attribute:
-            for inner in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
-                yield node.op_type, [output.name for output in inner.output], ()
-                yield from _readers(inner.node)
+        for inner in sub_graphs(node):
+            yield node.op_type, [output.name for output in inner.output], ()
+            yield from _readers(inner.node)
+
+
+def sub_graphs(node: Any) -> list[Any]:
+    """The GraphProtos in the attributes of a NodeProto."""
+    return [graph for a in node.attribute for graph in (*([a.g] if a.HasField("g") else ()), *a.graphs)]
 
 
 def is_plain(array: np.ndarray) -> bool:

@@ -20,6 +20,7 @@ from .. import BaseRunner, How, PowerPreference
 from . import opsets
 from .constants import add_constants
 from .native import NativeSession
+from .quotients import guard_quotients
 from .sessions import CPU, ENGINE_ERRORS, session_options
 from .values import from_engine, to_engine
 
@@ -56,6 +57,7 @@ class FallbackSession(BaseRunner):
         self.title = ", ".join(dict.fromkeys(node.op_type for node in proto.graph.node))
         try:
             opsets.lower(proto)
+            guard_quotients(proto, constants)
             self._session = NativeSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
         except ENGINE_ERRORS as error:
             raise OperationError(f"ONNX Runtime does not take {self.title}: {error}{opsets.advice(proto)}") from error
@@ -161,6 +163,7 @@ def evaluate(proto: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> Sequence
     options = session_options("default", threads=1)  # small, and run once: to start threads would take longer
     try:
         opsets.lower(proto)
+        guard_quotients(proto, {})
         session = NativeSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
         found: list[Any] = session.run(None, dict(feed))
     except _FAILURES:

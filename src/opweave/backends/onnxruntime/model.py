@@ -13,6 +13,7 @@ from ...errors import OperationError
 from .. import PowerPreference
 from .constants import add_constants
 from .native import NativeSession
+from .quotients import guard_quotients
 from .sessions import CPU, ENGINE_ERRORS, session_options
 
 
@@ -37,6 +38,7 @@ class ModelSession:
         threads: int | None = None,
     ) -> None:
         options = session_options(power_preference, threads=threads)
+        guard_quotients(proto, constants)
         self._constants = add_constants(proto.graph, constants, options)  # kept: the engine reads their memory
         try:
             session = NativeSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])

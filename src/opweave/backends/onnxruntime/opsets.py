@@ -11,6 +11,7 @@ from onnx import AttributeProto, NodeProto, helper
 from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
 from ...errors import OperationError
+from .constants import sub_graphs
 
 OLDEST_TARGET = 21
 """The oldest operator set that models are lowered to.
@@ -188,7 +189,5 @@ def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
     """Nodes, and those of their sub-graphs."""
     for node in nodes:
         yield node
-        for attribute in node.attribute:
-            graphs = [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs
-            for graph in graphs:
-                yield from all_nodes(graph.node)
+        for graph in sub_graphs(node):
+            yield from all_nodes(graph.node)
