@@ -426,8 +426,8 @@ def test_what_does_not_change_stands_before_the_loop() -> None:
 
     (source,) = sources(function, Desc("float32", (4, 5)), Desc("float32", (33,)))
     body = source[source.index("fn main") :]
-    assert body.count("exponential(") == 1
-    assert body.index("exponential(") < body.index("for (")
+    assert body.count("exp_f32(") == 1
+    assert body.index("exp_f32(") < body.index("for (")
 
 
 def test_of_values_that_are_loaded_only_the_chosen_one_is() -> None:
@@ -447,7 +447,7 @@ def test_of_values_that_are_loaded_only_the_chosen_one_is() -> None:
         "    if (t0 < 4) {",
         "        t1 = x0[min(max(t0, 0), 3)] + t3;",
         "    } else {",
-        "        t1 = exponential(x1[min(max(i32(flat) - 4, 0), 3)]);",
+        "        t1 = exp_f32(x1[min(max(i32(flat) - 4, 0), 3)]);",
         "    }",
         "    y0[flat] = t1 * t3;",
         "}",

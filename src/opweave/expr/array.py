@@ -10,8 +10,6 @@ from threading import Lock
 from typing import Any, NoReturn, TypeAlias
 from weakref import WeakValueDictionary
 
-import numpy as np
-
 from .. import hints
 from ..dtypes import DataType, check
 from ..errors import ValidationError, require
@@ -50,9 +48,20 @@ def positions_of(shape: Sequence[int]) -> tuple[Expr, ...]:
 _Operator: TypeAlias = Callable[["Array", Any], "Array"]
 
 
-def _operators(name: str) -> tuple[_Operator, _Operator]:
-    """The methods of an infix operator: `array op other` and `other op array`."""
-    return lambda self, other: apply(name, self, other), lambda self, other: apply(name, other, self)
+def _operator(name: str) -> _Operator:
+    """The method of an infix operator, `array op other`."""
+    return lambda self, other: _infix(name, self, other)
+
+
+def _reflected(name: str) -> _Operator:
+    """The method of an infix operator, `other op array`."""
+    return lambda self, other: _infix(name, other, self)
+
+
+def _infix(name: str, *values: Any) -> Array:
+    """Apply an operator; `&`, `|` and `^` of conditions are logical."""
+    array = next(value for value in values if isinstance(value, Array))
+    return apply(name.replace("bit_", "logical_") if array.data_type == "bool" else name, *values)
 
 
 class Array:
@@ -140,30 +149,21 @@ class Array:
 
     # Operators -------------------------------------------------------------------------------------------------------
 
-    __add__, __radd__ = _operators("add")
-    __sub__, __rsub__ = _operators("sub")
-    __mul__, __rmul__ = _operators("mul")
-    __truediv__, __rtruediv__ = _operators("div")
-    __floordiv__, __rfloordiv__ = _operators("floor_div")
-    __mod__, __rmod__ = _operators("mod")
-    __pow__, __rpow__ = _operators("pow")
-    __lshift__, __rlshift__ = _operators("shift_left")
-    __rshift__, __rrshift__ = _operators("shift_right")
-
-    def __and__(self, other: Any) -> Array:
-        return apply("logical_and" if self.data_type == "bool" else "bit_and", self, other)
-
-    __rand__ = __and__
-
-    def __or__(self, other: Any) -> Array:
-        return apply("logical_or" if self.data_type == "bool" else "bit_or", self, other)
-
-    __ror__ = __or__
-
-    def __xor__(self, other: Any) -> Array:
-        return apply("logical_xor" if self.data_type == "bool" else "bit_xor", self, other)
-
-    __rxor__ = __xor__
+    __add__, __radd__ = _operator("add"), _reflected("add")
+    __sub__, __rsub__ = _operator("sub"), _reflected("sub")
+    __mul__, __rmul__ = _operator("mul"), _reflected("mul")
+    __truediv__, __rtruediv__ = _operator("div"), _reflected("div")
+    __floordiv__, __rfloordiv__ = _operator("floor_div"), _reflected("floor_div")
+    __mod__, __rmod__ = _operator("mod"), _reflected("mod")
+    __pow__, __rpow__ = _operator("pow"), _reflected("pow")
+    __lshift__, __rlshift__ = _operator("shift_left"), _reflected("shift_left")
+    __rshift__, __rrshift__ = _operator("shift_right"), _reflected("shift_right")
+    __and__, __rand__ = _operator("bit_and"), _reflected("bit_and")
+    __or__, __ror__ = _operator("bit_or"), _reflected("bit_or")
+    __xor__, __rxor__ = _operator("bit_xor"), _reflected("bit_xor")
+    __eq__, __ne__ = _operator("equal"), _operator("not_equal")  # type: ignore[assignment]
+    __lt__, __le__ = _operator("lesser"), _operator("lesser_or_equal")
+    __gt__, __ge__ = _operator("greater"), _operator("greater_or_equal")
 
     def __invert__(self) -> Array:
         return apply("logical_not", self) if self.data_type == "bool" else apply("bit_xor", self, _ones(self))
@@ -176,24 +176,6 @@ class Array:
 
     def __abs__(self) -> Array:
         return apply("abs", self)
-
-    def __eq__(self, other: object) -> Array:  # type: ignore[override]
-        return apply("equal", self, other)
-
-    def __ne__(self, other: object) -> Array:  # type: ignore[override]
-        return apply("not_equal", self, other)
-
-    def __lt__(self, other: Any) -> Array:
-        return apply("lesser", self, other)
-
-    def __le__(self, other: Any) -> Array:
-        return apply("lesser_or_equal", self, other)
-
-    def __gt__(self, other: Any) -> Array:
-        return apply("greater", self, other)
-
-    def __ge__(self, other: Any) -> Array:
-        return apply("greater_or_equal", self, other)
 
     # Conversions that need a value ----------------------------------------------------------------------------------
 
@@ -215,12 +197,9 @@ class Array:
     __float__ = __int__ = __index__ = __complex__ = _no_number
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        function = _OF_NUMPY.get(ufunc.__name__)
-        if method == "__call__" and function and not options:  # an operator applied to a NumPy scalar and an expression
-            for value in inputs:
-                if isinstance(value, np.ndarray) and value.ndim:
-                    as_array(value)  # raises: arrays must be passed as operands
-            return function(*map(_plain, inputs))
+        name = _OF_NUMPY.get(ufunc)
+        if method == "__call__" and name and not options:  # an operator applied to a NumPy scalar and an expression
+            return _infix(name, *inputs)
         known = dir(sys.modules[__package__])
         raise ValidationError(
             hints.ufunc(
@@ -232,26 +211,7 @@ class Array:
         raise ValidationError("NumPy's functions do not take expressions; use those of opweave.expr")
 
 
-_OF_NUMPY: dict[str, Callable[..., Array]] = {
-    "add": operator.add,
-    "subtract": operator.sub,
-    "multiply": operator.mul,
-    "divide": operator.truediv,
-    "floor_divide": operator.floordiv,
-    "remainder": operator.mod,
-    "power": operator.pow,
-    "less": operator.lt,
-    "less_equal": operator.le,
-    "greater": operator.gt,
-    "greater_equal": operator.ge,
-    "equal": operator.eq,
-    "not_equal": operator.ne,
-    "bitwise_and": operator.and_,
-    "bitwise_or": operator.or_,
-    "bitwise_xor": operator.xor,
-    "left_shift": operator.lshift,
-    "right_shift": operator.rshift,
-}
+_OF_NUMPY = {f.ufunc: name for name, f in ir.FUNCTIONS.items() if f.symbol and not f.symbol.isalpha()}
 """The operators that NumPy calls as ufuncs when the left operand is a NumPy scalar."""
 
 Operand: TypeAlias = Array | int | float | bool

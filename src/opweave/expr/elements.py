@@ -13,58 +13,19 @@ from typing import Any, Literal
 import numpy as np
 
 from ..dtypes import FLOATS, INFO
-from .ir import INTEGERS, Reduce, Type
+from .ir import FUNCTIONS, INTEGERS, Reduce, Type
 
 Array = np.ndarray[Any, Any]
 Rule = Callable[..., Any]
 Precision = Literal["float32", "float64"]
 
-_UFUNCS: dict[str, Rule] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "max": np.maximum,
-    "min": np.minimum,
-    "floor_div": np.floor_divide,  # x // 0 is 0, and so is x % 0
-    "mod": np.remainder,
-    "bit_and": np.bitwise_and,
-    "bit_or": np.bitwise_or,
-    "bit_xor": np.bitwise_xor,
-    "shift_left": np.left_shift,  # by as many bits as there are or more: 0, or the sign
-    "shift_right": np.right_shift,
-    "equal": np.equal,
-    "not_equal": np.not_equal,
-    "greater": np.greater,
-    "greater_or_equal": np.greater_equal,
-    "lesser": np.less,
-    "lesser_or_equal": np.less_equal,
-    "logical_and": np.logical_and,
-    "logical_or": np.logical_or,
-    "logical_xor": np.logical_xor,
-    "logical_not": np.logical_not,
-    "is_nan": np.isnan,
-    "is_infinite": np.isinf,
-    "abs": np.absolute,
-    "neg": np.negative,
-    "ceil": np.ceil,
-    "floor": np.floor,
-    "round_even": np.rint,
-    "sqrt": np.sqrt,
-    "reciprocal": np.reciprocal,
-    "exp": np.exp,
-    "log": np.log,
-    "sin": np.sin,
-    "cos": np.cos,
-    "tan": np.tan,
-    "tanh": np.tanh,
-}
-
 
 def function(name: str, type: Type) -> Rule:
     """The rule of a function for arguments of a type."""
-    if type in INTEGERS:
-        return _INTEGER_RULES.get(name) or _UFUNCS[name]
-    return _FLOAT_RULES.get(name) or _UFUNCS[name]
+    rules = _INTEGER_RULES if type in INTEGERS else _FLOAT_RULES
+    rule = rules.get(name) or _RULES.get(name) or FUNCTIONS[name].ufunc
+    assert rule is not None, name
+    return rule
 
 
 def _integer_div(a: Array, b: Array) -> Any:
@@ -112,37 +73,17 @@ def _erf(x: Array) -> Any:
 
 _exact_erf = np.frompyfunc(math.erf, 1, 1)
 _ERF = (
-    0.35353099564340495,
-    -0.17657623580039056,
-    0.13167511777580795,
-    -0.1077102928865076,
-    0.09020894134343026,
-    -0.07473048679557817,
-    0.05988782957568627,
-    -0.04574431268539967,
-    0.033053291738967594,
-    -0.022562558254619065,
-    0.014381038603613836,
-    -0.008384044356366693,
-    0.0047749464891676035,
-    -0.0029097128615879733,
-    0.001410152598130207,
-    -0.00032551968560941486,
-    0.00017322967630806508,
-    -0.00024642199980983505,
-    9.403812402468554e-05,
+    *(0.353530995643, -0.1765762358, 0.131675117776, -0.107710292887, 0.0902089413434),
+    *(-0.0747304867956, 0.0598878295757, -0.0457443126854, 0.033053291739, -0.0225625582546),
+    *(0.0143810386036, -0.00838404435637, 0.00477494648917, -0.00290971286159, 0.00141015259813),
+    *(-0.000325519685609, 0.000173229676308, -0.00024642199981, 9.40381240247e-05),
 )
 """Polynomial coefficients of erf(x) / x on [-4, 4] in x² / 8 - 1; the relative error is below 1e-9."""
 
-_INTEGER_RULES: dict[str, Rule] = {"div": _integer_div, "pow": _integer_pow, "sign": np.sign, "where": np.where}
-_FLOAT_RULES: dict[str, Rule] = {
-    "div": np.divide,
-    "pow": _float_pow,
-    "sign": _sign,
-    "sigmoid": _sigmoid,
-    "erf": _erf,
-    "where": np.where,
-}
+# NumPy's own functions (`FUNCTIONS[name].ufunc`) have other results, or do not exist.
+_INTEGER_RULES: dict[str, Rule] = {"div": _integer_div, "pow": _integer_pow}
+_FLOAT_RULES: dict[str, Rule] = {"pow": _float_pow}
+_RULES: dict[str, Rule] = {"sign": _sign, "sigmoid": _sigmoid, "erf": _erf, "where": np.where}
 
 
 def dtype_of(type: Type, precision: Precision) -> np.dtype[Any]:
@@ -176,14 +117,13 @@ def _saturated(x: Array, dtype: np.dtype[Any]) -> Any:
 
 def reduction(node: Reduce, axes: tuple[int, ...]) -> Rule:
     """The rule of a reduction over axes, which are kept with size 1."""
-    if node.reduction == "arg_max":
-        return lambda x: np.argmax(x, axes[0], keepdims=True).astype(np.int32)
-    if node.reduction == "arg_min":
-        return lambda x: np.argmin(x, axes[0], keepdims=True).astype(np.int32)
-    if node.reduction == "max":
-        return lambda x: np.max(x, axes, keepdims=True)
-    if node.reduction == "min":
-        return lambda x: np.min(x, axes, keepdims=True)
+    match node.reduction:
+        case "arg_max" | "arg_min" as name:
+            position = np.argmax if name == "arg_max" else np.argmin
+            return lambda x: position(x, axes[0], keepdims=True).astype(np.int32)
+        case "max" | "min" as name:
+            extreme = np.max if name == "max" else np.min
+            return lambda x: extreme(x, axes, keepdims=True)
     fold = np.sum if node.reduction == "sum" else np.prod
 
     def rule(x: Array) -> Any:

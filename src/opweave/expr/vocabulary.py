@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+import numpy as np
+
 from ..dtypes import ANY, FLOATS, SIGNED, DataType
 
 Type: TypeAlias = DataType | Literal["bool", "index"]
@@ -15,64 +17,73 @@ INTEGERS: tuple[Type, ...] = tuple(t for t in ANY if t not in FLOATS)
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """The signature of a function in `FUNCTIONS`.
+    """A function of elements.
 
     Attributes:
         arity: number of arguments.
         types: allowed argument types; all arguments have the same type, except the condition of `where`.
-        result: type of the result; None for the type of the arguments.
+        ufunc: NumPy's function that computes it; None if NumPy has none.
         symbol: infix operator when printed; empty for `name(arguments)`.
+        result: type of the result; None for the type of the arguments.
     """
 
     arity: int
     types: tuple[Type, ...]
-    result: Type | None = None
+    ufunc: np.ufunc | None = None
     symbol: str = ""
+    result: Type | None = None
 
 
 _NUMBERS: tuple[Type, ...] = (*ANY, "index")
 _WHOLE: tuple[Type, ...] = (*INTEGERS, "index")
+_ALL: tuple[Type, ...] = (*_NUMBERS, "bool")
+_CONDITIONS: tuple[Type, ...] = ("bool",)
 
 FUNCTIONS: dict[str, Function] = {
-    **{name: Function(2, _NUMBERS, symbol=s) for name, s in {"add": "+", "sub": "-", "mul": "*"}.items()},
-    "div": Function(2, ANY, symbol="/"),
-    "pow": Function(2, ANY),
-    "max": Function(2, _NUMBERS),
-    "min": Function(2, _NUMBERS),
+    "add": Function(2, _NUMBERS, np.add, "+"),
+    "sub": Function(2, _NUMBERS, np.subtract, "-"),
+    "mul": Function(2, _NUMBERS, np.multiply, "*"),
+    "div": Function(2, ANY, np.divide, "/"),
+    "pow": Function(2, ANY, np.power, "**"),
+    "max": Function(2, _NUMBERS, np.maximum),
+    "min": Function(2, _NUMBERS, np.minimum),
     # Rounded down, with the matching remainder (Python's // and %); x // 0 and x % 0 are 0.
-    "floor_div": Function(2, _WHOLE, symbol="//"),
-    "mod": Function(2, _WHOLE, symbol="%"),
-    **{
-        name: Function(2, INTEGERS, symbol=s)
-        for name, s in {"bit_and": "&", "bit_or": "|", "bit_xor": "^", "shift_left": "<<", "shift_right": ">>"}.items()
-    },
-    **{
-        name: Function(2, (*_NUMBERS, "bool"), "bool", s)
-        for name, s in {
-            "equal": "==",
-            "not_equal": "!=",
-            "greater": ">",
-            "greater_or_equal": ">=",
-            "lesser": "<",
-            "lesser_or_equal": "<=",
-        }.items()
-    },
-    "logical_and": Function(2, ("bool",), "bool", "and"),
-    "logical_or": Function(2, ("bool",), "bool", "or"),
-    "logical_xor": Function(2, ("bool",), "bool", "xor"),
-    "logical_not": Function(1, ("bool",), "bool"),
-    "is_nan": Function(1, FLOATS, "bool"),
-    "is_infinite": Function(1, FLOATS, "bool"),
-    **{name: Function(1, (*SIGNED, "index")) for name in ("abs", "neg")},
+    "floor_div": Function(2, _WHOLE, np.floor_divide, "//"),
+    "mod": Function(2, _WHOLE, np.remainder, "%"),
+    "bit_and": Function(2, INTEGERS, np.bitwise_and, "&"),
+    "bit_or": Function(2, INTEGERS, np.bitwise_or, "|"),
+    "bit_xor": Function(2, INTEGERS, np.bitwise_xor, "^"),
+    "shift_left": Function(2, INTEGERS, np.left_shift, "<<"),
+    "shift_right": Function(2, INTEGERS, np.right_shift, ">>"),
+    "equal": Function(2, _ALL, np.equal, "==", "bool"),
+    "not_equal": Function(2, _ALL, np.not_equal, "!=", "bool"),
+    "greater": Function(2, _ALL, np.greater, ">", "bool"),
+    "greater_or_equal": Function(2, _ALL, np.greater_equal, ">=", "bool"),
+    "lesser": Function(2, _ALL, np.less, "<", "bool"),
+    "lesser_or_equal": Function(2, _ALL, np.less_equal, "<=", "bool"),
+    "logical_and": Function(2, _CONDITIONS, np.logical_and, "and", "bool"),
+    "logical_or": Function(2, _CONDITIONS, np.logical_or, "or", "bool"),
+    "logical_xor": Function(2, _CONDITIONS, np.logical_xor, "xor", "bool"),
+    "logical_not": Function(1, _CONDITIONS, np.logical_not, result="bool"),
+    "is_nan": Function(1, FLOATS, np.isnan, result="bool"),
+    "is_infinite": Function(1, FLOATS, np.isinf, result="bool"),
+    "abs": Function(1, (*SIGNED, "index"), np.absolute),
+    "neg": Function(1, (*SIGNED, "index"), np.negative),
     "sign": Function(1, SIGNED),
-    **{
-        name: Function(1, FLOATS)
-        for name in (
-            *("ceil", "floor", "round_even", "sqrt", "reciprocal"),
-            *("exp", "log", "sin", "cos", "tan", "erf", "sigmoid", "tanh"),
-        )
-    },
-    "where": Function(3, (*_NUMBERS, "bool")),  # the condition, "bool", comes first
+    "ceil": Function(1, FLOATS, np.ceil),
+    "floor": Function(1, FLOATS, np.floor),
+    "round_even": Function(1, FLOATS, np.rint),
+    "sqrt": Function(1, FLOATS, np.sqrt),
+    "reciprocal": Function(1, FLOATS, np.reciprocal),
+    "exp": Function(1, FLOATS, np.exp),
+    "log": Function(1, FLOATS, np.log),
+    "sin": Function(1, FLOATS, np.sin),
+    "cos": Function(1, FLOATS, np.cos),
+    "tan": Function(1, FLOATS, np.tan),
+    "erf": Function(1, FLOATS),
+    "sigmoid": Function(1, FLOATS),
+    "tanh": Function(1, FLOATS, np.tanh),
+    "where": Function(3, _ALL),  # the condition, "bool", comes first
 }
 """All functions by name. Those named like WebNN operations have the same semantics."""
 

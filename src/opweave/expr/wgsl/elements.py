@@ -11,51 +11,23 @@ from collections.abc import Sequence
 from ...dtypes import FLOATS
 from ..ir import FUNCTIONS, Call, Const, Expr, Type
 from ..ranges import bounds
+from .mathematics import DECLARATIONS
 from .types import computed, zero
 
 _WRAPPED = frozenset({"add", "sub", "mul", "div", "pow", "neg", "abs", "floor_div", "shift_left"})
 """Functions whose results may leave the range of 8-bit integers."""
 
-_INFIX = {
-    **{name: function.symbol for name, function in FUNCTIONS.items() if function.symbol and function.result is None},
-    **{name: FUNCTIONS[name].symbol for name in ("equal", "greater", "greater_or_equal", "lesser", "lesser_or_equal")},
+_SYMBOLS = {name: function.symbol for name, function in FUNCTIONS.items()} | {
     "logical_and": "&&",
     "logical_or": "||",
     "logical_xor": "!=",
 }
 
-_FLOAT_CALLS = {
-    "max": "maximum",
-    "min": "minimum",
-    "pow": "power",
-    "sign": "sign_of",
-    "ceil": "ceil",
-    "floor": "floor",
+_BUILT_IN = {
+    **{name: name for name in ("max", "min", "abs", "ceil", "floor", "sqrt", "is_nan", "is_infinite")},
     "round_even": "round",
-    "sqrt": "sqrt",
-    "exp": "exponential",
-    "log": "logarithm",
-    "sin": "sine",
-    "cos": "cosine",
-    "tan": "tangent",
-    "tanh": "hyperbolic_tangent",
-    "erf": "error_function",
-    "sigmoid": "logistic",
-    "is_nan": "is_nan",
-    "is_infinite": "is_infinite",
-    "abs": "abs",
 }
-
-_WHOLE_CALLS = {
-    "div": "divide_",
-    "floor_div": "floor_divide_",
-    "mod": "modulo_",
-    "pow": "power_",
-    "shift_left": "shift_left_",
-    "shift_right": "shift_right_",
-    "sign": "sign_",
-    "abs": "absolute_",
-}
+"""Functions that are not operators, and that the library (`mathematics`) does not define for a type."""
 
 _WIDER = {("i32", "i64"): ("widened", "i64"), ("i32", "u64"): ("widened", "i64"), ("u32", "i64"): ("u64", "u64")}
 """Conversions of 32 to 64 bits that extend the sign of the source: the function, and the type it returns."""
@@ -120,29 +92,25 @@ def _is_usual(text: str) -> bool:
 
 
 def _call(name: str, type: Type, arguments: Sequence[str]) -> str:
-    first = operand(arguments[0])
+    first, *others = map(operand, arguments)
     if name == "where":
-        return called("select", (arguments[2], arguments[1], arguments[0]))
+        return called("select", arguments[::-1])
     if name == "logical_not":
         return f"!{first}"
-    if name == "not_equal":
-        # True for NaN, unlike != on some devices.
-        return f"!({first} == {operand(arguments[1])})" if type in FLOATS else f"{first} != {operand(arguments[1])}"
-    if type == "bool" and name in _INFIX and not name.startswith("logical") and name != "equal":
-        return f"select(0u, 1u, {argument(arguments[0])}) {_INFIX[name]} select(0u, 1u, {argument(arguments[1])})"
+    if name == "not_equal" and type in FLOATS:
+        return f"!({first} == {others[0]})"  # true for NaN, unlike != on some devices
+    if type == "bool" and name in ("greater", "greater_or_equal", "lesser", "lesser_or_equal"):
+        first, *others = (called("select", ("0u", "1u", argument)) for argument in arguments)
     if name == "neg":
         return f"-{first}" if type in FLOATS or type == "index" else f"{zero(computed(type))} - {first}"
     if name == "reciprocal":
-        return called("quotient", ("1.0f", arguments[0]))
-    if name == "div" and type in FLOATS and not _is_usual(arguments[1]):
-        return called("quotient", arguments)
-    if type in FLOATS and name in _FLOAT_CALLS:
-        return called(_FLOAT_CALLS[name], arguments)
-    if type not in FLOATS and name in _WHOLE_CALLS:
-        return called(_WHOLE_CALLS[name] + computed(type), arguments)
-    if name in ("max", "min"):
-        return called(name, arguments)
-    return f"{first} {_INFIX[name]} {operand(arguments[1])}"
+        name, arguments = "div", ("1.0f", *arguments)
+    library = f"{name}_{computed(type)}"
+    if library in DECLARATIONS and not (library == "div_f32" and _is_usual(arguments[1])):
+        return called(library, arguments)
+    if name in _BUILT_IN:
+        return called(_BUILT_IN[name], arguments)
+    return f"{first} {_SYMBOLS[name]} {others[0]}"
 
 
 def with_constant(name: str, type: Type, value: str, constant: str) -> str | None:

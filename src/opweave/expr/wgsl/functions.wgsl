@@ -23,7 +23,7 @@ fn with_sign(size: f32, sign: f32) -> f32 {
 }
 
 // a / b. Division is accurate for divisors in [2^-126, 2^126]; larger ones are scaled down (NVIDIA's give 0 or NaN).
-fn quotient(a: f32, b: f32) -> f32 {
+fn div_f32(a: f32, b: f32) -> f32 {
     let scale = select(1.0f, 5.9604644775390625e-8f, abs(b) > 8.5070592e37f);
     return (a * scale) / (b * scale);
 }
@@ -38,11 +38,11 @@ fn times_zero(x: f32) -> f32 {
     return with_sign(select(0.0f, not_a_number(), is_infinite(x) || is_nan(x)), x);
 }
 
-fn maximum(a: f32, b: f32) -> f32 {
+fn max_f32(a: f32, b: f32) -> f32 {
     return select(select(max(a, b), b, is_nan(b)), a, is_nan(a));
 }
 
-fn minimum(a: f32, b: f32) -> f32 {
+fn min_f32(a: f32, b: f32) -> f32 {
     return select(select(min(a, b), b, is_nan(b)), a, is_nan(a));
 }
 
@@ -56,7 +56,7 @@ fn at_most(x: f32, limit: f32) -> f32 {
     return select(min(x, limit), x, is_nan(x));
 }
 
-fn sign_of(x: f32) -> f32 {
+fn sign_f32(x: f32) -> f32 {
     return select(select(0.0f, -1.0f, x < 0.0f), 1.0f, x > 0.0f);
 }
 
@@ -79,7 +79,7 @@ fn exponential_parts(x: f32) -> vec2<f32> {
     return vec2<f32>(p * (rest * rest) + rest, whole);
 }
 
-fn exponential(x: f32) -> f32 {
+fn exp_f32(x: f32) -> f32 {
     let parts = exponential_parts(clamp(x, -104.5f, 89.0f));
     let exponent = i32(parts.y);
     let half = exponent >> 1u; // 2^128 and 2^-150 are no float32, their halves are
@@ -93,7 +93,7 @@ fn exponential_of_negative(x: f32) -> f32 {
     return ((parts.x + 1.0f) * power_of_two(i32(parts.y) + 24)) * 5.9604645e-8f; // 2^-24
 }
 
-fn logarithm(x: f32) -> f32 {
+fn log_f32(x: f32) -> f32 {
     let tiny = x < 1.17549435e-38f;
     let shifted = bitcast<i32>(select(x, x * 8388608.0f, tiny)) - 0x3f3504f3; // sqrt(1 / 2)
     let exponent = f32(shifted >> 23u) - select(0.0f, 23.0f, tiny);
@@ -115,7 +115,7 @@ fn logarithm(x: f32) -> f32 {
     return select(unusual, value, x > 0.0f && pattern < 0x7f800000u);
 }
 
-fn hyperbolic_tangent(x: f32) -> f32 {
+fn tanh_f32(x: f32) -> f32 {
     let limited = min(abs(x), 10.0f); // whose tangent is 1
     let parts = exponential_parts(limited + limited);
     let scale = power_of_two(i32(parts.y));
@@ -123,12 +123,12 @@ fn hyperbolic_tangent(x: f32) -> f32 {
     return select(with_sign(e / (e + 2.0f), x), x, is_nan(x));
 }
 
-fn logistic(x: f32) -> f32 {
+fn sigmoid_f32(x: f32) -> f32 {
     let e = exponential_of_negative(-min(abs(x), 104.5f));
     return select(select(1.0f, e, x < 0.0f) / (1.0f + e), x, is_nan(x));
 }
 
-fn error_function(x: f32) -> f32 {
+fn erf_f32(x: f32) -> f32 {
     let size = min(abs(x), 4.0f); // where it is 1
     let square = size * size;
     var p = -5.96761703e-4f;
@@ -211,18 +211,18 @@ fn is_finite(x: f32) -> bool {
     return (bitcast<u32>(x) & 0x7fffffffu) < 0x7f800000u;
 }
 
-fn sine(x: f32) -> f32 {
+fn sin_f32(x: f32) -> f32 {
     let turned = quadrant_of(select(0.0f, x, is_finite(x)));
     let value = wave(turned.x, i32(turned.y));
     return select(not_a_number(), select(value, -value, x < 0.0f), is_finite(x));
 }
 
-fn cosine(x: f32) -> f32 {
+fn cos_f32(x: f32) -> f32 {
     let turned = quadrant_of(select(0.0f, x, is_finite(x)));
     return select(not_a_number(), wave(turned.x, i32(turned.y) + 1), is_finite(x));
 }
 
-fn tangent(x: f32) -> f32 {
+fn tan_f32(x: f32) -> f32 {
     let turned = quadrant_of(select(0.0f, x, is_finite(x)));
     let square = turned.x * turned.x;
     var p = 9.38540185543e-3f;
@@ -303,7 +303,7 @@ fn binary_power(high: f32, low: f32) -> f32 {
     return (value * power_of_two(half)) * power_of_two(exponent - half);
 }
 
-fn power(a: f32, b: f32) -> f32 {
+fn pow_f32(a: f32, b: f32) -> f32 {
     let size = abs(a);
     let size_b = abs(b);
     let usual = is_finite(a) && size > 0.0f && is_finite(b);

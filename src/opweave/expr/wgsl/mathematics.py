@@ -34,16 +34,16 @@ BOUNDS: dict[str, float] = {
 """Maximum error of each function in ULP, read from the table above."""
 
 _INTEGERS = """
-fn divide_T(a: T, b: T) -> T {
+fn div_T(a: T, b: T) -> T {
     return select(a / select(b, 1S, b == 0S), 0S, b == 0S);
 }
 
-fn modulo_T(a: T, b: T) -> T {
+fn mod_T(a: T, b: T) -> T {
     return select(a % select(b, 1S, b == 0S), 0S, b == 0S);
 }
 
-fn floor_divide_T(a: T, b: T) -> T {
-    return divide_T(a, b);
+fn floor_div_T(a: T, b: T) -> T {
+    return div_T(a, b);
 }
 
 fn shift_left_T(a: T, b: T) -> T {
@@ -54,7 +54,7 @@ fn shift_right_T(a: T, b: T) -> T {
     return select(0S, a >> u32(b & MASKS), b <= MASKS);
 }
 
-fn power_T(a: T, b: T) -> T {
+fn pow_T(a: T, b: T) -> T {
     var result = 1S;
     var square = a;
     for (var rest = b; rest != 0S; rest = rest >> 1u) {
@@ -67,21 +67,21 @@ fn power_T(a: T, b: T) -> T {
 
 _SIGNED = """
 // Toward zero; the lowest number divided by -1 is itself.
-fn divide_T(a: T, b: T) -> T {
+fn div_T(a: T, b: T) -> T {
     let quotient = a / select(b, 1S, b == 0S || b == -1S);
     return select(select(quotient, 0S - a, b == -1S), 0S, b == 0S);
 }
 
 // The remainder that belongs to a quotient that is rounded down.
-fn modulo_T(a: T, b: T) -> T {
+fn mod_T(a: T, b: T) -> T {
     let divisor = select(b, 1S, b == 0S || b == -1S);
     let remainder = a - a / divisor * divisor;
     return select(remainder, remainder + divisor, remainder != 0S && (remainder < 0S) != (divisor < 0S));
 }
 
-fn floor_divide_T(a: T, b: T) -> T {
-    let quotient = divide_T(a, b);
-    return select(quotient, quotient - 1S, modulo_T(a, b) != 0S && (a < 0S) != (b < 0S));
+fn floor_div_T(a: T, b: T) -> T {
+    let quotient = div_T(a, b);
+    return select(quotient, quotient - 1S, mod_T(a, b) != 0S && (a < 0S) != (b < 0S));
 }
 
 fn shift_left_T(a: T, b: T) -> T {
@@ -92,7 +92,7 @@ fn shift_right_T(a: T, b: T) -> T {
     return a >> u32(select(MASKS, b, b >= 0S && b <= MASKS));
 }
 
-fn power_T(a: T, b: T) -> T {
+fn pow_T(a: T, b: T) -> T {
     if (b < 0S) { // 1 / a^-b: only 1 and -1 have inverses
         return select(select(0S, select(1S, a, (b & 1S) == 1S), a == -1S), 1S, a == 1S);
     }
@@ -105,7 +105,7 @@ fn power_T(a: T, b: T) -> T {
     return result;
 }
 
-fn absolute_T(a: T) -> T {
+fn abs_T(a: T) -> T {
     return select(a, 0S - a, a < 0S);
 }
 

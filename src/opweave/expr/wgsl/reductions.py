@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...dtypes import FLOATS, INFO
 from ..ir import Reduce, storage
-from .elements import called
+from .elements import call
 from .module import Module
 from .types import computed
 
@@ -63,8 +63,7 @@ class State:
         kind = self.node.reduction
         if kind in ("sum", "product"):
             return [f"{self.value} {'+' if kind == 'sum' else '*'}= {value};"]
-        name = {"max": "maximum", "min": "minimum"}[kind] if self.type in FLOATS else kind
-        return [f"{self.value} = {called(name, (self.value, value))};"]
+        return [f"{self.value} = {call(kind, self.type, (self.value, value))};"]
 
     def combine(self, other: Sequence[str]) -> list[str]:
         """Statements that add the state of another invocation."""
