@@ -37,7 +37,7 @@ def test_the_fault_of_a_converter_is_raised_under_the_tests(monkeypatch: pytest.
 def test_elsewhere_it_falls_back_and_the_explanation_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(STRICT)
     broken_converter(monkeypatch, IndexError("list index out of range"))
-    model, feed = node_model("Relu", [X])
+    model, feed = node_model("Relu", [X], opset=13)
     session = ow.InferenceSession(model, CONTEXT)
     assert session.run(None, feed)[0].tolist() == [[0, 2]]
     why = "its converter fails, though ONNX finds nothing wrong with the node (IndexError: list index out of range)"
@@ -45,7 +45,7 @@ def test_elsewhere_it_falls_back_and_the_explanation_tells(monkeypatch: pytest.M
 
 
 def test_what_cannot_be_converted_falls_back_and_what_fails_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, feed = node_model("Relu", [X])
+    model, feed = node_model("Relu", [X], opset=13)
     broken_converter(monkeypatch, NotSupportedError("no such thing here"))
     session = ow.InferenceSession(model, CONTEXT)
     assert session.run(None, feed)[0].tolist() == [[0, 2]]

@@ -6,22 +6,22 @@ constants that it has found. Each rule comes from a model that did harm; `tests/
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
+from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 
 import numpy as np
 
 from ..errors import DataError
 from ..names import shown
-from .engine_rules import ENGINE_RULES, Node, Rule, is_broadcastable
+from ..shapes import broadcasts_to
+from .engine_rules import ENGINE_RULES, Node, Rule
 from .messages import AttributeProto, ModelProto, NodeProto, domain_of
 from .registry import MICROSOFT
+from .scopes import all_nodes
 
 MAX_RANK = 1024
 """The largest rank of a tensor. Shape inference allocates one axis for each element of an input that holds a shape."""
-
-MAX_DEPTH = 100
-"""The deepest nesting of sub-graphs; serialised protocol buffers can hold about 30 levels."""
 
 _INT32 = 2**31 - 1
 
@@ -148,29 +148,16 @@ def count_nodes(proto: ModelProto) -> int:
     Raises:
         DataError: a function calls itself, or sub-graphs are nested too deep.
     """
-    functions = {(f.domain, f.name, f.overload): f for f in proto.functions}
+    functions = {(f.domain, f.name, f.overload): list(all_nodes(f.node)) for f in proto.functions}
+    callees = {key: {_callee(node) for node in nodes} & functions.keys() for key, nodes in functions.items()}
     counts: dict[tuple[str, str, str], int] = {}
-    for key in functions:  # without recursion: calls of functions may be nested to any depth
-        pending = [key]
-        waiting: set[tuple[str, str, str]] = set()
-        while pending:
-            top = pending[-1]
-            if top in counts:
-                pending.pop()
-                continue
-            nodes = list(_nodes(functions[top].node))
-            callees = {callee for node in nodes if (callee := _callee(node)) in functions}
-            missing = [callee for callee in callees if callee not in counts]
-            if not missing:
-                counts[top] = sum(counts.get(_callee(node), 1) for node in nodes)
-                waiting.discard(top)
-                pending.pop()
-            elif top in waiting:
-                raise DataError(f"the function {top[1][:200]!r} calls itself")
-            else:
-                waiting.add(top)
-                pending += missing
-    return sum(counts.get(_callee(node), 1) for node in _nodes(proto.graph.node))
+    try:
+        for key in TopologicalSorter(callees).static_order():
+            counts[key] = sum(counts.get(_callee(node), 1) for node in functions[key])
+    except CycleError as error:
+        _, name, _ = error.args[1][0]
+        raise DataError(f"the function {name[:200]!r} calls itself") from None
+    return sum(counts.get(_callee(node), 1) for node in all_nodes(proto.graph.node))
 
 
 def with_expected_inputs(proto: ModelProto) -> ModelProto:
@@ -179,11 +166,11 @@ def with_expected_inputs(proto: ModelProto) -> ModelProto:
     ONNX Runtime misreads an absent bias of LayerNormalization that is written as an empty name, and an absent last zero point
     of QLinearLeakyRelu and QLinearSigmoid that is not.
     """
-    if all(_expected_inputs(node) is None for node in _nodes(proto.graph.node)):
+    if all(_expected_inputs(node) is None for node in all_nodes(proto.graph.node)):
         return proto
     copy = ModelProto()
     copy.CopyFrom(proto)
-    for node in _nodes(copy.graph.node):
+    for node in all_nodes(copy.graph.node):
         if (expected := _expected_inputs(node)) is not None:
             node.input[:] = expected
     return copy
@@ -200,19 +187,6 @@ def _expected_inputs(node: NodeProto) -> list[str] | None:
 
 def _callee(node: NodeProto) -> tuple[str, str, str]:
     return node.domain, node.op_type, node.overload
-
-
-def _nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Iterate over nodes and those of their sub-graphs."""
-    pending = [(node, 0) for node in nodes]
-    while pending:
-        node, depth = pending.pop()
-        yield node
-        for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
-                if depth == MAX_DEPTH:
-                    raise DataError(f"sub-graphs are nested more than {MAX_DEPTH} levels deep")
-                pending += [(inner, depth + 1) for inner in graph.node]
 
 
 # Rules by operator ---------------------------------------------------------------------------------------------------
@@ -234,7 +208,7 @@ def _layer_normalization(node: Node) -> str:
     x = node.shape(0)
     for position, name in ((1, "scale"), (2, "bias")):
         shape = node.shape(position)
-        if x is not None and shape is not None and not is_broadcastable(shape, x):
+        if x is not None and shape is not None and not broadcasts_to(shape, x):
             return f"{name} must be broadcastable to {list(x)}, got the shape {list(shape)}"
     return ""
 

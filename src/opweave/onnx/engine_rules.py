@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from ..errors import NotSupportedError
+from ..shapes import broadcasts_to
 from .messages import NodeProto
 from .registry import MICROSOFT
 
@@ -133,7 +134,7 @@ def _quantized_matmul(single: tuple[int, ...], by_column: tuple[int, ...], bias:
         columns = [*b[:-2], 1, b[-1]]
         for position in by_column:
             shape = node.shape(position)
-            if shape is not None and not is_broadcastable(shape, columns):
+            if shape is not None and not broadcasts_to(shape, columns):
                 return f"input {position} must be broadcastable to {columns}, got the shape {list(shape)}"
         added = node.shape(bias)
         if added is not None and math.prod(added) != b[-1]:
@@ -141,11 +142,6 @@ def _quantized_matmul(single: tuple[int, ...], by_column: tuple[int, ...], bias:
         return ""
 
     return rule
-
-
-def is_broadcastable(shape: Sequence[int], to: Sequence[int]) -> bool:
-    """Whether `shape` can be broadcast to the shape `to`."""
-    return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(shape[::-1], to[::-1], strict=False))
 
 
 def _attention_lstm(node: Node) -> str:

@@ -2,7 +2,7 @@
 
 NumPy computes the operators that are frequent in the shape arithmetic of exported models, in microseconds. A session of ONNX
 Runtime computes the others; it takes about a millisecond for each node. An evaluator takes the node's inputs as arrays and
-its attributes as keywords. It raises `Declined` where NumPy and ONNX Runtime might differ.
+its attributes as keywords, and returns the only output. It raises `Declined` where NumPy and ONNX Runtime might differ.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DataError
-from .checks import title_of
-from .inference import result_bytes
+from .inference import model_of_node, result_bytes
 from .messages import (
     ModelProto,
     NodeProto,
@@ -28,13 +26,14 @@ from .messages import (
     dtype_of,
     element_type_of,
     sub_graphs,
+    tensor_type,
 )
 from .model import Model
 from .registry import Unsupported, sliced
 from .values import FOLD_BYTES, Constant, Value, shape_of
 
 LARGE_BYTES = 2**24
-"""Evaluators compute results up to this size; the graph computes larger ones, such as generated weights."""
+"""Results up to this size are folded; the graph computes larger ones, such as generated weights."""
 
 GENERATED_BYTES = 65536
 """Fold ConstantOfShape up to this size. The engine fills larger ones itself, and can free them once it has packed them, as it
@@ -82,7 +81,8 @@ def fold(
     if node.op_type in ("Shape", "Size") and (shape := shape_of(values[0])) is not None:
         return [_shape(node, shape)]
     if node.op_type == "Constant" and not values:
-        return _constant(node, model)
+        constant = model.constant(node)
+        return None if constant is None else [constant]
     if node.op_type in NEVER or sub_graphs(node):
         return None
     known = [value for value in values if isinstance(value, Constant)]
@@ -96,23 +96,8 @@ def fold(
     except TooLarge:
         return None
     except Declined:
-        large = result_bytes(node, infer()) > model.limits.folded_bytes
-        return None if large else with_engine(node, arrays, model.proto)
-
-
-def _constant(node: NodeProto, model: Model) -> list[np.ndarray] | None:
-    """The value of a Constant node; None if it holds strings or a sparse tensor."""
-    if len(node.attribute) != 1:
-        raise DataError(f"{title_of(node)} must have one attribute, got {len(node.attribute)}")
-    (attribute,) = node.attribute
-    match attribute.name:
-        case "value":
-            return [model.array(attribute.t)]
-        case "value_float" | "value_floats":
-            return [np.array(attribute_value(attribute), np.float32)]
-        case "value_int" | "value_ints":
-            return [np.array(attribute_value(attribute), np.int64)]
-    return None
+        is_large = result_bytes(node, infer()) > min(LARGE_BYTES, model.limits.folded_bytes)
+        return None if is_large else with_engine(node, arrays, model.proto)
 
 
 def _shape(node: NodeProto, shape: Sequence[int]) -> np.ndarray:
@@ -134,33 +119,29 @@ def with_numpy(node: NodeProto, arrays: Sequence[np.ndarray | None]) -> list[np.
     if function is None or any(a is not None and a.dtype.kind not in "biuf" for a in arrays):
         raise Declined
     attributes = {attribute.name: attribute_value(attribute) for attribute in node.attribute}
-    if function is _split:
-        attributes["outputs"] = len(node.output)
+    inputs = list(arrays)
+    for name in OLD_ATTRIBUTES.get(node.op_type, ()):
+        if name in attributes:
+            inputs.append(np.array(attributes.pop(name), np.int64))
+    if node.op_type in SAME_TYPES and len({array.dtype for array in inputs if array is not None}) > 1:
+        raise Declined  # ONNX does not convert mixed types, NumPy would
     try:
         with np.errstate(all="ignore"):
-            found = function(*arrays, **attributes)
+            result = np.asarray(function(*inputs, **attributes), order="C")
     except (TypeError, ValueError, IndexError, OverflowError, MemoryError) as error:
         raise Declined from error  # an invalid node; the engine says what is wrong with it
-    results = found if isinstance(found, list) else [found]
-    if len(results) != len(node.output):
+    if len(node.output) != 1:
         raise Declined
-    return [np.asarray(result, order="C") for result in results]
+    return [result]
 
 
 def with_engine(node: NodeProto, arrays: Sequence[np.ndarray | None], proto: ModelProto) -> list[np.ndarray] | None:
     """Compute a node of a model with ONNX Runtime; None if that fails (the node then stays in the graph)."""
-    from onnx import ValueInfoProto, helper
-
     from ..backends.onnxruntime.fallback import evaluate
 
     feed = {name: array for name, array in zip(node.input, arrays, strict=True) if array is not None}
-    inputs = [
-        helper.make_tensor_value_info(name, element_type_of(array.dtype), array.shape) for name, array in feed.items()
-    ]
-    outputs = [ValueInfoProto(name=name) for name in node.output if name]
-    graph = helper.make_graph([node], "fold", inputs, outputs)
-    model = helper.make_model(graph, opset_imports=proto.opset_import, ir_version=proto.ir_version)
-    found = evaluate(model, feed)
+    types = {name: tensor_type(element_type_of(array.dtype), array.shape) for name, array in feed.items()}
+    found = evaluate(model_of_node(node, types, proto), feed)
     if found is None or not all(isinstance(array, np.ndarray) for array in found):
         return None
     results = iter(found)
@@ -176,12 +157,6 @@ def _check_size(shape: Sequence[int], dtype: np.dtype[Any]) -> tuple[int, ...]:
     return tuple(int(size) for size in shape)
 
 
-def _same_types(*arrays: np.ndarray) -> None:
-    """Decline mixed types: ONNX does not convert them, NumPy would."""
-    if len({array.dtype for array in arrays}) > 1:
-        raise Declined
-
-
 def _cast(x: np.ndarray, *, to: int, saturate: int = 1, round_mode: bytes = b"") -> Any:
     dtype = dtype_of(to)
     if dtype.kind not in "biuf":
@@ -194,7 +169,6 @@ def _cast(x: np.ndarray, *, to: int, saturate: int = 1, round_mode: bytes = b"")
 
 
 def _div(a: np.ndarray, b: np.ndarray) -> Any:
-    _same_types(a, b)
     if a.dtype.kind == "f":
         return a / b
     if not b.all():
@@ -203,23 +177,7 @@ def _div(a: np.ndarray, b: np.ndarray) -> Any:
     return quotient + ((quotient < 0) & (quotient * b != a)).astype(a.dtype)  # toward zero, not down
 
 
-def _mod(a: np.ndarray, b: np.ndarray, *, fmod: int = 0) -> Any:
-    _same_types(a, b)
-    if fmod or a.dtype.kind == "f" or not b.all():
-        raise Declined
-    return a % b
-
-
-def _binary(function: Callable[..., Any]) -> Callable[..., Any]:
-    def evaluate(a: np.ndarray, b: np.ndarray) -> Any:
-        _same_types(a, b)
-        return function(a, b)
-
-    return evaluate
-
-
 def _concat(*arrays: np.ndarray, axis: int) -> Any:
-    _same_types(*arrays)
     return np.concatenate(arrays, axis)
 
 
@@ -229,42 +187,24 @@ def _gather(data: np.ndarray, indices: np.ndarray, *, axis: int = 0) -> Any:
     return np.take(data, indices, axis)
 
 
-def _axes(array: np.ndarray | None, attribute: Sequence[int] | None) -> list[int] | None:
-    if array is not None:
-        return [int(axis) for axis in array.reshape(-1)]
-    return None if attribute is None else list(attribute)
+def _squeeze(data: np.ndarray, axes: np.ndarray | None = None) -> Any:
+    return np.squeeze(data, None if axes is None else tuple(axes.reshape(-1).tolist()))
 
 
-def _squeeze(data: np.ndarray, array: np.ndarray | None = None, *, axes: Sequence[int] | None = None) -> Any:
-    chosen = _axes(array, axes)
-    return np.squeeze(data, None if chosen is None else tuple(chosen))
-
-
-def _unsqueeze(data: np.ndarray, array: np.ndarray | None = None, *, axes: Sequence[int] | None = None) -> Any:
-    chosen = _axes(array, axes)
-    if chosen is None:
-        raise Declined
-    return np.expand_dims(data, tuple(chosen))
+def _unsqueeze(data: np.ndarray, axes: np.ndarray) -> Any:
+    return np.expand_dims(data, tuple(axes.reshape(-1).tolist()))
 
 
 def _slice(
     data: np.ndarray,
-    first: np.ndarray | None = None,
-    last: np.ndarray | None = None,
-    along: np.ndarray | None = None,
+    starts: np.ndarray,
+    ends: np.ndarray,
+    axes: np.ndarray | None = None,
     steps: np.ndarray | None = None,
-    *,
-    starts: Sequence[int] | None = None,
-    ends: Sequence[int] | None = None,
-    axes: Sequence[int] | None = None,
 ) -> Any:
-    begin, end = _axes(first, starts), _axes(last, ends)
-    if begin is None or end is None:
-        raise Declined
-    chosen = _axes(along, axes)
-    chosen = list(range(len(begin))) if chosen is None else chosen
-    by = _axes(steps, [1] * len(begin)) or []
-    for axis, *bounds in zip(chosen, begin, end, by, strict=True):
+    axes = np.arange(len(starts)) if axes is None else axes
+    steps = np.ones_like(starts) if steps is None else steps
+    for axis, *bounds in zip(*(given.tolist() for given in (axes, starts, ends, steps)), strict=True):
         axis %= data.ndim
         try:
             data = np.take(data, sliced(data.shape[axis], *bounds), axis)
@@ -281,7 +221,6 @@ def _reshape(data: np.ndarray, shape: np.ndarray, *, allowzero: int = 0) -> Any:
 
 
 def _range(start: np.ndarray, limit: np.ndarray, delta: np.ndarray) -> Any:
-    _same_types(start, limit, delta)
     first, last, step = bounds = [array.reshape(()).item() for array in (start, limit, delta)]
     if not step:
         raise Declined
@@ -305,85 +244,65 @@ def _expand(data: np.ndarray, shape: np.ndarray) -> Any:
     return np.broadcast_to(data, _check_size(wanted, data.dtype))
 
 
-def _tile(data: np.ndarray, repeats: np.ndarray) -> Any:
-    if repeats.shape != (data.ndim,) or (repeats < 0).any():
-        raise Declined
-    _check_size([size * times for size, times in zip(data.shape, repeats.tolist(), strict=True)], data.dtype)
-    return np.tile(data, repeats.tolist())
-
-
 def _where(condition: np.ndarray, x: np.ndarray, y: np.ndarray) -> Any:
-    _same_types(x, y)
+    if x.dtype != y.dtype:
+        raise Declined
     _check_size(np.broadcast_shapes(condition.shape, x.shape, y.shape), x.dtype)
     return np.where(condition, x, y)
 
 
-def _transpose(data: np.ndarray, *, perm: Sequence[int] | None = None) -> Any:
-    return np.transpose(data, perm)
-
-
-def _split(
-    data: np.ndarray,
-    array: np.ndarray | None = None,
-    *,
-    axis: int = 0,
-    split: Sequence[int] | None = None,
-    outputs: int,
-) -> Any:
-    sizes = _axes(array, split)
-    if sizes is None:
-        if data.shape[axis] % outputs:
-            raise Declined
-        sizes = [data.shape[axis] // outputs] * outputs
-    if sum(sizes) != data.shape[axis]:
-        raise Declined
-    return np.split(data, np.cumsum(sizes)[:-1].tolist(), axis)
-
-
-def _extreme(function: Callable[..., Any]) -> Callable[..., Any]:
-    def extreme(*arrays: np.ndarray) -> Any:
-        _same_types(*arrays)
+def _least_or_largest(function: Callable[..., Any]) -> Callable[..., Any]:
+    def evaluate(*arrays: np.ndarray) -> Any:
         if arrays[0].dtype.kind not in "iu":
             raise Declined  # zeros have signs, and NaN its own rules
         return reduce(function, arrays)
 
-    return extreme
+    return evaluate
 
 
 EVALUATORS: Mapping[str, Callable[..., Any]] = {
     "Abs": np.abs,
-    "Add": _binary(np.add),
+    "Add": np.add,
     "And": np.logical_and,
     "Cast": _cast,
     "Ceil": np.ceil,
     "Concat": _concat,
     "ConstantOfShape": _constant_of_shape,
     "Div": _div,
-    "Equal": _binary(np.equal),
+    "Equal": np.equal,
     "Expand": _expand,
     "Floor": np.floor,
     "Gather": _gather,
-    "Greater": _binary(np.greater),
-    "GreaterOrEqual": _binary(np.greater_equal),
+    "Greater": np.greater,
+    "GreaterOrEqual": np.greater_equal,
     "Identity": lambda x: x,
-    "Less": _binary(np.less),
-    "LessOrEqual": _binary(np.less_equal),
-    "Max": _extreme(np.maximum),
-    "Min": _extreme(np.minimum),
-    "Mod": _mod,
-    "Mul": _binary(np.multiply),
-    "Neg": lambda x: -x,
+    "Less": np.less,
+    "LessOrEqual": np.less_equal,
+    "Max": _least_or_largest(np.maximum),
+    "Min": _least_or_largest(np.minimum),
+    "Mul": np.multiply,
+    "Neg": np.negative,
     "Not": np.logical_not,
     "Or": np.logical_or,
     "Range": _range,
     "Reshape": _reshape,
     "Slice": _slice,
-    "Split": _split,
     "Sqrt": np.sqrt,
     "Squeeze": _squeeze,
-    "Sub": _binary(np.subtract),
-    "Tile": _tile,
-    "Transpose": _transpose,
+    "Sub": np.subtract,
+    "Transpose": lambda x, perm=None: np.transpose(x, perm),
     "Unsqueeze": _unsqueeze,
     "Where": _where,
 }
+"""The functions that compute operators, by operator."""
+
+OLD_ATTRIBUTES = {"Slice": ("starts", "ends", "axes"), "Squeeze": ("axes",), "Unsqueeze": ("axes",)}
+"""The attributes that older operator sets have in place of inputs, in the order of these inputs."""
+
+SAME_TYPES = frozenset(
+    {
+        *("Add", "Concat", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"),
+        *("Max", "Min", "Mul", "Range", "Sub"),
+    }
+)
+"""Operators whose inputs all have one data type."""

@@ -1,4 +1,4 @@
-"""ONNX's own knowledge of operators: their schemas, and the types of their results."""
+"""What ONNX knows about operators: their schemas, their definitions by other operators, and the types of their results."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .messages import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, domain_of, sub_graphs
+from .messages import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, domain_of, sub_graphs
 from .model import Model
-from .scopes import free_names
+from .scopes import free_names, renamed
 from .values import Value, types_and_data
 
 _NEVER_LARGER = frozenset({"NonZero", "Unique", "Compress"})
@@ -110,11 +110,58 @@ def _infer_in_model(
     node: NodeProto, types: Mapping[str, TypeProto], data: Mapping[str, TensorProto], proto: ModelProto
 ) -> dict[str, TypeProto]:
     """Infer the outputs of a node whose sub-graphs use values from around them."""
-    from onnx import helper, shape_inference
+    from onnx import shape_inference
 
-    inputs = [ValueInfoProto(name=name, type=type) for name, type in types.items() if name not in data]
-    outputs = [ValueInfoProto(name=name) for name in node.output if name]
-    graph = helper.make_graph([node], "inference", inputs, outputs, initializer=list(data.values()))
-    model = helper.make_model(graph, opset_imports=proto.opset_import, ir_version=proto.ir_version)
-    found = shape_inference.infer_shapes(model, data_prop=True)
+    found = shape_inference.infer_shapes(model_of_node(node, types, proto, data), data_prop=True)
     return {value.name: value.type for value in found.graph.output if value.type.WhichOneof("value")}
+
+
+def definition_of(node: NodeProto, types: Mapping[str, TypeProto], model: Model, prefix: str) -> list[NodeProto]:
+    """The nodes by which ONNX defines an operator; empty if it has no definition for these inputs.
+
+    Args:
+        node: the node.
+        types: the types of its inputs, by name.
+        model: the model that it is part of.
+        prefix: added to the names inside the definition, to make them unique.
+    """
+    schema = schema_of(node, model)
+    given = {attribute.name for attribute in node.attribute}
+    if schema is None or not (schema.has_function or schema.has_context_dependent_function):
+        return []
+    if not given.issubset(schema.attributes):
+        return []  # the inliner would ignore the others
+    from onnx import inliner
+
+    full = NodeProto()
+    full.CopyFrom(node)
+    missing = (attribute.default_value for name, attribute in schema.attributes.items() if name not in given)
+    full.attribute.extend(default for default in missing if default.name)  # the inliner does not know defaults
+    alone, function = model_of_node(full, types, model.proto), [(node.domain, node.op_type)]
+    try:
+        inlined = inliner.inline_selected_functions(alone, function, inline_schema_functions=True).graph.node
+    except Exception:  # it is written in C++, and raises errors of many types
+        return []
+    if len(inlined) == 1 and inlined[0].op_type == node.op_type:
+        return []
+    inner = {name for each in inlined for name in each.output if name}.difference(node.output)
+    names = {name: prefix + name for name in inner}
+    return [renamed(each, names, prefix) for each in inlined]
+
+
+def model_of_node(
+    node: NodeProto, types: Mapping[str, TypeProto], proto: ModelProto, data: Mapping[str, TensorProto] | None = None
+) -> ModelProto:
+    """A model of one node of `proto`, with inputs of these types; those in `data` are initializers."""
+    data = data or {}
+    return ModelProto(
+        ir_version=proto.ir_version,
+        opset_import=proto.opset_import,
+        graph=GraphProto(
+            name=node.op_type,
+            node=[node],
+            input=[ValueInfoProto(name=name, type=type) for name, type in types.items() if name not in data],
+            output=[ValueInfoProto(name=name) for name in node.output if name],
+            initializer=data.values(),
+        ),
+    )

@@ -178,7 +178,9 @@ def sub_graphs(node: NodeProto) -> list[GraphProto]:
     """The graphs in the attributes of a node: branches, and bodies of loops."""
     found: list[GraphProto] = []
     for attribute in node.attribute:
-        found += [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs
+        if attribute.HasField("g"):
+            found.append(attribute.g)
+        found += attribute.graphs
     return found
 
 

@@ -27,6 +27,7 @@ from .messages import (
     AttributeProto,
     GraphProto,
     ModelProto,
+    NodeProto,
     SparseTensorProto,
     TensorProto,
     ValueInfoProto,
@@ -262,7 +263,7 @@ class Model:
         outer: set[str],
         where: str,
         shapes: Mapping[str, tuple[int, ...]],
-        constants: Mapping[str, TensorProto | AttributeProto],
+        constants: Mapping[str, TensorProto | NodeProto],
     ) -> None:
         """Check the nodes of a graph and of its sub-graphs.
 
@@ -271,7 +272,7 @@ class Model:
             outer: the names that the graphs around it define.
             where: the place of the graph, as the end of a title; empty for the graph of the model.
             shapes: the declared shapes of values, by name.
-            constants: the initializers and attributes that hold the constants of the graphs around it, by name.
+            constants: the initializers and Constant nodes of the graphs around it, by name.
 
         Raises:
             DataError: a node breaks a rule.
@@ -295,12 +296,10 @@ class Model:
                     raise DataError(f"{title} uses {name!r}, {why if name in later else 'which nothing makes'}")
             known = [shapes.get(name) for name in node.input] if shapes and needs_inputs(node) else ()
             # Tracing knows the constants of the model's graph; those of sub-graphs are read here.
-            values = (
-                [self._constant(constants.get(name)) for name in node.input] if where and needs_values(node) else ()
-            )
+            values = [self._known(constants.get(name)) for name in node.input] if where and needs_values(node) else ()
             check_node(node, where, known, values)
             if node.op_type == "Constant" and len(node.attribute) == len(node.output) == 1:
-                constants[node.output[0]] = node.attribute[0]
+                constants[node.output[0]] = node
             for inner in sub_graphs(node):
                 self._check_nodes(inner, made, f" inside of {title[:500]}", {}, constants)
             for name in node.output:
@@ -314,14 +313,26 @@ class Model:
             if value.name not in made:
                 raise DataError(f"nothing makes the output {value.name!r}{where}")
 
-    def _constant(self, source: TensorProto | AttributeProto | None) -> np.ndarray | None:
-        """The integers in an initializer, or in the attribute of a Constant node; None if it holds other data."""
-        if isinstance(source, AttributeProto):
-            if source.name in ("value_int", "value_ints"):
-                return np.array(attribute_value(source), np.int64)
-            source = source.t if source.name == "value" else None
-        is_integer = source is not None and source.data_type in (TensorProto.INT32, TensorProto.INT64)
-        return self.array(source) if is_integer and source is not None else None
+    def _known(self, source: TensorProto | NodeProto | None) -> np.ndarray | None:
+        return self.constant(source) if isinstance(source, NodeProto) else source and self.array(source)
+
+    def constant(self, node: NodeProto) -> np.ndarray | None:
+        """The value of a Constant node; None if it holds strings or a sparse tensor.
+
+        Raises:
+            DataError: the node does not have exactly one attribute, or its tensor cannot be read.
+        """
+        if len(node.attribute) != 1:
+            raise DataError(f"{title_of(node)} must have one attribute, got {len(node.attribute)}")
+        (attribute,) = node.attribute
+        match attribute.name:
+            case "value":
+                return self.array(attribute.t)
+            case "value_float" | "value_floats":
+                return np.array(attribute_value(attribute), np.float32)
+            case "value_int" | "value_ints":
+                return np.array(attribute_value(attribute), np.int64)
+        return None
 
     def array(self, tensor: TensorProto) -> np.ndarray:
         """The array of an initializer; not a copy if its bytes are raw.

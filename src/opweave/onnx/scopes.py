@@ -1,10 +1,30 @@
-"""Names of values in nested graphs: which graph defines a name, and nodes under other names."""
+"""Nested graphs: all of their nodes, which graph defines a name, and copies of nodes with other names."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
+from ..errors import DataError
 from .messages import GraphProto, NodeProto, sub_graphs
+
+MAX_DEPTH = 100
+"""The deepest nesting of sub-graphs; serialised protocol buffers can hold about 30 levels."""
+
+
+def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Iterate over nodes and those of their sub-graphs.
+
+    Raises:
+        DataError: sub-graphs are nested too deep.
+    """
+    pending = [(node, 0) for node in nodes]
+    while pending:
+        node, depth = pending.pop()
+        yield node
+        for graph in sub_graphs(node):
+            if depth == MAX_DEPTH:
+                raise DataError(f"sub-graphs are nested more than {MAX_DEPTH} levels deep")
+            pending += [(inner, depth + 1) for inner in graph.node]
 
 
 def initializer_names(graph: GraphProto) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from .engine_rules import check_decided
 from .messages import PLAIN, AttributeProto, ModelProto, NodeProto, TensorProto, sub_graphs
 from .model import KNOWN_OPSET, Model
 from .registry import CONVERTERS, key_of
-from .scopes import used_names
+from .scopes import all_nodes, used_names
 
 KNOWN_IR = 10
 """Models in file formats up to this version need not be lowered for the engine."""
@@ -116,14 +116,6 @@ def _check_custom(model: Model) -> None:
 def is_suspicious(model: Model) -> bool:
     """Whether a model must be traced before the engine gets it as it is."""
     return any(node.op_type in SUSPICIOUS for node in all_nodes(model.proto.graph.node))
-
-
-def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Nodes, and those of their sub-graphs."""
-    for node in nodes:
-        yield node
-        for graph in sub_graphs(node):
-            yield from all_nodes(graph.node)
 
 
 def _with_open_dimensions(model: Model, inputs: Sequence[Argument]) -> tuple[ModelProto, dict[str, np.ndarray]]:

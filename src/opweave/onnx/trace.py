@@ -2,7 +2,8 @@
 
 Every name gets a value: a `Constant` (known now), a `Tensor` (an operand, computed when the graph runs) or `Dynamic` (made by
 a node that falls back, of unknown shape). This module decides what becomes of each node; `fold` computes constants,
-`conversion` calls converters, `control` and `functions` replace nodes by others, and `inference` asks ONNX for types.
+`conversion` calls converters, `control` replaces If, Loop and Scan by other nodes, and `inference` asks ONNX for types and
+definitions.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from . import checks, operators as operators  # the latter registers the convert
 from .control import CONTROL, check_ends
 from .conversion import convert
 from .fold import fold
-from .inference import infer, is_static, is_valid, schema_of
+from .inference import definition_of, infer, is_static, is_valid
 from .messages import (
     GraphProto,
     NodeProto,
@@ -325,17 +326,13 @@ class Tracer:
     def _expand(self, node: NodeProto, values: Sequence[Value | None]) -> list[Step]:
         """The steps of the nodes that define an operator, if WebNN expresses all of them or ONNX Runtime lacks it."""
         from ..backends.onnxruntime.opsets import knows
-        from .functions import expand
 
-        schema = schema_of(node, self.model)
-        if schema is None or not (schema.has_function or schema.has_context_dependent_function):
+        types = {name: type_of(value) for name, value in zip(node.input, values, strict=True)}
+        if not all(type.WhichOneof("value") for name, type in types.items() if name):
             return []
-        types = [type_of(value) for value in values]
-        if not all(type.WhichOneof("value") for type, value in zip(types, values, strict=True) if value is not None):
-            return []
-        nodes = expand(node, schema, types, self.model.opsets, self.fresh(node))
+        nodes = definition_of(node, types, self.model, self.fresh(node))
         try:
-            return self.steps(nodes or [], whole=knows(node, schema.domain))
+            return self.steps(nodes, whole=knows(node, domain_of(node)))
         except Unsupported:
             return []
 
