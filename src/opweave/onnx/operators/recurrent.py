@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from ...builder import MLGraphBuilder
 from ...graph import MLOperand
 from ..registry import Tensor, Unsupported, constant_or_same, converts, operand, shape_of
-from .windows import reshaped
 
-UNROLLED = 64
-"""The most steps, in all directions together, that are unrolled where WebNN has no operation for the network."""
+MAX_UNROLLED_STEPS = 64
+"""The most steps of an RNN, in all directions together, that become operations of WebNN."""
 
-Direction = Literal["forward", "backward", "both"]
-_DIRECTIONS: dict[str, Direction] = {"forward": "forward", "reverse": "backward", "bidirectional": "both"}
+_DIRECTIONS = {"forward": "forward", "reverse": "backward", "bidirectional": "both"}
 _ACTIVATIONS = ("relu", "sigmoid", "tanh")
 
 
@@ -33,20 +32,14 @@ class CellAttributes:
     hidden_size: int | None = None  # not read: the weights have this size
     layout: int = 0
 
-    def network(
-        self, b: MLGraphBuilder, x: MLOperand, recurrent: Tensor, lengths: Tensor | None, defaults: Sequence[str]
-    ) -> Network:
-        """The network of a node; `defaults` are the activations of each direction if it names none.
+    def functions(self, *defaults: str) -> list[str]:
+        """WebNN's names of the activations, which must be the same in both directions.
 
-        Raises:
-            Unsupported: WebNN has no such network.
+        Args:
+            defaults: ONNX's names of the activations of a direction, for a node that names none.
         """
-        if self.direction not in _DIRECTIONS:
-            raise Unsupported(f"its direction is {self.direction!r}")
-        if self.clip:
-            raise Unsupported("it clips the sums before the activations")
         count = 2 if self.direction == "bidirectional" else 1
-        names = [name.lower() for name in self.activations or list(defaults) * count]
+        names = [name.lower() for name in self.activations or defaults * count]
         functions = names[: len(defaults)]
         if names != functions * count:
             raise Unsupported(f"its activations differ between the directions: {names}")
@@ -54,131 +47,74 @@ class CellAttributes:
             raise Unsupported(f"its activations are {functions}, and WebNN knows {', '.join(_ACTIVATIONS)}")
         if self.activation_alpha or self.activation_beta:
             raise Unsupported("its activations have parameters")
-        input = b.transpose(x, permutation=[1, 0, 2]) if self.layout else x
+        return functions
+
+    def run(
+        self,
+        b: MLGraphBuilder,
+        op: Callable[..., Sequence[MLOperand]],
+        inputs: tuple[MLOperand, Tensor, Tensor, Tensor | None, Tensor | None],
+        states: dict[str, Tensor | None],
+        **options: Any,
+    ) -> tuple[MLOperand, ...]:
+        """Run a network over all steps.
+
+        Args:
+            b: the builder.
+            op: `b.gru`, `b.lstm`, or what is called like them.
+            inputs: the sequence, the weights of its elements and of the hidden state, the bias, and the lengths of the
+                sequences; as ONNX has them.
+            states: the initial states, by the names of the operation's parameters.
+            options: other arguments of `op`.
+
+        Returns:
+            The outputs of the node: the hidden states of all steps, then the last states.
+
+        Raises:
+            Unsupported: WebNN has no such network.
+        """
+        x, weight, recurrent, bias, lengths = inputs
+        if self.direction not in _DIRECTIONS:
+            raise Unsupported(f"its direction is {self.direction!r}")
+        if self.clip:
+            raise Unsupported("it clips the sums before the activations")
+
+        def swapped(value: Tensor | None) -> Tensor | None:
+            """Steps or directions, and batches, exchanged if the node has the batches first."""
+            return b.transpose(value, permutation=[1, 0, 2]) if self.layout and value is not None else value
+
+        x = operand(b, swapped(x))
+        steps, hidden_size = x.shape[0], shape_of(recurrent)[-1]
         if lengths is not None:
             found = constant_or_same(lengths)
-            if not isinstance(found, np.ndarray) or (found != input.shape[0]).any():
+            if not isinstance(found, np.ndarray) or (found != steps).any():
                 raise Unsupported("sequence_lens cuts sequences short, or is not constant")
-        size = shape_of(recurrent)[-1]
-        return Network(b, input, count, _DIRECTIONS[self.direction], size, functions, bool(self.layout))
+        options["bias"], options["recurrent_bias"] = _halves(b, bias)
+        options |= {name: swapped(state) for name, state in states.items()}
+        direction = _DIRECTIONS[self.direction]
+        *last, sequence = op(
+            *(x, weight, recurrent, steps, hidden_size), return_sequence=True, direction=direction, **options
+        )
+        if self.layout:
+            sequence = b.transpose(sequence, permutation=[2, 0, 1, 3])
+        return (sequence, *(operand(b, swapped(state)) for state in last))
 
 
 FORWARD = CellAttributes()
 
 
-@dataclass
-class Network:
-    """A recurrent network in WebNN's terms.
-
-    Attributes:
-        input: [steps, batches, input size].
-        directions: the number of directions.
-        functions: the names of the activations, the same for both directions.
-        batch_first: whether the batch comes first in the node's inputs and outputs (`layout=1`).
-    """
-
-    b: MLGraphBuilder
-    input: MLOperand
-    directions: int
-    direction: Direction
-    hidden_size: int
-    functions: Sequence[Any]
-    batch_first: bool
-
-    def arguments(self, weight: Tensor, recurrent: Tensor) -> tuple[Any, ...]:
-        """The positional arguments of `gru` and `lstm`."""
-        return self.input, weight, recurrent, self.input.shape[0], self.hidden_size
-
-    def options(self, bias: Tensor | None, hidden: Tensor | None) -> dict[str, Any]:
-        """The keyword arguments that `gru` and `lstm` share."""
-        of_input, recurrent = self.halves(bias)
-        return {
-            "bias": of_input,
-            "recurrent_bias": recurrent,
-            "initial_hidden_state": self.state(hidden),
-            "return_sequence": True,
-            "direction": self.direction,
-            "activations": self.functions,
-        }
-
-    def state(self, value: Tensor | None) -> Tensor | None:
-        """An initial state in WebNN's layout."""
-        if value is None or not self.batch_first:
-            return value
-        return self.b.transpose(operand(self.b, value), permutation=[1, 0, 2])
-
-    def halves(self, bias: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        """Split ONNX's bias along axis 1 into those of the inputs and of the hidden state."""
-        if bias is None:
-            return None, None
-        if len(shape_of(bias)) != 2:
-            raise Unsupported(f"the bias has shape {list(shape_of(bias))}")
-        rows, columns = shape_of(bias)
-        half = columns // 2
-        bias = constant_or_same(bias)
-        if isinstance(bias, np.ndarray):
-            return np.ascontiguousarray(bias[:, :half]), np.ascontiguousarray(bias[:, half:])
-        return self.b.slice(bias, [0, 0], [rows, half]), self.b.slice(bias, [0, half], [rows, half])
-
-    def total(self, bias: Tensor | None) -> MLOperand | None:
-        """The sum of both biases."""
-        of_input, recurrent = self.halves(bias)
-        return None if of_input is None or recurrent is None else self.b.add(operand(self.b, of_input), recurrent)
-
-    def outputs(self, sequence: MLOperand, *last: MLOperand) -> tuple[MLOperand, ...]:
-        """The outputs in the node's layout."""
-        if not self.batch_first:
-            return (sequence, *last)
-        swapped = [self.b.transpose(state, permutation=[1, 0, 2]) for state in last]
-        return (self.b.transpose(sequence, permutation=[2, 0, 1, 3]), *swapped)
-
-    def unrolled(
-        self,
-        weight: Tensor,
-        bias: Tensor | None,
-        states: Sequence[Tensor | None],
-        cell: Callable[..., Sequence[MLOperand]],
-    ) -> tuple[MLOperand, ...]:
-        """The sequence and the last states, unrolled.
-
-        `cell(direction, sums, *states)` returns the next states, the hidden one first; `sums` are the weighted inputs of a
-        step.
-        """
-        b, hidden = self.b, self.hidden_size
-        steps, batches, size = self.input.shape
-        if steps * self.directions > UNROLLED:
-            raise Unsupported(f"WebNN has no operation for it, and {steps} steps are too many to write out")
-        initial = [self.state(state) for state in states]
-        columns = shape_of(weight)[1]
-        rows = b.reshape(self.input, [steps * batches, size])
-        ends: list[list[MLOperand]] = []
-        sequences = []
-        zeros = b.constant(np.zeros([batches, hidden], self.input.data_type))
-        for k in range(self.directions):
-            w = part(b, weight, k, [columns, size])
-            c = None if bias is None else part(b, bias, k, [columns])
-            sums = b.reshape(b.gemm(rows, w, c=c, b_transpose=True), [steps, batches, columns])
-            current = [zeros if s is None else operand(b, part(b, s, k, [batches, hidden])) for s in initial]
-            order = -1 if k == 1 or self.direction == "backward" else 1
-            made = []
-            for step in range(steps)[::order]:
-                x = b.reshape(b.slice(sums, [step, 0, 0], [1, batches, columns]), [batches, columns])
-                current = list(cell(k, x, *current))
-                made.append(b.reshape(current[0], [1, 1, batches, hidden]))
-            sequences.append(b.concat(made[::order], 0))
-            ends.append([b.reshape(state, [1, batches, hidden]) for state in current])
-        last = [b.concat(parts, 0) for parts in zip(*ends, strict=True)]
-        return self.outputs(b.concat(sequences, 1), *last)
-
-
-def part(b: MLGraphBuilder, value: Tensor, index: int, shape: Sequence[int]) -> Tensor:
-    """The element at `index` of the first axis, reshaped."""
-    value = constant_or_same(value)
-    if isinstance(value, np.ndarray):
-        return reshaped(b, value[index], shape)
-    if value.shape[0] > 1:
-        value = b.slice(value, [index, *[0] * (value.rank - 1)], [1, *value.shape[1:]])
-    return b.reshape(value, shape)
+def _halves(b: MLGraphBuilder, bias: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """The biases of the inputs and of the hidden state, which ONNX joins along axis 1."""
+    if bias is None:
+        return None, None
+    if len(shape_of(bias)) != 2:
+        raise Unsupported(f"the bias has shape {list(shape_of(bias))}")
+    rows, columns = shape_of(bias)
+    half = columns // 2
+    bias = constant_or_same(bias)
+    if isinstance(bias, np.ndarray):
+        return np.ascontiguousarray(bias[:, :half]), np.ascontiguousarray(bias[:, half:])
+    return b.slice(bias, [0, 0], [rows, half]), b.slice(bias, [0, half], [rows, half])
 
 
 @converts("GRU")
@@ -194,11 +130,15 @@ def _(
     cells: CellAttributes = FORWARD,
     linear_before_reset: int = 0,
 ) -> tuple[MLOperand, ...]:
-    net = cells.network(b, X, R, sequence_lens, ("Sigmoid", "Tanh"))
-    last, sequence = b.gru(
-        *net.arguments(W, R), **net.options(B, initial_h), reset_after=bool(linear_before_reset), layout="zrn"
+    return cells.run(
+        b,
+        b.gru,
+        (X, W, R, B, sequence_lens),
+        {"initial_hidden_state": initial_h},
+        reset_after=bool(linear_before_reset),
+        layout="zrn",
+        activations=cells.functions("Sigmoid", "Tanh"),
     )
-    return net.outputs(sequence, last)
 
 
 @converts("LSTM")
@@ -216,54 +156,21 @@ def _(
     cells: CellAttributes = FORWARD,
     input_forget: int = 0,
 ) -> tuple[MLOperand, ...]:
-    net = cells.network(b, X, R, sequence_lens, ("Sigmoid", "Tanh", "Tanh"))
     if input_forget:
         raise Unsupported("it couples the input and the forget gate")
-    if P is not None and not _ignores_cell(P, net.hidden_size):
-        return _with_peepholes(net, W, R, B, initial_h, initial_c, P)
-    hidden, cell, sequence = b.lstm(
-        *net.arguments(W, R),
-        **net.options(B, initial_h),
+    if P is not None:
+        known, size = constant_or_same(P), shape_of(R)[-1]
+        if not isinstance(known, np.ndarray) or known[:, size : 2 * size].any():
+            raise Unsupported("its output gate reads the new cell state, that of WebNN the state before")
+    return cells.run(
+        b,
+        b.lstm,
+        (X, W, R, B, sequence_lens),
+        {"initial_hidden_state": initial_h, "initial_cell_state": initial_c},
         peephole_weight=P,
-        initial_cell_state=net.state(initial_c),
         layout="iofg",
+        activations=cells.functions("Sigmoid", "Tanh", "Tanh"),
     )
-    return net.outputs(sequence, hidden, cell)
-
-
-def _ignores_cell(peepholes: Tensor, hidden_size: int) -> bool:
-    """Whether the output gate has peephole weights of 0.
-
-    In ONNX it reads the new cell state, in WebNN that of the step before.
-    """
-    known = constant_or_same(peepholes)
-    return isinstance(known, np.ndarray) and not known[:, hidden_size : 2 * hidden_size].any()
-
-
-def _with_peepholes(
-    net: Network,
-    W: Tensor,
-    R: Tensor,
-    B: Tensor | None,
-    initial_h: Tensor | None,
-    initial_c: Tensor | None,
-    P: Tensor,
-) -> tuple[MLOperand, ...]:
-    """An unrolled LSTM whose output gate reads the new cell state."""
-    b, size = net.b, net.hidden_size
-    f, g, k = (getattr(b, name) for name in net.functions)
-    total = net.total(B)
-
-    def step(number: int, sums: MLOperand, h: MLOperand, c: MLOperand) -> Sequence[MLOperand]:
-        r = part(b, R, number, [4 * size, size])
-        i, o, forget, new = b.split(b.add(sums, b.gemm(h, r, b_transpose=True)), 4, axis=1)
-        p = operand(b, part(b, P, number, [3 * size]))
-        p_i, p_o, p_f = b.split(p, 3, axis=0)
-        i, forget = f(b.add(i, b.mul(p_i, c))), f(b.add(forget, b.mul(p_f, c)))
-        c = b.add(b.mul(forget, c), b.mul(i, g(new)))
-        return b.mul(f(b.add(o, b.mul(p_o, c))), k(c)), c
-
-    return net.unrolled(W, total, [initial_h, initial_c], step)
 
 
 @converts("RNN")
@@ -278,12 +185,53 @@ def _(
     *,
     cells: CellAttributes = FORWARD,
 ) -> tuple[MLOperand, ...]:
-    net = cells.network(b, X, R, sequence_lens, ("Tanh",))
-    total = net.total(B)
-    f = getattr(b, net.functions[0])
+    inputs = (X, W, R, B, sequence_lens)
+    states = {"initial_hidden_state": initial_h}
+    return cells.run(b, partial(_unrolled, b), inputs, states, activations=cells.functions("Tanh"))
 
-    def step(number: int, sums: MLOperand, h: MLOperand) -> Sequence[MLOperand]:
-        r = part(b, R, number, [net.hidden_size, net.hidden_size])
-        return (f(b.gemm(h, r, c=sums, b_transpose=True)),)
 
-    return net.unrolled(W, total, [initial_h], step)
+def _unrolled(
+    b: MLGraphBuilder,
+    x: MLOperand,
+    weight: Tensor,
+    recurrent: Tensor,
+    steps: int,
+    hidden_size: int,
+    *,
+    bias: Tensor | None,
+    recurrent_bias: Tensor | None,
+    initial_hidden_state: Tensor | None,
+    direction: str,
+    activations: Sequence[str],
+    return_sequence: bool,
+) -> tuple[MLOperand, MLOperand]:
+    """A network with a single gate, called like `b.gru`. WebNN has no operation for it, so all steps are written out."""
+    directions = shape_of(weight)[0]
+    if steps * directions > MAX_UNROLLED_STEPS:
+        raise Unsupported(f"WebNN has no operation for it, and {steps} steps are too many to write out")
+    batches, size = x.shape[1:]
+    columns = directions * hidden_size
+    # One product weights the inputs of all steps, for both directions.
+    rows, matrix = b.reshape(x, [steps * batches, size]), b.reshape(weight, [columns, size])
+    added = None if bias is None or recurrent_bias is None else b.reshape(b.add(bias, recurrent_bias), [columns])
+    sums = b.reshape(b.gemm(rows, matrix, c=added, b_transpose=True), [steps, batches, columns])
+    initial = np.zeros((directions, batches, hidden_size), x.data_type)
+    state = initial if initial_hidden_state is None else initial_hidden_state
+
+    def block(value: Tensor, starts: Sequence[int], shape: Sequence[int]) -> MLOperand:
+        return b.reshape(b.slice(value, starts, [1, *shape]), shape)
+
+    apply = getattr(b, activations[0])
+    last, sequences = [], []
+    for k in range(directions):
+        factor = block(recurrent, [k, 0, 0], [hidden_size, hidden_size])
+        hidden = block(state, [k, 0, 0], [batches, hidden_size])
+        order = -1 if k == 1 or direction == "backward" else 1
+        found = []
+        for step in range(steps)[::order]:
+            weighted = block(sums, [step, 0, k * hidden_size], [batches, hidden_size])
+            hidden = apply(b.gemm(hidden, factor, c=weighted, b_transpose=True))
+            found.append(b.reshape(hidden, [1, 1, batches, hidden_size]))
+        last.append(b.reshape(hidden, [1, batches, hidden_size]))
+        sequences.append(b.concat(found[::order], 0))
+    return b.concat(last, 0), b.concat(sequences, 1)
