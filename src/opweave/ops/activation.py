@@ -10,9 +10,27 @@ from ..dtypes import FLOATS, SIGNED
 from ..graph import Builder, Desc, Operand
 from ..operation import Limits, op
 from ..shapes import broadcast
+from .elementwise import on_arguments
 
 if TYPE_CHECKING:
     from . import Operations
+
+
+_SPECIFICATION = "https://www.w3.org/TR/webnn/#api-mlgraphbuilder-"
+
+
+@op(input=Limits(FLOATS))
+def _activation(self: Builder, input: Operand, *, label: str = "") -> Desc:
+    """Apply a function to each element.
+
+    Args:
+        input: float32 or float16, any rank.
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type and shape of `input`.
+    """
+    return input.desc
 
 
 @op(input=Limits(FLOATS))
@@ -47,20 +65,9 @@ def _(input: expr.Array, alpha: float) -> expr.Array:
     return expr.where(input > 0, input, 2 * half / (1 - half) * alpha)
 
 
-@op(input=Limits(FLOATS))
-def gelu(self: Builder, input: Operand, *, label: str = "") -> Desc:
-    """Gaussian error linear unit: 0.5 * x * (1 + erf(x / sqrt(2))).
-
-    Args:
-        input: float32 or float16, any rank.
-        label: a name for messages and tables.
-
-    Returns:
-        An operand of the data type and shape of `input`.
-
-    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-gelu-method
-    """
-    return input.desc
+gelu = _activation.named(
+    "gelu", f"Gaussian error linear unit: 0.5 * x * (1 + erf(x / sqrt(2))).\n\n{_SPECIFICATION}gelu-method"
+)
 
 
 @gelu.decompose
@@ -68,9 +75,7 @@ def _(b: Operations, input: Operand) -> Operand:
     return input * 0.5 * (b.erf(input / math.sqrt(2)) + 1)
 
 
-@gelu.expression
-def _(input: expr.Array) -> expr.Array:
-    return expr.gelu(input)
+gelu.expression(on_arguments(expr.gelu))
 
 
 @op(input=Limits(FLOATS))
@@ -104,20 +109,9 @@ def _(input: expr.Array, alpha: float, beta: float) -> expr.Array:
     return expr.clamp(input * alpha + beta, 0, 1)
 
 
-@op(input=Limits(FLOATS))
-def hard_swish(self: Builder, input: Operand, *, label: str = "") -> Desc:
-    """Piecewise approximation of swish: x * max(0, min(6, x + 3)) / 6.
-
-    Args:
-        input: float32 or float16, any rank.
-        label: a name for messages and tables.
-
-    Returns:
-        An operand of the data type and shape of `input`.
-
-    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-hard-swish
-    """
-    return input.desc
+hard_swish = _activation.named(
+    "hard_swish", f"Piecewise approximation of swish: x * max(0, min(6, x + 3)) / 6.\n\n{_SPECIFICATION}hard-swish"
+)
 
 
 @hard_swish.decompose
@@ -250,25 +244,10 @@ def _(b: Operations, input: Operand) -> Operand:
     return b.clamp(input, min_value=0)
 
 
-@relu.expression
-def _(input: expr.Array) -> expr.Array:
-    return expr.relu(input)
+relu.expression(on_arguments(expr.relu))
 
 
-@op(input=Limits(FLOATS))
-def sigmoid(self: Builder, input: Operand, *, label: str = "") -> Desc:
-    """Sigmoid: 1 / (1 + exp(-x)).
-
-    Args:
-        input: float32 or float16, any rank.
-        label: a name for messages and tables.
-
-    Returns:
-        An operand of the data type and shape of `input`.
-
-    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-sigmoid-method
-    """
-    return input.desc
+sigmoid = _activation.named("sigmoid", f"Sigmoid: 1 / (1 + exp(-x)).\n\n{_SPECIFICATION}sigmoid-method")
 
 
 @sigmoid.decompose
@@ -276,25 +255,12 @@ def _(b: Operations, input: Operand) -> Operand:
     return 1 / (b.exp(-input) + 1)
 
 
-@sigmoid.expression
-def _(input: expr.Array) -> expr.Array:
-    return expr.sigmoid(input)
+sigmoid.expression(on_arguments(expr.sigmoid))
 
 
-@op(input=Limits(FLOATS))
-def softplus(self: Builder, input: Operand, *, label: str = "") -> Desc:
-    """Smooth rectified linear unit: log(1 + exp(x)).
-
-    Args:
-        input: float32 or float16, any rank.
-        label: a name for messages and tables.
-
-    Returns:
-        An operand of the data type and shape of `input`.
-
-    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-softplus-method
-    """
-    return input.desc
+softplus = _activation.named(
+    "softplus", f"Smooth rectified linear unit: log(1 + exp(x)).\n\n{_SPECIFICATION}softplus-method"
+)
 
 
 @softplus.decompose
@@ -303,25 +269,10 @@ def _(b: Operations, input: Operand) -> Operand:
     return b.relu(input) + b.log(b.exp(-b.abs(input)) + 1)
 
 
-@softplus.expression
-def _(input: expr.Array) -> expr.Array:
-    return expr.softplus(input)
+softplus.expression(on_arguments(expr.softplus))
 
 
-@op(input=Limits(FLOATS))
-def softsign(self: Builder, input: Operand, *, label: str = "") -> Desc:
-    """Softsign: x / (1 + |x|).
-
-    Args:
-        input: float32 or float16, any rank.
-        label: a name for messages and tables.
-
-    Returns:
-        An operand of the data type and shape of `input`.
-
-    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-softsign-method
-    """
-    return input.desc
+softsign = _activation.named("softsign", f"Softsign: x / (1 + |x|).\n\n{_SPECIFICATION}softsign-method")
 
 
 @softsign.decompose
@@ -334,20 +285,7 @@ def _(input: expr.Array) -> expr.Array:
     return input / (expr.abs(input) + 1)
 
 
-@op(input=Limits(FLOATS))
-def tanh(self: Builder, input: Operand, *, label: str = "") -> Desc:
-    """Hyperbolic tangent.
-
-    Args:
-        input: float32 or float16, any rank.
-        label: a name for messages and tables.
-
-    Returns:
-        An operand of the data type and shape of `input`.
-
-    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-tanh-method
-    """
-    return input.desc
+tanh = _activation.named("tanh", f"Hyperbolic tangent.\n\n{_SPECIFICATION}tanh-method")
 
 
 @tanh.decompose
@@ -356,6 +294,4 @@ def _(b: Operations, input: Operand) -> Operand:
     return 1 - 2 / (b.exp(input * 2) + 1)
 
 
-@tanh.expression
-def _(input: expr.Array) -> expr.Array:
-    return expr.tanh(input)
+tanh.expression(on_arguments(expr.tanh))

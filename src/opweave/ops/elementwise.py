@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -18,12 +19,9 @@ if TYPE_CHECKING:
     from . import Operations
 
 
-def _apply2(name: str, a: expr.Array, b: expr.Array) -> expr.Array:
-    return expr.apply(name, a, b)
-
-
-def _apply1(name: str, input: expr.Array) -> expr.Array:
-    return expr.apply(name, input)
+def on_arguments(function: Callable[..., expr.Array]) -> Callable[..., expr.Array]:
+    """The expression of an operation that calls `function` with operands and attributes in order."""
+    return lambda **arguments: function(*arguments.values())
 
 
 @op(a=Limits(ANY), b=Limits("a"), output=Limits("a"))
@@ -61,11 +59,6 @@ pow = _binary.named(
 )
 
 
-_op: Op[..., Any]
-for _op in (add, sub, mul, div, max, min, pow):
-    _op.expression(partial(_apply2, _op.name))
-
-
 @op(input=Limits(FLOATS))
 def _unary(self: Builder, input: Operand, *, label: str = "") -> Desc:
     """Map a function over the elements of `input`.
@@ -93,9 +86,6 @@ round_even = _unary.named("round_even", "Round each element to the nearest integ
 sin = _unary.named("sin", "Sine of each element, in radians.")
 sqrt = _unary.named("sqrt", "Square root of each element; NaN for negative ones.")
 tan = _unary.named("tan", "Tangent of each element, in radians.")
-
-for _op in (ceil, cos, erf, exp, floor, log, reciprocal, round_even, sin, sqrt, tan):
-    _op.expression(partial(_apply1, _op.name))
 
 
 @ceil.decompose
@@ -139,9 +129,6 @@ neg = _signed_unary.named(
 sign = _signed_unary.named(
     "sign", "Sign of each element: 1 if it is greater than 0, -1 if it is less, 0 if neither (0 and NaN)."
 )
-
-for _op in (abs, neg, sign):
-    _op.expression(partial(_apply1, _op.name))
 
 
 @abs.decompose
@@ -207,9 +194,7 @@ def cast(self: Builder, input: Operand, data_type: DataType, *, label: str = "")
     return Desc(data_type, input.shape)
 
 
-@cast.expression
-def _(input: expr.Array, data_type: DataType) -> expr.Array:
-    return expr.cast(input, data_type)
+cast.expression(on_arguments(expr.cast))
 
 
 @op(input=Limits(ANY))
@@ -303,6 +288,10 @@ def _(b: Operations, condition: Operand, true_value: Operand, false_value: Opera
     return b.reshape(b.gather_elements(choices, b.reshape(is_true, row), axis=0), shape)
 
 
-@where.expression
-def _(condition: expr.Array, true_value: expr.Array, false_value: expr.Array) -> expr.Array:
-    return expr.where(condition, true_value, false_value)
+_op: Op[..., Any]
+for _op in (
+    *(add, sub, mul, div, max, min, pow),
+    *(ceil, cos, erf, exp, floor, log, reciprocal, round_even, sin, sqrt, tan),
+    *(abs, neg, sign, where),
+):
+    _op.expression(on_arguments(partial(expr.apply, _op.name)))

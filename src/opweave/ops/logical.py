@@ -11,21 +11,10 @@ from ..dtypes import ANY, FLOATS, LOGICAL
 from ..graph import Builder, Desc, Operand
 from ..operation import Limits, Op, op
 from ..shapes import broadcast
+from .elementwise import on_arguments
 
 if TYPE_CHECKING:
     from . import Operations
-
-
-def _compare(name: str, a: expr.Array, b: expr.Array) -> expr.Array:
-    return expr.apply(name, a, b)
-
-
-def _combine(name: str, a: expr.Array, b: expr.Array) -> expr.Array:
-    return expr.apply(name, a != 0, b != 0)
-
-
-def _test(name: str, a: expr.Array) -> expr.Array:
-    return expr.apply(name, a)
 
 
 @op(a=Limits(ANY), b=Limits("a"), output=Limits(LOGICAL))
@@ -61,11 +50,6 @@ lesser_or_equal = _comparison.named(
 
 # The builder is not called b here, because the operands are a and b. The core operations are equal, greater and logical_and.
 # `greater_or_equal` is not `not lesser`, which is true for NaN.
-
-
-_op: Op[..., Any]
-for _op in (equal, not_equal, greater, greater_or_equal, lesser, lesser_or_equal):
-    _op.expression(partial(_compare, _op.name))
 
 
 @not_equal.decompose
@@ -111,10 +95,6 @@ def _logical(self: Builder, a: Operand, b: Operand, *, label: str = "") -> Desc:
 logical_and = _logical.named("logical_and", "Whether both `a` and `b` are true, element by element.")
 logical_or = _logical.named("logical_or", "Whether `a` or `b` or both are true, element by element.")
 logical_xor = _logical.named("logical_xor", "Whether exactly one of `a` and `b` is true, element by element.")
-
-
-for _op in (logical_and, logical_or, logical_xor):
-    _op.expression(partial(_combine, _op.name))
 
 
 @logical_or.decompose
@@ -174,10 +154,6 @@ is_nan = _kind.named("is_nan", "Whether each element of `a` is NaN.")
 is_infinite = _kind.named("is_infinite", "Whether each element of `a` is infinite, positive or negative.")
 
 
-for _op in (is_nan, is_infinite):
-    _op.expression(partial(_test, _op.name))
-
-
 @is_nan.decompose
 def _(builder: Operations, a: Operand) -> Operand:
     return builder.not_equal(a, a)
@@ -186,3 +162,14 @@ def _(builder: Operations, a: Operand) -> Operand:
 @is_infinite.decompose
 def _(builder: Operations, a: Operand) -> Operand:
     return builder.equal(builder.abs(a), builder.as_operand(math.inf, a.data_type))
+
+
+def _combined(name: str, a: expr.Array, b: expr.Array) -> expr.Array:
+    return expr.apply(name, a != 0, b != 0)
+
+
+_op: Op[..., Any]
+for _op in (equal, not_equal, greater, greater_or_equal, lesser, lesser_or_equal, is_nan, is_infinite):
+    _op.expression(on_arguments(partial(expr.apply, _op.name)))
+for _op in (logical_and, logical_or, logical_xor):
+    _op.expression(partial(_combined, _op.name))
