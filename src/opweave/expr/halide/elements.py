@@ -96,26 +96,16 @@ def _div(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
     return hl.select(b == constant(0, type), constant(0, type), _divided(type, a, b)[0])
 
 
-def _inexact(type: Type, remainder: HalideExpr, b: HalideExpr) -> HalideExpr:
-    """Whether flooring would give one less than truncation: the quotient is negative and inexact."""
-    zero = constant(0, type)
-    return (remainder != zero) & ((remainder < zero) != (b < zero))
-
-
-def _floor_div(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
+def _floored(type: Type, a: HalideExpr, b: HalideExpr) -> tuple[HalideExpr, HalideExpr]:
+    """The quotient rounded down, and its remainder; both 0 for a divisor of 0."""
     zero = constant(0, type)
     quotient, remainder = _divided(type, a, b)
     if _is_signed(type) or type == "index":
-        quotient = hl.select(_inexact(type, remainder, b), _sub(type, quotient, constant(1, type)), quotient)
-    return hl.select(b == zero, zero, quotient)
-
-
-def _mod(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
-    zero = constant(0, type)
-    _, remainder = _divided(type, a, b)
-    if _is_signed(type) or type == "index":
-        remainder = hl.select(_inexact(type, remainder, b), _add(type, remainder, b), remainder)
-    return hl.select(b == zero, zero, remainder)
+        # A negative quotient that is inexact was rounded up.
+        inexact = (remainder != zero) & ((remainder < zero) != (b < zero))
+        quotient = hl.select(inexact, _sub(type, quotient, constant(1, type)), quotient)
+        remainder = hl.select(inexact, _add(type, remainder, b), remainder)
+    return hl.select(b == zero, zero, quotient), hl.select(b == zero, zero, remainder)
 
 
 def _pow(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
@@ -152,30 +142,26 @@ def _min(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
 
 
 def _shift_left(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
-    bits = a.type().bits()
-    amount, value = _unsigned(b), _unsigned(a)
-    width = hl.cast(amount.type(), bits)
-    inside = hl.select(amount < width, amount, width - 1)
-    shifted = hl.select(amount < width, value << inside, hl.cast(value.type(), 0))
-    return hl.reinterpret(a.type(), shifted)
+    fits, amount = _shift_amount(b)
+    shifted = hl.reinterpret(a.type(), _unsigned(a) << amount)
+    return hl.select(fits, shifted, constant(0, type))
 
 
 def _shift_right(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
-    bits = a.type().bits()
-    amount = _unsigned(b)
-    width = hl.cast(amount.type(), bits)
-    inside = hl.select(amount < width, amount, width - 1)  # shifting by width - 1 leaves the sign
-    shifted = a >> inside
-    return shifted if _is_signed(type) else hl.select(amount < width, shifted, constant(0, type))
+    fits, amount = _shift_amount(b)
+    shifted = a >> amount  # by all bits but one, which leaves the sign, where the amount does not fit
+    return shifted if _is_signed(type) else hl.select(fits, shifted, constant(0, type))
+
+
+def _shift_amount(b: HalideExpr) -> tuple[HalideExpr, HalideExpr]:
+    """Whether `b` is less than the number of bits, and `b` limited to that; negative numbers are large ones."""
+    amount, bits = _unsigned(b), b.type().bits()
+    return amount < bits, hl.min(amount, hl.cast(amount.type(), bits - 1))
 
 
 def _sign(type: Type, a: HalideExpr) -> HalideExpr:
     zero, one = constant(0, type), constant(1, type)
     return hl.select(a > zero, one, hl.select(a < zero, constant(-1, type), zero))
-
-
-def _of_elements(function: Callable[..., HalideExpr]) -> Callable[..., HalideExpr]:
-    return lambda _, *arguments: function(*arguments)
 
 
 _PLAIN: dict[str, Callable[..., HalideExpr]] = {
@@ -202,15 +188,15 @@ _PLAIN: dict[str, Callable[..., HalideExpr]] = {
     "where": hl.select,
     **{name: getattr(mathematics, name) for name in ("exp", "log", "sin", "cos", "tan", "erf", "sigmoid", "tanh")},
 }
+"""Functions that are computed the same way for all types."""
 
-_RULES: dict[str, Callable[..., HalideExpr]] = {
-    **{name: _of_elements(function) for name, function in _PLAIN.items()},
+_TYPED: dict[str, Callable[..., HalideExpr]] = {
     "add": _add,
     "sub": _sub,
     "mul": _mul,
     "div": _div,
-    "floor_div": _floor_div,
-    "mod": _mod,
+    "floor_div": lambda type, a, b: _floored(type, a, b)[0],
+    "mod": lambda type, a, b: _floored(type, a, b)[1],
     "pow": _pow,
     "max": _max,
     "min": _min,
@@ -220,6 +206,7 @@ _RULES: dict[str, Callable[..., HalideExpr]] = {
     "abs": _abs,
     "sign": _sign,
 }
+"""Functions that also take the type."""
 
 
 def call(name: str, type: Type, arguments: list[HalideExpr]) -> HalideExpr:
@@ -229,7 +216,7 @@ def call(name: str, type: Type, arguments: list[HalideExpr]) -> HalideExpr:
         return call(name.removesuffix("_or_equal"), type, arguments) | (arguments[0] == arguments[1])
     if type == "bool" and name in ("greater", "greater_or_equal", "lesser", "lesser_or_equal"):
         arguments = [hl.cast(hl.UInt(8), argument) for argument in arguments]
-    return _RULES[name](type, *arguments)
+    return _PLAIN[name](*arguments) if name in _PLAIN else _TYPED[name](type, *arguments)
 
 
 def index_division(name: str, a: HalideExpr, divisor: int) -> HalideExpr:
@@ -259,37 +246,17 @@ def _saturated(value: HalideExpr, target: Type) -> HalideExpr:
     return hl.select((value < f32(0)) & hl.logical_not(inside), constant(info.lowest, target), low)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# float16
+def half_bits(value: HalideExpr) -> HalideExpr:
+    """Convert a float32 to the bits of a float16."""
+    # Halide would drop the float32 between an integer and a float16; multiplying by 1 prevents that. Where the machine has no
+    # instruction for the conversion, Halide's code makes NaN infinite.
+    bits = hl.reinterpret(hl.UInt(16), hl.cast(hl.Float(16), value * hl.f32(1)))
+    return hl.select(mathematics.is_nan(value), hl.u16(0x7E00), bits)
 
 
-def to_half_bits(value: HalideExpr) -> HalideExpr:
-    """Convert a float32 to the bits of a float16 (uint16), rounded to nearest, ties to even."""
-    sign = (mathematics.bits(value) >> hl.u32(16)) & hl.u32(0x8000)
-    size = mathematics.bits(value) & hl.u32(0x7FFFFFFF)
-    # Normal results: rebias the exponent and round to nearest even.
-    odd = (size >> hl.u32(13)) & hl.u32(1)
-    normal = (size - hl.u32(112 << 23) + hl.u32(0xFFF) + odd) >> hl.u32(13)
-    # Denormal results: adding 0.5 makes the hardware round at the right bit.
-    shifted = hl.reinterpret(hl.Float(32), hl.select(size < hl.u32(0x38800000), size, hl.u32(0))) + f32(0.5)
-    denormal = mathematics.bits(shifted) - hl.u32(0x3F000000)
-    result = hl.select(size < hl.u32(0x38800000), denormal, normal)
-    result = hl.select(size >= hl.u32(0x47800000), hl.u32(0x7C00), result)  # 65536 and above overflow to infinity
-    result = hl.select(size > hl.u32(0x7F800000), hl.u32(0x7E00), result)
-    return hl.cast(hl.UInt(16), result | sign)
-
-
-def from_half_bits(pattern: HalideExpr) -> HalideExpr:
-    """Convert the bits of a float16 (uint16) to float32."""
-    wide = hl.cast(hl.UInt(32), pattern)
-    sign = (wide & hl.u32(0x8000)) << hl.u32(16)
-    size = (wide & hl.u32(0x7FFF)) << hl.u32(13)
-    number = hl.reinterpret(hl.Float(32), size + hl.u32(112 << 23))
-    # Denormals: subtract the implied leading 1, which is worth 2 ** -14 here.
-    tiny = hl.reinterpret(hl.Float(32), size + hl.u32(113 << 23)) - f32(2.0**-14)
-    special = hl.reinterpret(hl.Float(32), size | hl.u32(0x7F800000))
-    value = hl.select(size < hl.u32(0x0400 << 13), tiny, hl.select(size >= hl.u32(0x7C00 << 13), special, number))
-    return hl.reinterpret(hl.Float(32), mathematics.bits(value) | sign)
+def from_half_bits(bits: HalideExpr) -> HalideExpr:
+    """Convert the bits of a float16 to float32."""
+    return hl.cast(hl.Float(32), hl.reinterpret(hl.Float(16), bits))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

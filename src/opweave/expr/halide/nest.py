@@ -30,7 +30,6 @@ class Nest:
 
     def __init__(self, stage: Stage, name: str, arrays: Mapping[Source, Any], target: Any) -> None:
         self._arrays, self._target, self._name = arrays, target, name
-        self._half = has_half(target)
         self.loops = Loops(stage)
         self.shape = self.loops.shape
         self.variables = {loop: hl.Var(f"axis{k}") for k, loop in enumerate(self.loops.axes)}
@@ -72,10 +71,7 @@ class Nest:
     def _stored(self, value: HalideExpr, type: Type, data_type: DataType) -> HalideExpr:
         """Convert an element to the type it is stored in."""
         if data_type == "float16":
-            if self._half:
-                # Halide would drop the float32 between an integer and a float16; multiplying by 1 prevents that.
-                return hl.reinterpret(hl.UInt(16), hl.cast(hl.Float(16), value * hl.f32(1)))
-            return elements.to_half_bits(value)
+            return elements.half_bits(value)
         if type in FLOATS:
             return value
         return elements.cast(value, type, data_type)
@@ -91,17 +87,7 @@ class Nest:
             moved = self.loops.over(index for index in node.parts if isinstance(index, Index))
             return hl.Expr(kept[[positions[loop] for loop in reversed(moved)]])
         value = self._arrays[node.source][offset]
-        return self.from_half(value) if node.type == "float16" else value
-
-    def from_half(self, pattern: HalideExpr) -> HalideExpr:
-        """Convert the bits of a float16 to float32."""
-        if self._half:
-            return hl.cast(hl.Float(32), hl.reinterpret(hl.Float(16), pattern))
-        return elements.from_half_bits(pattern)
-
-    def rounded_to_half(self, value: HalideExpr) -> HalideExpr:
-        """Round a float32 to float16 precision."""
-        return self.from_half(self._stored(value, "float32", "float16"))
+        return elements.from_half_bits(value) if node.type == "float16" else value
 
     def reduction(self, node: Reduce) -> Reduction:
         """The functions of a reduction, created on first use."""
@@ -118,8 +104,3 @@ def _refuse_endless(stage: Stage) -> None:
             by_data = not isinstance(node.parts[1], Const)
             if by_data and (not wide or not wide <= node.free):
                 raise hl.HalideError("a power of integers by an exponent that is data must depend on all axes")
-
-
-def has_half(target: Any) -> bool:
-    """Whether the machine converts float16 in hardware (x86 with F16C, 64-bit ARM)."""
-    return bool(target.has_feature(hl.TargetFeature.F16C) or target.arch == hl.TargetArch.ARM)

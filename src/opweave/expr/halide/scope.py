@@ -52,12 +52,7 @@ class Scope:
                 value = elements.cast(self._known[part], part.type, node.type)
                 if node.type == "index" and part.type in ("uint32", "uint64"):
                     return self._unsigned_index(part, value)
-                if node.type != "float16":
-                    return value
-                if part.type in FLOATS:
-                    return self._nest.rounded_to_half(value)
-                # Halide would drop the float32 between an integer and a float16.
-                return elements.from_half_bits(elements.to_half_bits(value))
+                return elements.from_half_bits(elements.half_bits(value)) if node.type == "float16" else value
             case Call():
                 arguments = [self._known[part] for part in node.parts]
                 return self._call(node, arguments)
