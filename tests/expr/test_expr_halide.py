@@ -510,7 +510,7 @@ def test_objects_are_kept_and_made_anew(tmp_path: Path, monkeypatch: pytest.Monk
     program, x = _sample()
     made: list[object] = []
     original = compiler._Part._compiled
-    monkeypatch.setattr(compiler._Part, "_compiled", lambda self, name: made.append(1) or original(self, name))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(compiler._Part, "_compiled", lambda self, *given: made.append(1) or original(self, *given))  # type: ignore[func-returns-value]
 
     def correct() -> bool:
         y = np.zeros_like(x)
@@ -580,11 +580,9 @@ def test_threads_can_be_chosen_and_share_a_kernel() -> None:
 
 def test_what_the_runtime_says_is_raised() -> None:
     program, x = _sample()
-    kernel = compile(program)
-    calls = compiler._Calls(kernel._part, "sample")
-    calls.fill([x], [np.zeros_like(x)])
-    calls._parts[0][0]._dimensions[0].extent = 5  # fewer elements than the program reads
-    with pytest.raises(OperationError, match=r"^sample: .*x0"):
+    calls = compile(program)._part.calls([x], [np.zeros_like(x)])
+    calls._pointers[0][0].contents.dim[0].extent = 5  # fewer elements than the program reads
+    with pytest.raises(OperationError, match=rf"^{program.name}: .*x0"):
         calls()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import math
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -74,18 +73,17 @@ class HalideKernel:
         if overlap(self.program, inputs, outputs):
             results = [np.empty_like(output) for output in outputs]
             return through_copies(self.bind(inputs, results), results, outputs)
-        name = self.program.name
-        run = self._part.bound(inputs, outputs, name)
+        run = self._part.calls(inputs, outputs)
         if self._checks is None:
             return run
         holds = [np.zeros((), "uint8") for _ in self._messages]
-        check, messages = self._checks.bound(inputs, holds, name), self._messages
+        check, messages = self._checks.calls(inputs, holds), self._messages
 
         def checked() -> None:
             check()
             for held, message in zip(holds, messages, strict=True):
                 if not held:
-                    raise OperationError(f"{name}: {message}")
+                    raise OperationError(f"{self.program.name}: {message}")
             run()
 
         return checked
@@ -97,15 +95,15 @@ class HalideKernel:
             OperationError: as for `bind`.
         """
         if self._checks is not None:
-            return self.bind(inputs, outputs)()
+            self.bind(inputs, outputs)()
+            return
         try:
             calls = self._idle.pop()  # threads must not share one
         except IndexError:
-            calls = _Calls(self._part, self.program.name)
+            calls = _Calls(self._part)
         calls.fill(inputs, outputs)
         calls()
         self._idle.append(calls)
-        return None
 
 
 def _object_of(module: Any) -> bytes:
@@ -134,103 +132,74 @@ class _Part:
         name = f"opweave_{fingerprint(program)[:32]}"
         objects.runtime()
         key = hashlib.sha256(f"{fingerprint(program)} {objects.target()} {objects.version()}".encode()).hexdigest()
-        data = cache.kept(key, lambda: self._compiled(name))
-        self.library = objects.Library(objects.separated(data))
+        # An object for each stage: linking Halide's modules would lose strict float semantics.
+        made = [cache.kept(f"{key}-{k}", partial(self._compiled, s, f"{name}_{k}")) for k, s in enumerate(self.stages)]
+        self.library = objects.Library(made)
         self.entries = [_Entry(self.library.address(f"{name}_{k}_argv")) for k in range(len(self.stages))]
 
-    def _compiled(self, name: str) -> bytes:
+    def _compiled(self, stage: Stage, name: str) -> bytes:
+        target = objects.target().with_feature(hl.TargetFeature.NoRuntime)
+        parameters = {}
         with _lock:
             try:
-                return self._object(name)
+                for k, source in enumerate(sources_of(stage)):
+                    parameter = hl.ImageParam(buffer_type(source.desc.data_type), 1, f"x{k}")
+                    parameter.dim(0).set_bounds(0, source.desc.element_count).set_stride(1)
+                    parameters[source] = parameter
+                nest = Nest(stage, name, parameters, objects.target())
+                return _object_of(nest.function.compile_to_module(list(parameters.values()), name, target))
             except hl.HalideError as error:
                 raise OperationError(f"{self.program.name}: Halide cannot compile this expression: {error}") from None
 
-    def _object(self, name: str) -> bytes:
-        target = objects.target().with_feature(hl.TargetFeature.NoRuntime)
-        objects_made = []  # one per stage: linking modules would lose strict float semantics
-        for number, stage in enumerate(self.stages):
-            sources = sources_of(stage)
-            parameters = {}
-            for k, source in enumerate(sources):
-                parameter = hl.ImageParam(buffer_type(source.desc.data_type), 1, f"x{k}")
-                parameter.dim(0).set_bounds(0, math.prod(source.desc.shape)).set_stride(1)
-                parameters[source] = parameter
-            nest = Nest(stage, f"{name}_{number}", parameters, objects.target())
-            module = nest.function.compile_to_module(list(parameters.values()), f"{name}_{number}", target)
-            objects_made.append(_object_of(module))
-        return objects.joined(objects_made)
-
-    def bound(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], name: str) -> Callable[[], None]:
-        """A function that runs the stages in order."""
-        calls = _Calls(self, name)
+    def calls(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> _Calls:
+        """Calls of the stages on these arrays, which they keep alive."""
+        calls = _Calls(self)
         calls.fill(inputs, outputs)
-        return calls.bound((*inputs, *outputs))
+        calls.arrays = (*inputs, *outputs)
+        return calls
 
 
 class _Calls:
-    """Prepared calls of a program's stages; only the addresses of inputs and outputs are missing."""
+    """Calls of a program's stages, in order; only the addresses of inputs and outputs are missing.
 
-    def __init__(self, part: _Part, name: str) -> None:
-        self.library, self.name = part.library, name
+    Attributes:
+        arrays: what to keep alive for the calls.
+    """
+
+    def __init__(self, part: _Part) -> None:
         program = part.program
-        headers: dict[Source | Output, list[_Header]] = {}
+        self.arrays: object = None
+        self._part = part
         self._calls: list[tuple[Any, int]] = []
-        self._parts: list[Any] = []
-
-        def buffer(source: Source | Output, data_type: DataType, shape: tuple[int, ...]) -> _Buffer:
-            made = _Buffer(data_type, shape)
-            headers.setdefault(source, []).append(made.header)
-            return made
-
-        temporaries: dict[Source | Output, np.ndarray] = {}
+        self._pointers: list[Any] = []
+        self._stored: list[np.ndarray] = []
+        headers: dict[Source | Output, list[_Header]] = {}
         for stage, entry, shape in zip(part.stages, part.entries, part.shapes, strict=True):
-            sources = sources_of(stage)
-            buffers = [buffer(s, s.desc.data_type, (s.desc.element_count,)) for s in sources]
-            buffers += [buffer(t.source, t.data_type, shape) for t in stage.targets]
-            pointers = (ctypes.c_void_p * len(buffers))(*(b.address for b in buffers))
-            self._parts += [buffers, pointers]
+            made: list[tuple[Source | Output, _Header]] = [
+                (source, _header(source.desc.data_type, (source.desc.element_count,))) for source in sources_of(stage)
+            ]
+            made += [(target.source, _header(target.data_type, shape)) for target in stage.targets]
+            for array, header in made:
+                headers.setdefault(array, []).append(header)
+            pointers = (ctypes.POINTER(_Header) * len(made))(*(ctypes.pointer(header) for _, header in made))
+            self._pointers.append(pointers)
             self._calls.append((entry, ctypes.addressof(pointers)))
-            for target in stage.targets:
-                if target.source not in program.outputs:
-                    temporaries[target.source] = np.empty(target.source.desc.shape, target.data_type)
-        for source, array in temporaries.items():
-            for header in headers[source]:
-                header.host = array.ctypes.data
-        self._parts.append(temporaries)
-        self._inputs = [headers.get(source, []) for source in program.inputs]
-        self._outputs = [headers.get(output, []) for output in program.outputs]
+        for target in (target for stage in part.stages for target in stage.targets):
+            if target.source not in program.outputs:
+                self._stored.append(np.empty(target.source.desc.shape, target.data_type))
+                _point(headers[target.source], self._stored[-1])
+        both: list[Source | Output] = [*program.inputs, *program.outputs]
+        self._headers = [headers.get(array, []) for array in both]
 
     def fill(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         """Set the addresses of inputs and outputs."""
-        for headers, array in zip(self._inputs, inputs, strict=True):
-            address = array.__array_interface__["data"][0]
-            for header in headers:
-                header.host = address
-        for headers, array in zip(self._outputs, outputs, strict=True):
-            address = array.__array_interface__["data"][0]
-            for header in headers:
-                header.host = address
+        for headers, array in zip(self._headers, (*inputs, *outputs), strict=True):
+            _point(headers, array)
 
     def __call__(self) -> None:
         for entry, address in self._calls:
             if entry(address):
-                raise OperationError(f"{self.name}: {objects.last_error()}")
-
-    def bound(self, arrays: tuple[np.ndarray, ...]) -> Callable[[], None]:
-        """A function that makes the calls and keeps the arrays alive."""
-        if len(self._calls) > 1:
-
-            def run_all(_: object = arrays) -> None:
-                self()
-
-            return run_all
-        (entry, address), name = self._calls[0], self.name
-
-        def run(_: object = (self, arrays)) -> None:
-            if entry(address):
-                raise OperationError(f"{name}: {objects.last_error()}")
-
-        return run
+                raise OperationError(f"{self._part.program.name}: {objects.last_error()}")
 
 
 def sources_of(stage: Stage) -> list[Source]:
@@ -244,12 +213,7 @@ def sources_of(stage: Stage) -> list[Source]:
 
 
 class _Dimension(ctypes.Structure):
-    _fields_ = (
-        ("min", ctypes.c_int32),
-        ("extent", ctypes.c_int32),
-        ("stride", ctypes.c_int32),
-        ("flags", ctypes.c_uint32),
-    )
+    _fields_ = [(name, ctypes.c_int32) for name in ("min", "extent", "stride", "flags")]
 
 
 class _Header(ctypes.Structure):
@@ -272,16 +236,20 @@ class _Header(ctypes.Structure):
 _CODES = {"i": 0, "u": 1, "f": 2}
 
 
-class _Buffer:
-    """A `halide_buffer_t` of a given type and shape; set `header.host` to the address of the data."""
+def _header(data_type: DataType, shape: tuple[int, ...]) -> _Header:
+    """The description of a contiguous array; `host`, the address of its elements, is not set."""
+    dimensions = (_Dimension * len(shape))()
+    stride = 1
+    for k, extent in enumerate(reversed(shape)):
+        dimensions[k] = _Dimension(0, extent, stride)
+        stride *= extent
+    info = INFO[data_type]
+    code = _CODES["u" if data_type == "float16" else info.kind]
+    return _Header(code=code, bits=info.bits, lanes=1, dimensions=len(shape), dim=dimensions)
 
-    def __init__(self, data_type: DataType, shape: tuple[int, ...]) -> None:
-        self._dimensions = (_Dimension * max(len(shape), 1))()
-        stride = 1
-        for k, extent in enumerate(reversed(shape)):
-            self._dimensions[k] = _Dimension(0, extent, stride, 0)
-            stride *= extent
-        info = INFO[data_type]
-        code = _CODES["u" if data_type == "float16" else info.kind]
-        self.header = _Header(code=code, bits=info.bits, lanes=1, dimensions=len(shape), dim=self._dimensions)
-        self.address = ctypes.addressof(self.header)
+
+def _point(headers: Sequence[_Header], array: np.ndarray) -> None:
+    """Set the address of the elements."""
+    address = array.__array_interface__["data"][0]
+    for header in headers:
+        header.host = address

@@ -26,24 +26,11 @@ from .cache import kept
 from .mathematics import hl
 
 llvm = import_extra("llvmlite.binding", "halide", "loading compiled expressions")
+llvm.initialize_native_target()
+llvm.initialize_native_asmprinter()
 
 MAX_WRITTEN_BYTES = 2**26
 """Free space to require before Halide writes an object file: Halide ends the process if a write fails."""
-
-
-def joined(files: Sequence[bytes]) -> bytes:
-    """Concatenate files, each preceded by its length."""
-    return b"".join(len(data).to_bytes(8, "little") + data for data in files)
-
-
-def separated(data: bytes) -> list[bytes]:
-    """Split what `joined` has concatenated."""
-    files, position = [], 0
-    while position < len(data):
-        size = int.from_bytes(data[position : position + 8], "little")
-        files.append(data[position + 8 : position + 8 + size])
-        position += 8 + size
-    return files
 
 
 @cache
@@ -105,8 +92,6 @@ def assembled(code: str) -> bytes:
     Raises:
         RuntimeError: this LLVM cannot parse it.
     """
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine(opt=3, reloc="pic", codemodel="default")
     return bytes(machine.emit_object(llvm.parse_assembly(code)))
 
@@ -115,8 +100,6 @@ class Library:
     """Object files in memory, unloaded when the object is collected."""
 
     def __init__(self, files: Sequence[bytes]) -> None:
-        llvm.initialize_native_target()
-        llvm.initialize_native_asmprinter()
         machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
         module = llvm.parse_assembly("")
         # llvmlite's own memory manager takes one block for all sections. LLVM's maps each for itself, near the last one if it

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..ir import Load, Reduce, walk
@@ -28,6 +28,7 @@ class Reduction:
 
     def __init__(self, nest: Nest, node: Reduce, name: str) -> None:
         self._nest, self.node = nest, node
+        self._is_arg = node.reduction.startswith("arg_")
         loops = nest.loops
         self.over = loops.over(node.variables)
         self.loops = tuple(loop for loop in loops.axes if any(member in node.free for member in loop.members))
@@ -35,10 +36,10 @@ class Reduction:
         self.loads = [n for n in walk(node.body) if isinstance(n, Load)]
         self.is_columnar = self._moves(loops.axes[-1]) if loops.axes and loops.axes[-1] in self.loops else False
         self.lanes = 0 if self.is_columnar else self._count_lanes()
-        self.helpers: list[Any] = []
         self._variables = {loop: nest.variables[loop] for loop in self.loops}
         self._arguments = [self._variables[loop] for loop in reversed(self.loops)]
         self.total = hl.Func(name)
+        self.functions = [self.total]
         if self.lanes:
             self._define_in_lanes(name)
         else:
@@ -47,7 +48,7 @@ class Reduction:
     def at(self, positions: Mapping[Loop, HalideExpr]) -> HalideExpr:
         """The result at the given loop positions."""
         result = self.total[[positions[loop] for loop in reversed(self.loops)]]
-        return hl.Expr(result[1] if self.node.reduction.startswith("arg_") else result)
+        return hl.Expr(result[1] if self._is_arg else result)
 
     def _moves(self, last: Loop) -> bool:
         """Whether neighbouring results read neighbouring elements, or no loop reads contiguously."""
@@ -62,34 +63,12 @@ class Reduction:
         extent, vector = self.over[-1].extent, self._nest.lanes
         return next((n * vector for n in (4, 2, 1) if n * vector <= extent), 0)
 
-    def _body(self, positions: Mapping[Loop, HalideExpr], place: HalideExpr | None) -> elements.State:
-        value = Scope(self._nest, {**self._variables, **positions}).value(self.node.body)
-        if self.node.reduction.startswith("arg_"):
-            return value, hl.i32(0) if place is None else place
-        if place is not None and not any(v in self.node.body.free for v in self.node.variables):
-            # Halide drops reduction positions on which nothing depends.
-            value = hl.select(place >= 0, value, self._neutral())
-        return (value,)
-
-    def _combined(self, a: elements.State, b: elements.State) -> HalideExpr:
-        return _value(elements.combined(self.node.reduction, self.node.body.type, a, b))
-
-    def _neutral(self) -> HalideExpr:
-        return _value(elements.neutral(self.node.reduction, self.node.body.type))
-
     def _define(self) -> None:
-        total, arguments = self.total, self._arguments
-        total[arguments] = self._neutral()
-        if not self.over:  # all variables have extent 1
-            state = self._body({}, None)
-            total[arguments] = self._combined(_state(total[arguments], len(state)), state)
-            self.domain: list[Any] = []
-            return
-        domain = hl.RDom([(0, loop.extent) for loop in reversed(self.over)])
+        domain = hl.RDom([(0, loop.extent) for loop in reversed(self.over)]) if self.over else []
         self.domain = [domain[k] for k in range(len(self.over))]
         positions = dict(zip(reversed(self.over), self.domain, strict=True))
-        state = self._body(positions, self.domain[0])
-        total[arguments] = self._combined(_state(total[arguments], len(state)), state)
+        self.total[self._arguments] = self._neutral()
+        self._reduce(self.total, self._arguments, positions, self.domain[0] if self.domain else None)
 
     def _define_in_lanes(self, name: str) -> None:
         """Lane `k` reduces the elements `k`, `k + lanes`, `k + 2 * lanes`, …; the lanes are reduced at the end."""
@@ -99,46 +78,63 @@ class Reduction:
         lane = hl.Var("lane")
         lanes = hl.Func(f"{name}_lanes")
         lanes[[lane, *arguments]] = self._neutral()
-        domain = hl.RDom([(0, steps), *((0, loop.extent) for loop in reversed(others))])
-        place = domain[0] * self.lanes + lane
-        positions = {loop: domain[k + 1] for k, loop in enumerate(reversed(others))}
-        state = self._body({**positions, last: place}, place)
-        lanes[[lane, *arguments]] = self._combined(_state(lanes[[lane, *arguments]], len(state)), state)
+
+        def reduce(extent: int, here: Callable[[Any], Any], place: Callable[[Any], HalideExpr]) -> Any:
+            """Reduce into the lane `here` what is at `place`, given one of `extent` steps; return the variables."""
+            domain = hl.RDom([(0, extent), *((0, loop.extent) for loop in reversed(others))])
+            positions = {loop: domain[k + 1] for k, loop in enumerate(reversed(others))}
+            positions[last] = place(domain[0])
+            self._reduce(lanes, [here(domain[0]), *arguments], positions, positions[last])
+            return domain
+
+        domain = reduce(steps, lambda _: lane, lambda step: step * self.lanes + lane)
         lanes.bound(lane, 0, self.lanes).vectorize(lane, vector)
         lanes.update(0).reorder(lane, *(domain[k] for k in range(len(self.over))), *arguments)
         lanes.update(0).vectorize(lane, vector).unroll(lane)
         if rest:
-            domain = hl.RDom([(0, rest), *((0, loop.extent) for loop in reversed(others))])
-            place = hl.i32(steps * self.lanes) + domain[0]
-            positions = {loop: domain[k + 1] for k, loop in enumerate(reversed(others))}
-            state = self._body({**positions, last: place}, place)
-            here = [domain[0], *arguments]
-            lanes[here] = self._combined(_state(lanes[here], len(state)), state)
+            domain = reduce(rest, lambda step: step, lambda step: hl.i32(steps * self.lanes) + step)
             if not self._nest.is_reversed(last):
                 lanes.update(1).vectorize(domain[0], vector, GUARD)
-        self.helpers.append(lanes)
+        self.functions.append(lanes)
         if self.lanes > vector:
             folded = hl.Func(f"{name}_folded")
-            parts = [_state(lanes[[lane + k * vector, *arguments]], len(state)) for k in range(self.lanes // vector)]
+            parts = [self._state(lanes[[lane + k * vector, *arguments]]) for k in range(self.lanes // vector)]
             folded[[lane, *arguments]] = _value(self._tree(parts))
             folded.bound(lane, 0, vector).vectorize(lane, vector)
-            self.helpers.append(folded)
+            self.functions.append(folded)
             lanes = folded
-        parts = [_state(lanes[[hl.i32(k), *arguments]], len(state)) for k in range(vector)]
-        self.total[arguments] = _value(self._tree(parts))
+        self.total[arguments] = _value(self._tree([self._state(lanes[[hl.i32(k), *arguments]]) for k in range(vector)]))
+
+    def _reduce(
+        self, function: Any, arguments: list[Any], positions: Mapping[Loop, HalideExpr], place: HalideExpr | None
+    ) -> None:
+        """Combine what `function` holds with the element at `positions`, which is number `place` along the last loop."""
+        value = Scope(self._nest, {**self._variables, **positions}).value(self.node.body)
+        if self._is_arg:
+            element: elements.State = value, hl.i32(0) if place is None else place
+        elif place is not None and not any(v in self.node.body.free for v in self.node.variables):
+            # Halide drops reduction positions on which nothing depends.
+            element = (hl.select(place >= 0, value, self._neutral()),)
+        else:
+            element = (value,)
+        function[arguments] = _value(self._combined(self._state(function[arguments]), element))
+
+    def _combined(self, a: elements.State, b: elements.State) -> elements.State:
+        return elements.combined(self.node.reduction, self.node.body.type, a, b)
+
+    def _neutral(self) -> HalideExpr:
+        return _value(elements.neutral(self.node.reduction, self.node.body.type))
+
+    def _state(self, value: HalideExpr) -> elements.State:
+        return (hl.Expr(value[0]), hl.Expr(value[1])) if self._is_arg else (hl.Expr(value),)
 
     def _tree(self, parts: list[elements.State]) -> elements.State:
         """Combine the parts pairwise."""
-        type = self.node.body.type
         while len(parts) > 1:
             half = len(parts) // 2
-            parts = [elements.combined(self.node.reduction, type, parts[k], parts[k + half]) for k in range(half)]
+            parts = [self._combined(*pair) for pair in zip(parts[:half], parts[half:], strict=True)]
         return parts[0]
 
 
 def _value(state: elements.State) -> HalideExpr:
     return hl.Tuple(list(state)) if len(state) > 1 else state[0]
-
-
-def _state(value: HalideExpr, size: int) -> elements.State:
-    return tuple(hl.Expr(value[k]) for k in range(size)) if size > 1 else (hl.Expr(value),)

@@ -31,11 +31,7 @@ class Scope:
         return self._known[root]
 
     def _needed(self, node: Expr) -> Sequence[Expr]:
-        if node in self._known or isinstance(node, Reduce):
-            return ()
-        if isinstance(node, Load):
-            return [index for index, _ in self._nest.loops.positions[node].others]
-        return node.parts
+        return () if node in self._known or isinstance(node, Reduce) else self._nest.loops.needed(node)
 
     def _one(self, node: Expr) -> HalideExpr:
         match node:

@@ -9,11 +9,10 @@ in all loads are fused.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ...dtypes import DataType
-from ...graph import Desc
 from ..ir import (
     Call,
     Cast,
@@ -250,16 +249,12 @@ class Position:
             self.others.append((index, factor))
 
 
-def strides(desc: Desc) -> list[int]:
-    """The stride of each axis, in elements."""
-    return [math.prod(desc.shape[axis + 1 :]) for axis in range(desc.rank)]
-
-
 def position(load: Load) -> Position:
     """The position of a load."""
-    result = Position()
-    for index, stride in zip(load.parts, strides(load.source.desc), strict=True):
+    result, stride = Position(), 1
+    for index, extent in zip(reversed(load.parts), reversed(load.source.desc.shape), strict=True):
         result.add(index, stride)
+        stride *= extent
     return result
 
 
@@ -293,7 +288,9 @@ class Loops:
         nodes = walk(*stage.roots)
         self.positions = {node: position(node) for node in nodes if isinstance(node, Load)}
         self.reductions = [node for node in nodes if isinstance(node, Reduce)]
-        self._rigid = set(_used_as_numbers(stage, self.positions))
+        # Variables whose value is used in computation, not only as a position.
+        numbers = walk(*stage.roots, enter=self.needed)
+        self._rigid = {node for node in numbers if isinstance(node, Index)}
         self.of: dict[Index, Loop] = {}
         self.axes = self._fused(stage.axes)
         for node in self.reductions:
@@ -304,6 +301,10 @@ class Loops:
     def shape(self) -> tuple[int, ...]:
         """The extents of the loops; (1,) for scalars, some of which Halide compiles very slowly."""
         return tuple(loop.extent for loop in self.axes) or (1,)
+
+    def needed(self, node: Expr) -> Sequence[Expr]:
+        """The nodes that the value of a node is computed from; of a load, what is not part of a linear position."""
+        return [index for index, _ in self.positions[node].others] if isinstance(node, Load) else node.parts
 
     def over(self, variables: Iterable[Index]) -> tuple[Loop, ...]:
         """The loops of variables, each once."""
@@ -335,20 +336,3 @@ class Loops:
             place.variables.get(outer, 0) == inner.extent * place.variables.get(inner, 0)
             for place in self.positions.values()
         )
-
-
-def _used_as_numbers(stage: Stage, positions: Mapping[Load, Position]) -> Iterator[Index]:
-    """Variables whose value is used in computation, not only as a position."""
-    waiting: list[Expr] = list(stage.roots)
-    seen: set[Expr] = set()
-    while waiting:
-        node = waiting.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if isinstance(node, Index):
-            yield node
-        elif isinstance(node, Load):
-            waiting.extend(index for index, _ in positions[node].others)
-        else:
-            waiting.extend(node.parts)

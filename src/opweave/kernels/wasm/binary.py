@@ -1,4 +1,4 @@
-"""Parse WebAssembly modules: types of exports, the stack pointer, and position independence.
+"""Parse WebAssembly modules: types of imports and exports, the stack pointer, and position independence.
 
 Engines do not report the last two, and querying a type that wasmtime's C interface does not have (a vector) aborts the
 process. The functions accept *valid* modules of WebAssembly 3.0 without garbage collection and exceptions; `load` lets
@@ -7,9 +7,9 @@ the engine validate them first. https://webassembly.github.io/spec/core/binary/m
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...errors import DataError
 from .signature import FunctionType
@@ -19,30 +19,18 @@ STACK_POINTER = "__stack_pointer"
 
 _CUSTOM, _TYPES, _IMPORTS, _FUNCTIONS, _MEMORIES, _GLOBALS, _EXPORTS = 0, 1, 2, 3, 5, 6, 7
 _FUNCTION, _TABLE, _MEMORY, _GLOBAL = range(4)
-_KINDS: tuple[Literal["function", "table", "memory", "global"], ...] = ("function", "table", "memory", "global")
 _VALUE_TYPES = {0x7F: "i32", 0x7E: "i64", 0x7D: "f32", 0x7C: "f64", 0x7B: "v128", 0x70: "funcref", 0x6F: "externref"}
 
 
-@dataclass(frozen=True, slots=True)
-class GlobalType:
-    """The type of a global, and whether it is mutable."""
-
-    type: str
-    mutable: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Import:
-    """An import of a module; `type` is set for globals."""
+class Import(NamedTuple):
+    """An import of a module; `kind` is "function", "table", "memory", or the type of a global."""
 
     module: str
     name: str
-    kind: Literal["function", "table", "memory", "global"]
-    type: GlobalType | None
+    kind: str
 
 
-@dataclass(frozen=True, slots=True)
-class Dylink:
+class Dylink(NamedTuple):
     """Requirements of a position-independent module.
 
     https://github.com/WebAssembly/tool-conventions/blob/main/DynamicLinking.md
@@ -58,27 +46,32 @@ class Dylink:
     table_size: int
 
 
-@dataclass
+@dataclass(frozen=True)
 class Layout:
     """The declarations of a module.
 
     Attributes:
+        data: the module; the global that may be its stack pointer is exported.
         imports: its imports.
         functions: the types of exported functions.
         names: the names of exported functions, by index.
         wide: whether pointers have 64 bits.
         dylink: set for position-independent modules.
-        stack_pointer: index of the global that is the stack pointer, if there is one.
-        exports_stack_pointer: whether that is exported under its own name.
+        stack_pointer: the name of an exported global, of any type, that is the stack pointer by LLVM's conventions.
     """
 
-    imports: list[Import] = field(default_factory=list)
-    functions: dict[str, FunctionType] = field(default_factory=dict)
-    names: dict[int, str] = field(default_factory=dict)
-    wide: bool = False
-    dylink: Dylink | None = None
-    stack_pointer: int | None = None
-    exports_stack_pointer: bool = False
+    data: bytes
+    imports: Sequence[Import]
+    functions: Mapping[str, FunctionType]
+    names: Mapping[int, str]
+    wide: bool
+    dylink: Dylink | None
+    stack_pointer: str | None
+
+    @property
+    def pointer(self) -> str:
+        """The type of pointers."""
+        return "i64" if self.wide else "i32"
 
 
 class _Reader:
@@ -117,11 +110,11 @@ class _Reader:
     def name(self) -> str:
         return self.contents().decode(errors="replace")
 
-    def types(self) -> tuple[str, ...]:
-        return tuple(_VALUE_TYPES.get(self.byte(), "?") for _ in range(self.number()))
+    def type(self) -> str:
+        return _VALUE_TYPES.get(self.byte(), "?")
 
-    def global_type(self) -> GlobalType:
-        return GlobalType(_VALUE_TYPES.get(self.byte(), "?"), self.byte() == 1)
+    def types(self) -> tuple[str, ...]:
+        return tuple(self.type() for _ in range(self.number()))
 
     def limits(self) -> int:
         """Skip limits; return their flags."""
@@ -129,18 +122,6 @@ class _Reader:
         for _ in range(1 + (flags & 1) + (flags >> 3 & 1)):
             self.number()
         return flags
-
-    def expression(self) -> None:
-        """Skip a constant expression."""
-        sizes = {0x43: 4, 0x44: 8}  # f32.const, f64.const
-        while (code := self.byte()) != 0x0B:
-            if code in sizes:
-                self.take(sizes[code])
-            elif code == 0xFD:  # v128.const
-                self.number()
-                self.take(16)
-            elif code in (0x41, 0x42, 0x23, 0xD0, 0xD2):  # i32.const, i64.const, global.get, ref.null, ref.func
-                self.number()
 
 
 def check(data: bytes, name: str) -> None:
@@ -154,88 +135,78 @@ def check(data: bytes, name: str) -> None:
         raise DataError(f"{name}: must be a WebAssembly module (version 1), got {what}")
 
 
-def _sections(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Kind, offset and contents of each section."""
-    reader = _Reader(data)
-    reader.at = len(MAGIC)
-    while reader:
-        start, kind = reader.at, reader.byte()
-        yield kind, start, reader.contents()
-
-
 def read(data: bytes) -> Layout:
     """The declarations of a valid module.
 
     Raises:
         IndexError: a custom section, which engines do not validate, is malformed.
     """
-    layout = Layout()
-    sections: dict[int, bytes] = {}
+    sections: list[tuple[int, bytes]] = []
     custom: dict[str, _Reader] = {}
-    for kind, _, contents in _sections(data):
-        if kind == _CUSTOM:
-            reader = _Reader(contents)
-            custom.setdefault(reader.name(), reader)
-        else:
-            sections[kind] = contents
-    empty = b"\0"
-    reader = _Reader(sections.get(_TYPES, empty))
-    types = []
+    reader = _Reader(data[len(MAGIC) :])
+    while reader:
+        sections.append((reader.byte(), reader.contents()))
+        if sections[-1][0] == _CUSTOM:
+            contents = _Reader(sections[-1][1])
+            custom.setdefault(contents.name(), contents)
+
+    def section(kind: int) -> _Reader:
+        return _Reader(dict(sections).get(kind, b"\0"))
+
+    reader, types = section(_TYPES), []
     for _ in range(reader.number()):
         reader.byte()  # all are functions
         types.append(FunctionType(reader.types(), reader.types()))
-    functions: list[int] = []
-    globals_: list[GlobalType] = []
-    flags = _read_imports(_Reader(sections.get(_IMPORTS, empty)), layout, functions, globals_)
-    reader = _Reader(sections.get(_FUNCTIONS, empty))
-    functions += [reader.number() for _ in range(reader.number())]
-    reader = _Reader(sections.get(_MEMORIES, empty))
-    flags += [reader.limits() for _ in range(reader.number())]
-    layout.wide = any(flag & 4 for flag in flags)
-    imported = len(globals_)
-    reader = _Reader(sections.get(_GLOBALS, empty))
+    imports, functions, limits = _imports(section(_IMPORTS))
+    for kind, numbers, read_one in ((_FUNCTIONS, functions, _Reader.number), (_MEMORIES, limits, _Reader.limits)):
+        reader = section(kind)
+        numbers += [read_one(reader) for _ in range(reader.number())]
+    reader, exported = section(_EXPORTS), {}
     for _ in range(reader.number()):
-        globals_.append(reader.global_type())
-        reader.expression()
-    exported: dict[int, str] = {}
-    taken = False
-    reader = _Reader(sections.get(_EXPORTS, empty))
-    for _ in range(reader.number()):
-        name, kind, index = reader.name(), reader.byte(), reader.number()
-        taken |= name == STACK_POINTER and kind != _GLOBAL
-        if kind == _FUNCTION:
-            layout.functions[name] = types[functions[index]]
-            layout.names.setdefault(index, name)
-        elif kind == _GLOBAL:
-            exported[index] = name
-    layout.dylink = _dylink(custom.get("dylink.0"))
-    candidate = _stack_pointer(exported, custom.get("name"), imported)
-    if not taken and not layout.dylink and candidate is not None and imported <= candidate < len(globals_):
-        kind_of = globals_[candidate]
-        if kind_of.mutable and kind_of.type == ("i64" if layout.wide else "i32"):
-            layout.stack_pointer = candidate
-            layout.exports_stack_pointer = exported.get(candidate) == STACK_POINTER
-    return layout
+        name = reader.name()
+        exported[name] = reader.byte(), reader.number()
+    indices = {name: index for name, (kind, index) in exported.items() if kind == _FUNCTION}
+    dylink, stack_pointer = _dylink(custom.get("dylink.0")), None
+    if dylink is None:  # so that it has no imports of globals, which would precede its own
+        globals_ = {name: index for name, (kind, index) in exported.items() if kind == _GLOBAL}
+        index = _stack_pointer(globals_, custom.get("name"))
+        if exported and index is not None and index < section(_GLOBALS).number():
+            stack_pointer = STACK_POINTER
+            while stack_pointer in exported:
+                stack_pointer += "_"
+            sections = [(k, _with_export(c, stack_pointer, index) if k == _EXPORTS else c) for k, c in sections]
+            data = MAGIC + b"".join(bytes([kind]) + _leb(len(c)) + c for kind, c in sections)
+    return Layout(
+        data=data,
+        imports=imports,
+        functions={name: types[functions[index]] for name, index in indices.items()},
+        names={index: name for name, index in reversed(indices.items())},
+        wide=any(flags & 4 for flags in limits),
+        dylink=dylink,
+        stack_pointer=stack_pointer,
+    )
 
 
-def _read_imports(reader: _Reader, layout: Layout, functions: list[int], globals_: list[GlobalType]) -> list[int]:
-    """Add the imports to `layout`, `functions` and `globals_`; return the flags of the memories."""
-    memories = []
+def _imports(reader: _Reader) -> tuple[list[Import], list[int], list[int]]:
+    """The imports, the types of imported functions, and the flags of imported memories."""
+    imports, functions, memories = [], [], []
     for _ in range(reader.number()):
         module, name, kind = reader.name(), reader.name(), reader.byte()
-        type_ = None
         if kind == _FUNCTION:
+            what = "function"
             functions.append(reader.number())
         elif kind == _TABLE:
+            what = "table"
             reader.byte()
             reader.limits()
         elif kind == _MEMORY:
+            what = "memory"
             memories.append(reader.limits())
         else:
-            type_ = reader.global_type()
-            globals_.append(type_)
-        layout.imports.append(Import(module, name, _KINDS[kind], type_))
-    return memories
+            what = reader.type()
+            reader.byte()
+        imports.append(Import(module, name, what))
+    return imports, functions, memories
 
 
 def _dylink(reader: _Reader | None) -> Dylink | None:
@@ -247,39 +218,27 @@ def _dylink(reader: _Reader | None) -> Dylink | None:
     return None
 
 
-def _stack_pointer(exported: dict[int, str], names: _Reader | None, first: int) -> int | None:
+def _stack_pointer(exported: Mapping[str, int], names: _Reader | None) -> int | None:
     """The index of the stack pointer's global, by LLVM's conventions.
 
     It is exported as `__stack_pointer`, or has this name in the name section. Without names of globals, it is the first
-    global that is not imported, where wasm-ld puts it, unless that is exported.
+    global, where wasm-ld puts it, unless that is exported.
     """
-    by_export = next((index for index, name in exported.items() if name == STACK_POINTER), None)
-    if by_export is not None:
-        return by_export
+    if STACK_POINTER in exported:
+        return exported[STACK_POINTER]
     while names:
         kind, contents = names.byte(), _Reader(names.contents())
         if kind == 7:  # names of globals
             named = {contents.number(): contents.name() for _ in range(contents.number())}
             return next((index for index, name in named.items() if name == STACK_POINTER), None)
-    return None if first in exported else first
+    return None if 0 in exported.values() else 0
 
 
-def with_stack_pointer(data: bytes, layout: Layout) -> bytes:
-    """Export the stack pointer as `__stack_pointer`, so that it can be restored after a trap."""
-    if layout.stack_pointer is None or layout.exports_stack_pointer:
-        return data
-    for kind, start, contents in _sections(data):
-        if kind != _EXPORTS:
-            continue
-        reader = _Reader(contents)
-        count = reader.number()
-        entry = _leb(len(STACK_POINTER)) + STACK_POINTER.encode() + bytes([_GLOBAL]) + _leb(layout.stack_pointer)
-        section = _leb(count + 1) + contents[reader.at :] + entry
-        end = _Reader(data)
-        end.at = start + 1
-        end.contents()
-        return data[:start] + bytes([_EXPORTS]) + _leb(len(section)) + section + data[end.at :]
-    return data
+def _with_export(exports: bytes, name: str, index: int) -> bytes:
+    """The section of exports with a global more."""
+    reader = _Reader(exports)
+    count = reader.number()
+    return _leb(count + 1) + exports[reader.at :] + _leb(len(name)) + name.encode() + bytes([_GLOBAL]) + _leb(index)
 
 
 def _leb(value: int) -> bytes:

@@ -151,20 +151,16 @@ def address_of(pointer_or_structure: Any) -> int:
     return ctypes.addressof(target)
 
 
-def taken_error(address: int) -> Exception:
-    """The error at an address returned by the engine; the exception owns it."""
-    from wasmtime import WasmtimeError, _bindings
+def taken(error: int, trap: int) -> Exception:
+    """The error, or the trap if that is 0, at an address returned by the engine; the exception owns it."""
+    from wasmtime import Trap, WasmtimeError, _bindings
 
-    error: Exception = WasmtimeError._from_ptr(ctypes.cast(address, ctypes.POINTER(_bindings.wasmtime_error_t)))
-    return error
-
-
-def taken_trap(address: int) -> Exception:
-    """The trap at an address returned by the engine; the exception owns it."""
-    from wasmtime import Trap, _bindings
-
-    trap: Exception = Trap._from_ptr(ctypes.cast(address, ctypes.POINTER(_bindings.wasm_trap_t)))
-    return trap
+    made: Exception
+    if error:
+        made = WasmtimeError._from_ptr(ctypes.cast(error, ctypes.POINTER(_bindings.wasmtime_error_t)))
+    else:
+        made = Trap._from_ptr(ctypes.cast(trap, ctypes.POINTER(_bindings.wasm_trap_t)))
+    return made
 
 
 def explain(error: Exception, what: str, timeout: float | None, names: Mapping[int, str]) -> MLError:

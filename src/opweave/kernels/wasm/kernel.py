@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,22 +12,12 @@ from ...errors import OperationError, ValidationError, require
 from ...graph import MAX_RANK, Desc
 from .. import Arrays, KernelCall
 from . import signature as signatures
-from .engine import address_of, call_unchecked, taken_error, taken_trap, ticker, ticks
+from .engine import address_of, call_unchecked, taken, ticker, ticks
 from .module import Module
 from .signature import Argument, FunctionType, Place
 
 if TYPE_CHECKING:
     from .arena import Block
-
-_PACKERS: dict[str, Callable[[Any], Any]] = {
-    "i32": lambda value: value & 0xFFFFFFFF,
-    "i64": lambda value: value & 0xFFFFFFFFFFFFFFFF,
-    "f32": lambda value: int.from_bytes(ctypes.c_float(value), "little"),
-    "f64": lambda value: int.from_bytes(ctypes.c_double(value), "little"),
-}
-"""Convert a value to its bits, as an unsigned integer."""
-_VALUE = 2
-"""64-bit words per value in the engine's calling convention, which has room for vectors."""
 
 
 class WasmKernel:
@@ -99,8 +89,8 @@ class PreparedWasm:
         """
         arrays = self._arrays(inputs, outputs)
         tables: list[Block] = []
-        values = []
-        for argument, kind in zip(self._arguments, self.kind.parameters, strict=True):
+        values: list[int | float] = []
+        for argument in self._arguments:
             value = argument.number
             if argument.kind == "tensor":
                 array = arrays.get(argument.place)
@@ -108,7 +98,7 @@ class PreparedWasm:
             elif argument.kind != "number":
                 tables.append(self._table(argument, arrays))
                 value = tables[-1].offset
-            values.append(_PACKERS[kind](value))
+            values.append(value)
         return self._caller(values, (list(arrays.values()), tables))
 
     def _arrays(self, inputs: Mapping[str, Arrays], outputs: Sequence[np.ndarray]) -> dict[Place, np.ndarray]:
@@ -151,20 +141,23 @@ class PreparedWasm:
         np.asarray(block)[:] = rows.reshape(-1).view(np.uint8)
         return block
 
-    def _caller(self, values: list[int], kept: object) -> Callable[[], None]:
+    def _caller(self, values: list[int | float], kept: object) -> Callable[[], None]:
         """The bound call. Everything that can be computed before is, because each run pays for the rest."""
+        from wasmtime._bindings import wasmtime_val_raw
+
         module = self.kernel.module
         count = max(len(values), len(self.kind.results))
-        buffer = (ctypes.c_uint64 * (_VALUE * max(count, 1)))()
-        for number, value in enumerate(values):
-            buffer[_VALUE * number] = value
+        buffer = (wasmtime_val_raw * max(count, 1))()
+        for item, kind, value in zip(buffer, self.kind.parameters, values, strict=False):
+            setattr(item, kind, value)
+        result = buffer[0]
+        first = result.i64  # all bits of the first value
         trap = ctypes.c_void_p()
         engine_call = call_unchecked()
         store, lock, arena = module.arena.store, module.arena.lock, module.arena
-        function = module.function(self.kernel.function)
+        function = module.functions[self.kernel.function]._func
         context = address_of(store._context())
         addresses = (context, ctypes.addressof(function), ctypes.addressof(buffer), count, ctypes.addressof(trap))
-        first = values[0] if values else 0
         returns = bool(self.kind.results)
         timeout = module.timeout
         duration = 0 if timeout is None else ticks(timeout)
@@ -173,7 +166,7 @@ class PreparedWasm:
 
         def run() -> None:
             with lock:
-                buffer[0], trap.value = first, None  # results take the place of values
+                result.i64, trap.value = first, None  # results take the place of values
                 if duration:
                     if arena.armed != (ticker.now, duration):
                         arena.armed = (ticker.now, duration)
@@ -186,12 +179,10 @@ class PreparedWasm:
                 else:
                     error = engine_call(*addresses)
                 if error or trap.value:
-                    raised = taken_error(error) if error else taken_trap(trap.value or 0)
-                    raise module.failed(raised, what)
-                status = buffer[0] & 0xFFFFFFFF if returns else 0
+                    raise module.failed(taken(error or 0, trap.value or 0), what)
+                status = result.i32 if returns else 0
             if status:
-                signed = ctypes.c_int32(status).value
-                raise OperationError(f"{what} returned the status {signed}")
+                raise OperationError(f"{what} returned the status {status}")
 
         run.kept = kept, function, module  # type: ignore[attr-defined]  # keeps the memory at the addresses alive
         return run

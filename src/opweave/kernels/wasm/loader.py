@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from . import binary
 from .arena import Arena, Block
 from .engine import PAGE, TABLE_ELEMENTS, deadline, engine, explain_load, library, reason
 from .module import Module
+from .signature import FunctionType
 
 if TYPE_CHECKING:
     import wasmtime
@@ -107,7 +108,6 @@ class _Loader:
         except IndexError:
             raise DataError(f"{name}: is not a valid module: its section dylink.0 or name is broken") from None
         self.dylink, wide = self.layout.dylink, self.layout.wide
-        self.data = binary.with_stack_pointer(data, self.layout)
         self.limit = min(memory_limit or physical(), WIDE if wide else NARROW)
         if home is None:
             reservation = max(self.limit + -self.limit % PAGE, PAGE) if wide else NARROW
@@ -117,7 +117,7 @@ class _Loader:
             self.store = home.arena.store
 
     def load(self) -> Module:
-        """Compile and instantiate the module."""
+        """Compile and instantiate the module, and call the initialisation functions of the toolchain."""
         self._check_imports()
         if self.dylink is not None and "memory" not in [item.kind for item in self.layout.imports]:
             raise DataError(f"{self.name}: must import env.memory, as it is position-independent")
@@ -127,30 +127,44 @@ class _Loader:
                 "overwrite its data; compile it with -fPIC, link it with --experimental-pic -shared"
             )
         try:
-            compiled = self.wasm.Module(self.store.engine, self.data)
-            arena = self._given_arena(compiled)
-            provided, blocks = self._provided(arena)
-            externs = [provided[item.name](item.type) for item in compiled.imports]
-            instance = self._guarded(arena, lambda: self.wasm.Instance(self.store, compiled, externs))
+            module = self._instantiated()
+            for name in _INITIALISERS:
+                if module.exports.get(name) == FunctionType((), ()):
+                    with self._running(module.arena):
+                        module.functions[name](self.store)
         except (self.wasm.WasmtimeError, self.wasm.Trap) as error:
             raise explain_load(error, self.name, self.timeout, self.layout.names, self.limit) from None
-        exports = instance.exports(self.store)
+        return module
+
+    def _instantiated(self) -> Module:
+        compiled = self.wasm.Module(self.store.engine, self.layout.data)
+        wanted = next((item.type for item in compiled.imports if item.name == "memory"), None)
+        arena = None
+        if wanted is not None:
+            arena = self.home.arena if self.home is not None else self._arena(self.wasm.Memory(self.store, wanted))
+        blocks, externs, imported = self._provided(arena, compiled.imports)
+        with self._running(arena):
+            exports = self.wasm.Instance(self.store, compiled, externs).exports(self.store)
         if arena is None:
-            arena = self._own_arena(exports)
-        functions = {name: exports[name] for name in self.layout.functions}
-        stack = self._stack if self.layout.stack_pointer is None else exports[binary.STACK_POINTER]
-        module = Module(
+            memory = next((item for item in exports.values() if isinstance(item, self.wasm.Memory)), None)
+            if memory is None:
+                raise DataError(
+                    f"{self.name}: must export its memory, or import env.memory; tensors have no other place"
+                )
+            arena = self._arena(memory)
+        return Module(
             self.name,
             arena,
             self.layout,
-            functions,
-            stack=stack,
+            functions={name: exports[name] for name in self.layout.functions},
+            stack=imported or self._exported_stack_pointer(exports),
             timeout=self.timeout,
             home=self.home,
             blocks=blocks,
         )
-        self._initialise(module, functions)
-        return module
+
+    def _arena(self, memory: wasmtime.Memory) -> Arena:
+        return Arena(self.name, self.store, memory, self.limit)
 
     def _check_imports(self) -> None:
         """Require that a module imports only a memory, and the globals and table of position-independent ones."""
@@ -166,82 +180,55 @@ class _Loader:
         raise DataError(f"{self.name}: imports {shown}; there is nothing to import but env.memory{hint}")
 
     def _is_known(self, item: binary.Import) -> bool:
-        if item.module != "env":
-            return False
-        if item.kind == "memory":
-            return item.name == "memory"
-        if self.dylink is None:
-            return False
-        pointer = "i64" if self.layout.wide else "i32"
-        if item.type is not None:
-            return item.name in _BASES and item.type.type == pointer
-        return (item.kind, item.name) == ("table", "__indirect_function_table")
+        known = {"memory": "memory"}
+        if self.dylink is not None:
+            known |= {"__indirect_function_table": "table", **dict.fromkeys(_BASES, self.layout.pointer)}
+        return item.module == "env" and known.get(item.name) == item.kind
 
-    def _given_arena(self, compiled: wasmtime.Module) -> Arena | None:
-        """The memory that the module imports: shared or new; None if it brings its own."""
-        wanted = next((item.type for item in compiled.imports if item.name == "memory"), None)
-        if not isinstance(wanted, self.wasm.MemoryType):
-            return None
-        if self.home is not None:
-            return self.home.arena
-        return Arena(self.name, self.store, self.wasm.Memory(self.store, wanted), self.limit)
-
-    def _own_arena(self, exports: Any) -> Arena:
-        """The memory that the module exports."""
-        memory = next((item for item in exports.values() if isinstance(item, self.wasm.Memory)), None)
-        if memory is None:
-            raise DataError(f"{self.name}: must export its memory, or import env.memory; tensors have no other place")
-        return Arena(self.name, self.store, memory, self.limit)
-
-    def _provided(self, arena: Arena | None) -> tuple[dict[str, Callable[[Any], Any]], list[Block]]:
-        """A constructor for each import, which takes its type, and the blocks of linear memory they use."""
-        if arena is None:
-            return {}, []
-        provided: dict[str, Callable[[Any], Any]] = {"memory": lambda _: arena.memory}
-        if self.dylink is None:
-            return provided, []
+    def _provided(
+        self, arena: Arena | None, imports: Sequence[Any]
+    ) -> tuple[list[Block], list[Any], wasmtime.Global | None]:
+        """What a module imports: the blocks of linear memory it uses, the values, and the stack pointer among them."""
+        if arena is None or self.dylink is None:
+            return [], [arena.memory for _ in imports if arena is not None], None
         alignment = max(self.dylink.memory_alignment, ALIGNMENT)
         blocks = [
             arena.block(self.dylink.memory_size + alignment - ALIGNMENT, f"the data of {self.name}"),
             arena.block(STACK_SIZE, f"the stack of {self.name}"),
         ]
-        data = blocks[0].offset + -blocks[0].offset % alignment
-        limits = self.wasm.Limits(self.dylink.table_size, None)
-        values = {"__memory_base": data, "__table_base": 0, binary.STACK_POINTER: blocks[1].offset + STACK_SIZE}
-        for name, value in values.items():
-            provided[name] = partial(self._global, value)
-        provided["__indirect_function_table"] = lambda kind: self.wasm.Table(
-            self.store, self.wasm.TableType(kind.element, limits), None
-        )
-        return provided, blocks
+        data, stack = blocks[0].offset + -blocks[0].offset % alignment, blocks[1].offset + STACK_SIZE
+        numbers = dict(zip(_BASES, (data, 0, stack), strict=True))
+        table = self.wasm.Limits(self.dylink.table_size, None)
+        externs: list[Any] = []
+        stack_pointer: wasmtime.Global | None = None
+        for item in imports:
+            if item.name == "memory":
+                externs.append(arena.memory)
+            elif item.name in numbers:
+                externs.append(self.wasm.Global(self.store, item.type, numbers[item.name]))
+                if item.name == binary.STACK_POINTER and item.type.mutable:
+                    stack_pointer = externs[-1]
+            else:
+                externs.append(self.wasm.Table(self.store, self.wasm.TableType(item.type.element, table), None))
+        return blocks, externs, stack_pointer
 
-    def _global(self, value: int, kind: wasmtime.GlobalType) -> wasmtime.Global:
-        made: wasmtime.Global = self.wasm.Global(self.store, kind, value)
-        if kind.mutable:
-            self._stack = made
-        return made
+    def _exported_stack_pointer(self, exports: Any) -> wasmtime.Global | None:
+        """The stack pointer of a module that is not position-independent: a mutable global that holds a pointer."""
+        if self.layout.stack_pointer is None:
+            return None
+        found: wasmtime.Global = exports[self.layout.stack_pointer]
+        try:
+            is_number = isinstance(found.value(self.store), int)
+        except self.wasm.WasmtimeError:  # a vector
+            is_number = False
+        # The engine ends the process if it is asked for the type of a vector.
+        kind = found.type(self.store)
+        return found if is_number and kind.mutable and str(kind.content) == self.layout.pointer else None
 
-    _stack: wasmtime.Global | None = None
-    """The stack pointer of a position-independent module."""
-
-    def _initialise(self, module: Module, functions: dict[str, wasmtime.Func]) -> None:
-        """Call the initialisation functions of the toolchain."""
-        for name in _INITIALISERS:
-            kind = module.exports.get(name)
-            if kind is None or kind.parameters or kind.results:
-                continue
-            function = functions[name]
-            try:
-                self._guarded(module.arena, partial(function, self.store))
-            except (self.wasm.WasmtimeError, self.wasm.Trap) as error:
-                raise explain_load(error, self.name, self.timeout, self.layout.names, self.limit) from None
-
-    def _guarded(self, arena: Arena | None, action: Callable[[], Any]) -> Any:
-        """Run code of the module, with the store locked and a timeout."""
-        if arena is None:
-            with deadline(self.store, self.timeout):
-                return action()
-        with arena.lock:
-            arena.armed = -1, 0
-            with deadline(self.store, self.timeout):
-                return action()
+    @contextmanager
+    def _running(self, arena: Arena | None) -> Iterator[None]:
+        """Run code of the module with a timeout, and with its store locked if others may use it."""
+        with arena.lock if arena is not None else nullcontext(), deadline(self.store, self.timeout):
+            if arena is not None:
+                arena.armed = -1, 0
+            yield

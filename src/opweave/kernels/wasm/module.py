@@ -34,6 +34,7 @@ class Module:
         name: the file name.
         timeout: maximum duration of a call, in seconds.
         arena: its memory, which other modules may share.
+        functions: the engine's handles of the exported functions.
     """
 
     is_host = True
@@ -50,9 +51,8 @@ class Module:
         home: Module | None = None,
         blocks: Sequence[Block] = (),
     ) -> None:
-        self.name, self.arena, self.timeout = name, arena, timeout
-        self._home = home
-        self._types, self._names, self._functions = layout.functions, layout.names, functions
+        self.name, self.arena, self.timeout, self.functions = name, arena, timeout, functions
+        self._home, self._layout = home, layout
         self._stack, self._stack_top = stack, None if stack is None else stack.value(arena.store)
         self._blocks = blocks  # data and stack of a position-independent module
 
@@ -64,7 +64,7 @@ class Module:
     @property
     def exports(self) -> Mapping[str, FunctionType]:
         """The exported functions and their types."""
-        return MappingProxyType(self._types)
+        return MappingProxyType(self._layout.functions)
 
     @property
     def memory(self) -> MemoryRange:
@@ -88,17 +88,13 @@ class Module:
     def wait(self) -> None:
         """Nothing runs on its own here."""
 
-    def function(self, name: str) -> Any:
-        """The engine's handle of an exported function."""
-        return self._functions[name]._func
-
     def failed(self, error: Exception, what: str) -> MLError:
         """Restore the stack pointer, and convert an error of a function to one of ours."""
         if self._stack is not None:
             # A trap leaves the stack pointer where the function was; between calls it has its initial value.
             self._stack.set_value(self.arena.store, self._stack_top)
-        return explain(error, what, self.timeout, self._names)
+        return explain(error, what, self.timeout, self._layout.names)
 
     def __repr__(self) -> str:
-        functions = ", ".join(f"{name}{kind}" for name, kind in self._types.items())
+        functions = ", ".join(f"{name}{kind}" for name, kind in self.exports.items())
         return f"<Module {self.name}: {functions or 'no functions'}; {self.memory.size} bytes of memory>"
