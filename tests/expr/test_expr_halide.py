@@ -32,7 +32,6 @@ pytest.importorskip("halide", reason="needs the extra halide")
 pytest.importorskip("llvmlite", reason="needs the extra halide")
 
 from opweave.expr.halide import compile, compiler, mathematics, objects, set_threads, threads
-from opweave.expr.halide.cache import directory
 
 
 @pytest.fixture(scope="session", autouse=True)
