@@ -10,7 +10,7 @@ import numpy as np
 from . import dtypes, hints
 from .arrays import as_array, describe, fit, lasting
 from .context import MLContext
-from .context_tensors import in_thread
+from .context_tensors import awaitable
 from .conversion import Number, converted_desc
 from .dtypes import DataType
 from .errors import InvalidStateError, ValidationError, require
@@ -207,8 +207,4 @@ class MLGraphBuilder(Operations):
         )
         return MLGraph(context, graph, program)
 
-    async def build_async(
-        self, outputs: Mapping[str, MLOperand], *, fuse: bool = True, fallback: Literal["auto", "error"] = "auto"
-    ) -> MLGraph:
-        """`build`, to await."""
-        return await in_thread(self.build, outputs, fuse=fuse, fallback=fallback)
+    build_async = awaitable(build)

@@ -14,7 +14,7 @@ import numpy as np
 
 from . import backends, dtypes, hints, links
 from .backends import Backend, Device, PowerPreference
-from .context_tensors import ContextTensors, in_thread
+from .context_tensors import ContextTensors, awaitable
 from .dtypes import ANY
 from .errors import InvalidStateError, NotSupportedError, require
 from .graph import MAX_RANK
@@ -93,24 +93,7 @@ class ML:
         made: MLContext = kind(backend, found, power_preference)
         return made
 
-    async def create_context_async(
-        self,
-        gpu_device: Any = None,
-        *,
-        power_preference: PowerPreference = "default",
-        accelerated: bool = True,
-        device: str | None = None,
-        deferred: bool = False,
-    ) -> MLContext:
-        """`create_context`, to await."""
-        return await in_thread(
-            self.create_context,
-            gpu_device,
-            power_preference=power_preference,
-            accelerated=accelerated,
-            device=device,
-            deferred=deferred,
-        )
+    create_context_async = awaitable(create_context)
 
     def __repr__(self) -> str:
         return "<ML>"
@@ -264,11 +247,7 @@ class MLContext(ContextTensors):
             binding = self._check(graph, "dispatch")._bind(inputs, outputs)
         binding()
 
-    async def dispatch_async(
-        self, graph: MLGraph, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]
-    ) -> None:
-        """`dispatch` in a worker thread, to await its end."""
-        await in_thread(self.dispatch, graph, inputs, outputs)
+    dispatch_async = awaitable(dispatch)
 
     def compute(
         self, graph: MLGraph, inputs: Mapping[str, Any], outputs: Mapping[str, np.ndarray] | None = None
@@ -291,11 +270,7 @@ class MLContext(ContextTensors):
             self._check(graph, "compute")
         return graph._compute(inputs, outputs)
 
-    async def compute_async(
-        self, graph: MLGraph, inputs: Mapping[str, Any], outputs: Mapping[str, np.ndarray] | None = None
-    ) -> dict[str, np.ndarray]:
-        """`compute` in a worker thread, to await."""
-        return await in_thread(self.compute, graph, inputs, outputs)
+    compute_async = awaitable(compute)
 
     def _check(self, graph: MLGraph, what: str) -> MLGraph:
         """The graph, if it is one and belongs to this context."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from threading import RLock
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 from weakref import WeakSet
 
 import numpy as np
@@ -25,14 +26,29 @@ if TYPE_CHECKING:
     from .context import MLContext
 
 P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 
 
 async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a blocking function in a worker thread: what all `*_async` twins do."""
+    """Run a blocking function in a worker thread."""
     import asyncio
 
     return await asyncio.to_thread(function, *args, **kwargs)
+
+
+def awaitable(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """The twin of a blocking method, which runs in a worker thread, to await: what all `*_async` methods are."""
+    name = method.__name__
+
+    @wraps(method)
+    async def twin(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        made: T = await in_thread(getattr(self, name), *args, **kwargs)
+        return made
+
+    twin.__name__, twin.__qualname__ = f"{name}_async", f"{method.__qualname__}_async"
+    twin.__doc__ = f"`{name}`, to await."
+    return twin
 
 
 class ContextTensors:
@@ -88,19 +104,7 @@ class ContextTensors:
         array = memory.allocate(desc)
         return self._adopt(desc, array, readable=readable, writable=writable, pinned=True)
 
-    async def create_tensor_async(
-        self,
-        data_type: DataType,
-        shape: Sequence[int],
-        *,
-        readable: bool = False,
-        writable: bool = False,
-        memory: Space | None = None,
-    ) -> MLTensor:
-        """`create_tensor`, to await."""
-        return await in_thread(
-            self.create_tensor, data_type, shape, readable=readable, writable=writable, memory=memory
-        )
+    create_tensor_async = awaitable(create_tensor)
 
     def create_exportable_tensor(
         self,
@@ -139,19 +143,7 @@ class ContextTensors:
             )
         return self.create_tensor(data_type, shape, readable=readable, writable=writable)
 
-    async def create_exportable_tensor_async(
-        self,
-        data_type: DataType,
-        shape: Sequence[int],
-        gpu_device: Any,
-        *,
-        readable: bool = False,
-        writable: bool = False,
-    ) -> MLTensor:
-        """`create_exportable_tensor`, to await."""
-        return await in_thread(
-            self.create_exportable_tensor, data_type, shape, gpu_device, readable=readable, writable=writable
-        )
+    create_exportable_tensor_async = awaitable(create_exportable_tensor)
 
     @hints.no_dictionaries
     def create_constant_tensor(self, data_type: DataType, shape: Sequence[int], input_data: Any) -> MLTensor:
@@ -173,11 +165,7 @@ class ContextTensors:
         host.copy(array, data, "create_constant_tensor")
         return self._adopt(desc, array, constant=True)
 
-    async def create_constant_tensor_async(
-        self, data_type: DataType, shape: Sequence[int], input_data: Any
-    ) -> MLTensor:
-        """`create_constant_tensor`, to await."""
-        return await in_thread(self.create_constant_tensor, data_type, shape, input_data)
+    create_constant_tensor_async = awaitable(create_constant_tensor)
 
     def tensor_from(
         self,
@@ -282,9 +270,7 @@ class ContextTensors:
             self._space.read([self._own(tensor, "tensor")], [target], "read_tensor")
         return target
 
-    async def read_tensor_async(self, tensor: MLTensor, *, out: Any = None) -> np.ndarray:
-        """`read_tensor`, to await."""
-        return await in_thread(self.read_tensor, tensor, out=out)
+    read_tensor_async = awaitable(read_tensor)
 
     @contextmanager
     def export_to_gpu(self, tensor: MLTensor) -> Iterator[Any]:
