@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..graph import Desc
-from .ir import Call, Const, Expr, Index, Load, Program, Reduce, Source, walk
+from .ir import Expr, Index, Program, Source, payload, walk
 
 
 def fingerprint(program: Program) -> str:
@@ -23,31 +23,23 @@ def fingerprint(program: Program) -> str:
     def number(variable: Index) -> int:
         return variables.setdefault(variable, len(variables))
 
-    def describe(node: Expr) -> tuple[object, ...]:
-        match node:
-            case Const():
-                return ("const", repr(node.value))
-            case Index():
-                return ("index", number(node), node.extent)
-            case Load():
-                return ("load", arrays[node.source])
-            case Call():
-                return ("call", node.name)
-            case Reduce():
-                return ("reduce", node.reduction, *(f"{number(v)}<{v.extent}" for v in node.variables))
-            case _:
-                return (type(node).__name__,)
+    def described(item: object) -> object:
+        """What `payload` gives, without identities."""
+        if isinstance(item, Index):
+            return f"{number(item)}<{item.extent}"
+        return arrays[item] if isinstance(item, Source) else item
 
     def nodes(root: Expr) -> int:
         for node in walk(root, enter=lambda n: () if n in numbers else n.parts):
             if node not in numbers:
-                add(*describe(node), node.type, *(numbers[part] for part in node.parts))
+                parts = (numbers[part] for part in node.parts)
+                add(type(node).__name__, *map(described, payload(node)), node.type, *parts)
                 numbers[node] = len(numbers)
         return numbers[root]
 
     def array(name: str, axes: Sequence[Index], body: Expr, desc: Desc) -> None:
         root = nodes(body)
-        add(name, desc, root, *(f"{number(axis)}<{axis.extent}" for axis in axes))
+        add(name, desc, root, *map(described, axes))
 
     for source in program.inputs:
         add(arrays[source], source.desc)

@@ -22,6 +22,7 @@ Comparisons yield "bool", stored as uint8.
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -66,6 +67,11 @@ class Expr:
         self.free = free
 
     def rebuilt(self, parts: tuple[Expr, ...]) -> Expr:
+        """This node with other operands; itself if they are the same."""
+        same = all(a is b for a, b in zip(parts, self.parts, strict=True))
+        return self if same else self._copy(parts)
+
+    def _copy(self, parts: tuple[Expr, ...]) -> Expr:
         """A copy of this node with other operands."""
         raise NotImplementedError
 
@@ -136,7 +142,7 @@ class Load(Expr):
         self.source = source
         self._set(source.desc.data_type, indices)
 
-    def rebuilt(self, parts: tuple[Expr, ...]) -> Expr:  # noqa: D102
+    def _copy(self, parts: tuple[Expr, ...]) -> Expr:
         return Load(self.source, parts)
 
 
@@ -149,7 +155,7 @@ class Call(Expr):
         self.name = name
         self._set(FUNCTIONS[name].result or arguments[-1].type, arguments)
 
-    def rebuilt(self, parts: tuple[Expr, ...]) -> Expr:  # noqa: D102
+    def _copy(self, parts: tuple[Expr, ...]) -> Expr:
         return Call(self.name, parts)
 
 
@@ -165,7 +171,7 @@ class Cast(Expr):
     def __init__(self, value: Expr, type: Type) -> None:
         self._set(type, (value,))
 
-    def rebuilt(self, parts: tuple[Expr, ...]) -> Expr:  # noqa: D102
+    def _copy(self, parts: tuple[Expr, ...]) -> Expr:
         return Cast(parts[0], self.type)
 
 
@@ -188,7 +194,7 @@ class Reduce(Expr):
         """The expression that is reduced."""
         return self.parts[0]
 
-    def rebuilt(self, parts: tuple[Expr, ...]) -> Expr:  # noqa: D102
+    def _copy(self, parts: tuple[Expr, ...]) -> Expr:
         return Reduce(self.reduction, self.variables, parts[0])
 
 
@@ -301,9 +307,7 @@ def substitute(root: Expr, values: Mapping[Expr, Expr]) -> Expr:
             if only_variables and not node.free & wanted:
                 done[node] = node
                 continue
-            parts = tuple(done[part] for part in node.parts)
-            same = all(a is b for a, b in zip(parts, node.parts, strict=True))
-            done[node] = node if same else node.rebuilt(parts)
+            done[node] = node.rebuilt(tuple(done[part] for part in node.parts))
     return done[root]
 
 
@@ -312,14 +316,13 @@ def unified(*roots: Expr) -> tuple[Expr, ...]:
     made: dict[Expr, Expr] = {}
     known: dict[tuple[object, ...], Expr] = {}
     for node in walk(*roots):
-        parts = tuple(made[part] for part in node.parts)
-        same = all(a is b for a, b in zip(parts, node.parts, strict=True))
-        candidate = node if same else node.rebuilt(parts)
-        made[node] = known.setdefault((type(node), node.type, *_payload(node), *map(id, parts)), candidate)
+        rebuilt = node.rebuilt(tuple(made[part] for part in node.parts))
+        key = (type(node), node.type, *payload(node), *map(id, rebuilt.parts))
+        made[node] = known.setdefault(key, rebuilt)
     return tuple(made[root] for root in roots)
 
 
-def _payload(node: Expr) -> tuple[object, ...]:
+def payload(node: Expr) -> tuple[object, ...]:
     """What distinguishes nodes of the same class, type and operands."""
     match node:
         case Const():
@@ -329,7 +332,7 @@ def _payload(node: Expr) -> tuple[object, ...]:
         case Call():
             return (node.name,)
         case Reduce():
-            return node.reduction, node.variables
+            return node.reduction, *node.variables
         case Cast():
             return ()
         case _:
@@ -345,6 +348,11 @@ def sources(*roots: Expr) -> list[Source]:
 
     found = dict.fromkeys(node.source for node in walk(*roots, enter=enter) if isinstance(node, Load))
     return list(found)
+
+
+def size_of(variables: Iterable[Index]) -> int:
+    """The number of positions of variables."""
+    return math.prod(variable.extent for variable in variables)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
 from ..errors import require
 from .elements import Array, Rule
-from .ir import Call, Const, Expr, Index, Load, Source, walk
+from .ir import Expr, Index, Load, Source
+from .linear import linear
 
 Block: TypeAlias = Mapping[Index, tuple[int, int]]
 """A block of the result: the range [start, stop) of each variable that is divided."""
@@ -20,40 +21,10 @@ Affine: TypeAlias = tuple[tuple[int, Mapping[Index, int]], ...]
 
 def affine_of(indices: tuple[Expr, ...]) -> Affine | None:
     """Indices as affine functions of variables; None if an index is not affine."""
-    found: dict[Expr, tuple[int, dict[Index, int]] | None] = {}
-    for node in walk(*indices, enter=lambda n: n.parts if isinstance(n, Call) and n.type == "index" else ()):
-        match node:
-            case Const():
-                found[node] = int(node.value), {}
-            case Index():
-                found[node] = 0, {node: 1}
-            case Call(name="add" | "sub" | "mul" | "neg" as name):
-                found[node] = _combined(name, [found[part] for part in node.parts])
-            case _:
-                found[node] = None
-    forms = []
-    for index in indices:
-        form = found[index]
-        if form is None:
-            return None
-        forms.append((form[0], {variable: factor for variable, factor in form[1].items() if factor}))
-    return tuple(forms)
-
-
-def _combined(name: str, forms: Sequence[tuple[int, dict[Index, int]] | None]) -> tuple[int, dict[Index, int]] | None:
-    if any(form is None for form in forms):
+    sums = [linear(index) for index in indices]
+    if not all(isinstance(term, Index) for each in sums for term in each.terms):
         return None
-    (a, first), *others = [form for form in forms if form is not None]
-    if name == "neg":
-        return -a, {variable: -factor for variable, factor in first.items()}
-    b, second = others[0]
-    if name == "mul":
-        if first and second:
-            return None
-        factor, variables = (b, first) if first else (a, second)
-        return a * b, {variable: factor * f for variable, f in variables.items()}
-    sign = -1 if name == "sub" else 1
-    return a + sign * b, {v: first.get(v, 0) + sign * second.get(v, 0) for v in {**first, **second}}
+    return tuple((each.constant, cast(Mapping[Index, int], each.terms)) for each in sums)
 
 
 def viewing(load: Load, forms: Affine, slots: Mapping[Index, int], rank: int) -> Rule:

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..dtypes import FLOATS, INFO, DataType
-from .ir import Cast, Const, Expr, Index, Reduce, Stored, call, storage, substitute
+from .ir import Cast, Const, Expr, Index, Reduce, Reduction, Stored, Type, call, storage, substitute, unified, walk
 
 COMBINE = {"sum": "add", "product": "mul", "max": "max", "min": "min"}
 """The function that combines two elements of a reduction."""
 
 
-def neutral(node: Reduce) -> Const:
+def neutral(reduction: Reduction, type: Type) -> Const:
     """The value of an empty reduction."""
-    if node.reduction in ("sum", "product"):
-        return Const(int(node.reduction == "product"), node.type)
-    if node.type in FLOATS:
-        return Const(-math.inf if node.reduction == "max" else math.inf, node.type)
-    info = INFO[storage(node.type)]
-    return Const(info.lowest if node.reduction == "max" else info.highest, node.type)
+    if reduction in ("sum", "product"):
+        return Const(int(reduction == "product"), type)
+    least = reduction.endswith("max")
+    if type in FLOATS:
+        return Const(-math.inf if least else math.inf, type)
+    info = INFO[storage(type)]
+    return Const(info.lowest if least else info.highest, type)
 
 
 def unrolled(node: Reduce) -> Expr:
@@ -33,6 +35,15 @@ def unrolled(node: Reduce) -> Expr:
         pairs = [call(COMBINE[node.reduction], *terms[k : k + 2]) for k in range(0, len(terms) - 1, 2)]
         terms = pairs + terms[len(terms) - len(terms) % 2 :]
     return terms[0]
+
+
+def written_out(bodies: Sequence[Expr], is_short: Callable[[Reduce], bool]) -> tuple[Expr, ...]:
+    """Replace short reductions by expressions of their elements."""
+    made: dict[Expr, Expr] = {}
+    for node in walk(*bodies):
+        rebuilt = node.rebuilt(tuple(made[part] for part in node.parts))
+        made[node] = unrolled(rebuilt) if isinstance(rebuilt, Reduce) and is_short(rebuilt) else rebuilt
+    return unified(*(made[body] for body in bodies))
 
 
 def stored_value(node: Expr) -> Stored:
@@ -65,7 +76,7 @@ class Split:
     def masked(self, node: Reduce, variable: Index) -> Expr:
         """The body of `node` at `index`, neutral at positions out of range."""
         body = substitute(node.body, {variable: self.index})
-        return body if self.inside is None else call("where", self.inside, body, neutral(node))
+        return body if self.inside is None else call("where", self.inside, body, neutral(node.reduction, node.type))
 
 
 def split(variable: Index, count: int) -> Split:

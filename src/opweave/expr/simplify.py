@@ -8,8 +8,6 @@ Positions are rewritten as linear sums, quotients and remainders drop the terms 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from ..dtypes import INFO
 from .ir import (
@@ -27,27 +25,11 @@ from .ir import (
     unified,
     walk,
 )
+from .linear import Linear, combined
 from .ranges import Range, bounds
 
 _REFLECTED = {"greater": "lesser", "lesser_or_equal": "greater_or_equal"}
 _COMPARISONS = frozenset({"equal", "not_equal", "lesser", "greater_or_equal", *_REFLECTED})
-
-
-@dataclass(frozen=True, slots=True)
-class _Sum:
-    """A position as a linear sum: a constant plus terms with non-zero factors, none of which is a sum itself."""
-
-    constant: int = 0
-    terms: Mapping[Expr, int] = field(default_factory=dict)
-
-    def plus(self, other: _Sum, factor: int = 1) -> _Sum:
-        terms = dict(self.terms)
-        for term, count in other.terms.items():
-            terms[term] = terms.get(term, 0) + count * factor
-        return _Sum(self.constant + other.constant * factor, {t: count for t, count in terms.items() if count})
-
-    def times(self, factor: int) -> _Sum:
-        return _Sum().plus(self, factor)
 
 
 class _Simplifier:
@@ -56,7 +38,7 @@ class _Simplifier:
     def __init__(self) -> None:
         self.stored: dict[Stored, Stored] = {}
         self._made: dict[Expr, Expr] = {}
-        self._sums: dict[Expr, _Sum] = {}
+        self._sums: dict[Expr, Linear] = {}
         self._alike: dict[tuple[object, ...], Expr] = {}
         self._ranges: dict[Expr, Range | None] = {}
 
@@ -77,7 +59,7 @@ class _Simplifier:
                 return _reduced(node, parts[0])
             case Call():
                 return self._call(node.name, parts, node)
-        return node.rebuilt(parts) if parts else node
+        return node.rebuilt(parts)
 
     def _call(self, name: str, parts: tuple[Expr, ...], node: Expr) -> Expr:
         first = parts[0]
@@ -110,16 +92,11 @@ class _Simplifier:
     # Positions -------------------------------------------------------------------------------------------------------
 
     def _index(self, name: str, parts: tuple[Expr, ...]) -> Expr:
-        sums = [self._sum(part) for part in parts] if name != "where" else []
+        sums = [self._sum(part) for part in parts]
+        made = combined(name, sums)
+        if made is not None:
+            return self._expression(made)
         match name:
-            case "add" | "sub":
-                return self._expression(sums[0].plus(sums[1], 1 if name == "add" else -1))
-            case "neg":
-                return self._expression(sums[0].times(-1))
-            case "mul" if not sums[1].terms:
-                return self._expression(sums[0].times(sums[1].constant))
-            case "mul" if not sums[0].terms:
-                return self._expression(sums[1].times(sums[0].constant))
             case "floor_div" if not sums[1].terms and sums[1].constant > 0:
                 return self._expression(self._quotient(sums[0], sums[1].constant))
             case "mod" if not sums[1].terms and sums[1].constant > 0:
@@ -132,12 +109,12 @@ class _Simplifier:
                     return parts[0]
         return self._alone(name, *parts)
 
-    def _quotient(self, dividend: _Sum, divisor: int) -> _Sum:
+    def _quotient(self, dividend: Linear, divisor: int) -> Linear:
         """`dividend // divisor`."""
         whole, rest = _divided(dividend, divisor)
         known = self._range_of(rest)
         if known is not None and known[0] // divisor == known[1] // divisor:
-            return whole.plus(_Sum(known[0] // divisor))
+            return whole.plus(Linear(known[0] // divisor))
         common, rest, _ = self._common(rest, divisor)  # (g * x + y) // (g * n) is x // n
         divisor //= common
         inner = _only(rest)
@@ -145,16 +122,16 @@ class _Simplifier:
             rest, divisor = self._sum(inner.parts[0]), divisor * int(inner.parts[1].value)
         return whole.plus(self._single("floor_div", rest, divisor))
 
-    def _remainder(self, dividend: _Sum, divisor: int) -> _Sum:
+    def _remainder(self, dividend: Linear, divisor: int) -> Linear:
         """`dividend % divisor`."""
         _, rest = _divided(dividend, divisor)
         known = self._range_of(rest)
         if known is not None and known[0] // divisor == known[1] // divisor:
-            return rest.plus(_Sum(-(known[0] // divisor) * divisor))
+            return rest.plus(Linear(-(known[0] // divisor) * divisor))
         common, rest, beside = self._common(rest, divisor)  # (g * x + y) % (g * n) is g * (x % n) + y
         return self._single("mod", rest, divisor // common).times(common).plus(beside)
 
-    def _common(self, value: _Sum, divisor: int) -> tuple[int, _Sum, _Sum]:
+    def _common(self, value: Linear, divisor: int) -> tuple[int, Linear, Linear]:
         """Split `value` as `g * x + y` with `y` in [0, g), for the largest divisor `g` of `divisor` found; return `g`,
         `x` and `y`.
         """
@@ -163,9 +140,9 @@ class _Simplifier:
             known = self._range_of(beside)
             if known is not None and known[0] >= 0 and known[1] < common:
                 return common, multiple, beside
-        return 1, value, _Sum()
+        return 1, value, Linear()
 
-    def _chosen(self, name: str, parts: tuple[Expr, ...], sums: list[_Sum]) -> Expr:
+    def _chosen(self, name: str, parts: tuple[Expr, ...], sums: list[Linear]) -> Expr:
         """The maximum or minimum of two positions."""
         difference = self._range_of(sums[0].plus(sums[1], -1))
         if difference is not None:
@@ -177,13 +154,13 @@ class _Simplifier:
 
     # Sums ------------------------------------------------------------------------------------------------------------
 
-    def _sum(self, node: Expr) -> _Sum:
+    def _sum(self, node: Expr) -> Linear:
         """A rewritten node as a sum."""
         if isinstance(node, Const):
-            return _Sum(int(node.value))
-        return self._sums.get(node) or _Sum(0, {node: 1})
+            return Linear(int(node.value))
+        return self._sums.get(node) or Linear(0, {node: 1})
 
-    def _expression(self, value: _Sum) -> Expr:
+    def _expression(self, value: Linear) -> Expr:
         """A sum as a node."""
         value = self._joined(value)
         only = _only(value)
@@ -207,7 +184,7 @@ class _Simplifier:
         self._sums[result] = value
         return result
 
-    def _joined(self, value: _Sum) -> _Sum:
+    def _joined(self, value: Linear) -> Linear:
         """Replace `x // n * n + x % n` by `x`."""
         for term, count in value.terms.items():
             if isinstance(term, Call) and term.name == "mod" and isinstance(term.parts[1], Const):
@@ -215,11 +192,11 @@ class _Simplifier:
                 quotient = _only(self._quotient(dividend, divisor))
                 if quotient is not None and value.terms.get(quotient) == count * divisor:
                     rest = {t: n for t, n in value.terms.items() if t is not term and t is not quotient}
-                    return self._joined(_Sum(value.constant, rest).plus(dividend, count))
+                    return self._joined(Linear(value.constant, rest).plus(dividend, count))
         return value
 
-    def _single(self, name: str, dividend: _Sum, divisor: int) -> _Sum:
-        return _Sum(0, {self._alone(name, self._expression(dividend), Const(divisor, "index")): 1})
+    def _single(self, name: str, dividend: Linear, divisor: int) -> Linear:
+        return Linear(0, {self._alone(name, self._expression(dividend), Const(divisor, "index")): 1})
 
     def _alone(self, name: str, *parts: Expr) -> Expr:
         """A call; the same node for the same arguments."""
@@ -228,7 +205,7 @@ class _Simplifier:
             self._alike[key] = Call(name, parts)
         return self._alike[key]
 
-    def _range_of(self, value: _Sum) -> Range | None:
+    def _range_of(self, value: Linear) -> Range | None:
         low = high = value.constant
         for term, count in value.terms.items():
             if term not in self._ranges:
@@ -241,18 +218,18 @@ class _Simplifier:
         return low, high
 
 
-def _only(value: _Sum) -> Expr | None:
+def _only(value: Linear) -> Expr | None:
     """The term of a sum that consists of one term with factor 1; else None."""
     if value.constant or list(value.terms.values()) != [1]:
         return None
     return next(iter(value.terms))
 
 
-def _divided(value: _Sum, divisor: int) -> tuple[_Sum, _Sum]:
+def _divided(value: Linear, divisor: int) -> tuple[Linear, Linear]:
     """Divide the terms that `divisor` divides; return the quotient and the rest, whose constant is in [0, divisor)."""
     whole = {term: count // divisor for term, count in value.terms.items() if count % divisor == 0}
     rest = {term: count for term, count in value.terms.items() if count % divisor}
-    return _Sum(value.constant // divisor, whole), _Sum(value.constant % divisor, rest)
+    return Linear(value.constant // divisor, whole), Linear(value.constant % divisor, rest)
 
 
 def _junction(name: str, parts: tuple[Expr, ...]) -> Expr:

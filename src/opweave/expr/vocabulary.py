@@ -12,7 +12,7 @@ from ..dtypes import ANY, FLOATS, SIGNED, DataType
 Type: TypeAlias = DataType | Literal["bool", "index"]
 """The type of a node."""
 
-INTEGERS: tuple[Type, ...] = tuple(t for t in ANY if t not in FLOATS)
+INTEGERS: tuple[DataType, ...] = tuple(t for t in ANY if t not in FLOATS)
 
 
 @dataclass(frozen=True, slots=True)

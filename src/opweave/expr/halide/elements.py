@@ -42,7 +42,7 @@ def constant(value: float, type: Type) -> HalideExpr:
 
 
 def _is_signed(type: Type) -> bool:
-    return type in INTEGERS and INFO[type].kind == "i"  # type: ignore[index]
+    return type in INTEGERS and INFO[type].kind == "i"
 
 
 def _unsigned(x: HalideExpr) -> HalideExpr:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..ir import Call, Cast, Const, Expr, Index, Load, Reduce, walk
+from ..ir import Call, Cast, Const, Expr, Index, Load, Reduce, size_of, walk
+from ..linear import Linear, is_sum, linear, place
 from . import elements
 from .elements import bare, function, is_simple, operand
 from .module import Module
-from .positions import Grid, Linear, is_sum, linear, place, size_of
 from .reductions import PART, State
 from .types import computed
 
@@ -19,6 +19,23 @@ MAX_LINE_CHARACTERS = 100
 MAX_BRANCHES = 24
 """Maximum number of `where` compiled to branches, so that only one of two loads is executed; the others use `select`.
 """
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """A domain whose positions follow from one flat number.
+
+    Attributes:
+        axes: the last one changes fastest.
+        flat: text of the flat number, a u32.
+        letter: index of the letter that names the first axis.
+        prefix: prefix of the names.
+    """
+
+    axes: tuple[Index, ...]
+    flat: str = "flat"
+    letter: int = 0
+    prefix: str = ""
 
 
 @dataclass
@@ -158,10 +175,12 @@ class Block:
         if self._known(node) is not None:
             return ()
         if isinstance(node, Load):
-            return tuple(atom for atom in place(node)[1] if not isinstance(atom, Index))
-        if is_sum(node):
-            return tuple(atom for atom in linear(node)[1] if not isinstance(atom, Index))
-        return node.parts
+            terms = place(node).terms
+        elif is_sum(node):
+            terms = linear(node).terms
+        else:
+            return node.parts
+        return tuple(term for term in terms if not isinstance(term, Index))
 
     def _value(self, root: Expr, uses: Mapping[Expr, int]) -> str:
         made: dict[Expr, str] = {}
@@ -192,7 +211,7 @@ class Block:
         if isinstance(node, Const):
             return self.module.constant(node.value, node.type)
         if isinstance(node, Index):
-            return self._sum((0, {node: 1}), made)
+            return self._sum(Linear(0, {node: 1}), made)
         if isinstance(node, Load):
             flat = self._sum(place(node), made, unsigned=True)
             if self.module.layout(node.source).lanes > 1 and not is_simple(flat):
@@ -216,8 +235,7 @@ class Block:
 
     def _sum(self, linear: Linear, made: Mapping[Expr, str], unsigned: bool = False) -> str:
         """A linear sum as i32 text; it may be u32 if `unsigned`."""
-        constant, factors = linear
-        rest = {atom: factor for atom, factor in factors.items() if factor}
+        constant, rest = linear.constant, dict(linear.terms)
         terms: list[tuple[str, int]] = []
         for depth, scope in enumerate(self._scopes):
             for grid in scope.grids:
@@ -334,7 +352,7 @@ class Block:
             value = text
         else:
             value = self.let(text)
-        position = self._sum((0, {node.variables[0]: 1}), {}) if state.positions else ""
+        position = self._sum(Linear(0, {node.variables[0]: 1}), {}) if state.positions else ""
         self.add(*state.step(bare(value), position))
 
     def _strided(self, node: Reduce, state: State, size: int, uses: Mapping[Expr, int]) -> None:

@@ -9,10 +9,10 @@ import math
 from collections.abc import Sequence
 
 from ...dtypes import FLOATS
-from ..ir import FUNCTIONS, Call, Const, Expr, Type
+from ..ir import FUNCTIONS, Call, Const, Expr, Type, storage
 from ..ranges import bounds
 from .mathematics import DECLARATIONS
-from .types import computed, zero
+from .types import computed, literal
 
 _WRAPPED = frozenset({"add", "sub", "mul", "div", "pow", "neg", "abs", "floor_div", "shift_left"})
 """Functions whose results may leave the range of 8-bit integers."""
@@ -102,7 +102,7 @@ def _call(name: str, type: Type, arguments: Sequence[str]) -> str:
     if type == "bool" and name in ("greater", "greater_or_equal", "lesser", "lesser_or_equal"):
         first, *others = (called("select", ("0u", "1u", argument)) for argument in arguments)
     if name == "neg":
-        return f"-{first}" if type in FLOATS or type == "index" else f"{zero(computed(type))} - {first}"
+        return f"-{first}" if type in FLOATS or type == "index" else f"{literal(0, type)} - {first}"
     if name == "reciprocal":
         name, arguments = "div", ("1.0f", *arguments)
     library = f"{name}_{computed(type)}"
@@ -131,16 +131,14 @@ def cast(text: str, source: Type, target: Type) -> str:
     to = computed(target)
     if target == "bool":
         value = operand(text)
-        same = f"{value} == {zero(computed(source))}"
+        same = f"{value} == {literal(0, source)}"
         return text if source == "bool" else f"!({same})" if source in FLOATS else same.replace("==", "!=")
     if source == "bool":
-        one = zero(to).replace("0", "1", 1)
-        return called("select", (zero(to), one, text))
+        return called("select", (literal(0, target), literal(1, target), text))
     if source in FLOATS:
         if target in FLOATS:
             return called("rounded_to_half", (text,)) if (source, target) == ("float32", "float16") else text
-        short = {"int8": "i8", "uint8": "u8"}.get(target, to)
-        return called(f"to_{short}", (text,))
+        return called(f"to_{storage(target)}", (text,))
     if target == "float16":
         return f"rounded_to_half(f32({text}))"
     wider, made = _WIDER.get((computed(source), to), ("", computed(source)))

@@ -10,12 +10,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..ir import Expr, Index, Input, Load, Output, Program, Reduce, Stored, walk
-from .block import Block
+from ..ir import Expr, Index, Input, Load, Output, Program, Reduce, Stored, size_of, walk
+from ..reductions import COMBINE, written_out
+from .block import Block, Grid
 from .kernel import Features, Kernel
 from .module import Module
-from .positions import Grid, size_of
-from .unrolled import written_out
 from .writing import comment_of, converted, dispatch, guarded, pattern_of, read, width_of, within
 
 # Chosen by hand, to be checked with `python -m benchmarks.webgpu`.
@@ -31,6 +30,10 @@ MIN_ROWS = 64
 """This many rows keep a device busy with one workgroup each."""
 MAX_ROW_ELEMENTS = 1 << 14
 """Maximum length of a row if there are fewer rows than `MIN_ROWS`."""
+MAX_UNROLLED_ELEMENTS = 32
+"""Reductions of up to this many elements are unrolled: their loops are slow on GPUs."""
+MAX_UNROLLED_NODES = 600
+"""Maximum size of an unrolled reduction: compilers of shaders take time for each expression."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +72,13 @@ def row_axes(axes: tuple[Index, ...], bodies: Sequence[Expr], lanes: int) -> tup
     return rows if longest > enough and (longest <= MAX_ROW_ELEMENTS or size_of(rows) >= MIN_ROWS) else None
 
 
+def _is_short(node: Reduce) -> bool:
+    """Whether a reduction is unrolled."""
+    size = size_of(node.variables)
+    short = size <= MAX_UNROLLED_ELEMENTS and size * len(walk(node.body)) <= MAX_UNROLLED_NODES
+    return short and node.reduction in COMBINE
+
+
 class Form:
     """Generates the kernel of targets with the same axes."""
 
@@ -94,7 +104,7 @@ class Form:
         rows = self._rows()
         if rows is not None:
             return self._row_by_row(rows)
-        self.bodies = written_out(self.bodies)
+        self.bodies = written_out(self.bodies, _is_short)
         return self._map()
 
     def _rows(self) -> tuple[Index, ...] | None:

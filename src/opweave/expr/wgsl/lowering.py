@@ -21,6 +21,7 @@ from ..ir import (
     Source,
     Stored,
     call,
+    size_of,
     sources,
     substitute,
     unified,
@@ -29,7 +30,6 @@ from ..ir import (
 from ..reductions import split, stored_value
 from .forms import MAX_INLINE_ELEMENTS, MIN_ROWS, Form, Target, reductions, row_axes
 from .kernel import Features, Kernel
-from .positions import size_of
 from .types import layout
 from .writing import read
 

@@ -28,12 +28,31 @@ import re
 from collections.abc import Iterable
 from importlib.resources import files
 
+import numpy as np
+
+from ...dtypes import INFO
+from ..ir import INTEGERS
+from .types import computed, literal
+
 BOUNDS: dict[str, float] = {
     name: float(ulp) for name, ulp in re.findall(r"^\| (\w+) \| ([\d.]+) \|$", __doc__ or "", re.MULTILINE)
 }
 """Maximum error of each function in ULP, read from the table above."""
 
-_INTEGERS = """
+_NATURAL_POWER = """
+// a to the power of b, which is not negative.
+fn natural_power_T(a: T, b: T) -> T {
+    var result = 1S;
+    var square = a;
+    for (var rest = b; rest != 0S; rest = rest >> 1u) {
+        result = select(result, result * square, (rest & 1S) == 1S);
+        square = square * square;
+    }
+    return result;
+}
+"""
+
+_UNSIGNED = """
 fn div_T(a: T, b: T) -> T {
     return select(a / select(b, 1S, b == 0S), 0S, b == 0S);
 }
@@ -55,13 +74,7 @@ fn shift_right_T(a: T, b: T) -> T {
 }
 
 fn pow_T(a: T, b: T) -> T {
-    var result = 1S;
-    var square = a;
-    for (var rest = b; rest != 0S; rest = rest >> 1u) {
-        result = select(result, result * square, (rest & 1S) == 1S);
-        square = square * square;
-    }
-    return result;
+    return natural_power_T(a, b);
 }
 """
 
@@ -96,13 +109,7 @@ fn pow_T(a: T, b: T) -> T {
     if (b < 0S) { // 1 / a^-b: only 1 and -1 have inverses
         return select(select(0S, select(1S, a, (b & 1S) == 1S), a == -1S), 1S, a == 1S);
     }
-    var result = 1S;
-    var square = a;
-    for (var rest = b; rest != 0S; rest = rest >> 1u) {
-        result = select(result, result * square, (rest & 1S) == 1S);
-        square = square * square;
-    }
-    return result;
+    return natural_power_T(a, b);
 }
 
 fn abs_T(a: T) -> T {
@@ -114,27 +121,10 @@ fn sign_T(a: T) -> T {
 }
 """
 
-# Limits for converting floats to integers: the computed type, the lowest integer, the highest float below the limit, the
-# highest integer, and the limit itself.
-_LIMITS = {
-    "i8": ("i32", "-128.0f", "127.0f", "127", "128.0f"),
-    "u8": ("u32", "0.0f", "255.0f", "255u", "256.0f"),
-    "i32": ("i32", "-2147483648.0f", "2147483520.0f", "2147483647", "2147483648.0f"),
-    "u32": ("u32", "0.0f", "4294967040.0f", "4294967295u", "4294967296.0f"),
-    "i64": (
-        "i64",
-        "-9223372036854775808.0f",
-        "9223371487098961920.0f",
-        "9223372036854775807li",
-        "9223372036854775808.0f",
-    ),
-    "u64": ("u64", "0.0f", "18446742974197923840.0f", "18446744073709551615lu", "18446744073709551616.0f"),
-}
-
 _SATURATED = """
-// Cut off, clamped; NaN is 0.
+// Cut off, clamped; NaN is 0. BELOW is the greatest float below ABOVE.
 fn to_N(x: f32) -> T {
-    return select(select(T(clamp(x, LOWEST, HIGHEST)), GREATEST, x >= ABOVE), ZERO, is_nan(x));
+    return select(select(T(clamp(x, LOWEST, BELOW)), GREATEST, x >= ABOVE), ZERO, is_nan(x));
 }
 """
 
@@ -147,12 +137,21 @@ def _declarations() -> dict[str, str]:
     floats = files(__package__).joinpath("functions.wgsl").read_text("utf-8")
     texts = [floats.partition("\n\n")[2]]
     for type, suffix, width in (("i32", "", 32), ("u32", "u", 32), ("i64", "li", 64), ("u64", "lu", 64)):
-        text = _SIGNED if type[0] == "i" else _INTEGERS
+        text = _NATURAL_POWER + (_SIGNED if type[0] == "i" else _UNSIGNED)
         texts.append(_filled(text, {"T": type, "MASKS": f"{width - 1}{suffix}"}, suffix))
-    for name, (type, lowest, highest, greatest, above) in _LIMITS.items():
-        zero = f"0{'u' if type == 'u32' else 'li' if type == 'i64' else 'lu' if type == 'u64' else ''}"
-        values = {"N": name, "T": type, "LOWEST": lowest, "HIGHEST": highest, "GREATEST": greatest, "ABOVE": above}
-        texts.append(_filled(_SATURATED, {**values, "ZERO": zero}, ""))
+    for name in INTEGERS:
+        info = INFO[name]
+        above = 2.0 ** (info.bits - (info.kind == "i"))
+        values = {
+            "N": name,
+            "T": computed(name),
+            "LOWEST": literal(info.lowest, "float32"),
+            "BELOW": literal(float(np.nextafter(np.float32(above), np.float32(0))), "float32"),
+            "ABOVE": literal(above, "float32"),
+            "GREATEST": literal(info.highest, name),
+            "ZERO": literal(0, name),
+        }
+        texts.append(_filled(_SATURATED, values, ""))
     declarations = [part.strip() for text in texts for part in text.split("\n\n")]
     return {_NAME.findall(declaration)[0]: declaration for declaration in declarations}
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...dtypes import FLOATS, INFO
-from ..ir import Reduce, storage
+from ...dtypes import FLOATS
+from ..ir import Reduce
+from ..reductions import neutral
 from .elements import call
 from .module import Module
 from .types import computed
@@ -41,20 +42,9 @@ class State:
 
     def declarations(self) -> list[str]:
         """Declare the variables, with the value of an empty reduction."""
-        lines = [f"var {self.value} = {self.neutral};"]
+        empty = neutral(self.node.reduction, self.type)
+        lines = [f"var {self.value} = {self.module.constant(empty.value, self.type)};"]
         return [*lines, f"var {self.name} = 2147483647;"] if self.positions else lines
-
-    @property
-    def neutral(self) -> str:
-        """The value of an empty reduction."""
-        kind, type = self.node.reduction, self.type
-        if kind in ("sum", "product"):
-            return self.module.constant(int(kind == "product"), type)
-        least = kind.endswith("max")
-        if type in FLOATS:
-            return "-infinity()" if least else "infinity()"
-        info = INFO[storage(type)]
-        return self.module.constant(info.lowest if least else info.highest, type)
 
     def step(self, value: str, position: str) -> list[str]:
         """Statements that add an element."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 
 from ...graph import Desc
-from ..ir import Const, Expr, Index, Output, call, unified
+from ..ir import Const, Expr, Index, Output, call, size_of, unified
 from ..printing import inline
-from .block import Block
+from .block import Block, Grid
 from .kernel import Features, Kernel
 from .module import Module
-from .positions import Grid, size_of
 from .writing import comment_of, converted, dispatch, guarded, pattern_of, read, width_of
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-import struct
 from dataclasses import dataclass
+
+import numpy as np
 
 from ...dtypes import FLOATS, INFO, DataType
 from ..ir import Type
@@ -49,32 +50,26 @@ def layout(data_type: DataType, features: Features) -> Layout:
     return Layout(computed(data_type))
 
 
-def zero(type: str) -> str:
-    """0 of a WGSL type."""
-    return "0.0f" if type == "f32" else f"0{SUFFIXES[type]}"
-
-
 def is_plain(value: float, type: Type) -> bool:
     """Whether a number has a literal: finite and normal floats except -0, and all integers except the lowest int64."""
     if type == "int64":
         return value != INFO["int64"].lowest
     if type not in FLOATS or (value == 0 and math.copysign(1, value) > 0):
         return True
-    return 2.0**-126 <= abs(rounded(value)) < math.inf
+    return bool(2.0**-126 <= abs(rounded(value)) < math.inf)
 
 
-def rounded(value: float) -> float:
+def rounded(value: float) -> np.float32:
     """A number rounded to float32."""
-    if math.isfinite(value) and abs(value) >= 2.0**128 - 2.0**103:  # half an ULP above the largest float32
-        return math.copysign(math.inf, value)
-    return float(struct.unpack("<f", struct.pack("<f", value))[0])
+    with np.errstate(over="ignore"):
+        return np.float32(value)
 
 
 def bits(value: int | float, type: Type) -> str:
     """The bits of a number as an unsigned literal."""
     if type == "int64":
         return f"{int(value) & 2**64 - 1}lu"
-    return f"0x{struct.unpack('<I', struct.pack('<f', rounded(value)))[0]:08x}u"
+    return f"0x{rounded(value).view(np.uint32):08x}u"
 
 
 def literal(value: int | float | bool, type: Type) -> str:
@@ -82,19 +77,10 @@ def literal(value: int | float | bool, type: Type) -> str:
     if type == "bool":
         return "true" if value else "false"
     if type in FLOATS:
-        return _float(rounded(value))
+        return f"{rounded(value)}f"
     target = computed(type)
     whole = int(value)
     suffix = SUFFIXES[target] or "i" * (whole < 0)
     if target == "i32" and whole == INFO["int32"].lowest:
         return f"({whole + 1}i - 1i)"  # the lowest i32 has no literal: a sign is an operator
     return f"{whole}{suffix}"
-
-
-def _float(value: float) -> str:
-    """The shortest decimal text that rounds to `value` in float32."""
-    for digits in range(1, 10):
-        text = f"{value:.{digits}g}"
-        if rounded(float(text)) == value:
-            break
-    return f"{text}f" if any(c in text for c in ".e") else f"{text}.0f"

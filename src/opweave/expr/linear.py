@@ -1,0 +1,80 @@
+"""Positions as linear sums, such as `2 * i + j - 1`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .ir import Call, Const, Expr, Load, walk
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """A linear sum.
+
+    Attributes:
+        constant: the constant part.
+        terms: for each expression that is not a sum itself, the factor, which is not 0.
+    """
+
+    constant: int = 0
+    terms: Mapping[Expr, int] = field(default_factory=dict)
+
+    def plus(self, other: Linear, factor: int = 1) -> Linear:
+        """`self + other * factor`."""
+        terms = dict(self.terms)
+        for term, count in other.terms.items():
+            terms[term] = terms.get(term, 0) + count * factor
+        return Linear(self.constant + other.constant * factor, {t: count for t, count in terms.items() if count})
+
+    def times(self, factor: int) -> Linear:
+        """`self * factor`."""
+        return Linear().plus(self, factor)
+
+
+def is_sum(node: Expr) -> bool:
+    """Whether a position is a sum, difference, negation, or multiple of others."""
+    if not isinstance(node, Call) or node.type != "index":
+        return False
+    if node.name == "mul":
+        return any(isinstance(part, Const) for part in node.parts)
+    return node.name in ("add", "sub", "neg")
+
+
+def combined(name: str, parts: Sequence[Linear]) -> Linear | None:
+    """A function of linear sums as a linear sum; None if it is not one."""
+    a, b = parts[0], parts[-1]
+    match name:
+        case "add":
+            return a.plus(b)
+        case "sub":
+            return a.plus(b, -1)
+        case "neg":
+            return a.times(-1)
+        case "mul" if not b.terms:
+            return a.times(b.constant)
+        case "mul" if not a.terms:
+            return b.times(a.constant)
+    return None
+
+
+def linear(root: Expr) -> Linear:
+    """A position as a linear sum."""
+    found: dict[Expr, Linear] = {}
+    for node in walk(root, enter=lambda n: n.parts if is_sum(n) else ()):
+        made = None
+        if isinstance(node, Const):
+            made = Linear(int(node.value))
+        elif isinstance(node, Call) and is_sum(node):
+            made = combined(node.name, [found[part] for part in node.parts])
+        found[node] = made or Linear(0, {node: 1})
+    return found[root]
+
+
+def place(load: Load) -> Linear:
+    """The position of a load in its array's flat memory."""
+    total, stride = Linear(), 1
+    for index, size in zip(reversed(load.parts), reversed(load.source.desc.shape), strict=True):
+        total = total.plus(linear(index), stride)
+        stride *= size
+    return total
