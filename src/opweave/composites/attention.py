@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import reduce
 from math import copysign, inf, sqrt
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -109,7 +109,7 @@ def _(
         (bounds.hide if mask.data_type == "uint8" else bounds.add)(mask)
     if causal:
         bounds.hide(np.tri(query.shape[2], key.shape[2], dtype=bool))
-    return attend(b, query, key, value, bounds, scale=scale).result
+    return attend(b, query, key, value, bounds, scale=scale)
 
 
 @dataclass
@@ -175,26 +175,6 @@ def hidden(visible: np.ndarray) -> np.ndarray:
     return np.where(visible, np.float32(0), np.float32(-inf))
 
 
-class Attended(NamedTuple):
-    """The result of `attend`, and its steps.
-
-    Attributes:
-        result: [batches, heads, queries, size of values]; zeros for a query that sees no key.
-        scores: [batches, heads, queries, keys]: the scaled products of queries and keys.
-        capped: the scores after the soft cap.
-        masked: the capped scores after the mask was added.
-        weights: the softmax of these; of a query that sees no key, undefined.
-        seen: whether each query sees a key, uint8; None for all.
-    """
-
-    result: Operand
-    scores: Operand
-    capped: Operand
-    masked: Operand
-    weights: Operand
-    seen: Operand | None
-
-
 def attend(
     b: Operations,
     query: Operand,
@@ -204,8 +184,7 @@ def attend(
     *,
     scale: float | None = None,
     softcap: float = 0.0,
-    softmax_type: DataType | None = None,
-) -> Attended:
+) -> Operand:
     """Build scaled dot product attention of built-in operations.
 
     Args:
@@ -216,7 +195,9 @@ def attend(
         mask: what hides keys.
         scale: of the scores. Default: 1 / sqrt(size).
         softcap: scores are replaced by `softcap * tanh(scores / softcap)`; 0 leaves them.
-        softmax_type: the data type in which softmax is computed. Default: that of `query`.
+
+    Returns:
+        [batches, heads, queries, size of values]; zeros for a query that sees no key.
 
     Raises:
         ValidationError: shapes that do not fit.
@@ -237,19 +218,14 @@ def attend(
     scores = b.matmul(query if heads == groups else b.reshape(query, [*shared, size]), columns)
     if heads != groups:
         scores = b.reshape(scores, [batches, heads, queries, keys])
-    capped = b.tanh(scores * (1 / softcap)) * softcap if softcap else scores
+    if softcap:
+        scores = b.tanh(scores * (1 / softcap)) * softcap
     bias, seen = mask.build(b, own)
-    masked = capped if bias is None else capped + bias
-    if softmax_type in (None, own):
-        weights = b.softmax(masked, axis=3)
-    else:
-        weights = b.cast(b.softmax(b.cast(masked, softmax_type), axis=3), own)
+    weights = b.softmax(scores if bias is None else scores + bias, axis=3)
     y = b.matmul(weights if heads == groups else b.reshape(weights, [*shared, keys]), value)
     if heads != groups:
         y = b.reshape(y, [batches, heads, queries, value.shape[3]])
-    if seen is not None:
-        y = b.where(seen, y, b.as_operand(0, own))
-    return Attended(y, scores, capped, masked, weights, seen)
+    return y if seen is None else b.where(seen, y, b.as_operand(0, own))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -439,7 +415,7 @@ def _(
             k, v = b.concat([past_key, k], 2), b.concat([past_value, v], 2)
         total = k.shape[2]
         mask.hide(np.tri(new, total, total - new, dtype=bool))
-        return heads_joined(b, attend(b, q, k, v, mask, scale=scale).result), k, v
+        return heads_joined(b, attend(b, q, k, v, mask, scale=scale)), k, v
     assert past_key is not None
     assert past_value is not None
     start = b.reshape(lengths, [batches, 1, 1, 1])
@@ -451,5 +427,5 @@ def _(
     filled = b.lesser(b.reshape(places, [1, 1, past_key.shape[2], 1]), start + new)
     nothing = b.as_operand(0, query.data_type)
     mask.hide(b.lesser_or_equal(b.reshape(places, [1, 1, 1, past_key.shape[2]]), positions))
-    y = attend(b, q, b.where(filled, k, nothing), b.where(filled, v, nothing), mask, scale=scale).result
+    y = attend(b, q, b.where(filled, k, nothing), b.where(filled, v, nothing), mask, scale=scale)
     return heads_joined(b, y), k, v

@@ -16,7 +16,5 @@ from . import (
     recurrent as recurrent,
     reduction as reduction,
     resize as resize,
-    rotary as rotary,
     shape as shape,
-    transformer as transformer,
 )
