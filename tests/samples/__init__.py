@@ -5,13 +5,16 @@
         x = make.array("input", make.shape(1, 5))
         return Call(x, axis=make.integer(0, x.ndim - 1))
 
-`make.types` holds the data type of each operand, chosen by the test (which goes through all that the limits allow).
+`make.types` holds the data type of each operand, chosen by the test (which goes through all that the limits allow). Importing
+this package registers the samples of all families in `SAMPLES`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -150,3 +153,7 @@ def type_choices(op: Op[..., Any], limits: Any) -> list[dict[str, str]]:
         else:
             combinations = [{**c, operand: t} for c in combinations for t in limit.data_types]
     return combinations
+
+
+for file in sorted(Path(__file__).parent.glob("[a-z]*.py")):
+    import_module(f"{__name__}.{file.stem}")

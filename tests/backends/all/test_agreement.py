@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,9 +17,6 @@ from opweave.graph import Graph
 from opweave.kernels.expression import program_of_nodes
 from opweave.operation import Op
 from opweave.ops import Operations
-
-for file in sorted(Path(__file__).parents[2].joinpath("samples").glob("[a-z]*.py")):
-    import_module(f"samples.{file.stem}")
 
 ORT = ow.ml.create_context(device="cpu")
 OPS = Operations.listing()
