@@ -333,6 +333,10 @@ class ContextTensors:
         on_device = not self._space.is_host and not flags["constant"]
         return (DeviceTensor if on_device else MLTensor)(cast("MLContext", self), desc, array, **flags)
 
+    def _defer_call(self, template: Any, inputs: Sequence[Any], outputs: Sequence[MLTensor], label: str) -> bool:
+        """Whether a call of an operation on tensors has been deferred; else the caller runs it."""
+        return False
+
     def check_own(self, tensor: MLTensor, what: str) -> None:
         """Raise `ValidationError`, which says `what` it is, unless it is a living tensor of this context."""
         if not isinstance(tensor, MLTensor):

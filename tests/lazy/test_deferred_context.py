@@ -601,3 +601,64 @@ def test_nothing_piles_up(context: ow.MLContext) -> None:
         run(double, [x], [y])
     assert len(x.current()._readers) <= 64  # type: ignore[attr-defined]
     assert statistics.dropped == 999
+
+
+def test_custom_operations_on_tensors_wait_with_the_dispatches(context: ow.MLContext) -> None:
+    runs: list[float] = []
+
+    @ow.op
+    def shift(self: ow.MLGraphBuilder, x: ow.MLOperand, by: ow.MLOperand) -> ow.Desc:
+        return x.desc
+
+    @shift.kernel("cpu")
+    def _(x: np.ndarray, by: np.ndarray, out: np.ndarray) -> None:
+        runs.append(float(x[0]))
+        out[...] = x + by
+
+    double = graph_of(context, lambda x: x * 2)
+    x, a = tensor_of(context, START), tensor_of(context)
+    by = tensor_of(context, [1, 1, 1, 1])
+    run(double, [x], [a])
+    b = shift(a, by)
+    run(double, [b], [a])  # does not change what the operation reads
+    context.write_tensor(by, np.zeros(4, "float32"))  # nor does this
+    shift(a, by)  # nobody can read the result
+    c = shift(b, 3)
+    assert runs == []
+    np.testing.assert_array_equal(context.read_tensor(c), 2 * START + 4)
+    np.testing.assert_array_equal(b.numpy(), 2 * START + 1)
+    np.testing.assert_array_equal(context.read_tensor(a), 4 * START + 2)
+    assert runs == [2, 3]
+    # What can be seen, and changed, without Opweave runs at once: an array, and a tensor that has a view.
+    np.testing.assert_array_equal(context.read_tensor(shift(a, np.ones(4, "float32"))), 4 * START + 3)
+    view = b.numpy()
+    view.setflags(write=True)
+    before = len(runs)
+    shift(b, by)
+    assert len(runs) == before + 1
+
+
+def test_a_deferred_custom_operation_that_fails_is_named(context: ow.MLContext) -> None:
+    @ow.op
+    def broken(self: ow.MLGraphBuilder, x: ow.MLOperand) -> ow.Desc:
+        return x.desc
+
+    @broken.kernel("cpu")
+    def _(x: np.ndarray, out: np.ndarray) -> None:
+        raise ValueError("no luck")
+
+    result = broken(tensor_of(context, START), label="gate")
+    with pytest.raises(ow.OperationError, match=r"broken 'gate': .*no luck.*called in test_deferred_context.py, line"):
+        result.numpy()
+
+
+def test_long_chains_of_custom_operations_run_without_a_read(context: ow.MLContext) -> None:
+    @ow.expression
+    def inc(x: Any) -> Any:
+        return x + 1
+
+    value = tensor_of(context, np.zeros(4))
+    for _ in range(arrays.LONGEST + 4):
+        value = inc(value)
+    assert statistics.operations + statistics.graphs > 0
+    assert context.read_tensor(value).tolist() == [arrays.LONGEST + 4] * 4

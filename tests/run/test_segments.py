@@ -281,6 +281,30 @@ def test_a_kernel_that_fails_once() -> None:
             assert results["y"].numpy().tolist() == [abs(value) + 1] * 4
 
 
+class Unbindable(RegionKernel):
+    """A kernel that cannot be bound to memory: its own is full."""
+
+    def bind(self, inputs: Mapping[str, Any], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
+        raise OperationError("the memory would exceed its limit")
+
+
+@pytest.mark.parametrize("runs", ["compute", "dispatch"])
+def test_the_operation_that_cannot_be_bound_is_named(runs: str) -> None:
+    op = regional(Region())
+    op.kernels["cpu"] = Unbindable(Region())
+    builder = ow.MLGraphBuilder(CPU)
+    x = builder.input("x", "float32", [64])
+    graph = builder.build(
+        {"y": builder.add(op(builder.softmax(x.reshape([8, 8]), 0, label="first"), label="second"), 1)}
+    )
+    with pytest.raises(OperationError, match="^regional 'second': the memory would exceed its limit"):
+        if runs == "compute":
+            CPU.compute(graph, {"x": random(64)})
+        else:
+            inputs = {"x": CPU.create_tensor("float32", [64], writable=True)}
+            CPU.dispatch(graph, inputs, {"y": CPU.create_tensor("float32", [8, 8], readable=True)})
+
+
 def regional(region: Region) -> Any:
     @ow.op
     def regional(self: ow.MLGraphBuilder, x: ow.MLOperand, weight: ow.MLOperand | None = None) -> ow.Desc:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from threading import get_ident
 from typing import Literal
 
@@ -14,7 +15,7 @@ from ..expr import kernels, limits
 from ..graph import Graph, Node, Operand
 from ..kernels import KernelCall, Prepared
 from ..kernels.expression import descs_of, program_of_nodes
-from ..memory.spaces import HOST
+from ..memory.spaces import HOST, Space
 from ..run.program import Program
 from ..run.steps import Part, title
 from .choose import EXPRESSION, HOST_KERNELS, Chooser
@@ -22,6 +23,29 @@ from .extract import cut_out
 from .fuse import fusible
 from .legalise import legalise
 from .partition import Joining, Segment, partition
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A graph whose nodes have been given to engines, expressions and kernels.
+
+    Attributes:
+        graph: the graph in which all nodes are legal.
+        origin: for each of its nodes, the node of the user's graph that it stems from.
+        parts: what runs it, in order.
+        placements: where each node of the user's graph runs.
+        space: where its inputs and outputs lie.
+    """
+
+    graph: Graph
+    origin: Mapping[Node, Node]
+    parts: Sequence[Part]
+    placements: Sequence[Placement]
+    space: Space
+
+    def program(self) -> Program:
+        """The program that runs all parts."""
+        return Program(self.graph, self.origin, self.parts, self.placements, self.space)
 
 
 def compile(
@@ -33,25 +57,8 @@ def compile(
     fuse: bool = True,
     alone: bool = True,
     fallback: Literal["auto", "error"] = "auto",
-) -> Program:
-    """Compile a graph; see `compile_parts`."""
-    legal, origin, parts, placements = compile_parts(
-        graph, backend, device=device, power_preference=power_preference, fuse=fuse, alone=alone, fallback=fallback
-    )
-    return Program(legal, origin, parts, placements, backend.space)
-
-
-def compile_parts(
-    graph: Graph,
-    backend: Backend,
-    *,
-    device: str,
-    power_preference: PowerPreference,
-    fuse: bool = True,
-    alone: bool = True,
-    fallback: Literal["auto", "error"] = "auto",
-) -> tuple[Graph, Mapping[Node, Node], list[Part], list[Placement]]:
-    """Compile the parts of a program.
+) -> Compiled:
+    """Compile a graph.
 
     Args:
         graph: what to compile.
@@ -61,10 +68,6 @@ def compile_parts(
         fuse: whether chains of element-wise operations that an engine would go through one by one become one loop.
         alone: whether it does not take turns with other graphs.
         fallback: whether the host runs what a device lacks, or that is an error.
-
-    Returns:
-        The graph in which all nodes are legal, for each of its nodes the one that it stems from, its parts in order, and
-        where each node of `graph` runs.
 
     Raises:
         NotSupportedError: an operation has neither a rule, a kernel, an expression nor a decomposition.
@@ -92,7 +95,7 @@ def compile_parts(
             made.append(Part(runner, engine.space, where, part.nodes, sub.nodes, reads, writes))
         else:
             made.append(_kernel(part, device if backend is host else "cpu"))
-    return legal, origin, made, _placements(graph, legal, origin, made, chooser)
+    return Compiled(legal, origin, made, _placements(graph, legal, origin, made, chooser), backend.space)
 
 
 def _sub_graph(graph: Graph, part: Segment[Node, Operand], alone: bool) -> tuple[Graph, list[Operand], list[Operand]]:
@@ -225,4 +228,4 @@ def _placements(
     return found
 
 
-__all__ = ["compile", "compile_parts"]
+__all__ = ["Compiled", "compile"]

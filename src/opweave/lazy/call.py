@@ -23,7 +23,6 @@ from ..operation import Op
 from ..ops import Operations
 from ..recorder import constant
 from ..run.locks import Locks
-from ..run.program import Program
 from ..tensor import MLTensor
 from .array import KINDS, Array, Number, Template, code_of, defer
 from .borrowed import adopt, borrow
@@ -76,7 +75,9 @@ def call(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 
 def compute_now(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The result, or tuple of results, of `op` called on NumPy arrays, tensors and numbers, computed at once.
+    """The result, or tuple of results, of `op` called on NumPy arrays, tensors and numbers.
+
+    It is computed at once, but for tensors of deferred contexts.
 
     Returns:
         Tensors if an operand is a tensor, else NumPy arrays.
@@ -94,10 +95,10 @@ def compute_now(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any])
         else:
             inputs[position] = _scalar(op, label, value, template.numbers[position])[0]
     try:
-        program = template.program or program_of(template, context)
         if has_tensors:
-            made = _compute_tensors(program, template, inputs, context, title(op.name, label))
+            made = _compute_tensors(template, inputs, context, label)
         else:
+            program = template.program or program_of(template, context)
             made = [memory.empty(desc) for desc in template.descs]
             program.run(inputs, made)
     except MLError as error:
@@ -106,13 +107,15 @@ def compute_now(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any])
     return tuple(made) if template.is_tuple else made[0]
 
 
-def _compute_tensors(
-    program: Program, template: Template, inputs: list[Any], context: MLContext, what: str
-) -> list[Any]:
-    """Run a program whose inputs include tensors; the results are new tensors."""
+def _compute_tensors(template: Template, inputs: list[Any], context: MLContext, label: str) -> list[Any]:
+    """Run, or defer, a call whose operands include tensors; the results are new tensors."""
     made = [context.create_tensor(desc.data_type, desc.shape, readable=True, writable=True) for desc in template.descs]
+    if context._defer_call(template, inputs, made, label):
+        return made
+    program = template.program or program_of(template, context)
     tensors = {id(value): value for value in inputs if isinstance(value, MLTensor)}
     with Locks([*tensors.values(), *made]):
+        what = title(template.op.name, label)
         given = [context._own(value, what) if isinstance(value, MLTensor) else value for value in inputs]
         program.run(given, [tensor.memory() for tensor in made])
     return made

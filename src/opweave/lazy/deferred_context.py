@@ -24,14 +24,14 @@ import numpy as np
 from .. import memory
 from ..context import MLContext
 from ..errors import require
-from ..graph import Desc, Graph, Operand
+from ..graph import Desc, Graph, Operand, title
 from ..links import deferred_context
 from ..ops import Operations
 from ..run.graph import MLGraph
 from ..run.locks import Locks
 from ..tensor import MLTensor
 from . import force as reads
-from .array import LONGEST, Array, PendingCall, Template, code_of, is_pending, site_of
+from .array import LONGEST, Array, Number, PendingCall, Template, code_of, is_pending, site_of
 from .force import force
 
 if TYPE_CHECKING:
@@ -278,19 +278,25 @@ def dispatch(
         if any(tensor.destroyed for tensor in (*sources, *targets)):
             graph.check_dispatch(inputs, outputs)  # says which
         now = _must_run_now(sources, targets)
-        values = [] if now else _defer(context, template, sources, targets)
+        values = [] if now else _defer(context, template, [tensor.current() for tensor in sources], targets)
     if now:  # without these locks: earlier dispatches take those of other tensors
         while not _at_once(graph, inputs, outputs, sources, targets):
             pass
-    elif values and values[0]._node is not None and values[0]._node.depth >= LONGEST:
+    else:
+        _compute_long(values)
+
+
+def _compute_long(values: Sequence[Value]) -> None:
+    """Compute new values at the end of a chain that has become long. The caller holds no locks."""
+    if values and values[0]._node is not None and values[0]._node.depth >= LONGEST:
         force(values)
 
 
 def _defer(
-    context: MLContext, template: GraphTemplate, sources: Sequence[DeferredTensor], targets: Sequence[DeferredTensor]
+    context: MLContext, template: Template, inputs: Sequence[Array], targets: Sequence[DeferredTensor], label: str = ""
 ) -> list[Value]:
     """Give the outputs pending values."""
-    node = PendingDispatch(template, tuple([tensor.current() for tensor in sources]), "", site_of(sys._getframe(1)))
+    node = PendingDispatch(template, tuple(inputs), label, site_of(sys._getframe(1)))
     values = [Value(context, desc, code, node=node) for desc, code in zip(template.descs, template.codes, strict=True)]
     node.outputs = tuple([ref(value) for value in values])
     for value in node.inputs:
@@ -358,6 +364,23 @@ class DeferredContext(MLContext):
     def dispatch(self, graph: MLGraph, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> None:
         """Defer the dispatch of a graph, see `MLContext.dispatch`."""
         dispatch(self, graph, inputs, outputs)
+
+    def _defer_call(self, template: Template, inputs: Sequence[Any], outputs: Sequence[Any], label: str) -> bool:
+        tensors = {id(value): value for value in inputs if isinstance(value, MLTensor)}
+        if any(isinstance(value, np.ndarray) and k not in template.numbers for k, value in enumerate(inputs)):
+            return False  # arrays are memory that is accessible without Opweave
+        with Locks([*tensors.values(), *outputs]):
+            for tensor in tensors.values():
+                self.check_own(tensor, title(template.op.name, label))
+            if _must_run_now(list(tensors.values()), outputs):
+                return False
+            operands = [
+                Number(self, desc, code_of(desc), array=value) if isinstance(value, np.ndarray) else value.current()
+                for value, desc in zip(inputs, template.operands, strict=True)
+            ]
+            values = _defer(self, template, operands, outputs, label)
+        _compute_long(values)
+        return True
 
     def _make_tensor(self, desc: Desc, array: np.ndarray, pinned: bool, **flags: bool) -> MLTensor:
         return DeferredTensor(self, desc, array, pinned=pinned, **flags)

@@ -81,9 +81,8 @@ class CallGraph:
 
     def compiled(self, constants: Mapping[int, np.ndarray] | None = None) -> Program:
         """The program of the calls, with constants in place of some inputs."""
-        return compile(
-            self.graph(constants), self.backend, device=self.device, power_preference=self.power, alone=False
-        )
+        graph = self.graph(constants)
+        return compile(graph, self.backend, device=self.device, power_preference=self.power, alone=False).program()
 
 
 def _position(array: Array, node: PendingCall) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import memory
 from ..backends import Placement
-from ..compile.driver import compile_parts
+from ..compile.driver import compile
 from ..compile.extract import cut_out
 from ..compile.partition import Segment, divide
 from ..context import MLContext
@@ -213,7 +213,7 @@ class CompiledModel:
             return [], []
         graph, reads = cut_out(takes, wanted)
         context = self.context
-        legal, _, parts, placements = compile_parts(
+        compiled = compile(
             graph,
             context.backend,
             device=context.device.name,
@@ -221,9 +221,11 @@ class CompiledModel:
             fuse=self._fuses,
             alone=len(self.segments) == 1,
         )
-        known = dict(zip(legal.inputs.values(), map(self._source, reads), strict=True))
-        self._sources.update(zip(wanted, (known.get(o, o) for o in legal.outputs.values()), strict=True))
-        return [replace(part, reads=[known.get(o, o) for o in part.reads]) for part in parts], placements
+        known = dict(zip(compiled.graph.inputs.values(), map(self._source, reads), strict=True))
+        found = compiled.graph.outputs.values()
+        self._sources.update(zip(wanted, (known.get(o, o) for o in found), strict=True))
+        parts = [replace(part, reads=[known.get(o, o) for o in part.reads]) for part in compiled.parts]
+        return parts, list(compiled.placements)
 
     def _compile_fallback(self, model: Model, segment: Segment[Step, str]) -> Part:
         from onnx import helper

@@ -48,12 +48,14 @@ class Binding:
         number = 0
         try:
             known = self._calls.get(id(intermediates))
-            for call in self._bind(intermediates) if known is None else known[1]:
-                call()
-                number += 1
-        except OperationError as error:
-            failed = layout.steps[number].failed(error)
-            raise failed from failed.__cause__
+            calls = self._bind(intermediates) if known is None else known[1]
+            try:
+                for call in calls:
+                    call()
+                    number += 1
+            except OperationError as error:
+                failed = layout.steps[number].failed(error)
+                raise failed from failed.__cause__
         finally:
             layout.give_back(intermediates)
 
@@ -76,10 +78,7 @@ class Binding:
         """Bind the steps to memory, and remember that for as long as there are these intermediates."""
         given = self._given
         memory: list[Any] = [*given, *intermediates[len(given) :]]
-        calls = [
-            step.bind([memory[at] for at in step.reads], [memory[at] for at in step.writes])
-            for step in self.layout.steps
-        ]
+        calls = [step.tie(memory) for step in self.layout.steps]
         number, all_calls = id(intermediates), self._calls
         # Without the binding itself, which would keep it alive as long as the intermediates.
         gone = ref(intermediates, lambda _: all_calls.pop(number, None))

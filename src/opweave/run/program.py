@@ -389,18 +389,18 @@ class Layout:
         try:
             if intermediates.calls is None:
                 intermediates.calls = [
-                    step.bind([memory[at] for at in step.reads], [memory[at] for at in step.writes]) if inner else None
-                    for step, inner in zip(self.steps, self._is_inner, strict=True)
+                    step.tie(memory) if inner else None for step, inner in zip(self.steps, self._is_inner, strict=True)
                 ]
-            for number, call in enumerate(intermediates.calls):
-                if call is not None:
-                    call()
-                else:
-                    step = self.steps[number]
-                    step.run([memory[at] for at in step.reads], [memory[at] for at in step.writes])
-        except OperationError as error:
-            failed = self.steps[number].failed(error)
-            raise failed from failed.__cause__
+            try:
+                for number, call in enumerate(intermediates.calls):
+                    if call is not None:
+                        call()
+                    else:
+                        step = self.steps[number]
+                        step.run([memory[at] for at in step.reads], [memory[at] for at in step.writes])
+            except OperationError as error:
+                failed = self.steps[number].failed(error)
+                raise failed from failed.__cause__
         finally:
             self.give_back(intermediates)
 

@@ -71,6 +71,18 @@ class Step:
     written_bytes: int
     part: Part | None = None
 
+    def tie(self, memory: Sequence[Memory]) -> Callable[[], None]:
+        """Bind it to its part of the memory of a run, which is given by number.
+
+        Raises:
+            OperationError: it cannot be bound; the message names the operations.
+        """
+        try:
+            return self.bind([memory[at] for at in self.reads], [memory[at] for at in self.writes])
+        except OperationError as error:
+            failed = self.failed(error)
+            raise failed from failed.__cause__
+
     def run(self, reads: Sequence[Memory], writes: Sequence[Memory]) -> None:
         """Run it once: what `bind(reads, writes)()` does."""
         if self.part is None:
