@@ -297,7 +297,7 @@ def test_the_operation_that_cannot_be_bound_is_named(runs: str) -> None:
     graph = builder.build(
         {"y": builder.add(op(builder.softmax(x.reshape([8, 8]), 0, label="first"), label="second"), 1)}
     )
-    with pytest.raises(OperationError, match="^regional 'second': the memory would exceed its limit"):
+    with pytest.raises(OperationError, match=r"^regional 'second': the memory would exceed its limit"):
         if runs == "compute":
             CPU.compute(graph, {"x": random(64)})
         else:
