@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -297,12 +298,11 @@ def test_the_operation_that_cannot_be_bound_is_named(runs: str) -> None:
     graph = builder.build(
         {"y": builder.add(op(builder.softmax(x.reshape([8, 8]), 0, label="first"), label="second"), 1)}
     )
+    inputs = {"x": CPU.create_tensor("float32", [64], writable=True)}
+    outputs = {"y": CPU.create_tensor("float32", [8, 8], readable=True)}
+    call = partial(CPU.dispatch, graph, inputs, outputs) if runs == "dispatch" else partial(CPU.compute, graph, inputs)
     with pytest.raises(OperationError, match=r"^regional 'second': the memory would exceed its limit"):
-        if runs == "compute":
-            CPU.compute(graph, {"x": random(64)})
-        else:
-            inputs = {"x": CPU.create_tensor("float32", [64], writable=True)}
-            CPU.dispatch(graph, inputs, {"y": CPU.create_tensor("float32", [8, 8], readable=True)})
+        call()
 
 
 def regional(region: Region) -> Any:
