@@ -197,7 +197,7 @@ class MLGraphBuilder(Operations):
         context = self.context
         from .compile.driver import compile  # not before something is compiled: it brings much along
 
-        compiled = compile(
+        program = compile(
             graph,
             context.backend,
             device=context.device.name,
@@ -205,6 +205,6 @@ class MLGraphBuilder(Operations):
             fuse=fuse,
             fallback=fallback,
         )
-        return MLGraph(context, graph, compiled.program())
+        return MLGraph(context, graph, program)
 
     build_async = awaitable(build)

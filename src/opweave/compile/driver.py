@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from threading import get_ident
 from typing import Literal
 
@@ -15,7 +14,7 @@ from ..expr import kernels, limits
 from ..graph import Graph, Node, Operand
 from ..kernels import KernelCall, Prepared
 from ..kernels.expression import descs_of, program_of_nodes
-from ..memory.spaces import HOST, Space
+from ..memory.spaces import HOST
 from ..run.program import Program
 from ..run.steps import Part, title
 from .choose import EXPRESSION, HOST_KERNELS, Chooser
@@ -23,29 +22,6 @@ from .extract import cut_out
 from .fuse import fusible
 from .legalise import legalise
 from .partition import Joining, Segment, partition
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """A graph whose nodes have been given to engines, expressions and kernels.
-
-    Attributes:
-        graph: the graph in which all nodes are legal.
-        origin: for each of its nodes, the node of the user's graph that it stems from.
-        parts: what runs it, in order.
-        placements: where each node of the user's graph runs.
-        space: where its inputs and outputs lie.
-    """
-
-    graph: Graph
-    origin: Mapping[Node, Node]
-    parts: Sequence[Part]
-    placements: Sequence[Placement]
-    space: Space
-
-    def program(self) -> Program:
-        """The program that runs all parts."""
-        return Program(self.graph, self.origin, self.parts, self.placements, self.space)
 
 
 def compile(
@@ -57,7 +33,7 @@ def compile(
     fuse: bool = True,
     alone: bool = True,
     fallback: Literal["auto", "error"] = "auto",
-) -> Compiled:
+) -> Program:
     """Compile a graph.
 
     Args:
@@ -95,7 +71,7 @@ def compile(
             made.append(Part(runner, engine.space, where, part.nodes, sub.nodes, reads, writes))
         else:
             made.append(_kernel(part, device if backend is host else "cpu"))
-    return Compiled(legal, origin, made, _placements(graph, legal, origin, made, chooser), backend.space)
+    return Program(legal, origin, made, _placements(graph, legal, origin, made, chooser), backend.space)
 
 
 def _sub_graph(graph: Graph, part: Segment[Node, Operand], alone: bool) -> tuple[Graph, list[Operand], list[Operand]]:
@@ -228,4 +204,4 @@ def _placements(
     return found
 
 
-__all__ = ["Compiled", "compile"]
+__all__ = ["compile"]

@@ -366,7 +366,7 @@ class DeferredContext(MLContext):
         dispatch(self, graph, inputs, outputs)
 
     def _defer_call(self, template: Template, inputs: Sequence[Any], outputs: Sequence[Any], label: str) -> bool:
-        tensors = {id(value): value for value in inputs if isinstance(value, MLTensor)}
+        tensors: dict[int, Any] = {id(value): value for value in inputs if isinstance(value, MLTensor)}
         if any(isinstance(value, np.ndarray) and k not in template.numbers for k, value in enumerate(inputs)):
             return False  # arrays are memory that is accessible without Opweave
         with Locks([*tensors.values(), *outputs]):

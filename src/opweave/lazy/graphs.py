@@ -82,7 +82,7 @@ class CallGraph:
     def compiled(self, constants: Mapping[int, np.ndarray] | None = None) -> Program:
         """The program of the calls, with constants in place of some inputs."""
         graph = self.graph(constants)
-        return compile(graph, self.backend, device=self.device, power_preference=self.power, alone=False).program()
+        return compile(graph, self.backend, device=self.device, power_preference=self.power, alone=False)
 
 
 def _position(array: Array, node: PendingCall) -> int:

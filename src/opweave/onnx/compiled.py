@@ -213,7 +213,7 @@ class CompiledModel:
             return [], []
         graph, reads = cut_out(takes, wanted)
         context = self.context
-        compiled = compile(
+        program = compile(
             graph,
             context.backend,
             device=context.device.name,
@@ -221,11 +221,12 @@ class CompiledModel:
             fuse=self._fuses,
             alone=len(self.segments) == 1,
         )
-        known = dict(zip(compiled.graph.inputs.values(), map(self._source, reads), strict=True))
-        found = compiled.graph.outputs.values()
+        known = dict(zip(program.graph.inputs.values(), map(self._source, reads), strict=True))
+        found = program.graph.outputs.values()
         self._sources.update(zip(wanted, (known.get(o, o) for o in found), strict=True))
-        parts = [replace(part, reads=[known.get(o, o) for o in part.reads]) for part in compiled.parts]
-        return parts, list(compiled.placements)
+        made = [step.part for step in program.steps if step.part]
+        parts = [replace(part, reads=[known.get(o, o) for o in part.reads]) for part in made]
+        return parts, program.placements
 
     def _compile_fallback(self, model: Model, segment: Segment[Step, str]) -> Part:
         from onnx import helper
