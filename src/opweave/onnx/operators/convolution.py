@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from ...builder import MLGraphBuilder
 from ...graph import MLOperand
-from ...shapes import conv_transpose_size, window_extent
-from ..registry import MICROSOFT, Tensor, converts
+from ...shapes import conv_transpose_size
+from ..registry import MICROSOFT, Tensor, converts, shape_of
 from .activation import activated
-from .windows import PLAIN, WindowAttributes, Windows, halved, with_two_axes, without_added_axis
+from .windows import PLAIN, WindowAttributes, halved, options, with_two_axes, without_added_axis
 
 
 @converts("Conv")
@@ -23,9 +23,9 @@ def convolution(
     group: int = 1,
     window: WindowAttributes = PLAIN,
 ) -> MLOperand:
-    windows = window.of_filter(X, W)
-    y = b.conv2d(with_two_axes(b, X), with_two_axes(b, W), groups=group, bias=B, **windows.options)
-    return without_added_axis(b, y, windows)
+    axes = window.of_filter(X, W)
+    y = b.conv2d(with_two_axes(b, X), with_two_axes(b, W), groups=group, bias=B, **options(axes))
+    return without_added_axis(b, y, X)
 
 
 @converts("ConvTranspose")
@@ -40,34 +40,25 @@ def _(
     output_shape: Sequence[int] | None = None,
     window: WindowAttributes = PLAIN,
 ) -> MLOperand:
-    plain = replace(window, auto_pad="NOTSET").of_filter(X, W)
-    auto_pad, sizes, taps = window.auto_pad, plain.sizes, plain.taps
-    more = list(output_padding or [0] * plain.rank)
-    if output_shape is None and auto_pad.startswith("SAME"):
-        output_shape = [size * stride for size, stride in zip(sizes, plain.strides, strict=True)]
-    before, after, results = [], [], []
-    for axis in range(plain.rank):
-        size, tap, stride, dilation = sizes[axis], taps[axis], plain.strides[axis], plain.dilations[axis]
-        if output_shape is None:
-            pair = (0, 0) if auto_pad == "VALID" else (plain.before[axis], plain.after[axis])
-            result = conv_transpose_size(size, tap, *pair, stride, dilation) + more[axis]
-        else:
-            result = list(output_shape)[-plain.rank :][axis]
-            total = (size - 1) * stride + more[axis] + window_extent(tap, dilation) - result
-            pair = halved(max(total, 0), auto_pad)
-        before.append(pair[0])
-        after.append(pair[1])
-        results.append(result)
-    windows = Windows(plain.rank, sizes, taps, plain.strides, plain.dilations, before, after)
+    auto_pad = window.auto_pad
+    plain = replace(window, auto_pad="VALID" if auto_pad == "VALID" else "NOTSET").of_filter(X, W)
+    rank = len(shape_of(X)) - 2
+    extra = [0] * (2 - rank) + list(output_padding or [0] * rank)
+    wanted = None if output_shape is None else [1] * (2 - rank) + list(output_shape)[-rank:]
+    if wanted is None and auto_pad.startswith("SAME"):
+        wanted = [axis.size * axis.stride for axis in plain]
+    axes, sizes = [], []
+    for position, (axis, more) in enumerate(zip(plain, extra, strict=True)):
+        smallest = conv_transpose_size(axis.size, axis.taps, 0, 0, axis.stride, axis.dilation) + more
+        if wanted is not None:  # the padding is what has to be cut off
+            before, after = halved(max(smallest - wanted[position], 0), auto_pad)
+            axis = replace(axis, before=before, after=after)
+        axes.append(axis)
+        sizes.append(smallest - axis.before - axis.after if wanted is None else wanted[position])
     y = b.conv_transpose2d(
-        with_two_axes(b, X),
-        with_two_axes(b, W),
-        groups=group,
-        bias=B,
-        output_sizes=[1] * (2 - plain.rank) + results,
-        **windows.options,
+        with_two_axes(b, X), with_two_axes(b, W), groups=group, bias=B, output_sizes=sizes, **options(axes)
     )
-    return without_added_axis(b, y, windows)
+    return without_added_axis(b, y, X)
 
 
 @converts("FusedConv", domain=MICROSOFT)
