@@ -18,7 +18,7 @@ from ..errors import NotSupportedError
 from ..graph import MAX_RANK, Operand
 from .evaluate import evaluate, slots_of
 from .ir import INTEGERS, Call, Cast, Const, Expr, Index, Load, Output, Program, Reduce, Source, Type, walk
-from .loads import Affine, affine_of
+from .linear import linear
 
 if TYPE_CHECKING:
     from ..ops import Operations
@@ -47,9 +47,8 @@ def refusal(program: Program) -> str | None:
     for axes, body in _definitions(program):
         if 1 + max(slots_of(axes, (body,)).values(), default=-1) > MAX_RANK:
             return f"it needs arrays of more than {MAX_RANK} dimensions"
-        nodes, forms = _nodes(body)
-        for node in nodes:
-            reason = _refused(node, forms)
+        for node in _nodes(body):
+            reason = _refused(node)
             count = math.prod(variable.extent for variable in node.free)
             if reason is None and count > limit:
                 reason = f"it needs arrays of {count} elements"
@@ -82,28 +81,26 @@ def _definitions(program: Program) -> list[tuple[tuple[Index, ...], Expr]]:
     return [*((s.axes, s.body) for s in program.stored), *((output.axes, output.body) for output in program.outputs)]
 
 
-def _nodes(body: Expr) -> tuple[list[Expr], dict[Load, Affine]]:
-    """The nodes that become operands, and the indices of the loads that are slices."""
-    forms: dict[Load, Affine] = {}
-    return walk(body, enter=lambda node: _entered(node, forms)), forms
+def _nodes(body: Expr) -> list[Expr]:
+    """The nodes that become operands; the indices of loads do not."""
+    return walk(body, enter=lambda node: () if isinstance(node, Load) else node.parts)
 
 
-def _entered(node: Expr, forms: dict[Load, Affine]) -> tuple[Expr, ...]:
-    """The parts of a node that become operands; the indices of loads that are slices do not."""
-    if not isinstance(node, Load):
-        return node.parts
-    form = affine_of(node.parts)
-    variables = [v for _, factors in form or () for v in factors]
-    distinct = len(set(variables)) == len(variables) and set(variables) == node.free
-    if form is None or not distinct or any(len(factors) > 1 for _, factors in form):
-        return node.parts
-    if all(factor > 0 for _, factors in form for factor in factors.values()):
-        forms[node] = form
-    return ()
+def _slices(load: Load) -> list[tuple[int, Index | None, int]] | None:
+    """For each index of a load, its start, variable (None if it is constant) and stride; None if it is no slice."""
+    slices: list[tuple[int, Index | None, int]] = []
+    for index in load.parts:
+        position = linear(index)
+        variable, stride = next(iter(position.terms.items()), (None, 1))
+        if len(position.terms) > 1 or not isinstance(variable, Index | None) or stride < 1:
+            return None
+        slices.append((position.constant, variable, stride))
+    variables = [variable for _, variable, _ in slices if variable]
+    return slices if len(set(variables)) == len(variables) and set(variables) == load.free else None
 
 
-def _refused(node: Expr, forms: Mapping[Load, Affine]) -> str | None:
-    if isinstance(node, Load) and node not in forms:
+def _refused(node: Expr) -> str | None:
+    if isinstance(node, Load) and _slices(node) is None:
         return "it reads elements at computed positions"
     if isinstance(node, Call) and node.name in _MISSING:
         return f"WebNN has no {node.name}"
@@ -139,22 +136,22 @@ class _Writer:
 
     def value(self) -> Operand:
         """The operand of the body, with size 1 along axes it does not depend on."""
-        nodes, forms = _nodes(self.body)
+        nodes = _nodes(self.body)
         given: set[Expr] = set()  # nodes that depend on an input
         for node in nodes:
             if isinstance(node, Load) or not given.isdisjoint(node.parts):
                 given.add(node)
-        wanted = {part for node in given if node not in forms for part in node.parts} | {self.body}
+        wanted = {part for node in given if not isinstance(node, Load) for part in node.parts} | {self.body}
         for node in nodes:
             if node in given:
-                self.made[node] = self._operand(node, forms)
+                self.made[node] = self._operand(node)
             elif node in wanted:
                 self.made[node] = self._constant(node)
         return self.made[self.body]
 
-    def _operand(self, node: Expr, forms: Mapping[Load, Affine]) -> Operand:
+    def _operand(self, node: Expr) -> Operand:
         if isinstance(node, Load):
-            return self._load(node, forms[node])
+            return self._load(node)
         parts = [self.made[part] for part in node.parts]
         if isinstance(node, Cast):
             return _cast(self.b, parts[0], node.parts[0].type, node.type)
@@ -182,17 +179,16 @@ class _Writer:
         sizes = {self.slots[variable]: variable.extent for variable in node.free}
         return tuple(sizes.get(slot, 1) for slot in range(self.rank))
 
-    def _load(self, node: Load, form: Affine) -> Operand:
+    def _load(self, node: Load) -> Operand:
         """Slice, transpose and reshape an array so that its dimensions match those of all values."""
         b, array = self.b, self.arrays[node.source]
-        entries = [(constant, *next(iter(factors.items()), (None, 1))) for constant, factors in form]
-        starts = [constant for constant, _, _ in entries]
-        strides = [factor for _, _, factor in entries]
-        counts = [variable.extent if variable else 1 for _, variable, _ in entries]
+        slices = _slices(node) or []
+        starts, strides = [start for start, _, _ in slices], [stride for _, _, stride in slices]
+        counts = [variable.extent if variable else 1 for _, variable, _ in slices]
         sizes = [(count - 1) * stride + 1 for count, stride in zip(counts, strides, strict=True)]
         if tuple(counts) != array.shape:
             array = b.slice(array, starts, sizes, strides=strides)
-        order = sorted(range(len(entries)), key=lambda axis: self._slot(entries[axis][1]))
+        order = sorted(range(len(slices)), key=lambda axis: self._slot(slices[axis][1]))
         if order != list(range(len(order))):
             array = b.transpose(array, permutation=order)
         if array.shape != self._shape(node):

@@ -19,7 +19,7 @@ from ..errors import OperationError, require
 from . import elements
 from .elements import Array, Precision, Rule
 from .ir import Call, Cast, Const, Expr, Index, Load, Program, Reduce, Source, walk
-from .loads import Affine, Block, affine_of, gathering, viewing
+from .loads import Block, gathering, is_view, viewing
 
 BLOCK_BYTES = 2**18
 """Size of all temporaries of a block, in bytes, so that they stay in the cache (a typical L2). One position of the
@@ -77,7 +77,9 @@ class Evaluator:
 
     def _run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         with np.errstate(all="ignore"):
-            arrays: dict[Source, Array] = dict(zip(self.program.inputs, inputs, strict=True))
+            arrays: dict[Source, Array] = {
+                source: np.asarray(array, order="C") for source, array in zip(self.program.inputs, inputs, strict=True)
+            }
             for source, stage in self.stored:
                 dtype = self.precision if source.desc.data_type == "float32" else source.desc.data_type
                 arrays[source] = array = np.empty(source.desc.shape, dtype)
@@ -183,39 +185,20 @@ class _Stage:
         extents = self._block_extents(live)
         self.blocks = _blocks(self.axes, extents)
         split = {axis for axis in self.axes if extents[axis] < axis.extent}
-        order = list(range(len(steps)))
-        self.before = [k for k in order if not steps[k].node.free & split]
-        within = [k for k in order if steps[k].node.free & split]
-        kept = set(self.before) if split else set()  # values shared by the blocks live until the last one
-        self.steps = _with_lifetimes(steps, [*self.roots, *kept])
+        once = {k for k, step in enumerate(steps) if split and not step.node.free & split}  # for all blocks
+        self.steps = _with_lifetimes(steps, [*self.roots, *once])
         self._mark_targets()
-        if split:
-            self.first = [(k, self.steps[k]) for k in self.before]
-            self.each = [(k, self.steps[k]) for k in within]
-        else:
-            self.first, self.each = [], list(enumerate(self.steps))
+        self.first = [(k, step) for k, step in enumerate(self.steps) if k in once]
+        self.each = [(k, step) for k, step in enumerate(self.steps) if k not in once]
 
     # Planning --------------------------------------------------------------------------------------------------------
 
     def _steps(self) -> list[_Instruction]:
-        affine: dict[Load, Affine | None] = {}
-
-        def enter(node: Expr) -> tuple[Expr, ...]:
-            if isinstance(node, Load):
-                affine[node] = affine_of(node.parts)
-                return node.parts if affine[node] is None else ()
-            return node.parts
-
-        nodes = walk(*self.bodies, enter=enter)
+        nodes = walk(*self.bodies, enter=_needed)
         number = {node: k for k, node in enumerate(nodes)}
-        steps = []
-        for node in nodes:
-            step = self._step(node, affine)
-            inside = enter(node) if isinstance(node, Load) else node.parts
-            steps.append(replace(step, arguments=tuple(number[part] for part in inside)))
-        return steps
+        return [replace(self._step(node), arguments=tuple(number[part] for part in _needed(node))) for node in nodes]
 
-    def _step(self, node: Expr, affine: Mapping[Load, Affine | None]) -> _Instruction:
+    def _step(self, node: Expr) -> _Instruction:
         match node:
             case Const():
                 single = node.value if node.type not in FLOATS else np.float32(node.value)
@@ -224,17 +207,12 @@ class _Stage:
             case Index():
                 return _Instruction(node, self._positions_of(node), reads=True)
             case Load():
-                found = affine[node]
                 wide = elements.dtype_of(node.type, self.precision)
-                read = (
-                    gathering(node, self.slots, self.rank)
-                    if found is None
-                    else viewing(node, found, self.slots, self.rank)
-                )
-                owns = found is None or node.type == "float16" or wide == np.float64
-                if not owns or wide == node.type:
+                owns = not is_view(node)
+                read = (gathering if owns else viewing)(node, self.slots, self.rank)
+                if wide == node.type:
                     return _Instruction(node, read, reads=True, owns=owns)
-                return _Instruction(node, lambda *given: read(*given).astype(wide), reads=True, owns=True)
+                return _Instruction(node, lambda *given: read(*given).astype(wide), reads=True)
             case Call():
                 return _Instruction(node, elements.function(node.name, node.parts[-1].type))
             case Cast():
@@ -335,6 +313,11 @@ class _Stage:
                 values[number] = step.rule(*given)
             for k in step.dead:
                 values[k] = None
+
+
+def _needed(node: Expr) -> tuple[Expr, ...]:
+    """The nodes that a node is computed from; views need no indices."""
+    return () if isinstance(node, Load) and is_view(node) else node.parts
 
 
 def slots_of(axes: tuple[Index, ...], bodies: tuple[Expr, ...]) -> dict[Index, int]:

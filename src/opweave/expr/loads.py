@@ -1,79 +1,41 @@
-"""Loads of expressions in NumPy: affine indices give views, others gather."""
+"""Loads of expressions in NumPy: positions that are linear in the variables give views, others gather.
+
+Arrays are C-contiguous.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..errors import require
 from .elements import Array, Rule
-from .ir import Expr, Index, Load, Source
-from .linear import linear
+from .ir import Index, Load, Source
+from .linear import place
 
 Block: TypeAlias = Mapping[Index, tuple[int, int]]
 """A block of the result: the range [start, stop) of each variable that is divided."""
 
-Affine: TypeAlias = tuple[tuple[int, Mapping[Index, int]], ...]
-"""For each index of a load, a constant and the non-zero factor of each variable."""
+
+def is_view(load: Load) -> bool:
+    """Whether the position in memory is a linear sum of variables, so that the elements of a block are a view."""
+    return all(isinstance(term, Index) for term in place(load).terms)
 
 
-def affine_of(indices: tuple[Expr, ...]) -> Affine | None:
-    """Indices as affine functions of variables; None if an index is not affine."""
-    sums = [linear(index) for index in indices]
-    if not all(isinstance(term, Index) for each in sums for term in each.terms):
-        return None
-    return tuple((each.constant, cast(Mapping[Index, int], each.terms)) for each in sums)
-
-
-def viewing(load: Load, forms: Affine, slots: Mapping[Index, int], rank: int) -> Rule:
-    """The rule of a load with affine indices, which returns a view."""
-    for axis, ((constant, factors), size) in enumerate(zip(forms, load.source.desc.shape, strict=True)):
-        ends = [f * (variable.extent - 1) for variable, f in factors.items()]
-        low, high = constant + sum(e for e in ends if e < 0), constant + sum(e for e in ends if e > 0)
-        require(low >= 0 and high < size, f"the index of axis {axis} goes from {low} to {high}, outside of [0, {size})")
-    variables = [variable for _, factors in forms for variable in factors]
-    separate = all(len(factors) <= 1 for _, factors in forms) and len(set(variables)) == len(variables)
-    if not separate or set(variables) != load.free:
-        return _striding(load, forms, slots, rank)
-    order = sorted(range(len(variables)), key=lambda k: slots[variables[k]])
-    moved = order != list(range(len(order)))
-    used = {slots[variable] for variable in variables}
-    spread = tuple(slice(None) if k in used else None for k in range(rank))
+def viewing(load: Load, slots: Mapping[Index, int], rank: int) -> Rule:
+    """The rule of a load of which `is_view` holds."""
+    position = place(load)
+    factors = [(variable, slots[variable], position.terms.get(variable, 0)) for variable in load.free]
 
     def rule(block: Block, arrays: Mapping[Source, Array]) -> Array:
-        key: list[int | slice] = []
-        for constant, factors in forms:
-            for variable, factor in factors.items():
-                start, stop = block.get(variable, (0, variable.extent))
-                first, last = constant + factor * start, constant + factor * (stop - 1)
-                after = last + 1 if factor > 0 else last - 1 if last else None
-                key.append(slice(first, after, factor))
-            if not factors:
-                key.append(constant)
-        part = arrays[load.source][(*key, ...)]
-        return (part.transpose(order) if moved else part)[(*spread, ...)]
-
-    return rule
-
-
-def _striding(load: Load, forms: Affine, slots: Mapping[Index, int], rank: int) -> Rule:
-    """`viewing` where a variable occurs in several indices, or an index has several variables: diagonals and windows."""
-
-    def rule(block: Block, arrays: Mapping[Source, Array]) -> Array:
-        array = arrays[load.source]
+        array, first = arrays[load.source], position.constant
         shape, strides = [1] * rank, [0] * rank
-        first = [constant for constant, _ in forms]
-        for variable in load.free:
+        for variable, slot, factor in factors:
             start, stop = block.get(variable, (0, variable.extent))
-            shape[slots[variable]] = stop - start
-            for axis, (_, factors) in enumerate(forms):
-                factor = factors.get(variable, 0)
-                first[axis] += factor * start
-                strides[slots[variable]] += factor * array.strides[axis]
-        corner: Array = array[tuple(slice(position, position + 1) for position in first)]
-        return np.lib.stride_tricks.as_strided(corner, shape, strides, writeable=False)
+            shape[slot], strides[slot] = stop - start, factor * array.itemsize
+            first += factor * start
+        return np.ndarray(shape, array.dtype, array, first * array.itemsize, strides)
 
     return rule
 
@@ -91,8 +53,6 @@ def gathering(load: Load, slots: Mapping[Index, int], rank: int) -> Rule:
 
     def rule(block: Block, arrays: Mapping[Source, Array], *indices: Array) -> Array:
         array = arrays[load.source]
-        if not array.flags.c_contiguous:
-            return array[indices]
         flat: Array | int = 0
         for index, size in zip(indices, array.shape, strict=True):
             flat = flat * size + index

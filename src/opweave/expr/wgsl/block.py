@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..ir import Call, Cast, Const, Expr, Index, Load, Reduce, size_of, walk
 from ..linear import Linear, is_sum, linear, place
@@ -59,6 +59,24 @@ class _Scope:
     lines: list[str] = field(default_factory=list)
     own: frozenset[Expr] = frozenset()
     together: bool = False
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """A loop over the numbers `first`, `first + step`, … below `size`; `unit` is the suffix of literals."""
+
+    name: str
+    first: str
+    size: int
+    step: int = 1
+    unit: str = ""
+
+    def head(self, within: _Loop | None = None) -> str:
+        """The first line; `within` is a loop over parts, of which this loop takes one."""
+        name, first, end = self.name, self.first, f"{self.size}{self.unit}"
+        if within:
+            first, end = within.name, f"min({within.name} + {within.step}{self.unit}, {end})"
+        return f"for (var {name} = {first}; {name} < {end}; {name} += {self.step}{self.unit}) {{"
 
 
 class Block:
@@ -345,61 +363,52 @@ class Block:
         self._scopes = scopes
         return elements.wrapped(state.name, node.type)
 
-    def _element(self, node: Reduce, state: State, uses: Mapping[Expr, int]) -> None:
-        """One step of a reduction."""
-        text = self._value(node.body, uses)
-        if not state.positions or is_simple(text):
-            value = text
-        else:
-            value = self.let(text)
-        position = self._sum(Linear(0, {node.variables[0]: 1}), {}) if state.positions else ""
-        self.add(*state.step(bare(value), position))
-
     def _strided(self, node: Reduce, state: State, size: int, uses: Mapping[Expr, int]) -> None:
         """One invocation's part of a team's reduction; adjacent invocations read adjacent elements."""
         name = f"r{self._next()}"
-        if state.is_long(-(-size // self.team)):
-            start = f"{name}_from"
-            self.enter()
-            self.add(*state.begin_part())
-            self.enter(grid=Grid(node.variables, name, prefix=name))
-            self._element(node, state.part(), uses)
-            step = PART * self.team
-            self.leave(
-                f"for (var {name} = {start}; {name} < min({start} + {step}u, {size}u); {name} += {self.team}u) {{"
-            )
-            self.add(*state.end_part())
-            self.leave(f"for (var {start} = lane; {start} < {size}u; {start} += {step}u) {{")
-            return
-        self.enter(grid=Grid(node.variables, name, prefix=name))
-        self._element(node, state, uses)
-        self.leave(f"for (var {name} = lane; {name} < {size}u; {name} += {self.team}u) {{")
+        loop = _Loop(name, "lane", size, self.team, "u")
+        self._steps(
+            node, state, uses, loop, state.is_long(-(-size // self.team)), grid=Grid(node.variables, name, prefix=name)
+        )
 
     def _nested(self, node: Reduce, state: State, uses: Mapping[Expr, int]) -> None:
         """A reduction by one invocation, with one loop per variable."""
-        *outer, last = node.variables
-        names = {variable: f"r{self._next()}" for variable in node.variables}
-        for variable in outer:
-            self.enter({variable: names[variable]})
-        long = state.is_long(size_of(node.variables))
-        parted = long and last.extent > 2 * PART
-        name, start = names[last], f"{names[last]}_from"
-        if parted:
+        *outer, last = (_Loop(f"r{self._next()}", "0", variable.extent) for variable in node.variables)
+        for variable, loop in zip(node.variables, outer, strict=False):
+            self.enter({variable: loop.name})
+        self._steps(node, state, uses, last, state.is_long(size_of(node.variables)), {node.variables[-1]: last.name})
+        for loop in reversed(outer):
+            self.leave(loop.head())
+
+    def _steps(
+        self,
+        node: Reduce,
+        state: State,
+        uses: Mapping[Expr, int],
+        loop: _Loop,
+        long: bool,
+        variables: Mapping[Index, str] | None = None,
+        grid: Grid | None = None,
+    ) -> None:
+        """A loop over elements; `long` sums are divided into partial sums."""
+        divided = long and loop.size > 2 * PART * loop.step
+        parts = replace(loop, name=f"{loop.name}_from", step=PART * loop.step)
+        part = state.part() if long else state
+        if divided:
             self.enter()
         if long:
-            self.add(*state.begin_part())
-        self.enter({last: name})
-        self._element(node, state.part() if long else state, uses)
-        first, end = (start, f"min({start} + {PART}, {last.extent})") if parted else ("0", str(last.extent))
-        self.leave(f"for (var {name} = {first}; {name} < {end}; {name}++) {{")
+            self.add(*part.declarations())
+        self.enter(variables, grid)
+        value = self._value(node.body, uses)
+        if state.positions and not is_simple(value):
+            value = self.let(value)
+        position = self._sum(Linear(0, {node.variables[0]: 1}), {}) if state.positions else ""
+        self.add(*part.step(bare(value), position))
+        self.leave(loop.head(parts) if divided else loop.head())
         if long:
-            self.add(*state.end_part())
-        if parted:
-            self.leave(f"for (var {start} = 0; {start} < {last.extent}; {start} += {PART}) {{")
-        for variable in reversed(outer):
-            self.leave(
-                f"for (var {names[variable]} = 0; {names[variable]} < {variable.extent}; {names[variable]}++) {{"
-            )
+            self.add(f"{state.value} += {part.value};")
+        if divided:
+            self.leave(parts.head())
 
     def _next(self) -> int:
         self._counters += 1

@@ -113,19 +113,6 @@ def _call(name: str, type: Type, arguments: Sequence[str]) -> str:
     return f"{first} {_SYMBOLS[name]} {others[0]}"
 
 
-def with_constant(name: str, type: Type, value: str, constant: str) -> str | None:
-    """The maximum or minimum of a float and a finite constant, for which one NaN test is enough; None for other
-    functions.
-    """
-    rule = {"max": "at_least", "min": "at_most"}.get(name)
-    return called(rule, (value, constant)) if rule and type in FLOATS else None
-
-
-def index_division(name: str, text: str, divisor: int) -> str:
-    """`//` or `%` of a non-negative index by a positive constant."""
-    return f"i32(u32({text}) {'/' if name == 'floor_div' else '%'} {divisor}u)"
-
-
 def cast(text: str, source: Type, target: Type) -> str:
     """Convert an element to another type, with the semantics of `ir.Cast`."""
     to = computed(target)
@@ -170,15 +157,13 @@ def function(node: Call, parts: Sequence[str]) -> str:
                 return called("times_zero", (f"-{operand(value)}" if _is_negative(node.parts[part]) else value,))
     if node.name == "sub" and node.type in FLOATS and node.parts[0] is node.parts[1]:
         return called("times_zero", (called("abs", parts[:1]),))  # likewise
-    if node.name in ("max", "min"):
+    if node.name in ("max", "min") and node.type in FLOATS:
         for part, other in ((0, 1), (1, 0)):
             constant = node.parts[part]
-            if isinstance(constant, Const) and constant.value == constant.value:
-                text = with_constant(node.name, node.type, parts[other], parts[part])
-                if text:
-                    return text
+            if isinstance(constant, Const) and constant.value == constant.value:  # one NaN test is enough
+                return called("at_least" if node.name == "max" else "at_most", (parts[other], parts[part]))
     if node.type == "index" and node.name in ("floor_div", "mod"):
         known = bounds(node.parts[0])
         if isinstance(divisor, Const) and divisor.value > 0 and known and known[0] >= 0:
-            return index_division(node.name, parts[0], int(divisor.value))
+            return f"i32(u32({parts[0]}) {'/' if node.name == 'floor_div' else '%'} {divisor.value}u)"
     return call(node.name, node.parts[-1].type, parts)

@@ -53,8 +53,6 @@ def unsupported(program: Program, features: Features) -> str:
         desc = buffer.desc
         if desc.element_count > MAX_ELEMENTS:
             return f"{program.name}: {desc} has more than {MAX_ELEMENTS} elements"
-        if desc.data_type in ("int64", "uint64") and not features.int64:
-            return f"{program.name}: the device has no {desc.data_type}"
     for root in (*program.roots, *(stored.body for stored in program.stored)):
         for node in walk(root):
             if node.type in ("int64", "uint64") and not features.int64:

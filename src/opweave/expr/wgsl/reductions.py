@@ -83,11 +83,3 @@ class State:
     def part(self) -> State:
         """The state of a partial sum."""
         return State(self.module, self.node, f"{self.name}_part")
-
-    def begin_part(self) -> list[str]:
-        """Statements before a partial sum."""
-        return self.part().declarations()
-
-    def end_part(self) -> list[str]:
-        """Statements that add a partial sum."""
-        return [f"{self.value} += {self.part().value};"]
