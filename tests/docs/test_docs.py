@@ -14,7 +14,7 @@ import pytest
 import webgpu_device
 
 from opweave.demo.network import Network
-from opweave.onnx.programs import MAX_COMPILED, RECENT, VALUES
+from opweave.onnx.shape_cache import MAX_COMPILED, RECENT, VALUES
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -20,7 +20,7 @@ from opweave import memory
 from opweave.backends.onnxruntime import fallback, sessions
 from opweave.lazy.background import background
 from opweave.onnx.compiled import CompiledModel
-from opweave.onnx.programs import MAX_THREADS, RECENT, _in_background
+from opweave.onnx.shape_cache import MAX_THREADS, RECENT, _compiled_in_background
 from opweave.onnx.symbolic import SymbolicModel
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
@@ -94,7 +94,7 @@ def test_new_shapes_are_not_compiled_and_recurring_ones_are(compiled: list[Compi
     second = session.run(None, feed)
     for a, b in zip(first, second, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-    assert isinstance(session._programs.choose({"x": (3, 8)}, feed)[0], CompiledModel)
+    assert isinstance(session._shape_cache.select({"x": (3, 8)}, feed)[0], CompiledModel)
     assert "WebNN" in session.explain()
     assert f"x [5, 8]: {OWN}" in session.explain()
 
@@ -134,7 +134,7 @@ def test_fixed_shapes_run_in_the_models_own_session_where_nothing_is_to_be_compi
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"specialise": "often"}, "specialise must be one of ['recurring', 'always', 'never'], got 'often'"),
+        ({"specialise": "often"}, "specialise must be 'recurring', 'always' or 'never', got 'often'"),
         ({"program_bytes": -1}, "program_bytes must be a number of bytes or None, got -1"),
         ({"program_bytes": 1.5}, "program_bytes must be a number of bytes or None, got 1.5"),
     ],
@@ -345,14 +345,14 @@ def test_faults_in_the_background_are_logged_and_the_session_goes_on(
     def broken(*_: Any) -> Any:
         raise RuntimeError("the compiler is broken")
 
-    monkeypatch.setattr(session._programs, "_trace", broken)
+    monkeypatch.setattr(session._shape_cache, "_trace", broken)
     with caplog.at_level(logging.WARNING, "opweave"):
         for _ in range(4):
             feed = rows(2)
             np.testing.assert_array_equal(session.run(["z"], feed)[0], np.maximum(feed["x"], 0))
             background.wait()
     assert [r.message for r in caplog.records] == [f"shapes x [2, 8] stay with {OWN}: the compiler is broken"]
-    assert session.shapes() == {"x [2, 8]": f"{OWN}: it cannot be compiled: the compiler is broken"}
+    assert session.shapes() == {"x [2, 8]": f"{OWN}: it cannot be compiled: RuntimeError: the compiler is broken"}
 
 
 def test_inputs_that_hold_one_value_may_be_declared_with_a_dimension_that_varies() -> None:
@@ -424,8 +424,8 @@ def test_compiled_models_of_all_sessions_have_few_threads() -> None:
             for count in range(100, 600, 100):
                 session.run(["z"], rows(count))
             background.wait()
-    assert sum(compiled.threads for compiled in _in_background) <= MAX_THREADS
-    assert all(isinstance(s._programs._symbolic, SymbolicModel) for s in sessions)
+    assert sum(compiled.threads for compiled in _compiled_in_background) <= MAX_THREADS
+    assert all(isinstance(s._shape_cache._own_session, SymbolicModel) for s in sessions)
 
 
 def remainders(count: int, size: int) -> onnx.ModelProto:

@@ -11,8 +11,8 @@ from onnx import TensorProto, helper
 from onnx_nodes import CONTEXT, check_agreement, model_of, node_model, reasons, run_engine
 
 from opweave.errors import NotSupportedError
-from opweave.onnx.programs import VALUES
 from opweave.onnx.session import InferenceSession
+from opweave.onnx.shape_cache import VALUES
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 

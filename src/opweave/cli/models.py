@@ -164,9 +164,7 @@ def info(
     console.print(table)
 
     with assuming(session._inputs):
-        compiled = session._compiled_for(
-            {a.name: assumed_shape(a) if a.element_type else None for a in session._inputs}
-        )
+        compiled = session._compiled_for({a.name: assumed_shape(a) for a in session._inputs if a.element_type})
     where = {"webnn": f"WebNN on {session.context.device.name}", "fallback": "ONNX Runtime (fallback)"}
     operators = Counter(step.node.op_type for step in compiled.trace.steps if step.kind != "folded")
     folded = sum(step.kind == "folded" for step in compiled.trace.steps)

@@ -93,7 +93,7 @@ class Argument:
             if not fits:
                 raise ValidationError(f"{what} must have shape {list(self.dims)}, got {list(array.shape)}")
 
-    def memory(self, tensor: MLTensor, context: MLContext, what: str) -> Memory:
+    def _on_device(self, tensor: MLTensor, context: MLContext, what: str) -> Memory:
         """The memory of a tensor that lies on the device of a context.
 
         Raises:
@@ -108,13 +108,18 @@ class Argument:
         self.check(np.broadcast_to(array, tensor.shape), what)
         return found
 
-    def array(self, value: Any) -> Any:
+    def given(self, value: Any, context: MLContext) -> Any:
         """Convert and check a value that the user passed for this input; for a tensor, the caller holds its lock.
+
+        Returns:
+            An array, or memory of the context's device; a list for a sequence.
 
         Raises:
             ValidationError: `value` is not an array, or has another data type or shape.
         """
         what = f"input {self.name!r}"
+        if isinstance(value, MLTensor) and not context._space.is_host:
+            return self._on_device(value, context, what)
         if not self.element_type:
             if self.type.startswith("seq("):
                 require(isinstance(value, (list, tuple)), f"{what} must be a list, got {type(value).__name__}")
@@ -151,13 +156,15 @@ class Argument:
             kind = f"{self.type} or convert to it" if plain else "an array"
             raise ValidationError(f"{what} must be {kind}, got {type(value).__name__} ({error})") from None
 
-    def target(self, value: Any) -> np.ndarray:
-        """Check the array or tensor that this output is written into, and return its array.
+    def target(self, value: Any, context: MLContext) -> Memory:
+        """Check the array or tensor that this output is written into, and return its memory.
 
         Raises:
             ValidationError: `value` is not an array, has another data type or shape, or cannot be written to.
         """
         what = f"out[{self.name!r}]"
+        if isinstance(value, MLTensor) and not context._space.is_host:
+            return self._on_device(value, context, what)
         numeric = self.element_type and self.element_type != TensorProto.STRING
         require(bool(numeric), f"{what}: {self.type} cannot be written into an array")
         if isinstance(value, MLTensor):

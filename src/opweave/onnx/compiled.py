@@ -1,4 +1,4 @@
-"""A model compiled for given input shapes: one program, in which WebNN's steps and ONNX Runtime's share memory."""
+"""Compile a traced model into one program, in which the steps of WebNN and of ONNX Runtime share memory."""
 
 from __future__ import annotations
 
@@ -30,10 +30,6 @@ from .values import Constant, Dynamic, Tensor, Value
 Fallback = Literal["auto", "error"]
 """What nodes that WebNN cannot express do: "auto" runs them in ONNX Runtime, "error" refuses the model."""
 
-ASKED_TWICE = "an output that is asked for twice"
-"""Why such outputs are copied: each result is the caller's alone."""
-
-
 _BUILDER = Builder()
 """Makes the operands that no node of WebNN takes: values of unknown shape, and outputs that are constants."""
 
@@ -46,13 +42,14 @@ class CompiledModel:
         context: where it runs.
         trace: what became of its nodes.
         outputs: the names of its outputs.
-        fallback: what nodes do that WebNN cannot express.
-        whole: whether it is only worth while as one graph for the back end, without loops of our own compiler: where
-            the model's own session does the same in its way.
+        fallback: what becomes of nodes that WebNN cannot express.
+        whole: refuse a model that is not one graph for the back end, and do not fuse operations into loops of Opweave's own
+            compiler: otherwise the model's own session is as fast.
 
     Attributes:
         segments: the nodes that run together, in order.
-        program: what runs them.
+        program: runs them.
+        results: the data type and shape of each output, as an operand and as an array, where they are known in advance.
 
     Raises:
         NotSupportedError: `fallback="error"`, and a node needs it; or it is to be whole, and is not.
@@ -102,28 +99,17 @@ class CompiledModel:
         self.program = Program(Graph(starts, ends, ()), {}, parts, placed, context.backend.space)
         # What `run` needs of all this, looked up once.
         self._inputs = [(name, not isinstance(operand, Unsized)) for name, operand in starts.items()]
-        self._results = [(name, self.desc(name), self.data_type(name)) for name in ends]
-        self._numbers = {name: number for number, name in enumerate(ends)}
+        self._ends = {name: number for number, name in enumerate(ends)}
+        self.results = {name: result for name in ends if (result := self._result(name)) is not None}
         types = [trace.values[name].element_type for name in (*starts, *ends)]
-        sized = not any(isinstance(operand, Unsized) for operand in (*starts.values(), *ends.values()))
+        is_sized = len(self.results) == len(ends) and all(is_sized for _, is_sized in self._inputs)
         # Whether the engines take and give arrays just as the caller does.
-        self._is_plain = sized and TensorProto.BOOL not in types
+        self._is_plain = is_sized and TensorProto.BOOL not in types
 
     @property
     def threads(self) -> int:
         """How many threads the engine has for it."""
         return self.program.threads
-
-    def desc(self, name: str) -> Desc | None:
-        """Data type and shape of an output, bool as uint8, where they are known before it is computed."""
-        operand = self._operands[name]
-        return None if isinstance(operand, Unsized) else operand.desc
-
-    def data_type(self, name: str) -> np.dtype[Any] | None:
-        """NumPy's data type of an output whose shape is known."""
-        desc, value = self.desc(name), self.trace.values[name]
-        is_bool = value.element_type == TensorProto.BOOL
-        return None if desc is None else np.dtype(bool if is_bool else desc.data_type)
 
     def custom(self, number: int) -> list[Placement]:
         """Where the custom operations of a segment run."""
@@ -137,7 +123,7 @@ class CompiledModel:
 
         Args:
             feed: the inputs, by name.
-            names: the outputs to return.
+            names: the outputs to return, each once.
             out: arrays, or memory of the device, that outputs are written into, by name.
 
         Raises:
@@ -145,22 +131,23 @@ class CompiledModel:
             OtherShapes: ONNX's inference was wrong about a shape.
             OperationError: an engine failed.
         """
-        is_once = len(names) == 1 or len(set(names)) == len(names)
         if self._is_plain:
             inputs = [feed[name] for name, _ in self._inputs]
-            if not out and is_once:
-                found = self.program.run_new(inputs, [self._numbers[name] for name in names])
+            if not out:
+                found = self.program.run_new(inputs, [self._ends[name] for name in names])
                 if found is not None:
                     return found
         else:
             inputs = [as_stored(feed[name]) if is_sized else Cell(feed[name]) for name, is_sized in self._inputs]
         space = self.program.space
         made: dict[str, Any] = {}
-        for name, desc, dtype in self._results:
+        for name in self._ends:
             target = out.get(name)
-            if desc is None or dtype is None:
+            if name not in self.results:
                 made[name] = Cell()
-            elif target is not None:
+                continue
+            desc, dtype = self.results[name]
+            if target is not None:
                 _check_shape(name, target, desc.shape)
                 made[name] = target
             elif name in names or space.is_host:
@@ -174,10 +161,14 @@ class CompiledModel:
             for name, target in made.items():
                 if isinstance(target, Cell):
                     made[name] = self._from_cell(name, target.value, out.get(name))
-        if is_once:
-            return [made[name] for name in names]
-        copies = (name in names[:position] for position, name in enumerate(names))
-        return [memory.copied(made[n], ASKED_TWICE) if c else made[n] for n, c in zip(names, copies, strict=True)]
+        return [made[name] for name in names]
+
+    def _result(self, name: str) -> tuple[Desc, np.dtype[Any]] | None:
+        operand = self._operands[name]
+        if isinstance(operand, Unsized):
+            return None
+        is_bool = self.trace.values[name].element_type == TensorProto.BOOL
+        return operand.desc, np.dtype(bool if is_bool else operand.desc.data_type)
 
     def _from_cell(self, name: str, value: Any, target: Any) -> Any:
         """A result whose shape is known now, in the memory where it is wanted."""

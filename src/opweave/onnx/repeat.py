@@ -1,7 +1,7 @@
-"""The short way of a call that is like the last one: arrays of the same types and shapes, and the same outputs asked for.
+"""The fast path of a call that is like the last one: arrays of the same types and shapes, and the same outputs asked for.
 
-What the long way of `InferenceSession.run` has found out once is true for such a call, too. It only declines here: whatever
-is wrong, or new, goes the long way, which has the messages.
+What the full path of `InferenceSession.run` has checked and selected once holds for such a call, too. The fast path raises no
+errors about arguments: a call with something new or wrong takes the full path, which has the messages.
 """
 
 from __future__ import annotations
@@ -22,35 +22,33 @@ Expected = tuple[str, np.dtype[Any], tuple[int, ...]]
 """The name of an array, its data type and its shape."""
 
 FEW_PAIRS = 64
-"""So many pairs of arrays are compared one by one; more are sorted."""
+"""Up to this number, pairs of arrays are compared one by one; more are sorted."""
 
 
 class Repeat:
-    """A call of a session that went well, to be repeated on other arrays.
+    """A successful call of a session, to be repeated on other arrays.
 
     Args:
-        way: what was run.
+        model: what ran it.
         feed: the arrays that it was run on, by name.
         asked: `output_names` of that call.
         names: the outputs that were returned.
-        deciding: the inputs whose values decide about shapes; those of a repetition must be the same.
+        deciding: the inputs whose values decide about shapes; those of the next call must be the same.
     """
 
-    __slots__ = ("_asked", "_inputs", "_names", "_outputs", "_values", "_way")
+    __slots__ = ("_asked", "_inputs", "_model", "_names", "_outputs", "_values")
 
     def __init__(
         self,
-        way: CompiledModel | SymbolicModel,
+        model: CompiledModel | SymbolicModel,
         feed: Mapping[str, np.ndarray],
         asked: Sequence[str] | None,
         names: list[str],
         deciding: Collection[str] = (),
     ) -> None:
-        self._way, self._asked, self._names = way, asked, names
+        self._model, self._asked, self._names = model, asked, names
         self._inputs: list[Expected] = [(name, array.dtype, array.shape) for name, array in feed.items()]
-        self._outputs: list[Expected] = [
-            (name, np.dtype(way.data_type(name)), desc.shape) for name in way.outputs if (desc := way.desc(name))
-        ]
+        self._outputs: list[Expected] = [(name, dtype, desc.shape) for name, (desc, dtype) in model.results.items()]
         self._values = [(name, feed[name].tobytes()) for name in deciding]
 
     @staticmethod
@@ -93,9 +91,9 @@ class Repeat:
             if len(targets) != len(out) or _overlap(sources, targets):
                 return None
         try:
-            return self._way.run(sources, self._names, targets)
+            return self._model.run(sources, self._names, targets)
         except OperationError:
-            if isinstance(self._way, SymbolicModel):  # the long way finds out more
+            if isinstance(self._model, SymbolicModel):  # the full path finds out more
                 return None
             raise
 

@@ -13,7 +13,7 @@ from ..context import MLContext
 from ..context_tensors import in_thread
 from ..errors import OperationError, ValidationError, require
 from ..graph import Desc
-from ..names import counted
+from ..names import counted, listed
 from ..run.graph import check_names
 from ..run.locks import Locks
 from ..shapes import OtherShapes
@@ -28,12 +28,16 @@ from .model import Model
 from .options import Settings, check_run_options, write_optimized
 from .ort_values import unwrapped
 from .pickling import Recipe
-from .programs import Programs, Specialise
 from .repeat import Repeat
 from .run_trace import RunTrace
+from .scopes import initializer_names
+from .shape_cache import ShapeCache, Specialise
 from .symbolic import SymbolicModel
 
 Location = Literal["cpu", "ml-tensor"]
+
+ASKED_TWICE = "an output that is asked for twice"
+"""The reason for copying such outputs: each result is the caller's alone."""
 
 
 class InferenceSession(OnnxRuntimeMethods):
@@ -83,23 +87,17 @@ class InferenceSession(OnnxRuntimeMethods):
         program_bytes: int | None = None,
     ) -> None:
         begin = monotonic_ns()
-        require(fallback in get_args(Fallback), f"fallback must be 'auto' or 'error', got {fallback!r}")
         if isinstance(sess_options, MLContext):
             require(context is None, "context is given twice, in second place and by its name")
             sess_options, context = None, sess_options
+        _check_choice("fallback", fallback, Fallback)
+        _check_choice("specialise", specialise, Specialise)
+        is_size = isinstance(program_bytes, int) and not isinstance(program_bytes, bool) and program_bytes >= 0
         require(
-            specialise in get_args(Specialise),
-            f"specialise must be one of {list(get_args(Specialise))}, got {specialise!r}",
+            program_bytes is None or is_size, f"program_bytes must be a number of bytes or None, got {program_bytes!r}"
         )
-        fits = program_bytes is None or (isinstance(program_bytes, int) and not isinstance(program_bytes, bool))
-        require(
-            fits and (program_bytes or 0) >= 0,
-            f"program_bytes must be a number of bytes or None, got {program_bytes!r}",
-        )
-        require(
-            context is None or isinstance(context, MLContext),
-            f"context must be an MLContext, got {type(context).__name__}",
-        )
+        is_context = context is None or isinstance(context, MLContext)
+        require(is_context, f"context must be an MLContext, got {type(context).__name__}")
         arguments = {
             "providers": providers,
             "provider_options": provider_options,
@@ -121,20 +119,19 @@ class InferenceSession(OnnxRuntimeMethods):
         self._settings.prepare(self._model)
         self._context = self._settings.context
         graph = self._model.proto.graph
-        initialised = {initializer.name for initializer in graph.initializer}
-        initialised |= {initializer.values.name for initializer in graph.sparse_initializer}
-        declared = [i for i in graph.input if i.name not in initialised]
+        initialised = set(initializer_names(graph))
+        declared = [info for info in graph.input if info.name not in initialised]
         fixed, self._inputs = self._settings.fix(declared, FixedShapes.of(fix_shapes, declared))
         self._overridable = [Argument.of(info, fixed) for info in graph.input if info.name in initialised]
-        self._outputs = [Argument.of(info, fixed) for info in graph.output]
+        self._outputs = {info.name: Argument.of(info, fixed) for info in graph.output}
         self._locations = self._locate(preferred_output_location)
         self._repeatable = Repeat.fits(self._inputs) and set(self._locations.values()) == {"cpu"}
         self._repeat: Repeat | None = None
-        self._programs = Programs(self._model, self._context, self._inputs, fallback, specialise, program_bytes)
+        self._shape_cache = ShapeCache(self._model, self._context, self._inputs, fallback, specialise, program_bytes)
         shapes = {i.name: i.static_shape() for i in self._inputs}
-        static = all(shapes[i.name] is not None or not i.element_type for i in self._inputs)
-        if static and not (specialise == "never" and self._programs.symbolic(shapes)):
-            self._programs.compile_static(shapes)
+        self._is_static = all(shapes[i.name] is not None or not i.element_type for i in self._inputs)
+        if self._is_static:
+            self._shape_cache.compile_static(shapes)
         if self._run_trace is not None:
             self._run_trace.note("session_initialization", begin)
 
@@ -163,7 +160,7 @@ class InferenceSession(OnnxRuntimeMethods):
 
     def get_outputs(self) -> list[NodeArg]:
         """The outputs of the model, in order."""
-        return [argument.public() for argument in self._outputs]
+        return [argument.public() for argument in self._outputs.values()]
 
     def set_providers(
         self,
@@ -228,12 +225,13 @@ class InferenceSession(OnnxRuntimeMethods):
             self._context.check_alive()
             repeat = self._repeat
             try:
-                # Few calls, and few objects, on the way of a repetition: after a network, nothing of Python is in the caches.
+                # The fast path has few calls and objects: after a network has run, nothing of Python is in the caches.
                 if repeat is not None and (results := repeat.run(output_names, input_feed, out)) is not None:
                     return results
                 return self._run(output_names, input_feed, out)
             except OtherShapes as found:
-                self._learn(found)
+                self._shape_cache.forget_shapes(found)
+                self._repeat = None
 
     def _run(
         self,
@@ -241,57 +239,57 @@ class InferenceSession(OnnxRuntimeMethods):
         input_feed: Mapping[str, Any],
         out: Mapping[str, np.ndarray | MLTensor] | None,
     ) -> list[Any]:
-        known = {output.name: output for output in self._outputs}
+        """`run` for calls that differ from the last one: check all arguments, and select what runs the model."""
+        known, context, space = self._outputs, self._context, self._context._space
         is_list = output_names is None or not isinstance(output_names, (str, bytes))
         require(is_list, f"output_names must be a list of names, got {output_names!r}")
-        names = list(output_names or known)
+        asked = list(output_names or known)
         require(isinstance(input_feed, Mapping), f"inputs must map names to arrays, got {type(input_feed).__name__}")
         input_feed = unwrapped(input_feed)
         inputs = [*self._inputs, *(i for i in self._overridable if i.name in input_feed)]
         check_names("inputs", input_feed, {i.name: i for i in inputs})
         require(out is None or isinstance(out, Mapping), f"out must map names to arrays, got {type(out).__name__}")
-        for what, given in (("output_names", names), ("out", list(out or {}))):
+        out = out or {}
+        for what, given in (("output_names", asked), ("out", list(out))):
             unknown = [name for name in given if name not in known]
             require(not unknown, f"{what} must be among {list(known)}; unknown: {unknown}")
-        passed = [*input_feed.values(), *(out or {}).values()]
-        tensors = [value for value in passed if isinstance(value, MLTensor)]
+        names = list(dict.fromkeys(asked))
+        tensors = [value for value in (*input_feed.values(), *out.values()) if isinstance(value, MLTensor)]
         with Locks(tensors):
-            feed = {i.name: self._given(i, input_feed[i.name]) for i in inputs}
-            targets = {name: self._target(known[name], value) for name, value in (out or {}).items()}
+            feed = {i.name: i.given(input_feed[i.name], context) for i in inputs}
+            targets = {name: known[name].target(value, context) for name, value in out.items()}
             self._check_overlap(feed, targets)
-            shapes = {name: value.shape if self._is_tensor(value) else None for name, value in feed.items()}
-            space = self._context._space
-            way, settled = self._programs.choose(shapes, feed if space.is_host else HostValues(feed, space))
-            made = self._new_tensors(way, [name for name in names if name not in targets])
+            shapes = {
+                name: value.shape if isinstance(value, np.ndarray) or space.owns(value) else None
+                for name, value in feed.items()
+            }
+            values = feed if space.is_host else HostValues(feed, space)
+            model, is_settled = self._shape_cache.select(shapes, values)
+            made = self._new_tensors(model, [name for name in names if name not in targets])
             targets |= {name: tensor.memory() for name, tensor in made.items()}
             try:
-                results = way.run(feed, names, targets)
+                results = model.run(feed, names, targets)
             except OperationError:
-                if isinstance(way, CompiledModel):
+                if isinstance(model, CompiledModel):
                     raise
                 # WebNN defines more than the engine does (indices out of range, say), and has errors of its own.
-                way = self._compiled_for(shapes, feed)
-                results = way.run(feed, names, targets)
+                model = self._shape_cache.compiled_for(shapes, feed)
+                results = model.run(feed, names, targets)
             self._repeat = None
-            if settled and (space.is_host or not tensors):
-                self._remember(way, feed, output_names, names)
-        wanted = {**made, **(out or {})}
-        return [self._located(known[name], r, wanted.get(name)) for name, r in zip(names, results, strict=True)]
-
-    def _is_tensor(self, value: Any) -> bool:
-        return isinstance(value, np.ndarray) or self._context._space.owns(value)
-
-    def _given(self, argument: Argument, value: Any) -> Any:
-        """What the user passed for an input: an array, memory of the device, or what is no tensor."""
-        if isinstance(value, MLTensor) and not self._context._space.is_host:
-            return argument.memory(value, self._context, f"input {argument.name!r}")
-        return argument.array(value)
-
-    def _target(self, argument: Argument, value: Any) -> Any:
-        """What the user passed for an output, to be written."""
-        if isinstance(value, MLTensor) and not self._context._space.is_host:
-            return argument.memory(value, self._context, f"out[{argument.name!r}]")
-        return argument.target(value)
+            is_plain = self._repeatable and names == asked and len(feed) == len(self._inputs)
+            if is_settled and is_plain and (space.is_host or not tensors):
+                deciding = self._shape_cache.deciding & feed.keys()
+                self._repeat = Repeat(model, feed, None if output_names is None else asked, names, deciding)
+        by_name = dict(zip(names, results, strict=True))
+        wanted = {**made, **out}
+        return [
+            self._located(
+                known[name],
+                memory.copied(by_name[name], ASKED_TWICE) if name in asked[:position] else by_name[name],
+                wanted.get(name),
+            )
+            for position, name in enumerate(asked)
+        ]
 
     def _check_overlap(self, feed: Mapping[str, Any], targets: Mapping[str, Any]) -> None:
         """Require outputs in memory of their own."""
@@ -305,28 +303,15 @@ class InferenceSession(OnnxRuntimeMethods):
             there = {name: value for name, value in feed.items() if space.owns(value)}
             space.check_overlap(there, {name: target for name, target in targets.items() if name not in here})
 
-    def _new_tensors(self, way: CompiledModel | SymbolicModel, names: Sequence[str]) -> dict[str, MLTensor]:
+    def _new_tensors(self, model: CompiledModel | SymbolicModel, names: Sequence[str]) -> dict[str, MLTensor]:
         """Tensors on the device for the outputs that are wanted there, where their shapes are known."""
         if self._context._space.is_host:
             return {}
-        descs = {name: way.desc(name) for name in names if self._locations[name] != "cpu"}
-        return {name: self._tensor(desc) for name, desc in descs.items() if desc is not None}
+        wanted = [name for name in names if self._locations[name] != "cpu" and name in model.results]
+        return {name: self._tensor(model.results[name][0]) for name in wanted}
 
     def _tensor(self, desc: Desc) -> MLTensor:
         return self._context.create_tensor(desc.data_type, desc.shape, readable=True, writable=True)
-
-    def _remember(
-        self, way: CompiledModel | SymbolicModel, feed: Mapping[str, Any], asked: Sequence[str] | None, names: list[str]
-    ) -> None:
-        """Let the next call be a repetition of this one, where it can."""
-        if self._repeatable and len(feed) == len(self._inputs):
-            deciding = self._programs.deciding & feed.keys()
-            self._repeat = Repeat(way, feed, None if asked is None else list(asked), names, deciding)
-
-    def _learn(self, found: OtherShapes) -> None:
-        """Compile anew, with values of shapes that are known only when the graph runs where inference was wrong."""
-        self._programs.learn(found)
-        self._repeat = None
 
     def _located(self, output: Argument, result: Any, target: Any) -> Any:
         """A result where the user wants to have it."""
@@ -400,17 +385,17 @@ class InferenceSession(OnnxRuntimeMethods):
 
         Args:
             input_shapes: for models with dimensions that vary, the shapes to explain for; they are compiled, if they are
-                not. Default: the compiled ones that were used last, and which way the others go.
+                not. Default: the compiled ones that were used last, and what runs the others.
         """
         kept = self._compiled
-        static = all(i.static_shape() is not None or not i.element_type for i in self._inputs)
         if input_shapes is not None:
-            compiled = self._compiled_for(self._checked_shapes(input_shapes))
-        elif not kept and (ways := self.shapes()):
-            return "\n".join(f"{shapes}: {way}" for shapes, way in ways.items())
+            compiled = self._compiled_for(input_shapes)
+        elif not kept and (found := self.shapes()):
+            return "\n".join(f"{shapes}: {what}" for shapes, what in found.items())
         else:
-            require(static or bool(kept), "the model has dimensions that vary; run it first, or pass input_shapes")
-            compiled = next(reversed(kept.values())) if kept else self._compiled_for(self._checked_shapes({}))
+            is_known = self._is_static or bool(kept)
+            require(is_known, "the model has dimensions that vary; run it first, or pass input_shapes")
+            compiled = next(reversed(kept.values())) if kept else self._compiled_for({})
         folded = sum(step.kind == "folded" for step in compiled.trace.steps)
         lines = []
         for number, segment in enumerate(compiled.segments):
@@ -421,44 +406,39 @@ class InferenceSession(OnnxRuntimeMethods):
                 lines.append(f"  {step.node.op_type}{name}" + (f": {step.reason}" if step.reason else ""))
             lines += [f"  custom: {p.node}, {p.how}, {p.detail}" for p in compiled.custom(number)]
         lines.append(f"{counted(folded, 'node')} computed when the model was compiled")
-        if not static and input_shapes is None:
-            lines += [f"{shapes}: {way}" for shapes, way in self.shapes().items()]
+        if not self._is_static and input_shapes is None:
+            lines += [f"{shapes}: {what}" for shapes, what in self.shapes().items()]
         return "\n".join(lines)
 
     def shapes(self) -> dict[str, str]:
-        """Which way calls go, for the shapes that are compiled, and those that came lately and are not.
+        """What runs calls, for the shapes that are compiled and for recent ones that are not.
 
         Returns:
             For each combination of input shapes, as text, "compiled", "compiling" (in the background), or "the model's own
             session", with the reason where they came again and are not compiled.
         """
-        return self._programs.ways()
+        return self._shape_cache.describe()
 
-    def _checked_shapes(self, given: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...] | None]:
-        """Input shapes in the order of the inputs, those that the model declares in full filled in."""
+    def _compiled_for(self, input_shapes: Mapping[str, Sequence[int]]) -> CompiledModel:
+        """The model compiled for input shapes; those that the model declares in full may be left out."""
         tensors = {i.name: i for i in self._inputs if i.element_type}
         shapes: dict[str, tuple[int, ...] | None] = {i.name: i.static_shape() for i in self._inputs}
-        check_names(
-            "input_shapes", {**{n: s for n, s in shapes.items() if s is not None and n in tensors}, **given}, tensors
-        )
-        for name, shape in given.items():
+        declared = {name: shape for name, shape in shapes.items() if shape is not None and name in tensors}
+        check_names("input_shapes", {**declared, **input_shapes}, tensors)
+        for name, shape in input_shapes.items():
             tensors[name].check(np.broadcast_to(np.empty((), tensors[name].dtype), tuple(shape)), f"input {name!r}")
             shapes[name] = tuple(int(size) for size in shape)
-        return shapes
+        return self._shape_cache.compiled_for(shapes, {})
 
     def _locate(self, preferred: Location | Mapping[str, Location]) -> dict[str, Location]:
-        outputs = {output.name: output for output in self._outputs}
-        names = list(outputs)
+        """Where each output is wanted."""
+        names = list(self._outputs)
         chosen = dict(preferred) if isinstance(preferred, Mapping) else dict.fromkeys(names, preferred)
-        unknown = [name for name in chosen if name not in outputs]
+        unknown = [name for name in chosen if name not in names]
         require(not unknown, f"preferred_output_location: outputs must be among {names}; unknown: {unknown}")
         for name, location in chosen.items():
-            allowed = get_args(Location)
-            require(
-                location in allowed,
-                f"preferred_output_location of {name!r} must be 'cpu' or 'ml-tensor', got {location!r}",
-            )
-            output = outputs[name]
+            _check_choice(f"preferred_output_location of {name!r}", location, Location)
+            output = self._outputs[name]
             fits = location == "cpu" or output.fits_tensor
             require(fits, f"preferred_output_location: {name!r} is {output.type}, which a tensor cannot hold")
         return {name: chosen.get(name, "cpu") for name in names}
@@ -466,10 +446,10 @@ class InferenceSession(OnnxRuntimeMethods):
     @property
     def _compiled(self) -> dict[Any, CompiledModel]:
         """The compiled models that are kept, by shapes; the one used last comes last."""
-        return dict(self._programs.compiled.items())
+        return dict(self._shape_cache.compiled.items())
 
-    def _compiled_for(
-        self, shapes: Mapping[str, tuple[int, ...] | None], feed: Mapping[str, Any] | None = None
-    ) -> CompiledModel:
-        """The model compiled for input shapes, and for the values of a feed that decide about others; cached, or new."""
-        return self._programs.compiled_for(shapes, feed)
+
+def _check_choice(what: str, given: Any, allowed: Any) -> None:
+    """Require one of the values of a `Literal`."""
+    choices = [repr(choice) for choice in get_args(allowed)]
+    require(given in get_args(allowed), f"{what} must be {listed(choices)}, got {given!r}")

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from .. import memory
 from ..backends import ModelRunner
 from ..context import MLContext
 from ..errors import MLError, NotSupportedError, OperationError, ValidationError
@@ -41,15 +40,18 @@ class SymbolicModel:
         inputs: what is declared of its inputs, with the sizes that the user has fixed.
 
     Attributes:
-        outputs: the names of its outputs.
+        results: empty: nothing is known of an output before it is computed.
 
     Raises:
         NotSupportedError: there can be no such session; the message says why.
     """
 
     def __init__(self, model: Model, context: MLContext, inputs: Sequence[Argument]) -> None:
-        self.outputs = [output.name for output in model.proto.graph.output]
-        _check_custom(model)
+        self.results: dict[str, tuple[Desc, np.dtype[Any]]] = {}
+        for node in all_nodes(model.proto.graph.node):
+            converter = CONVERTERS.get(key_of(node))
+            if converter is not None and converter.is_custom:
+                raise NotSupportedError(f"{node.op_type} is an operation of the user's, which needs static shapes")
         shapes = {tensor.name: tuple(tensor.dims) for tensor in model.proto.graph.initializer}
         static = {argument.name: argument.static_shape() for argument in inputs}
         check_decided(model.proto.graph.node, shapes | {n: shape for n, shape in static.items() if shape is not None})
@@ -73,44 +75,19 @@ class SymbolicModel:
             OperationError: the engine failed.
             ValidationError: an array of `out` has another shape than its output.
         """
-        asked = list(dict.fromkeys([*names, *out])) if out or len(set(names)) < len(names) else list(names)
+        asked = list(dict.fromkeys([*names, *out])) if out else names
         try:
-            found = self._runner.run(feed, asked, out)
+            return self._runner.run(feed, asked, out)[: len(names)]
         except OperationError:
             if out:
                 self._check_targets(feed, out)
             raise
-        if len(asked) == len(names):
-            return found
-        by_name = dict(zip(asked, found, strict=True))
-        results: list[Any] = []
-        for position, name in enumerate(names):
-            value = by_name[name]
-            results.append(
-                memory.copied(value, "an output that is asked for twice") if name in names[:position] else value
-            )
-        return results
 
     def _check_targets(self, feed: Mapping[str, Any], out: Mapping[str, np.ndarray]) -> None:
         """After a failure: whether the engine can compute the results, and only has no room for them."""
         for (name, target), found in zip(out.items(), self._runner.run(feed, list(out), {}), strict=True):
             if target.shape != found.shape:
                 raise ValidationError(f"out[{name!r}] must have shape {list(found.shape)}, got {list(target.shape)}")
-
-    def desc(self, name: str) -> Desc | None:
-        """Nothing is known of an output before it is computed."""
-        return None
-
-    def data_type(self, name: str) -> np.dtype[Any] | None:
-        """Likewise."""
-        return None
-
-
-def _check_custom(model: Model) -> None:
-    for node in all_nodes(model.proto.graph.node):
-        converter = CONVERTERS.get(key_of(node))
-        if converter is not None and converter.is_custom:
-            raise NotSupportedError(f"{node.op_type} is an operation of the user's, which needs static shapes")
 
 
 def is_suspicious(model: Model) -> bool:

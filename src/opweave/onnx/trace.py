@@ -333,7 +333,9 @@ class Tracer:
         nodes = definition_of(node, types, self.model, self.fresh(node))
         try:
             return self.steps(nodes, whole=knows(node, domain_of(node)))
-        except Unsupported:
+        except ValuesNeeded:
+            raise
+        except (Unsupported, OperationError):  # the error of the fallback names the node itself
             return []
 
     def _fall_back(self, node: NodeProto, values: Sequence[Value | None]) -> None:

@@ -1,0 +1,404 @@
+"""Choose what runs a call of a session: a model compiled for its input shapes, or the model's own session.
+
+The model's own session (`symbolic`) takes all shapes, and runs the first call with new ones. The second call with the same
+shapes starts to compile them in the background; later calls use the compiled model. Shapes that change at every call are
+never compiled.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from math import prod
+from threading import Lock
+from typing import Any, Literal
+from weakref import WeakSet
+
+import numpy as np
+
+from .. import memory
+from ..cache import Cache
+from ..context import MLContext
+from ..errors import MLError, OperationError
+from ..lazy.background import Recurring
+from ..names import counted
+from ..shapes import OtherShapes
+from .arguments import Argument
+from .compiled import CompiledModel, Fallback, is_large_segment, segments
+from .messages import PLAIN
+from .model import Model
+from .symbolic import SymbolicModel, is_suspicious
+from .trace import DECIDING_ELEMENTS, Trace, Tracer, ValuesNeeded
+
+Specialise = Literal["recurring", "always", "never"]
+"""Which shapes of inputs are compiled: those that come again, all, or none."""
+
+Shapes = Mapping[str, tuple[int, ...] | None]
+"""The shape of each input by name; None for inputs that are no tensors."""
+
+Key = tuple[Any, ...]
+"""Pairs of an input's name and its shape, then pairs of a name and the bytes of an input whose value decides about shapes."""
+
+MAX_COMPILED = 64
+"""The most shapes that a session keeps compiled."""
+
+PROGRAM_BYTES = 32 * 2**20
+"""The default of `program_bytes`, besides the size of the weights, where the model's own session can run other shapes. With
+it, the models of the gate stay below 1.5 times ONNX Runtime's memory."""
+
+ALWAYS_BYTES = 512 * 2**20
+"""The default of `program_bytes` where there is no such session: each shape that is dropped must be compiled again."""
+
+FIRST_BYTES = 16 * 2**20
+"""The memory of modules that the first compiled shape loads, to trace and convert. Measured: 5 to 20 MB."""
+
+BASE_BYTES = 8 * 2**20
+"""The memory of a compiled shape without weights. Measured: 3 to 7 MB for the models of the gate."""
+
+PACKED_PERCENT = 125
+"""The size of weights that the engine packs for a compiled shape, in percent of those in the file. Measured: 100 to 125."""
+
+RECENT = 16
+"""The number of recent shapes that are remembered. Shapes that come again after more others do not count as recurring: a
+decoder comes to the same lengths with every text."""
+
+IDLE_CALLS = 64
+"""A compiled shape may be dropped for another once this many calls have not used it."""
+
+VALUES = 4
+"""The number of values of deciding inputs for which a session compiles the same shapes; with more, these nodes fall back."""
+
+MAX_THREADS = 5
+"""The most threads of all models compiled in the background: a process is to have no more than 8 beside one for each
+processor. On machines where one pool has more, one compiled model may have them."""
+
+MAX_POOLS = 5
+"""A model of static shapes that would be cut into more segments with threads of their own runs in its own session, which has
+one pool of threads."""
+
+OWN_SESSION = "the model's own session"
+
+log = logging.getLogger("opweave")
+
+_compiled_in_background: WeakSet[CompiledModel] = WeakSet()
+
+
+class _RecentShape(Recurring):
+    """Shapes that a call had, which are compiled if they come again.
+
+    Args:
+        refused: why they are not compiled though they came again; empty if nothing is in the way.
+
+    Attributes:
+        refused: the same.
+        has_room: whether there was room for them when they came again.
+    """
+
+    def __init__(self, refused: str = "") -> None:
+        super().__init__()
+        self.refused, self.has_room = refused, False
+
+    def describe(self) -> str:
+        """What runs calls with these shapes."""
+        why = self.refused if self.refusal is None else f"it cannot be compiled: {self.refusal}"
+        if why:
+            return f"{OWN_SESSION}: {why}"
+        return "compiling" if self.seen > 1 else OWN_SESSION
+
+
+class ShapeCache:
+    """The compiled models of a session, one for each combination of input shapes, and the model's own session.
+
+    Some small inputs hold shapes, axes or conditions. Their values decide about the shapes of other tensors, so a model is
+    compiled for these values, too: they are the deciding inputs.
+
+    Args:
+        model: the model.
+        context: where it runs.
+        inputs: the declared inputs, with the sizes that the user has fixed.
+        fallback: what becomes of nodes that WebNN cannot express.
+        specialise: which shapes are compiled.
+        program_bytes: the most memory of all compiled shapes; None for a default.
+
+    Attributes:
+        compiled: the compiled models.
+        deciding: the names of the deciding inputs.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        context: MLContext,
+        inputs: Sequence[Argument],
+        fallback: Fallback,
+        specialise: Specialise,
+        program_bytes: int | None,
+    ) -> None:
+        self._model, self._context, self._inputs, self._fallback = model, context, inputs, fallback
+        self._outputs = [output.name for output in model.proto.graph.output]
+        self._given_bytes = program_bytes
+        self._weight_bytes, self._node_bytes = _weight_bytes(model)
+        # Why all shapes are compiled, or none; empty if that is not so.
+        self._why_always = {"always": "specialise='always'"}.get(specialise, "")
+        self._why_never = {"never": "specialise='never'"}.get(specialise, "")
+        if fallback == "error":
+            self._why_always = self._why_always or "fallback='error'"
+        self._own_session: SymbolicModel | None = None
+        self._own_lock = Lock()  # held while that is made
+        self._lock = Lock()  # guards all that follows; never held while something is compiled
+        self.compiled: Cache[Key, CompiledModel] = Cache(MAX_COMPILED, raw=True)
+        self.deciding: set[str] = set()
+        self._recent: Cache[Key, _RecentShape] = Cache(RECENT, raw=True)
+        self._last_used: dict[
+            Key, int
+        ] = {}  # number of the last call of each compiled model, in the order of compilation
+        self._calls = 0
+        self._queued = 0  # shapes that are being compiled in the background, or wait for it
+
+    # Choosing ---------------------------------------------------------------------------------------------------------
+
+    def select(self, shapes: Shapes, feed: Mapping[str, Any]) -> tuple[CompiledModel | SymbolicModel, bool]:
+        """Select what runs a call, and tell whether later calls like it will be run by the same.
+
+        Args:
+            shapes: the shapes of the inputs.
+            feed: the inputs.
+        """
+        if compiled := self._find(shapes, feed):
+            return compiled, True
+        own = self.own_session(shapes)
+        if own is None:
+            return self.compiled_for(shapes, feed), True
+        return own, self._note_use(shapes, feed)
+
+    def own_session(self, shapes: Shapes) -> SymbolicModel | None:
+        """The model's own session, made when it is first needed; None if these shapes must be compiled."""
+        if self._why_always or len(shapes) != len(self._inputs):
+            return None  # the latter: initializers are overridden
+        with self._own_lock:
+            if self._own_session is None and not self._why_always:
+                if is_suspicious(self._model):
+                    self._trace(shapes, {})  # refuses what would end the process, or keep the engine busy for ever
+                try:
+                    self._own_session = SymbolicModel(self._model, self._context, self._inputs)
+                    memory.trim()
+                except MLError as error:
+                    self._why_always = str(error)
+                    log.info("all shapes are compiled: %s", error)
+        return self._own_session
+
+    def compiled_for(self, shapes: Shapes, feed: Mapping[str, Any]) -> CompiledModel:
+        """The model compiled for input shapes and for the values of deciding inputs; from the cache, or new."""
+        if compiled := self._find(shapes, feed):
+            return compiled
+        with self.compiled.turn(tuple(shapes.items())):  # threads with the same shapes wait for the result
+            return self._find(shapes, feed) or self._compile(shapes, feed)
+
+    def compile_static(self, shapes: Shapes) -> None:
+        """Compile a model whose shapes never vary, unless its own session is to run it or small inputs decide about shapes."""
+        if self._why_never and self.own_session(shapes):
+            return
+        trace = self._trace(shapes, {})  # all of it: what is broken is refused now
+        if trace.deciding:
+            return
+        large = sum(is_large_segment(segment, trace.values) for segment in segments(trace, self._outputs))
+        if large > MAX_POOLS and self.own_session(shapes):
+            self._why_never = f"it would run in {large} segments, each with threads of its own"
+            self._recent.put(self._key(shapes, {}), _RecentShape(self._why_never))
+        else:
+            self._finish(self._key(shapes, {}), trace)
+
+    def describe(self) -> dict[str, str]:
+        """What runs calls, by their shapes as text: those compiled, and recent ones that are not."""
+        with self._lock:
+            found = {_text(key): "compiled" for key, _ in self.compiled.items()}
+            for key, recent in self._recent.items():
+                found.setdefault(_text(key), recent.describe())
+        return found
+
+    def _key(self, shapes: Shapes, feed: Mapping[str, Any]) -> Key:
+        values = ((name, feed[name].tobytes()) for name in sorted(self.deciding & feed.keys()))
+        return (*shapes.items(), *values)
+
+    def _find(self, shapes: Shapes, feed: Mapping[str, Any]) -> CompiledModel | None:
+        """Count a call, and return the compiled model for it if there is one."""
+        with self._lock:
+            self._calls += 1
+            return self._use(self._key(shapes, feed)) if self.compiled else None
+
+    def _use(self, key: Key) -> CompiledModel | None:
+        compiled = self.compiled.get(key)
+        if compiled is not None:
+            self._last_used[key] = self._calls
+        return compiled
+
+    # Recurring shapes -------------------------------------------------------------------------------------------------
+
+    def _note_use(self, shapes: Shapes, feed: Mapping[str, Any]) -> bool:
+        """Count a call with shapes that are not compiled, and queue them if they recur. Return whether they never will be."""
+        with self._lock:
+            key = self._key(shapes, feed)
+            recent = self._recent.make(key, _RecentShape)
+            if self._why_never:
+                return True
+            if recent.seen and not recent.has_room:
+                recent.refused = self._why_no_room()
+                if recent.refused:
+                    return True
+                recent.has_room = True
+                self._queued += 1
+        if recent.refusal is not None:
+            return True
+        # The task keeps only inputs that may decide about shapes.
+        small = {n: np.array(a) for n, a in feed.items() if _may_decide(a)} if recent.seen else {}
+        recent.come(lambda: self._compile_recurring(key, shapes, small))
+        return False
+
+    def _compile_recurring(self, key: Key, shapes: Shapes, feed: Mapping[str, Any]) -> Any:
+        """Compile recurring shapes in the background. Errors go to the log: there is no caller to raise them to."""
+        try:
+            with self.compiled.turn(tuple(shapes.items())):
+                if not self._find(shapes, feed):
+                    _compiled_in_background.add(self._compile(shapes, feed, in_background=True))
+            with self._lock:  # deciding inputs were perhaps found meanwhile: then the key of the model differs
+                self._recent.pop(key)
+            memory.trim()  # compiling takes far more memory than its result
+            return True  # anything that is not None: the model itself is in `compiled`
+        except Exception as error:
+            log.warning("shapes %s stay with the model's own session: %s", _text(tuple(shapes.items())), error)
+            if isinstance(error, MLError):
+                raise
+            raise OperationError(f"{type(error).__name__}: {error}") from error
+        finally:
+            with self._lock:
+                self._queued = max(self._queued - 1, 0)  # shapes compiled at their first call were not queued
+
+    # Compiling --------------------------------------------------------------------------------------------------------
+
+    def _compile(self, shapes: Shapes, feed: Mapping[str, Any], in_background: bool = False) -> CompiledModel:
+        """Compile the model. The caller must hold the turn for these shapes."""
+        sizes = tuple(shapes.items())
+        with self._lock:
+            values = {name: feed[name] for name in self.deciding & feed.keys()}
+            known = sum(len(key) > len(sizes) and key[: len(sizes)] == sizes for key, _ in self.compiled.items())
+            # Values that differ at each call (lengths, positions) would mean a compilation for each call.
+            too_many = bool(values) and known >= VALUES and self._fallback == "auto"
+            if too_many and (compiled := self._use(sizes)):
+                return compiled
+        if too_many:
+            return self._finish(sizes, self._trace(shapes, {}), in_background)
+        while True:
+            try:
+                trace = self._trace(shapes, values, feed.keys() - values.keys())
+                break
+            except ValuesNeeded as found:
+                values |= {name: feed[name] for name in found.names}
+        with self._lock:
+            self.deciding |= values.keys()
+        return self._finish(self._key(shapes, values), trace, in_background)
+
+    def _trace(self, shapes: Shapes, values: Mapping[str, np.ndarray], available: Collection[str] = ()) -> Trace:
+        copies = {name: np.array(value) for name, value in values.items()}
+        return Tracer(self._model, self._context, shapes, copies, available).run()
+
+    def _finish(self, key: Key, trace: Trace, in_background: bool = False) -> CompiledModel:
+        """Compile a trace, and keep the result."""
+        compiled = CompiledModel(self._model, self._context, trace, self._outputs, self._fallback, whole=in_background)
+        with self._lock:
+            self._keep(key, compiled)
+        return compiled
+
+    def forget_shapes(self, found: OtherShapes) -> None:
+        """Drop all compiled models after ONNX's inference was wrong about shapes; new ones do not rely on it for these values.
+
+        Raises:
+            OperationError: inference was not relied on for them.
+        """
+        with self._lock:
+            if self._model.surprising.issuperset(found.slots):
+                raise OperationError(f"outputs come in shapes that do not fit: {found}") from found
+            self._model.surprising.update(found.slots)
+            for kept in (self.compiled, self._last_used, self._recent):
+                kept.clear()
+
+    # Memory and threads -----------------------------------------------------------------------------------------------
+
+    def _max_bytes(self) -> int:
+        """The most memory that all compiled shapes may take."""
+        if self._given_bytes is not None:
+            return self._given_bytes
+        return ALWAYS_BYTES if self._why_always else PROGRAM_BYTES + self._weight_bytes
+
+    def _estimate(self, count: int) -> int:
+        """The memory of `count` compiled shapes, in bytes."""
+        each = BASE_BYTES + self._weight_bytes * PACKED_PERCENT // 100 + 2 * self._node_bytes
+        return FIRST_BYTES + count * each
+
+    def _fits(self, count: int) -> bool:
+        return count <= MAX_COMPILED and self._estimate(count) <= self._max_bytes()
+
+    def _is_idle(self, key: Key) -> bool:
+        return self._calls - self._last_used.get(key, 0) > IDLE_CALLS
+
+    def _why_no_room(self) -> str:
+        """Why recurring shapes are not compiled; empty if they are."""
+        from ..backends.onnxruntime.sessions import pool_threads  # loads ONNX Runtime
+
+        if not self._fits(1):
+            return f"it would take {self._estimate(1)} bytes, and program_bytes is {self._max_bytes()}"
+        threads = sum(compiled.threads for compiled in tuple(_compiled_in_background))
+        threads += self._queued * pool_threads()
+        if threads and threads + pool_threads() > MAX_THREADS:
+            return f"compiled shapes have {threads} threads already"
+        used = self._queued + sum(not self._is_idle(key) for key, _ in self.compiled.items())
+        if not self._fits(used + 1):
+            shapes = counted(used, "compiled shape")
+            return f"{shapes} in use, and program_bytes, {self._max_bytes()}, has no room for more"
+        return ""
+
+    def _keep(self, key: Key, compiled: CompiledModel) -> None:
+        """Keep a new compiled model. To make room, drop an idle one, else the newest one.
+
+        With shapes that come in turns, one more than there is room for, dropping the one used longest ago would compile each
+        of them again and again.
+        """
+        while self.compiled and not self._fits(len(self.compiled) + 1):
+            oldest, _ = self.compiled.items()[0]
+            dropped = oldest if self._is_idle(oldest) else next(reversed(self._last_used))
+            self.compiled.pop(dropped)
+            del self._last_used[dropped]
+        self.compiled.put(key, compiled)
+        self._last_used[key] = self._calls
+        self._recent.pop(key)
+
+
+def _may_decide(value: Any) -> bool:
+    """Whether an input may decide about shapes; see `Tracer`."""
+    return isinstance(value, np.ndarray) and value.ndim <= 1 and value.size <= DECIDING_ELEMENTS
+
+
+def _text(key: Key) -> str:
+    """Shapes and deciding values as text.
+
+    >>> _text((("x", (1, 3)), ("n", b"\\x02\\x00")))
+    'x [1, 3], n = 0200'
+    """
+    parts = []
+    for name, what in key:
+        if isinstance(what, bytes):
+            parts.append(f"{name} = {what.hex()}")
+        else:
+            parts.append(f"{name} {list(what)}" if what is not None else name)
+    return ", ".join(parts)
+
+
+def _weight_bytes(model: Model) -> tuple[int, int]:
+    """The bytes of a model's weights, and of those in Constant nodes alone, whose data are copied when it is traced."""
+    sizes = {element_type: np.dtype(name).itemsize for element_type, name in PLAIN.items()}
+    graph = model.proto.graph
+    nodes = [a.t for node in graph.node if node.op_type == "Constant" for a in node.attribute if a.HasField("t")]
+    first, second = (
+        sum(prod(tensor.dims) * sizes.get(tensor.data_type, 1) for tensor in tensors)
+        for tensors in (graph.initializer, nodes)
+    )
+    return first + second, second
