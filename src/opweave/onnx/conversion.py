@@ -125,7 +125,7 @@ def _result_types(
         return {node.output[0]: tensor_type(TensorProto.BOOL)}
     # ONNX's schemas take time and megabytes to load, and are not needed where one type of floats comes in and goes out.
     given = {DATA_TYPES[element_type] for element_type in types if element_type} & set(FLOATS)
-    made = {"none" if result is None else data_type_of(result) for result in results} - {"bool"}
+    made = {data_type_of(result) for result in results if result is not None} - {"bool"}
     return {} if made <= set(FLOATS) and len(made | given) <= 1 else infer()
 
 

@@ -11,11 +11,20 @@ from math import prod
 import numpy as np
 
 from ...builder import MLGraphBuilder
-from ...composites import top_k
+from ...composites import one_hot, top_k
 from ...graph import MLOperand
-from ..booleans import as_stored
 from ..messages import TensorProto
-from ..registry import Tensor, Unsupported, as_type, check_count, converts, integer, normalized, shape_of
+from ..registry import (
+    Tensor,
+    Unsupported,
+    as_type,
+    check_count,
+    converts,
+    integer,
+    normalized,
+    operand,
+    shape_of,
+)
 
 
 @converts("Gather")
@@ -116,21 +125,9 @@ def _reduced(
 @converts("OneHot")
 def _(b: MLGraphBuilder, indices: Tensor, depth: Tensor, values: Tensor, *, axis: int = -1) -> Tensor:
     count = check_count(integer(depth, "the depth"))
-    shape = shape_of(indices)
-    axis = normalized(axis, len(shape) + 1)
-    classes = np.arange(count).reshape([-1 if a == axis else 1 for a in range(len(shape) + 1)])
-    column = [*shape[:axis], 1, *shape[axis:]]
-    if isinstance(indices, MLOperand):
-        place = b.reshape(as_type(b, indices, "int64"), column)
-        is_hot = b.equal(place, classes)
-        if indices.data_type not in ("uint8", "uint32", "uint64"):  # negative ones count from the end
-            is_hot = b.logical_or(is_hot, b.equal(place, classes - count))
-    else:
-        places = indices.astype(np.int64).reshape(column)
-        is_hot = b.constant(as_stored((places == classes) | (places == classes - count)))
-    if isinstance(values, np.ndarray):
-        return b.where(is_hot, values[1], values[0])
-    off, on = b.split(values, 2)
+    off, on = values if isinstance(values, np.ndarray) else b.split(values, 2)
+    positions, along = as_type(b, indices, "int64"), normalized(axis, len(shape_of(indices)) + 1)
+    is_hot = one_hot(b, operand(b, positions), count, along, data_type="uint8")
     return b.where(is_hot, on, off)
 
 

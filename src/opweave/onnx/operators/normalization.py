@@ -8,8 +8,9 @@ from math import prod
 import numpy as np
 
 from ...builder import MLGraphBuilder
-from ...composites import local_response_normalization, rms_normalization
+from ...composites import group_normalization, local_response_normalization, rms_normalization
 from ...graph import MLOperand
+from ...ops.reduction import widened
 from ...shapes import broadcasts_to
 from ..messages import TensorProto
 from ..registry import MICROSOFT, Tensor, Unsupported, as_type, converts, normalized, operand, shape_of
@@ -53,12 +54,17 @@ def _with_two_axes(b: MLGraphBuilder, x: MLOperand) -> MLOperand:
     return x if x.rank == 4 else b.reshape(x, [*x.shape[:2], prod(x.shape[2:]), 1])
 
 
+def _check_stash(stash_type: int) -> None:
+    if stash_type != TensorProto.FLOAT:
+        raise Unsupported("its statistics are not float32")
+
+
 @converts("GroupNormalization")
 def _(
     b: MLGraphBuilder,
     x: MLOperand,
-    scale: Tensor,
-    bias: Tensor,
+    scale: MLOperand,
+    bias: MLOperand,
     *,
     epsilon: float = 1e-5,
     num_groups: int,
@@ -66,16 +72,14 @@ def _(
     opset: int,
 ) -> MLOperand:
     _check_stash(stash_type)
+    if opset >= 21:
+        return group_normalization(b, x, scale, bias, groups=num_groups, epsilon=epsilon)
+    # One scale and bias for each group.
     batches, channels = x.shape[:2]
     if num_groups < 1 or channels % num_groups:
         raise Unsupported(f"{num_groups} groups do not divide {channels} channels")
     grouped = b.reshape(x, [batches, num_groups, prod(x.shape) // batches // num_groups, 1])
-    if opset < 21:  # one scale and bias for each group
-        return b.reshape(b.instance_normalization(grouped, scale=scale, bias=bias, epsilon=epsilon), x.shape)
-    y = b.reshape(b.instance_normalization(grouped, epsilon=epsilon), x.shape)
-    column = (channels, *[1] * (x.rank - 2))
-    k, c = (reshaped(b, value, column) for value in (scale, bias))
-    return b.add(b.mul(y, k), c)
+    return b.reshape(b.instance_normalization(grouped, scale=scale, bias=bias, epsilon=epsilon), x.shape)
 
 
 @converts("LayerNormalization")
@@ -89,43 +93,19 @@ def _(
     epsilon: float = 1e-5,
     stash_type: int = TensorProto.FLOAT,
     outputs: int,
-) -> MLOperand | tuple[MLOperand, ...]:
+) -> tuple[MLOperand, ...]:
     _check_stash(stash_type)
-    return _layer_normalization(b, X, Scale, B, axis, epsilon, statistics=outputs > 1)
-
-
-def _check_stash(stash_type: int) -> None:
-    if stash_type != TensorProto.FLOAT:
-        raise Unsupported("its statistics are not float32")
-
-
-def _layer_normalization(
-    b: MLGraphBuilder,
-    x: MLOperand,
-    scale: Tensor,
-    bias: Tensor | None,
-    axis: int,
-    epsilon: float,
-    *,
-    statistics: bool,
-) -> MLOperand | tuple[MLOperand, ...]:
-    """The normalised input; with `statistics` also the mean and the inverse standard deviation, both float32."""
-    axes = list(range(normalized(axis, x.rank), x.rank))
-    k = _stretched(b, scale, [x.shape[a] for a in axes])
-    c = None if bias is None else _stretched(b, bias, [x.shape[a] for a in axes])
-    y = b.layer_normalization(x, scale=k, bias=c, axes=axes, epsilon=epsilon)
-    if not statistics:
-        return y
-    wide = x if x.data_type == "float32" else b.cast(x, "float32")
+    axes = list(range(normalized(axis, X.rank), X.rank))
+    scale, bias = (None if value is None else _stretched(b, value, [X.shape[a] for a in axes]) for value in (Scale, B))
+    y = b.layer_normalization(X, scale=scale, bias=bias, axes=axes, epsilon=epsilon)
+    if outputs == 1:
+        return (y,)
+    # The mean, and the inverse of the standard deviation.
+    wide = widened(b, X)
     mean = b.reduce_mean(wide, axes=axes, keep_dimensions=True)
     centred = b.sub(wide, mean)
-    return y, mean, _inverse_root(b, centred, axes, epsilon)
-
-
-def _inverse_root(b: MLGraphBuilder, x: MLOperand, axes: list[int], epsilon: float) -> MLOperand:
-    """The inverse of the root mean square."""
-    mean = b.reduce_mean(b.mul(x, x), axes=axes, keep_dimensions=True)
-    return b.reciprocal(b.sqrt(b.add(mean, epsilon)))
+    variance = b.reduce_mean(b.mul(centred, centred), axes=axes, keep_dimensions=True)
+    return y, mean, b.reciprocal(b.sqrt(b.add(variance, epsilon)))
 
 
 def _stretched(b: MLGraphBuilder, value: Tensor, shape: Sequence[int]) -> Tensor:
@@ -143,19 +123,6 @@ def _stretched(b: MLGraphBuilder, value: Tensor, shape: Sequence[int]) -> Tensor
 
 
 @converts("RMSNormalization")
-def _(
-    b: MLGraphBuilder,
-    X: MLOperand,
-    scale: Tensor,
-    *,
-    axis: int = -1,
-    epsilon: float = 1e-5,
-    stash_type: int = TensorProto.FLOAT,
-) -> MLOperand:
-    _check_stash(stash_type)
-    return _rms_normalization(b, X, scale, axis, epsilon)
-
-
 @converts("SimplifiedLayerNormalization")
 @converts("SimplifiedLayerNormalization", domain=MICROSOFT)
 def _(
@@ -166,23 +133,11 @@ def _(
     axis: int = -1,
     epsilon: float = 1e-5,
     stash_type: int = TensorProto.FLOAT,
-    outputs: int,
-) -> MLOperand | tuple[MLOperand, MLOperand]:
+) -> MLOperand:
     _check_stash(stash_type)
-    y = _rms_normalization(b, x, scale, axis, epsilon)
-    return y if outputs == 1 else (y, _inverse_rms(b, x, axis, epsilon))
-
-
-def _rms_normalization(b: MLGraphBuilder, x: MLOperand, scale: Tensor, axis: int, epsilon: float) -> MLOperand:
     first = normalized(axis, x.rank)
-    k = _stretched(b, scale, x.shape[first:])
-    return rms_normalization(b, x, operand(b, k), first, epsilon=epsilon)
-
-
-def _inverse_rms(b: MLGraphBuilder, x: MLOperand, axis: int, epsilon: float) -> MLOperand:
-    axes = list(range(normalized(axis, x.rank), x.rank))
-    wide = x if x.data_type == "float32" else b.cast(x, "float32")
-    return _inverse_root(b, wide, axes, epsilon)
+    factor = operand(b, _stretched(b, scale, x.shape[first:]))
+    return rms_normalization(b, x, factor, first, epsilon=epsilon)
 
 
 @converts("SkipLayerNormalization", domain=MICROSOFT)
@@ -196,10 +151,10 @@ def _(
     *,
     epsilon: float = 1e-12,
     outputs: int,
-) -> MLOperand | tuple[MLOperand, ...]:
+) -> tuple[MLOperand | None, ...]:
     total = _sum(b, input, skip, bias)
-    made = _layer_normalization(b, total, gamma, beta, -1, epsilon, statistics=outputs > 1)
-    return (*made, total) if isinstance(made, tuple) else made
+    y = b.layer_normalization(total, scale=gamma, bias=beta, axes=[total.rank - 1], epsilon=epsilon)
+    return (y, None, None, total)[:outputs]  # the mean and the deviation are for training
 
 
 @converts("SkipSimplifiedLayerNormalization", domain=MICROSOFT)
@@ -207,16 +162,15 @@ def _(
     b: MLGraphBuilder,
     input: Tensor,
     skip: Tensor,
-    gamma: Tensor,
+    gamma: MLOperand,
     bias: Tensor | None = None,
     *,
     epsilon: float = 1e-12,
     outputs: int,
-) -> MLOperand | tuple[MLOperand | None, ...]:
+) -> tuple[MLOperand | None, ...]:
     total = _sum(b, input, skip, bias)
-    y = _rms_normalization(b, total, gamma, -1, epsilon)
-    # The second output, the mean, is never used.
-    return y if outputs == 1 else (y, None, _inverse_rms(b, total, -1, epsilon), total)
+    y = rms_normalization(b, total, gamma, epsilon=epsilon)
+    return (y, None, None, total)[:outputs]
 
 
 def _sum(b: MLGraphBuilder, input: Tensor, skip: Tensor, bias: Tensor | None) -> MLOperand:

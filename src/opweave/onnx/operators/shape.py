@@ -8,10 +8,11 @@ import numpy as np
 
 from ...builder import MLGraphBuilder
 from ...composites import depth_to_space, space_to_depth
+from ...graph import MLOperand
 from ...shapes import broadcast
 from ..booleans import as_stored
 from ..messages import TensorProto, array_of, dtype_of
-from ..registry import Tensor, Unsupported, converts, integers, known, normalized, operand, shape_of
+from ..registry import Tensor, Unsupported, converts, integers, known, normalized, shape_of
 from .windows import reshaped
 
 
@@ -110,29 +111,12 @@ def _(b: MLGraphBuilder, input: Tensor, *, dtype: int = 0, k: int = 0, types: li
 
 
 @converts("DepthToSpace")
-def _(b: MLGraphBuilder, input: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
-    if mode not in ("DCR", "CRD"):
-        raise Unsupported(f"the mode {mode!r} is unknown")
-    _image(input)
-    return depth_to_space(b, operand(b, input), blocksize, mode=mode.lower())
+def _(b: MLGraphBuilder, input: MLOperand, *, blocksize: int, mode: str = "DCR") -> MLOperand:
+    return depth_to_space(b, input, blocksize, mode=mode.lower())
 
 
 @converts("SpaceToDepth")
-def _(b: MLGraphBuilder, input: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
-    n, c, h, w = _image(input)
-    high, wide = h // blocksize, w // blocksize
-    if mode not in ("DCR", "CRD"):
-        raise Unsupported(f"the mode {mode!r} is unknown")
-    if mode == "DCR":
-        return space_to_depth(b, operand(b, input), blocksize)
-    split = b.reshape(input, [n, c, high, blocksize, wide, blocksize])
-    moved = b.transpose(split, permutation=[0, 1, 3, 5, 2, 4])
-    return b.reshape(moved, [n, c * blocksize * blocksize, high, wide])
-
-
-def _image(input: Tensor) -> tuple[int, int, int, int]:
-    shape = shape_of(input)
-    if len(shape) != 4:
-        raise Unsupported(f"its input must have rank 4, got {list(shape)}")
-    n, c, h, w = shape
-    return n, c, h, w
+def _(b: MLGraphBuilder, input: MLOperand, *, blocksize: int, mode: str = "DCR") -> MLOperand:
+    if mode != "DCR":
+        raise Unsupported(f"its mode is {mode!r}")
+    return space_to_depth(b, input, blocksize)
