@@ -23,7 +23,7 @@ with-extras: small-models
 without-extras: $(VENV)/.dev
 	cd tests && ../$(BIN)/python -m pytest -p without_extras $(WITHOUT_EXTRAS) --deselect tests/cli/test_demo.py::test_any_image_is_taken
 
-# `make test` samples rows that differ by data type only; here all of them run.
+# `make test` samples rows that differ by data type or size only; here all of them run.
 test-all: check
 	$(BIN)/python -m pytest --all -n auto --dist worksteal
 

@@ -25,7 +25,7 @@ else:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--all", action="store_true", help="run the rows that differ by data type only, too (`make test-all`)"
+        "--all", action="store_true", help="run the rows that differ by data type or size only, too (`make test-all`)"
     )
 
 
@@ -34,10 +34,14 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         "data_types(family, subject, types): a row that differs from others of its subject by data types only",
     )
+    config.addinivalue_line(
+        "markers",
+        "larger(than): a row whose operations are all in another one, on smaller arrays: run with `--all` alone",
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sample the rows that differ by data type only, unless tests are asked for by name or with `--all`."""
+    """Sample the rows that differ by data type or size only, unless tests are asked for by name or with `--all`."""
     if config.option.all or config.option.keyword or any("::" in argument for argument in config.args):
         return
     groups: dict[Any, list[tuple[pytest.Item, str, Any]]] = defaultdict(list)
@@ -51,6 +55,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for (item, *_), kept in zip(group, sample([(subject, types) for _, subject, types in group]), strict=True)
         if not kept
     }
+    left_out |= {item for item in items if item.get_closest_marker("larger") is not None}
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import pickle
 import tomllib
 import warnings
 from collections.abc import Mapping, Sequence
@@ -22,6 +24,9 @@ from opweave.onnx.session import InferenceSession
 from opweave.onnx.trace import Step
 
 EXPECT = Path(__file__).parent / "expect"
+
+KEPT = Path(__file__).parents[1] / ".pytest_cache" / f"onnx-cases-{onnx.__version__}-numpy-{np.__version__}.pickle"
+"""The cases as they were made last: making them takes seconds of each process that collects tests."""
 
 UNIT = 2.0**-24
 """Half a unit in the last place of float32, relative to the number."""
@@ -68,7 +73,21 @@ class Case:
 
 @cache
 def cases() -> dict[str, Case]:
-    """All cases by name."""
+    """All cases by name. The first process makes them; others wait for it, and read what it has kept."""
+    KEPT.parent.mkdir(exist_ok=True)
+    with KEPT.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if KEPT.exists():
+            kept: dict[str, Case] = pickle.loads(KEPT.read_bytes())
+            return kept
+        made = _made()
+        new = KEPT.with_suffix(".new")
+        new.write_bytes(pickle.dumps(made))
+        new.replace(KEPT)
+        return made
+
+
+def _made() -> dict[str, Case]:
     found = {}
     with warnings.catch_warnings():  # NumPy's, of the overflows that the cases are about
         warnings.simplefilter("ignore")
