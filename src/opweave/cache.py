@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from threading import RLock
 from typing import Any, Generic, NamedTuple, TypeVar
-from weakref import WeakSet, ref
+from weakref import WeakSet, WeakValueDictionary, ref
 
 import numpy as np
 
@@ -49,11 +49,6 @@ class Cache(Generic[K, V]):
     (None, 'True', '1.0')
     """
 
-    __slots__ = (
-        *("__weakref__", "_bytes", "_deaths", "_entries", "_hits", "_lock", "_misses", "_on_drop", "_raw", "_sizes"),
-        *("_turns", "max_bytes", "max_entries", "peek"),
-    )
-
     def __init__(
         self,
         max_entries: int | None = None,
@@ -63,11 +58,12 @@ class Cache(Generic[K, V]):
         on_drop: Callable[[V], object] | None = None,
     ) -> None:
         self.max_entries, self.max_bytes = max_entries, max_bytes
-        self._raw, self._on_drop = raw, on_drop
+        self._key: Callable[[Any], Any] = (lambda key: key) if raw else exact
+        self._on_drop = on_drop
         self._entries: OrderedDict[Any, V] = OrderedDict()
         self._sizes: dict[Any, int] = {}
         self._bytes = self._hits = self._misses = self._deaths = 0
-        self._turns: dict[Any, list[Any]] = {}
+        self._turns: WeakValueDictionary[Any, Any] = WeakValueDictionary()
         self._lock = RLock()
         self.peek: Callable[[Any], V | None] = self._entries.get
         _caches.add(self)
@@ -76,7 +72,7 @@ class Cache(Generic[K, V]):
         return len(self._entries)
 
     def __contains__(self, key: K) -> bool:
-        return (key if self._raw else exact(key)) in self._entries
+        return self._key(key) in self._entries
 
     @property
     def statistics(self) -> Statistics:
@@ -95,49 +91,40 @@ class Cache(Generic[K, V]):
         Raises:
             TypeError: the key holds something that is not hashable.
         """
-        return self._find(key if self._raw else exact(key))
+        return self._find(self._key(key))
 
     def put(self, key: K, value: V, size: int = 0) -> V:
         """Keep a value of `size` bytes, unless it alone is larger than the cache; returns it."""
-        return self._keep(key if self._raw else exact(key), value, size)
+        return self._keep(self._key(key), value, size)
 
     def make(self, key: K, make: Callable[[], V], size: Callable[[V], int] = lambda _: 0) -> V:
         """The value of a key, made if there is none. Threads that make the same at the same time get the one kept first.
 
         Where the key cannot be hashed, the value is made anew each time.
         """
-        found: Any = key if self._raw else exact(key)
+        found = self._key(key)
         try:
             hash(found)
         except TypeError:
             return make()
         known = self._find(found)
-        if known is not None:
-            return known
-        made = make()
-        with self._lock:
-            known = self._entries.get(found)
-            return self._keep(found, made, size(made)) if known is None else known
-
-    @contextmanager
-    def turn(self, key: K) -> Iterator[None]:
-        """One thread at a time for the same key: others wait, for what this one makes."""
-        found: Any = key if self._raw else exact(key)
-        with self._lock:
-            turn = self._turns.setdefault(found, [RLock(), 0])
-            turn[1] += 1
-        try:
-            with turn[0]:
-                yield
-        finally:
+        if known is None:
+            made = make()
             with self._lock:
-                turn[1] -= 1
-                if not turn[1]:
-                    self._turns.pop(found, None)
+                known = self._entries.get(found)
+                if known is None:
+                    known = self._keep(found, made, size(made))
+        return known
+
+    def turn(self, key: K) -> AbstractContextManager[Any]:
+        """A lock that one thread at a time holds for the same key: others wait, for what this one makes."""
+        with self._lock:
+            turn: AbstractContextManager[Any] = self._turns.setdefault(self._key(key), RLock())
+            return turn
 
     def pop(self, key: K) -> V | None:
         """Take out the value of a key; None if there is none."""
-        return self._pop(key if self._raw else exact(key))
+        return self._pop(self._key(key))
 
     def clear(self) -> None:
         """Drop all entries, and count from zero."""
@@ -159,28 +146,22 @@ class Cache(Generic[K, V]):
             return value
 
     def _keep(self, key: Any, value: V, size: int) -> V:
-        dropped: list[V] = []
+        dropped: list[V | None] = []
         with self._lock:
-            if (
-                _deaths[0] - self._deaths > len(self._entries) // 16
-            ):  # so many objects are gone that may be part of keys
+            if _deaths[0] - self._deaths > len(self._entries) // 16:  # many objects that may be part of keys are gone
                 self._deaths = _deaths[0]
-                dropped += [self._pop(known) for known in list(self._entries) if not _is_alive(known)]  # type: ignore[misc]
-            if (old := self._pop(key)) is not None and old is not value:
+                dropped += [self._pop(known) for known in list(self._entries) if not _is_alive(known)]
+            if (old := self._pop(key)) is not value:
                 dropped.append(old)
-            if self.max_bytes is None or size <= self.max_bytes:
-                self._entries[key] = value
-                if size:
-                    self._sizes[key] = size
-                    self._bytes += size
-            else:
+            if self.max_bytes is not None and size > self.max_bytes:
                 dropped.append(value)
+            else:
+                self._entries[key], self._sizes[key] = value, size
+                self._bytes += size
             while (self.max_entries is not None and len(self._entries) > self.max_entries) or (
                 self.max_bytes is not None and self._bytes > self.max_bytes
             ):
-                oldest, gone = self._entries.popitem(last=False)
-                self._bytes -= self._sizes.pop(oldest, 0)
-                dropped.append(gone)
+                dropped.append(self._pop(next(iter(self._entries))))
         self._drop(dropped)
         return value
 
@@ -189,9 +170,9 @@ class Cache(Generic[K, V]):
             self._bytes -= self._sizes.pop(key, 0)
             return self._entries.pop(key, None)
 
-    def _drop(self, values: list[V]) -> None:
-        if self._on_drop is not None:
-            for value in values:
+    def _drop(self, values: Iterable[V | None]) -> None:
+        for value in values:
+            if value is not None and self._on_drop is not None:
                 self._on_drop(value)
 
 
