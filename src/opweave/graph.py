@@ -6,7 +6,7 @@ afterwards. Nodes remember the order of their making, so the order of the number
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -224,11 +224,7 @@ class Node:
     @property
     def operands(self) -> Iterator[Operand]:
         """All operands in order, those in sequences one by one, absent ones left out."""
-        for value in self.inputs.values():
-            if isinstance(value, tuple):
-                yield from value
-            elif value is not None:
-                yield value
+        return flat(self.inputs)
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -239,6 +235,24 @@ class Node:
     def title(self) -> str:
         """Name and label, as errors and tables show them: `conv2d 'stem'`."""
         return title(self.op.name, self.label)
+
+
+def flat(operands: Mapping[str, Any]) -> Iterator[Any]:
+    """All operands by parameter, or what stands for them, in order: sequences one by one, absent ones left out."""
+    for value in operands.values():
+        if isinstance(value, tuple):
+            yield from value
+        elif value is not None:
+            yield value
+
+
+def each(operands: Mapping[str, Any], function: Callable[[Any], Any]) -> dict[str, Any]:
+    """Apply a function to all operands by parameter, or to what stands for them; sequences and absent ones stay such."""
+
+    def apply(value: Any) -> Any:
+        return tuple(map(function, value)) if isinstance(value, tuple) else None if value is None else function(value)
+
+    return {name: apply(value) for name, value in operands.items()}
 
 
 def printable(name: str) -> str:

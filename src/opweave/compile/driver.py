@@ -11,7 +11,7 @@ import numpy as np
 from ..backends import Backend, BaseRunner, How, Placement, PowerPreference, discover
 from ..errors import InvalidStateError, OperationError
 from ..expr import kernels, limits
-from ..graph import Graph, Node, Operand
+from ..graph import Graph, Node, Operand, each
 from ..kernels import KernelCall, Prepared
 from ..kernels.expression import descs_of, program_of_nodes
 from ..memory.spaces import HOST
@@ -146,13 +146,7 @@ class _KernelRunner(BaseRunner):
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
         known: Mapping[Operand, np.ndarray] = dict(zip(self.reads, inputs, strict=True))
-
-        def array(value: Operand | tuple[Operand, ...] | None) -> np.ndarray | tuple[np.ndarray, ...] | None:
-            if isinstance(value, tuple):
-                return tuple(known[item] for item in value)
-            return None if value is None else known[value]
-
-        call = self.prepared.bind({name: array(value) for name, value in self.node.inputs.items()}, outputs)
+        call = self.prepared.bind(each(self.node.inputs, known.__getitem__), outputs)
 
         def run() -> None:
             thread = get_ident()

@@ -6,9 +6,8 @@ Requires operands of one builder; ensures that the result has the boundary opera
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
-from ..graph import Graph, Node, Operand
+from ..graph import Graph, Node, Operand, each
 from ..ops import Operations
 
 
@@ -45,13 +44,8 @@ def extract(outputs: Mapping[str, Operand], boundary: Mapping[Operand, str]) -> 
                 nodes.add(operand.node)
                 pending.extend(operand.node.operands)
 
-    def follow(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(replaced[item] for item in value)
-        return None if value is None else replaced[value]
-
     for node in sorted(nodes, key=lambda node: node.serial):
-        inputs = {name: follow(value) for name, value in node.inputs.items()}
+        inputs = each(node.inputs, replaced.__getitem__)
         descs = tuple(output.desc for output in node.outputs)
         made = builder.add_node(node.op, inputs, node.attributes, node.label, descs)
         replaced.update(zip(node.outputs, made, strict=True))

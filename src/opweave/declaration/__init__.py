@@ -23,9 +23,9 @@ from ..conversion import Converter
 from ..dtypes import ANY
 from ..errors import MLError, NotSupportedError, ValidationError, require, user_code
 from ..expr.array import Array as Traced
-from ..graph import Builder, Desc, Operand, title
+from ..graph import Builder, Desc, Operand, each, flat, title
 from ..kernels import Kernel
-from ..kernels.expression import descs_of, flat, program_of
+from ..kernels.expression import descs_of, program_of
 from ..kernels.host import HostKernel
 from ..links import call_custom
 from ..names import shown
@@ -286,7 +286,7 @@ def _decomposition(op: CustomOp[Any]) -> Callable[..., Any]:
         operands = {name: arguments[name] for name in op.operands}
         attributes = {name: arguments[name] for name in op.attributes}
         program = program_of(op, descs_of(operands), attributes)
-        results = decompose(program, builder, flat(operands))
+        results = decompose(program, builder, list(flat(operands)))
         return results if len(results) > 1 else results[0]
 
     return decomposition
@@ -363,7 +363,7 @@ def composite(function: Callable[..., Made]) -> CustomOp[Made]:
 
     def rule(builder: Builder, **arguments: Any) -> tuple[Desc, ...] | Desc:
         scratch = _Scratch()
-        stand_ins = {name: scratch.stand_in(arguments[name]) for name in made.operands}
+        stand_ins = each({name: arguments[name] for name in made.operands}, scratch.stand_in)
         attributes = {name: arguments[name] for name in made.attributes}
         with user_code(function, f"while the composite {title(made.name, arguments['label'])} was built"):
             result: Any = function(scratch, **stand_ins, **attributes)
@@ -385,12 +385,8 @@ def composite(function: Callable[..., Made]) -> CustomOp[Made]:
 class _Scratch(Recorder):
     """A builder that composites are tried in, to learn the descriptors of their results."""
 
-    def stand_in(self, value: Any) -> Any:
-        """Operands like the given ones; constants keep their values."""
-        if isinstance(value, tuple):
-            return tuple(self.stand_in(item) for item in value)
-        if value is None:
-            return None
+    def stand_in(self, value: Operand) -> Operand:
+        """An operand like the given one; a constant keeps its value."""
         name = "" if value.is_constant else f"x{len(self.inputs)}"
         made = Operand(self, value.desc, name=name, value=value.value)
         if name:

@@ -12,7 +12,7 @@ from ..expr import ir
 from ..expr.array import Array, as_array
 from ..expr.ir import Program
 from ..expr.tracing import trace
-from ..graph import Node, Operand
+from ..graph import Node, Operand, each, flat
 from ..operation import Op, call_with
 from . import Descs
 
@@ -36,17 +36,11 @@ def program_of(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mappin
 def _trace(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mapping[str, Any]) -> Program:
     formula = op.formula
     assert formula is not None, op
-    descs = flat(inputs)
+    descs = list(flat(inputs))
 
     def whole(*arrays: Array) -> Any:
         rest = iter(arrays)
-        given: dict[str, Any] = {}
-        for name, value in inputs.items():
-            if isinstance(value, tuple):
-                given[name] = tuple(next(rest) for _ in value)
-            else:
-                given[name] = None if value is None else next(rest)
-        return call_with(formula, {**given, **attributes})
+        return call_with(formula, {**each(inputs, lambda _: next(rest)), **attributes})
 
     with user_code(formula, f"while {op.name} was traced for {', '.join(map(str, descs))}"):
         return trace(whole, op.name, descs)
@@ -72,13 +66,9 @@ def program_of_nodes(
         known: dict[Operand, Any] = dict(zip(inputs, arrays, strict=True))
         known.update((o, Array((), ir.number(value, o.data_type))) for o, value in numbers.items())
 
-        def follow(value: Any) -> Any:
-            return tuple(map(follow, value)) if isinstance(value, tuple) else None if value is None else known[value]
-
         for node in nodes:
             assert node.op.formula is not None, node
-            given = {name: follow(value) for name, value in node.inputs.items()}
-            made = call_with(node.op.formula, {**given, **node.attributes})
+            made = call_with(node.op.formula, {**each(node.inputs, known.__getitem__), **node.attributes})
             results = made if isinstance(made, (tuple, list)) else (made,)
             for operand, result in zip(node.outputs, results, strict=True):
                 known[operand] = as_stored(result, operand.data_type)
@@ -90,11 +80,7 @@ def program_of_nodes(
 
 def descs_of(operands: Mapping[str, Any]) -> dict[str, Any]:
     """Data type and shape of operands by parameter; tuples for sequences, None for absent ones."""
-
-    def desc(value: Any) -> Any:
-        return tuple(map(desc, value)) if isinstance(value, tuple) else None if value is None else value.desc
-
-    return {name: desc(value) for name, value in operands.items()}
+    return each(operands, lambda operand: operand.desc)
 
 
 def as_stored(result: Any, data_type: DataType) -> Array:
@@ -103,15 +89,4 @@ def as_stored(result: Any, data_type: DataType) -> Array:
     return array if array.data_type == data_type else Array(array.shape, ir.Cast(array.body, data_type))
 
 
-def flat(values: Mapping[str, Any]) -> list[Any]:
-    """All operands in one list, with sequences expanded and absent operands left out."""
-    found: list[Any] = []
-    for value in values.values():
-        if isinstance(value, tuple):
-            found.extend(value)
-        elif value is not None:
-            found.append(value)
-    return found
-
-
-__all__ = ["descs_of", "flat", "program_of", "program_of_nodes"]
+__all__ = ["descs_of", "program_of", "program_of_nodes"]

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import MLError, OperationError, ValidationError, require, user_line
+from ..graph import each
 from ..memory.spaces import HOST
 from . import Arrays, KernelCall
 
@@ -45,7 +46,6 @@ class HostKernel:
         known = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         fits = all(parameter.kind in known for parameter in parameters)
         self.names = [parameter.name for parameter in parameters]
-        self.keywords = {parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY}
         require(
             fits and "out" in self.names,
             f"a kernel takes the operation's parameters and out, got ({', '.join(map(str, parameters))})",
@@ -81,12 +81,10 @@ class PreparedHost:
 
     def bind(self, inputs: Mapping[str, Arrays], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
         """Create the views once, so that runs create none."""
-        given: dict[str, Any] = {name: _read_only(value) for name, value in inputs.items()}
-        given.update(self.call.attributes)
+        given = {**each(inputs, _read_only), **self.call.attributes}
         results = tuple(output.view() for output in outputs)
         given["out"] = results if len(results) > 1 else results[0]
-        positional = [given[name] for name in self.kernel.names if name not in self.kernel.keywords]
-        keywords = {name: given[name] for name in self.kernel.names if name in self.kernel.keywords}
+        arguments = {name: given[name] for name in self.kernel.names}
         function = self.kernel.function
 
         def run() -> None:
@@ -97,7 +95,7 @@ class PreparedHost:
 
         def call() -> None:
             try:
-                returned = function(*positional, **keywords)
+                returned = function(**arguments)
             except MLError as error:
                 raise OperationError(f"{self.call.title}: {error}{user_line(error, self.kernel.python)}") from error
             except Exception as error:
@@ -138,13 +136,7 @@ def _source(function: Callable[..., Any]) -> Callable[..., Any]:
     return function if hasattr(function, "__code__") else type(function).__call__
 
 
-def _read_only(value: Arrays) -> Arrays:
-    if isinstance(value, tuple):
-        return tuple(_view(item) for item in value)
-    return None if value is None else _view(value)
-
-
-def _view(array: np.ndarray) -> np.ndarray:
+def _read_only(array: np.ndarray) -> np.ndarray:
     view = array.view()
     view.flags.writeable = False
     return view

@@ -21,7 +21,7 @@ from .. import hints, memory
 from ..cache import Cache
 from ..dtypes import INFO, DataType, completable
 from ..errors import ValidationError, require
-from ..graph import Desc, Operand, title
+from ..graph import Desc, Operand, each, title
 from ..links import compute
 from ..memory import pool
 from ..memory.spaces import Memory
@@ -97,11 +97,7 @@ class Template:
 
     def add_to(self, builder: Operations, operands: Sequence[Operand], label: str = "") -> tuple[Operand, ...]:
         """Add a node for the call to a graph."""
-
-        def pick(value: Any) -> Any:
-            return tuple(map(pick, value)) if isinstance(value, tuple) else None if value is None else operands[value]
-
-        inputs = {name: pick(value) for name, value in self.inputs.items()}
+        inputs = each(self.inputs, operands.__getitem__)
         return builder.add_node(self.op, inputs, self.attributes, label, self.descs)
 
 

@@ -22,9 +22,9 @@ from ...expr.ir import Input, Output, Program, Stored
 from ...expr.simplify import simplified
 from ...expr.tracing import of_input, program as make_program
 from ...expr.wgsl import Features, Kernel
-from ...graph import Desc, Graph, Node, Operand
+from ...graph import Desc, Graph, Node, Operand, each, flat
 from ...kernels import KernelCall
-from ...kernels.expression import program_of
+from ...kernels.expression import descs_of, program_of
 from ...operation import call_with
 from ...ops.movement import concat, reshape
 from .contraction import Contraction, contraction
@@ -134,7 +134,7 @@ traces: Cache[Any, Program | Scatter] = Cache(1024)
 
 def traced(node: Node) -> Program | Scatter:
     """A node's operation, on operands that all lie in memory."""
-    descs = {name: _descs(value) for name, value in node.inputs.items()}
+    descs = descs_of(node.inputs)
     key = node.op, forms(node.op), tuple(descs.items()), tuple(node.attributes.items())
     return traces.make(key, lambda: _trace(node, descs))
 
@@ -144,20 +144,12 @@ def _trace(node: Node, descs: Mapping[str, Any]) -> Program | Scatter:
         return simplified(program_of(node.op, descs, node.attributes))
     inputs: list[Input] = []
 
-    def array(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(map(array, value))
-        if value is None:
-            return None
-        inputs.append(Input(len(inputs), value))
+    def array(desc: Desc) -> Array:
+        inputs.append(Input(len(inputs), desc))
         return of_input(inputs[-1])
 
-    made = _applied(node, {name: array(value) for name, value in descs.items()})
+    made = _applied(node, each(descs, array))
     return made if isinstance(made, Scatter) else simplified(make_program(node.op.name, tuple(inputs), made))
-
-
-def _descs(value: Any) -> Any:
-    return tuple(map(_descs, value)) if isinstance(value, tuple) else None if value is None else value.desc
 
 
 def _applied(node: Node, given: Mapping[str, Any]) -> Any:
@@ -288,7 +280,7 @@ class Schedule:
                 anchor = anchor or value.anchor
             else:
                 known[operand] = self._loaded(operand)
-        made = _applied(node, {name: _follow(value, known) for name, value in node.inputs.items()})
+        made = _applied(node, each(node.inputs, known.__getitem__))
         for operand, result in zip(node.outputs, made, strict=True):
             if result.data_type in ("bool", "index"):  # what others read is what would be stored
                 result = Array(result.shape, ir.Cast(result.body, operand.data_type))
@@ -372,7 +364,7 @@ class Schedule:
     def _scatter(self, node: Node) -> None:
         """The operand as it is, then the updates over it."""
         known = {operand: self._loaded(operand) for operand in dict.fromkeys(node.operands)}
-        made = _applied(node, {name: _follow(value, known) for name, value in node.inputs.items()})
+        made = _applied(node, each(node.inputs, known.__getitem__))
         assert isinstance(made, Scatter)
         (result,) = node.outputs
         place = self._target(result)
@@ -432,15 +424,16 @@ class Schedule:
             self._places[source] = self._target(operand)
             targets.append(source)
             self._values[operand] = source
-        descs = {name: _descs(value) for name, value in node.inputs.items()}
-        call = KernelCall(node.title, node.op, descs, node.attributes, tuple(o.desc for o in node.outputs))
-        inputs = {name: _follow(value, sources) for name, value in node.inputs.items()}
+        call = KernelCall(
+            node.title, node.op, descs_of(node.inputs), node.attributes, tuple(o.desc for o in node.outputs)
+        )
+        inputs = each(node.inputs, sources.__getitem__)
         self._append(node.op.kernels["webgpu"].kernels(call, inputs, targets, self.features), (node,))
 
 
 def _readings(node: Node, program: Program) -> dict[Operand, _Reading]:
     """How a node reads each of its operands."""
-    numbers = [value for name in node.op.operands for value in _flat(node.inputs.get(name))]
+    numbers = list(flat({name: node.inputs.get(name) for name in node.op.operands}))
     loads: dict[Operand, list[ir.Load]] = {operand: [] for operand in numbers}
     inside: Counter[Operand] = Counter()
     largest = max(output.desc.element_count for output in program.outputs)
@@ -463,18 +456,6 @@ def _readings(node: Node, program: Program) -> dict[Operand, _Reading]:
         times = reads / max(1, operand.desc.element_count)
         made[operand] = _Reading(len(its) * (2 if operand in inside and len(its) > 1 else 1), times, aligned)
     return made
-
-
-def _flat(value: Any) -> list[Operand]:
-    if value is None:
-        return []
-    return [v for item in value for v in _flat(item)] if isinstance(value, tuple) else [value]
-
-
-def _follow(value: Any, known: Mapping[Operand, Any]) -> Any:
-    return (
-        tuple(_follow(v, known) for v in value) if isinstance(value, tuple) else None if value is None else known[value]
-    )
 
 
 def _element(array: Array, shape: tuple[int, ...], at: Sequence[Array]) -> Array:

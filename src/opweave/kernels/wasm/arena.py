@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from bisect import insort
+from bisect import bisect, insort
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -87,18 +87,14 @@ class Arena:
 
     def _take(self, room: int, what: str) -> int:
         """Take the first free block that is large enough; grow the memory if there is none."""
-        at = self._find(room)
+        at = next((at for at, (_, size) in enumerate(self._free) if size >= room), None)
         if at is None:
             self._grow(room, what)
-            at = self._find(room)
-            assert at is not None
+            at = -1  # the block that ends with the new pages
         offset, size = self._free.pop(at)
         if size > room:
-            self._free.insert(at, (offset + room, size - room))
+            insort(self._free, (offset + room, size - room))
         return offset
-
-    def _find(self, room: int) -> int | None:
-        return next((at for at, (_, size) in enumerate(self._free) if size >= room), None)
 
     def _grow(self, room: int, what: str) -> None:
         """Add the pages that are missing after the last free block."""
@@ -127,13 +123,13 @@ class Arena:
 
     def _give_back(self, offset: int, size: int) -> None:
         """Insert a free block, and merge it with adjacent ones."""
+        at = bisect(self._free, (offset, size))
+        if at < len(self._free) and offset + size == self._free[at][0]:
+            size += self._free.pop(at)[1]
+        if at and sum(self._free[at - 1]) == offset:
+            offset, before = self._free.pop(at - 1)
+            size += before
         insort(self._free, (offset, size))
-        at = self._free.index((offset, size))
-        for left in (at, at - 1):
-            if 0 <= left < len(self._free) - 1:
-                (start, length), (following, more) = self._free[left : left + 2]
-                if start + length == following:
-                    self._free[left : left + 2] = [(start, length + more)]
 
     def release(self, offset: int, size: int) -> None:
         """Free a block at the next allocation; safe to call from `__del__`."""

@@ -13,14 +13,12 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
 from operator import mul
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple
 
 from ... import dtypes
 from ...errors import ValidationError, require
 from ...graph import Desc
 from .. import KernelCall
-
-WasmType: TypeAlias = Literal["i32", "i64", "f32", "f64"]
 
 _ITEM = re.compile(
     r"(?P<name>[A-Za-z_]\w*)(?:\[(?P<element>\d+)\])?"
@@ -29,6 +27,7 @@ _ITEM = re.compile(
     re.ASCII,
 )
 _RESULT = re.compile(r"out(\d*)")
+_DATA_TYPES = ", ".join(dtypes.ANY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +38,11 @@ class FunctionType:
     results: tuple[str, ...]
 
     def __str__(self) -> str:
-        results = "()" if not self.results else self.results[0] if len(self.results) == 1 else _listed(self.results)
-        return f"{_listed(self.parameters)} -> {results}"
+        parameters, results = (f"({', '.join(types)})" for types in (self.parameters, self.results))
+        return f"{parameters} -> {self.results[0] if len(self.results) == 1 else results}"
 
 
-def _listed(types: Sequence[str]) -> str:
-    return f"({', '.join(types)})"
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """An operand or a result.
 
     Attributes:
@@ -60,8 +54,7 @@ class Place:
     number: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
+class Argument(NamedTuple):
     """A value that is passed to a function.
 
     Attributes:
@@ -71,6 +64,7 @@ class Argument:
         number: the value of a known number.
         place: what a pointer points to.
         descs: the descriptors.
+        type: the type of the parameter that the signature declares for a number, if any.
     """
 
     text: str
@@ -78,6 +72,7 @@ class Argument:
     number: int | float = 0
     place: Place = Place("", None)
     descs: tuple[Desc, ...] = ()
+    type: str | None = None
 
 
 def parse(signature: str | None, call: KernelCall) -> list[Argument]:
@@ -132,29 +127,27 @@ def _argument(item: str, call: KernelCall) -> Argument:
 def _of_tensor(item: str, match: re.Match[str], place: Place, given: Desc | tuple[Desc, ...] | None) -> Argument:
     """A pointer to an operand or a result, or a number of its descriptor."""
     field, pointer, wanted = match["field"], bool(match["pointer"]), match["type"]
+    is_sequence = isinstance(given, tuple)
     descs = given if isinstance(given, tuple) else () if given is None else (given,)
-    if isinstance(given, tuple) and place.number is not None:
-        require(place.number < len(given), f"there are {len(given)} operands")
-        descs = (given[place.number],)
-    else:
-        require(place.number is None or not place.name, "this operand is not a sequence")
-    if wanted is not None and pointer and field is None:
-        require(wanted in dtypes.INFO, f"{wanted!r} is not a data type of WebNN ({', '.join(dtypes.ANY)})")
-        for desc in descs:
-            require(desc.data_type == wanted, f"the function takes {wanted}, got {desc}")
-    whole_sequence = isinstance(given, tuple) and place.number is None
+    if place.name and place.number is not None:
+        require(is_sequence, "this operand is not a sequence")
+        require(place.number < len(descs), f"there are {len(descs)} operands")
+        descs, is_sequence = descs[place.number : place.number + 1], False
     if pointer and field is None:
-        return Argument(item, "tensors" if whole_sequence else "tensor", place=place, descs=descs)
+        require(wanted is None or wanted in dtypes.INFO, f"{wanted!r} is not a data type of WebNN ({_DATA_TYPES})")
+        for desc in descs:
+            require(wanted in (None, desc.data_type), f"the function takes {wanted}, got {desc}")
+        return Argument(item, "tensors" if is_sequence else "tensor", place=place, descs=descs)
     if pointer:
         require(field == "desc", f"only a tensor and its desc have a pointer, not {field}")
         return Argument(item, "descs", place=place, descs=descs)
     if field == "count":
-        require(isinstance(given, tuple), "this operand is not a sequence")
-        return Argument(item, "number", len(descs))
+        require(is_sequence, "this operand is not a sequence")
+        return Argument(item, "number", len(descs), type=wanted)
     require(field is not None, "a tensor is passed as a pointer, name*")
-    require(not whole_sequence, f"a sequence has operands: {place.name}[0].{field}")
+    require(not is_sequence, f"a sequence has operands: {place.name}[0].{field}")
     require(given is not None, "the operand is absent; only its pointer can be passed, which is 0")
-    return Argument(item, "number", _number_of(descs[0], str(field), match["index"]))
+    return Argument(item, "number", _number_of(descs[0], str(field), match["index"]), type=wanted)
 
 
 def _number_of(desc: Desc, field: str, index: str | None) -> int:
@@ -181,11 +174,11 @@ def _of_attribute(item: str, match: re.Match[str], element: int | None, value: A
     require(not match["pointer"] and not match["field"], "an attribute is passed by its value")
     if isinstance(value, (tuple, list)):
         require(element is not None and element < len(value), f"the attribute has {len(value)} values: name[0], …")
-        value = value[int(str(match["element"]))]
+        value = value[element or 0]
     else:
         require(element is None, "this attribute is not a sequence")
     require(isinstance(value, (bool, int, float)), f"functions take numbers, got {value!r}")
-    return Argument(item, "number", int(value) if isinstance(value, bool) else value)
+    return Argument(item, "number", int(value) if isinstance(value, bool) else value, type=match["type"])
 
 
 def check(arguments: Sequence[Argument], function: FunctionType, wide: bool) -> None:
@@ -203,9 +196,7 @@ def check(arguments: Sequence[Argument], function: FunctionType, wide: bool) -> 
             pointer = "i64" if wide else "i32"
             require(kind == pointer, f"{argument.text!r} is a pointer, {pointer} here, not {kind}")
             continue
-        match = _ITEM.fullmatch(argument.text)
-        declared = match and match["type"]
-        require(declared in (None, kind), f"{argument.text!r} is declared {declared}, not {kind}")
+        require(argument.type in (None, kind), f"{argument.text!r} is declared {argument.type}, not {kind}")
         if kind in ("f32", "f64"):
             continue
         number = argument.number
