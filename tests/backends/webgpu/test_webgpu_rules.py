@@ -21,7 +21,7 @@ from opweave.expr.evaluate import evaluate
 from opweave.expr.ir import Program
 from opweave.expr.simplify import simplified
 from opweave.graph import Graph, Node
-from opweave.kernels.expression import as_stored, flat
+from opweave.kernels.expression import as_stored
 from opweave.operation import Op
 from opweave.ops import Operations
 
@@ -46,7 +46,7 @@ def program_of(node: Node) -> Program:
         results = made if isinstance(made, tuple) else (made,)
         return tuple(as_stored(r, o.data_type) for r, o in zip(results, node.outputs, strict=True))
 
-    return trace(whole, node.op.name, [operand.desc for operand in flat(node.inputs)])
+    return trace(whole, node.op.name, [operand.desc for operand in node.operands])
 
 
 def scattered(made: Scatter) -> tuple[Array, ...]:
@@ -77,7 +77,7 @@ def check(op: Op[..., Any], call: Call) -> Program:
     graph = Graph.reaching(outputs_of(result))
     (node,) = graph.nodes
     names = {operand: name for name, operand in graph.inputs.items()}
-    given = [arrays[names[operand]] for operand in flat(node.inputs)]
+    given = [arrays[names[operand]] for operand in node.operands]
     wanted = run(REFERENCE, op, call)
     program = program_of(node)
     for each in (program, simple := simplified(program)):
