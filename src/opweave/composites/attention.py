@@ -292,7 +292,7 @@ def multi_head_attention(
 
 
 @multi_head_attention.default("scale")
-def _(query: Operand, heads: int) -> float:
+def _scale(query: Operand, heads: int) -> float:
     return 1 / sqrt(query.shape[2] // heads) if 0 < heads <= query.shape[2] else 1.0
 
 
@@ -389,9 +389,7 @@ def group_query_attention(
     return query.desc, present, present
 
 
-@group_query_attention.default("scale")
-def _(query: Operand, heads: int) -> float:
-    return 1 / sqrt(query.shape[2] // heads) if 0 < heads <= query.shape[2] else 1.0
+group_query_attention.default("scale")(_scale)
 
 
 @group_query_attention.decompose

@@ -23,9 +23,11 @@ def last_axis(input: Operand) -> int:
     return input.rank - 1
 
 
-def check_axis(input: Operand, axis: int) -> None:
-    """Require an axis of `input`."""
+def check_axis(input: Operand, axis: int | None) -> int:
+    """Require an axis of `input`, and return it. An absent one has been replaced by its default before."""
+    assert axis is not None
     require(0 <= axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
+    return axis
 
 
 def check_shape(name: str, operand: Operand | None, shape: Sequence[int], what: str) -> None:

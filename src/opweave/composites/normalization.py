@@ -96,8 +96,7 @@ def rms_normalization(
     >>> print(rms_norm(np.float32([[3, 4]]), np.float32([1, 10])).round(3))
     [[ 0.849 11.314]]
     """
-    assert axis is not None  # its default is filled in
-    check_axis(input, axis)
+    axis = check_axis(input, axis)
     check_shape("scale", scale, input.shape[axis:], "the sizes of the axes")
     return input.desc
 
@@ -310,7 +309,6 @@ def log_softmax(self: Builder, input: Operand, axis: int | None = None, *, label
     >>> log_softmax(np.float32([0, 1000])).tolist()
     [-1000.0, 0.0]
     """
-    assert axis is not None
     check_axis(input, axis)
     return input.desc
 

@@ -54,8 +54,7 @@ def top_k(
     >>> values.tolist(), positions.tolist()
     ([7.0, 7.0, 2.0], [1, 3, 0])
     """
-    assert axis is not None  # its default is filled in
-    check_axis(input, axis)
+    axis = check_axis(input, axis)
     require(1 <= k <= input.shape[axis], f"k must be in [1, {input.shape[axis]}], the size of axis {axis}, got {k}")
     shape = (*input.shape[:axis], k, *input.shape[axis + 1 :])
     return Desc(input.data_type, shape), Desc(index_type, shape)
@@ -201,7 +200,6 @@ def hard_max(self: Builder, input: Operand, axis: int | None = None, *, label: s
     >>> hard_max(np.float32([[1, 3, 3], [2, 1, 0]])).tolist()
     [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]
     """
-    assert axis is not None  # its default is filled in
     check_axis(input, axis)
     return input.desc
 

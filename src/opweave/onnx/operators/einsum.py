@@ -6,7 +6,7 @@ last), "…2" and so on, so that the same name means axes that broadcast to each
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import prod
@@ -47,6 +47,8 @@ def _(b: MLGraphBuilder, *Inputs: Tensor, equation: str) -> Tensor:
         raise Unsupported(f"the result of {equation!r} is not made of the inputs' axes")
 
     terms = [_diagonal(b, term) for term in terms]
+    largest = {label: max(term.size(label) for term in terms) for term in terms for label in term.labels}
+    terms = [_without_broadcasts(b, term, largest) for term in terms]
     while len(terms) > 1:
         first, second, *rest = terms
         needed = {*wanted, *(label for term in rest for label in term.labels)}
@@ -88,6 +90,12 @@ def _diagonal(b: MLGraphBuilder, term: _Term) -> _Term:
     return term
 
 
+def _without_broadcasts(b: MLGraphBuilder, term: _Term, largest: Mapping[str, int]) -> _Term:
+    """The term without the axes of size 1 that are larger in another term."""
+    labels = tuple(label for label in term.labels if term.size(label) > 1 or largest[label] == 1)
+    return _Term(_reshaped(b, term.operand, [term.size(label) for label in labels]), labels)
+
+
 def _summed(b: MLGraphBuilder, term: _Term, needed: set[str]) -> _Term:
     """The term without the axes that nothing needs."""
     axes = [axis for axis, label in enumerate(term.labels) if label not in needed]
@@ -109,15 +117,6 @@ def _multiplied(b: MLGraphBuilder, first: _Term, second: _Term, needed: set[str]
     second = _summed(b, second, {*needed, *first.labels})
     common = [label for label in first.labels if label in second.labels]
     summed = [label for label in common if label not in needed]
-    # The sum over an axis that has size 1 in one of them is that of the other.
-    for label in [label for label in summed if first.size(label) != second.size(label)]:
-        keep = set(first.labels) | set(second.labels)
-        if first.size(label) == 1:
-            first, second = _squeezed(b, first, label), _summed(b, second, keep - {label})
-        else:
-            first, second = _summed(b, first, keep - {label}), _squeezed(b, second, label)
-        summed.remove(label)
-        common.remove(label)
     place = {label: i for i, label in enumerate(wanted)}
 
     def order(label: str) -> int:
@@ -138,11 +137,6 @@ def _multiplied(b: MLGraphBuilder, first: _Term, second: _Term, needed: set[str]
     sizes = [first.size(label) for label in rows], [second.size(label) for label in columns]
     shape = [*product.shape[: len(batch)], *sizes[0], *sizes[1]]
     return _Term(_reshaped(b, product, shape), (*batch, *rows, *columns))
-
-
-def _squeezed(b: MLGraphBuilder, term: _Term, label: str) -> _Term:
-    labels = tuple(other for other in term.labels if other != label)
-    return _Term(b.reshape(term.operand, [term.size(other) for other in labels]), labels)
 
 
 def _spread(b: MLGraphBuilder, term: _Term, labels: Sequence[str]) -> MLOperand:

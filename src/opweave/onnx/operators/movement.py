@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...builder import MLGraphBuilder
-from ...graph import MLOperand
 from ..registry import Tensor, Unsupported, converts, data_type_of, integers, known, normalized, shape_of, sliced
 
 
@@ -163,18 +162,12 @@ def _(b: MLGraphBuilder, input: Tensor, sequence_lens: Tensor, *, batch_axis: in
     if {batch_axis, time_axis} != {0, 1} or len(shape) < 2:
         raise Unsupported(f"its axes must be 0 and 1, got {batch_axis} and {time_axis}")
     steps, batches = shape[time_axis], shape[batch_axis]
-    time, batch = np.arange(steps), np.arange(batches)
-    if time_axis == 0:
-        time, batch = time[:, None], batch[None, :]
-    else:
-        time, batch = time[None, :], batch[:, None]
-    # Each element's place in the flattened first two axes: time * step + batch * stride.
+    # [steps, 1] and [1, batches], or transposed
+    time = np.expand_dims(np.arange(steps), batch_axis)
+    batch = np.expand_dims(np.arange(batches), time_axis)
+    lengths = b.reshape(sequence_lens, batch.shape)
+    turned = b.where(b.lesser(time, lengths), b.sub(b.sub(lengths, np.int64(1)), time), time)
+    # The places of the elements after the first two axes are joined.
     step, stride = (batches, 1) if time_axis == 0 else (1, steps)
-    if isinstance(sequence_lens, MLOperand):
-        lengths = b.reshape(sequence_lens, batch.shape)
-        turned = b.where(b.lesser(time, lengths), b.sub(b.sub(lengths, np.int64(1)), time), time)
-        places: Tensor = b.add(turned if step == 1 else b.mul(turned, np.int64(step)), batch * stride)
-    else:
-        known_lengths = sequence_lens.reshape(batch.shape)
-        places = np.where(time < known_lengths, known_lengths - 1 - time, time) * step + batch * stride
+    places = b.add(b.mul(turned, np.int64(step)), batch * stride)
     return b.reshape(b.gather(b.reshape(input, [steps * batches, *shape[2:]]), places), shape)

@@ -29,7 +29,10 @@ from .windows import PLAIN, WindowAttributes, reshaped
 
 
 def _aligned(b: MLGraphBuilder, part: Tensor, whole: Sequence[int], axis: int) -> Tensor:
-    """A scale or zero point in the rank of its tensor: one value, one for each index of an axis, or one for each block."""
+    """A scale or zero point with as many axes as its tensor of shape `whole`.
+
+    It has one value, one for each index of `axis`, or one for each block.
+    """
     shape, rank = shape_of(part), len(whole)
     if len(shape) == rank and rank != 1:
         return part
@@ -40,14 +43,22 @@ def _aligned(b: MLGraphBuilder, part: Tensor, whole: Sequence[int], axis: int) -
     return reshaped(b, part, [shape[0] if a == normalized(axis, rank) else 1 for a in range(rank)])
 
 
-def _checked_blocks(scale: Tensor, whole: Sequence[int], block_size: int) -> None:
-    for part, size in zip(shape_of(scale), whole, strict=True):
+def _scale_and_zero_point(
+    b: MLGraphBuilder,
+    whole: Sequence[int],
+    scale: Tensor,
+    zero_point: Tensor | None,
+    axis: int,
+    block_size: int,
+    data_type: str,
+) -> tuple[MLOperand, MLOperand]:
+    """Both as WebNN takes them, for a tensor of shape `whole`; `data_type` is that of an absent zero point."""
+    s = _aligned(b, scale, whole, axis)
+    for part, size in zip(shape_of(s), whole, strict=True):
         if part not in (1, size) and (not block_size or part * block_size != size):
             raise Unsupported(f"blocks of {block_size} do not divide an axis of {size} into {part}")
-
-
-def _zeros(scale: Tensor, data_type: str) -> np.ndarray:
-    return np.zeros(shape_of(scale), data_type)
+    z = np.zeros(shape_of(s), data_type) if zero_point is None else _aligned(b, zero_point, whole, axis)
+    return operand(b, s), operand(b, z)
 
 
 @converts("QuantizeLinear")
@@ -81,10 +92,7 @@ def quantized(
     block_size: int = 0,
     data_type: str = "uint8",
 ) -> MLOperand:
-    s = _aligned(b, scale, x.shape, axis)
-    _checked_blocks(s, x.shape, block_size)
-    z = _zeros(s, data_type) if zero_point is None else _aligned(b, zero_point, x.shape, axis)
-    return b.quantize_linear(x, s, operand(b, z))
+    return b.quantize_linear(x, *_scale_and_zero_point(b, x.shape, scale, zero_point, axis, block_size, data_type))
 
 
 @converts("DequantizeLinear")
@@ -114,11 +122,8 @@ def dequantized(
     axis: int = 1,
     block_size: int = 0,
 ) -> MLOperand:
-    whole = shape_of(x)
-    s = _aligned(b, scale, whole, axis)
-    _checked_blocks(s, whole, block_size)
-    z = _zeros(s, data_type_of(x)) if zero_point is None else _aligned(b, zero_point, whole, axis)
-    return b.dequantize_linear(operand(b, x), s, z)
+    y = operand(b, x)
+    return b.dequantize_linear(y, *_scale_and_zero_point(b, y.shape, scale, zero_point, axis, block_size, y.data_type))
 
 
 @converts("QLinearConv")
@@ -158,8 +163,6 @@ def _(
     y_scale: Tensor,
     y_zero_point: Tensor,
 ) -> MLOperand:
-    if len(shape_of(a)) < 2 or len(shape_of(other)) < 2:
-        raise Unsupported("one of its operands is a vector")
     left = dequantized(b, a, a_scale, a_zero_point, axis=-2)
     right = dequantized(b, other, b_scale, b_zero_point, axis=-1)
     return quantized(b, b.matmul(left, right), y_scale, y_zero_point, axis=-2)
@@ -168,23 +171,16 @@ def _(
 @converts("MatMulInteger")
 def _(
     b: MLGraphBuilder,
-    A: Tensor,
-    B: Tensor,
+    A: MLOperand,
+    B: MLOperand,
     a_zero_point: Tensor | None = None,
     b_zero_point: Tensor | None = None,
 ) -> MLOperand:
-    if len(shape_of(A)) < 2 or len(shape_of(B)) < 2:
-        raise Unsupported("one of its operands is a vector")
-    x, y = operand(b, A), operand(b, B)
-    zeros = []
-    for value, zero_point, axis in ((x, a_zero_point, -2), (y, b_zero_point, -1)):
-        zero = np.zeros((), value.data_type) if zero_point is None else zero_point
-        if len(shape_of(zero)) == 1 and shape_of(zero) != (1,):
-            zero = _aligned(b, zero, value.shape, axis)
-        elif shape_of(zero) == (1,):
-            zero = reshaped(b, zero, ())
-        zeros.append(operand(b, zero))
-    return integer_matmul(b, x, y, *zeros)
+    zeros = [
+        operand(b, np.zeros((), x.data_type) if zero_point is None else _aligned(b, zero_point, x.shape, axis))
+        for x, zero_point, axis in ((A, a_zero_point, -2), (B, b_zero_point, -1))
+    ]
+    return integer_matmul(b, A, B, *zeros)
 
 
 @converts("ConvInteger")
