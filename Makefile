@@ -4,7 +4,6 @@ VENV := .venv
 LIBRARIES := $(CURDIR)/.libraries
 BIN := $(VENV)/bin
 
-LOOSE := arg-type call-overload comparison-overlap dict-item index list-item no-any-return no-untyped-call
 WITHOUT_EXTRAS := custom cli/test_demo.py lazy/test_op_level.py package/test_package.py run/test_segments.py
 
 .PHONY: demo test with-extras without-extras test-all test-torch test-libraries test-oldest check format docs bench models small-models fuzz clean
@@ -44,9 +43,6 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-# Tests pass what is wrong on purpose, and NumPy's types for scalars and short arrays are not what they look like. The results of
-# one run are of no use to another with other options, and would be overwritten: a cache for each.
-	$(BIN)/mypy --cache-dir .mypy_cache/tests --no-warn-unused-ignores $(addprefix --disable-error-code=,$(LOOSE)) tests
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .

@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from itertools import permutations
 from pathlib import Path
 
@@ -69,6 +70,7 @@ print(*set(sys.modules) - imported)
 def test_it_imports_with_no_extra_installed() -> None:
     code = """
 import sys
+import tomllib
 from itertools import permutations
 class Refuse:
     def find_spec(self, name, path=None, target=None):
@@ -88,6 +90,16 @@ except ow.MissingExtraError as error:
     print(error)
 """
     assert python(code) == "[0.0, 1.0]\nthe demo needs PIL: pip install 'opweave[demo]'\n"
+
+
+def test_all_but_the_tests_is_type_checked_strictly() -> None:
+    """Tests pass what is wrong on purpose; pyproject.toml names the modules in which mypy reports that as an error."""
+    root = ROOT.parents[1]
+    settings = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["mypy"]
+    strict = next(each for each in settings["overrides"] if "opweave.*" in each["module"])
+    assert strict["enable_error_code"] == settings["disable_error_code"]
+    scripts = {path.stem for folder in ("examples", "tools") for path in (root / folder).glob("*.py")}
+    assert {"opweave.*", "benchmarks.*", "gate.*", *scripts} == set(strict["module"])
 
 
 def test_only_the_tests_of_pytorch_import_it() -> None:
