@@ -1,12 +1,12 @@
-"""Colours and quality with NumPy and Pillow: RGB to luma and chroma and back, the bicubic filter, PSNR.
+"""Colours with NumPy and Pillow: RGB to luma and chroma and back, the bicubic filter, PSNR.
 
-The network sharpens luma only: the eye sees detail in brightness, hardly in colour. The colour space is YCbCr of ITU-R BT.601,
-full range, as in JPEG. Pictures are uint8 [height, width, 3], planes float32 [height, width].
+The colour space is YCbCr of ITU-R BT.601, full range, as in JPEG; pictures are uint8 [height, width, 3].
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,7 @@ Plane = NDArray[np.float32]
 
 # Rows: luma, blue difference, red difference; columns: red, green, blue.
 TO_YCBCR = np.array(
-    [
-        [0.299, 0.587, 0.114],
-        [-0.299 / 1.772, -0.587 / 1.772, 0.5],
-        [0.5, -0.587 / 1.402, -0.114 / 1.402],
-    ],
-    dtype=np.float32,
+    [[0.299, 0.587, 0.114], [-0.299 / 1.772, -0.587 / 1.772, 0.5], [0.5, -0.587 / 1.402, -0.114 / 1.402]], np.float32
 )
 FROM_YCBCR = np.linalg.inv(TO_YCBCR.astype(np.float64)).astype(np.float32)
 
@@ -34,7 +29,7 @@ def split(rgb: Pixels) -> tuple[Plane, Plane, Plane]:
 
 
 def _weighted(rgb: Pixels, weights: Plane) -> Plane:
-    # One channel after the other: a float copy of all three of a large picture would take much memory.
+    # One channel at a time: a float copy of all three of a large picture would take much memory.
     plane = np.zeros(rgb.shape[:2], np.float32)
     for channel, weight in enumerate(weights / np.float32(255)):
         plane += rgb[..., channel] * weight
@@ -42,7 +37,7 @@ def _weighted(rgb: Pixels, weights: Plane) -> Plane:
 
 
 def merge(luma: Plane, cb: Plane, cr: Plane) -> Pixels:
-    """Put luma and chroma together again: the inverse of `split`, rounded and clipped to 8 bits."""
+    """The inverse of `split`, rounded and clipped to 8 bits."""
     rgb = np.empty((*luma.shape, 3), np.uint8)
     for channel, row in enumerate(FROM_YCBCR):
         plane = (row[0] * luma + row[1] * cb + row[2] * cr) * np.float32(255)
@@ -50,16 +45,14 @@ def merge(luma: Plane, cb: Plane, cr: Plane) -> Pixels:
     return rgb
 
 
-def bicubic(plane: Plane, width: int, height: int) -> Plane:
-    """Resize one plane with Pillow's bicubic filter, which averages when it makes a picture smaller."""
-    return np.asarray(Image.fromarray(plane).resize((width, height), Image.Resampling.BICUBIC))
+def bicubic(image: NDArray[Any], width: int, height: int) -> NDArray[Any]:
+    """Resize a picture or a plane with Pillow's bicubic filter."""
+    return np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BICUBIC))
 
 
-def squared_error(picture: Pixels, original: Pixels) -> Plane:
-    """The squared difference of the luma of two pictures, in [0, 1]."""
-    error = _weighted(picture, TO_YCBCR[0])
-    error -= _weighted(original, TO_YCBCR[0])
-    return np.square(error, out=error)
+def squared_error(picture: Pixels, original: Pixels) -> NDArray[Any]:
+    """The squared difference of the luma of two pictures."""
+    return np.asarray(np.square(_weighted(picture, TO_YCBCR[0]) - _weighted(original, TO_YCBCR[0])))
 
 
 def psnr(picture: Pixels, original: Pixels) -> float:

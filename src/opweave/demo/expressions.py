@@ -1,9 +1,9 @@
-"""What surrounds the network, as expressions: each says what one element of its result is.
+"""Custom operations around the network, as expressions: each is the formula of one element of its result.
 
-An expression is traced when it is called in a graph, and compiled to vectorised, parallel code (NumPy evaluates it where no
-compiler is installed). It runs on the memory of the operations around it, so nothing is copied between them.
+An expression is traced when it is called in a graph, and compiled to vectorised, parallel code (NumPy evaluates it if no
+compiler is installed). It reads and writes the memory of the operations around it, so nothing is copied.
 
-Arrays are of the small picture, `height` by `width`; each of its pixels becomes a block of rows `i` and columns `j`.
+`height` and `width` are those of the small picture; each of its pixels becomes a block of rows `i` and columns `j`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,7 @@ from .network import FACTOR
 
 @expression
 def luma(rgb: Array, to_ycbcr: Array, *, margin: int = 0) -> Array:
-    """The brightness of uint8 [height, width, 3], with a margin that continues the colours of the edges.
-
-    Returns:
-        float32 [1, 1, height + 2 * margin, width + 2 * margin], in [0, 1].
-    """
+    """The luma of uint8 [height, width, 3] in [0, 1], with a margin that repeats the edges: float32 [1, 1, ...]."""
     height, width, _ = rgb.shape
     colour = cast(rgb, "float32") / 255
     return compute(
@@ -32,11 +28,7 @@ def luma(rgb: Array, to_ycbcr: Array, *, margin: int = 0) -> Array:
 
 @expression
 def chroma(rgb: Array, to_ycbcr: Array, taps: Array) -> Array:
-    """Blue and red difference of uint8 [height, width, 3], enlarged by the bicubic `taps`, first downwards, then sideways.
-
-    Returns:
-        float32 [2, 3, 3, height, width]: difference, row and column in the block, pixel.
-    """
+    """Blue and red difference of uint8 [height, width, 3], enlarged by `taps`: float32 [2, 3, 3, height, width]."""
     height, width, _ = rgb.shape
     colour = cast(rgb, "float32") / 255
     small = store(
@@ -66,10 +58,10 @@ def _filtered(pixel: Callable[[Array], Array], position: Array, size: int, taps:
 
 @expression
 def merged(luma: Array, chroma: Array, from_ycbcr: Array) -> Array:
-    """The large picture: red, green and blue of luma and chroma, rounded to 8 bits, with each pixel in its place.
+    """The large picture, uint8 [3 * height, 3 * width, 3]: the colours of luma and chroma, with each pixel in its place.
 
     Args:
-        luma: float32 [1, 9, height, width]: blocks, as the network makes them.
+        luma: blocks as the network makes them, float32 [1, 9, height, width].
         chroma: float32 [2, 3, 3, height, width].
         from_ycbcr: float32 [3, 3], whose rows give red, green and blue.
     """

@@ -1,165 +1,177 @@
-"""The job itself: read, build the graph, run it, compare, write; and a report about it."""
+"""The job: read a photograph, enlarge it, compare and write the result; and a report."""
 
 from __future__ import annotations
 
-import time
+import io
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
+from time import perf_counter
+from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 from rich.console import Console
 from rich.status import Status
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from .. import memory
-from ..context import ml
+from ..context import MLContext, ml
 from ..errors import DataError
-from . import picture, sheet
-from .colours import Pixels, psnr
-from .enlarger import Enlarger
+from ..files import written
+from . import sheet
+from .colours import Pixels, bicubic, psnr
+from .enlarger import Enlarger, around_network
 from .network import FACTOR
-from .timing import Timing, compare
 
 PHOTO = Path(__file__).with_name("astronaut.jpg")
-LIMIT = 2**27  # pixels of the large picture; the job then takes up to 4 GB of memory
+LIMIT = 2**27  # pixels of the large picture, which takes up to 4 GB of memory
+SECONDS = 1.5  # about how long all measured runs take together
 
 
-@dataclass
-class Report:
-    """What was done; sizes are (width, height), times are seconds. The last three need a comparison with the original.
+def compare(context: MLContext, enlarger: Enlarger, rgb: Pixels) -> tuple[float, float, dict[str, float]]:
+    """Median seconds for the first window in one graph and with NumPy around the network, and of the graph's steps."""
+    height, width = enlarger.shape
+    window = rgb[:height, :width].copy()
+    enlarge_around = around_network(context, height, width)
 
-    Attributes:
-        seconds: how long each step took, in order.
-        expressions: what runs the expressions.
-        runs: how many times the graph ran: once a window.
-        copies: the copies that Opweave made while it ran; none if the picture is one window.
-    """
+    def measured() -> list[float]:
+        start = perf_counter()
+        enlarger.enlarge(window)
+        middle = perf_counter()
+        enlarge_around(window)
+        return [middle - start, perf_counter() - middle]
 
-    photo: Path
-    output: Path
-    small: tuple[int, int] = (0, 0)
-    large: tuple[int, int] = (0, 0)
-    seconds: dict[str, float] = field(default_factory=dict)
-    devices: tuple[str, ...] = ()
-    expressions: str = ""
-    runs: int = 0
-    copies: int = 0
-    timing: Timing | None = None
-    psnr_bicubic: float | None = None
-    psnr_network: float | None = None
-
-    def __rich__(self) -> Table:
-        """The report as a table."""
-        table = Table("", "", show_header=False, title_justify="left")
-        table.title = Text(f"{self.photo.name}: super-resolution {FACTOR}x")
-        table.columns[1].justify = "right"
-        for step, seconds in self.seconds.items():
-            table.add_row(step, f"{1000 * seconds:,.1f} ms")
-        table.add_section()
-        if self.timing is not None:
-            for step, seconds in self.timing.steps.items():
-                table.add_row(f"in the graph: {step}", f"{1000 * seconds:,.2f} ms")
-            table.add_section()
-        table.add_row("size", f"{_size(self.small)} -> {_size(self.large)}")
-        table.add_row("device", ", ".join(self.devices))
-        table.add_row("expressions", Text(self.expressions))  # which may name an extra in brackets
-        table.add_row("runs of the graph", str(self.runs))
-        table.add_row("copies", str(self.copies))
-        if self.psnr_bicubic is not None and self.psnr_network is not None:
-            table.add_section()
-            table.add_row("PSNR, bicubic", f"{self.psnr_bicubic:.2f} dB")
-            table.add_row("PSNR, network", f"{self.psnr_network:.2f} dB")
-            table.add_row("gain", _gain(self.psnr_bicubic, self.psnr_network), style="bold")
-        return table
+    measured()  # the first run is slower
+    rounds = max(3, min(15, int(SECONDS / 2 / sum(measured()))))
+    woven, around = np.median([measured() for _ in range(rounds)], axis=0).tolist()
+    profile = enlarger.graph.profile({"small": window}, repeat=rounds)
+    steps = {s.title if s.how.startswith("expression") else "network": s.median for s in profile.steps}
+    return woven, around, steps
 
 
-def run(photo: Path | None, output: Path, *, enlarge: bool, console: Console | None) -> Report:
+def run(photo: Path | None, output: Path, *, enlarge: bool, console: Console | None) -> dict[str, str]:
     """Do the job; see `opweave.demo.run`."""
     console = console or Console()
-    format = picture.check_output(output, photo)
-    report = Report(photo or PHOTO, output)
+    format = _check_output(output, photo)
+    photo = photo or PHOTO
+    steps: dict[str, str] = {}
 
     @contextmanager
     def step(name: str) -> Iterator[Status]:
-        start = time.perf_counter()
+        start = perf_counter()
         with console.status(name) as status:
             yield status
-        report.seconds[name] = time.perf_counter() - start
+        steps[name] = f"{1000 * (perf_counter() - start):,.1f} ms"
 
     with step("read"):
-        source = picture.read(report.photo, LIMIT // FACTOR**2 if enlarge else LIMIT)
-        original = np.asarray(source.convert("RGB")) if enlarge else _cut(source, report.photo)
+        original, profile = _read(photo, LIMIT // FACTOR**2 if enlarge else LIMIT)
+    height, width = (side // (1 if enlarge else FACTOR) for side in original.shape[:2])
+    if not height or not width:
+        size = f"{original.shape[1]} x {original.shape[0]} pixels"
+        raise DataError(f"{photo}: {size} cannot be reduced by {FACTOR} for a comparison, only be enlarged (--enlarge)")
     small = original
     if not enlarge:
         with step("reduce"):
-            small = _resize(original, original.shape[1] // FACTOR, original.shape[0] // FACTOR)
-    height, width = small.shape[:2]
-    report.small, report.large = (width, height), (FACTOR * width, FACTOR * height)
-
+            original = original[: FACTOR * height, : FACTOR * width]
+            small = bicubic(original, width, height)
     context = ml.create_context()
     with step("build graph"):
         enlarger = Enlarger(context, height, width)
-    report.devices, report.runs, report.expressions = enlarger.graph.devices, enlarger.windows, enlarger.expressions
     copies = memory.copies.count
     with step("run") as status:
         large = enlarger(small, lambda windows: status.update(f"run: {windows} of {enlarger.windows} windows"))
-    report.copies = memory.copies.count - copies
-    assert report.runs > 1 or not report.copies, memory.copies
-
-    if enlarge:
-        with step("write"):
-            image = Image.fromarray(large)
-            if source.mode in ("L", "LA"):
-                image = image.getchannel(1)
-            if "A" in source.mode:
-                image.putalpha(source.getchannel("A").resize(report.large, Image.Resampling.BICUBIC))
-            picture.write(image, output, format, source.info.get("icc_profile"))
-    else:
+    facts = {
+        "size": f"{width} x {height} -> {FACTOR * width} x {FACTOR * height}",
+        "device": ", ".join(enlarger.graph.devices),
+        "expressions": enlarger.expressions,
+        "runs of the graph": str(enlarger.windows),
+        "copies": str(memory.copies.count - copies),
+    }
+    sections, result, summary = [steps, facts], Image.fromarray(large), ""
+    if not enlarge:
         with step("measure"):
-            report.timing = compare(context, enlarger, small)
+            woven, around, medians = compare(context, enlarger, small)
         with step("compare"):
-            plain = _resize(small, *report.large)
+            plain = bicubic(small, FACTOR * width, FACTOR * height)
             before, after = psnr(plain, original), psnr(large, original)
-            report.psnr_bicubic, report.psnr_network = before, after
-        with step("write"):
-            page = sheet.compose(
-                f"Super-resolution: {_size(report.small)} to {_size(report.large)} pixels",
-                "The photograph was reduced to a third, then enlarged again. PSNR: of luma, against the original.",
-                sheet.Column("Bicubic", f"{before:.2f} dB", plain),
-                sheet.Column("Opweave", f"{after:.2f} dB   ({_gain(before, after)})", large),
-                sheet.Column("Original", report.photo.name[:40], original),
+        gain = 0.0 if before == after else round(after - before, 2)  # both may be infinite
+        quality = {
+            "PSNR, bicubic": f"{before:.2f} dB",
+            "PSNR, network": f"{after:.2f} dB",
+            "gain": f"{gain + 0.0:+.2f} dB",  # not -0.00
+        }
+        sections = [steps, {f"in the graph: {s}": f"{1000 * t:,.2f} ms" for s, t in medians.items()}, facts, quality]
+        times = f"in one graph {1000 * woven:,.1f} ms, with NumPy around the network {1000 * around:,.1f} ms"
+        summary = f"{times} ({around / woven:.2f}x){', of one window' * (enlarger.windows > 1)}"
+    with step("write"):
+        if not enlarge:
+            columns = (
+                ("Bicubic", quality["PSNR, bicubic"], plain),
+                ("Opweave", f"{quality['PSNR, network']}   ({quality['gain']})", large),
+                ("Original", photo.name[:40], original),
             )
-            picture.write(page, output, format)
-    console.print(report)
-    if report.timing is not None:
-        console.print(str(report.timing), soft_wrap=True, highlight=False)
-    console.print(f"written: {output}", soft_wrap=True, highlight=False, markup=False)
-    return report
+            result = sheet.compose(f"Super-resolution: {facts['size'].replace('->', 'to')} pixels", columns)
+        _write(result, output, format, profile if enlarge else None)
+
+    title = f"{photo.name}: super-resolution {FACTOR}x"
+    table = Table(Column(), Column(justify="right"), title=Text(title), show_header=False, title_justify="left")
+    for section in sections:
+        for name, value in section.items():
+            table.add_row(name, Text(value), style="bold" if name == "gain" else "")
+        table.add_section()
+    console.print(table)
+    for line in filter(None, (summary, f"written: {output}")):
+        console.print(Text(line), soft_wrap=True)
+    return {name: value for section in sections for name, value in section.items()}
 
 
-def _cut(source: Image.Image, path: Path) -> Pixels:
-    """The picture, on white if it is transparent, without the rows and columns that do not make a whole block."""
-    width, height = (side // FACTOR * FACTOR for side in source.size)
-    if not width or not height:
-        raise DataError(
-            f"{path}: {_size(source.size)} pixels cannot be reduced by {FACTOR} for a comparison; "
-            "it can only be enlarged (--enlarge)"
-        )
-    return np.asarray(picture.on_white(source))[:height, :width]
+def _read(path: Path, limit: int) -> tuple[Pixels, bytes | None]:
+    """Read an image of at most `limit` pixels, upright and on a white background, and its colour profile."""
+    try:
+        # Pillow's own limit only warns; ours is checked before anything is decoded.
+        with (
+            warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning),
+            Image.open(path) as file,
+        ):
+            if file.width * file.height > limit:
+                raise ValueError(f"{file.width} x {file.height} pixels are more than {limit:,}")
+            if file.mode.startswith(("I", "F")):
+                raise ValueError(f"colours of 8 bits are supported, not mode {file.mode}")
+            # A profile of other colours (CMYK, grey) does not apply to RGB.
+            profile = file.info.get("icc_profile") if file.mode in ("RGB", "RGBA", "P") else None
+            image = ImageOps.exif_transpose(file).convert("RGBA")
+            white = Image.new("RGBA", image.size, "white")
+            return np.asarray(Image.alpha_composite(white, image).convert("RGB")), profile
+    except Exception as error:  # Pillow's decoders raise many types of errors for damaged files
+        raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _resize(rgb: Pixels, width: int, height: int) -> Pixels:
-    return np.asarray(Image.fromarray(rgb).resize((width, height), Image.Resampling.BICUBIC))
+def _check_output(path: Path, photo: Path | None) -> str:
+    """Pillow's name of the format to write; an error if it is clear before any work that `path` cannot be written."""
+    format = Image.registered_extensions().get(path.suffix.lower(), "")
+    if format not in Image.SAVE:
+        problem = f"{path.suffix or 'no suffix'} is no image format, try .png"
+    elif not path.parent.is_dir():
+        problem = f"there is no folder {path.parent}"
+    elif path.exists() and not path.is_file():
+        problem = "it exists and is not a file"
+    elif photo is not None and path.exists() and photo.exists() and path.samefile(photo):
+        problem = "this is the photograph itself"
+    else:
+        return format
+    raise DataError(f"{path}: cannot be written: {problem}")
 
 
-def _size(size: tuple[int, int]) -> str:
-    return f"{size[0]} x {size[1]}"
-
-
-def _gain(before: float, after: float) -> str:
-    gain = 0.0 if before == after else round(after - before, 2)  # both may be infinite
-    return f"{gain + 0.0:+.2f} dB"  # not -0.00
+def _write(image: Image.Image, path: Path, format: str, profile: bytes | None = None) -> None:
+    """Write an image file completely or not at all."""
+    options: dict[str, Any] = {"quality": 95} if format in ("JPEG", "WEBP") else {}
+    encoded = io.BytesIO()
+    try:
+        image.save(encoded, format=format, icc_profile=profile, **options)
+    except Exception as error:  # encoders raise many types of errors
+        raise DataError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from error
+    with written(path) as file:
+        file.write(encoded.getbuffer())

@@ -4,9 +4,8 @@
       |-- conv 5x5, leaky relu -- conv 3x3, leaky relu -- ... -- conv 3x3 --.
       '-- bicubic filter: a fixed conv 5x5 --------------------------------(+)-- blocks [1, 9, h, w]
 
-Everything is computed at the small size: the nine channels of the last convolution are the nine pixels that each small
-pixel becomes. Bicubic enlargement is a convolution with nine output channels, too, so the trained chain only adds the detail
-that bicubic lacks. No convolution pads: the caller gives `halo` more pixels on each side.
+The nine channels of a result are the nine pixels that each small pixel becomes. Bicubic enlargement is a convolution, too, so
+the trained chain only adds the detail that it lacks. No convolution pads: the caller gives `halo` more pixels on each side.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from safetensors import safe_open
 
 from ..builder import MLGraphBuilder
 from ..graph import MLOperand
+from .colours import bicubic
 
 FACTOR = 3
 SLOPE = 0.1  # of the leaky relu, for negative values
@@ -27,25 +27,15 @@ WEIGHTS = Path(__file__).with_name("super_resolution.safetensors")
 
 
 def bicubic_taps() -> NDArray[np.float32]:
-    """The bicubic filter (Keys' cubic, a = -0.5) along one axis.
-
-    Returns:
-        float32 [3, 5]: the weights of the five nearest small pixels, for each of the three lines that one pixel becomes.
-    """
-
-    def cubic(x: float) -> float:
-        x = abs(x)
-        return 1.5 * x**3 - 2.5 * x**2 + 1 if x < 1 else -0.5 * x**3 + 2.5 * x**2 - 4 * x + 2 if x < 2 else 0.0
-
-    # The centres of a small pixel's three sub-pixels lie -1/3, 0 and 1/3 from its own.
-    return np.array([[cubic(tap - line / FACTOR) for tap in range(-2, 3)] for line in (-1, 0, 1)], np.float32)
+    """The bicubic filter along one axis, float32 [3, 5]: weights of the five nearest pixels for each of three new ones."""
+    impulses = bicubic(np.eye(11, dtype=np.float32), 11, FACTOR * 11)
+    return impulses[FACTOR * 5 : FACTOR * 6, 3:8]  # of a pixel in the middle, where edges have no effect
 
 
 def bicubic_filter() -> NDArray[np.float32]:
     """The same as a filter of conv2d: float32 [9, 1, 5, 5]; output channel 3 * i + j is row i, column j of a block."""
-    taps = bicubic_taps().astype(np.float64)
-    blocks = taps[:, None, :, None] * taps[None, :, None, :]
-    return np.asarray(blocks.reshape(FACTOR**2, 1, 5, 5), np.float32)
+    taps = bicubic_taps()
+    return np.asarray(np.einsum("iy,jx->ijyx", taps, taps).reshape(FACTOR**2, 1, 5, 5))
 
 
 @dataclass(frozen=True)
