@@ -248,7 +248,7 @@ def test_both_ways_are_timed_on_the_same_pixels(monkeypatch: pytest.MonkeyPatch)
     context = ow.ml.create_context()
     divided = enlarger.Enlarger(context, 40, 30, tile=16)
     seen: list[NDArray[np.uint8]] = []
-    split = enlarger.split
+    split = colours.split
 
     def watched(rgb: NDArray[np.uint8]) -> Any:
         seen.append(rgb)

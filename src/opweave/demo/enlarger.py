@@ -30,7 +30,6 @@ class Enlarger:
     Attributes:
         graph: enlarges one window, whose height and width are `shape`.
         windows: how many times the graph runs for one picture.
-        expressions: what runs the expressions: a compiler's code, or NumPy.
     """
 
     def __init__(self, context: MLContext, height: int, width: int, *, tile: int = TILE) -> None:
@@ -47,8 +46,11 @@ class Enlarger:
         sharp = network.build(builder, expressions.luma(rgb, to_ycbcr, margin=network.halo))
         smooth = expressions.chroma(rgb, to_ycbcr, builder.constant(bicubic_taps()))
         self.graph = builder.build({"large": expressions.merged(sharp, smooth, from_ycbcr)})
-        details = (p.detail for p in self.graph.placements() if p.how == "expression")
-        self.expressions = next(details).removeprefix("expression, ")
+
+    @property
+    def expressions(self) -> str:
+        """What runs the expressions on a CPU: a compiler's code, or NumPy."""
+        return next(p.detail.removeprefix("expression, ") for p in self.graph.placements() if p.how == "expression")
 
     def __call__(self, rgb: Pixels, done: Callable[[int], object] = lambda windows: None) -> Pixels:
         """Enlarge a picture, uint8 [height, width, 3]; `done` is called with the number of finished windows."""
