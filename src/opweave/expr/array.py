@@ -6,6 +6,7 @@ import operator
 import sys
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from functools import partial, reduce
 from threading import Lock
 from typing import Any, NoReturn, TypeAlias
 from weakref import WeakValueDictionary
@@ -100,26 +101,32 @@ class Array:
     @property
     def clamped(self) -> _Access:
         """Indexing that clamps positions to the array."""
-        return _Access(self, _clamped)
+        return _Access(lambda key: self._element(key, _clamped))
 
     @property
     def checked(self) -> _Access:
         """Indexing that raises `OperationError` at run time if a position is out of bounds."""
-        return _Access(self, _checked)
+        return _Access(lambda key: self._element(key, _checked))
 
     def padded(self, value: int | float = 0) -> _Access:
         """Indexing that returns `value` at positions out of bounds."""
         value = _plain(value)
         require(isinstance(value, (bool, int, float)), f"padded takes a number, got {value!r}")
-        return _Access(self, None, ir.number(value, self.data_type))
+        outside = ir.number(value, self.data_type)
+
+        def element(key: Any) -> Array:
+            inside = [_is_inside(index, size) for index, size in zip(self._indices(key), self.shape, strict=True)]
+            conditions = [condition for condition in inside if condition is not None]
+            array = self._element(key, _clamped)
+            if not conditions:
+                return array
+            return Array((), ir.call("where", reduce(partial(ir.call, "logical_and"), conditions), array.body, outside))
+
+        return _Access(element)
 
     def _element(self, key: Any, fit: Callable[[Array, Expr, int], Expr]) -> Array:
         indices = [fit(self, index, axis) for axis, index in enumerate(self._indices(key))]
-        return self._at(indices)
-
-    def _at(self, indices: Sequence[Expr]) -> Array:
-        variables = axes_of(self.shape)
-        values: dict[Expr, Expr] = {v: i for v, i in zip(variables, indices, strict=True) if v is not i}
+        values: dict[Expr, Expr] = {v: i for v, i in zip(axes_of(self.shape), indices, strict=True) if v is not i}
         body = ir.substitute(self.body, values)
         if body is not self.body:
             check_nodes(len(ir.walk(body)))
@@ -221,24 +228,13 @@ Operand: TypeAlias = Array | int | float | bool
 class _Access:
     """Indexing with positions that may be out of bounds: `x.clamped`, `x.checked`, `x.padded(value)`."""
 
-    __slots__ = ("_array", "_fit", "_value")
+    __slots__ = ("_element",)
 
-    def __init__(self, array: Array, fit: Callable[[Array, Expr, int], Expr] | None, value: Expr | None = None) -> None:
-        self._array, self._fit, self._value = array, fit, value
+    def __init__(self, element: Callable[[Any], Array]) -> None:
+        self._element = element
 
     def __getitem__(self, key: Any) -> Array:
-        array = self._array
-        if self._fit is not None:
-            return array._element(key, self._fit)
-        assert self._value is not None
-        inside: Expr | None = None
-        indices = array._indices(key)
-        for axis, index in enumerate(indices):
-            condition = _is_inside(index, array.shape[axis])
-            if condition is not None:
-                inside = condition if inside is None else ir.call("logical_and", inside, condition)
-        element = array._at([_clamped(array, index, axis) for axis, index in enumerate(indices)])
-        return element if inside is None else Array((), ir.call("where", inside, element.body, self._value))
+        return self._element(key)
 
 
 def _surely_inside(index: Expr, size: int) -> bool:

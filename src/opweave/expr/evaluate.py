@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -50,16 +50,16 @@ class Evaluator:
 
     def __init__(self, program: Program, precision: Precision = "float32") -> None:
         self.program, self.precision = program, precision
-        self.stored = [(s, _Stage(program, s.axes, (s.body,), precision)) for s in program.stored]
+        self.stored = [(s, _Stage(s.axes, (s.body,), precision)) for s in program.stored]
         self.checks = []
         for check in program.checks:
             axes = tuple(sorted(check.condition.free, key=lambda v: v.serial))
-            self.checks.append((check, _Stage(program, axes, (check.condition,), precision)))
+            self.checks.append((check, _Stage(axes, (check.condition,), precision)))
         self.results = []
         for axes in dict.fromkeys(output.axes for output in program.outputs):
             numbers = [k for k, output in enumerate(program.outputs) if output.axes == axes]
             bodies = tuple(program.outputs[k].body for k in numbers)
-            self.results.append((numbers, _Stage(program, axes, bodies, precision)))
+            self.results.append((numbers, _Stage(axes, bodies, precision)))
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Callable[[], None]:
         """A function that computes `outputs` from `inputs` each time it is called.
@@ -165,18 +165,12 @@ class _Instruction:
     target: int = -1
 
 
-@dataclass
 class _Stage:
     """The instructions that compute arrays with the same axes."""
 
-    program: Program
-    axes: tuple[Index, ...]
-    bodies: tuple[Expr, ...]
-    precision: Precision
-    slots: dict[Index, int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.slots = slots_of(self.axes, self.bodies)
+    def __init__(self, axes: tuple[Index, ...], bodies: tuple[Expr, ...], precision: Precision) -> None:
+        self.axes, self.bodies, self.precision = axes, bodies, precision
+        self.slots = slots_of(axes, bodies)
         self.rank = max(self.slots.values(), default=-1) + 1
         steps = self._steps()
         self.number = {step.node: k for k, step in enumerate(steps)}

@@ -50,10 +50,9 @@ def inline(root: Expr, names: Mapping[Source, str] | None = None, axes: Sequence
         axes: the free variables, in order; default: those of `root`.
     """
     free = sorted(root.free, key=lambda v: (v.axis == 0, v.axis, v.serial)) if axes is None else axes
-    variables: dict[Expr, str] = {v: _AXES[k] if k < len(_AXES) else f"i{k}" for k, v in enumerate(free)}
+    variables: dict[Expr, str] = {v: letter(k) for k, v in enumerate(free)}
     if names is not None:
-        inner = (v for node in walk(root) if isinstance(node, Reduce) for v in node.variables)
-        variables.update({v: f"r{k}" for k, v in enumerate(dict.fromkeys(inner))})
+        variables.update(_names_of_reduced(root))
     line = _Scope(names or {}, variables, limit=12).value(root)
     return line if len(line) <= MAX_CHARACTERS else line[: MAX_CHARACTERS - 1] + "…"
 
@@ -61,7 +60,7 @@ def inline(root: Expr, names: Mapping[Source, str] | None = None, axes: Sequence
 def _definition(
     name: str, axes: tuple[Index, ...], body: Expr, names: Mapping[Source, str], note: str = ""
 ) -> Iterator[str]:
-    letters = [f"{_AXES[k]}" if k < len(_AXES) else f"i{k}" for k in range(len(axes))]
+    letters = [letter(k) for k in range(len(axes))]
     scope = _Scope(names, dict(zip(axes, letters, strict=True)))
     extents = [f"{letter} < {axis.extent}" for letter, axis in zip(letters, axes, strict=True)]
     if name == "check":
@@ -71,14 +70,23 @@ def _definition(
     yield from ("    " + line for line in scope.block(body))
 
 
+def letter(axis: int) -> str:
+    """The name of the variable of an axis."""
+    return _AXES[axis] if axis < len(_AXES) else f"i{axis}"
+
+
+def _names_of_reduced(root: Expr) -> dict[Expr, str]:
+    """Names of the variables of reductions."""
+    variables = (variable for node in walk(root) if isinstance(node, Reduce) for variable in node.variables)
+    return {variable: f"r{k}" for k, variable in enumerate(dict.fromkeys(variables))}
+
+
 class _Scope:
     """Names of the nodes within one array definition."""
 
     def __init__(self, names: Mapping[Source, str], variables: dict[Expr, str], limit: int = 0) -> None:
         self.names, self.limit = names, limit
         self.known: dict[Expr, str] = dict(variables)
-        self.reductions = 0
-        self.lines: list[str] = []
 
     def block(self, body: Expr) -> list[str]:
         """Definitions of the shared parts, followed by the value."""
@@ -87,24 +95,18 @@ class _Scope:
         for node in nodes:
             for part in node.parts:
                 uses[part] = uses.get(part, 0) + 1
-        count = 0
-        for node in nodes:
-            if isinstance(node, Reduce):
-                for variable in node.variables:
-                    if variable not in self.known:
-                        self.known[variable] = f"r{self.reductions}"
-                        self.reductions += 1
+        lines: list[str] = []
+        self.known.update(_names_of_reduced(body))
         length: dict[Expr, int] = {}  # in names and numbers
         for node in nodes:
             length[node] = 1 + sum(length[part] for part in node.parts)
             simple = node.type == "index" and not isinstance(node, Cast) and length[node] <= MAX_REPEATED_PARTS
             shared = uses.get(node, 0) > 1 and not (simple or isinstance(node, (Const, Index)))
             if shared or (length[node] > MAX_LINE_PARTS and node is not body):
-                self.lines.append(f"t{count} = {self.value(node)}")
-                self.known[node] = f"t{count}"
-                length[node] = 1
-                count += 1
-        return [*self.lines, self.value(body)]
+                name = f"t{len(lines)}"
+                lines.append(f"{name} = {self.value(node)}")
+                self.known[node], length[node] = name, 1
+        return [*lines, self.value(body)]
 
     def value(self, root: Expr) -> str:
         """A node as text, with parentheses around nested operators."""

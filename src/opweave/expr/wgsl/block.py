@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..ir import Call, Cast, Const, Expr, Index, Load, Reduce, size_of, walk
 from ..linear import Linear, is_sum, linear, place
+from ..printing import letter
 from . import elements
 from .elements import bare, function, is_simple, operand
 from .module import Module
 from .reductions import PART, State
 from .types import computed
 
-_AXES = "ijklmnop"
 MAX_LINE_CHARACTERS = 100
 """Longer expressions are split into several statements."""
 MAX_BRANCHES = 24
@@ -106,7 +107,7 @@ class Block:
         first = _Scope(variables, (grid,) if grid else (), {**named, **(known or {})}, together=True)
         self._scopes = [first]
         self._branches: dict[Expr, tuple[frozenset[Expr], ...]] = {}
-        self._count = self._loops = self._letters = self._counters = 0
+        self._temporaries, self._loops, self._letters, self._counters = (itertools.count() for _ in range(4))
 
     @property
     def lines(self) -> list[str]:
@@ -181,8 +182,7 @@ class Block:
         return None
 
     def _let(self, text: str, depth: int) -> str:
-        name = f"t{self._count}"
-        self._count += 1
+        name = f"t{next(self._temporaries)}"
         self._scopes[depth].lines.append(f"let {name} = {bare(text)};")
         return name
 
@@ -311,8 +311,7 @@ class Block:
             text = text if within == 1 else f"{text} / {within}u"
             text = text if first == 0 else f"{text} % {size}u" if within == 1 else f"({text}) % {size}u"
             numbers = [grid.letter + grid.axes.index(axis) for axis in axes[first : last + 1]]
-            letters = "".join(_AXES[n] for n in numbers) if numbers[-1] < len(_AXES) else f"i{numbers[0]}_{numbers[-1]}"
-            name = self._unique(grid.prefix + letters)
+            name = self._unique(grid.prefix + "".join(map(letter, numbers)))
             scope.lines.append(f"let {name} = i32({text});")
             scope.runs[key] = name
         return scope.runs[key]
@@ -321,8 +320,7 @@ class Block:
         taken = {known for scope in self._scopes for known in (*scope.known.values(), *scope.runs.values())}
         if name not in taken:
             return name
-        self._letters += 1
-        return f"{name}_{self._letters}"
+        return f"{name}_{next(self._letters) + 1}"
 
     # Branches --------------------------------------------------------------------------------------------------------
 
@@ -330,8 +328,7 @@ class Block:
         """Compile a `where` to a branch; return the name of the result."""
         depth = self._depth(node)
         scopes, self._scopes = self._scopes, self._scopes[: depth + 1]
-        name = f"t{self._count}"
-        self._count += 1
+        name = f"t{next(self._temporaries)}"
         lines = [f"var {name}: {computed(node.type)};", f"if ({bare(condition)}) {{"]
         for number, (part, own) in enumerate(zip(node.parts[1:], self._branches[node], strict=True)):
             self._scopes.append(_Scope(set(), own=own))
@@ -349,8 +346,7 @@ class Block:
         """Compile a reduction in the outermost possible scope; return the name of the result."""
         depth = self._depth(node)
         scopes, self._scopes = self._scopes, self._scopes[: depth + 1]
-        number = self._loops
-        self._loops += 1
+        number = next(self._loops)
         size = size_of(node.variables)
         together = self.team > 1 and size > 4 and all(scope.together for scope in self._scopes)
         state = State(self.module, node, f"{node.reduction.replace('arg_', 'at_')}{number}")
@@ -365,7 +361,7 @@ class Block:
 
     def _strided(self, node: Reduce, state: State, size: int, uses: Mapping[Expr, int]) -> None:
         """One invocation's part of a team's reduction; adjacent invocations read adjacent elements."""
-        name = f"r{self._next()}"
+        name = f"r{next(self._counters)}"
         loop = _Loop(name, "lane", size, self.team, "u")
         self._steps(
             node, state, uses, loop, state.is_long(-(-size // self.team)), grid=Grid(node.variables, name, prefix=name)
@@ -373,7 +369,7 @@ class Block:
 
     def _nested(self, node: Reduce, state: State, uses: Mapping[Expr, int]) -> None:
         """A reduction by one invocation, with one loop per variable."""
-        *outer, last = (_Loop(f"r{self._next()}", "0", variable.extent) for variable in node.variables)
+        *outer, last = (_Loop(f"r{next(self._counters)}", "0", variable.extent) for variable in node.variables)
         for variable, loop in zip(node.variables, outer, strict=False):
             self.enter({variable: loop.name})
         self._steps(node, state, uses, last, state.is_long(size_of(node.variables)), {node.variables[-1]: last.name})
@@ -409,10 +405,6 @@ class Block:
             self.add(f"{state.value} += {part.value};")
         if divided:
             self.leave(parts.head())
-
-    def _next(self) -> int:
-        self._counters += 1
-        return self._counters - 1
 
     def _gathered(self, state: State) -> None:
         """Combine the partial results of a team in workgroup memory; all invocations receive the result."""

@@ -118,7 +118,7 @@ class Form:
         """Whether consecutive steps of a reduction read adjacent elements."""
         last = {node.variables[-1] for node in reductions(self.bodies)}
         loads = [node for node in walk(*self.bodies) if isinstance(node, Load) and node.parts]
-        return any(load.parts[-1] in last or not load.parts[-1].free.isdisjoint(last) for load in loads)
+        return any(not load.parts[-1].free.isdisjoint(last) for load in loads)
 
     def _map(self) -> Kernel:
         """One invocation for each element, or for each word."""
