@@ -34,12 +34,7 @@ from ..cache import exact
 from ..dtypes import FLOATS, INFO, DataType
 from ..errors import require
 from ..graph import Desc
-from .vocabulary import (
-    FUNCTIONS as FUNCTIONS,
-    INTEGERS as INTEGERS,
-    Reduction as Reduction,
-    Type as Type,
-)
+from .vocabulary import FUNCTIONS as FUNCTIONS, INTEGERS as INTEGERS, Reduction as Reduction, Type as Type
 
 _serials = itertools.count()
 

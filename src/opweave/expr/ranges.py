@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from ..dtypes import INFO
@@ -10,6 +11,14 @@ from ..errors import ValidationError
 from .ir import INTEGERS, Call, Cast, Const, Expr, Index, storage, text, walk
 
 _INTEGER_TYPES = (*INTEGERS, "index")
+
+_MONOTONIC: dict[str, Callable[[int, int], int]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "floor_div": operator.floordiv,
+}
+"""Functions that are monotonic in each argument, so that their extremes are at the ends of ranges."""
 
 Range: TypeAlias = tuple[int, int]
 """The smallest and the largest value."""
@@ -44,10 +53,12 @@ def _bounds(node: Expr, found: Mapping[Expr, Range | None]) -> Range | None:
         return None
     ranges = [found.get(part) for part in node.parts]
     if node.name == "where":
-        (_, a, b) = ranges
+        a, b = ranges[1:]
         return (min(a[0], b[0]), max(a[1], b[1])) if a and b else None
-    if node.name in ("max", "min"):
-        return _bounds_of_choice(node, ranges[0], ranges[1])
+    if node.name in ("max", "min") and any(ranges):  # in a clamp, the range of one operand may be unknown
+        info, pick = INFO[storage(node.type)], max if node.name == "max" else min
+        a, b = (known or (info.lowest, info.highest) for known in ranges)
+        return pick(a[0], b[0]), pick(a[1], b[1])
     if None in ranges or node.type != "index":  # integers of data wrap around
         return None
     (low, high), *others = [r for r in ranges if r is not None]
@@ -56,29 +67,9 @@ def _bounds(node: Expr, found: Mapping[Expr, Range | None]) -> Range | None:
     if node.name == "abs":
         return (0 if low <= 0 <= high else min(abs(low), abs(high))), max(abs(low), abs(high))
     other = others[0]
-    if node.name == "add":
-        return low + other[0], high + other[1]
-    if node.name == "sub":
-        return low - other[1], high - other[0]
-    if node.name == "mul":
-        corners = [a * b for a in (low, high) for b in other]
-        return min(corners), max(corners)
-    if other[0] <= 0:
+    if node.name in ("floor_div", "mod") and other[0] <= 0:
         return None  # the divisor may be 0 or negative
     if node.name == "mod":
         return (low, high) if low >= 0 and high < other[0] else (0, other[1] - 1)
-    corners = [a // b for a in (low, high) for b in other]
+    corners = [_MONOTONIC[node.name](a, b) for a in (low, high) for b in other]
     return min(corners), max(corners)
-
-
-def _bounds_of_choice(node: Expr, a: Range | None, b: Range | None) -> Range | None:
-    """The range of a `max` or `min`, where the range of one operand may be unknown, as in a clamp."""
-    assert isinstance(node, Call)
-    pick = max if node.name == "max" else min
-    if a and b:
-        return pick(a[0], b[0]), pick(a[1], b[1])
-    known = a or b
-    if known is None:
-        return None
-    info = INFO[storage(node.type)]
-    return (known[0], info.highest) if node.name == "max" else (info.lowest, known[1])

@@ -10,21 +10,7 @@ from __future__ import annotations
 import math
 
 from ..dtypes import INFO
-from .ir import (
-    Call,
-    Cast,
-    Const,
-    Expr,
-    Index,
-    Load,
-    Output,
-    Program,
-    Reduce,
-    Stored,
-    call,
-    unified,
-    walk,
-)
+from .ir import Call, Cast, Const, Expr, Index, Load, Output, Program, Reduce, Stored, call, unified, walk
 from .linear import Linear, combined
 from .ranges import Range, bounds
 
@@ -169,18 +155,15 @@ class _Simplifier:
         if not value.terms:
             return Const(value.constant, "index")
         ordered = sorted(value.terms.items(), key=lambda item: item[1] < 0)  # negative terms last
-        leads = ordered[0][1] < 0  # 5 - x rather than -x + 5
-        result: Expr | None = Const(value.constant, "index") if leads and value.constant else None
-        for term, count in ordered:
-            part = term if abs(count) == 1 else self._alone("mul", term, Const(abs(count), "index"))
-            if result is None:
-                result = part if count > 0 else self._alone("neg", part)
-            else:
-                result = self._alone("add" if count > 0 else "sub", result, part)
-        assert result is not None
-        if value.constant and not leads:
-            name = "add" if value.constant > 0 else "sub"
-            result = self._alone(name, result, Const(abs(value.constant), "index"))
+        pieces = [(t if abs(n) == 1 else self._alone("mul", t, Const(abs(n), "index")), n) for t, n in ordered]
+        if value.constant and ordered[0][1] < 0:  # 5 - x rather than -x + 5
+            pieces.insert(0, (Const(value.constant, "index"), 1))
+        elif value.constant:
+            pieces.append((Const(abs(value.constant), "index"), value.constant))
+        (first, sign), *others = pieces
+        result = first if sign > 0 else self._alone("neg", first)
+        for piece, sign in others:
+            result = self._alone("add" if sign > 0 else "sub", result, piece)
         self._sums[result] = value
         return result
 

@@ -45,7 +45,7 @@ class _Scope:
 
     Attributes:
         variables: variables bound here.
-        grids: domains whose flat number is bound here.
+        grid: a domain whose flat number is bound here.
         known: names of expressions computed here.
         runs: names of the flat numbers of adjacent axes.
         lines: the statements.
@@ -54,7 +54,7 @@ class _Scope:
     """
 
     variables: set[Index]
-    grids: tuple[Grid, ...] = ()
+    grid: Grid | None = None
     known: dict[Expr, str] = field(default_factory=dict)
     runs: dict[tuple[Grid, int, int], str] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
@@ -102,10 +102,9 @@ class Block:
         team: int = 0,
     ) -> None:
         self.module, self.team = module, team
-        variables = {*positions, *(grid.axes if grid else ())}
-        named: dict[Expr, str] = dict(positions.items())
-        first = _Scope(variables, (grid,) if grid else (), {**named, **(known or {})}, together=True)
-        self._scopes = [first]
+        self._scopes: list[_Scope] = []
+        self.enter(positions, grid, together=True)
+        self._scopes[0].known.update(known or {})
         self._branches: dict[Expr, tuple[frozenset[Expr], ...]] = {}
         self._temporaries, self._loops, self._letters, self._counters = (itertools.count() for _ in range(4))
 
@@ -156,7 +155,7 @@ class Block:
         """Start a loop in which variables are bound; `together` if its control flow is uniform."""
         bound = {*(variables or {}), *(grid.axes if grid else ())}
         named: dict[Expr, str] = dict((variables or {}).items())
-        self._scopes.append(_Scope(bound, (grid,) if grid else (), named, together=together))
+        self._scopes.append(_Scope(bound, grid, named, together=together))
 
     def leave(self, head: str) -> None:
         """End a loop, whose first line is `head`."""
@@ -256,11 +255,13 @@ class Block:
         constant, rest = linear.constant, dict(linear.terms)
         terms: list[tuple[str, int]] = []
         for depth, scope in enumerate(self._scopes):
-            for grid in scope.grids:
-                runs = self._runs(grid, depth, rest)
-                if unsigned and not constant and not rest and not terms and runs == [(grid.flat, 1)]:
-                    return grid.flat
-                terms += ((f"i32({text})" if text == grid.flat else text, factor) for text, factor in runs)
+            grid = scope.grid
+            if grid is None:
+                continue
+            runs = self._runs(grid, depth, rest)
+            if unsigned and not constant and not rest and not terms and runs == [(grid.flat, 1)]:
+                return grid.flat
+            terms += ((f"i32({text})" if text == grid.flat else text, factor) for text, factor in runs)
         for atom, factor in rest.items():
             text = made.get(atom) or self._known(atom)
             assert text is not None, atom

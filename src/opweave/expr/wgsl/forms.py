@@ -201,7 +201,5 @@ class Form:
         block.add(*within(alone, lines))
 
     def _finished(self, lines: Sequence[str], size: tuple[int, int, int], groups: tuple[int, int, int]) -> Kernel:
-        module = self.module
-        comment = [comment_of(module, target.buffer, self.axes, target.body) for target in self.targets]
-        source = "\n".join([*comment, module.text("\n".join(lines), size)])
-        return Kernel(self.title, source, tuple(module.bindings), tuple(module.writes), groups)
+        comments = [comment_of(self.module, target.buffer, self.axes, target.body) for target in self.targets]
+        return self.module.kernel(self.title, comments, lines, size, groups)

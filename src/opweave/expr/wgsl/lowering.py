@@ -53,10 +53,9 @@ def unsupported(program: Program, features: Features) -> str:
         desc = buffer.desc
         if desc.element_count > MAX_ELEMENTS:
             return f"{program.name}: {desc} has more than {MAX_ELEMENTS} elements"
-    for root in (*program.roots, *(stored.body for stored in program.stored)):
-        for node in walk(root):
-            if node.type in ("int64", "uint64") and not features.int64:
-                return f"{program.name}: the device has no {node.type}"
+    for node in walk(*program.roots, *(stored.body for stored in program.stored)):
+        if node.type in ("int64", "uint64") and not features.int64:
+            return f"{program.name}: the device has no {node.type}"
     for kernel in kernels(program, features):
         if len(kernel.bindings) > features.max_buffers:
             count = len(kernel.bindings)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..ir import Input, Stored, Type
 from . import mathematics
 from .elements import called, operand
-from .kernel import Buffer, Features
+from .kernel import Buffer, Features, Kernel
 from .types import Layout, bits, computed, is_plain, layout, literal
 
 
@@ -61,13 +63,9 @@ class Module:
         lay = self.layout(source)
         if lay.lanes == 1:
             return f"f32({name}[{flat}])" if lay.element == "f16" else f"{name}[{flat}]"
-        if flat.isdigit():
-            word, lane = str(int(flat) // lay.lanes), f"{int(flat) % lay.lanes * (32 // lay.lanes)}u"
-        else:
-            number = flat if flat == "flat" else f"u32({flat})"
-            shift, mask = (2, 3) if lay.lanes == 4 else (1, 1)
-            word = f"{operand(number)} >> {shift}u"
-            lane = f"({operand(number)} & {mask}u) * {32 // lay.lanes}u"
+        number = flat if flat == "flat" else f"u32({flat})"
+        word = f"{number} >> {lay.lanes.bit_length() - 1}u"
+        lane = f"({number} & {lay.lanes - 1}u) * {32 // lay.lanes}u"
         if data_type == "float16":
             return called("half_value", (f"({name}[{word}] >> {operand(lane)}) & 0xffffu",))
         element = f"bitcast<i32>({name}[{word}])" if data_type == "int8" else f"{name}[{word}]"
@@ -101,7 +99,7 @@ class Module:
         return name if plain else f"bitcast<{computed(type)}>({name})"
 
     def text(self, body: str, workgroup_size: tuple[int, int, int]) -> str:
-        """The complete module.
+        """The text of the module.
 
         Args:
             body: the statements of `main`. They may use the built-in values `global`, `group`, `local` (`vec3<u32>`)
@@ -128,6 +126,18 @@ class Module:
         lines = "\n".join(f"    {line}" if line else "" for line in body.rstrip("\n").split("\n"))
         parts.append(f"@compute @workgroup_size({size})\nfn main({parameters}) {{\n{lines}\n}}\n")
         return "\n".join(parts)
+
+    def kernel(
+        self,
+        title: str,
+        comments: Sequence[str],
+        body: Sequence[str],
+        workgroup_size: tuple[int, int, int],
+        workgroups: tuple[int, int, int],
+    ) -> Kernel:
+        """The complete kernel; `comments` precede the module, see `text` and `Kernel` for the others."""
+        source = "\n".join([*comments, self.text("\n".join(body), workgroup_size)])
+        return Kernel(title, source, tuple(self.bindings), tuple(self.writes), workgroups)
 
     def _binding(self, number: int) -> str:
         buffer = self.bindings[number]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...dtypes import FLOATS
+from ...dtypes import FLOATS, INFO
 from ..ir import Reduce
 from ..reductions import neutral
 from .elements import call
@@ -22,29 +22,24 @@ class State:
         node: the reduction.
         name: the variable that holds the result.
         positions: whether the result is a position.
+        names: the names of the variables.
+        types: the WGSL types of the variables.
+        value: the variable that holds the value.
     """
 
     def __init__(self, module: Module, node: Reduce, name: str) -> None:
         self.module, self.node, self.name = module, node, name
         self.type = node.body.type
         self.positions = node.reduction.startswith("arg_")
-        self.value = f"{name}_value" if self.positions else name
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the variables."""
-        return [self.value, self.name] if self.positions else [self.value]
-
-    @property
-    def types(self) -> list[str]:
-        """The WGSL types of the variables."""
-        return [computed(self.type), "i32"] if self.positions else [computed(self.type)]
+        self.names = [f"{name}_value", name] if self.positions else [name]
+        self.types = [computed(self.type), "i32"] if self.positions else [computed(self.type)]
+        self.value = self.names[0]
 
     def declarations(self) -> list[str]:
         """Declare the variables, with the value of an empty reduction."""
-        empty = neutral(self.node.reduction, self.type)
-        lines = [f"var {self.value} = {self.module.constant(empty.value, self.type)};"]
-        return [*lines, f"var {self.name} = 2147483647;"] if self.positions else lines
+        empty = self.module.constant(neutral(self.node.reduction, self.type).value, self.type)
+        texts = zip(self.names, (empty, str(INFO["int32"].highest)), strict=False)
+        return [f"var {name} = {text};" for name, text in texts]
 
     def step(self, value: str, position: str) -> list[str]:
         """Statements that add an element."""

@@ -54,8 +54,8 @@ def scatter(
         block.add(*_replaced(module.names[buffer], position, pattern_of(element, target.data_type), lanes))
     lines = [*guarded("flat", number, count, math.prod(groups) * width), *block.lines]
     where = ", ".join(inline(index, module.names, axes) for index in indices)  # type: ignore[arg-type]
-    text = "\n".join([comment_of(module, buffer, axes, value, where), module.text("\n".join(lines), (width, 1, 1))])
-    return Kernel(title, text, tuple(module.bindings), tuple(module.writes), groups), buffer
+    comment = comment_of(module, buffer, axes, value, where)
+    return module.kernel(title, [comment], lines, (width, 1, 1), groups), buffer
 
 
 def _replaced(name: str, flat: str, pattern: str, lanes: int) -> list[str]:
