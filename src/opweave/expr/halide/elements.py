@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...dtypes import FLOATS, INFO
+from .. import reductions
 from ..ir import INTEGERS, Reduction, Type
 from . import mathematics
 from .mathematics import HalideExpr, f32, hl
@@ -270,22 +271,14 @@ _NOWHERE = 2**31 - 1
 
 def neutral(reduction: Reduction, type: Type) -> State:
     """The state before the first element."""
-    if reduction in ("sum", "product"):
-        return (constant(reduction == "product", type),)
-    least = reduction.endswith("max")
-    if type in FLOATS:
-        limit = constant(-math.inf if least else math.inf, type)
-    else:
-        info = INFO[type]  # type: ignore[index]
-        limit = constant(info.lowest if least else info.highest, type)
-    return (limit, hl.i32(_NOWHERE)) if reduction.startswith("arg_") else (limit,)
+    value = constant(reductions.neutral(reduction, type).value, type)
+    return (value, hl.i32(_NOWHERE)) if reduction.startswith("arg_") else (value,)
 
 
 def combined(reduction: Reduction, type: Type, a: State, b: State) -> State:
     """Combine the states of two parts."""
-    if reduction in ("sum", "product", "max", "min"):
-        rule = {"sum": _add, "product": _mul, "max": _max, "min": _min}[reduction]
-        return (rule(type, a[0], b[0]),)
+    if reduction in reductions.COMBINE:
+        return (call(reductions.COMBINE[reduction], type, [a[0], b[0]]),)
     better = b[0] > a[0] if reduction == "arg_max" else b[0] < a[0]
     same = b[0] == a[0]
     if type in FLOATS:

@@ -75,12 +75,10 @@ class Scope:
         return elements.call(node.name, node.parts[-1].type, arguments)
 
     def _offset(self, node: Load) -> HalideExpr:
-        place = self._nest.loops.positions[node]
-        offset = hl.i32(place.constant)
-        for loop in self._nest.loops.over(place.variables):
-            factor = self._nest.loops.factor(node, loop)
-            if factor:
-                offset = offset + self._positions[loop] * hl.i32(factor)
-        for index, factor in place.others:
-            offset = offset + self._known[index] * hl.i32(factor)
+        loops, position = self._nest.loops, self._nest.loops.positions[node]
+        offset = hl.i32(position.constant)
+        for loop in loops.over(term for term in position.terms if isinstance(term, Index)):
+            offset = offset + self._positions[loop] * hl.i32(loops.factor(node, loop))
+        for index in loops.needed(node):
+            offset = offset + self._known[index] * hl.i32(position.terms[index])
         return offset

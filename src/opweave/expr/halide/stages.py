@@ -2,7 +2,7 @@
 
 Each stage becomes one compiled function. Stored arrays are stages of their own, and so are reductions that would
 otherwise be recomputed, because they depend on the variable of another reduction or do not depend on an outer loop.
-Arrays are flat here: the position of an element is a linear sum of variables (`Position`), and axes that are contiguous
+Arrays are flat here: the position of an element is a linear sum of variables (`linear`), and axes that are contiguous
 in all loads are fused.
 """
 
@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ...dtypes import DataType
 from ..ir import (
     Call,
     Cast,
     Check,
-    Const,
     Expr,
     Index,
     Load,
@@ -30,7 +29,8 @@ from ..ir import (
     unified,
     walk,
 )
-from ..reductions import split, stored_value, unrolled
+from ..linear import place
+from ..reductions import COMBINE, split, stored_value, written_out
 
 MAX_UNROLLED_POSITIONS = 32
 """Reductions over up to this many positions are unrolled."""
@@ -111,7 +111,7 @@ class _Division:
             self._add(axes, targets)
 
     def _add(self, axes: tuple[Index, ...], targets: Sequence[tuple[Source | Output, Expr, DataType]]) -> None:
-        bodies = unified(*(_written_out(body) for _, body, _ in targets))
+        bodies = written_out([body for _, body, _ in targets], _is_small)
         bodies = unified(*self._without_repetition(axes, bodies))
         rows, bodies = _with_rows(axes, bodies)
         made = (Target(source, body, type) for (source, _, type), body in zip(targets, bodies, strict=True))
@@ -189,17 +189,8 @@ def _parts(extent: int) -> int:
 def _worth_dividing(node: Reduce) -> bool:
     results = math.prod(v.extent for v in node.free)
     positions = math.prod(v.extent for v in node.variables)
-    divisible = node.reduction in ("sum", "product", "max", "min") and node.variables[0].extent >= 8
+    divisible = node.reduction in COMBINE and node.variables[0].extent >= 8
     return divisible and results <= MAX_SPLIT_RESULTS and positions * results >= MIN_SPLIT_ELEMENTS
-
-
-def _written_out(body: Expr) -> Expr:
-    """`body` with small reductions as expressions."""
-    while True:
-        small = next((n for n in walk(body) if isinstance(n, Reduce) and _is_small(n)), None)
-        if small is None:
-            return body
-        body = substitute(body, {small: unrolled(small)})
 
 
 def _is_small(node: Reduce) -> bool:
@@ -218,44 +209,6 @@ def _is_repeated(node: Reduce, order: Sequence[Index]) -> bool:
     """Whether a reduction would be recomputed, because it does not depend on exactly the outermost loops."""
     free = {variable for variable in node.free if variable.extent > 1}
     return free != set(order[: len(free)]) or (not free and bool(order))
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Positions in memory
-
-
-@dataclass
-class Position:
-    """A position in flat memory: `constant`, plus multiples of variables and of other indices."""
-
-    constant: int = 0
-    variables: dict[Index, int] = field(default_factory=dict)
-    others: list[tuple[Expr, int]] = field(default_factory=list)
-
-    def add(self, index: Expr, factor: int) -> None:
-        """Add `index * factor`."""
-        if isinstance(index, Const):
-            self.constant += int(index.value) * factor
-        elif isinstance(index, Index):
-            self.variables[index] = self.variables.get(index, 0) + factor
-        elif isinstance(index, Call) and index.name in ("add", "sub"):
-            self.add(index.parts[0], factor)
-            self.add(index.parts[1], factor if index.name == "add" else -factor)
-        elif isinstance(index, Call) and index.name == "mul" and any(isinstance(p, Const) for p in index.parts):
-            number, rest = sorted(index.parts, key=lambda part: not isinstance(part, Const))
-            assert isinstance(number, Const)
-            self.add(rest, int(number.value) * factor)
-        else:
-            self.others.append((index, factor))
-
-
-def position(load: Load) -> Position:
-    """The position of a load."""
-    result, stride = Position(), 1
-    for index, extent in zip(reversed(load.parts), reversed(load.source.desc.shape), strict=True):
-        result.add(index, stride)
-        stride *= extent
-    return result
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -286,7 +239,7 @@ class Loops:
 
     def __init__(self, stage: Stage) -> None:
         nodes = walk(*stage.roots)
-        self.positions = {node: position(node) for node in nodes if isinstance(node, Load)}
+        self.positions = {node: place(node) for node in nodes if isinstance(node, Load)}
         self.reductions = [node for node in nodes if isinstance(node, Reduce)]
         # Variables whose value is used in computation, not only as a position.
         numbers = walk(*stage.roots, enter=self.needed)
@@ -304,7 +257,9 @@ class Loops:
 
     def needed(self, node: Expr) -> Sequence[Expr]:
         """The nodes that the value of a node is computed from; of a load, what is not part of a linear position."""
-        return [index for index, _ in self.positions[node].others] if isinstance(node, Load) else node.parts
+        if isinstance(node, Load):
+            return [term for term in self.positions[node].terms if not isinstance(term, Index)]
+        return node.parts
 
     def over(self, variables: Iterable[Index]) -> tuple[Loop, ...]:
         """The loops of variables, each once."""
@@ -312,7 +267,7 @@ class Loops:
 
     def factor(self, node: Load, loop: Loop) -> int:
         """The stride of a load along a loop."""
-        return self.positions[node].variables.get(loop.members[-1], 0)
+        return self.positions[node].terms.get(loop.members[-1], 0)
 
     def _fused(self, variables: Sequence[Index]) -> tuple[Loop, ...]:
         groups: list[list[Index]] = []
@@ -333,6 +288,6 @@ class Loops:
         if any((outer in node.free) != (inner in node.free) for node in self.reductions):
             return False
         return all(
-            place.variables.get(outer, 0) == inner.extent * place.variables.get(inner, 0)
-            for place in self.positions.values()
+            position.terms.get(outer, 0) == inner.extent * position.terms.get(inner, 0)
+            for position in self.positions.values()
         )

@@ -72,22 +72,23 @@ class Ticker:
         self.engines: list[wasmtime.Engine] = []
         self.now = 0
         self.running: set[object] = set()
-        self.awake = threading.Event()
+        self.forget_thread()
+
+    def forget_thread(self) -> None:
+        """Begin without a thread, which a child process does not have."""
         self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
+        self._lock, self.awake = threading.Lock(), threading.Event()
+        self.running.clear()
 
     def start(self, call: object) -> None:
         """Tick at least until `call` is removed from `running`."""
         self.running.add(call)
-        if not self.awake.is_set() or self._thread is None:
-            self._wake()
-
-    def _wake(self) -> None:
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="opweave-wasm-ticker", daemon=True)
-                self._thread.start()
-            self.awake.set()
+        if not self.awake.is_set():
+            with self._lock:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name="opweave-wasm-ticker", daemon=True)
+                    self._thread.start()
+                self.awake.set()
 
     def _run(self) -> None:
         while True:
@@ -101,15 +102,10 @@ class Ticker:
                 if self.running:  # a call that started between the two lines above
                     self.awake.set()
 
-    def after_fork(self) -> None:
-        """Forget the thread, which does not exist in the child process."""
-        self._thread, self._lock, self.awake = None, threading.Lock(), threading.Event()
-        self.running.clear()
-
 
 ticker = Ticker()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=ticker.after_fork)
+    os.register_at_fork(after_in_child=ticker.forget_thread)
 
 
 def ticks(timeout: float) -> int:
@@ -145,10 +141,9 @@ def call_unchecked() -> Any:
     return prototype(("wasmtime_func_call_unchecked", _ffi.dll))
 
 
-def address_of(pointer_or_structure: Any) -> int:
-    """The address in a ctypes pointer, or of a ctypes structure."""
-    target = pointer_or_structure.contents if hasattr(pointer_or_structure, "contents") else pointer_or_structure
-    return ctypes.addressof(target)
+def address_of(pointer: Any) -> int:
+    """The address in a ctypes pointer."""
+    return ctypes.addressof(pointer.contents)
 
 
 def taken(error: int, trap: int) -> Exception:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...errors import OperationError, ValidationError, require
 from ...graph import MAX_RANK, Desc
-from .. import Arrays, KernelCall
+from .. import Arrays, Descs, KernelCall
 from . import signature as signatures
 from .engine import address_of, call_unchecked, taken, ticker, ticks
 from .module import Module
@@ -104,23 +104,20 @@ class PreparedWasm:
     def _arrays(self, inputs: Mapping[str, Arrays], outputs: Sequence[np.ndarray]) -> dict[Place, np.ndarray]:
         """All arrays by place, checked."""
         arrays: dict[Place, np.ndarray] = {}
-        for name, desc in self.call.inputs.items():
-            value = inputs[name]
-            if isinstance(desc, tuple):
-                assert isinstance(value, tuple)
-                for number, (item, one) in enumerate(zip(value, desc, strict=True)):
-                    arrays[Place(name, number)] = self._checked(f"{name}[{number}]", item, one)
-            elif desc is not None:
-                assert isinstance(value, np.ndarray)
-                arrays[Place(name, None)] = self._checked(name, value, desc)
-        for number, (output, one) in enumerate(zip(outputs, self.call.outputs, strict=True)):
-            arrays[Place("", number)] = self._checked(f"out{number}", output, one)
+        declared: dict[str, Descs] = {**self.call.inputs, "": self.call.outputs}
+        given: dict[str, Any] = {**inputs, "": outputs}
+        for name, descs in declared.items():
+            if isinstance(descs, Desc):
+                arrays[Place(name, None)] = self._checked(name, given[name], descs)
+                continue
+            for number, (desc, array) in enumerate(zip(descs or (), given[name] or (), strict=True)):
+                what = f"{name}[{number}]" if name else f"out{number}"
+                arrays[Place(name, number)] = self._checked(what, array, desc)
         return arrays
 
     def _checked(self, name: str, array: np.ndarray, desc: Desc) -> np.ndarray:
         title, module = self.call.title, self.kernel.module
-        fits = array.dtype == desc.data_type and array.shape == desc.shape and array.flags.c_contiguous
-        if not fits:
+        if not (array.dtype == desc.data_type and array.shape == desc.shape and array.flags.c_contiguous):
             raise ValidationError(f"{title}: {name} must be {desc}, contiguous, got {array.dtype}{list(array.shape)}")
         if not module.owns(array):
             raise ValidationError(
