@@ -18,7 +18,7 @@ import numpy as np
 import typer
 
 import opweave as ow
-from opweave.backends.webgpu.executable import DeviceCall
+from opweave.backends.webgpu.executable import Run, encode
 from opweave.dtypes import DataType
 
 from . import webgpu_contraction as parts
@@ -139,21 +139,22 @@ def times(context: ow.MLContext, graph: ow.MLGraph, inputs: Any, outputs: Any) -
         walls.append((time.perf_counter() - start) * 1e3)
     executable: Any = graph.check_alive()
     call = executable.bind(
-        {name: tensor.memory() for name, tensor in inputs.items()},
-        {name: tensor.memory() for name, tensor in outputs.items()},
+        [inputs[name].memory() for name in graph.inputs],
+        [outputs[name].memory() for name in graph.outputs],
     )
-    on_device = [pass_time(engine, call) for _ in range(RUNS)]
-    return statistics.median(on_device), statistics.median(walls), len(call.runs)
+    runs = call.runs(call.owner.take())
+    on_device = [pass_time(engine, runs) for _ in range(RUNS)]
+    return statistics.median(on_device), statistics.median(walls), len(runs)
 
 
-def pass_time(engine: Any, call: DeviceCall) -> float:
+def pass_time(engine: Any, runs: Sequence[Run]) -> float:
     """Milliseconds between the beginning and the end of all kernels."""
     usage, device = engine.wgpu.BufferUsage, engine.device
     queries = device.create_query_set(type="timestamp", count=2)
     stamps = device.create_buffer(size=16, usage=usage.QUERY_RESOLVE | usage.COPY_SRC)
     encoder = device.create_command_encoder()
     ends = {"beginning_of_pass_write_index": 0, "end_of_pass_write_index": 1}
-    call.encode(encoder, timestamps={"query_set": queries, **ends})
+    encode(encoder, runs, {"query_set": queries, **ends})
     encoder.resolve_query_set(queries, 0, 2, stamps, 0)
     device.queue.submit([encoder.finish()])
     begin, end = np.frombuffer(device.queue.read_buffer(stamps), np.uint64)

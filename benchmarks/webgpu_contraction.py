@@ -12,8 +12,12 @@ from typing import Any, cast
 import numpy as np
 
 import opweave as ow
-from opweave.backends.webgpu.contraction import contraction
+from opweave.backends.webgpu import webgpu
+from opweave.backends.webgpu.contraction.kernels import Contraction
 from opweave.backends.webgpu.engine import Engine
+from opweave.backends.webgpu.forms import applied
+from opweave.expr.ir import Input
+from opweave.expr.tracing import inputs_of
 from opweave.expr.wgsl import Buffer, Kernel
 
 TOLERANCE = 1e-4
@@ -187,11 +191,13 @@ def measure(case: Case, clock: Clock) -> tuple[float, float | None, str]:
     builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
     second = builder.constant(arrays[1]) if case.constant else builder.input("b", "float32", case.shapes[1])
     result = getattr(builder, case.op)(builder.input("a", "float32", case.shapes[0]), second, **case.options)
-    found = contraction(result.node, clock.engine.features)
-    assert found is not None
-    buffers: dict[Buffer, Any] = {}
-    for number, (source, array) in enumerate(zip(found.inputs, arrays, strict=True)):
-        buffers[source] = clock.buffer(source, found.prepared[number](array) if number in found.prepared else array)
+    node = result.node
+    inputs, operands = inputs_of([operand.desc for operand in node.operands])
+    made = applied(node, webgpu, dict(zip(node.operands, operands, strict=True)))
+    constants = {inputs[1]: arrays[1]} if case.constant else {}
+    found = Contraction(made.problem, Input(2, result.desc), constants, clock.engine.features)
+    sources = dict(zip(inputs, arrays, strict=True)) | found.arranged
+    buffers: dict[Buffer, Any] = {source: clock.buffer(source, array) for source, array in sources.items()}
     ours = clock.least(clock.steps(found.kernels(None, case.name), buffers))
     function, theirs = torch_function(case, arrays), None
     if function is not None:

@@ -11,7 +11,7 @@ from expr_programs import Case, index_form, programs
 from hypothesis import given, settings, strategies as st
 
 import opweave.expr as ex
-from opweave.backends.webgpu.rules import lower
+from opweave.backends.webgpu import webgpu
 from opweave.expr import Array, compute, trace
 from opweave.expr.evaluate import evaluate
 from opweave.expr.ir import Program
@@ -76,7 +76,8 @@ def moves(draw: st.DrawFn) -> list[tuple[Op[..., Any], dict[str, Any]]]:
 
 
 def lowered(op: Op[..., Any], input: Array, **attributes: Any) -> Array:
-    result = lower(op, {"input": input}, attributes)
+    (rule,) = webgpu.rules[op]
+    result = rule((), {"input": input, **attributes})
     assert isinstance(result, Array)
     return result
 

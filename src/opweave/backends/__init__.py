@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 from .. import memory
 from ..dtypes import DataType
-from ..errors import NotSupportedError
+from ..errors import NotSupportedError, require
 from ..graph import Graph, Node
 from ..memory.spaces import HOST, Memory, TensorSpace
 from ..operation import Limits, Op, parameter_names
@@ -256,10 +256,16 @@ class Backend(ABC):
     def lower(
         self, *ops: Op[..., Any], when: Callable[..., bool] | None = None
     ) -> Callable[[RuleFunction], RuleFunction]:
-        """Register the decorated function as the rule of `ops`, tried after those registered before."""
+        """Register the decorated function as the rule of `ops`, tried after those registered before.
+
+        Raises:
+            ValidationError: one of them has a rule for all nodes already, after which no other would be tried.
+        """
 
         def register(function: RuleFunction) -> RuleFunction:
             for op in ops:
+                is_open = all(rule.when is not None for rule in self.rules.get(op, ()))
+                require(is_open, f"{self.name}: {op.name} has a rule already")
                 self.rules.setdefault(op, []).append(Rule(function, when, self.leading))
             return function
 

@@ -16,13 +16,16 @@ import pytest
 from wgsl_runner import Runner
 
 import opweave as ow
-from opweave.backends.webgpu import contraction as contractions
-from opweave.backends.webgpu.contraction import Contraction, contraction
+from opweave.backends.webgpu import webgpu
+from opweave.backends.webgpu.contraction import kernels as contractions
+from opweave.backends.webgpu.contraction.kernels import Contraction
 from opweave.backends.webgpu.contraction.problem import Problem
-from opweave.backends.webgpu.contraction.tiled import Tile, workgroups
+from opweave.backends.webgpu.contraction.tiled import Tile
 from opweave.backends.webgpu.contraction.tiles import SHAPES, choose
 from opweave.expr import ir
-from opweave.expr.wgsl import Features
+from opweave.expr.array import axes_of
+from opweave.expr.tracing import inputs_of, of_input, program as make_program
+from opweave.expr.wgsl import Features, Kernel
 from opweave.graph import Node
 
 FLOAT16 = Features(float16=True, max_buffers=16)
@@ -104,32 +107,52 @@ def expected(row: Row, values: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.asarray(context().compute(graph, dict(values))["y"])
 
 
-def made(row: Row, values: Mapping[str, np.ndarray], features: Features) -> Contraction:
-    found = contraction(node_of(row, values), features)
-    assert found is not None
-    return found
+@dataclass
+class Made:
+    """The kernels of a call, the inputs of its operands, and its result, given the sums."""
+
+    contraction: Contraction
+    inputs: tuple[ir.Input, ...]
+    result: ow.expr.Array
+
+    def kernels(self, epilogue: ir.Program | None = None) -> list[Kernel]:
+        """The kernels; those of the call itself without an epilogue."""
+        if epilogue is None and not isinstance(self.result.body, ir.Load):
+            sources = tuple(source for source in ir.sources(self.result.body) if isinstance(source, ir.Input))
+            epilogue = make_program("result", sources, (self.result,))
+        return self.contraction.kernels(epilogue, "sample")
+
+
+def made(row: Row, values: Mapping[str, np.ndarray], features: Features) -> Made:
+    node = node_of(row, values)
+    (rule,) = webgpu.rules[node.op]
+    inputs, arrays = inputs_of([operand.desc for operand in node.operands])
+    named = dict(zip(values, arrays, strict=True))
+    products = rule((), {**dict.fromkeys(node.inputs), **named, **node.attributes})
+    constants = {source: values[name] for name, source in zip(values, inputs, strict=True) if name in row.constants}
+    result = ir.Input(len(inputs), node.outputs[0].desc)
+    found = Contraction(products.problem, result, constants, features)
+    return Made(found, inputs, products.finish(of_input(result)))
 
 
 def computed(
-    found: Contraction,
+    found: Made,
     values: Sequence[np.ndarray],
     epilogue: ir.Program | None = None,
     others: Mapping[ir.Input, np.ndarray] | None = None,
 ) -> np.ndarray:
     """What the kernels write."""
-    kernels = found.kernels(epilogue, "sample")
-    runner = Runner(found.features)
-    for number, (source, value) in enumerate(zip(found.inputs, values, strict=True)):
-        laid = found.prepared[number](value) if number in found.prepared else value
-        assert laid.shape == source.desc.shape
-        runner.fill(source, laid)
-    for source, value in (others or {}).items():
+    contraction, kernels = found.contraction, found.kernels(epilogue)
+    runner = Runner(contraction.features)
+    sources = dict(zip(found.inputs, values, strict=True)) | contraction.arranged | dict(others or {})
+    for source, value in sources.items():
+        assert value.shape == source.desc.shape
         runner.fill(source, value)
     runner.run(kernels)
-    return runner.result(found.result if epilogue is None else epilogue.outputs[0])
+    return runner.result(kernels[-1].bindings[-1])
 
 
-def check(row: Row, features: Features = FLOAT16, data_type: str = "float32") -> Contraction:
+def check(row: Row, features: Features = FLOAT16, data_type: str = "float32") -> Made:
     values = values_of(row, data_type)
     found = made(row, values, features)
     np.testing.assert_array_equal(computed(found, list(values.values())), expected(row, values))
@@ -267,19 +290,20 @@ def test_every_tile_has_right_tails(shape: Any, splits: int, monkeypatch: pytest
         check(conv((2, 9, 10, 12), (20, 3, 3, 12), input_layout="nhwc", filter_layout="ohwi"))
 
 
-def relu_with_more(found: Contraction, data_type: str) -> tuple[ir.Program, ir.Input, ir.Input]:
+def relu_with_more(found: Made, data_type: str) -> tuple[ir.Program, ir.Input, ir.Input]:
     """max(result + residual, 0) * scale, where the scale has the size of the last axis, as another data type."""
-    desc = found.result.desc
+    contraction = found.contraction
+    desc = contraction.result.desc
     residual, scale = ir.Input(0, desc), ir.Input(1, ow.Desc(desc.data_type, desc.shape[-1:]))
-    axes = tuple(ir.Index(size, k - desc.rank) for k, size in enumerate(desc.shape))
-    total = ir.call("add", ir.Load(found.result, axes), ir.Load(residual, axes))
+    axes = axes_of(desc.shape)
+    total = ir.call("add", found.result.body, ir.Load(residual, axes))
     zero = ir.number(0.0, desc.data_type)
     body = ir.call("mul", ir.call("max", total, zero), ir.Load(scale, axes[-1:]))
     if data_type == "uint8":
         body = ir.call("greater", body, zero)
     elif data_type != desc.data_type:
         body = ir.Cast(body, data_type)  # type: ignore[arg-type]
-    program = ir.Program("relu", (found.result, residual, scale), (ir.Output(axes, body),))
+    program = ir.Program("relu", (contraction.result, residual, scale), (ir.Output(axes, body),))
     return program, residual, scale
 
 
@@ -304,7 +328,7 @@ def test_what_follows_is_in_the_same_kernel(row: Row, data_type: str) -> None:
     want = np.maximum(expected(row, values) + others[residual], 0) * others[scale]
     np.testing.assert_array_equal(got, want > 0 if data_type == "uint8" else want.astype(data_type))
     if data_type == "float32":
-        assert len(found.kernels(program, "sample")) == 1
+        assert len(found.kernels(program)) == 1
 
 
 @pytest.mark.parametrize("features", [FLOAT16, PACKED], ids=["f16", "packed"])
@@ -312,7 +336,7 @@ def test_what_follows_where_stacks_divide_the_positions(features: Features) -> N
     row = transposed((1, 12, 4, 5), (12, 6, 3, 3), "filter", strides=(2, 2), padding=(1, 0, 1, 0), bias=6)
     values = values_of(row, "float16")
     found = made(row, values, features)
-    assert found.problem.layout.phases == 4
+    assert found.contraction.problem.layout.phases == 4
     program, residual, scale = relu_with_more(found, "float16")
     others = {source: (np.arange(source.desc.element_count) % 5).astype("float16") for source in (residual, scale)}
     others = {source: value.reshape(source.desc.shape) for source, value in others.items()}
@@ -331,7 +355,7 @@ def test_what_follows_parts_of_sums(features: Features, monkeypatch: pytest.Monk
     got = computed(found, list(values.values()), program, others)
     want = np.maximum(expected(row, values).astype("float32") + 1, 0).astype("float16")
     np.testing.assert_allclose(got, want, rtol=1e-3)
-    first, second = found.kernels(program, "sample")
+    first, second, *_ = found.kernels(program)
     (parts,) = (buffer for buffer in first.bindings if isinstance(buffer, ir.Stored))
     assert parts in second.bindings
 
@@ -340,9 +364,10 @@ def test_an_epilogue_must_read_at_its_own_position() -> None:
     row = matmul((10, 20), (20, 10))
     found = made(row, values_of(row), FLOAT16)
     axes = tuple(ir.Index(10, k - 2) for k in range(2))
-    program = ir.Program("turned", (found.result,), (ir.Output(axes, ir.Load(found.result, axes[::-1])),))
+    total = found.contraction.result
+    program = ir.Program("turned", (total,), (ir.Output(axes, ir.Load(total, axes[::-1])),))
     with pytest.raises(AssertionError, match="sample: the epilogue must read the result at its own position"):
-        found.kernels(program, "sample")
+        found.kernels(program)
 
 
 @pytest.mark.parametrize(
@@ -384,13 +409,11 @@ def test_sums_are_accurate() -> None:
 
 
 def problem_of(row: Row) -> Problem:
-    return made(row, values_of(row), GRAPHICS).problem
+    return made(row, values_of(row), GRAPHICS).contraction.problem
 
 
 def chosen(row: Row, features: Features = GRAPHICS) -> tuple[Tile, int]:
-    found = choose(problem_of(row), features)
-    assert found is not None
-    return found
+    return choose(problem_of(row), features)
 
 
 def test_much_work_is_done_in_large_tiles() -> None:
@@ -423,26 +446,14 @@ def test_devices_that_pretend_get_small_tiles() -> None:
 @pytest.mark.parametrize("features", [Features(), GRAPHICS, Features(max_invocations=64, max_shared=8192)])
 def test_limits_of_devices_hold(shape: tuple[int, int], features: Features) -> None:
     problem = problem_of(matmul((shape[0], 40), (40, shape[1])))
-    found = choose(problem, features)
-    assert found is not None
-    tile, splits = found
+    tile, _ = choose(problem, features)
     assert tile.shared <= features.max_shared
     assert tile.invocations <= features.max_invocations
-    assert max(workgroups(problem, tile, splits)) <= features.max_workgroups
 
 
-def test_what_is_no_contraction_is_left_to_others() -> None:
-    builder = ow.MLGraphBuilder(context())
-    x = builder.input("x", "float32", [4, 4])
-    node = builder.relu(x).node
-    assert isinstance(node, Node)
-    assert contraction(node, FLOAT16) is None
-    row = matmul((70000, 10, 10), (70000, 10, 10))
-    builder = ow.MLGraphBuilder(context())
-    a, b = (builder.input(name, "float32", shape) for name, shape in row.shapes.items())
-    many = builder.matmul(a, b).node
-    assert isinstance(many, Node)
-    assert contraction(many, FLOAT16) is None  # more stacks than workgroups in a dimension
+@pytest.mark.parametrize("row", [matmul((70000, 2, 3), (70000, 3, 2)), matmul((70000, 1, 40), (70000, 40, 2))], ids=str)
+def test_there_may_be_more_stacks_than_workgroups_in_a_dimension(row: Row) -> None:
+    assert all(max(kernel.workgroups) <= 65535 for kernel in check(row).kernels())
 
 
 # Text -----------------------------------------------------------------------------------------------------------------
@@ -450,14 +461,14 @@ def test_what_is_no_contraction_is_left_to_others() -> None:
 
 @pytest.mark.parametrize("row", [ROWS[0], ROWS[15], ROWS[19], ROWS[-3]], ids=str)
 def test_text_is_stable(row: Row) -> None:
-    texts = [[kernel.source for kernel in made(row, values_of(row), FLOAT16).kernels(None, "sample")] for _ in range(2)]
+    texts = [[kernel.source for kernel in made(row, values_of(row), FLOAT16).kernels()] for _ in range(2)]
     assert texts[0] == texts[1]
 
 
 def test_text_is_unrolled_and_says_what_it_does() -> None:
     row = conv((1, 16, 8, 8), (32, 16, 3, 3), "filter", padding=(1, 1, 1, 1), bias=32)
-    (kernel,) = made(row, values_of(row), SOFTWARE).kernels(None, "conv2d 'stem'")
-    assert kernel.source.startswith("// conv2d 'stem': 32 x 64, sums of 144; tiles of 32x32x16/4x4\n")
+    (kernel,) = made(row, values_of(row), SOFTWARE).kernels()
+    assert kernel.source.startswith("// sample: 32 x 64, sums of 144; tiles of 32x32x16/4x4\n")
     assert kernel.workgroups == (2, 1, 1)
     assert kernel.writes == (False, False, False, True)
     body = kernel.source.partition("fn main(")[2]
@@ -470,12 +481,12 @@ def test_constants_are_laid_out_once_for_whole_vectors() -> None:
     row = conv((1, 5, 8, 8), (6, 5, 3, 3), "filter")
     values = values_of(row)
     found = made(row, values, FLOAT16)
-    assert found.inputs[1].desc.shape == (9, 5, 8)
-    laid = found.prepared[1](values["filter"])
+    ((source, laid),) = found.contraction.arranged.items()
+    assert source.desc.shape == laid.shape == (9, 5, 8)
     np.testing.assert_array_equal(laid[..., :6], values["filter"].reshape(6, 5, 9).transpose(2, 1, 0))
     assert not laid[..., 6:].any()
 
 
 def test_rows_cover_all_methods() -> None:
-    methods = {made(row, values_of(row), FLOAT16).method for row in ROWS}
+    methods = {made(row, values_of(row), FLOAT16).contraction.method for row in ROWS}
     assert methods == {"tiled", "thin", "narrow"}

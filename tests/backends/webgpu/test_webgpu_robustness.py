@@ -15,6 +15,7 @@ import pytest
 from webgpu_device import adapter, gpu_context, need
 
 import opweave as ow
+from opweave.backends.webgpu import executable
 
 wgpu = pytest.importorskip("wgpu", reason="wgpu is not installed")
 
@@ -257,24 +258,39 @@ def test_constants_of_graphs_that_are_gone_are_forgotten() -> None:
     assert len(engine._uploaded) < 600
 
 
-def test_measured_runs_take_turns_with_others() -> None:
-    """They use the same intermediates."""
-    need("timestamp-query")
+def test_a_run_may_begin_while_another_is_being_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has intermediates of its own; those of one run are used again by the next."""
     context = gpu_context()
-    (step,) = softmax_of(context).check_alive().steps
+    builder = ow.MLGraphBuilder(context)
+    y = x = builder.input("x", "float32", [1, 4])
+    for _ in range(executable.FIRST_PART + 4):
+        y = builder.matmul(y, builder.constant(np.eye(4, k=1, dtype="float32") + np.eye(4, k=-3, dtype="float32")))
+    graph = builder.build({"y": builder.concat([y, x], 1)})
+    first, second = (np.float32([[k, 2, 3, 4]]) for k in (1, 5))
+    wanted = [context.compute(graph, {"x": value})["y"].tolist() for value in (first, second)]
+    assert [row[0] for row in wanted] == [[1, 2, 3, 4, 1, 2, 3, 4], [5, 2, 3, 4, 5, 2, 3, 4]]
+    (step,) = graph.check_alive().steps
     assert step.part is not None
-    executable: Any = step.part.runner
-    source, target = (context.create_tensor("float32", [8]).memory() for _ in range(2))
-    measured = executable.measured()
-    call = measured.bind([source], [target])
-    runner = threading.Thread(target=call, daemon=True)
-    with executable._lock:
-        runner.start()
-        runner.join(0.1)
-        assert runner.is_alive()
-        assert not measured.times
-    runner.join(10)
-    assert len(measured.times) == 1
+    runner: Any = step.part.runner
+    assert len(runner._free) == 1
+    paused, resumed, encode = threading.Event(), threading.Event(), executable.encode
+
+    def slowly(encoder: Any, runs: Any, timestamps: Any = None) -> None:
+        encode(encoder, runs, timestamps)
+        if threading.current_thread() is slow and not paused.is_set():
+            paused.set()
+            assert resumed.wait(10)
+
+    monkeypatch.setattr(executable, "encode", slowly)
+    got: list[Any] = []
+    slow = threading.Thread(target=lambda: got.append(context.compute(graph, {"x": first})["y"].tolist()), daemon=True)
+    slow.start()
+    assert paused.wait(10)
+    assert context.compute(graph, {"x": second})["y"].tolist() == wanted[1]
+    resumed.set()
+    slow.join(10)
+    assert got == [wanted[0]]
+    assert len(runner._free) == 2
 
 
 FORKED = """

@@ -15,7 +15,8 @@ from hypothesis import given, settings, strategies as st
 from samples import SAMPLES, Call, Make
 from webgpu_device import gpu_context
 
-from opweave.backends.webgpu.rules import RULES, Scatter, lower
+from opweave.backends.webgpu import webgpu
+from opweave.backends.webgpu.rules.results import Scatter
 from opweave.expr import Array, compute, trace
 from opweave.expr.evaluate import evaluate
 from opweave.expr.ir import Program
@@ -40,7 +41,8 @@ def program_of(node: Node) -> Program:
         def given(value: Any) -> Any:
             return tuple(map(given, value)) if isinstance(value, tuple) else None if value is None else next(rest)
 
-        made = lower(node.op, {name: given(value) for name, value in node.inputs.items()}, node.attributes)
+        (rule,) = webgpu.rules[node.op]
+        made = rule((), {**{name: given(value) for name, value in node.inputs.items()}, **node.attributes})
         if isinstance(made, Scatter):
             return scattered(made)
         results = made if isinstance(made, tuple) else (made,)
@@ -87,8 +89,8 @@ def check(op: Op[..., Any], call: Call) -> Program:
 
 
 def test_every_operation_has_a_formula_or_a_rule_but_the_recurrent_ones() -> None:
-    assert {op for op in OPS.values() if op.formula is None and op not in RULES} == RECURRENT
-    assert [op.name for op in RULES if op.formula is not None] == []
+    assert {op for op in OPS.values() if op.formula is None and op not in webgpu.rules} == RECURRENT
+    assert [op.name for op in webgpu.rules if op.formula is not None] == []
 
 
 def test_positions_beyond_int32_are_for_another_back_end() -> None:
@@ -151,38 +153,8 @@ def test_steps_that_are_never_taken_may_be_beyond_int32() -> None:
     for name in ("average_pool2d", "max_pool2d"):
         check(OPS[name], Call(x, strides=most))
         check(OPS[name], Call(x[..., :1, :1], window_dimensions=[1, 1], dilations=most))
-    check(OPS["conv2d"], Call(x, x, strides=most))
     check(OPS["slice"], Call(x, [0] * 4, [1] * 4, strides=[2**32 - 1] * 4))
     check(OPS["triangular"], Call(x, diagonal=2**31 - 1))
-
-
-def test_transposed_convolutions_find_all_contributions() -> None:
-    def one(make: Make) -> None:
-        taps, strides = [make.integer(1, 6), make.integer(1, 6)], [make.integer(1, 6), make.integer(1, 6)]
-        dilations = [make.integer(1, 6), make.integer(1, 6)]
-        padding, more, shape = [], [], []
-        for size, stride, dilation in zip(taps, strides, dilations, strict=True):
-            count = make.integer(1, 5)
-            whole = (count - 1) * stride + (size - 1) * dilation + 1
-            before = make.integer(0, whole - 1)
-            padding += [before, make.integer(0, whole - 1 - before)]
-            more.append(make.integer(0, stride - 1))
-            shape.append(count)
-        groups = make.integer(1, 2)
-        check(
-            OPS["conv_transpose2d"],
-            Call(
-                image(make, [1, 2 * groups, *shape]),
-                make.array("filter", [2 * groups, 2, *taps]),
-                strides=strides,
-                dilations=dilations,
-                padding=padding,
-                output_padding=more,
-                groups=groups,
-            ),
-        )
-
-    drawn(one, examples=120)
 
 
 @pytest.mark.parametrize("mode", ["nearest-neighbor", "linear"])
@@ -271,19 +243,6 @@ PICTURE = [1, 8, 56, 56]
             [[1, 9, 9, 8]],
             {"window_dimensions": [3, 3], "layout": "nhwc"},
             "sum(r0 < 3, r1 < 3: x0[0, j + r0, k + r1, l]) / 9.0",
-        ),
-        (
-            "conv2d",
-            [PICTURE, [8, 1, 3, 3]],
-            {"groups": 8},
-            "sum(r0 < 3, r1 < 3: x0[0, j, k + r0, l + r1] * x1[j, 0, r0, r1])",
-        ),
-        ("conv2d", [PICTURE, [16, 8, 1, 1]], {}, "sum(r0 < 8: x0[0, r0, k, l] * x1[j, r0, 0, 0])"),
-        (
-            "conv_transpose2d",
-            [PICTURE, [8, 4, 2, 2]],
-            {"strides": [2, 2]},
-            "sum(r0 < 8: x0[0, r0, k // 2, l // 2] * x1[r0, j, k % 2, l % 2])",
         ),
         ("resample2d", [PICTURE], {"sizes": [112, 28]}, "x0[0, j, k // 2, l * 2]"),
         ("resample2d", [PICTURE], {"sizes": [56, 56], "mode": "linear"}, "x0[0, j, k, l]"),

@@ -2,44 +2,99 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
-from threading import RLock
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from ...graph import Graph, Node
 from ...memory.spaces import intermediates
-from .. import BaseRunner, How, KernelTime
+from ...processors import processors
+from .. import Backend, BaseRunner, How, KernelTime
 from .engine import DeviceArray, Engine
-from .schedule import Place, Schedule, Step, is_users_kernel
+from .forms import is_users_kernel
+from .schedule import Place, Schedule, Step
 
 FIRST_PART = 16
 """Kernels of the first command buffer of a dispatch; each further one has twice as many."""
 
-WHOLE = slice(None)
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A kernel tied to memory."""
+
+    pipeline: Any
+    group: Any
+    workgroups: tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Intermediates:
+    """Memory of one run at a time: constants, and what lies between kernels.
+
+    Attributes:
+        arrays: the memory of places.
+        runs: the kernels that use nothing else, by their number.
+    """
+
+    arrays: Mapping[Place, DeviceArray]
+    runs: Mapping[int, Run]
 
 
 class DeviceRunner(BaseRunner):
     """A graph whose operations are kernels.
 
+    Each run takes intermediates of its own from a pool, so that several threads may run the graph at once. They go back as
+    soon as the run is submitted: the queue of the device runs what comes later in order.
+
     Attributes:
-        plan: how what lies between its kernels shares memory.
+        steps: the kernels, in order.
+        plan: how what lies between them shares memory.
     """
 
-    def __init__(self, graph: Graph, schedule: Schedule, engine: Engine) -> None:
-        self.graph, self.engine = graph, engine
-        self.steps: list[Step] = schedule.steps
+    def __init__(self, graph: Graph, backend: Backend, engine: Engine) -> None:
+        self.backend, self.engine = backend, engine
+        self.steps: list[Step] = Schedule(graph, backend, engine.features).steps
         self._pipelines = engine.pipelines([step.kernel for step in self.steps])
-        self._fixed: dict[Place, DeviceArray] = {}
-        self._lay_out()
-        self._groups: dict[int, Any] = {
-            number: self._group(step, self._fixed)
-            for number, step in enumerate(self.steps)
-            if all(place in self._fixed for place in step.places)
-        }
-        self._lock = RLock()  # intermediates are the same memory at each run; the queue runs one after the other anyhow
+        self._constants: dict[Place, DeviceArray] = {}
+        lives: dict[Place, tuple[int, int]] = {}
+        for number, step in enumerate(self.steps):
+            for place in step.places:
+                if place.kind == "constant" and place not in self._constants:
+                    self._constants[place] = DeviceArray(place.desc, engine.upload(place.value))
+                elif place.kind == "between":
+                    lives[place] = lives.get(place, (number, number))[0], number
+        self._between = tuple(lives)
+        self.plan, self._allocate = intermediates(engine, [place.desc for place in lives], list(lives.values()))
+        self._free = deque([self._new()])
+        self._most = processors()
+
+    def _new(self) -> Intermediates:
+        arrays = {**self._constants, **dict(zip(self._between, self._allocate(), strict=True))}
+        numbers = [n for n, step in enumerate(self.steps) if all(place in arrays for place in step.places)]
+        return Intermediates(arrays, {number: self.tied(number, arrays) for number in numbers})
+
+    def tied(self, number: int, arrays: Mapping[Place, DeviceArray]) -> Run:
+        """A kernel, by its number, tied to memory."""
+        kernel, places = self.steps[number].kernel, self.steps[number].places
+        group = self.engine.bind_group(kernel.writes, [arrays[place] for place in places])
+        return Run(self._pipelines[number], group, kernel.workgroups)
+
+    def take(self) -> Intermediates:
+        """Memory for one run."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            return self._new()
+
+    def give_back(self, memory: Intermediates) -> None:
+        """Let other runs use memory; it is freed if there is enough for one run on each processor."""
+        if len(self._free) < self._most:
+            self._free.append(memory)
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
         """The kernels that compute nodes."""
@@ -47,29 +102,14 @@ class DeviceRunner(BaseRunner):
         if not numbers:
             return "native", "WebGPU: no kernel of its own"
         which = f"kernel {numbers[0]}" if len(numbers) == 1 else f"kernels {numbers[0]} to {numbers[-1]}"
-        (op,) = {node.op for node in nodes} if len(nodes) == 1 else (None,)
-        if op is not None and is_users_kernel(op):
-            return "kernel", f"WebGPU: {which}, {op.kernels['webgpu'].detail}"
+        node = nodes[0]
+        if len(nodes) == 1 and is_users_kernel(node, self.backend):
+            return "kernel", f"WebGPU: {which}, {node.op.kernels[self.backend.name].detail}"
         return "native", f"WebGPU: {which}"
 
     def measured(self) -> MeasuredRunner | None:
         """The same, with the time of each kernel; None where the device has no clock for it."""
         return MeasuredRunner(self) if self.engine.has_timestamps else None
-
-    def _lay_out(self) -> None:
-        """Give memory to constants, and to what lies between kernels."""
-        lives: dict[Place, tuple[int, int]] = {}
-        for number, step in enumerate(self.steps):
-            for place in step.places:
-                if place.kind == "constant" and place not in self._fixed:
-                    self._fixed[place] = DeviceArray(place.desc, self.engine.upload(place.value))
-                elif place.kind == "between":
-                    lives[place] = lives.get(place, (number, number))[0], number
-        self.plan, allocate = intermediates(self.engine, [place.desc for place in lives], list(lives.values()))
-        self._fixed.update(zip(lives, allocate(), strict=True))
-
-    def _group(self, step: Step, arrays: Mapping[Place, DeviceArray]) -> Any:
-        return self.engine.bind_group(step.kernel.writes, [arrays[place] for place in step.places])
 
     def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall:
         """Tie the graph to memory of the device."""
@@ -85,45 +125,58 @@ class DeviceCall:
 
     def __init__(self, owner: DeviceRunner, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> None:
         self.owner = owner
-        self.lent = [array for array in (*inputs, *outputs) if array.lent]
-        given = {"input": inputs, "output": outputs}
-        arrays = dict(owner._fixed)
-        for step in owner.steps:
-            for place in step.places:
-                if place not in arrays:
-                    found = given[place.kind][place.number]
-                    arrays[place] = DeviceArray(place.desc, found.buffer, found.offset)
-        self.runs: list[tuple[Any, Any, tuple[int, int, int]]] = []
-        for number, (step, pipeline) in enumerate(zip(owner.steps, owner._pipelines, strict=True)):
-            group = owner._groups.get(number) or owner._group(step, arrays)
-            self.runs.append((pipeline, group, step.kernel.workgroups))
-        self.parts = _parts(len(self.runs))
+        self._lent = [array for array in (*inputs, *outputs) if array.lent]
+        self._given: dict[Place, DeviceArray] = {}
+        for place in {place: None for step in owner.steps for place in step.places}:
+            if place.kind in ("input", "output"):
+                found = (inputs if place.kind == "input" else outputs)[place.number]
+                self._given[place] = DeviceArray(place.desc, found.buffer, found.offset)
+        self._runs: WeakKeyDictionary[Intermediates, list[Run]] = WeakKeyDictionary()
+        self._parts = _parts(len(owner.steps))
+        memory = owner.take()
+        self.runs(memory)
+        owner.give_back(memory)
+
+    def runs(self, memory: Intermediates) -> list[Run]:
+        """The kernels in order, with these intermediates."""
+        known = self._runs.get(memory)
+        if known is None:
+            arrays = {**memory.arrays, **self._given}
+            numbers = range(len(self.owner.steps))
+            known = [memory.runs.get(number) or self.owner.tied(number, arrays) for number in numbers]
+            self._runs[memory] = known
+        return known
 
     def __call__(self) -> None:
         """Run the graph once."""
         engine = self.owner.engine
-        with self.owner._lock:
-            if self.lent:
-                engine.check_lent(self.lent)
+        if self._lent:
+            engine.check_lent(self._lent)
+        memory = self.owner.take()
+        try:
             with engine.calls("running a graph"):
-                for part in self.parts:
+                runs = self.runs(memory)
+                for part in self._parts:
                     encoder = engine.device.create_command_encoder()
-                    self.encode(encoder, part)
+                    encode(encoder, runs[part])
                     engine.device.queue.submit([encoder.finish()])
+        finally:
+            self.owner.give_back(memory)
 
-    def encode(self, encoder: Any, part: slice = WHOLE, timestamps: Mapping[str, Any] | None = None) -> None:
-        """Add kernels to a command encoder, as one pass; `timestamps` say when it begins and ends."""
-        if not self.runs:
-            return
-        compute = encoder.begin_compute_pass(timestamp_writes=timestamps)
-        last = None
-        for pipeline, group, workgroups in self.runs[part]:
-            if pipeline is not last:
-                compute.set_pipeline(pipeline)
-                last = pipeline
-            compute.set_bind_group(0, group)
-            compute.dispatch_workgroups(*workgroups)
-        compute.end()
+
+def encode(encoder: Any, runs: Sequence[Run], timestamps: Mapping[str, Any] | None = None) -> None:
+    """Add kernels to a command encoder, as one pass; `timestamps` say when it begins and ends."""
+    if not runs:
+        return
+    compute = encoder.begin_compute_pass(timestamp_writes=timestamps)
+    last = None
+    for run in runs:
+        if run.pipeline is not last:
+            compute.set_pipeline(run.pipeline)
+            last = run.pipeline
+        compute.set_bind_group(0, run.group)
+        compute.dispatch_workgroups(*run.workgroups)
+    compute.end()
 
 
 def _parts(count: int) -> list[slice]:
@@ -149,41 +202,31 @@ class MeasuredRunner(BaseRunner):
     def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> Callable[[], None]:
         """Tie the graph to memory."""
         call = self.plain.bind(inputs, outputs)
-        return lambda: self._run(call)
+        return lambda: self._measure(call)
 
     def run(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> None:
         """Run the graph once, and measure."""
         self.bind(inputs, outputs)()
 
-    def _run(self, call: DeviceCall) -> None:
-        with self.plain._lock:  # the memory is that of the plain runs
-            self._measure(call)
-
     def _measure(self, call: DeviceCall) -> None:
-        engine = self.plain.engine
+        engine, count = self.plain.engine, len(self.plain.steps)
         wgpu, device = engine.wgpu, engine.device
-        count = len(call.runs)
-        with engine.calls("measuring a graph"):
-            queries = device.create_query_set(type=wgpu.QueryType.timestamp, count=max(1, 2 * count))
-            usage = wgpu.BufferUsage
-            found = device.create_buffer(size=max(16, 16 * count), usage=usage.QUERY_RESOLVE | usage.COPY_SRC)
-            encoder = device.create_command_encoder()
-            for number, (pipeline, group, workgroups) in enumerate(call.runs):
-                compute = encoder.begin_compute_pass(
-                    timestamp_writes={
-                        "query_set": queries,
-                        "beginning_of_pass_write_index": 2 * number,
-                        "end_of_pass_write_index": 2 * number + 1,
-                    }
-                )
-                compute.set_pipeline(pipeline)
-                compute.set_bind_group(0, group)
-                compute.dispatch_workgroups(*workgroups)
-                compute.end()
-            if count:
-                encoder.resolve_query_set(queries, 0, 2 * count, found, 0)
-            device.queue.submit([encoder.finish()])
-            stamps = np.frombuffer(device.queue.read_buffer(found), np.uint64)[: 2 * count].astype(np.int64)
+        memory = self.plain.take()
+        try:
+            with engine.calls("measuring a graph"):
+                queries = device.create_query_set(type=wgpu.QueryType.timestamp, count=max(1, 2 * count))
+                usage = wgpu.BufferUsage
+                found = device.create_buffer(size=max(16, 16 * count), usage=usage.QUERY_RESOLVE | usage.COPY_SRC)
+                encoder = device.create_command_encoder()
+                for number, run in enumerate(call.runs(memory)):
+                    ends = {"beginning_of_pass_write_index": 2 * number, "end_of_pass_write_index": 2 * number + 1}
+                    encode(encoder, [run], {"query_set": queries, **ends})
+                if count:
+                    encoder.resolve_query_set(queries, 0, 2 * count, found, 0)
+                device.queue.submit([encoder.finish()])
+                stamps = np.frombuffer(device.queue.read_buffer(found), np.uint64)[: 2 * count].astype(np.int64)
+        finally:
+            self.plain.give_back(memory)
         self.times.append([int(end - start) for start, end in zip(stamps[::2], stamps[1::2], strict=True)])
 
     def finish(self) -> list[KernelTime]:

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ...cache import Cache
-from ...errors import ValidationError
-from ...expr import compute, ir, wgsl
+from ...expr import ir, wgsl
 from ...expr.array import Array, as_array
 from ...expr.ir import Input, Output, Program, Stored
 from ...expr.simplify import simplified
@@ -24,11 +22,13 @@ from ...expr.tracing import of_input, program as make_program
 from ...expr.wgsl import Features, Kernel
 from ...graph import Desc, Graph, Node, Operand, each, flat
 from ...kernels import KernelCall
-from ...kernels.expression import descs_of, program_of
-from ...operation import call_with
+from ...kernels.expression import as_stored, descs_of
 from ...ops.movement import concat, reshape
-from .contraction import Contraction, contraction
-from .rules import RULES, Scatter
+from .. import Backend
+from .contraction.kernels import Contraction
+from .forms import applied, is_users_kernel, traced
+from .rules.positions import reshaped
+from .rules.results import Products, Scatter
 
 LARGEST = 200
 """Calls and casts in one kernel, beyond which nothing more is made a part of it."""
@@ -109,16 +109,6 @@ class Pending:
         return self._known()[2]
 
 
-def forms(op: Any) -> Callable[..., Any] | None:
-    """What makes an array of arrays for an operation: the rule for it here, or its own formula."""
-    return RULES.get(op) or op.formula
-
-
-def is_users_kernel(op: Any) -> bool:
-    """Whether an operation runs as a kernel of the user's, as it does where the back end has no rule for it."""
-    return op not in RULES and "webgpu" in op.kernels
-
-
 @dataclass(frozen=True, eq=False)
 class _Reading:
     """How an operation reads one operand: how many loads there are, how often each element is read, and at which positions."""
@@ -126,58 +116,6 @@ class _Reading:
     loads: int
     times: float
     aligned: bool
-
-
-traces: Cache[Any, Program | Scatter] = Cache(1024)
-"""What operations are as programs, by operation, form, operands and attributes."""
-
-
-def traced(node: Node) -> Program | Scatter:
-    """A node's operation, on operands that all lie in memory."""
-    descs = descs_of(node.inputs)
-    key = node.op, forms(node.op), tuple(descs.items()), tuple(node.attributes.items())
-    return traces.make(key, lambda: _trace(node, descs))
-
-
-def _trace(node: Node, descs: Mapping[str, Any]) -> Program | Scatter:
-    if node.op not in RULES:  # an expression of a user's, which may have indices to check
-        return simplified(program_of(node.op, descs, node.attributes))
-    inputs: list[Input] = []
-
-    def array(desc: Desc) -> Array:
-        inputs.append(Input(len(inputs), desc))
-        return of_input(inputs[-1])
-
-    made = _applied(node, each(descs, array))
-    return made if isinstance(made, Scatter) else simplified(make_program(node.op.name, tuple(inputs), made))
-
-
-def _applied(node: Node, given: Mapping[str, Any]) -> Any:
-    """The arrays (or the scatter) that a node's operation makes of others."""
-    form = forms(node.op)
-    assert form is not None, node
-    result = call_with(form, {**given, **node.attributes})
-    if isinstance(result, Scatter):
-        return result
-    return tuple(result) if isinstance(result, (tuple, list)) else (result,)
-
-
-def supported(node: Node, features: Features) -> str | None:
-    """Why there are no kernels for a node; empty if there are; None if it must be decomposed first."""
-    descs = [o.desc for o in (*node.operands, *node.outputs)]
-    if not features.int64 and any(d.data_type in ("int64", "uint64") for d in descs):
-        return "shaders of this device have no 64-bit integers"
-    if is_users_kernel(node.op) or contraction(node, features) is not None:
-        return ""
-    if forms(node.op) is None:
-        if node.op.decomposition is None and node.op.kernels:
-            return f"its kernels are for {', '.join(map(repr, node.op.kernels))}, not for 'webgpu'"
-        return None
-    try:
-        program = traced(node)
-    except ValidationError as error:  # positions beyond int32
-        return str(error)
-    return "" if isinstance(program, Scatter) else wgsl.unsupported(program, features)
 
 
 class Schedule:
@@ -188,8 +126,8 @@ class Schedule:
         outputs: for each output its place; several may be the same.
     """
 
-    def __init__(self, graph: Graph, features: Features) -> None:
-        self.graph, self.features = graph, features
+    def __init__(self, graph: Graph, backend: Backend, features: Features) -> None:
+        self.backend, self.features = backend, features
         self.steps: list[Step] = []
         self._values: dict[Operand, Pending | Input] = {}
         self._places: dict[Input | Stored | Output, Place] = {}
@@ -252,13 +190,13 @@ class Schedule:
 
     def _node(self, node: Node) -> None:
         """Make pending values of what a node yields, or kernels."""
-        if is_users_kernel(node.op):
+        if is_users_kernel(node, self.backend):
             self._kernel(node)
         elif node.op is reshape:
             self._reshape(node)
-        elif (found := contraction(node, self.features)) is not None:
-            self._contraction(node, found)
-        elif isinstance(program := traced(node), Scatter):
+        elif isinstance(program := traced(node, self.backend), Products):
+            self._products(node)
+        elif isinstance(program, Scatter):
             self._scatter(node)
         elif node.op is concat and len(set(node.operands)) >= self.features.max_buffers:
             self._concat(node)
@@ -275,16 +213,13 @@ class Schedule:
             if self._joins(operand, node, program, reading, anchor):
                 value = self._values[operand]
                 assert isinstance(value, Pending)
-                known[operand] = self._as_array(value)
+                known[operand] = value.result if value.alias is None else reshaped(value.result, value.alias)
                 nodes += (n for n in value.nodes if n not in nodes)
                 anchor = anchor or value.anchor
             else:
                 known[operand] = self._loaded(operand)
-        made = _applied(node, each(node.inputs, known.__getitem__))
-        for operand, result in zip(node.outputs, made, strict=True):
-            if result.data_type in ("bool", "index"):  # what others read is what would be stored
-                result = Array(result.shape, ir.Cast(result.body, operand.data_type))
-            self._values[operand] = Pending(result, (*nodes, node), anchor)
+        for operand, result in zip(node.outputs, applied(node, self.backend, known), strict=True):
+            self._values[operand] = Pending(as_stored(result, operand.data_type), (*nodes, node), anchor)
 
     def _loaded(self, operand: Operand) -> Array:
         """An operand that lies in memory, as an array; scalars among the constants are numbers."""
@@ -292,12 +227,6 @@ class Schedule:
             number: Any = operand.value.item()
             return Array((), ir.number(number, operand.data_type))
         return of_input(self._in_memory(operand))
-
-    def _as_array(self, value: Pending) -> Array:
-        if value.alias is None:
-            return value.result
-        shape = value.alias
-        return compute(shape, lambda *at: _element(value.result, shape, at))
 
     def _joins(
         self, operand: Operand, node: Node, program: Program, reading: _Reading, anchor: Contraction | None
@@ -327,9 +256,12 @@ class Schedule:
             bound: set[Any] = set()
             for operand in operands:
                 value = self._values.get(operand)
-                bound |= value.sources if isinstance(value, Pending) else {operand if value is None else value}
-                if isinstance(value, Pending) and value.anchor is not None:
-                    bound |= {(operand, k) for k in range(len(value.anchor.inputs))}
+                if not isinstance(value, Pending):
+                    bound.add(operand if value is None else value)
+                elif value.anchor is None:
+                    bound |= value.sources
+                else:
+                    bound |= {*value.sources, *value.anchor.sources} - {value.anchor.result}
             if len(bound) + len(program.outputs) <= self.features.max_buffers or not pending:
                 return
             self._in_memory(max(pending, key=lambda o: len(self._values[o].sources)))  # type: ignore[union-attr]
@@ -343,29 +275,24 @@ class Schedule:
         if isinstance(value, Pending):
             self._values[result] = replace(value, alias=result.shape, nodes=(*value.nodes, node))
         elif result in self._wanted:
-            flat = of_input(value)
-            shape = result.shape
-            made = compute(shape, lambda *at: _element(flat, shape, at)) if shape else _scalar(flat)
-            self._values[result] = Pending(made, (node,))
+            self._values[result] = Pending(reshaped(of_input(value), result.shape), (node,))
         else:
             self._memory(result, self._places[value])
 
-    def _contraction(self, node: Node, found: Contraction) -> None:
+    def _products(self, node: Node) -> None:
+        """A pending value whose kernels add up products; what the operation does with the sums is its expression."""
         (result,) = node.outputs
-        for number, (operand, source) in enumerate(zip(found.operands, found.inputs, strict=True)):
-            prepare = found.prepared.get(number) if operand.is_constant else None
-            if prepare is None:
-                self._places[source] = self._places[self._in_memory(operand)]
-            else:
-                value = prepare(operand.value)
-                self._places[source] = Place(source.desc, "constant", value=value)
-        self._values[result] = Pending(of_input(found.result), (node,), found)
+        made = applied(node, self.backend, {operand: self._loaded(operand) for operand in node.operands})
+        places = {side.source: self._places[side.source] for side in (made.problem.left, made.problem.right)}
+        constants = {source: place.value for source, place in places.items() if place.kind == "constant"}
+        found = Contraction(made.problem, Input(len(self._places), result.desc), constants, self.features)
+        for source, array in found.arranged.items():
+            self._places[source] = Place(source.desc, "constant", value=array)
+        self._values[result] = Pending(made.finish(of_input(found.result)), (node,), found)
 
     def _scatter(self, node: Node) -> None:
         """The operand as it is, then the updates over it."""
-        known = {operand: self._loaded(operand) for operand in dict.fromkeys(node.operands)}
-        made = _applied(node, each(node.inputs, known.__getitem__))
-        assert isinstance(made, Scatter)
+        made = applied(node, self.backend, {operand: self._loaded(operand) for operand in node.operands})
         (result,) = node.outputs
         place = self._target(result)
         self._fill(place, Pending(made.into, (node,)), f"{node.title}: the operand")
@@ -428,12 +355,12 @@ class Schedule:
             node.title, node.op, descs_of(node.inputs), node.attributes, tuple(o.desc for o in node.outputs)
         )
         inputs = each(node.inputs, sources.__getitem__)
-        self._append(node.op.kernels["webgpu"].kernels(call, inputs, targets, self.features), (node,))
+        self._append(node.op.kernels[self.backend.name].kernels(call, inputs, targets, self.features), (node,))
 
 
 def _readings(node: Node, program: Program) -> dict[Operand, _Reading]:
     """How a node reads each of its operands."""
-    numbers = list(flat({name: node.inputs.get(name) for name in node.op.operands}))
+    numbers = list(flat(node.inputs))
     loads: dict[Operand, list[ir.Load]] = {operand: [] for operand in numbers}
     inside: Counter[Operand] = Counter()
     largest = max(output.desc.element_count for output in program.outputs)
@@ -458,20 +385,4 @@ def _readings(node: Node, program: Program) -> dict[Operand, _Reading]:
     return made
 
 
-def _element(array: Array, shape: tuple[int, ...], at: Sequence[Array]) -> Array:
-    """The element of `array` at a position of the same elements in another shape."""
-    flat: Any = 0
-    for size, index in zip(shape, at, strict=True):
-        flat = flat * size + index
-    position = []
-    for size in reversed(array.shape):
-        position.append(flat % size)
-        flat = flat // size
-    return array[tuple(reversed(position))] if array.shape else array
-
-
-def _scalar(array: Array) -> Array:
-    return array[(0,) * array.rank] if array.rank else array
-
-
-__all__ = ["Pending", "Place", "Schedule", "Step", "is_users_kernel", "supported", "traced"]
+__all__ = ["Pending", "Place", "Schedule", "Step"]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from .elements import Reader
 from .problem import Matrix, Problem, Window, is_spread
-from .tiled import stack_offset
+from .text import entry, numbered, quarter, stack_offset, window_start, window_tap
 
 # Chosen by hand on an NVIDIA H200; `python -m benchmarks.webgpu_contraction` compares them.
 MAX_THIN_LINES = 12
@@ -60,6 +60,7 @@ class Thin:
         quads: whether an invocation computes four lines.
         vectors: whether four results are written at a time.
         width: lines, or groups of four lines, of a workgroup.
+        workgroups: the dispatch size.
     """
 
     def __init__(self, problem: Problem, a: Reader, b: Reader) -> None:
@@ -78,14 +79,8 @@ class Thin:
         self.width = next((w for w in (32, 16, 8) if units // w * problem.stacks >= MIN_WORKGROUPS), 4)
         if not self.quads and many.step == 1:
             self.width = min(self.width, 8)
-        self.units = units
-
-    @property
-    def workgroups(self) -> tuple[int, int, int]:
-        """The dispatch size."""
-        groups = -(-self.units // self.width)
-        across = min(groups, 32768)
-        return across, -(-groups // across), self.problem.stacks
+        self.units, self.groups = units, -(-units // self.width)
+        self.number, self.workgroups = numbered(self.groups * problem.stacks)
 
     @property
     def comment(self) -> str:
@@ -100,17 +95,17 @@ class Thin:
         self.few_reader.width, self.many_reader.width = 1, 4 if self.quads else 1
         along = not self.quads and self.many.step == 1  # adjacent invocations read adjacent terms
         line, part = ("lane / {t}u", "lane % {t}u") if along else ("lane % {w}u", "lane / {w}u")
-        across = self.workgroups[0]
-        group = f"(group.y * {across}u + group.x)" if self.workgroups[1] > 1 else "group.x"
-        stack = "group.z" if self.problem.stacks > 1 else "0u"
-        offsets = [stack_offset(m, stack, self.problem.stacks) for m in (self.many, self.few)]
+        stacks = self.problem.stacks
+        stack, group = ("stack", f"{self.number} % {self.groups}u") if stacks > 1 else ("0u", self.number)
+        offsets = [stack_offset(m, stack, stacks) for m in (self.many, self.few)]
         multiple = 4 if self.quads else self.many.stride
         start = f"min(unit, {self.units - 1}u) * {multiple}u"
         start = start if offsets[0] == "0u" else f"{offsets[0]} + {start}"
         lines = [
+            *([f"let stack = {self.number} / {self.groups}u;"] if stacks > 1 else []),
             f"let unit = {group} * {self.width}u + {line.format(t=teams, w=self.width)};",
             f"let part = {part.format(t=teams, w=self.width)};",
-            f"let start = {f'({start}) / 4u' if self.quads else start};",
+            f"let start = {quarter(start, 4 if self.quads else 1)};",
             f"let few_start = {offsets[1]};",
             *(f"var sum_{k} = {vector}();" for k in range(self.count)),
             *self._loop(teams),
@@ -126,12 +121,7 @@ class Thin:
             lines += [f"if (part == 0u && unit < {self.units}u) {{", *self._puts(k, stack), "}"]
             if k + 1 < self.count:
                 lines.append("workgroupBarrier();")
-        return (
-            f"var<workgroup> parts: array<{vector}, {INVOCATIONS}>;\n\n@compute @workgroup_size({INVOCATIONS})\n"
-            "fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {\n"
-            + "".join(f"    {t}\n" for t in lines)
-            + "}\n"
-        )
+        return f"var<workgroup> parts: array<{vector}, {INVOCATIONS}>;\n\n" + entry(INVOCATIONS, lines)
 
     def _loop(self, teams: int) -> Iterator[str]:
         """The products, with several loads in flight before they are used."""
@@ -180,8 +170,7 @@ def narrow(problem: Problem, a: Reader, b: Reader) -> tuple[str, tuple[int, int,
     x.width = w.width = width
     units = problem.stacks // width
     total = layout.shape[0] * units * pixels
-    groups = -(-total // INVOCATIONS)
-    across = min(groups, 32768)
+    number, groups = numbered(-(-total // INVOCATIONS))
     if nchw:
         stack, pixel, batch = f"at / {pixels}u % {units}u", f"at % {pixels}u", f"at / {pixels * units}u"
     else:
@@ -190,7 +179,7 @@ def narrow(problem: Problem, a: Reader, b: Reader) -> tuple[str, tuple[int, int,
     each = [None] if loop else range(problem.channels)
     products = [line for c in each for line in _taps(problem, image, filter, x, w, c)]
     lines = [
-        f"let at = (group.y * {across}u + group.x) * {INVOCATIONS}u + lane;",
+        f"let at = {number} * {INVOCATIONS}u + lane;",
         f"if (at >= {total}u) {{",
         "    return;",
         "}",
@@ -205,13 +194,7 @@ def narrow(problem: Problem, a: Reader, b: Reader) -> tuple[str, tuple[int, int,
         *(["}"] if loop else []),
         *_put_groups(f"batch * {pixels}u + pixel", nchw, outputs, width),
     ]
-    text = (
-        f"@compute @workgroup_size({INVOCATIONS})\n"
-        "fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {\n"
-        + "".join(f"    {line}\n" for line in lines)
-        + "}\n"
-    )
-    return text, (across, -(-groups // across), 1)
+    return entry(INVOCATIONS, lines), groups
 
 
 def _in_vectors(problem: Problem, image: Matrix | Window, filter: Matrix) -> bool:
@@ -232,52 +215,30 @@ def _origin(image: Matrix | Window, problem: Problem, width: int) -> list[str]:
     offset = stack_offset(image, "stack", problem.stacks)
     if isinstance(image, Matrix):
         return [f"let origin = {offset} + (batch * {problem.layout.pixels}u + pixel) * {image.stride}u;"]
-    lines = []
-    for axis, text, stride, before in zip(
-        "yx", (f"pixel / {width}u", f"pixel % {width}u"), image.strides, image.before, strict=True
-    ):
-        start = f"i32({text})" if image.transposed else f"i32({text}) * {stride}"
-        shift = before if image.transposed else -before
-        lines.append(f"let {axis} = {start} + {shift};")
-    return [f"let origin = i32(batch * {image.batch}u + {offset});", *lines]
+    start = window_start(image, "window", f"pixel / {width}u", f"pixel % {width}u")
+    return [*start, f"let origin = i32(batch * {image.batch}u + {offset});"]
 
 
 def _taps(
     problem: Problem, image: Matrix | Window, filter: Matrix, x: Reader, w: Reader, channel: int | None
 ) -> Iterator[str]:
     """The products of a channel, or of the loop variable `c` if None."""
-
-    def load(reader: Reader, at: str) -> str:
-        return reader.load(f"({at}) / 4u" if reader.width == 4 else at, reader.width)
-
-    step = f"c * {image.step}u" if channel is None else f"{channel * image.step}u"
-    weight_step = f"c * {filter.step}u" if channel is None else f"{channel * filter.step}u"
     outputs = problem.rows if problem.layout.kind == "nchw" else problem.columns
+    number = "c" if channel is None else f"{channel}u"
     for tap in range(problem.taps):
-        weights = [
-            load(w, f"weights + {weight_step} + {tap * filter.tap + k * filter.stride}u") for k in range(outputs)
-        ]
-        if isinstance(image, Matrix):
-            yield "{"
-            yield f"    let value = {load(x, f'origin + {step}')};"
-            yield from (f"    sum_{k} = fma(value, {weight}, sum_{k});" for k, weight in enumerate(weights))
-            yield "}"
-            continue
-        conditions = []
+        lines: list[str] = []
+        conditions: list[str] = []
+        at = f"origin + {number} * {image.step}u"
+        if isinstance(image, Window):
+            y, x_ = (str(n * step) for n, step in zip(divmod(tap, image.kernel[1]), image.dilations, strict=True))
+            lines, conditions, offset = window_tap(image, "window", "tap", y, x_)
+            at = f"u32(origin + {offset}) + {number} * {image.step}u"
         yield "{"
-        for axis, n, size, stride, dilation in zip(
-            "yx", divmod(tap, image.kernel[1]), image.size, image.strides, image.dilations, strict=True
-        ):
-            moved = f"{axis} {'-' if image.transposed else '+'} {n * dilation}"
-            if image.transposed and stride > 1:
-                # Avoid %: for negative numbers, its result is undefined on Vulkan (OpSRem), and wrong on NVIDIA GPUs.
-                conditions.append(f"{axis}_at * {stride} == {moved}")
-                moved = f"({moved}) / {stride}"
-            yield f"    let {axis}_at = {moved};"
-            conditions.append(f"u32({axis}_at) < {size}u")
-        at = f"u32(origin + (y_at * {image.size[1]} + x_at) * {image.pixel}) + {step}"
-        yield f"    if ({' && '.join(conditions)}) {{"
-        yield f"        let value = {load(x, at)};"
-        yield from (f"        sum_{k} = fma(value, {weight}, sum_{k});" for k, weight in enumerate(weights))
+        yield from (f"    {line}" for line in lines)
+        yield f"    if ({' && '.join(conditions)}) {{" if conditions else "    {"
+        yield f"        let value = {x.load(quarter(at, x.width), x.width)};"
+        for k in range(outputs):
+            at = f"weights + {number} * {filter.step}u + {tap * filter.tap + k * filter.stride}u"
+            yield f"        sum_{k} = fma(value, {w.load(quarter(at, w.width), w.width)}, sum_{k});"
         yield "    }"
         yield "}"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ....expr import ir
-from ....expr.ir import Expr, Index, Input, Load, Program, Reduce, Stored
+from ....expr.ir import Expr, Index, Input, Load, Program, Stored
 from ....expr.wgsl import Block, Buffer, Features, Kernel, Module, kernels, mathematics
 from .elements import Reader, Writer
 from .problem import Problem
+from .text import entry, function, numbered, plus
 
 
 class Finish:
@@ -54,46 +55,27 @@ class Finish:
             if f"i{k}" in used
         ]
         lines = [*places, *block.lines, f"return {value};"]
-        finish = "fn finish(sum: f32, at: u32, stack: u32, row: u32, column: u32) -> f32 {\n"
-        finish += "".join(f"    {line}\n" for line in lines) + "}\n"
+        finish = function("fn finish(sum: f32, at: u32, stack: u32, row: u32, column: u32) -> f32", lines)
         return finish + "\n" + (_put(problem, writer) if fours else _put_one(problem, writer)), writer
 
-    def apart(self, parts: Stored, title: str, features: Features) -> list[Kernel]:
-        """The kernel that adds the partial sums of results that share words with their neighbours."""
-        stands = Input(0, parts.desc)
+    def apart(self, title: str, features: Features) -> tuple[Finish, list[Kernel]]:
+        """An end that stores the sums as they are, in float32, and the kernels that compute the final elements of these."""
+        target = Stored(self.axes, ir.number(0.0, "float32"))
+        sums = Finish(self.problem, self.result, target, self.axes, Load(self.result, self.axes))
+        stands = Input(0, target.desc)
+
+        def total(load: Load) -> Expr:
+            made: Expr = Load(stands, load.parts)
+            return made if load.type == "float32" else ir.Cast(made, load.type)
+
         loads = [node for node in ir.walk(self.body) if isinstance(node, Load) and node.source is self.result]
-        body = ir.substitute(self.body, {load: self._total(load, stands) for load in loads})
-        inputs = tuple(source for source in ir.sources(body) if isinstance(source, Input))
-        output = ir.Output(self.axes, body)
-        known: dict[Buffer, Buffer] = {stands: parts, output: self.target}
-        return [
+        output = ir.Output(self.axes, ir.substitute(self.body, {load: total(load) for load in loads}))
+        inputs = tuple(source for source in ir.sources(output.body) if isinstance(source, Input))
+        known: dict[Buffer, Buffer] = {stands: target, output: self.target}
+        return sums, [
             replace(kernel, bindings=tuple(known.get(buffer, buffer) for buffer in kernel.bindings))
             for kernel in kernels(Program(title, inputs, (output,)), features)
         ]
-
-    def _total(self, load: Load, parts: Input) -> Expr:
-        """A sum of the result as the sum of its parts."""
-        problem, at = self.problem, load.parts
-        count = Index(parts.desc.shape[0] // problem.stacks)
-        if problem.layout.kind == "matrix":
-            line, column = _number(at[:-1], problem.layout.shape[:-1]), at[-1]
-            stack, row = _divided(line, problem.rows)
-        else:
-            batch, channel, y, x = (at[problem.layout.kind.index(letter)] for letter in "nchw")
-            outputs = problem.rows if problem.layout.kind == "nchw" else problem.columns
-            stack, channel = _divided(channel, outputs)
-            height, width = problem.layout.size
-            if problem.layout.phases > 1:
-                (down, right), shift = problem.layout.spread, problem.layout.shift
-                y, phase_y = _divided(ir.call("add", y, ir.Const(shift[0], "index")), down)
-                x, phase_x = _divided(ir.call("add", x, ir.Const(shift[1], "index")), right)
-                stack = _number((phase_y, phase_x, stack), (down, right, problem.groups))
-                height, width = problem.layout.grid
-            position = _number((batch, y, x), (problem.layout.shape[0], height, width))
-            row, column = (channel, position) if problem.layout.kind == "nchw" else (position, channel)
-        part = ir.call("add", ir.call("mul", count, ir.Const(problem.stacks, "index")), stack)
-        total: Expr = Reduce("sum", (count,), Load(parts, (part, row, column)))
-        return total if load.type == "float32" else ir.Cast(total, load.type)
 
     def at_own_position(self, load: Load) -> bool:
         """Whether a load of an array of the same shape reads at the position that is written."""
@@ -106,12 +88,12 @@ def _put(problem: Problem, writer: Writer) -> str:
     lines = [f"if (row >= {problem.rows}u || column >= {problem.columns}u) {{", "    return;", "}"]
     if writer.width == 4:
         lines.append(f"let at = {problem.flat('stack', 'row', 'column')};")
-        values = [f"finish(sum.{c}, {_plus('at', k)}, stack, row, {_plus('column', k)})" for k, c in enumerate("xyzw")]
+        values = [f"finish(sum.{c}, {plus('at', k)}, stack, row, {plus('column', k)})" for k, c in enumerate("xyzw")]
         lines += ["let value = vec4<f32>(", *(f"    {value}," for value in values), ");"]
         lines.append(writer.store("at / 4u", "value"))
     else:
         for k, c in enumerate("xyzw"):
-            column = _plus("column", k)
+            column = plus("column", k)
             exists = problem.exists("stack", "row", f"({column})" if k else column)
             condition = f"{column} < {problem.columns}u{f' && {exists}' if exists else ''}"
             part = [
@@ -119,8 +101,7 @@ def _put(problem: Problem, writer: Writer) -> str:
                 writer.store("at", f"finish(sum.{c}, at, stack, row, {column})"),
             ]
             lines += [f"if ({condition}) {{", *("    " + p for p in part), "}"]
-    head = "fn put(stack: u32, row: u32, column: u32, sum: vec4<f32>) {\n"
-    return head + "".join(f"    {line}\n" for line in lines) + "}\n"
+    return function("fn put(stack: u32, row: u32, column: u32, sum: vec4<f32>)", lines)
 
 
 def _put_one(problem: Problem, writer: Writer) -> str:
@@ -132,19 +113,18 @@ def _put_one(problem: Problem, writer: Writer) -> str:
         f"    {writer.store('at', 'finish(sum, at, stack, row, column)')}",
         "}",
     ]
-    head = "fn put(stack: u32, row: u32, column: u32, sum: f32) {\n"
-    return head + "".join(f"    {line}\n" for line in lines) + "}\n"
+    return function("fn put(stack: u32, row: u32, column: u32, sum: f32)", lines)
 
 
 def put_partial(problem: Problem) -> str:
     """The function `put` for partial sums, [splits, stacks, rows, columns], with columns padded to whole vectors."""
     quads = -(-problem.columns // 4)
-    return (
-        "fn put(part: u32, row: u32, column: u32, sum: vec4<f32>) {\n"
-        f"    if (row < {problem.rows}u && column < {problem.columns}u) {{\n"
-        f"        result[(part * {problem.rows}u + row) * {quads}u + column / 4u] = sum;\n"
-        "    }\n}\n"
-    )
+    lines = [
+        f"if (row < {problem.rows}u && column < {problem.columns}u) {{",
+        f"    result[(part * {problem.rows}u + row) * {quads}u + column / 4u] = sum;",
+        "}",
+    ]
+    return function("fn put(part: u32, row: u32, column: u32, sum: vec4<f32>)", lines)
 
 
 def partial(problem: Problem, splits: int) -> Stored:
@@ -158,30 +138,24 @@ def addition(problem: Problem, splits: int, width: int = 64) -> tuple[str, tuple
     """The entry point that adds partial sums and calls `put`, and its dispatch size."""
     quads = -(-problem.columns // 4)
     total = problem.stacks * problem.rows * quads
-    groups = -(-total // width)
-    across = min(groups, 32768)
-    parts = [f"parts[{_plus('index', k * total)}]" for k in range(splits)]
+    number, groups = numbered(-(-total // width))
     lines = [
-        f"let index = (group.y * {across}u + group.x) * {width}u + lane;",
+        f"let index = {number} * {width}u + lane;",
         f"if (index >= {total}u) {{",
         "    return;",
         "}",
-        f"var sum = {parts[0]};",
-        *(f"sum += {part};" for part in parts[1:]),
+        "var sum = parts[index];",
+        *(f"sum += parts[{plus('index', k * total)}];" for k in range(1, splits)),
         f"let line = index / {quads}u;",
         f"put(line / {problem.rows}u, line % {problem.rows}u, index % {quads}u * 4u, sum);",
     ]
-    head = (
-        f"@compute @workgroup_size({width})\n"
-        "fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {\n"
-    )
-    return head + "".join(f"    {line}\n" for line in lines) + "}\n", (across, -(-groups // across), 1)
+    return entry(width, lines), groups
 
 
 def assemble(
     title: str,
     comment: str,
-    readers: Iterable[Reader],
+    readers: Sequence[Reader],
     target: Buffer,
     target_type: str,
     module: Module,
@@ -189,7 +163,6 @@ def assemble(
     workgroups: tuple[int, int, int],
 ) -> Kernel:
     """Assemble a kernel; its bindings are those of the module, of `readers`, and the result."""
-    readers = list(readers)
     first = len(module.bindings)
     lines = []
     for k, reader in enumerate(readers):
@@ -204,21 +177,3 @@ def assemble(
     bindings = (*module.bindings, *(reader.source for reader in readers), target)
     writes = (*module.writes, *(False for _ in readers), True)
     return Kernel(title, source, bindings, writes, workgroups)
-
-
-def _number(at: Sequence[Expr], sizes: Sequence[int]) -> Expr:
-    """The flat position along several axes."""
-    total: Expr = ir.Const(0, "index")
-    for position, size in zip(at, sizes, strict=True):
-        total = ir.call("add", position, ir.call("mul", total, ir.Const(size, "index")))
-    return total
-
-
-def _divided(number: Expr, size: int) -> tuple[Expr, Expr]:
-    """The quotient by `size` and the remainder."""
-    by = ir.Const(size, "index")
-    return ir.call("floor_div", number, by), ir.call("mod", number, by)
-
-
-def _plus(text: str, constant: int) -> str:
-    return f"{text} + {constant}u" if constant else text

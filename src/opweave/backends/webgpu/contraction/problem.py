@@ -7,19 +7,15 @@ columns are contiguous in the result, tiles are written in vectors.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, TypeAlias
 
 import numpy as np
 
 from ....expr.ir import Input
 from ....graph import Desc
-
-Prepare: TypeAlias = Callable[[np.ndarray], np.ndarray]
-"""Rearranges a constant operand, once, when a graph is built."""
+from ....shapes import broadcast
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +188,7 @@ class Problem:
             return f"{row} * {channels}u + {channel}"
         channel = f"{stack} * {self.rows}u + {row}" if self.stacks > 1 else row
         if layout.shape[0] == 1:
-            return f"{part(channel)} * {layout.pixels}u + {column}"
+            return f"({channel}) * {layout.pixels}u + {column}"
         batch, pixel = f"{column} / {layout.pixels}u", f"{column} % {layout.pixels}u"
         return f"({batch} * {channels}u + {channel}) * {layout.pixels}u + {pixel}"
 
@@ -219,29 +215,31 @@ class Problem:
         return [batch, channel, y, x] if layout.kind == "nchw" else [batch, y, x, channel]
 
 
-def part(text: str) -> str:
-    """Parenthesise a text unless it is a name or a number."""
-    return text if re.fullmatch(r"\w+", text) else f"({text})"
-
-
 def strides_of(shape: tuple[int, ...]) -> tuple[int, ...]:
     """The C-contiguous strides of a shape, in elements."""
     return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
-def product(a: Input, b: Input, shape: tuple[int, ...], a_transpose: bool, b_transpose: bool) -> Problem:
+def strided(array: np.ndarray, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
+    """A read-only view of an array with another shape and strides, in elements."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    steps = [stride * array.itemsize for stride in strides]
+    return np.lib.stride_tricks.as_strided(flat, shape, steps, writeable=False)
+
+
+def product(a: Input, b: Input, a_transpose: bool = False, b_transpose: bool = False) -> Problem:
     """`matmul` and `gemm`: matrices, or stacks of matrices that broadcast."""
     m, k = a.desc.shape[-2:][:: -1 if a_transpose else 1]
     n = b.desc.shape[-2:][0 if b_transpose else 1]
-    stack = shape[:-2]
+    stack = broadcast(a.desc.shape[:-2], b.desc.shape[:-2])
+    layout = Layout("matrix", (*stack, m, n))
     left = Matrix(a, m, *((1, m) if a_transpose else (k, 1)), stack=_stack(a.desc, stack))
     right = Matrix(b, n, *((k, 1) if b_transpose else (1, n)), stack=_stack(b.desc, stack))
-    if stack and all(stride == 0 for _, stride in right.stack) and left.stack == _whole(a.desc, stack):
+    is_whole = prod(a.desc.shape[:-2]) == prod(stack)
+    if stack and is_whole and all(stride == 0 for _, stride in right.stack):
         rows = m * prod(stack)  # all stacks share the right matrix: merge them into one taller left matrix
-        tall = Matrix(a, rows, k, 1)
-        flat = Matrix(b, n, right.stride, right.step)
-        return Problem(tall, flat, 1, rows, n, 1, k, Layout("matrix", shape))
-    return Problem(left, right, prod(stack), m, n, 1, k, Layout("matrix", shape))
+        return Problem(Matrix(a, rows, k, 1), replace(right, stack=()), 1, rows, n, 1, k, layout)
+    return Problem(left, right, prod(stack), m, n, 1, k, layout)
 
 
 def _stack(desc: Desc, stack: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
@@ -251,57 +249,67 @@ def _stack(desc: Desc, stack: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
     return tuple(zip(stack, padded, strict=True))
 
 
-def _whole(desc: Desc, stack: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    """The stacks of an operand that does not broadcast."""
-    matrix = prod(desc.shape[-2:])
-    return tuple((n, 0 if n == 1 else s * matrix) for n, s in zip(stack, strides_of(stack), strict=True))
+@dataclass(frozen=True, slots=True)
+class Slide:
+    """How the window of a convolution slides over an image.
+
+    Attributes:
+        output: height and width of the result.
+        padding: at the top, bottom, left and right.
+        strides: along height and width.
+        dilations: along height and width.
+        transposed: whether it is a conv_transpose2d.
+    """
+
+    output: tuple[int, int]
+    padding: Sequence[int]
+    strides: Sequence[int]
+    dilations: Sequence[int]
+    transposed: bool
 
 
-def window(
-    image: Input, filter: Input, shape: tuple[int, ...], arguments: Mapping[str, Any], *, transposed: bool
+def convolution(
+    image: Input, filter: Input, slide: Slide, groups: int, input_layout: str, filter_layout: str
 ) -> Problem:
     """`conv2d` and `conv_transpose2d`: positions times channels, in the order of the layout."""
-    layout, filter_layout, groups = arguments["input_layout"], arguments["filter_layout"], arguments["groups"]
-    sizes = dict(zip(layout, image.desc.shape, strict=True))
-    strides = dict(zip(layout, strides_of(image.desc.shape), strict=True))
-    result = dict(zip(layout, shape, strict=True))
+    sizes = dict(zip(input_layout, image.desc.shape, strict=True))
+    strides = dict(zip(input_layout, strides_of(image.desc.shape), strict=True))
     taps = dict(zip(filter_layout, filter.desc.shape, strict=True))
     inner = dict(zip(filter_layout, strides_of(filter.desc.shape), strict=True))
-    channels, outputs = sizes["c"] // groups, result["c"] // groups
-    top, bottom, left, right = arguments["padding"]
-    kernel, steps, spaces = (taps["h"], taps["w"]), tuple(arguments["strides"]), tuple(arguments["dilations"])
     # Groups divide the input channels of transposed filters, and the output channels of others.
-    group = channels * inner["i"] if transposed else outputs * inner["o"]
+    channels = sizes["c"] // groups
+    outputs = taps["o"] if slide.transposed else taps["o"] // groups
+    group = channels * inner["i"] if slide.transposed else outputs * inner["o"]
     weights = Matrix(filter, outputs, inner["o"], inner["i"], inner["w"], ((groups, group),))
-    plain = kernel == (1, 1) and steps == (1, 1) and not any((top, bottom, left, right)) and sizes["n"] == result["n"]
+    size, kernel = (sizes["h"], sizes["w"]), (taps["h"], taps["w"])
+    down, right = slide.strides
+    is_padded = any(slide.padding)
+    stack = ((groups, channels * strides["c"]),)
     pixels: Matrix | Window
-    if plain and (sizes["n"] == 1 or layout == "nhwc") and (sizes["h"], sizes["w"]) == (result["h"], result["w"]):
-        pixels = Matrix(
-            image,
-            sizes["n"] * sizes["h"] * sizes["w"],
-            strides["w"],
-            strides["c"],
-            stack=((groups, channels * strides["c"]),),
-        )
+    is_plain = kernel == (down, right) == (1, 1) and not is_padded and size == slide.output
+    if is_plain and (sizes["n"] == 1 or input_layout == "nhwc"):
+        pixels = Matrix(image, sizes["n"] * prod(size), strides["w"], strides["c"], stack=stack)
     else:
         pixels = Window(
             image,
-            (sizes["h"], sizes["w"]),
-            (result["h"], result["w"]),
+            size,
+            slide.output,
             sizes["n"],
             strides["n"],
             strides["w"],
             strides["c"],
             kernel,
-            steps,
-            spaces,
-            (top, left),
-            transposed,
-            not transposed and not any((top, bottom, left, right)),
-            ((groups, channels * strides["c"]),),
+            (down, right),
+            (slide.dilations[0], slide.dilations[1]),
+            (slide.padding[0], slide.padding[2]),
+            slide.transposed,
+            not slide.transposed and not is_padded,
+            stack,
         )
-    a, b = (weights, pixels) if layout == "nchw" else (pixels, weights)
-    return Problem(a, b, groups, a.lines, b.lines, prod(kernel), channels, Layout(layout, shape))
+    shape = {"n": sizes["n"], "c": outputs * groups, "h": slide.output[0], "w": slide.output[1]}
+    layout = Layout(input_layout, tuple(shape[letter] for letter in input_layout))
+    a, b = (weights, pixels) if input_layout == "nchw" else (pixels, weights)
+    return Problem(a, b, groups, a.lines, b.lines, prod(kernel), channels, layout)
 
 
 def is_spread(problem: Problem) -> bool:
@@ -310,11 +318,17 @@ def is_spread(problem: Problem) -> bool:
     return isinstance(image, Window) and image.transposed and image.strides != (1, 1) and image.dilations == (1, 1)
 
 
-def divided(problem: Problem) -> tuple[Problem, Prepare]:
+def divided(problem: Problem, array: np.ndarray) -> tuple[Problem, Input, np.ndarray]:
     """Divide a transposed convolution with strides into one without for each phase of a position modulo the strides.
 
-    All positions of a phase use the same taps, which are `strides` apart. Returns the problem and the function that
-    rearranges the filter.
+    All positions of a phase use the same taps, which are `strides` apart.
+
+    Args:
+        problem: `is_spread` must hold.
+        array: the filter.
+
+    Returns:
+        The problem, its new filter, and the elements of that.
     """
     kind = problem.layout.kind
     filter, image = (problem.left, problem.right) if kind == "nchw" else (problem.right, problem.left)
@@ -329,54 +343,27 @@ def divided(problem: Problem) -> tuple[Problem, Prepare]:
     padded = -(-lines // 4) * 4
     shape = (phases, groups, prod(taps), channels, padded)
     strides = strides_of(shape)
-    laid = Matrix(
-        Input(filter.source.number, Desc(filter.source.desc.data_type, shape)),
-        padded,
-        1,
-        padded,
-        strides[2],
-        ((phases, strides[0]), (groups, strides[1])),
-    )
-    spread = Window(
-        image.source,
-        image.size,
-        (rows, columns),
-        image.batches,
-        image.batch,
-        image.pixel,
-        image.step,
-        taps,
-        (1, 1),
-        (1, 1),
-        (image.before[0] // down, image.before[1] // right),
-        transposed=True,
-        inside=False,
+    source = Input(filter.source.number, Desc(filter.source.desc.data_type, shape))
+    laid = Matrix(source, padded, 1, padded, strides[2], ((phases, strides[0]), (groups, strides[1])))
+    spread = replace(
+        image,
+        output=(rows, columns),
+        kernel=taps,
+        strides=(1, 1),
+        before=(image.before[0] // down, image.before[1] // right),
         stack=((phases, 0), *image.stack),
     )
-    layout = Layout(
-        kind,
-        problem.layout.shape,
-        image.strides,
-        (image.before[0] % down, image.before[1] % right),
-        (rows, columns),
-    )
-
-    def prepare(array: np.ndarray) -> np.ndarray:
-        flat, bytes = np.ascontiguousarray(array).reshape(-1), array.itemsize
-        group = filter.stack[0][1] if groups > 1 else 0
-        steps = [
-            group * bytes,
-            kernel[1] * filter.tap * bytes,
-            *(s * bytes for s in (filter.tap, filter.step, filter.stride)),
-        ]
-        view = np.lib.stride_tricks.as_strided(flat, (groups, *kernel, channels, lines), steps, writeable=False)
-        made = np.zeros((down, right, groups, *taps, channels, padded), array.dtype)
-        for y in range(kernel[0]):
-            for x in range(kernel[1]):
-                made[y % down, x % right, :, y // down, x // right, :, :lines] = view[:, y, x]
-        return made.reshape(shape)
-
+    shift = image.before[0] % down, image.before[1] % right
+    layout = Layout(kind, problem.layout.shape, image.strides, shift, (rows, columns))
+    group = filter.stack[0][1] if groups > 1 else 0
+    steps = (group, kernel[1] * filter.tap, filter.tap, filter.step, filter.stride)
+    view = strided(array, (groups, *kernel, channels, lines), steps)
+    made = np.zeros((down, right, groups, *taps, channels, padded), array.dtype)
+    for y in range(kernel[0]):
+        for x in range(kernel[1]):
+            made[y % down, x % right, :, y // down, x // right, :, :lines] = view[:, y, x]
     a, b = (laid, spread) if kind == "nchw" else (spread, laid)
     # The filter's lines are padded; the problem has only the real channels.
     sizes_of = (lines, spread.lines) if kind == "nchw" else (spread.lines, lines)
-    return Problem(a, b, phases * groups, *sizes_of, prod(taps), channels, layout), prepare
+    divided = Problem(a, b, phases * groups, *sizes_of, prod(taps), channels, layout)
+    return divided, source, made.reshape(shape)

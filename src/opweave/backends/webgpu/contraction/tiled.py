@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 
 from .elements import Reader
-from .problem import Matrix, Problem, Window, part
+from .problem import Matrix, Problem, Window
+from .text import MAX_WORKGROUPS, entry, numbered, part, plus, quarter, stack_offset, times, window_start, window_tap
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,15 +122,15 @@ class Side:
         n = self.name
         for k in range(self.count):
             if invocations % inner == 0:
-                i, o = f"{n}_i", _sum(f"{n}_o", k * (invocations // inner))
+                i, o = f"{n}_i", plus(f"{n}_o", k * (invocations // inner))
                 if not k:
                     self.once += [f"let {n}_i = lane % {inner}u;", f"let {n}_o = lane / {inner}u;"]
             elif inner % invocations == 0:
                 per = inner // invocations
-                i, o = _sum("lane", k % per * invocations), f"{k // per}u"
+                i, o = plus("lane", k % per * invocations), f"{k // per}u"
             else:
                 i, o = f"{n}_i{k}", f"{n}_o{k}"
-                at = _sum("lane", k * invocations)
+                at = plus("lane", k * invocations)
                 self.once += [f"let {i} = ({at}) % {inner}u;", f"let {o} = ({at}) / {inner}u;"]
             if self.width == 4:
                 i = f"{part(i)} * 4u"
@@ -161,12 +163,12 @@ class Side:
             last = matrix.lines - (4 if self.width == 4 and not self.along_terms else 1)
             if line not in seen:
                 seen[line] = f"{n}_line{len(seen)}"
-                text = _times(f"min({first} + {line}, {last}u)", matrix.stride)
+                text = times(f"min({first} + {line}, {last}u)", matrix.stride)
                 lines.append(f"let {seen[line]} = {base + ' + ' if base else ''}{text};")
             self.at.append(seen[line])
             if self.steps.a_tap or self._linear():
-                text = f"{seen[line]} + {_times(part(term), matrix.step)}"
-                lines.append(f"let {n}_at{k} = {_quarter(text, self.width)};")
+                text = f"{seen[line]} + {times(part(term), matrix.step)}"
+                lines.append(f"let {n}_at{k} = {quarter(text, self.width)};")
         for k in range(self.count):
             lines.append(f"var {n}_next{k}: {'vec4<f32>' if self.width == 4 else 'f32'};")
         return lines
@@ -179,14 +181,10 @@ class Side:
         lines = [f"let {name}_position = {line};"]
         p = f"{name}_position"
         y = f"{p} / {width}u" if m.batches == 1 else f"{p} / {width}u % {height}u"
-        for axis, text, stride, before in zip("yx", (y, f"{p} % {width}u"), m.strides, m.before, strict=True):
-            start = f"i32({text})" if m.transposed or stride == 1 else f"i32({text}) * {stride}"
-            shift = before if m.transposed else -before
-            moved = f" {'+' if shift > 0 else '-'} {abs(shift)}" if shift else ""
-            lines.append(f"let {name}_{axis} = {start}{moved};")
+        lines += window_start(m, name, y, f"{p} % {width}u")
         terms = [base] if base else []
         if m.batches > 1:
-            terms.append(_times(f"({p} / {height * width}u)", m.batch))
+            terms.append(times(f"({p} / {height * width}u)", m.batch))
         lines.append(f"let {name}_image = i32({' + '.join(terms)});" if terms else f"let {name}_image = 0;")
         return lines
 
@@ -200,10 +198,10 @@ class Side:
         n, channels, lines = self.name, self.problem.channels, []
         flat = not self.steps.a_tap
         if not flat or self._linear():
-            jump = _times("first", matrix.step)
+            jump = times("first", matrix.step)
             if self.problem.taps > 1 and not flat:
                 jump = f"tap * {matrix.tap}u" + (f" + {jump}" if self.steps.a_tap > 1 else "")
-            lines.append(f"let {n}_jump = {_quarter(jump, self.width)};")
+            lines.append(f"let {n}_jump = {quarter(jump, self.width)};")
         bound = self.problem.terms if flat else channels
         for k, (_, term) in enumerate(self.positions):
             if not flat or self._linear():
@@ -234,12 +232,12 @@ class Side:
             if key not in seen:
                 seen.add(key)
                 lines += _tap(m, name, key, tap)
-            at = f"u32({key}_at) + {_times(channel, m.step)}"
+            at = f"u32({key}_at) + {times(channel, m.step)}"
             conditions = [] if m.inside else [f"{key}_in"]
             if self.steps.ragged:
                 bound = self.problem.terms if flat else self.problem.channels
                 conditions.append(f"first + {term} < {bound}u")
-            value = self.reader.load(_quarter(at, self.width), self.width)
+            value = self.reader.load(quarter(at, self.width), self.width)
             if conditions:
                 value = f"select({'vec4<f32>()' if self.width == 4 else '0.0'}, {value}, {' && '.join(conditions)})"
             lines.append(f"{n}_next{k} = {value};")
@@ -254,39 +252,27 @@ class Side:
                 text = [f"{tile}[{term}][{_quad(line)}] = {value};"]
             elif self.width == 4:
                 text = [
-                    f"{tile}[{_sum(term, c)}][{_quad(line)}][{part(line)} % 4u] = {value}.{'xyzw'[c]};"
+                    f"{tile}[{plus(term, c)}][{_quad(line)}][{part(line)} % 4u] = {value}.{'xyzw'[c]};"
                     for c in range(4)
                 ]
             else:
                 text = [f"{tile}[{term}][{_quad(line)}][{part(line)} % 4u] = {value};"]
             if (k + 1) * self.tile.invocations > self.total:
-                at = _sum("lane", k * self.tile.invocations)
+                at = plus("lane", k * self.tile.invocations)
                 text = [f"if ({at} < {self.total}u) {{", *("    " + t for t in text), "}"]
             lines += text
         return lines
 
 
 def _tap(m: Window, name: str, key: str, tap: str) -> list[str]:
-    """The pixel at a tap of a window, and whether it exists."""
-    (kh, kw), lines = m.kernel, []
-    parts = {"y": f"i32({tap}) / {kw}" if kw > 1 else f"i32({tap})", "x": f"i32({tap}) % {kw}" if kw > 1 else "0"}
-    if kh == kw == 1:
-        parts = {"y": "0", "x": "0"}
-    conditions = []
-    for axis, size, stride, dilation in zip("yx", m.size, m.strides, m.dilations, strict=True):
-        moved = "0" if parts[axis] == "0" else f"({parts[axis]}) * {dilation}" if dilation > 1 else parts[axis]
-        sign = "-" if m.transposed else "+"
-        at = f"{name}_{axis}" if moved == "0" else f"{name}_{axis} {sign} {moved}"
-        if m.transposed and stride > 1:
-            lines.append(f"let {key}_{axis}_spread = {at};")
-            # Avoid %: for negative numbers, its result is undefined on Vulkan (OpSRem), and wrong on NVIDIA GPUs.
-            conditions.append(f"{key}_{axis}_at * {stride} == {key}_{axis}_spread")
-            at = f"{key}_{axis}_spread / {stride}"
-        lines.append(f"let {key}_{axis}_at = {at};")
-        conditions.append(f"u32({key}_{axis}_at) < {size}u")
-    pixel = f"({key}_y_at * {m.size[1]} + {key}_x_at)"
-    lines.append(f"let {key}_at = {name}_image + {pixel}{f' * {m.pixel}' if m.pixel > 1 else ''};")
-    if not m.inside:
+    """Define `key_at`, the pixel at a tap of a window, and `key_in`, whether it exists."""
+    (height, width), (down, right) = m.kernel, m.dilations
+    y = f"i32({tap}) / {width}" if width > 1 else f"i32({tap})"
+    y = "0" if height == 1 else f"({y}) * {down}" if down > 1 else y
+    x = "0" if width == 1 else f"(i32({tap}) % {width}) * {right}" if right > 1 else f"i32({tap}) % {width}"
+    lines, conditions, offset = window_tap(m, name, key, y, x)
+    lines.append(f"let {key}_at = {name}_image + {offset};")
+    if conditions:
         lines.append(f"let {key}_in = {' && '.join(conditions)};")
     return lines
 
@@ -296,31 +282,8 @@ def _quad(line: str) -> str:
     return line.removesuffix(" * 4u") if line.endswith(" * 4u") else f"{part(line)} / 4u"
 
 
-def _sum(text: str, constant: int) -> str:
-    return f"{text} + {constant}u" if constant else text
-
-
-def _times(text: str, factor: int) -> str:
-    return text if factor == 1 else f"{text} * {factor}u"
-
-
-def _quarter(text: str, width: int) -> str:
-    return f"({text}) / 4u" if width == 4 else text
-
-
-def stack_offset(matrix: Matrix | Window, stack: str, stacks: int) -> str:
-    """The offset of the matrix of a stack."""
-    parts, below = [], stacks
-    for size, stride in matrix.stack:
-        below //= size
-        if stride and size > 1:
-            position = stack if below == 1 else f"{stack} / {below}u"
-            parts.append(f"{position} % {size}u * {stride}u" if below * size < stacks else _times(position, stride))
-    return " + ".join(parts) or "0u"
-
-
-def body(problem: Problem, tile: Tile, a: Reader, b: Reader, splits: int) -> str:
-    """The entry point, which passes sums to `put(stack, row, column, vec4)`.
+def body(problem: Problem, tile: Tile, a: Reader, b: Reader, splits: int) -> tuple[str, tuple[int, int, int]]:
+    """The entry point and its dispatch size. It passes sums to `put(stack, row, column, vec4)`.
 
     Args:
         problem: what to compute.
@@ -332,13 +295,14 @@ def body(problem: Problem, tile: Tile, a: Reader, b: Reader, splits: int) -> str
     """
     left, right = Side("a", problem.left, problem, tile, a), Side("b", problem.right, problem, tile, b)
     a.width, b.width = left.width, right.width
+    place, groups, once = _place(workgroups(problem, tile, splits))
     across = tile.columns // tile.width
     steps = left.steps
     share = -(-steps.count // splits)
-    stack = "group.z" if splits == 1 else f"group.z % {problem.stacks}u"
-    once = [
-        f"let first_row = group.y * {tile.rows}u;",
-        f"let first_column = group.x * {tile.columns}u;",
+    stack = f"{place}.z" if splits == 1 else f"{place}.z % {problem.stacks}u"
+    once += [
+        f"let first_row = {place}.y * {tile.rows}u;",
+        f"let first_column = {place}.x * {tile.columns}u;",
         *([f"let stack = {stack};"] if problem.stacks > 1 else []),
         f"let ty = lane / {across}u;",
         f"let tx = lane % {across}u;",
@@ -346,7 +310,7 @@ def body(problem: Problem, tile: Tile, a: Reader, b: Reader, splits: int) -> str
         *right.setup(),
     ]
     if splits > 1:
-        split = f"group.z / {problem.stacks}u" if problem.stacks > 1 else "group.z"
+        split = f"{place}.z / {problem.stacks}u" if problem.stacks > 1 else f"{place}.z"
         once.append(f"let begin = {split} * {share}u;")
         once.append(f"let end = min(begin + {share}u, {steps.count}u);")
     begin, end = ("begin", "end") if splits > 1 else ("0u", f"{steps.count}u")
@@ -373,13 +337,19 @@ def body(problem: Problem, tile: Tile, a: Reader, b: Reader, splits: int) -> str
         f"for (var step = {begin}; step < {end}; step++) {{",
         *("    " + line for line in loop),
         "}",
-        *_finish(problem, tile, splits),
+        *_finish(tile, f"{place}.z" if splits > 1 or problem.stacks > 1 else "0u"),
     ]
-    head = (
-        f"@compute @workgroup_size({tile.invocations})\n"
-        "fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {"
-    )
-    return "\n".join([left.declaration, right.declaration, "", head, *("    " + t for t in text), "}", ""])
+    return f"{left.declaration}\n{right.declaration}\n\n{entry(tile.invocations, text)}", groups
+
+
+def _place(counts: tuple[int, int, int]) -> tuple[str, tuple[int, int, int], list[str]]:
+    """The place of a workgroup among `counts`: the name of the vector, the dispatch size, and statements before its use."""
+    if max(counts) <= MAX_WORKGROUPS:
+        return "group", counts, []
+    x, y, _ = counts
+    number, groups = numbered(prod(counts))
+    lines = [f"let number = {number};", f"if (number >= {prod(counts)}u) {{", "    return;", "}"]
+    return "place", groups, [*lines, f"let place = vec3<u32>(number % {x}u, number / {x}u % {y}u, number / {x * y}u);"]
 
 
 def _locate(steps: Steps, depth: int) -> list[str]:
@@ -397,29 +367,24 @@ def _compute(tile: Tile) -> Iterator[str]:
     for k in range(tile.depth):
         yield "{"
         for r in range(tile.height // 4):
-            yield f"    let a{r} = tile_a[{k}][{_sum('ty', r * down)}];"
+            yield f"    let a{r} = tile_a[{k}][{plus('ty', r * down)}];"
         for c in range(tile.width // 4):
-            yield f"    let b{c} = tile_b[{k}][{_sum('tx', c * across)}];"
+            yield f"    let b{c} = tile_b[{k}][{plus('tx', c * across)}];"
         for r in range(tile.height):
             for c in range(tile.width // 4):
                 yield f"    sum_{r}_{c} = fma(vec4<f32>(a{r // 4}.{'xyzw'[r % 4]}), b{c}, sum_{r}_{c});"
         yield "}"
 
 
-def _finish(problem: Problem, tile: Tile, splits: int) -> Iterator[str]:
+def _finish(tile: Tile, stack: str) -> Iterator[str]:
     down, across = tile.rows // tile.height, tile.columns // tile.width
-    where = "group.z" if splits > 1 or problem.stacks > 1 else "0u"
     for r in range(tile.height):
         for c in range(tile.width // 4):
             row = f"first_row + ty * 4u + {r // 4 * down * 4 + r % 4}u"
             column = f"first_column + tx * 4u + {c * across * 4}u"
-            yield f"put({where}, {row}, {column}, sum_{r}_{c});"
+            yield f"put({stack}, {row}, {column}, sum_{r}_{c});"
 
 
 def workgroups(problem: Problem, tile: Tile, splits: int) -> tuple[int, int, int]:
-    """The dispatch size."""
-    return (
-        -(-problem.columns // tile.columns),
-        -(-problem.rows // tile.rows),
-        problem.stacks * splits,
-    )
+    """The number of tiles across the columns, and down the rows, and the number of stacks times that of splits."""
+    return -(-problem.columns // tile.columns), -(-problem.rows // tile.rows), problem.stacks * splits

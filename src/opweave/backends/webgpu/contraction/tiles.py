@@ -12,7 +12,7 @@ from math import ceil
 
 from ....expr.wgsl import Features
 from .problem import Problem
-from .tiled import Steps, Tile, workgroups
+from .tiled import Steps, Tile
 
 # Measured on an NVIDIA H200 (`python -m benchmarks.webgpu_contraction`).
 PEAK_PRODUCTS_PER_US = 128 * 1755
@@ -82,18 +82,16 @@ def microseconds(problem: Problem, shape: Shape, depth: int, splits: int, units:
     return total
 
 
-def choose(problem: Problem, features: Features) -> tuple[Tile, int] | None:
-    """The tile, and the number of workgroups that share its steps; None if the device cannot run any."""
+def choose(problem: Problem, features: Features) -> tuple[Tile, int]:
+    """The tile, and the number of workgroups that share its steps."""
     options = list(_options(problem, features))
-    if not options:
-        return None
     times = [microseconds(problem, shape, depth, splits, features.units) for shape, depth, splits in options]
     shape, depth, splits = options[times.index(min(times))]
     return _tile(shape, depth), splits
 
 
 def _options(problem: Problem, features: Features) -> Iterator[tuple[Shape, int, int]]:
-    maximum = features.max_workgroups
+    """What the device can run; every device can run the smallest tile."""
     depths = list(_depths(problem))
     for shape in SHAPES[:1] if features.is_software else SHAPES:
         for depth in depths:
@@ -105,8 +103,7 @@ def _options(problem: Problem, features: Features) -> Iterator[tuple[Shape, int,
                 bytes = 4 * splits * problem.stacks * problem.rows * problem.columns
                 if splits > 1 and (steps < 2 * splits or bytes > MAX_PARTIAL_BYTES):
                     break
-                if max(workgroups(problem, tile, splits)) <= maximum:
-                    yield shape, depth, splits
+                yield shape, depth, splits
 
 
 def _depths(problem: Problem) -> Iterator[int]:

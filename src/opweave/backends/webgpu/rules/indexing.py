@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from ....expr import Array, compute
 from ....ops import indexing as ops
+from ..backend import webgpu
 from .positions import named
-from .registry import Scatter, rule
+from .results import Scatter
 
 
-@rule(ops.gather)
+@webgpu.lower(ops.gather)
 def _(input: Array, indices: Array, axis: int) -> Array:
     shape = (*input.shape[:axis], *indices.shape, *input.shape[axis + 1 :])
 
@@ -21,7 +22,7 @@ def _(input: Array, indices: Array, axis: int) -> Array:
     return compute(shape, element)
 
 
-@rule(ops.gather_elements)
+@webgpu.lower(ops.gather_elements)
 def _(input: Array, indices: Array, axis: int) -> Array:
     def element(*p: Array) -> Array:
         return input[(*p[:axis], named(indices[p], input.shape[axis]), *p[axis + 1 :])]
@@ -34,7 +35,7 @@ def _point(indices: Array, p: Sequence[Array], shape: Sequence[int]) -> tuple[Ar
     return tuple(named(indices[(*p, axis)], shape[axis]) for axis in range(indices.shape[-1]))
 
 
-@rule(ops.gather_nd)
+@webgpu.lower(ops.gather_nd)
 def _(input: Array, indices: Array) -> Array:
     *counts, coordinates = indices.shape
     shape = (*counts, *input.shape[coordinates:])
@@ -46,7 +47,7 @@ def _(input: Array, indices: Array) -> Array:
     return compute(shape, element)
 
 
-@rule(ops.scatter_elements)
+@webgpu.lower(ops.scatter_elements)
 def _(input: Array, indices: Array, updates: Array, axis: int) -> Scatter:
     def at(*p: Array) -> Sequence[Array]:
         return *p[:axis], named(indices[p], input.shape[axis]), *p[axis + 1 :]
@@ -54,7 +55,7 @@ def _(input: Array, indices: Array, updates: Array, axis: int) -> Scatter:
     return Scatter(input, indices.shape, at, lambda *p: updates[p])
 
 
-@rule(ops.scatter_nd)
+@webgpu.lower(ops.scatter_nd)
 def _(input: Array, indices: Array, updates: Array) -> Scatter:
     end = indices.rank - 1
 

@@ -7,10 +7,11 @@ from itertools import accumulate
 
 from ....expr import Array, compute, where
 from ....ops import movement as ops
-from .registry import rule
+from ..backend import webgpu
+from .positions import reshaped
 
 
-@rule(ops.concat)
+@webgpu.lower(ops.concat)
 def _(inputs: Sequence[Array], axis: int) -> Array:
     sizes = [input.shape[axis] for input in inputs]
     starts = list(accumulate(sizes[:-1], initial=0))
@@ -28,14 +29,14 @@ def _(inputs: Sequence[Array], axis: int) -> Array:
     return compute(shape, element)
 
 
-@rule(ops.expand)
+@webgpu.lower(ops.expand)
 def _(input: Array, new_shape: Sequence[int]) -> Array:
     return Array(
         tuple(new_shape), input.body
     )  # axes are counted from the last one, and those of size 1 have no variable
 
 
-@rule(ops.pad)
+@webgpu.lower(ops.pad)
 def _(
     input: Array, beginning_padding: Sequence[int], ending_padding: Sequence[int], mode: ops.PaddingMode, value: float
 ) -> Array:
@@ -60,51 +61,10 @@ def _mirrored(position: Array, before: int, size: int, after: int) -> Array:
     return last - abs(last - position) if after else position
 
 
-@rule(ops.reshape)
-def reshape(input: Array, new_shape: Sequence[int]) -> Array:
-    """The same elements in the same order, divided into axes in another way."""
-    groups = _groups(input.shape, new_shape)
-
-    def element(*p: Array) -> Array:
-        key: list[Array | int] = []
-        for old, new in groups:
-            flat: Array | int = 0
-            for axis in new:
-                flat = p[axis] if axis == new[0] else flat * new_shape[axis] + p[axis]
-            places: list[Array | int] = []
-            for axis in reversed(old[1:]):
-                places.append(flat % input.shape[axis])
-                flat = flat // input.shape[axis]
-            key += [*([flat] if old else []), *reversed(places)]
-        return input[tuple(key)]
-
-    return compute(new_shape, element)
+webgpu.lower(ops.reshape)(reshaped)
 
 
-def _groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
-    """The axes of two shapes of as many elements, in the smallest groups that have as many elements themselves.
-
-    >>> _groups([2, 3, 4], [6, 2, 2])
-    [([0, 1], [0]), ([2], [1, 2])]
-    """
-    groups: list[tuple[list[int], list[int]]] = []
-    i = j = 0
-    while i < len(old) or j < len(new):
-        before: list[int] = []
-        after: list[int] = []
-        left = right = 1
-        while not (before or after) or left != right:
-            if left <= right and i < len(old):
-                before.append(i)
-                left, i = left * old[i], i + 1
-            else:
-                after.append(j)
-                right, j = right * new[j], j + 1
-        groups.append((before, after))
-    return groups
-
-
-@rule(ops.reverse)
+@webgpu.lower(ops.reverse)
 def _(input: Array, axes: Sequence[int]) -> Array:
     def element(*p: Array) -> Array:
         return input[
@@ -114,7 +74,7 @@ def _(input: Array, axes: Sequence[int]) -> Array:
     return compute(input.shape, element)
 
 
-@rule(ops.slice)
+@webgpu.lower(ops.slice)
 def _(input: Array, starts: Sequence[int], sizes: Sequence[int], strides: Sequence[int]) -> Array:
     shape = [-(-size // stride) for size, stride in zip(sizes, strides, strict=True)]
     # A stride beyond the size, which int32 may not hold, is never taken.
@@ -126,7 +86,7 @@ def _(input: Array, starts: Sequence[int], sizes: Sequence[int], strides: Sequen
     return compute(shape, element)
 
 
-@rule(ops.split)
+@webgpu.lower(ops.split)
 def _(input: Array, splits: int | Sequence[int], axis: int) -> tuple[Array, ...]:
     sizes = ops.part_sizes(input.shape[axis], splits)
 
@@ -137,19 +97,19 @@ def _(input: Array, splits: int | Sequence[int], axis: int) -> tuple[Array, ...]
     return tuple(part(start, size) for start, size in zip(accumulate(sizes[:-1], initial=0), sizes, strict=True))
 
 
-@rule(ops.tile)
+@webgpu.lower(ops.tile)
 def _(input: Array, repetitions: Sequence[int]) -> Array:
     shape = [size * times for size, times in zip(input.shape, repetitions, strict=True)]
     return compute(shape, lambda *p: input[tuple(k % size for k, size in zip(p, input.shape, strict=True))])
 
 
-@rule(ops.transpose)
+@webgpu.lower(ops.transpose)
 def _(input: Array, permutation: Sequence[int]) -> Array:
     shape = [input.shape[axis] for axis in permutation]
     return compute(shape, lambda *p: input[tuple(p[permutation.index(axis)] for axis in range(input.rank))])
 
 
-@rule(ops.triangular)
+@webgpu.lower(ops.triangular)
 def _(input: Array, upper: bool, diagonal: int) -> Array:
     rows, columns = input.shape[-2:]
     border = min(max(diagonal, -rows), columns)  # further ones keep as much, and int32 may not hold their sums

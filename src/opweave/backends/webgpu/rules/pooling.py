@@ -11,9 +11,9 @@ from ....expr import Array, clamp, max_over, sqrt, sum_over
 from ....expr.ir import storage
 from ....ops import pooling as ops
 from ....shapes import window_extent
+from ..backend import webgpu
 from .positions import computed, sizes_of
 from .reduction import narrowed, widened
-from .registry import rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,111 +58,77 @@ class Window:
         return clamp(end - first, 0)
 
 
-def windows(
-    sizes: Mapping[str, int],
-    taps: Sequence[int],
-    padding: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    counts: Sequence[int],
-) -> tuple[Window, Window]:
-    """The windows along height and width of an image."""
-    down, right = (
-        # The step of a single window, and the distance of a single tap, mean nothing, and may be beyond int32.
-        Window(sizes[letter], size, before, stride if count > 1 else 1, dilation if size > 1 else 1, count)
-        for letter, size, before, stride, dilation, count in zip(
-            "hw", taps, padding[::2], strides, dilations, counts, strict=True
-        )
-    )
-    return down, right
-
-
 @dataclass(frozen=True, slots=True)
 class _Pool:
-    """Windows over an image."""
+    """Windows over the height (`down`) and the width (`right`) of an image."""
 
     input: Array
     layout: str
     down: Window
     right: Window
 
-    def result(self, element: Callable[[dict[str, Array]], Array]) -> Array:
-        sizes = {**sizes_of(self.input, self.layout), "h": self.down.count, "w": self.right.count}
-        return computed(self.layout, sizes, element)
-
-    def key(self, p: Mapping[str, Array], i: Array, j: Array) -> tuple[Array, ...]:
-        """The position in the image of a tap of a window."""
-        there = {**p, "h": self.down.position(p["h"], i), "w": self.right.position(p["w"], j)}
-        return tuple(there[letter] for letter in self.layout)
-
     @property
     def taps(self) -> tuple[int, int]:
         return self.down.taps, self.right.taps
 
-
-def _pool(
-    input: Array,
-    window_dimensions: Sequence[int],
-    padding: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    layout: str,
-    output_sizes: Sequence[int],
-) -> _Pool:
-    places = windows(sizes_of(input, layout), window_dimensions, padding, strides, dilations, output_sizes)
-    return _Pool(input, layout, *places)
+    def key(self, p: Mapping[str, Array], i: Array, j: Array) -> tuple[Array, ...]:
+        """The position in the image of a tap of the window at `p`."""
+        there = {**p, "h": self.down.position(p["h"], i), "w": self.right.position(p["w"], j)}
+        return tuple(there[letter] for letter in self.layout)
 
 
-@rule(ops.average_pool2d)
-def _(
-    input: Array,
-    window_dimensions: Sequence[int],
-    padding: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    layout: str,
-    output_sizes: Sequence[int],
-) -> Array:
-    pool = _pool(input, window_dimensions, padding, strides, dilations, layout, output_sizes)
+_Element = Callable[[dict[str, Array]], Array]
+"""The element of a result at a position, which is known by the letters of the layout."""
 
-    x = widened(input)  # counts of elements are more than float16 holds
+
+def _average(pool: _Pool) -> _Element:
+    x = widened(pool.input)  # counts of elements are more than float16 holds
 
     def element(p: dict[str, Array]) -> Array:
         total = sum_over(pool.taps, lambda i, j: x.padded(0)[pool.key(p, i, j)])
-        return total / (pool.down.elements(p["h"]) * pool.right.elements(p["w"]))
+        return narrowed(total / (pool.down.elements(p["h"]) * pool.right.elements(p["w"])), pool.input)
 
-    return narrowed(pool.result(element), input)
-
-
-@rule(ops.l2_pool2d)
-def _(
-    input: Array,
-    window_dimensions: Sequence[int],
-    padding: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    layout: str,
-    output_sizes: Sequence[int],
-) -> Array:
-    pool = _pool(input, window_dimensions, padding, strides, dilations, layout, output_sizes)
-    squares = input * input
-    return pool.result(lambda p: sqrt(sum_over(pool.taps, lambda i, j: squares.padded(0)[pool.key(p, i, j)])))
+    return element
 
 
-@rule(ops.max_pool2d)
-def _(
-    input: Array,
-    window_dimensions: Sequence[int],
-    padding: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    layout: str,
-    output_sizes: Sequence[int],
-) -> Array:
-    pool = _pool(input, window_dimensions, padding, strides, dilations, layout, output_sizes)
-    data_type = storage(input.data_type)
+def _l2(pool: _Pool) -> _Element:
+    squares = pool.input * pool.input
+    return lambda p: sqrt(sum_over(pool.taps, lambda i, j: squares.padded(0)[pool.key(p, i, j)]))
+
+
+def _max(pool: _Pool) -> _Element:
+    data_type = storage(pool.input.data_type)
     lowest = -math.inf if data_type in FLOATS else INFO[data_type].lowest
     # The element at the edge stands for those beyond where the window has it anyway: that takes no condition.
     covers = pool.down.covers_edges and pool.right.covers_edges
-    access = input.clamped if covers else input.padded(lowest)
-    return pool.result(lambda p: max_over(pool.taps, lambda i, j: access[pool.key(p, i, j)]))
+    access = pool.input.clamped if covers else pool.input.padded(lowest)
+    return lambda p: max_over(pool.taps, lambda i, j: access[pool.key(p, i, j)])
+
+
+def _rule(element_of: Callable[[_Pool], _Element]) -> Callable[..., Array]:
+    def rule(
+        input: Array,
+        window_dimensions: Sequence[int],
+        padding: Sequence[int],
+        strides: Sequence[int],
+        dilations: Sequence[int],
+        layout: str,
+        output_sizes: Sequence[int],
+    ) -> Array:
+        sizes = sizes_of(input, layout)
+        down, right = (
+            # The step of a single window, and the distance of a single tap, mean nothing, and may be beyond int32.
+            Window(sizes[letter], size, before, stride if count > 1 else 1, dilation if size > 1 else 1, count)
+            for letter, size, before, stride, dilation, count in zip(
+                "hw", window_dimensions, padding[::2], strides, dilations, output_sizes, strict=True
+            )
+        )
+        element = element_of(_Pool(input, layout, down, right))
+        return computed(layout, {**sizes, "h": down.count, "w": right.count}, element)
+
+    return rule
+
+
+webgpu.lower(ops.average_pool2d)(_rule(_average))
+webgpu.lower(ops.l2_pool2d)(_rule(_l2))
+webgpu.lower(ops.max_pool2d)(_rule(_max))

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from ....expr import Array, clamp, compute, where
 from ....expr.ir import Cast
-
-Positions = Mapping[str, Any]
-"""A position along each axis, by the letter of the axis in a layout."""
 
 
 def sizes_of(array: Array, layout: str) -> dict[str, int]:
     """The size of each axis by its letter."""
     return dict(zip(layout, array.shape, strict=True))
-
-
-def at(array: Array, layout: str, positions: Positions) -> Array:
-    """The element at positions that are inside."""
-    return array[tuple(positions[letter] for letter in layout)]
 
 
 def computed(layout: str, sizes: Mapping[str, int], element: Callable[[dict[str, Array]], Array]) -> Array:
@@ -30,18 +21,57 @@ def computed(layout: str, sizes: Mapping[str, int], element: Callable[[dict[str,
 
 def named(index: Array, size: int) -> Array:
     """The position in [0, size) that an index of data means: clamped to [-size, size - 1], negative ones from the end."""
-    if not index.data_type.startswith("u"):
+    is_signed = not index.data_type.startswith("u")
+    if is_signed:
         index = where(index < 0, index + size, index)
-    return inside(index, size)
+    index = clamp(index, 0 if is_signed else None, size - 1)
+    return Array((), Cast(index.body, "index"))
 
 
-def inside(index: Array, size: int) -> Array:
-    """The position in [0, size) that is closest to an index."""
-    index = clamp(index, None if index.data_type.startswith("u") else 0, size - 1)
-    return index if index.data_type == "index" else Array((), Cast(index.body, "index"))
+def along(vector: Array, axes: Sequence[int], like: Array) -> Array:
+    """`vector`, whose dimensions are the `axes` of `like` in that order, so that it broadcasts to `like`."""
+    shape = [size if axis in axes else 1 for axis, size in enumerate(like.shape)]
+    return compute(shape, lambda *p: vector[tuple(p[axis] for axis in axes)])
 
 
-def own(array: Array, positions: Sequence[Any]) -> tuple[Any, ...]:
-    """The positions in an array that broadcasts: those of its own axes, and 0 along axes of size 1."""
-    trailing = positions[len(positions) - array.rank :]
-    return tuple(0 if size == 1 else position for size, position in zip(array.shape, trailing, strict=True))
+def reshaped(input: Array, new_shape: Sequence[int]) -> Array:
+    """The same elements in the same order, divided into axes in another way."""
+    groups = _groups(input.shape, new_shape)
+
+    def element(*p: Array) -> Array:
+        key: list[Array | int] = []
+        for old, new in groups:
+            flat: Array | int = 0
+            for axis in new:
+                flat = p[axis] if axis == new[0] else flat * new_shape[axis] + p[axis]
+            places: list[Array | int] = []
+            for axis in reversed(old[1:]):
+                places.append(flat % input.shape[axis])
+                flat = flat // input.shape[axis]
+            key += [*([flat] if old else []), *reversed(places)]
+        return input[tuple(key)]
+
+    return compute(new_shape, element)
+
+
+def _groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+    """The axes of two shapes of as many elements, in the smallest groups that have as many elements themselves.
+
+    >>> _groups([2, 3, 4], [6, 2, 2])
+    [([0, 1], [0]), ([2], [1, 2])]
+    """
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(old) or j < len(new):
+        before: list[int] = []
+        after: list[int] = []
+        left = right = 1
+        while not (before or after) or left != right:
+            if left <= right and i < len(old):
+                before.append(i)
+                left, i = left * old[i], i + 1
+            else:
+                after.append(j)
+                right, j = right * new[j], j + 1
+        groups.append((before, after))
+    return groups

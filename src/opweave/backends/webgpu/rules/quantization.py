@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from ....dtypes import INFO, DataType
+from ....dtypes import INFO
 from ....expr import Array, cast, clamp, compute, round_even, where
+from ....expr.ir import storage
 from ....ops import quantization as ops
+from ..backend import webgpu
 from .reduction import narrowed, widened
-from .registry import rule
 
 
 def _repeat_blocks(operand: Array, shape: tuple[int, ...]) -> Array:
@@ -15,17 +16,10 @@ def _repeat_blocks(operand: Array, shape: tuple[int, ...]) -> Array:
     return compute(shape, lambda *p: operand[tuple(k // size for k, size in zip(p, blocks, strict=True))])
 
 
-def _integer_type(array: Array) -> DataType:
-    data_type = array.data_type
-    assert data_type != "bool"
-    assert data_type != "index"
-    return data_type
-
-
-@rule(ops.dequantize_linear)
+@webgpu.lower(ops.dequantize_linear)
 def _(input: Array, scale: Array, zero_point: Array) -> Array:
     s, z = (_repeat_blocks(operand, input.shape) for operand in (scale, zero_point))
-    if INFO[_integer_type(input)].bits == 8:
+    if INFO[storage(input.data_type)].bits == 8:
         difference = cast(cast(input, "int32") - cast(z, "int32"), "float32")
     else:
         # A difference of two integers of 32 bits has 33: a sign, and a magnitude that unsigned ones hold.
@@ -34,10 +28,10 @@ def _(input: Array, scale: Array, zero_point: Array) -> Array:
     return narrowed(difference * widened(s), scale)
 
 
-@rule(ops.quantize_linear)
+@webgpu.lower(ops.quantize_linear)
 def _(input: Array, scale: Array, zero_point: Array) -> Array:
     s, z = (_repeat_blocks(operand, input.shape) for operand in (scale, zero_point))
-    data_type = _integer_type(zero_point)
+    data_type = storage(zero_point.data_type)
     info = INFO[data_type]
     steps = round_even(widened(input) / widened(s))
     if info.bits == 8:

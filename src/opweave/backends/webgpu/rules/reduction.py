@@ -10,7 +10,8 @@ from ....dtypes import DataType
 from ....expr import Array, cast, compute, store, sum_over, where
 from ....operation import Op
 from ....ops import reduction as ops
-from .registry import rule
+from ..backend import webgpu
+from .positions import reshaped
 
 BLOCK = 32
 """Cumulative sums add up so many elements one by one."""
@@ -28,28 +29,16 @@ def narrowed(result: Array, like: Array) -> Array:
     return cast(result, "float16") if like.data_type == "float16" else result
 
 
-def _sum(x: Array, axes: Sequence[int], keep: bool) -> Array:
-    return expr.reduce_sum(x, axes, keep_dimensions=keep)
-
-
 def _log_sum_exp(x: Array, axes: Sequence[int], keep: bool) -> Array:
     # log Σ eˣ = m + log Σ eˣ⁻ᵐ, where no exponential overflows if m is the maximum; an infinite one would give ∞ - ∞.
     largest = expr.reduce_max(x, axes, keep_dimensions=True)
     m = where(expr.is_infinite(largest), 0, largest)
     total = m + expr.log(_sum(expr.exp(x - m), axes, True))
-    return total if keep else _without(total, axes)
+    return total if keep else reshaped(total, [size for axis, size in enumerate(x.shape) if axis not in axes])
 
 
-def _without(array: Array, axes: Sequence[int]) -> Array:
-    """The array without axes of size 1."""
-    kept = [axis for axis in range(array.rank) if axis not in axes]
-    shape = [array.shape[axis] for axis in kept]
-
-    def element(*p: Array) -> Array:
-        positions = dict(zip(kept, p, strict=True))
-        return array[tuple(positions.get(axis, 0) for axis in range(array.rank))]
-
-    return compute(shape, element)
+def _sum(x: Array, axes: Sequence[int], keep: bool) -> Array:
+    return expr.reduce_sum(x, axes, keep_dimensions=keep)
 
 
 def _magnitude(x: Array) -> Array:
@@ -70,28 +59,25 @@ _REDUCTIONS: dict[Op[..., Any], _Reduction] = {
 }
 
 
-def _reducing(reduction: _Reduction) -> Callable[[Array, Sequence[int], bool], Array]:
-    def function(input: Array, axes: Sequence[int], keep_dimensions: bool) -> Array:
-        return reduction(input, axes, keep_dimensions)
-
-    return function
+def _rule(reduction: _Reduction) -> Callable[..., Array]:
+    return lambda input, axes, keep_dimensions: reduction(input, axes, keep_dimensions)
 
 
 for _op, _reduction in _REDUCTIONS.items():
-    rule(_op)(_reducing(_reduction))
+    webgpu.lower(_op)(_rule(_reduction))
 
 
-@rule(ops.arg_max)
+@webgpu.lower(ops.arg_max)
 def _(input: Array, axis: int, keep_dimensions: bool, output_data_type: DataType) -> Array:
     return cast(expr.arg_max(input, axis, keep_dimensions=keep_dimensions), output_data_type)
 
 
-@rule(ops.arg_min)
+@webgpu.lower(ops.arg_min)
 def _(input: Array, axis: int, keep_dimensions: bool, output_data_type: DataType) -> Array:
     return cast(expr.arg_min(input, axis, keep_dimensions=keep_dimensions), output_data_type)
 
 
-@rule(ops.cumulative_sum)
+@webgpu.lower(ops.cumulative_sum)
 def _(input: Array, axis: int, exclusive: bool, reversed: bool) -> Array:
     return narrowed(_partial_sums(widened(input), axis, exclusive, reversed), input)
 

@@ -1,0 +1,103 @@
+"""The WebGPU back end itself: devices, and the table of rules that all of them share; the rules are beside it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+from ...dtypes import ANY, DataType
+from ...errors import ValidationError, import_extra
+from ...graph import Graph, Node
+from ...operation import Op
+from .. import Backend, Device, PowerPreference
+from . import adapters
+
+if TYPE_CHECKING:
+    from ...expr.wgsl import Features
+    from .engine import Engine
+    from .executable import DeviceRunner
+
+
+class WebGPU(Backend):
+    """Kernels on WebGPU devices. The one that is registered knows the adapters; each device has one of its own.
+
+    Attributes:
+        engine: the device; None for the one that is registered.
+    """
+
+    name = "webgpu"
+
+    def __init__(self, engine: Engine | None = None, device: Device | None = None) -> None:
+        super().__init__()
+        self.engine, self.device = engine, device
+        if engine is not None:
+            self.rules = webgpu.rules
+            self.space, self.max_byte_length = engine, engine.max_byte_length
+
+    @property
+    def features(self) -> Features:
+        """What shaders of the device can use; all of it, where no device is meant."""
+        from ...expr.wgsl import Features
+
+        return Features(float16=True, int64=True) if self.engine is None else self.engine.features
+
+    def devices(self) -> list[Device]:
+        return adapters.devices(self.name)
+
+    def by_default(self) -> bool:
+        return adapters.may_have_hardware()
+
+    def open(self, device: Device, power_preference: PowerPreference) -> Backend:
+        from .engine import Engine
+
+        made = adapters.request_device(device.name, power_preference)
+        return WebGPU(Engine(made, is_own=True), device)
+
+    def on(self, gpu_device: Any) -> WebGPU:
+        """The back end of a user's device.
+
+        Raises:
+            MissingExtraError: wgpu is not installed.
+            ValidationError: it is no `wgpu.GPUDevice`.
+        """
+        wgpu = import_extra("wgpu", "webgpu", adapters.PURPOSE)
+        if not isinstance(gpu_device, wgpu.GPUDevice):
+            raise ValidationError(f"gpu_device must be a wgpu.GPUDevice, got {type(gpu_device).__name__}")
+        known = _opened.get(id(gpu_device))
+        if known is None:
+            from .engine import Engine
+
+            engine = Engine(gpu_device)
+            kind = "cpu" if engine.is_software else "gpu"
+            name = "gpu-software" if engine.is_software else "gpu"
+            found = Device(name, kind, self.name, f"{engine.description}, the caller's device")  # type: ignore[arg-type]
+            known = _opened[id(gpu_device)] = WebGPU(engine, found)
+        return known
+
+    def data_types(self, op: Op[..., Any], operand: str) -> tuple[DataType, ...] | None:
+        if self.features.int64:
+            return None
+        return tuple(t for t in ANY if t not in ("int64", "uint64"))
+
+    def why_not(self, node: Node) -> str | None:
+        """Why there are no kernels for a node; empty if there are; None if its decomposition may have some."""
+        from .forms import supported
+
+        return supported(node, self, self.features)
+
+    def supports(self, node: Node) -> bool:
+        return self.why_not(node) == ""
+
+    def compile(
+        self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True
+    ) -> DeviceRunner:
+        from .executable import DeviceRunner
+
+        assert self.engine is not None
+        return DeviceRunner(graph, self, self.engine)
+
+
+# By the identity of the device, which lives as long as what is kept for it.
+_opened: WeakValueDictionary[int, WebGPU] = WeakValueDictionary()
+
+webgpu = WebGPU()

@@ -1,0 +1,98 @@
+"""Pieces of WGSL that all kernels of contractions are made of: terms, entry points, and the taps of windows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from .problem import Matrix, Window
+
+MAX_WORKGROUPS = 65535
+"""Workgroups that every device dispatches in each dimension."""
+
+
+def part(text: str) -> str:
+    """Parenthesise a text unless it is a name or a number."""
+    return text if re.fullmatch(r"\w+", text) else f"({text})"
+
+
+def plus(text: str, constant: int) -> str:
+    """A sum; 0 is left out."""
+    return f"{text} + {constant}u" if constant else text
+
+
+def times(text: str, factor: int) -> str:
+    """A product; 1 is left out."""
+    return text if factor == 1 else f"{text} * {factor}u"
+
+
+def quarter(text: str, width: int) -> str:
+    """The position of a vector of four elements that begins at `text`; `text` itself for single elements."""
+    return f"({text}) / 4u" if width == 4 else text
+
+
+def function(head: str, lines: Iterable[str]) -> str:
+    """A function with the statements `lines`."""
+    return f"{head} {{\n" + "".join(f"    {line}\n" for line in lines) + "}\n"
+
+
+def entry(invocations: int, lines: Iterable[str]) -> str:
+    """The entry point of workgroups of `invocations`, which knows `group` and `lane`."""
+    parameters = "@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32"
+    return function(f"@compute @workgroup_size({invocations})\nfn main({parameters})", lines)
+
+
+def numbered(groups: int) -> tuple[str, tuple[int, int, int]]:
+    """The number of a workgroup out of `groups`, as text, and the dispatch size, which may have a few more."""
+    across = min(groups, MAX_WORKGROUPS)
+    down = -(-groups // across)
+    return "group.x" if down == 1 else f"(group.y * {across}u + group.x)", (across, down, 1)
+
+
+def stack_offset(matrix: Matrix | Window, stack: str, stacks: int) -> str:
+    """The offset of the matrix of a stack."""
+    parts, below = [], stacks
+    for size, stride in matrix.stack:
+        below //= size
+        if stride and size > 1:
+            position = stack if below == 1 else f"{stack} / {below}u"
+            parts.append(f"{position} % {size}u * {stride}u" if below * size < stacks else times(position, stride))
+    return " + ".join(parts) or "0u"
+
+
+def window_start(window: Window, name: str, y: str, x: str) -> list[str]:
+    """Define `name_y` and `name_x`, where the window begins for the element of the result at (y, x)."""
+    lines = []
+    for axis, text, stride, before in zip("yx", (y, x), window.strides, window.before, strict=True):
+        start = f"i32({text})" if window.transposed or stride == 1 else f"i32({text}) * {stride}"
+        moved = f" {'+' if window.transposed else '-'} {before}" if before else ""
+        lines.append(f"let {name}_{axis} = {start}{moved};")
+    return lines
+
+
+def window_tap(window: Window, start: str, name: str, y: str, x: str) -> tuple[list[str], list[str], str]:
+    """The pixel that a tap of a window meets.
+
+    Args:
+        window: the window.
+        start: the name given to `window_start`.
+        name: a prefix for the names that are defined here.
+        y: distance of the tap from the top of the window, as i32 text; "0" for none.
+        x: distance from the left.
+
+    Returns:
+        Statements, the conditions that the pixel exists, and its offset in the image.
+    """
+    lines, conditions = [], []
+    for axis, moved, size, stride in zip("yx", (y, x), window.size, window.strides, strict=True):
+        at = f"{start}_{axis}" if moved == "0" else f"{start}_{axis} {'-' if window.transposed else '+'} {moved}"
+        if window.transposed and stride > 1:
+            lines.append(f"let {name}_{axis}_spread = {at};")
+            # Avoid %: for negative numbers, its result is undefined on Vulkan (OpSRem), and wrong on NVIDIA GPUs.
+            conditions.append(f"{name}_{axis}_at * {stride} == {name}_{axis}_spread")
+            at = f"{name}_{axis}_spread / {stride}"
+        lines.append(f"let {name}_{axis}_at = {at};")
+        conditions.append(f"u32({name}_{axis}_at) < {size}u")
+    pixel = f"({name}_y_at * {window.size[1]} + {name}_x_at)"
+    offset = f"{pixel} * {window.pixel}" if window.pixel > 1 else pixel
+    return lines, [] if window.inside else conditions, offset

@@ -1,0 +1,88 @@
+"""What an operation is on a GPU: the program of its rule, or of its formula, or what else a rule returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ...cache import Cache
+from ...errors import ValidationError
+from ...expr import wgsl
+from ...expr.array import Array
+from ...expr.ir import Program
+from ...expr.simplify import simplified
+from ...expr.tracing import inputs_of, program
+from ...expr.wgsl import Features
+from ...graph import Node, Operand, each, flat
+from ...kernels.expression import descs_of, program_of
+from ...operation import call_with
+from .. import Backend
+from .rules.results import Products, Scatter
+
+MAX_TRACES = 1024
+"""Number of traced operations to keep."""
+
+_traces: Cache[Any, Program | Scatter | Products] = Cache(MAX_TRACES)
+"""Traced operations, by operation, form, operands and attributes."""
+
+
+def is_users_kernel(node: Node, backend: Backend) -> bool:
+    """Whether a node runs as a kernel of the user's, as it does where the back end has no rule for it."""
+    return backend.name in node.op.kernels and backend.rule(node) is None
+
+
+def form_of(node: Node, backend: Backend) -> Callable[..., Any] | None:
+    """What makes the results of a node, as arrays: the back end's rule, else the operation's own formula."""
+    rule = backend.rule(node)
+    return node.op.formula if rule is None else rule.function
+
+
+def applied(node: Node, backend: Backend, known: Mapping[Operand, Array]) -> Any:
+    """The results of a node (a tuple of arrays, a `Scatter`, or `Products`), given its operands as arrays."""
+    return _applied(node, backend, lambda operand: known[operand])
+
+
+def _applied(node: Node, backend: Backend, array_of: Callable[[Operand], Array]) -> Any:
+    form = form_of(node, backend)
+    assert form is not None, node
+    result = call_with(form, {**each(node.inputs, array_of), **node.attributes})
+    if isinstance(result, (Scatter, Products)):
+        return result
+    return tuple(result) if isinstance(result, (tuple, list)) else (result,)
+
+
+def traced(node: Node, backend: Backend) -> Program | Scatter | Products:
+    """A node's operation on operands that all lie in memory, with an input for each of them."""
+    descs = descs_of(node.inputs)
+    key = node.op, form_of(node, backend), tuple(descs.items()), tuple(node.attributes.items())
+    return _traces.make(key, lambda: _trace(node, backend, descs))
+
+
+def _trace(node: Node, backend: Backend, descs: Mapping[str, Any]) -> Program | Scatter | Products:
+    if backend.rule(node) is None:  # a formula, which may have indices to check
+        return simplified(program_of(node.op, descs, node.attributes))
+    inputs, arrays = inputs_of(list(flat(descs)))
+    rest = iter(arrays)
+    made = _applied(node, backend, lambda _: next(rest))
+    return made if isinstance(made, (Scatter, Products)) else simplified(program(node.op.name, inputs, made))
+
+
+def supported(node: Node, backend: Backend, features: Features) -> str | None:
+    """Why there are no kernels for a node; empty if there are; None if it must be decomposed first."""
+    descs = [o.desc for o in (*node.operands, *node.outputs)]
+    if not features.int64 and any(d.data_type in ("int64", "uint64") for d in descs):
+        return "shaders of this device have no 64-bit integers"
+    if is_users_kernel(node, backend):
+        return ""
+    if form_of(node, backend) is None:
+        if node.op.decomposition is None and node.op.kernels:
+            return f"its kernels are for {', '.join(map(repr, node.op.kernels))}, not for {backend.name!r}"
+        return None
+    try:
+        made = traced(node, backend)
+    except ValidationError as error:  # positions beyond int32
+        return str(error)
+    return wgsl.unsupported(made, features) if isinstance(made, Program) else ""
+
+
+__all__ = ["applied", "form_of", "is_users_kernel", "supported", "traced"]

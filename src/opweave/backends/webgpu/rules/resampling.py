@@ -1,0 +1,117 @@
+"""Resampling of images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ....dtypes import FLOATS
+from ....expr import Array, cast, clamp, compute, round_even, where
+from ....expr.ir import storage
+from ....ops import convolution as ops
+from ..backend import webgpu
+from .reduction import narrowed, widened
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """An axis of `input` elements that becomes one of `output` elements, both divided by what they have in common.
+
+    The element `i` of the result lies at `((2 * i + 1) * input - output) / (2 * output)` among the elements, but not before
+    the first or behind the last one.
+    """
+
+    size: int
+    input: int
+    output: int
+
+    @classmethod
+    def of(cls, input: int, output: int) -> _Scale:
+        common = math.gcd(input, output)
+        return cls(input, input // common, output // common)
+
+    @property
+    def denominator(self) -> int:
+        return 2 * self.output
+
+    def nearest(self, i: Array) -> Array:
+        """The nearest element, the one before at half the way."""
+        if self.input == 1:
+            return i // self.output
+        if self.output == 1:
+            return i * self.input + (self.input - 1) // 2
+        return ((2 * i + 1) * self.input - 1) // self.denominator
+
+    def around(self, i: Array) -> tuple[Array, Array, Array]:
+        """The elements before and after, and the weight of the latter, from 0 to `denominator`."""
+        last = self.denominator * (self.size - 1)
+        place = clamp(i * (2 * self.input) + (self.input - self.output), 0, last)
+        after = (place + (self.denominator - 1)) // self.denominator
+        return place // self.denominator, after, place % self.denominator
+
+
+@webgpu.lower(ops.resample2d)
+def _(input: Array, mode: str, sizes: Sequence[int], axes: Sequence[int]) -> Array:
+    scales = {
+        axis: _Scale.of(input.shape[axis], size)
+        for axis, size in zip(axes, sizes, strict=True)
+        if size != input.shape[axis]
+    }
+    shape = [dict(zip(axes, sizes, strict=True)).get(axis, size) for axis, size in enumerate(input.shape)]
+    if mode == "nearest-neighbor":
+        return compute(
+            shape, lambda *p: input[tuple(scales[k].nearest(i) if k in scales else i for k, i in enumerate(p))]
+        )
+    if input.data_type in FLOATS:
+        x = widened(input)
+        return narrowed(compute(shape, lambda *p: _blend(x, p, scales, _mix_floats)), input)
+    return _blended_integers(input, shape, scales)
+
+
+_Mix = Callable[[Array, Array, Array, int], Array]
+"""What lies between two elements, by the weight of the second one and what that is to be divided by."""
+
+
+def _mix_floats(low: Array, high: Array, part: Array, denominator: int) -> Array:
+    weight = cast(part, "float32") / denominator
+    return low * (1 - weight) + high * weight  # an infinity stays one, which high - low would not
+
+
+def _mix_finite(low: Array, high: Array, part: Array, denominator: int) -> Array:
+    return low + (high - low) * (cast(part, "float32") / denominator)  # equal elements stay what they are
+
+
+def _mix_integers(low: Array, high: Array, part: Array, denominator: int) -> Array:
+    return low * (denominator - part) + high * part  # divided by all denominators at the end
+
+
+def _blend(x: Array, p: Sequence[Any], scales: Mapping[int, _Scale], mix: _Mix) -> Array:
+    """The element of `x` at positions of the result along the axes of `scales`: linear between neighbours."""
+    if not scales:
+        return x[tuple(p)]
+    axis, *others = scales
+    before, after, part = scales[axis].around(p[axis])
+    low, high = (
+        _blend(x, (*p[:axis], place, *p[axis + 1 :]), {a: scales[a] for a in others}, mix) for place in (before, after)
+    )
+    return mix(low, high, part, scales[axis].denominator)
+
+
+def _blended_integers(input: Array, shape: Sequence[int], scales: Mapping[int, _Scale]) -> Array:
+    """Integers of 8 bits between their neighbours, rounded to even: exact where the sums fit into int32."""
+    divisor = math.prod(scale.denominator for scale in scales.values())
+    data_type = storage(input.data_type)
+    if 2**9 * divisor >= 2**31:
+        x = cast(input, "float32")
+        return cast(round_even(compute(shape, lambda *p: _blend(x, p, scales, _mix_finite))), data_type)
+    x = cast(input, "int32")
+
+    def element(*p: Array) -> Array:
+        total = _blend(x, p, scales, _mix_integers)
+        quotient, twice = total // divisor, total % divisor * 2
+        up = (twice > divisor) | ((twice == divisor) & (quotient % 2 == 1))
+        return cast(where(up, quotient + 1, quotient), data_type)
+
+    return compute(shape, element)
