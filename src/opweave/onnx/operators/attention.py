@@ -112,10 +112,9 @@ def _(
         raise Unsupported("it returns scores")
     k, v = operand(b, key), operand(b, value)
     if bias is not None:
-        sizes = [q.shape[2], k.shape[2] if k.rank == 3 else q.shape[2], v.shape[2] if v.rank == 3 else 0]
-        if 0 in sizes:
+        if k.rank != 3 or v.rank != 3:
             raise Unsupported("a bias with keys that are divided into heads")
-        for_q, for_k, for_v = b.split(operand(b, bias), sizes)
+        for_q, for_k, for_v = b.split(operand(b, bias), [x.shape[2] for x in (q, k, v)])
         q, k, v = b.add(q, for_q), b.add(k, for_k), b.add(v, for_v)
     alone = all(value is None for value in (key_padding_mask, attention_bias, past_key, past_value))
     if alone and outputs == 1 and k.rank == v.rank == 3:

@@ -1,6 +1,6 @@
-"""ONNX operators that pick or replace elements by index.
+"""ONNX operators that read or replace elements by index.
 
-Indices out of range are errors in ONNX; WebNN clamps them.
+An index out of range is an error in ONNX. WebNN clamps it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from ..registry import (
     operand,
     shape_of,
 )
+from .windows import reshaped
 
 
 @converts("Gather")
@@ -35,7 +36,7 @@ def _(b: MLGraphBuilder, data: Tensor, indices: Tensor, *, axis: int = 0) -> Ten
 @converts("GatherElements")
 def _(b: MLGraphBuilder, data: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
     axis = normalized(axis, len(shape_of(data)))
-    # Indices may be shorter than the data along the other axes: what they leave out is cut off.
+    # The indices may be shorter than the data along the other axes. WebNN's are not, so the data is cut to their length.
     sizes = list(shape_of(indices))
     sizes[axis] = shape_of(data)[axis]
     if sizes != list(shape_of(data)):
@@ -45,20 +46,19 @@ def _(b: MLGraphBuilder, data: Tensor, indices: Tensor, *, axis: int = 0) -> Ten
 
 @converts("GatherND")
 def _(b: MLGraphBuilder, data: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
-    counts = shape_of(indices)[:-1]
     if not batch_dims:
         return b.gather_nd(data, indices)
     # The position in each batch dimension comes before the other coordinates.
-    batches = np.indices(counts, np.int64)[:batch_dims]
-    return b.gather_nd(data, _columns(b, list(batches), indices))
+    batches = np.moveaxis(np.indices(shape_of(indices)[:-1], np.int64)[:batch_dims], 0, -1)
+    return b.gather_nd(data, _joined(b, [batches, indices]))
 
 
-def _columns(b: MLGraphBuilder, leading: Sequence[np.ndarray], last: Tensor) -> Tensor:
-    """Coordinates side by side: arrays of known ones, then those that the last dimension of `last` holds."""
-    if isinstance(last, np.ndarray):
-        return np.concatenate([np.stack(leading, -1), last], -1)
-    parts: list[Tensor] = [np.stack(leading, -1), as_type(b, last, "int64")]
-    return b.concat(parts, last.rank - 1)
+def _joined(b: MLGraphBuilder, columns: Sequence[Tensor]) -> Tensor:
+    """Coordinates, joined along the last axis: an array if all of them are known."""
+    arrays = [column for column in columns if isinstance(column, np.ndarray)]
+    if len(arrays) == len(columns):
+        return np.concatenate(arrays, -1)
+    return b.concat([as_type(b, column, "int64") for column in columns], len(shape_of(columns[0])) - 1)
 
 
 @converts("Scatter", "ScatterElements")
@@ -77,16 +77,11 @@ def _(
     aligned = all(a == axis or size == whole for a, (size, whole) in enumerate(zip(counts, shape, strict=True)))
     if aligned and reduction == "none":
         return b.scatter_elements(data, indices, updates, axis=axis)
-    # Indices that are shorter along the other axes leave the ends there as they are: all coordinates are written out.
+    # WebNN's indices are as long as the data along the other axes. For shorter ones, each element gets all coordinates.
     count = prod(counts)
     columns: list[Tensor] = list(np.indices(counts, np.int64).reshape(len(counts), count, 1))
-    if isinstance(indices, MLOperand):
-        columns[axis] = b.reshape(as_type(b, indices, "int64"), [count, 1])
-        coordinates: Tensor = b.concat(columns, 1)
-    else:
-        columns[axis] = indices.reshape(count, 1)
-        coordinates = np.concatenate(columns, 1)
-    return _scattered(b, data, coordinates, b.reshape(updates, [count]), reduction, types[0])
+    columns[axis] = reshaped(b, indices, [count, 1])
+    return _scattered(b, data, _joined(b, columns), b.reshape(updates, [count]), reduction, types[0])
 
 
 @converts("ScatterND")
@@ -99,27 +94,19 @@ def _(
 def _scattered(
     b: MLGraphBuilder, data: Tensor, indices: Tensor, updates: Tensor, reduction: str, element_type: int
 ) -> Tensor:
-    """`data` with updates at coordinates, reduced with what is there where no two of them are the same."""
-    if reduction != "none":
-        updates = _reduced(b, data, indices, updates, reduction, element_type)
-    return b.scatter_nd(data, indices, updates)
-
-
-def _reduced(
-    b: MLGraphBuilder, data: Tensor, indices: Tensor, updates: Tensor, reduction: str, element_type: int
-) -> Tensor:
+    """`data` with updates at coordinates. A reduction combines them with the elements there, each of which gets one update."""
+    if reduction == "none":
+        return b.scatter_nd(data, indices, updates)
     combine = {"add": b.add, "mul": b.mul, "max": b.max, "min": b.min}.get(reduction)
     if combine is None or element_type == TensorProto.BOOL:
         raise Unsupported(f"the reduction {reduction!r} is not WebNN's")
     if not isinstance(indices, np.ndarray):
         raise Unsupported(f"it has the reduction {reduction!r}, and its indices, which may repeat, are not constant")
-    *_, depth = indices.shape
-    places = np.ravel_multi_index(
-        tuple((indices % np.array(shape_of(data)[:depth])).reshape(-1, depth).T), shape_of(data)[:depth]
-    )
+    sizes = shape_of(data)[: indices.shape[-1]]
+    places = np.ravel_multi_index(tuple((indices % np.array(sizes)).reshape(-1, len(sizes)).T), sizes)
     if len(np.unique(places)) < len(places):
         raise Unsupported(f"it has the reduction {reduction!r}, and its indices repeat")
-    return combine(b.gather_nd(data, indices), updates)
+    return b.scatter_nd(data, indices, combine(b.gather_nd(data, indices), updates))
 
 
 @converts("OneHot")
@@ -140,7 +127,7 @@ def _(
     axis: int = -1,
     k: int = 0,
     largest: int = 1,
-    sorted: int = 1,  # what need not be sorted may be
+    sorted: int = 1,  # not read: the result is always sorted
 ) -> tuple[MLOperand, MLOperand]:
     count = k if K is None else integer(K, "the number of elements")  # an attribute until opset 9
     values, positions = top_k(b, x, count, normalized(axis, x.rank), largest=bool(largest))

@@ -9,10 +9,6 @@ from .activation import activated
 
 
 @converts("MatMul")
-def _(b: MLGraphBuilder, A: MLOperand, B: MLOperand) -> Tensor:
-    return _product(b, A, B)
-
-
 def _product(b: MLGraphBuilder, left: MLOperand, right: MLOperand) -> MLOperand:
     """A matrix product; a vector on the left is a row, on the right a column, and the result lacks that axis."""
     if not left.rank or not right.rank:
@@ -20,11 +16,8 @@ def _product(b: MLGraphBuilder, left: MLOperand, right: MLOperand) -> MLOperand:
     row = b.reshape(left, [1, *left.shape]) if left.rank == 1 else left
     column = b.reshape(right, [*right.shape, 1]) if right.rank == 1 else right
     product = b.matmul(row, column)
-    shape = list(product.shape)
-    if right.rank == 1:
-        del shape[-1]
-    if left.rank == 1:
-        del shape[-1 if right.rank == 1 else -2]
+    *batches, rows, columns = product.shape
+    shape = [*batches, *[rows] * (left.rank > 1), *[columns] * (right.rank > 1)]
     return product if len(shape) == product.rank else b.reshape(product, shape)
 
 

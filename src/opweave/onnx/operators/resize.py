@@ -1,7 +1,7 @@
 """ONNX's Resize and Upsample.
 
-WebNN's resample2d knows one way to place the elements. Nearest neighbours placed in another way are gathered, which is
-exact; linear interpolation and others are left to fallback.
+WebNN's resample2d has one rule for which positions of the input the elements of the output are taken from. Nearest neighbours
+by other rules are gathered; linear interpolation by other rules, and cubic interpolation, fall back.
 """
 
 from __future__ import annotations
@@ -21,7 +21,14 @@ from .windows import reshaped
 
 @dataclass(frozen=True)
 class _Axis:
-    """An axis that is resized: its size before and after, and the factor that coordinates are computed with."""
+    """An axis that is resized.
+
+    Attributes:
+        axis: which axis.
+        old: the size of the input.
+        new: the size of the output.
+        scale: the factor by which positions are computed; it may differ a little from `new / old`.
+    """
 
     axis: int
     old: int
@@ -29,8 +36,8 @@ class _Axis:
     scale: np.float32
 
     @property
-    def even(self) -> bool:
-        """Whether the factor is just the ratio of the sizes, so that the whole axis is sampled evenly."""
+    def is_ratio(self) -> bool:
+        """Whether the factor is the ratio of the sizes, as in WebNN."""
         return bool(self.scale == np.float32(self.new) / np.float32(self.old))
 
 
@@ -89,13 +96,13 @@ def _(
     extrapolation_value: float = 0.0,
     opset: int,
 ) -> Tensor:
-    if opset < 11:  # the second input was that of the scales, and coordinates those of Upsample
-        return _resized(b, X, _by_scales(X, roi, None), mode, "asymmetric", "simple")
+    if opset < 11:  # like Upsample: the second input is that of the scales
+        result: Tensor = _upsampled(b, X, roi, mode=mode)
+        return result
     rank = len(shape_of(X))
-    along = None if axes is None else [normalized(axis, rank) for axis in axes]
-    given = None if scales is None or not shape_of(scales)[0] else scales
-    if given is not None:
-        resized = _by_scales(X, given, along)
+    along = range(rank) if axes is None else [normalized(axis, rank) for axis in axes]
+    if scales is not None and shape_of(scales)[0]:
+        resized = _by_scales(X, scales, along)
     else:
         resized = _by_sizes(X, integers(sizes, "the sizes"), along, keep_aspect_ratio_policy)
     if antialias and any(axis.scale < 1 for axis in resized):
@@ -104,22 +111,20 @@ def _(
 
 
 @converts("Upsample", moved=["scales"])
-def _(b: MLGraphBuilder, X: Tensor, scales: Tensor | None = None, *, mode: str = "nearest") -> Tensor:
-    return _resized(b, X, _by_scales(X, scales, None), mode, "asymmetric", "simple")
+def _upsampled(b: MLGraphBuilder, X: Tensor, scales: Tensor | None = None, *, mode: str = "nearest") -> Tensor:
+    return _resized(b, X, _by_scales(X, scales, range(len(shape_of(X)))), mode, "asymmetric", "simple")
 
 
-def _by_scales(X: Tensor, scales: Tensor | None, along: Sequence[int] | None) -> list[_Axis]:
+def _by_scales(X: Tensor, scales: Tensor | None, along: Sequence[int]) -> list[_Axis]:
     shape, factors = shape_of(X), known(scales, "the list of scales").reshape(-1)
-    along = range(len(shape)) if along is None else along
     if len(along) != len(factors) or not np.isfinite(factors).all() or not (factors > 0).all():
         raise Unsupported(f"the scales {factors.tolist()} do not fit {list(shape)}")
     axes = zip(along, factors.astype(np.float32), strict=True)
     return [_Axis(axis, shape[axis], math.floor(np.float32(shape[axis]) * scale), scale) for axis, scale in axes]
 
 
-def _by_sizes(X: Tensor, sizes: Sequence[int], along: Sequence[int] | None, policy: str) -> list[_Axis]:
+def _by_sizes(X: Tensor, sizes: Sequence[int], along: Sequence[int], policy: str) -> list[_Axis]:
     shape = shape_of(X)
-    along = range(len(shape)) if along is None else along
     if len(along) != len(sizes):
         raise Unsupported(f"the sizes {list(sizes)} do not fit {list(shape)}")
     ratios = [np.float32(size) / np.float32(shape[axis]) for axis, size in zip(along, sizes, strict=True)]
@@ -181,7 +186,7 @@ def _linear(b: MLGraphBuilder, X: Tensor, axes: Sequence[_Axis], mode: str, coor
     same = coordinates in ("half_pixel", "half_pixel_symmetric") or (
         coordinates == "pytorch_half_pixel" and all(axis.new > 1 for axis in axes)
     )
-    if not same or not all(axis.even for axis in axes):
+    if not same or not all(axis.is_ratio for axis in axes):
         raise Unsupported(f"WebNN cannot place elements as {coordinates} does for these sizes")
     resampled = _resampled(b, X, {axis.axis: axis.new for axis in axes}, "linear")
     if resampled is None:
