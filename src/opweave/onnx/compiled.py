@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -20,12 +21,12 @@ from ..memory.spaces import HOST, Cell, copier
 from ..run.program import Program
 from ..run.steps import Part, Unsized
 from .booleans import as_stored
-from .messages import SUB_GRAPHS, GraphProto, TensorProto, ValueInfoProto, tensor_type
+from .messages import GraphProto, ModelProto, TensorProto, ValueInfoProto, sub_graphs
 from .model import Model
 from .registry import CONVERTERS, DATA_TYPES, key_of
 from .scopes import used_names
 from .trace import Step, Trace
-from .values import Constant, Dynamic, Tensor, Value
+from .values import Constant, Dynamic, Tensor, Value, shape_of, type_of
 
 Fallback = Literal["auto", "error"]
 """What nodes that WebNN cannot express do: "auto" runs them in ONNX Runtime, "error" refuses the model."""
@@ -220,23 +221,19 @@ class CompiledModel:
         return parts, program.placements
 
     def _compile_fallback(self, model: Model, segment: Segment[Step, str]) -> Part:
-        from onnx import helper
-
         from ..backends.onnxruntime.fallback import FallbackSession
 
         values = self.trace.values
         used = dict.fromkeys(name for step in segment.nodes for name in used_names(step.node))
         constants = {name: value.array for name in used if isinstance(value := values.get(name), Constant)}
-        graph = GraphProto(name="fallback")
-        graph.node.extend(step.node for step in segment.nodes)
-        graph.input.extend(_value_info(name, values[name]) for name in segment.inputs)
-        graph.output.extend(_value_info(name, values[name]) for name in segment.outputs)
-        proto = helper.make_model(
-            graph,
-            opset_imports=model.proto.opset_import,
-            ir_version=model.proto.ir_version,
-            functions=model.proto.functions,
+        graph = GraphProto(
+            name="fallback",
+            node=[step.node for step in segment.nodes],
+            input=[_value_info(name, values[name]) for name in segment.inputs],
+            output=[_value_info(name, values[name]) for name in segment.outputs],
         )
+        ir_version, opsets = model.proto.ir_version, model.proto.opset_import
+        proto = ModelProto(ir_version=ir_version, opset_import=opsets, graph=graph)
         threads = getattr(self.context.backend, "threads", None)  # of ONNX Runtime's, where the context is on that
         if not is_large_segment(segment, values):
             threads = 1
@@ -290,19 +287,11 @@ def is_large_segment(segment: Segment[Step, str], values: Mapping[str, Value]) -
     from ..backends.onnxruntime.sessions import is_large
 
     for step in segment.nodes:
-        if any(attribute.type in SUB_GRAPHS for attribute in step.node.attribute):
+        if sub_graphs(step.node):
             return True
         for name in (*step.node.input, *step.node.output):
-            match values.get(name):
-                case Constant(array):
-                    large = is_large(array.size)
-                case Tensor(operand):
-                    large = is_large(operand.desc.element_count)
-                case Dynamic():
-                    large = True
-                case None:  # absent
-                    large = False
-            if large:
+            shape = shape_of(values.get(name))
+            if name in values and (shape is None or is_large(math.prod(shape))):
                 return True
     return False
 
@@ -315,13 +304,9 @@ def _constant(value: Constant) -> Operand:
     return Unsized(_BUILDER, value=Cell(value.array))
 
 
-def _value_info(name: str, value: Any) -> ValueInfoProto:
-    if isinstance(value, Tensor):
-        return ValueInfoProto(name=name, type=tensor_type(value.element_type, value.operand.shape))
-    info = ValueInfoProto(name=name)
-    if isinstance(value, Dynamic) and value.type is not None:
-        info.type.CopyFrom(value.type)
-    return info
+def _value_info(name: str, value: Value) -> ValueInfoProto:
+    type = type_of(value)
+    return ValueInfoProto(name=name, type=type if type.WhichOneof("value") else None)
 
 
 def _check_shape(name: str, target: Any, shape: tuple[int, ...]) -> None:

@@ -65,25 +65,8 @@ _FIELDS: dict[int, tuple[str, str]] = {
 }
 _INT32_DATA = ("int32_data", "int32")  # of all others
 
-# The field of an attribute for each of its types, and for lists of these.
-_VALUES: dict[int, str] = {
-    AttributeProto.FLOAT: "f",
-    AttributeProto.INT: "i",
-    AttributeProto.STRING: "s",
-    AttributeProto.TENSOR: "t",
-    AttributeProto.GRAPH: "g",
-    AttributeProto.SPARSE_TENSOR: "sparse_tensor",
-    AttributeProto.TYPE_PROTO: "tp",
-}
-_LISTS: dict[int, str] = {
-    AttributeProto.FLOATS: "floats",
-    AttributeProto.INTS: "ints",
-    AttributeProto.STRINGS: "strings",
-    AttributeProto.TENSORS: "tensors",
-    AttributeProto.GRAPHS: "graphs",
-    AttributeProto.SPARSE_TENSORS: "sparse_tensors",
-    AttributeProto.TYPE_PROTOS: "type_protos",
-}
+_SHORT_FIELDS = {"FLOAT": "f", "INT": "i", "STRING": "s", "TENSOR": "t", "GRAPH": "g", "TYPE_PROTO": "tp"}
+"""The fields of attributes of these types; the fields of other types have the names of the types."""
 
 
 def dtype_of(element_type: int) -> np.dtype[Any]:
@@ -158,15 +141,9 @@ def attribute_value(attribute: AttributeProto) -> Any:
         raise ValueError(f"the attribute {attribute.name!r} stands for {attribute.ref_attr_name!r} of a function")
     if attribute.type == AttributeProto.UNDEFINED:
         return None
-    if attribute.type in _LISTS:
-        return list(getattr(attribute, _LISTS[attribute.type]))
-    if attribute.type not in _VALUES:
-        raise ValueError(f"the attribute {attribute.name!r} has the type {attribute.type}, which is not known")
-    return getattr(attribute, _VALUES[attribute.type])
-
-
-SUB_GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
-"""The types of attributes that hold graphs."""
+    type = AttributeProto.AttributeType.Name(attribute.type)
+    value = getattr(attribute, _SHORT_FIELDS.get(type, type.lower()))
+    return list(value) if type.endswith("S") else value
 
 
 def domain_of(node: NodeProto) -> str:

@@ -249,13 +249,10 @@ class Model:
     def _check_value(self, value: ValueInfoProto, what: str) -> None:
         if not value.name:
             raise DataError(f"an {what} of the model has no name")
-        tensor = value.type.tensor_type
-        if value.type.HasField("tensor_type") and tensor.elem_type not in TensorProto.DataType.values():
+        kind = value.type.WhichOneof("value")
+        has_type = value.type.tensor_type.elem_type in TensorProto.DataType.values()
+        if (kind == "tensor_type" and not has_type) or (kind is None and what == "input"):
             raise DataError(f"the {what} {value.name!r} has no data type")
-        if what == "output" or value.type.WhichOneof("value") not in (None, "tensor_type"):
-            return
-        if not value.type.HasField("tensor_type") or tensor.elem_type not in TensorProto.DataType.values():
-            raise DataError(f"the input {value.name!r} has no data type")
 
     def _check_nodes(
         self,

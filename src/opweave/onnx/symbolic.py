@@ -1,4 +1,4 @@
-"""A model as it is, in a session of the engine whose dimensions are left open: it takes new shapes without compiling."""
+"""A model's own session: the model as it is, with varying dimensions, in a session of the engine that takes all shapes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..errors import MLError, NotSupportedError, OperationError, ValidationError
 from ..graph import Desc
 from .arguments import Argument
 from .engine_rules import check_decided
-from .messages import PLAIN, AttributeProto, ModelProto, NodeProto, TensorProto, sub_graphs
+from .messages import PLAIN, ModelProto, NodeProto, TensorProto, sub_graphs
 from .model import KNOWN_OPSET, Model
 from .registry import CONVERTERS, key_of
 from .scopes import all_nodes, used_names
@@ -32,7 +32,7 @@ _TYPES = {f"tensor({TensorProto.DataType.Name(element_type).lower()})" for eleme
 
 
 class SymbolicModel:
-    """What runs calls of any shape; it has the methods of a `CompiledModel` that a session calls.
+    """The model's own session, which runs calls of any shape, in place of a `CompiledModel`.
 
     Args:
         model: the model.
@@ -124,8 +124,15 @@ def _with_open_dimensions(model: Model, inputs: Sequence[Argument]) -> tuple[Mod
                     dim.dim_value = size
                 elif size is not None:
                     dim.dim_param = size
-    for node in graph.node:
-        _take_in(model, node)
+    for node in all_nodes(graph.node):  # external data: the engine looks for files in another folder
+        tensors = [tensor for attribute in node.attribute for tensor in (attribute.t, *attribute.tensors)]
+        tensors += [tensor for inner in sub_graphs(node) for tensor in inner.initializer]
+        for tensor in tensors:
+            if tensor.data_location == TensorProto.EXTERNAL:
+                array = model.array(tensor)
+                del tensor.external_data[:]
+                tensor.ClearField("data_location")
+                tensor.raw_data = array.tobytes()
     used = {name for node in graph.node for name in used_names(node)} | {value.name for value in graph.output}
     if proto.ir_version > KNOWN_IR or model.opsets.get("", 1) > KNOWN_OPSET:
         from ..backends.onnxruntime.opsets import lower
@@ -141,24 +148,3 @@ def _large_constant(node: NodeProto) -> TensorProto | None:
     (attribute,) = node.attribute
     is_large = attribute.name == "value" and attribute.t.ByteSize() >= LARGE_CONSTANT and attribute.t.data_type in PLAIN
     return attribute.t if is_large else None
-
-
-def _take_in(model: Model, node: NodeProto) -> None:
-    """Put external data of attributes and sub-graphs where they belong: the engine looks for files in another folder."""
-    for attribute in node.attribute:
-        tensors = [attribute.t] if attribute.type == AttributeProto.TENSOR else attribute.tensors
-        for tensor in tensors:
-            _fill(model, tensor)
-    for graph in sub_graphs(node):
-        for tensor in graph.initializer:
-            _fill(model, tensor)
-        for inner in graph.node:
-            _take_in(model, inner)
-
-
-def _fill(model: Model, tensor: TensorProto) -> None:
-    if tensor.data_location == TensorProto.EXTERNAL:
-        array = model.array(tensor)
-        del tensor.external_data[:]
-        tensor.ClearField("data_location")
-        tensor.raw_data = array.tobytes()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 from ..errors import DataError
@@ -50,28 +49,9 @@ def _bytes_in(proto: ModelProto) -> Iterator[tuple[Any, str, bytes]]:
     pending: list[Any] = [proto]
     while pending:
         message = pending.pop()
-        texts, lists, messages, repeated = _fields(message.__class__)
-        for name in texts:
-            if isinstance(value := getattr(message, name), bytes):
-                yield message, name, value
-        for name in lists:
-            for value in getattr(message, name):
-                if isinstance(value, bytes):
-                    yield message, name, value
-        pending += [getattr(message, name) for name in messages if message.HasField(name)]
-        for name in repeated:
-            pending += getattr(message, name)
-
-
-@cache
-def _fields(kind: type[Any]) -> tuple[list[str], list[str], list[str], list[str]]:
-    """The names of the fields of a class of messages: texts, lists of texts, messages, and lists of messages."""
-    texts, lists, messages, repeated = found = [], [], [], []  # type: ignore[var-annotated]
-    empty = kind()
-    for field in kind.DESCRIPTOR.fields:
-        value = getattr(empty, field.name)
-        if field.type == field.TYPE_STRING:
-            (texts if isinstance(value, str) else lists).append(field.name)
-        elif field.type == field.TYPE_MESSAGE:
-            (messages if hasattr(value, "DESCRIPTOR") else repeated).append(field.name)
-    return found
+        for field, value in message.ListFields():
+            if field.type == field.TYPE_MESSAGE:
+                pending += [value] if hasattr(value, "DESCRIPTOR") else value
+            elif field.type == field.TYPE_STRING:
+                texts = [value] if isinstance(value, (str, bytes)) else value
+                yield from ((message, field.name, text) for text in texts if isinstance(text, bytes))

@@ -84,14 +84,12 @@ class Trace:
         steps: what became of each node, in order.
         values: the value of each name.
         maker: the step that makes each name, for names made by nodes.
-        operands: for each operand that stands for a name, the first such name.
         deciding: small inputs of the model (shapes, axes, conditions) whose values would avoid fallback if they were known.
     """
 
     steps: list[Step] = field(default_factory=list)
     values: dict[str, Value] = field(default_factory=dict)
     maker: dict[str, Step] = field(default_factory=dict)
-    operands: dict[MLOperand, str] = field(default_factory=dict)
     deciding: set[str] = field(default_factory=set)
 
 
@@ -135,7 +133,7 @@ class Tracer:
             if info.name in self._values:
                 self.add_constant(info.name, self._values[info.name])
             elif info.name not in self.trace.values:
-                self._bind(info.name, self._input(info))
+                self.trace.values[info.name] = self._input(info)
         for step in self.steps(graph.node):
             self.trace.steps.append(step)
             for name in step.node.output:
@@ -175,7 +173,7 @@ class Tracer:
 
     def add_constant(self, name: str, array: np.ndarray) -> str:
         """Add a constant, and return its name."""
-        self._bind(name, Constant(array))
+        self.trace.values[name] = Constant(array)
         return name
 
     def initializers(self, graph: GraphProto) -> list[tuple[str, np.ndarray]]:
@@ -229,11 +227,6 @@ class Tracer:
             return Tensor(self.builder.input(name, data_type, shape), element_type)
         except ValidationError:  # an empty tensor, or one that is too large
             return Dynamic(type)
-
-    def _bind(self, name: str, value: Value) -> None:
-        self.trace.values[name] = value
-        if isinstance(value, Tensor):
-            self.trace.operands.setdefault(value.operand, name)
 
     def _inputs_behind(self, operand: MLOperand) -> set[str]:
         """The inputs of the model that an operand is computed from; empty if some of them are data."""
@@ -300,7 +293,7 @@ class Tracer:
             reason = f"{self._blame(node, error)} ({_described(error)})"
         else:
             for name, value in made.items():
-                self._bind(name, value)
+                self.trace.values[name] = value
             return [Step(node, "webnn")]
         converter = CONVERTERS.get(key_of(node))
         if converter is not None and converter.is_custom:
@@ -352,7 +345,7 @@ class Tracer:
             if shape is not None and not 0 <= math.prod(shape) <= memory.physical():
                 what = f"its output {name[:200]!r} of shape {shown(shape)}"
                 raise OperationError(f"{checks.title_of(node)}: there is no memory for {what}")
-            self._bind(name, self._placeholder(name, type, tensor.elem_type, shape))
+            self.trace.values[name] = self._placeholder(name, type, tensor.elem_type, shape)
 
     def _infer(self, node: NodeProto, values: Sequence[Value | None]) -> dict[str, TypeProto]:
         """The types of a node's outputs, by name, as far as they can be inferred."""
