@@ -193,7 +193,7 @@ def _callee(node: NodeProto) -> tuple[str, str, str]:
 
 
 def _split(node: Node) -> str:
-    wanted, made = node.integer("num_outputs", len(node.proto.output)), len(node.proto.output)
+    wanted, made = node.attribute("num_outputs", "i", len(node.proto.output)), len(node.proto.output)
     return "" if wanted == made else f"num_outputs must be the number of its outputs, {made}, got {wanted}"
 
 
@@ -214,35 +214,35 @@ def _layer_normalization(node: Node) -> str:
 
 
 def _random_normal(node: Node) -> str:
-    scale = node.number("scale", 1.0)
+    scale = node.attribute("scale", "f", 1.0)
     return "" if scale > 0 else f"scale must be positive, got {scale:g}"
 
 
 def _random_uniform(node: Node) -> str:
-    low, high = node.number("low", 0.0), node.number("high", 1.0)
+    low, high = node.attribute("low", "f", 0.0), node.attribute("high", "f", 1.0)
     return "" if low <= high else f"low must not exceed high, got low={low:g} and high={high:g}"
 
 
 def _gather_nd(node: Node) -> str:
-    batch_dims = node.integer("batch_dims", 0)
+    batch_dims = node.attribute("batch_dims", "i", 0)
     return "" if 0 <= batch_dims <= MAX_RANK else f"batch_dims must be in 0..{MAX_RANK}, got {batch_dims}"
 
 
 def _roi_align(node: Node) -> str:
-    ratio = node.integer("sampling_ratio", 0)
+    ratio = node.attribute("sampling_ratio", "i", 0)
     return "" if ratio <= 2**15 else f"sampling_ratio must be at most {2**15}, got {ratio}"
 
 
 def _tf_idf(node: Node) -> str:
-    skip = node.integer("max_skip_count", 0)
+    skip = node.attribute("max_skip_count", "i", 0)
     if not 0 <= skip <= 2**15:
         return f"max_skip_count must be in 0..{2**15}, got {skip}"
-    pool = max(len(node.integers("pool_int64s")), len(getattr(node.attributes.get("pool_strings"), "strings", ())))
-    starts = [*node.integers("ngram_counts"), pool]
+    pool = max(len(node.attribute("pool_int64s", "ints", ())), len(node.attribute("pool_strings", "strings", ())))
+    starts = [*node.attribute("ngram_counts", "ints", ()), pool]
     if any(not 0 <= start <= end for start, end in pairwise(starts)):
         return f"ngram_counts must be positions in the pool of {pool}, in order, got {shown(starts[:-1])}"
     wanted = sum((end - start) // size for size, (start, end) in enumerate(pairwise(starts), 1))
-    given = len(node.integers("ngram_indexes"))
+    given = len(node.attribute("ngram_indexes", "ints", ()))
     return "" if given == wanted else f"ngram_indexes must have {wanted} values, one for each n-gram, got {given}"
 
 
@@ -250,7 +250,7 @@ def _unique(node: Node) -> str:
     shape = node.shape(0)
     if "axis" not in node.attributes or shape is None or 0 not in shape:
         return ""
-    axis = node.integer("axis", 0)
+    axis = node.attribute("axis", "i", 0)
     if not -len(shape) <= axis < len(shape) or not shape[axis]:
         return ""
     return f"slices along axis {axis} must not be empty, got the shape {list(shape)}"

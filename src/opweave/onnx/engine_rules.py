@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -33,20 +34,10 @@ class Node:
         self.is_decided = True
         self._shapes, self._values = shapes, values
 
-    def integer(self, name: str, default: int) -> int:
-        """The integer attribute `name`."""
+    def attribute(self, name: str, field: str, default: Any) -> Any:
+        """An attribute's field, such as "i", "f" or "ints"; `default` if the node does not have the attribute."""
         attribute = self.attributes.get(name)
-        return default if attribute is None else attribute.i
-
-    def integers(self, name: str) -> list[int]:
-        """The list attribute `name`; empty if it is absent."""
-        attribute = self.attributes.get(name)
-        return [] if attribute is None else list(attribute.ints)
-
-    def number(self, name: str, default: float) -> float:
-        """The float attribute `name`."""
-        attribute = self.attributes.get(name)
-        return default if attribute is None else attribute.f
+        return default if attribute is None else getattr(attribute, field)
 
     def shape(self, position: int, *, decides: bool = True) -> tuple[int, ...] | None:
         """The shape of the input at `position`; None if it is unknown or absent."""

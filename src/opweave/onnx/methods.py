@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +13,34 @@ from . import options
 from .arguments import NodeArg
 from .compatibility import row
 from .io_binding import IOBinding
-from .metadata import ModelMetadata
 from .ort_values import is_ort_value, ort_value
 
 if TYPE_CHECKING:
     from .model import Model
     from .run_trace import RunTrace
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMetadata:
+    """The metadata of a model, with the attributes of `onnxruntime.ModelMetadata`.
+
+    Attributes:
+        producer_name: the tool that wrote the model.
+        graph_name: the name of the graph.
+        domain: the organisation that the model belongs to.
+        description: the description of the model.
+        graph_description: the description of the graph.
+        version: the version of the model.
+        custom_metadata_map: further entries, by key.
+    """
+
+    producer_name: str
+    graph_name: str
+    domain: str
+    description: str
+    graph_description: str
+    version: int
+    custom_metadata_map: dict[str, str]
 
 
 class OnnxRuntimeMethods:
@@ -38,7 +61,16 @@ class OnnxRuntimeMethods:
 
     def get_modelmeta(self) -> ModelMetadata:
         """The model's metadata: its producer, its version, its custom entries."""
-        return ModelMetadata.of(self._model.proto)
+        proto = self._model.proto
+        return ModelMetadata(
+            producer_name=proto.producer_name,
+            graph_name=proto.graph.name,
+            domain=proto.domain,
+            description=proto.doc_string,
+            graph_description=proto.graph.doc_string,
+            version=proto.model_version if proto.HasField("model_version") else 2**63 - 1,  # as in ONNX Runtime
+            custom_metadata_map={entry.key: entry.value for entry in proto.metadata_props},
+        )
 
     def get_providers(self) -> list[str]:
         """ONNX Runtime's names for the devices of the session; "CPUExecutionProvider" comes last."""

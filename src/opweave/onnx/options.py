@@ -14,7 +14,15 @@ from ..context import MLContext, ml
 from ..errors import NotSupportedError, OperationError, ValidationError, require
 from .arguments import Argument, FixedShapes
 from .compatibility import CONFIG, Row, names, row, tables
-from .messages import ModelProto, ValueInfoProto
+from .messages import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    tensor_type,
+)
 
 if TYPE_CHECKING:
     from .model import Model
@@ -142,13 +150,14 @@ def _probe(options: Any, inputs: Sequence[ValueInfoProto], plain: list[Argument]
     from ..backends.onnxruntime.native import NativeSession
     from ..backends.onnxruntime.sessions import ENGINE_ERRORS
 
-    proto = ModelProto(ir_version=8)
-    proto.opset_import.add(domain="", version=13)
-    proto.graph.name = "inputs"
-    proto.graph.input.extend(inputs)
-    node = proto.graph.node.add(op_type="Constant", output=["opweave_constant"])
-    node.attribute.add(name="value_float", type=1, f=0.0)
-    proto.graph.output.add(name="opweave_constant").type.tensor_type.elem_type = 1
+    constant = AttributeProto(name="value_float", type=AttributeProto.FLOAT, f=0.0)
+    graph = GraphProto(
+        name="inputs",
+        input=inputs,
+        node=[NodeProto(op_type="Constant", output=["opweave_constant"], attribute=[constant])],
+        output=[ValueInfoProto(name="opweave_constant", type=tensor_type(TensorProto.FLOAT))],
+    )
+    proto = ModelProto(ir_version=8, opset_import=[{"version": 13}], graph=graph)
     writes, profiles = options.optimized_model_filepath, options.enable_profiling
     options.optimized_model_filepath, options.enable_profiling = "", False
     try:
@@ -188,17 +197,11 @@ def check_run_options(options: Any, level: int) -> None:
         OperationError: `terminate` is set.
         NotSupportedError: an option would change results, and cannot be applied.
     """
-    import onnxruntime
-
-    require(
-        isinstance(options, onnxruntime.RunOptions),
-        f"run_options must be onnxruntime.RunOptions, got {type(options).__name__}",
-    )
-    _check_unreadable("RunOptions", options)
+    changed = _changed("RunOptions", "run_options", "RunOptions", options)
     if options.terminate:
         raise OperationError("the run does not start: RunOptions.terminate is True")
-    for name in _changed(options, onnxruntime.RunOptions):
-        _log_ignored("RunOptions", name, row("RunOptions", name), level)
+    for name, found in changed:
+        _log_ignored("RunOptions", name, found, level)
 
 
 def log(level: int, severity: int, text: str, *values: Any) -> None:
@@ -224,15 +227,9 @@ def provider_of(device: Device) -> str:
 
 def _check_session_options(options: Any) -> int:
     """Check `onnxruntime.SessionOptions`, log those that are ignored, and return the level to log from."""
-    import onnxruntime
-
-    require(
-        isinstance(options, onnxruntime.SessionOptions),
-        f"sess_options must be onnxruntime.SessionOptions, or an MLContext for context, got {type(options).__name__}",
-    )
+    rows = _changed("SessionOptions", "sess_options", "SessionOptions, or an MLContext for context", options)
     severity = options.log_severity_level
     level = SEVERITIES[min(severity, 4)] if severity >= 0 else logging.NOTSET
-    rows = [(name, row("SessionOptions", name)) for name in _changed(options, onnxruntime.SessionOptions)]
     keys = names(tables()[CONFIG])
     rows += [(key, row(CONFIG, key)) for key in keys if _config(options, key) is not None]
     for name, found in rows:
@@ -240,14 +237,7 @@ def _check_session_options(options: Any) -> int:
             _log_ignored("SessionOptions", name, found, level)
     if (_config(options, "session.load_model_format") or "").upper() == "ORT":
         raise NotSupportedError("session.load_model_format: 'ORT' cannot be read; only the format ONNX")
-    _check_unreadable("SessionOptions", options)
     return level
-
-
-def _check_unreadable(cls: str, options: Any) -> None:
-    """Refuse options on which a method of `unreadable()` was called."""
-    for name in options_set.get(options, ()):
-        raise NotSupportedError(f"{cls}.{name} cannot be read by Opweave: {row(cls, name).text}")
 
 
 def _log_ignored(cls: str, name: str, found: Row, level: int) -> None:
@@ -255,11 +245,28 @@ def _log_ignored(cls: str, name: str, found: Row, level: int) -> None:
     log(level, severity, "%s: %s is ignored: %s", cls, name, found.text)
 
 
-def _changed(options: Any, cls: type) -> list[str]:
-    """The properties of an options class that differ between `options` and a new object."""
-    properties = [name for name, member in vars(cls).items() if isinstance(member, property)]
-    fresh = cls()
-    return [name for name in properties if getattr(options, name) != getattr(fresh, name)]
+def _changed(cls: str, argument: str, wanted: str, options: Any) -> list[tuple[str, Row]]:
+    """The properties that differ between `options` and a new object, with what becomes of them.
+
+    Args:
+        cls: the name of ONNX Runtime's class of options.
+        argument: the argument, for messages.
+        wanted: what the argument takes, for messages.
+        options: what was passed.
+
+    Raises:
+        ValidationError: `options` is of another class.
+        NotSupportedError: a method of `unreadable()` was called on it.
+    """
+    import onnxruntime
+
+    kind = getattr(onnxruntime, cls)
+    require(isinstance(options, kind), f"{argument} must be onnxruntime.{wanted}, got {type(options).__name__}")
+    for name in options_set.get(options, ()):
+        raise NotSupportedError(f"{cls}.{name} cannot be read by Opweave: {row(cls, name).text}")
+    fresh = kind()
+    properties = [name for name, member in vars(kind).items() if isinstance(member, property)]
+    return [(name, row(cls, name)) for name in properties if getattr(options, name) != getattr(fresh, name)]
 
 
 def _config(options: Any, key: str) -> str | None:

@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 
+@dataclass
 class Recipe:
     """The arguments of a session.
 
-    Args:
+    Attributes:
         model: the model as it was passed to the session.
         options: the `onnxruntime.SessionOptions`, or None.
         context: the context that the caller passed, or None.
         arguments: the other arguments, by name.
     """
 
-    def __init__(self, model: Any, options: Any, context: Any, arguments: Mapping[str, Any]) -> None:
-        is_path = isinstance(model, (str, os.PathLike))
-        self._model = os.path.abspath(model) if is_path else model  # pickles are read in other directories
-        self._context = context
-        self.options, self.arguments = options, arguments
+    model: Any
+    options: Any
+    context: Any
+    arguments: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        if isinstance(self.model, (str, os.PathLike)):
+            self.model = os.path.abspath(self.model)  # pickles are read in other directories
 
     def moved(self, providers: Any, provider_options: Any) -> Recipe:
         """The same arguments with other providers, which choose the context."""
         changed = {"providers": providers, "provider_options": provider_options}
-        return Recipe(self._model, self.options, None, {**self.arguments, **changed})
+        return replace(self, context=None, arguments={**self.arguments, **changed})
 
     def reduced(self, kind: type) -> tuple[Any, tuple[Any, ...]]:
         """The function and arguments with which `pickle` and `copy` make a session of class `kind` again.
@@ -35,17 +40,17 @@ class Recipe:
         Raises:
             TypeError: the context or the options cannot be pickled, or the model is neither a path nor bytes.
         """
-        if self._context is not None:
+        if self.context is not None:
             raise TypeError(
                 "a session in a context of the caller's cannot be copied or pickled; pickle the model's path and the name of "
-                f"the device, {self._context.device.name!r}"
+                f"the device, {self.context.device.name!r}"
             )
         if self.options is not None:
             raise TypeError(
                 "a session with SessionOptions cannot be copied or pickled, since these cannot; pickle the model's path and "
                 "what the options are made of"
             )
-        model = self._model
+        model = self.model
         if hasattr(model, "SerializeToString"):
             model = model.SerializeToString()
         elif isinstance(model, (bytearray, memoryview)):
