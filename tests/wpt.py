@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from functools import cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,11 @@ def array_of(tensor: Case) -> np.ndarray:
         return np.full(shape, SPECIAL.get(data, data) if isinstance(data, str) else data, data_type)
     values = [SPECIAL.get(value, value) if isinstance(value, str) else value for value in data]
     return np.array(values, data_type).reshape(shape)
+
+
+def is_large(case: Case) -> bool:
+    """Whether a tensor of the case has millions of elements."""
+    return any(prod(tensor["shape"]) > 2**20 for part in ("inputs", "expected") for tensor in case[part].values())
 
 
 def run_conformance(context: ow.MLContext, case: Case) -> dict[str, np.ndarray]:

@@ -40,6 +40,11 @@ def run(case: wpt.Case) -> dict[str, np.ndarray]:
     return dict(zip(wanted, ow.read(*(operands[name] for name in wanted)), strict=True))
 
 
+def cases_that_pass() -> list[wpt.Case]:
+    known = wpt.expected_failures("onnxruntime")
+    return [case for case in wpt.cases("conformance") if case["id"] not in known]
+
+
 WITHOUT_CASES = {"is_infinite": np.isinf, "is_nan": np.isnan, "round_even": np.rint}
 
 
@@ -51,15 +56,23 @@ def test_operations_without_cases_do_as_numpy_does(name: str) -> None:
 
 @pytest.mark.parametrize("name", Operations.listing())
 def test_operations_conform(name: str) -> None:
-    """All cases in which the operation comes, but those that are known to fail on this back end."""
+    """All cases in which the operation comes, but large ones and those that are known to fail on this back end."""
     assert getattr(ow.ops, name) is getattr(Operations, name)
-    known = wpt.expected_failures("onnxruntime")
     cases = [
         case
-        for case in wpt.cases("conformance")
-        if case["id"] not in known and any(snake_case(step["name"]) == name for step in case["operators"])
+        for case in cases_that_pass()
+        if not wpt.is_large(case) and any(snake_case(step["name"]) == name for step in case["operators"])
     ]
     assert bool(cases) != (name in WITHOUT_CASES)
+    with CONTEXT:
+        for case in cases:
+            wpt.check_conformance(case, run(case))
+
+
+@pytest.mark.larger("test_operations_conform")
+def test_large_tensors_conform() -> None:
+    cases = [case for case in cases_that_pass() if wpt.is_large(case)]
+    assert [case["op"] for case in cases] == ["add", "add"]
     with CONTEXT:
         for case in cases:
             wpt.check_conformance(case, run(case))

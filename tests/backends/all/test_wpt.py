@@ -1,6 +1,7 @@
 """The conformance and validation cases of the specification, on all back ends.
 
-Each case runs on ONNX Runtime; on the others cases that differ by data type only are sampled, unless `--all` is given.
+Each case runs on ONNX Runtime; on the others cases that differ by data type only are sampled, and those of millions of
+elements left out on the reference, unless `--all` is given.
 
 Known failures stand in `expect/<name>.toml` with the reason; an entry that passes fails the run.
 """
@@ -63,6 +64,8 @@ def conformance_rows() -> list[Any]:
         subject = without_data_types(case)
         for backend in DEVICES:
             mark = pytest.mark.data_types((backend, case["op"]), subject, types)
+            if backend == "reference" and wpt.is_large(case):
+                mark = pytest.mark.larger("the other cases of the operation")
             marks = () if backend == "onnxruntime" else mark
             rows.append(pytest.param(backend, case, id=f"{case['id']}-{backend}", marks=marks))
     return rows
