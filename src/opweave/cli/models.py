@@ -187,7 +187,7 @@ def info(
         from ..inspect.drawing import render, save
         from .drawing import model_picture
 
-        names = [[argument.name for argument in arguments] for arguments in (session._inputs, session._outputs)]
+        names = [[a.name for a in arguments] for arguments in (session.get_inputs(), session.get_outputs())]
         save(render(model_picture(compiled, *names), model.name), draw)
         console.print(f"wrote {draw}", soft_wrap=True)
 

@@ -1,23 +1,20 @@
-"""What runs where, as text."""
+"""A graph and what runs each of its operations, as text."""
 
 from __future__ import annotations
 
 from .. import links
 from ..run.graph import MLGraph
-from .words import intermediates
+from .words import intermediates, table
 
 
 @links.explain.provide
 def explain(graph: MLGraph) -> str:
-    """A graph, and what runs each of its operations; `MLGraph.explain` describes it."""
+    """See `MLGraph.explain`."""
     program = graph.check_alive()
+    has_segments = len(program.steps) > 1
     rows = [(p.node, p.device, p.how, p.detail) for p in program.placements]
-    last = ""
-    if len(program.steps) > 1:
-        rows = [(str(p.segment), *row) for p, row in zip(program.placements, rows, strict=True)]  # type: ignore[misc]
-        last = f"\n\nintermediates: {intermediates(program.plan)}"
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    table = "\n".join(
-        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
-    return f"{graph._graph}\n\nwhat runs where:\n{table}{last}"
+    cells = [(str(p.segment), *row) if has_segments else row for p, row in zip(program.placements, rows, strict=True)]
+    lines = [f"{graph._graph}", "", "what runs where:", *(f"  {line}" for line in table(cells, words=5))]
+    if has_segments:
+        lines += ["", f"intermediates: {intermediates(program.plan)}"]
+    return "\n".join(lines)

@@ -21,14 +21,14 @@ from ..run.binding import Binding
 from ..run.graph import MLGraph, check_names
 from ..run.locks import Locks
 from ..tensor import MLTensor
-from .words import duration, intermediates, size
+from .words import duration, intermediates, shortened, size, table
 
 if TYPE_CHECKING:
     from ..backends import KernelTime, Placement
     from ..run.program import Program
 
-LONGEST = 70
-"""Letters of a title in a table; `Profile.steps` has all of it."""
+MAX_TITLE = 70
+"""Maximum characters of a title in a table; `Profile.steps` has all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,25 +123,16 @@ class Profile:
 
     def __str__(self) -> str:
         head = ("", "step", "runs as", "median", "min", "share", "read", "written", "GB/s")
-        lines = _table([head, *(_cells(step) for step in self.steps)], words=3)
+        lines = table([head, *map(_step_cells, self.steps)], words=3)
         if self.kernels:
             names = ("", "of operation", "kernel", "makes", "median", "min", "share")
-            lines += ["", "kernels, while their engine measures them:"]
-            lines += _table([names, *self._kernel_cells()], words=4)
+            lines += ["", "kernels, while their engine measures them:", *table([names, *self._kernel_cells()], words=4)]
         return "\n".join([*lines, "", *self._notes()])
 
     def _kernel_cells(self) -> list[tuple[str, ...]]:
         total = sum(kernel.median for kernel in self.kernels) or 1.0
         return [
-            (
-                str(k.segment),
-                _shortened(k.node),
-                k.kernel,
-                k.result,
-                duration(k.median),
-                duration(k.minimum),
-                f"{k.median / total:.1%}",
-            )
+            (str(k.segment), shortened(k.node, MAX_TITLE), k.kernel, k.result, *_times(k, k.median / total))
             for k in self.kernels
         ]
 
@@ -162,24 +153,32 @@ class Profile:
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{name}</th>" for name in ("", "step", "runs as", "median", "min", "", "share", "GB/s"))
-        rows = []
+        styles = ("right", "left", "left", "right", "right", "left", "right", "right")
+        rows = ""
         for step in self.steps:
-            number, title, how, middle, least, share, _, _, bandwidth = map(escape, _cells(step))
+            *cells, share, _, _, bandwidth = map(escape, _step_cells(step))
             colour = "#d9822b" if step.is_copy else "#3d7dca"
-            bar = (
-                f'<div style="width:120px;background:#8883"><div style="width:{step.share * 120:.1f}px;height:0.8em;'
-                f'background:{colour}"></div></div>'
+            width = f"width:{step.share * 120:.1f}px;height:0.8em"
+            bar = f'<div style="width:120px;background:#8883"><div style="{width};background:{colour}"></div></div>'
+            aligned = zip(styles, (*cells, bar, share, bandwidth), strict=True)
+            rows += "".join(
+                ["<tr>", *(f'<td style="text-align:{style}">{cell}</td>' for style, cell in aligned), "</tr>"]
             )
-            cells = (number, title, how, middle, least, bar, share, bandwidth)
-            styles = ("right", "left", "left", "right", "right", "left", "right", "right")
-            rows.append("".join(f'<td style="text-align:{s}">{c}</td>' for s, c in zip(styles, cells, strict=True)))
-        body = "".join(f"<tr>{row}</tr>" for row in rows)
-        notes = "<br>".join(map(escape, self._notes()))
         kernels = ""
         if self.kernels:
             made = "".join(f"<tr>{''.join(f'<td>{escape(c)}</td>' for c in row)}</tr>" for row in self._kernel_cells())
             kernels = f"<details><summary>{len(self.kernels)} kernels</summary><table>{made}</table></details>"
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{kernels}<p>{notes}</p>"
+        notes = "<br>".join(map(escape, self._notes()))
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{kernels}<p>{notes}</p>"
+
+
+def _step_cells(step: StepProfile) -> tuple[str, ...]:
+    sizes = size(step.reads), size(step.writes), f"{step.bandwidth / 1e9:.2f}"
+    return (str(step.segment), shortened(step.title, MAX_TITLE), step.how, *_times(step, step.share), *sizes)
+
+
+def _times(measured: StepProfile | KernelTime, share: float) -> tuple[str, str, str]:
+    return duration(measured.median), duration(measured.minimum), f"{share:.1%}"
 
 
 @links.profile.provide
@@ -198,34 +197,24 @@ def profile(
     with Locks(tensors):
         space.check_overlap(sources, targets, graph._constants)
         call = Binding(program.layout(*given), *given)
-        call()  # what the first run does once is not measured
+        call()  # the first run is slower
         space.wait()
         counted = _copies_of(call)
         whole: list[int] = []
         parts: list[list[int]] = []
-        for _ in range(repeat):  # in turns, so that both see the same machine
+        for _ in range(repeat):  # alternately, so that both run under the same load
             start = perf_counter_ns()
             call()
             space.wait()
             whole.append(perf_counter_ns() - start)
             if len(call.layout.steps) > 1:
                 parts.append(call.timed())
-        # A device tells without being slowed down.
+        # Measuring kernels does not slow down a device, as it does the CPU.
         kernels = _kernels(program, *given, repeat) if detail or not space.is_host else ()
     steps = _steps(program, call, parts or [[time] for time in whole])
     plan = program.plan
-    return Profile(
-        graph.context.device.name,
-        repeat,
-        steps,
-        counted,
-        median(whole) / 1e9,
-        min(whole) / 1e9,
-        plan.peak,
-        plan.total,
-        len(plan.offsets),
-        kernels,
-    )
+    device, times = graph.context.device.name, (median(whole) / 1e9, min(whole) / 1e9)
+    return Profile(device, repeat, steps, counted, *times, plan.peak, plan.total, len(plan.offsets), kernels)
 
 
 def _kernels(
@@ -299,19 +288,8 @@ def _steps(program: Program, call: Binding, times: list[list[int]]) -> tuple[Ste
             how = engine(placements)
             if alone and len(placements) > 3:
                 name = ", ".join(p.node for p in placements[:3]) + f", … ({len(placements)} operations)"
-        steps.append(
-            StepProfile(
-                step.segment,
-                name,
-                how,
-                middle,
-                least,
-                step.read_bytes,
-                step.written_bytes,
-                middle / total,
-                step.part is None,
-            )
-        )
+        traffic = step.read_bytes, step.written_bytes
+        steps.append(StepProfile(step.segment, name, how, middle, least, *traffic, middle / total, step.part is None))
     return tuple(steps)
 
 
@@ -348,38 +326,4 @@ def random(descs: Mapping[str, Desc]) -> dict[str, np.ndarray]:
     return made
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Tables
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
-
-
-def _table(rows: Sequence[Sequence[str]], words: int) -> list[str]:
-    """Rows with aligned columns: the first `words` on the left, numbers on the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if at < words else cell.rjust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-
-
-def _cells(step: StepProfile) -> tuple[str, ...]:
-    return (
-        str(step.segment),
-        _shortened(step.title),
-        step.how,
-        duration(step.median),
-        duration(step.minimum),
-        f"{step.share:.1%}",
-        size(step.reads),
-        size(step.writes),
-        f"{step.bandwidth / 1e9:.2f}",
-    )
-
-
-__all__ = ["CopyProfile", "Profile", "StepProfile", "duration", "engine", "intermediates", "profile", "random", "size"]
+__all__ = ["CopyProfile", "Profile", "StepProfile", "engine", "profile", "random"]

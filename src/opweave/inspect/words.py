@@ -1,12 +1,38 @@
-"""How sizes, times and memory are written in tables and drawings."""
+"""Sizes, times, memory and tables as text."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from ..memory import Plan
 
 
+def table(rows: Sequence[Sequence[str]], words: int) -> list[str]:
+    """The lines of a table; the first `words` columns are aligned left, the others right.
+
+    >>> table([("step", "time"), ("relu", "3 us")], words=1)
+    ['step  time', 'relu  3 us']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row[:words], widths, strict=False)]
+        cells += [cell.rjust(width) for cell, width in zip(row[words:], widths[words:], strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def shortened(text: str, limit: int) -> str:
+    """At most `limit` characters of a text.
+
+    >>> shortened("softmax", 5)
+    'soft…'
+    """
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
 def intermediates(plan: Plan) -> str:
-    """How what lies between segments shares memory.
+    """How the memory of intermediates is shared.
 
     >>> intermediates(Plan((0, 128, 0), (192,), 320))
     '320 B in 3 pieces, which share 192 B'

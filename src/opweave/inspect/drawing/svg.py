@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from unicodedata import east_asian_width
 from xml.sax.saxutils import escape
 
+from ..words import shortened
 from .layout import Item, Link, Placed, layout, spread
 from .picture import Box, Edge, Lane, Picture
 
 PAD = 14.0
 """Around boxes, within lanes and around the whole."""
 CAPTION = 26
-"""Letters in a line of a caption; longer ones go on in the next line."""
-LONGEST = 34
-"""Letters of a text in a box; the tooltip has all of it."""
+"""Maximum characters of a line of a caption; longer ones are wrapped."""
+MAX_TEXT = 34
+"""Maximum characters of a text in a box; the tooltip has all of it."""
 LABEL = 24.0
 """Below a box, for what it yields."""
 BEND = 20.0
@@ -81,11 +82,6 @@ def text_width(text: str, font: float = 12, bold: bool = False) -> float:
     return units * font * (1.1 if bold else 1.0)
 
 
-def shortened(text: str, limit: int = LONGEST) -> str:
-    """At most `limit` letters of a text."""
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
-
-
 def clean(text: str) -> str:
     """A text that XML can hold: characters that it forbids are shown by their code."""
     allowed = (
@@ -133,9 +129,11 @@ def _shapes(picture: Picture) -> list[_Shape]:
         labels[edge.source][edge.port] = edge.text, known[1] and edge.is_copied
     shapes = []
     for box, its in zip(picture.boxes, labels, strict=True):
-        lines = [text_width(shortened(line), 11) for line in box.lines]
-        chips = sum(text_width(shortened(chip), 10) + 12 for chip in _chips(box)) + 6 * max(len(_chips(box)) - 1, 0)
-        width = max(text_width(shortened(box.title), 13, True), chips, *lines, 48) + 24
+        lines = [text_width(shortened(line, MAX_TEXT), 11) for line in box.lines]
+        chips = sum(text_width(shortened(chip, MAX_TEXT), 10) + 12 for chip in _chips(box)) + 6 * max(
+            len(_chips(box)) - 1, 0
+        )
+        width = max(text_width(shortened(box.title, MAX_TEXT), 13, True), chips, *lines, 48) + 24
         if len(its) > 1:  # each result leaves from above its label
             width = max(width, sum(text_width(text, 11) + 14 for text, _ in its.values()))
         height = 30 + 15 * len(lines) + (21 if chips else 0) - (4 if box.style in ("input", "output") else 0)
@@ -298,10 +296,14 @@ class _Writer:
         radius = shape.height / 2 if is_end else 7
         parts.append(_rect(kind, middle - shape.width / 2, top, shape.width, shape.height, radius))
         y = top + (17.5 if is_end else 20)
-        parts.append(f'<text class="head mid" x="{middle:.1f}" y="{y:.1f}">{clean(shortened(box.title))}</text>')
+        parts.append(
+            f'<text class="head mid" x="{middle:.1f}" y="{y:.1f}">{clean(shortened(box.title, MAX_TEXT))}</text>'
+        )
         for line in box.lines:
             y += 15
-            parts.append(f'<text class="soft mid" x="{middle:.1f}" y="{y:.1f}">{clean(shortened(line))}</text>')
+            parts.append(
+                f'<text class="soft mid" x="{middle:.1f}" y="{y:.1f}">{clean(shortened(line, MAX_TEXT))}</text>'
+            )
         parts += _chip_row(_chips(box), middle, y + 9)
         for port, (text, is_copied) in shape.labels.items():
             x, below = middle + shape.port(port), top + shape.height + 6
@@ -326,7 +328,7 @@ def _rect(kind: str, x: float, y: float, width: float, height: float, radius: fl
 
 def _chip_row(chips: Sequence[str], middle: float, y: float) -> list[str]:
     """Constants, as a row of chips."""
-    texts = [shortened(chip) for chip in chips]
+    texts = [shortened(chip, MAX_TEXT) for chip in chips]
     widths = [text_width(text, 10) + 12 for text in texts]
     x = middle - (sum(widths) + 6 * (len(widths) - 1)) / 2
     parts = []
