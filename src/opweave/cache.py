@@ -1,4 +1,4 @@
-"""The one cache: values that were made once are kept for the next time, within a number of entries and bytes."""
+"""The cache of the project: least recently used entries are evicted when there are too many entries or bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _INTEGERS = frozenset({int})
 
 
 class Statistics(NamedTuple):
-    """What a cache holds, and how often `get` found a value."""
+    """Size of a cache, and how often lookups found a value."""
 
     entries: int
     bytes: int
@@ -29,18 +29,20 @@ class Statistics(NamedTuple):
 
 
 class Cache(Generic[K, V]):
-    """A mapping that drops its least recently used entries when there are too many, or their bytes are. Thread-safe.
+    """A thread-safe mapping that evicts its least recently used entries.
 
     Args:
-        max_entries: how many entries are kept at most; None for any number.
-        max_bytes: how many bytes all of them take at most, of those that `put` is told; None for any number.
-        raw: whether keys are compared as they are. By default `exact` tells 1 from True and 0.0 from -0.0.
-        on_drop: called, without a lock, with each value that is evicted, replaced or cleared.
+        max_entries: maximum number of entries; None for no limit.
+        max_bytes: maximum total of the sizes passed to `put`; None for no limit.
+        raw: whether to compare keys with `==`. By default, keys are passed to `exact`, which tells 1 from True and 0.0
+            from -0.0.
+        on_drop: called with each value that is evicted, replaced or cleared, while the cache is not locked.
 
     Attributes:
-        max_entries: the same, and so is `max_bytes`; they may be changed at any time.
-        peek: the value of a key, or None, as fast as a dictionary finds it; takes the key as it is, and is no use of the
-            entry: where all lookups go this way, the entry that was made first is dropped first.
+        max_entries: as above; it can be changed at any time.
+        max_bytes: as above; it can be changed at any time.
+        peek: `dict.get` of the entries, for hot paths. It takes the key as stored, and does not count as a use: a cache
+            that is only read in this way evicts its oldest entries.
 
     >>> sizes = Cache(max_entries=2)
     >>> for value in (1, True, 1.0):
@@ -76,31 +78,31 @@ class Cache(Generic[K, V]):
 
     @property
     def statistics(self) -> Statistics:
-        """Entries and their bytes now; hits and misses of `get` since the start or the last `clear`."""
+        """Current size; hits and misses of `get` and `make` since the start or the last `clear`."""
         with self._lock:
             return Statistics(len(self._entries), self._bytes, self._hits, self._misses)
 
     def items(self) -> list[tuple[Any, V]]:
-        """Keys (as `exact` makes them, unless they are raw) and values, those used longest ago first."""
+        """Stored keys (results of `exact`, unless raw) and values, the least recently used first."""
         with self._lock:
             return list(self._entries.items())
 
     def get(self, key: K) -> V | None:
-        """The value of a key, which is the one used last then; None if there is none.
+        """The value of a key, or None; counts as a use.
 
         Raises:
-            TypeError: the key holds something that is not hashable.
+            TypeError: the key is not hashable.
         """
         return self._find(self._key(key))
 
     def put(self, key: K, value: V, size: int = 0) -> V:
-        """Keep a value of `size` bytes, unless it alone is larger than the cache; returns it."""
+        """Store a value of `size` bytes, unless that exceeds `max_bytes`; return the value."""
         return self._keep(self._key(key), value, size)
 
     def make(self, key: K, make: Callable[[], V], size: Callable[[V], int] = lambda _: 0) -> V:
-        """The value of a key, made if there is none. Threads that make the same at the same time get the one kept first.
+        """The value of a key, made and stored if it is missing. Threads that make it at the same time all get the first one.
 
-        Where the key cannot be hashed, the value is made anew each time.
+        A value whose key is not hashable is made each time.
         """
         found = self._key(key)
         try:
@@ -117,17 +119,17 @@ class Cache(Generic[K, V]):
         return known
 
     def turn(self, key: K) -> AbstractContextManager[Any]:
-        """A lock that one thread at a time holds for the same key: others wait, for what this one makes."""
+        """The lock of a key: a thread that makes its value holds it, so that others wait for the value."""
         with self._lock:
             turn: AbstractContextManager[Any] = self._turns.setdefault(self._key(key), RLock())
             return turn
 
     def pop(self, key: K) -> V | None:
-        """Take out the value of a key; None if there is none."""
+        """Remove and return the value of a key, or None."""
         return self._pop(self._key(key))
 
     def clear(self) -> None:
-        """Drop all entries, and count from zero."""
+        """Drop all entries, and reset the statistics."""
         with self._lock:
             dropped = list(self._entries.values())
             self._entries.clear()
@@ -148,7 +150,7 @@ class Cache(Generic[K, V]):
     def _keep(self, key: Any, value: V, size: int) -> V:
         dropped: list[V | None] = []
         with self._lock:
-            if _deaths[0] - self._deaths > len(self._entries) // 16:  # many objects that may be part of keys are gone
+            if _deaths[0] - self._deaths > len(self._entries) // 16:  # drop entries whose keys had collected objects
                 self._deaths = _deaths[0]
                 dropped += [self._pop(known) for known in list(self._entries) if not _is_alive(known)]
             if (old := self._pop(key)) is not value:
@@ -177,17 +179,16 @@ class Cache(Generic[K, V]):
 
 
 def exact(value: Any) -> Any:
-    """A key that is equal only for values that are the same: of one type, and with the same sign where they are zero.
+    """Make a key that is equal only for values of the same type, and zeros of the same sign.
 
-    Tuples, lists, frozen sets, dataclasses and arrays are compared by what is in them; NaN equals NaN. Objects that are equal
-    to nothing but themselves are held weakly, others are compared by their own `==`. A dictionary, which may change, makes a
-    key that cannot be hashed.
+    Tuples, lists, frozen sets, dataclasses and arrays are compared by their contents; NaN equals NaN. Objects without an
+    `__eq__` of their own are referenced weakly; others are compared with `==`. The key of a dictionary is not hashable.
 
     >>> exact(1) == exact(True), exact(0.0) == exact(-0.0), exact((1, [2])) == exact((1, [2]))
     (False, False, True)
     """
     kind = type(value)
-    if kind is float:  # zeros and NaN by their text
+    if kind is float:  # `repr` tells 0.0 from -0.0, and makes NaN equal to itself
         return kind, value if value > 0 or value < 0 else repr(value)
     if kind in _PLAIN:
         return kind, value
@@ -204,7 +205,7 @@ def exact(value: Any) -> Any:
     if kind.__hash__ is object.__hash__:  # type: ignore[comparison-overlap]
         try:
             return kind, ref(value, _note_death)
-        except TypeError:  # it has no room for that
+        except TypeError:  # the type does not support weak references
             return kind, value
     if hasattr(kind, "__dataclass_fields__"):
         fields = [field.name for field in kind.__dataclass_fields__.values() if field.compare]
@@ -213,15 +214,15 @@ def exact(value: Any) -> Any:
 
 
 _deaths = [0]
-"""How many objects are gone that were part of keys."""
+"""Number of objects in keys that have been collected."""
 
 
 def _note_death(_: object) -> None:
-    _deaths[0] += 1  # may come at any time, in any thread: nothing else is done here
+    _deaths[0] += 1  # called at any time in any thread, so it must not take a lock
 
 
 def _is_alive(key: Any) -> bool:
-    """Whether a lookup can have that key still."""
+    """Whether all objects that a key references still exist."""
     if isinstance(key, (tuple, frozenset)):
         return all(map(_is_alive, key))
     return not isinstance(key, ref) or key() is not None
@@ -231,7 +232,7 @@ _caches: WeakSet[Cache[Any, Any]] = WeakSet()
 
 
 def _after_fork() -> None:
-    """A child has none of the threads that would give these locks back."""
+    """Replace locks that threads held in the parent process, which do not exist in the child."""
     for cache in _caches:
         cache._lock = RLock()
         cache._turns.clear()

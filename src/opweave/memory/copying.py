@@ -12,7 +12,7 @@ import numpy as np
 
 @dataclass(slots=True)
 class Tally:
-    """How many copies there were, and of how many bytes."""
+    """Number of copies, and their bytes."""
 
     count: int = 0
     bytes: int = 0
@@ -20,7 +20,7 @@ class Tally:
 
 @dataclass
 class Copies:
-    """Counts every copy of tensor data that Opweave makes, with its reason, since the start or the last `reset`.
+    """Counts all copies of tensor data by reason, since the start or the last `reset`.
 
     Attributes:
         by_reason: a `Tally` for each reason.
@@ -47,7 +47,7 @@ class Copies:
             tally.bytes += size
 
     def reset(self) -> None:
-        """Start again from zero."""
+        """Reset all counts to zero."""
         with self._lock:
             self.by_reason.clear()
 
@@ -63,7 +63,7 @@ def copy(target: np.ndarray, source: np.ndarray, reason: str) -> None:
 
 
 def copied(value: Any, reason: str) -> Any:
-    """A new array with the elements of another, counted; a list of arrays is copied with them, other objects are not."""
+    """A counted copy of an array, or of a list of arrays; other objects are returned as they are."""
     if isinstance(value, list):
         return [copied(item, reason) for item in value]
     if not isinstance(value, np.ndarray):

@@ -34,7 +34,7 @@ _NUMPY_TYPES = {name: np.dtype(name) for name in ANY}  # found faster than NumPy
 
 
 def empty(desc: Desc) -> np.ndarray:
-    """A new array with whatever was there, aligned as NumPy does it.
+    """A new array, not initialised, with NumPy's alignment.
 
     Raises:
         OperationError: there is not enough memory.
@@ -68,7 +68,7 @@ def check_overlap(
             raise ValidationError(
                 f"the memory of {name!r} overlaps that of {before!r}; outputs need memory of their own"
             )
-        # Of inputs that overlap each other (which is fine), the one that reaches furthest counts.
+        # Inputs may overlap each other; compare the next array with the one that ends last.
         if stop > end or writes:
             end, before, written = max(stop, end), name, writes
         if writes and constants:
@@ -79,7 +79,7 @@ def check_overlap(
 
 
 def merged_ranges(arrays: Iterable[np.ndarray]) -> list[tuple[int, int]]:
-    """The address ranges of contiguous arrays, in order, those that overlap or touch made one."""
+    """The address ranges of contiguous arrays, sorted; ranges that overlap or touch are merged."""
     merged: list[tuple[int, int]] = []
     for start, stop in sorted(map(address_range, arrays)):
         if merged and start <= merged[-1][1]:
@@ -90,7 +90,7 @@ def merged_ranges(arrays: Iterable[np.ndarray]) -> list[tuple[int, int]]:
 
 
 def owner(array: np.ndarray) -> object:
-    """Whose memory an array shows: an `mmap`, `bytes`, …; None where it is that of an array."""
+    """The object that owns the memory of an array, such as an `mmap` or `bytes`; None if an array owns it."""
     base: object = array
     while isinstance(base, np.ndarray):
         base = base.base
@@ -98,7 +98,7 @@ def owner(array: np.ndarray) -> object:
 
 
 def physical() -> int:
-    """Bytes of memory that this machine has; where it does not tell, more than any has."""
+    """Size of the physical memory in bytes; 64 TiB if the system does not tell."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Files that are mapped into memory: which file an array shows, and where in it."""
+"""Memory-mapped files: find the file and the offset that an array maps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .host import address_range
 
 @dataclass(frozen=True, slots=True)
 class FileRegion:
-    """A stretch of this process's memory that shows a stretch of a file."""
+    """A range of addresses of this process that maps a part of a file."""
 
     start: int
     stop: int
@@ -22,10 +22,10 @@ class FileRegion:
 
 
 def mapped_files() -> list[FileRegion]:
-    """The memory-mapped files of this process whose mappings show what the files hold, in order of address.
+    """The memory-mapped files of this process, in order of address; empty on systems other than Linux.
 
-    Mappings that could have been changed without the file (private and writable), and files that have been replaced or
-    deleted since, are left out. Only Linux tells; elsewhere the list is empty.
+    Private writable mappings are left out, because they may differ from the file, and so are files that have been
+    replaced or deleted.
     """
     regions = []
     try:
@@ -40,7 +40,7 @@ def mapped_files() -> list[FileRegion]:
         try:
             name[0].encode()
             status = os.stat(name[0])
-        except (OSError, UnicodeError):  # gone, or a name that cannot be written into a model
+        except (OSError, UnicodeError):  # deleted, or a name that a model cannot contain
             continue
         if not os.access(name[0], os.R_OK):
             continue
@@ -52,7 +52,7 @@ def mapped_files() -> list[FileRegion]:
 
 
 def find_in_files(array: np.ndarray, regions: list[FileRegion]) -> tuple[str, int] | None:
-    """The file, and the offset in it, that the memory of a contiguous array shows; None if it shows no file."""
+    """The file and the offset that a contiguous array maps; None if it is not in a mapped file."""
     start, stop = address_range(array)
     at = bisect_right(regions, start, key=lambda region: region.start) - 1
     if at < 0 or stop > regions[at].stop:

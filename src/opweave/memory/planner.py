@@ -1,4 +1,4 @@
-"""The planner: how intermediates that are not needed at the same time share memory."""
+"""Plan memory for intermediates: those that are not needed at the same time share it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .host import ALIGNMENT
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """Memory that is needed for a while: `size` bytes, from step `first` to step `last`, both included."""
+    """An intermediate of `size` bytes that is needed from step `first` to step `last`, inclusive."""
 
     size: int
     first: int
@@ -19,13 +19,13 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where intermediates lie in pieces of memory that they share.
+    """Where intermediates lie in shared pieces of memory.
 
     Attributes:
         offsets: of each `Life`, bytes from the start of its piece, multiples of `ALIGNMENT`.
         pieces: the size of each piece in bytes.
-        total: bytes that they would take if none shared memory.
-        homes: the number of the piece of each `Life`; empty where there is one piece.
+        total: size in bytes without sharing.
+        homes: the index of the piece of each `Life`; empty if there is only one piece.
     """
 
     offsets: tuple[int, ...] = ()
@@ -35,7 +35,7 @@ class Plan:
 
     @property
     def peak(self) -> int:
-        """Bytes that all pieces take."""
+        """Total size of the pieces in bytes."""
         return sum(self.pieces)
 
     def __add__(self, other: Plan) -> Plan:
@@ -45,10 +45,10 @@ class Plan:
 
 
 def plan(lives: Sequence[Life]) -> Plan:
-    """Lay out one piece of memory so that what is needed at the same time does not overlap.
+    """Lay out one piece of memory in which intermediates that are needed at the same time do not overlap.
 
-    The largest come first, each at the lowest offset that is free during its life (greedy by size; Pisarchyk and Lee,
-    Efficient Memory Management for Deep Neural Net Inference, 2020).
+    Place them in order of size, the largest first, each at the lowest offset that is free during its life (greedy by
+    size; Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference, 2020).
 
     >>> plan([Life(100, 0, 1), Life(64, 1, 2), Life(128, 2, 3)])
     Plan(offsets=(0, 128, 0), pieces=(192,), total=320, homes=())
@@ -70,16 +70,16 @@ def plan(lives: Sequence[Life]) -> Plan:
 
 
 def plan_buffers(lives: Sequence[Life]) -> Plan:
-    """Lay out memory of a device, where each buffer holds one tensor at a time.
+    """Plan buffers of a device that each hold one tensor at a time.
 
-    In order of their first use, each takes the smallest free buffer that is large enough, else the largest one, which grows.
-    (WebGPU does not bind two parts of one buffer for reading and for writing.)
+    In order of first use, each intermediate takes the smallest free buffer that is large enough; otherwise the largest free
+    buffer grows. (WebGPU cannot bind two parts of one buffer, one for reading and one for writing.)
 
     >>> plan_buffers([Life(100, 0, 1), Life(64, 1, 2), Life(128, 2, 3)])
     Plan(offsets=(0, 0, 0), pieces=(128, 64), total=292, homes=(0, 1, 0))
     """
     pieces: list[int] = []
-    until: list[int] = []  # the last step that needs what lies in a piece
+    until: list[int] = []  # the last step that uses each piece
     homes = [0] * len(lives)
     for k in sorted(range(len(lives)), key=lambda k: lives[k].first):
         life = lives[k]

@@ -15,7 +15,7 @@ from ..graph import Desc
 from . import host
 
 LARGE = 32 * 2**20
-"""Bytes: where the C library begins to give memory back to the system at once (the largest `M_MMAP_THRESHOLD` of glibc)."""
+"""Size in bytes from which the C library returns freed memory at once (the largest `M_MMAP_THRESHOLD` of glibc)."""
 
 MOST = host.physical() // 32
 """Maximum number of bytes to keep for reuse."""
@@ -24,14 +24,14 @@ AGE = 16
 """Free a kept buffer that this many large allocations have not used."""
 
 _spare: deque[tuple[int, np.ndarray]] = deque()
-"""What is kept, the oldest first, with the number of the request before which it came back."""
+"""Kept buffers, the oldest first, each with the number of the allocation before it was freed."""
 _wanted: Cache[int, int] = Cache(AGE, raw=True)
-"""How often a size has been asked for; the last few sizes."""
+"""How often each of the last few sizes was allocated."""
 _turn = 0
 
 
 class _Window:
-    """Gives NumPy memory that its array does not own: all views of it keep this, and so we learn when none is left."""
+    """The base object of arrays over a buffer: collected with the last view, which frees the buffer for reuse."""
 
     __slots__ = ("__array_interface__", "__weakref__", "raw")
 
@@ -41,12 +41,12 @@ class _Window:
     def __del__(self) -> None:
         raw = getattr(self, "raw", None)
         if raw is not None and (_wanted.peek(raw.nbytes) or 0) > 1:
-            _spare.append((_turn, raw))  # may come at any time, in any thread: nothing else is done here
+            _spare.append((_turn, raw))  # called at any time in any thread, so without a lock
             _trim()
 
 
 def room(desc: Desc) -> np.ndarray:
-    """A new array with whatever was there.
+    """A new array, not initialised.
 
     Raises:
         OperationError: there is not enough memory.
@@ -71,7 +71,7 @@ def _taken(size: int) -> np.ndarray | None:
     for _ in range(len(_spare)):
         try:
             turn, raw = _spare.popleft()
-        except IndexError:  # another thread has it
+        except IndexError:  # another thread took it
             break
         if found is None and raw.nbytes == size:
             found = raw
@@ -89,7 +89,7 @@ def _trim() -> None:
 
 
 def kept() -> int:
-    """Bytes that are kept for later."""
+    """Total size of the kept buffers in bytes."""
     return sum([raw.nbytes for _, raw in list(_spare)])
 
 

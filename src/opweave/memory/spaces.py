@@ -1,4 +1,4 @@
-"""Spaces: where the memory of tensors lies. The host is one, the memory of a WebAssembly module, a GPU device."""
+"""Spaces in which the memory of tensors lies: the host, a WebAssembly module, or a GPU device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Memory = Any
 
 
 class Cell:
-    """Memory of a value whose data type and shape are known only once it is computed, on the host.
+    """Host memory of a value whose data type and shape are unknown until it is computed.
 
     Attributes:
         value: an array, a list of arrays, or None.
@@ -47,19 +47,19 @@ class Space(Protocol):
 
 
 class TensorSpace(Space, Protocol):
-    """Where the tensors of contexts lie: the host's memory, or that of a device, which works in the order of calls."""
+    """The space of a context's tensors: the host, or a device, which executes calls in order."""
 
     device: Any
     """The `wgpu.GPUDevice` whose memory it is; None for others."""
 
     def attach(self, context: Any) -> None:
-        """Note a context whose tensors lie here; `context.lose(message)` is called when the device is lost."""
+        """Register a context of this space; `context.lose(message)` is called if the device is lost."""
 
     def detach(self, context: Any) -> None:
-        """Forget a context that ends; with the last one, free what is kept for the next graph."""
+        """Remove a context that ends; after the last one, free the memory kept for reuse."""
 
     def adopt(self, given: Any, desc: Desc) -> Memory:
-        """The caller's memory as that of a tensor; `ValidationError` if it cannot be."""
+        """Use memory of the caller for a tensor; raise `ValidationError` if that is not possible."""
 
     def check_overlap(
         self, inputs: Mapping[str, Memory], outputs: Mapping[str, Memory], constants: Sequence[tuple[int, int]] = ()
@@ -67,20 +67,20 @@ class TensorSpace(Space, Protocol):
         """Raise `ValidationError` if an output shares memory with another tensor, or the host's addresses `constants`."""
 
     def write(self, target: Memory, source: np.ndarray, reason: str) -> None:
-        """Copy an array into memory of this space, counted."""
+        """Copy an array into memory of this space, and count the copy."""
 
     def read(self, sources: Sequence[Memory], targets: Sequence[np.ndarray], reason: str) -> None:
-        """Copy memory of this space into arrays, counted; all copies start before the first is waited for."""
+        """Copy memory of this space into arrays, and count the copies; all start before the first wait."""
 
     def copy(self, target: Memory, source: Memory, reason: str) -> None:
-        """Copy memory of this space into other memory of it, counted."""
+        """Copy within this space, and count the copy."""
 
 
 class DeviceSpace(TensorSpace, Protocol):
-    """The memory of a device, which the host does not see."""
+    """Memory of a device that the host cannot access."""
 
     def carve(self, sizes: Sequence[int], homes: Sequence[int], descs: Sequence[Desc]) -> list[Memory]:
-        """Buffers of `sizes` bytes, and for each descriptor the memory that begins its buffer, `homes[k]`."""
+        """Allocate buffers of `sizes` bytes; tensor `k` lies at the start of buffer `homes[k]`."""
 
 
 class _Host:
@@ -114,14 +114,14 @@ class _Host:
         return isinstance(given, (np.ndarray, Cell))
 
     def wait(self) -> None:
-        """Nothing runs on its own here."""
+        """Nothing runs in the background."""
 
 
 HOST: TensorSpace = _Host()
 
 
 def reaches(space: Space, other: Space) -> bool:
-    """Whether what runs in `space` can use memory of `other`: the host also sees the memory of WebAssembly modules."""
+    """Whether code in `space` can use memory of `other`: the host can also use that of WebAssembly modules."""
     return space is other or (space is HOST and other.is_host)
 
 
@@ -136,7 +136,7 @@ def intermediates(
         lives: the first and the last step that needs each.
 
     Returns:
-        The plan, and what allocates memory by it.
+        The plan, and a function that allocates memory by it.
     """
     needed = [Life(desc.byte_length, *life) for desc, life in zip(descs, lives, strict=True)]
     if not space.is_host:
@@ -162,7 +162,7 @@ def _copy_on_host(target: Memory, source: Memory, reason: str) -> None:
 def copier(
     source: Space, target: Space, reason: str
 ) -> Callable[[Sequence[Memory], Sequence[Memory]], Callable[[], None]]:
-    """What ties copies from one space to another to memory."""
+    """A function that binds copies from one space to another to memory; its result makes the copies."""
 
     def bind(reads: Sequence[Memory], writes: Sequence[Memory]) -> Callable[[], None]:
         pairs = list(zip(writes, reads, strict=True))

@@ -60,12 +60,8 @@ class Nest:
 
     def _vector_size(self, stage: Stage) -> int:
         """The number of elements in a vector of the widest type used."""
-        bits = 8
-        for node in walk(*stage.roots):
-            if node.type in FLOATS:
-                bits = max(bits, 32)
-            elif node.type not in ("bool", "index"):
-                bits = max(bits, INFO[storage(node.type)].bits)
+        types = {node.type for node in walk(*stage.roots)} - {"bool", "index"}
+        bits = max((32 if type in FLOATS else INFO[storage(type)].bits for type in types), default=8)
         return int(self._target.natural_vector_size(hl.UInt(bits)))
 
     def _stored(self, value: HalideExpr, type: Type, data_type: DataType) -> HalideExpr:

@@ -86,7 +86,7 @@ class Module:
         return isinstance(given, np.ndarray) and self.arena.owns(given)
 
     def wait(self) -> None:
-        """Nothing runs on its own here."""
+        """Nothing runs in the background."""
 
     def failed(self, error: Exception, what: str) -> MLError:
         """Restore the stack pointer, and convert an error of a function to one of ours."""
