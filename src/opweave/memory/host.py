@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -43,6 +43,31 @@ def empty(desc: Desc) -> np.ndarray:
         return np.empty(desc.shape, _NUMPY_TYPES[desc.data_type])
     except MemoryError:
         raise OperationError(f"there is no memory for {desc}: {desc.byte_length} bytes") from None
+
+
+class _Lease:
+    """The base object of the arrays over leased memory."""
+
+    __slots__ = ("__array_interface__", "__weakref__", "_release")
+
+    def __init__(self, address: int, size: int, release: Callable[[], object]) -> None:
+        self._release = release
+        self.__array_interface__ = {"version": 3, "shape": (size,), "typestr": "|u1", "data": (address, False)}
+
+    def __del__(self) -> None:
+        self._release()
+
+
+def lease(address: int, size: int, release: Callable[[], object]) -> np.ndarray:
+    """An array of bytes over existing memory.
+
+    Args:
+        address: the address of the first byte.
+        size: number of bytes.
+        release: called when the array and all its views have been collected, at any time in any thread: it must not wait for
+            a lock. It also keeps the memory alive until then.
+    """
+    return np.asarray(_Lease(address, size, release))
 
 
 def address_range(array: np.ndarray) -> tuple[int, int]:

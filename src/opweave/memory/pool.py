@@ -7,6 +7,7 @@ reuses smaller ones by itself.
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 
 import numpy as np
 
@@ -30,21 +31,6 @@ _wanted: Cache[int, int] = Cache(AGE, raw=True)
 _turn = 0
 
 
-class _Window:
-    """The base object of arrays over a buffer: collected with the last view, which frees the buffer for reuse."""
-
-    __slots__ = ("__array_interface__", "__weakref__", "raw")
-
-    def __init__(self, raw: np.ndarray) -> None:
-        self.raw, self.__array_interface__ = raw, raw.__array_interface__
-
-    def __del__(self) -> None:
-        raw = getattr(self, "raw", None)
-        if raw is not None and (_wanted.peek(raw.nbytes) or 0) > 1:
-            _spare.append((_turn, raw))  # called at any time in any thread, so without a lock
-            _trim()
-
-
 def room(desc: Desc) -> np.ndarray:
     """A new array, not initialised.
 
@@ -62,7 +48,14 @@ def _large(desc: Desc, size: int) -> np.ndarray:
     raw = _taken(size)
     if raw is None:
         raw = host.empty(Desc("uint8", (size,)))
-    return np.asarray(_Window(raw)).view(desc.data_type).reshape(desc.shape)
+    return host.lease(host.address_range(raw)[0], size, partial(_freed, raw)).view(desc.data_type).reshape(desc.shape)
+
+
+def _freed(raw: np.ndarray) -> None:
+    """Keep a buffer whose size was allocated more than once recently."""
+    if (_wanted.peek(raw.nbytes) or 0) > 1:
+        _spare.append((_turn, raw))
+        _trim()
 
 
 def _taken(size: int) -> np.ndarray | None:

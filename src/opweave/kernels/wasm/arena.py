@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from bisect import bisect, insort
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...errors import OperationError
-from ...memory import ALIGNMENT
+from ...memory.host import ALIGNMENT, lease
 from .engine import PAGE, address_of
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ class Arena:
         self._size = self._current_size()
         self.base = address_of(memory.data_ptr(store))
         self._free: list[tuple[int, int]] = []  # offset and size; sorted, adjacent blocks are merged
-        # Arrays may be collected while this thread holds the lock, so their blocks go to a deque, which needs none.
         self._released: deque[tuple[int, int]] = deque()
         self._used_up_to = 0  # memory beyond has never been allocated, and is still zero
 
@@ -69,10 +68,9 @@ class Arena:
         Raises:
             OperationError: the memory would exceed its limit.
         """
-        block = self.block(desc.byte_length, str(desc))
-        return np.asarray(block).view(desc.data_type).reshape(desc.shape)
+        return self.block(desc.byte_length, str(desc)).view(desc.data_type).reshape(desc.shape)
 
-    def block(self, size: int, what: str) -> Block:
+    def block(self, size: int, what: str) -> np.ndarray:
         """Allocate zeroed bytes, aligned to 64 bytes; `what` describes them in messages."""
         room = max(size + -size % ALIGNMENT, ALIGNMENT)
         with self.lock:
@@ -80,9 +78,10 @@ class Arena:
                 self._give_back(*self._released.popleft())
             offset = self._take(room, what)
             used_before, self._used_up_to = offset < self._used_up_to, max(self._used_up_to, offset + room)
-        block = Block(self, offset, room, size)
+        # Arrays may be collected while this thread holds the lock, so their memory goes to a deque, which needs none.
+        block = lease(self.base + offset, size, lambda: self._released.append((offset, room)))
         if used_before:
-            np.asarray(block).fill(0)
+            block.fill(0)
         return block
 
     def _take(self, room: int, what: str) -> int:
@@ -131,10 +130,6 @@ class Arena:
             size += before
         insort(self._free, (offset, size))
 
-    def release(self, offset: int, size: int) -> None:
-        """Free a block at the next allocation; safe to call from `__del__`."""
-        self._released.append((offset, size))
-
     def owns(self, array: np.ndarray) -> bool:
         """Whether an array lies completely in this memory."""
         # All addresses up to the limit are reserved for this memory.
@@ -145,25 +140,3 @@ class Arena:
         """The offset of an array in linear memory, which is the pointer that functions receive."""
         start: int = array.__array_interface__["data"][0]
         return start - self.base
-
-
-class Block:
-    """A block of linear memory. NumPy arrays over it keep it alive, and it keeps the memory alive.
-
-    Attributes:
-        offset: its offset in linear memory.
-    """
-
-    __slots__ = ("__array_interface__", "__weakref__", "_arena", "_room", "offset")
-
-    def __init__(self, arena: Arena, offset: int, room: int, size: int) -> None:
-        self._arena, self.offset, self._room = arena, offset, room
-        self.__array_interface__: dict[str, Any] = {
-            "version": 3,
-            "shape": (size,),
-            "typestr": "|u1",
-            "data": (arena.base + offset, False),
-        }
-
-    def __del__(self) -> None:
-        self._arena.release(self.offset, self._room)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,9 +15,6 @@ from . import signature as signatures
 from .engine import address_of, call_unchecked, taken, ticker, ticks
 from .module import Module
 from .signature import Argument, FunctionType, Place
-
-if TYPE_CHECKING:
-    from .arena import Block
 
 
 class WasmKernel:
@@ -88,7 +85,7 @@ class PreparedWasm:
             ValidationError: an array is elsewhere, or has another data type or shape than declared.
         """
         arrays = self._arrays(inputs, outputs)
-        tables: list[Block] = []
+        tables: list[np.ndarray] = []
         values: list[int | float] = []
         for argument in self._arguments:
             value = argument.number
@@ -97,7 +94,7 @@ class PreparedWasm:
                 value = 0 if array is None else self.space.arena.offset(array)
             elif argument.kind != "number":
                 tables.append(self._table(argument, arrays))
-                value = tables[-1].offset
+                value = self.space.arena.offset(tables[-1])
             values.append(value)
         return self._caller(values, (list(arrays.values()), tables))
 
@@ -125,7 +122,7 @@ class PreparedWasm:
             )
         return array
 
-    def _table(self, argument: Argument, arrays: Mapping[Place, np.ndarray]) -> Block:
+    def _table(self, argument: Argument, arrays: Mapping[Place, np.ndarray]) -> np.ndarray:
         """Pointers to the tensors of a sequence, or descriptors, in linear memory."""
         arena = self.space.arena
         if argument.kind == "tensors":
@@ -135,7 +132,7 @@ class PreparedWasm:
             padded = [[desc.rank, *desc.shape, *[0] * (MAX_RANK - desc.rank)] for desc in argument.descs]
             rows = np.array(padded, np.uint32)
         block = arena.block(rows.nbytes, f"the table {argument.text}")
-        np.asarray(block)[:] = rows.reshape(-1).view(np.uint8)
+        block[:] = rows.reshape(-1).view(np.uint8)
         return block
 
     def _caller(self, values: list[int | float], kept: object) -> Callable[[], None]:

@@ -9,10 +9,12 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ...errors import DataError, ValidationError, require
 from ...memory import ALIGNMENT, physical
 from . import binary
-from .arena import Arena, Block
+from .arena import Arena
 from .engine import PAGE, TABLE_ELEMENTS, deadline, engine, explain_load, library, reason
 from .module import Module
 from .signature import FunctionType
@@ -187,7 +189,7 @@ class _Loader:
 
     def _provided(
         self, arena: Arena | None, imports: Sequence[Any]
-    ) -> tuple[list[Block], list[Any], wasmtime.Global | None]:
+    ) -> tuple[list[np.ndarray], list[Any], wasmtime.Global | None]:
         """What a module imports: the blocks of linear memory it uses, the values, and the stack pointer among them."""
         if arena is None or self.dylink is None:
             return [], [arena.memory for _ in imports if arena is not None], None
@@ -196,8 +198,8 @@ class _Loader:
             arena.block(self.dylink.memory_size + alignment - ALIGNMENT, f"the data of {self.name}"),
             arena.block(STACK_SIZE, f"the stack of {self.name}"),
         ]
-        data, stack = blocks[0].offset + -blocks[0].offset % alignment, blocks[1].offset + STACK_SIZE
-        numbers = dict(zip(_BASES, (data, 0, stack), strict=True))
+        data, stack = map(arena.offset, blocks)
+        numbers = dict(zip(_BASES, (data + -data % alignment, 0, stack + STACK_SIZE), strict=True))
         table = self.wasm.Limits(self.dylink.table_size, None)
         externs: list[Any] = []
         stack_pointer: wasmtime.Global | None = None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ...errors import MLError
-from .arena import Arena, Block
+from .arena import Arena
 from .binary import Layout
 from .engine import explain
 from .signature import FunctionType
@@ -49,7 +49,7 @@ class Module:
         stack: wasmtime.Global | None,
         timeout: float | None,
         home: Module | None = None,
-        blocks: Sequence[Block] = (),
+        blocks: Sequence[np.ndarray] = (),
     ) -> None:
         self.name, self.arena, self.timeout, self.functions = name, arena, timeout, functions
         self._home, self._layout = home, layout
