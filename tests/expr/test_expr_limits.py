@@ -44,18 +44,11 @@ def run(kernel: kernels.Kernel, x: np.ndarray) -> np.ndarray:
     return y
 
 
-def test_nested_stencils_are_refused_by_the_number_of_nodes() -> None:
-    message = (
-        r"the expression has [\d,]+ nodes, more than the 50,000 that are allowed; store\(array\).*OPWEAVE_MAX_EXPR"
-    )
-    with pytest.raises(ValidationError, match=message):
-        trace(stencils(14), "stencils", [ROW])
-
-
 def test_the_limit_of_nodes_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(limits.NODES_VARIABLE, "500")
     trace(stencils(4), "stencils", [ROW])
-    with pytest.raises(ValidationError, match="more than the 500 that are allowed"):
+    message = r"more than the 500 that are allowed; store\(array\).*OPWEAVE_MAX_EXPR"
+    with pytest.raises(ValidationError, match=message):
         trace(stencils(8), "stencils", [ROW])
     monkeypatch.setenv(limits.NODES_VARIABLE, "many")
     with pytest.raises(ValidationError, match="OPWEAVE_MAX_EXPRESSION_NODES must be a positive integer, got 'many'"):

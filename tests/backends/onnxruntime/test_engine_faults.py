@@ -24,11 +24,26 @@ def assert_right(build: Build, feeds: Mapping[str, np.ndarray]) -> None:
         context = ow.ml.create_context(device=device)
         builder = ow.MLGraphBuilder(context)
         results.append(context.compute(builder.build({"y": build(builder)}), dict(feeds))["y"])
+    assert results[0].shape == results[1].shape
     np.testing.assert_allclose(results[0], results[1], rtol=1e-5, atol=1e-5)
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape).astype("float32")
+
+
+@pytest.mark.parametrize("shape", [[1], [1, 1]])
+@pytest.mark.parametrize("data_type", ["int64", "int32", "float32"])
+def test_a_one_that_is_divided_keeps_its_axes(data_type: str, shape: list[int]) -> None:
+    """The engine's optimiser writes 1 / x * y as y / x."""
+
+    def quotient(b: ow.MLGraphBuilder, x: ow.MLOperand) -> ow.MLOperand:
+        return b.div(b.constant(np.ones(shape, data_type)), x)
+
+    for value in (1, 3):
+        feeds = {"x": np.array(value, data_type), "y": np.array(7, data_type)}
+        assert_right(lambda b: quotient(b, b.input("x", data_type, [])), {"x": feeds["x"]})
+        assert_right(lambda b: b.mul(quotient(b, b.input("x", data_type, [])), b.input("y", data_type, [])), feeds)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

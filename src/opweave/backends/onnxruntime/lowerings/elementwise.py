@@ -25,12 +25,14 @@ def is_float(a: Operand) -> bool:
 
 @ort.lower(ops.div, when=is_float)
 def _(ctx: Emitter, a: Value, b: Value) -> Value:
+    _keep_shape_of_ones(ctx, a)
     return ctx.emit("Div", a, b)
 
 
 @ort.lower(ops.div)
 def _(ctx: Emitter, a: Value, b: Value) -> Value:
     """Divide integers. In the engine, division by 0, or of the lowest integer by -1, ends the process."""
+    _keep_shape_of_ones(ctx, a)
     divisors = ctx.array_of(b)
     if divisors is not None and not ((divisors == 0) | (divisors == -1)).any():
         return ctx.emit("Div", a, b)
@@ -42,6 +44,13 @@ def _(ctx: Emitter, a: Value, b: Value) -> Value:
     small = ctx.emit("And", above, ctx.emit("Less", b, ctx.scalar(2, b), data_type="bool"))
     quotient = ctx.emit("Div", a, ctx.emit("Where", small, one, b))
     return ctx.emit("Mul", quotient, ctx.emit("Where", small, b, one))
+
+
+def _keep_shape_of_ones(ctx: Emitter, a: Value) -> None:
+    """The engine's optimiser writes 1 / b * c as c / b, and forgets the axes that only the 1 has."""
+    ones = ctx.array_of(a)
+    if ones is not None and ones.ndim and ones.size == 1 and ones.item() == 1:
+        ctx.disabled_optimizers.add("DivMulFusion")
 
 
 @ort.lower(ops.pow, when=is_float)
