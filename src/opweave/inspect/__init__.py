@@ -1,1 +1,1 @@
-"""What people look at: what runs where, profiles, drawings, and the table of what back ends support."""
+"""Inspection of graphs: explanations, profiles, drawings, and the operations that back ends support."""

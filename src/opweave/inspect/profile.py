@@ -1,4 +1,4 @@
-"""Where the time of a graph goes: each step measured on its own, beside the graph as a whole; copies, and memory."""
+"""Profiles of graphs: the time of each step and of a whole run, copies, and memory."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class StepProfile:
         segment: the number of the segment that it belongs to.
         title: the operations that it runs, or what it copies.
         how: what runs it.
-        median: its time in seconds, the middle of all runs.
-        minimum: its time in seconds, the best of all runs.
-        reads: how many bytes it takes, weights included.
-        writes: how many bytes it yields.
-        share: its part of the sum of all steps' times.
+        median: the median of its time, in seconds.
+        minimum: its shortest time, in seconds.
+        reads: bytes that it reads, weights included.
+        writes: bytes that it writes.
+        share: its fraction of the sum of all steps' times.
         is_copy: whether it only copies.
     """
 
@@ -74,20 +74,20 @@ class CopyProfile:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Profile:
-    """What `MLGraph.profile` measured; a prompt, `print` and notebooks show it as a table.
+    """The result of `MLGraph.profile`; a prompt, `print` and notebooks show it as a table.
 
     Attributes:
         device: the device of the graph.
         repeat: how many runs were measured.
-        steps: what one run does, in order. A graph that one engine runs as a whole is one step.
-        copies: what `opweave.memory.copies` counted during one run, by reason. Other threads that copy at that time count.
-        median: the time of a whole run in seconds, not measured step by step: the middle of all runs.
-        minimum: the same, the best of all runs.
-        intermediates: bytes of the memory that lies between segments.
-        intermediates_alone: the bytes that they would take if none shared memory with another.
-        pieces: how many they are.
-        kernels: what the engines themselves measured, of each of their kernels; on a CPU, only with `detail=True`. On a GPU
-            this is the time between the timestamps before and after a kernel.
+        steps: the steps of one run, in order. A graph that one engine runs as a whole is one step.
+        copies: copies during one run, by reason, from `opweave.memory.copies`; those of other threads are included.
+        median: the median time of a whole run in seconds, measured as a whole.
+        minimum: the shortest time of a whole run in seconds.
+        intermediates: bytes of the memory of values between segments.
+        intermediates_alone: the sum of their sizes, which is larger if they share memory.
+        pieces: the number of these values.
+        kernels: the times of the engine's kernels, measured by the engine; on a CPU only with `detail=True`. On a GPU, they
+            are differences of timestamps.
     """
 
     device: str
@@ -108,7 +108,7 @@ class Profile:
 
     @property
     def overhead(self) -> float:
-        """What a run takes beyond the sum of its steps, in seconds; noise can make it negative."""
+        """The time of a run minus the sum of its steps, in seconds; noise can make it negative."""
         return self.median - self.parts
 
     def to_dict(self) -> dict[str, Any]:
@@ -220,7 +220,7 @@ def profile(
 def _kernels(
     program: Program, sources: Sequence[Memory], targets: Sequence[Memory], repeat: int
 ) -> tuple[KernelTime, ...]:
-    """What engines measure of their kernels; nothing where they cannot tell."""
+    """The times of kernels, measured by their engines; empty if no engine measures them."""
     measured = program.measured()
     if measured is None:
         return ()
@@ -233,7 +233,7 @@ def _kernels(
 def _arrays(
     graph: MLGraph, inputs: Mapping[str, Any] | None, outputs: Mapping[str, Any] | None
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], list[MLTensor]]:
-    """The memory of all inputs and outputs, and the tensors that some of it belongs to."""
+    """The memory of all inputs and outputs, and the tensors among them."""
     for what, mapping in {"inputs": inputs, "outputs": outputs}.items():
         known = mapping is None or isinstance(mapping, Mapping)
         require(known, f"profile: {what} must map names to arrays or tensors, got {mapping!r}")
@@ -249,7 +249,7 @@ def _arrays(
 
 
 def _array(graph: MLGraph, what: str, desc: Desc, value: Any, written: bool = False) -> Any:
-    """The memory of one input or output; new memory where none is given."""
+    """The memory of one input or output; allocated if none is given."""
     space = graph.context._space
     if value is None and written:
         return space.allocate(desc)
@@ -275,7 +275,7 @@ def _array(graph: MLGraph, what: str, desc: Desc, value: Any, written: bool = Fa
 
 
 def _steps(program: Program, call: Binding, times: list[list[int]]) -> tuple[StepProfile, ...]:
-    """The steps of a program, with the times of each run of all of them."""
+    """The profiles of a program's steps; `times` has a list for each run."""
     middles = [median(column) / 1e9 for column in zip(*times, strict=True)]
     leasts = [min(column) / 1e9 for column in zip(*times, strict=True)]
     total = sum(middles) or 1.0
@@ -294,7 +294,7 @@ def _steps(program: Program, call: Binding, times: list[list[int]]) -> tuple[Ste
 
 
 def engine(placements: Sequence[Placement]) -> str:
-    """What runs operations that run together: the part of their details that they share."""
+    """What runs a group of operations, from the details of their placements."""
     details = {
         p.detail.partition(": ")[0] if p.how in ("native", "composed", "decomposed", "kernel") else p.detail
         for p in placements
@@ -315,7 +315,7 @@ def _copies_of(call: Any) -> tuple[CopyProfile, ...]:
 
 
 def random(descs: Mapping[str, Desc]) -> dict[str, np.ndarray]:
-    """Random values: normal ones; integers 0 and 1, which are valid as indices and as masks. The same for each call."""
+    """Random values, the same in each call: normally distributed floats; integers 0 and 1, valid as indices and as masks."""
     generator = np.random.default_rng(0)
     made = {}
     for name, desc in descs.items():

@@ -1,6 +1,6 @@
-"""What each back end does with each operation: one kernel, several, its decomposition, or nothing.
+"""How each back end runs each operation: with one kernel, several, its decomposition, or not at all.
 
-Found out by asking the back ends about a small call of each operation, for each data type.
+Each back end is asked about a small call of each operation, for each data type.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..graph import Desc, Operand
 from ..operation import Limits, Op
 from ..ops import Operations
 
-# Shapes of operands that cannot be [2, 2], and values of attributes that must be given, for the smallest sensible call.
+# Shapes of operands that cannot be [2, 2], and values of required attributes, for a small valid call.
 _IMAGE = (1, 2, 2, 2)
 _SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
     "batch_normalization": {"input": _IMAGE, "mean": (2,), "variance": (2,)},
@@ -51,11 +51,11 @@ _ATTRIBUTES: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """How an operation is done on each back end.
+    """How each back end runs an operation.
 
     Attributes:
         op: the operation.
-        how: for each back end, for each data type that the specification allows its main operand; None: not at all.
+        how: by back end and data type of the main operand, all that the specification allows; None if it is not supported.
     """
 
     op: Op[..., Any]
@@ -63,12 +63,12 @@ class Support:
 
     @property
     def core(self) -> bool:
-        """Whether it is one of those that the others decompose into."""
+        """Whether it has no decomposition; other operations decompose into core operations."""
         return self.op.decomposition is None
 
 
 def main_operand(op: Op[..., Any]) -> str:
-    """The operand whose data type is the operation's: the one with the widest choice."""
+    """The operand that determines the data type of the operation: the one with the most allowed types."""
 
     def choice(operand: str) -> int:
         data_types = op.limits[operand].data_types
@@ -78,7 +78,7 @@ def main_operand(op: Op[..., Any]) -> str:
 
 
 def smallest_call(op: Op[..., Any], data_type: DataType) -> Operand:
-    """A node of `op` on small inputs, its main operand of `data_type`; the (first) result."""
+    """The (first) result of `op` on small inputs, with its main operand of `data_type`."""
     builder = Operations()
     main = main_operand(op)
     types: dict[str, DataType] = {main: data_type}
@@ -100,7 +100,7 @@ def smallest_call(op: Op[..., Any], data_type: DataType) -> Operand:
 
 
 def support(op: Op[..., Any], backends: Mapping[str, Backend]) -> Support:
-    """How each of `backends` does `op`."""
+    """How each of `backends` runs `op`."""
     data_types = op.limits[main_operand(op)].data_types
     assert not isinstance(data_types, str), op
     how: dict[str, dict[DataType, How | None]] = {name: {} for name in backends}

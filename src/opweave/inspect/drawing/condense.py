@@ -1,4 +1,4 @@
-"""Make pictures of large graphs readable: chains become one box, blocks that repeat one box with a count."""
+"""Make drawings of large graphs readable: merge chains into one box, and repeated blocks into one box with a count."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ LONGEST_PERIOD = 8
 """Maximum number of blocks in a repeated pattern."""
 
 REACH = 20
-"""Values that are on their way for longer (masks, positions) do not hold together what they pass."""
+"""A value that is read more than this many boxes later, such as a mask, does not connect the blocks in between."""
 
 
 def condense(picture: Picture) -> Picture:
-    """A picture that can be read; small ones stay as they are."""
+    """Merge boxes until the picture is readable; small pictures are not changed."""
     if len(picture.boxes) <= LARGE:
         return picture
     picture = merge(picture, _chains(picture))
@@ -40,7 +40,7 @@ def _inner(picture: Picture) -> list[int]:
 
 
 def _chains(picture: Picture) -> list[list[list[int]]]:
-    """Boxes that follow each other, with nothing that branches off or comes in."""
+    """Sequences of boxes in which each reads from the previous one only, and is its only reader."""
     boxes, inner = picture.boxes, set(_inner(picture))
     before: dict[int, set[int]] = {}
     after: dict[int, set[int]] = {}
@@ -62,7 +62,7 @@ def _chains(picture: Picture) -> list[list[list[int]]]:
 
 
 def _repeats(picture: Picture) -> list[list[list[int]]]:
-    """Runs of blocks that are alike: each group lists its blocks."""
+    """Equal blocks in a row: each group lists its blocks."""
     groups: list[list[list[int]]] = []
     for lane in range(len(picture.lanes)):
         inner = [index for index in _inner(picture) if picture.boxes[index].lane == lane]
@@ -71,12 +71,12 @@ def _repeats(picture: Picture) -> list[list[list[int]]]:
 
 
 def _blocks(picture: Picture, indices: Sequence[int]) -> list[list[int]]:
-    """Boxes in order, cut wherever one value alone goes on."""
+    """The boxes in order, divided into blocks wherever only one value is alive."""
     last: dict[tuple[int, int], int] = {}
     for edge in picture.edges:
         key = edge.source, edge.port
         last[key] = max(last.get(key, 0), edge.target)
-    change = [0] * (len(picture.boxes) + 1)  # how many more values are on their way after a box than before it
+    change = [0] * (len(picture.boxes) + 1)  # number of values alive after a box, minus that before it
     for (source, _), end in last.items():
         if end - source <= REACH:
             change[source] += 1
@@ -100,7 +100,7 @@ def _runs(picture: Picture, blocks: list[list[int]]) -> list[list[list[int]]]:
             count = 1
             pattern = looks[at : at + period]
             if any(one == next_one for one, next_one in pairwise(pattern)):
-                break  # what repeats within it comes first
+                break  # the repetition within the pattern is merged first
             while len(pattern) == period and looks[at + count * period : at + (count + 1) * period] == pattern:
                 count += 1
             if count > 1 and period * count > best[0] * best[1]:
@@ -116,7 +116,7 @@ def _runs(picture: Picture, blocks: list[list[int]]) -> list[list[list[int]]]:
 
 
 def _look(picture: Picture, block: list[int]) -> object:
-    """What makes two blocks alike: their operations, and how they hang together."""
+    """The operations and edges of a block; equal blocks are merged."""
     place = {index: number for number, index in enumerate(block)}
     edges = sorted(
         (place.get(edge.source, -1), edge.port if edge.source in place else -1, place[edge.target])
@@ -127,13 +127,13 @@ def _look(picture: Picture, block: list[int]) -> object:
 
 
 def merge(picture: Picture, groups: Sequence[Sequence[Sequence[int]]]) -> Picture:
-    """The picture in which each group is one box; what is in no group stays. A group is a list of parts that are alike."""
+    """Merge each group into one box. A group is a list of equal parts; boxes in no group are not changed."""
     home: dict[int, int] = {}
     members: dict[int, list[int]] = {}
     repeats: dict[int, int] = {}
     for group in groups:
         indices = [index for part in group for index in part]
-        leader = max(indices)  # in topological order, all that a group takes comes before its last box
+        leader = max(indices)  # all boxes that a group reads from come before its last box
         members[leader], repeats[leader] = indices, len(group)
         home.update((index, leader) for index in indices)
     kept = [index for index in range(len(picture.boxes)) if home.get(index, index) == index]

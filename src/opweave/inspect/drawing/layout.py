@@ -1,8 +1,8 @@
-"""Where things lie in a drawing: layers from top to bottom, few crossings, straight lines where it can be.
+"""The layout of a drawing: layers from top to bottom, few crossings, straight lines where possible.
 
-The layer of a box is the length of the longest way to it within its lane. Lines that pass a layer have a place of their own
-in it. Barycentres order the places of a layer; then each lies as near to what it is connected with as the order allows,
-which is isotonic regression, layer by layer (Sugiyama, Tagawa and Toda, 1981).
+This is the method of Sugiyama, Tagawa and Toda (1981). The layer of a box is the length of the longest path to it within its
+lane; a line that crosses a layer gets a place in it. Barycentres order the places of each layer. Isotonic regression then
+moves each place as close to its neighbours in the other layers as the order allows.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from dataclasses import dataclass, field
 from itertools import accumulate, groupby, pairwise
 
 ROUNDS = 24
-"""Passes over all layers, each for the order and for the positions."""
+"""Number of passes over all layers, for the order and again for the positions."""
 GAP = 26.0
-"""Between two boxes of a layer."""
+"""Distance between two boxes of a layer."""
 LINE_GAP = 14.0
-"""Beside a line that passes."""
+"""Distance between a line and its neighbours in a layer that it crosses."""
 LINE_WEIGHT = 1e-4
-"""How much a line that passes counts against a box: lines give way."""
+"""Weight of a line in a layer that it crosses; that of a box is 1."""
 
 
 @dataclass
 class Item:
-    """Something with a size to place."""
+    """A box to place."""
 
     width: float
     height: float
@@ -33,11 +33,11 @@ class Item:
 
 @dataclass
 class Link:
-    """A line between two items. Lines of one source and port share their way as long as they can.
+    """A line between two items. Lines from the same port share their path as far as possible.
 
     Attributes:
         source: the index of the item that it starts from.
-        port: where at the item, as a distance from its middle.
+        port: the distance of the line's start from the middle of the item.
         target: the index of the item that it leads to.
     """
 
@@ -48,12 +48,12 @@ class Link:
 
 @dataclass
 class Placed:
-    """The result.
+    """The result of `layout`.
 
     Attributes:
         x: the middle of each item.
         layer: of each item.
-        routes: for each link, the positions between its ends where it passes the layers on its way.
+        routes: for each link, its positions in the layers that it crosses.
         layers: the number of layers.
     """
 
@@ -65,7 +65,7 @@ class Placed:
 
 @dataclass
 class _Place:
-    """A box, or a line that passes a layer."""
+    """A box, or a line that crosses a layer."""
 
     width: float
     layer: int
@@ -111,14 +111,14 @@ def _layers(items: Sequence[Item], links: Sequence[Link], lanes: int) -> list[in
         for index in inside:
             layer[index] = max([start, *(layer[maker] + 1 for maker in before.get(index, ()))])
         for index in inside:
-            if index not in before and index in after:  # what takes nothing waits until it is needed
+            if index not in before and index in after:  # a box without inputs lies just above its first reader
                 layer[index] = min(layer[user] for user in after[index]) - 1
         start = max([start - 1, *(layer[index] for index in inside)]) + 1
     return layer
 
 
 def _lines(places: list[_Place], links: Sequence[Link], layer: Sequence[int]) -> list[list[int]]:
-    """Add places for lines that pass layers; for each link, those that it takes."""
+    """Add places for lines that cross layers; return the places of each link."""
     shared: dict[tuple[int, float, int], int] = {}
     ways = []
     for link in links:
@@ -146,7 +146,7 @@ def _connect(places: list[_Place], source: int, port: float, target: int) -> Non
 
 
 def _order(places: list[_Place], rows: list[list[int]]) -> list[list[int]]:
-    """The rows with few crossings: the best of several passes of barycentres."""
+    """Order the rows with few crossings: the best of several passes of barycentres."""
     best, fewest = [list(row) for row in rows], _crossings(places, rows)
     for turn in range(ROUNDS):
         if not fewest:
@@ -157,7 +157,7 @@ def _order(places: list[_Place], rows: list[list[int]]) -> list[list[int]]:
             keys = {}
             for index in row:
                 others = places[index].above if down else places[index].below
-                # Ports count, too, but less than any place.
+                # Ports order lines that come from the same place.
                 total = sum(spot[other] + (port * 1e-4 if down else 0) for other, port in others)
                 keys[index] = total / len(others) if others else spot[index]
             row.sort(key=keys.__getitem__)
@@ -187,7 +187,7 @@ def _crossings(places: Sequence[_Place], rows: Sequence[Sequence[int]]) -> int:
 
 
 def _position(places: list[_Place], rows: Sequence[Sequence[int]]) -> None:
-    """Give each place its x, as what lies above or below wishes; the last passes go down, then columns are straightened."""
+    """Set the x of each place from its neighbours above or below; then straighten columns."""
     for row in rows:
         _settle(places, row, [0.0] * len(row))
     for turn in range(ROUNDS):
@@ -206,9 +206,9 @@ def _position(places: list[_Place], rows: Sequence[Sequence[int]]) -> None:
 
 
 def _wish(places: Sequence[_Place], index: int, down: bool) -> float:
-    """Where a place would lie best, as its neighbours above (on the way down) or below lie now."""
+    """The mean position of the neighbours of a place above (in downward passes) or below."""
     place = places[index]
-    if down:  # what comes from a port lies below the port
+    if down:  # directly below the port
         spots = [(places[other].weight, places[other].x + port) for other, port in place.above]
     else:
         spots = [(places[other].weight, places[other].x - port) for other, port in place.below]
@@ -217,7 +217,7 @@ def _wish(places: Sequence[_Place], index: int, down: bool) -> float:
 
 
 def _columns(places: Sequence[_Place]) -> list[list[int]]:
-    """Places one below the other, with nothing else above or below them that they could follow."""
+    """Places one below the other that have no other neighbours above and below."""
     columns: dict[int, list[int]] = {}
     for index in sorted(range(len(places)), key=lambda index: places[index].layer):
         (maker, port), *others = places[index].above or [(-1, 0.0)]
@@ -231,7 +231,7 @@ def _columns(places: Sequence[_Place]) -> list[list[int]]:
 
 
 def _settle(places: list[_Place], row: Sequence[int], wanted: Sequence[float]) -> None:
-    """Place a row as near to `wanted` as its order and widths allow."""
+    """Move the places of a row as close to `wanted` as their order and widths allow."""
     gaps = []
     for left, right in pairwise(row):
         a, b = places[left], places[right]
@@ -241,7 +241,7 @@ def _settle(places: list[_Place], row: Sequence[int], wanted: Sequence[float]) -
 
 
 def spread(wanted: Sequence[float], weights: Sequence[float], gaps: Sequence[float]) -> list[float]:
-    """Positions in order, `gaps` apart at least, as near to `wanted` as can be: least squares, by pooling neighbours.
+    """Positions in order, at least `gaps` apart, closest to `wanted` by least squares (pool adjacent violators).
 
     >>> spread([0, 10, 11], [1, 1, 1], [5, 5])
     [0.0, 8.0, 13.0]

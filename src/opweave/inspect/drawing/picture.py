@@ -1,4 +1,4 @@
-"""What a drawing shows: boxes, the values that go from one to another, and lanes that say what runs them."""
+"""The contents of a drawing: boxes for operations, edges for values, and lanes for what runs together."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
     from ...run.program import Program
 
 ROW = 30
-"""Letters up to which the operations of a chain are written in a row."""
+"""Maximum characters of the operations of a chain that are listed in one line."""
 
 Style = Literal["operation", "custom", "several", "input", "output"]
-"""What a box stands for; "several" are operations that are drawn as one."""
+"""What a box is; "several" stands for several operations."""
 Tint = Literal["plain", "engine", "kernel", "expression", "fallback"]
-"""What runs a lane; "plain" lanes hold inputs and outputs."""
+"""What runs the operations of a lane; "plain" lanes contain inputs and outputs."""
 
 
 @dataclass
 class Box:
-    """One thing in a drawing.
+    """A box: an input, an output, an operation, or several.
 
     Attributes:
         title: the first line.
-        lane: the number of the lane that it lies in.
-        style: what it stands for.
+        lane: the number of its lane.
+        style: what it is.
         lines: further lines.
-        chips: constants that it uses, in few words.
-        tooltip: everything else.
-        operations: the names of the operations that it stands for.
-        weights: bytes of the constants that it uses.
+        chips: short descriptions of its constants.
+        tooltip: all details.
+        operations: the names of its operations.
+        weights: bytes of its constants.
     """
 
     title: str
@@ -51,14 +51,14 @@ class Box:
 
 @dataclass(frozen=True)
 class Edge:
-    """A value on its way.
+    """A value that one box computes and another reads.
 
     Attributes:
-        source: the index of the box that yields it.
-        port: which of the box's results it is.
-        target: the index of the box that takes it.
+        source: the index of the box that computes it.
+        port: the number of the value among the results of that box.
+        target: the index of the box that reads it.
         text: data type and shape.
-        is_copied: whether it is copied on the way.
+        is_copied: whether it is copied in between.
     """
 
     source: int
@@ -70,10 +70,10 @@ class Edge:
 
 @dataclass(frozen=True)
 class Lane:
-    """What runs together.
+    """A group of boxes that run together.
 
     Attributes:
-        caption: the first line is the heading.
+        caption: its lines; the first is the heading.
         tint: what runs it.
     """
 
@@ -83,7 +83,7 @@ class Lane:
 
 @dataclass
 class Picture:
-    """A drawing before it has a shape: boxes in topological order, those of a lane together."""
+    """A drawing without positions: boxes in topological order, those of a lane together."""
 
     boxes: list[Box] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
@@ -92,7 +92,7 @@ class Picture:
 
 @dataclass
 class _Unit:
-    """Nodes that are drawn as one box."""
+    """The nodes of one box."""
 
     shown: Node
     placement: Placement
@@ -113,7 +113,7 @@ def picture(graph: Graph, program: Program) -> Picture:
         legal, lanes = graph, [_lane(list(placements.values()))]
     copied = {(number + 1, operand) for number, operand in program.crossings()}
     made = Picture(lanes=[Lane(("inputs",)), *lanes, Lane(("outputs",))])
-    home: dict[Operand, tuple[int, int]] = {}  # the box that yields an operand, and its number there
+    home: dict[Operand, tuple[int, int]] = {}  # the box that computes an operand, and the operand's port
     for name, operand in legal.inputs.items():
         home[operand] = len(made.boxes), 0
         made.boxes.append(Box(printable(name), 0, "input", tooltip=f"input {printable(name)}: {operand.desc}"))
@@ -142,7 +142,7 @@ def picture(graph: Graph, program: Program) -> Picture:
 
 
 def _units(program: Program, placements: Mapping[Node, Placement]) -> list[_Unit]:
-    """The user's operations; of those whose parts lie in several segments, the parts."""
+    """The user's operations; an operation that was split over several segments is shown by its parts."""
     segment: dict[Node, int] = {}
     placed: dict[Node, Placement] = {}
     for step in program.steps:
@@ -161,7 +161,7 @@ def _units(program: Program, placements: Mapping[Node, Placement]) -> list[_Unit
 
 
 def _taken(nodes: Sequence[Node]) -> list[Operand]:
-    """The operands that nodes take from others, each once."""
+    """The operands that nodes read from other nodes, each once."""
     own = {operand for node in nodes for operand in node.outputs}
     operands = dict.fromkeys(operand for node in nodes for operand in node.operands)
     return [operand for operand in operands if operand not in own and not operand.is_constant]
@@ -225,7 +225,7 @@ def _short(value: Any) -> str:
 
 
 def summary(count: int, operations: Sequence[str], weights: int) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """Title, lines and chips of a box that stands for several operations, `count` times."""
+    """Title, lines and chips of a box for several operations, repeated `count` times."""
     numbers: dict[str, int] = {}
     for name in operations:
         numbers[name] = numbers.get(name, 0) + 1

@@ -1,4 +1,4 @@
-"""Pictures as SVG: one text that stands for itself, in light and in dark, with tooltips, without scripts."""
+"""Pictures as SVG without scripts or external files, with tooltips, for light and dark themes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from .layout import Item, Link, Placed, layout, spread
 from .picture import Box, Edge, Lane, Picture
 
 PAD = 14.0
-"""Around boxes, within lanes and around the whole."""
+"""Space between boxes and lanes, and at the border."""
 CAPTION = 26
 """Maximum characters of a line of a caption; longer ones are wrapped."""
 MAX_TEXT = 34
 """Maximum characters of a text in a box; the tooltip has all of it."""
 LABEL = 24.0
-"""Below a box, for what it yields."""
+"""Space below a box for the types of its results."""
 BEND = 20.0
-"""For a line to change its place between two layers."""
+"""Space between two layers in which lines change their x."""
 
 COLOURS = {
     ".back": ("fill", "#ffffff", "#15181e"),
@@ -41,7 +41,7 @@ COLOURS = {
     ".expression": ("fill", "#f3edfd", "#281f3a"),
     ".fallback": ("fill", "#f1eeea", "#292622"),
 }
-"""What has which colour in light and in dark surroundings. (Variables of CSS would be shorter; few viewers know them.)"""
+"""Selectors, property, and colours of the light and the dark theme. (Few viewers support CSS variables.)"""
 
 
 def _style() -> str:
@@ -62,13 +62,13 @@ def _style() -> str:
 
 
 STYLE = _style()
-"""All names stand below `ow-graph`: in a notebook, the style is that of the whole page."""
+"""All rules are for descendants of `ow-graph`, because a style in a notebook applies to the whole page."""
 
 NARROW, WIDE = frozenset("iljtfrI.,:;'|![]() "), frozenset("mwMWQO@%→×")
 
 
 def text_width(text: str, font: float = 12, bold: bool = False) -> float:
-    """About how wide a text is, rather too much than too little: fonts differ."""
+    """An upper estimate of the width of a text in common fonts."""
     units = 0.0
     for letter in text:
         if east_asian_width(letter) in "WF":
@@ -83,7 +83,7 @@ def text_width(text: str, font: float = 12, bold: bool = False) -> float:
 
 
 def clean(text: str) -> str:
-    """A text that XML can hold: characters that it forbids are shown by their code."""
+    """Escape a text for XML; characters that XML forbids are shown by their code."""
     allowed = (
         letter if letter in "\n\t" or " " <= letter <= "\ud7ff" or "\ue000" <= letter <= "\ufffd" or letter > "\uffff"
         else f"\\u{ord(letter):04x}"
@@ -99,17 +99,17 @@ class _Shape:
     box: Box
     width: float
     height: float
-    labels: dict[int, tuple[str, bool]]  # by port: what is yielded, and whether all of it is copied
+    labels: dict[int, tuple[str, bool]]  # by port: type of the result, and whether all readers get a copy
 
     def port(self, number: int) -> float:
-        """Where a result leaves the box, from its middle: under the middle of its label."""
+        """The distance of a result's line from the middle of the box; it starts at the middle of its label."""
         widths = [text_width(text, 11) + 14 for _, (text, _) in sorted(self.labels.items())]
         at = sorted(self.labels).index(number)
         return sum(widths[:at]) + widths[at] / 2 - sum(widths) / 2
 
     @property
     def room(self) -> float:
-        """The width that it needs with its labels."""
+        """The width of the box with its labels."""
         return max(self.width, sum(text_width(text, 11) + 14 for text, _ in self.labels.values()))
 
 
@@ -134,7 +134,7 @@ def _shapes(picture: Picture) -> list[_Shape]:
             len(_chips(box)) - 1, 0
         )
         width = max(text_width(shortened(box.title, MAX_TEXT), 13, True), chips, *lines, 48) + 24
-        if len(its) > 1:  # each result leaves from above its label
+        if len(its) > 1:  # each line starts above its label
             width = max(width, sum(text_width(text, 11) + 14 for text, _ in its.values()))
         height = 30 + 15 * len(lines) + (21 if chips else 0) - (4 if box.style in ("input", "output") else 0)
         shapes.append(_Shape(box, width, height, its))
@@ -156,7 +156,7 @@ def wrapped(text: str, limit: int = CAPTION) -> list[str]:
 
 
 class _Writer:
-    """Writes what has been placed."""
+    """Writes a picture whose boxes have positions."""
 
     def __init__(self, picture: Picture, shapes: Sequence[_Shape], placed: Placed, title: str) -> None:
         self.picture, self.shapes, self.placed, self.title = picture, shapes, placed, title
@@ -224,7 +224,7 @@ class _Writer:
     # Lines -----------------------------------------------------------------------------------------------------------
 
     def _lines(self) -> list[str]:
-        """All lines; those that reach a box from several sides reach it side by side."""
+        """The lines of all edges, without duplicates; copies are drawn last, on top."""
         entries = self._entries()
         lines, seen = [], set()
         order = sorted(range(len(self.picture.edges)), key=lambda k: self.picture.edges[k].is_copied)
@@ -242,7 +242,7 @@ class _Writer:
         return lines
 
     def _entries(self) -> list[float]:
-        """Where each line reaches its target."""
+        """The x at which each line ends; lines to the same box end side by side."""
         coming: dict[int, list[int]] = {}
         for k, edge in enumerate(self.picture.edges):
             coming.setdefault(edge.target, []).append(k)
@@ -254,7 +254,7 @@ class _Writer:
             half = min(self.shapes[target].width / 2 - 14, 14.0 * (len(places) - 1))
             wanted = [min(max(place, middle - half), middle + half) for place in places]
             gaps = [min(14.0, 2 * half / (len(places) - 1)) if len(places) > 1 else 0.0] * (len(places) - 1)
-            # What comes from straight above goes straight on.
+            # A line from directly above stays straight.
             weights = [1.0 if abs(place - middle) < 2 else 1e-3 for place in places]
             ends = dict(zip(places, spread(wanted, weights, gaps), strict=True))
             for k in lines:
@@ -290,7 +290,7 @@ class _Writer:
         box = shape.box
         is_end = box.style in ("input", "output")
         parts = [f"<g><title>{clean(box.tooltip)}</title>"] if box.tooltip else ["<g>"]
-        if box.style == "several":  # a second sheet below the first
+        if box.style == "several":  # a second rectangle behind the first
             parts.append(_rect("box", middle - shape.width / 2 + 4, top + 4, shape.width, shape.height, 7))
         kind = "end" if is_end else "box custom" if box.style == "custom" else "box"
         radius = shape.height / 2 if is_end else 7
@@ -341,7 +341,7 @@ def _chip_row(chips: Sequence[str], middle: float, y: float) -> list[str]:
 
 
 def _curve(x: float, y: float, to_x: float, to_y: float) -> str:
-    """A line that leaves and arrives straight down."""
+    """A curve that is vertical at both ends."""
     if abs(x - to_x) < 1.5:
         return f"L{to_x:.1f} {to_y:.1f}"
     half = (y + to_y) / 2
