@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx_nodes import MICROSOFT, check_fallback, check_node, integers, randn
+from onnx_nodes import MICROSOFT, check_agreement, check_node, integers, node_model, randn, reasons
 
 X = randn(2, 3, 4)
 
@@ -56,8 +56,12 @@ def test_prelu_of_versions() -> None:
     check_node("PRelu", x.astype("uint32"), np.array([2], "uint32"), wanted=x.astype("uint32"))
 
 
-def test_shrinking_integers_falls_back() -> None:
-    check_fallback("compared with a float", "Shrink", np.array([-3, 0, 3], "int32"), lambd=1.5)
+def test_shrinking_integers() -> None:
+    x = np.array([-3, -1, 0, 1, 3], "int32")
+    check_node("Shrink", x, lambd=1.5)
+    model, feed = node_model("Shrink", [x], {"lambd": 1.5}, opset=9)
+    (reason,) = reasons(check_agreement(model, feed, fallback=True))
+    assert "compared with a float" in reason
 
 
 @pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax", "Hardmax"])

@@ -47,6 +47,8 @@ def convert(
         Unsupported: WebNN cannot express the node.
         MLError: the builder refuses an operation.
     """
+    if sub_graphs(node):
+        raise Unsupported("it has sub-graphs")
     converter = CONVERTERS.get(key_of(node))
     if converter is None:
         raise Unsupported("WebNN has nothing to express it with")
@@ -96,8 +98,6 @@ def _keywords(
     converter: Converter, node: NodeProto, types: list[int], opsets: Mapping[str, int], inputs: int
 ) -> dict[str, Any]:
     """The keyword arguments of a converter's call; `Unsupported` for attributes that it does not know."""
-    if sub_graphs(node):
-        raise Unsupported("it has sub-graphs")
     keywords: dict[str, Any] = {}
     for attribute in node.attribute:
         if attribute.name not in converter.attributes:

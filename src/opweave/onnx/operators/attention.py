@@ -10,7 +10,6 @@ from ...builder import MLGraphBuilder
 from ...composites import group_query_attention, multi_head_attention, rotary_embedding
 from ...composites.attention import Mask, attend, heads_first, heads_joined
 from ...graph import MLOperand
-from ...ops.reduction import narrowed, widened
 from ..messages import TensorProto
 from ..registry import MICROSOFT, Tensor, Unsupported, as_type, converts, integer, integers, operand, shape_of
 
@@ -57,22 +56,6 @@ def _(
         mask.hide(np.tri(queries, keys, past, dtype=bool))
     y = attend(b, q, k, v, mask, scale=scale, softcap=softcap)
     return heads_joined(b, y) if joined else y, k, v
-
-
-@converts("FlexAttention", domain="ai.onnx.preview")  # where it has no sub-graphs that modify it
-def _(
-    b: MLGraphBuilder,
-    q: MLOperand,
-    k: MLOperand,
-    v: MLOperand,
-    *,
-    scale: float | None = None,
-    softmax_precision: int = TensorProto.FLOAT,
-) -> MLOperand:
-    if softmax_precision != TensorProto.FLOAT:
-        raise Unsupported("it computes softmax in another type than float32")
-    y = attend(b, widened(b, q), widened(b, k), widened(b, v), Mask(), scale=scale)
-    return narrowed(b, y, q)
 
 
 def _after(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 
 import numpy as np
@@ -10,10 +9,8 @@ import numpy as np
 from ...builder import MLGraphBuilder
 from ...composites import group_normalization, local_response_normalization, rms_normalization
 from ...graph import MLOperand
-from ...ops.reduction import widened
-from ...shapes import broadcasts_to
 from ..messages import TensorProto
-from ..registry import MICROSOFT, Tensor, Unsupported, as_type, converts, normalized, operand, shape_of
+from ..registry import MICROSOFT, Tensor, Unsupported, as_type, converts, normalized, operand
 from .windows import reshaped
 
 
@@ -72,14 +69,9 @@ def _(
     opset: int,
 ) -> MLOperand:
     _check_stash(stash_type)
-    if opset >= 21:
-        return group_normalization(b, x, scale, bias, groups=num_groups, epsilon=epsilon)
-    # One scale and bias for each group.
-    batches, channels = x.shape[:2]
-    if num_groups < 1 or channels % num_groups:
-        raise Unsupported(f"{num_groups} groups do not divide {channels} channels")
-    grouped = b.reshape(x, [batches, num_groups, prod(x.shape) // batches // num_groups, 1])
-    return b.reshape(b.instance_normalization(grouped, scale=scale, bias=bias, epsilon=epsilon), x.shape)
+    if opset < 21:
+        raise Unsupported("it has one scale and bias for each group")
+    return group_normalization(b, x, scale, bias, groups=num_groups, epsilon=epsilon)
 
 
 @converts("LayerNormalization")
@@ -93,33 +85,12 @@ def _(
     epsilon: float = 1e-5,
     stash_type: int = TensorProto.FLOAT,
     outputs: int,
-) -> tuple[MLOperand, ...]:
+) -> MLOperand:
     _check_stash(stash_type)
+    if outputs > 1:
+        raise Unsupported("it returns the mean, too")
     axes = list(range(normalized(axis, X.rank), X.rank))
-    scale, bias = (None if value is None else _stretched(b, value, [X.shape[a] for a in axes]) for value in (Scale, B))
-    y = b.layer_normalization(X, scale=scale, bias=bias, axes=axes, epsilon=epsilon)
-    if outputs == 1:
-        return (y,)
-    # The mean, and the inverse of the standard deviation.
-    wide = widened(b, X)
-    mean = b.reduce_mean(wide, axes=axes, keep_dimensions=True)
-    centred = b.sub(wide, mean)
-    variance = b.reduce_mean(b.mul(centred, centred), axes=axes, keep_dimensions=True)
-    return y, mean, b.reciprocal(b.sqrt(b.add(variance, epsilon)))
-
-
-def _stretched(b: MLGraphBuilder, value: Tensor, shape: Sequence[int]) -> Tensor:
-    """A scale or bias, which may be broadcast, in its full shape."""
-    given = shape_of(value)
-    if given == tuple(shape):
-        return value
-    short = given[len(given) - len(shape) :] if prod(given[: max(len(given) - len(shape), 0)]) == 1 else given
-    if not broadcasts_to(short, shape):
-        raise Unsupported(f"its scale or bias has the shape {list(given)}, which varies beyond the normalised axes")
-    value = reshaped(b, value, short)
-    if isinstance(value, np.ndarray):
-        return np.ascontiguousarray(np.broadcast_to(value, shape))
-    return value if value.shape == tuple(shape) else b.expand(value, shape)
+    return b.layer_normalization(X, scale=Scale, bias=B, axes=axes, epsilon=epsilon)
 
 
 @converts("RMSNormalization")
@@ -128,7 +99,7 @@ def _stretched(b: MLGraphBuilder, value: Tensor, shape: Sequence[int]) -> Tensor
 def _(
     b: MLGraphBuilder,
     x: MLOperand,
-    scale: Tensor,
+    scale: MLOperand,
     *,
     axis: int = -1,
     epsilon: float = 1e-5,
@@ -136,8 +107,7 @@ def _(
 ) -> MLOperand:
     _check_stash(stash_type)
     first = normalized(axis, x.rank)
-    factor = operand(b, _stretched(b, scale, x.shape[first:]))
-    return rms_normalization(b, x, factor, first, epsilon=epsilon)
+    return rms_normalization(b, x, scale, first, epsilon=epsilon)
 
 
 @converts("SkipLayerNormalization", domain=MICROSOFT)
