@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NoReturn, overload
+from weakref import ref
 
 import numpy as np
 
@@ -44,13 +45,22 @@ class MLGraphBuilder(Operations):
         super().__init__()
         require(isinstance(context, MLContext), f"MLGraphBuilder takes an MLContext, got {type(context).__name__}")
         context.check_alive()
-        self.context = context
+        self._context: Callable[[], MLContext | None] = lambda: context
+        self._device = context.device.name
         self.max_byte_length = context.backend.max_byte_length
         self._built = False
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{printable(name)}: {operand.desc}" for name, operand in self.inputs.items())
-        return f"<MLGraphBuilder ({inputs}){', built' if self._built else ''} on {self.context.device.name}>"
+        return f"<MLGraphBuilder ({inputs}){', built' if self._built else ''} on {self._device}>"
+
+    @property
+    def context(self) -> MLContext:
+        """The context that runs the graph; a builder that has built its graph does not keep it alive."""
+        context = self._context()
+        if context is None:
+            raise InvalidStateError(f"the context on {self._device} that this builder was made for is gone")
+        return context
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -195,6 +205,7 @@ class MLGraphBuilder(Operations):
         graph = Graph.reaching(outputs)
         self._built = True
         context = self.context
+        self._context = ref(context)  # operands and builder refer to each other, and stay until a garbage collection
         from .compile.driver import compile  # not before something is compiled: it brings much along
 
         program = compile(

@@ -54,6 +54,26 @@ def is_lost(device: Any) -> bool:
     return False
 
 
+def test_a_device_ends_with_a_forgotten_context_without_a_garbage_collection() -> None:
+    names = {id(found): name for name, found in _adapters().items()}
+    gc.disable()
+    try:
+        context = ow.ml.create_context(device=names[id(adapter())])
+        builder = ow.MLGraphBuilder(context)
+        graph = builder.build({"y": builder.softmax(builder.input("x", "float32", [8]), 0)})
+        source, target = context.create_tensor("float32", [8]), context.create_tensor("float32", [8])
+        context.dispatch(graph, {"x": source}, {"y": target})
+        context.compute(graph, {"x": np.zeros(8, "float32")})
+        device = context._space.device
+        assert builder.context is context
+        del context, source, target, graph
+        assert is_lost(device)
+    finally:
+        gc.enable()
+    with pytest.raises(ow.InvalidStateError, match=r"the context on .* that this builder was made for is gone"):
+        _ = builder.context
+
+
 @pytest.mark.parametrize("how", ["destroyed", "forgotten"])
 def test_a_device_that_opweave_opened_ends_with_its_last_context(how: str) -> None:
     """Also while the device itself is still referred to; at once where the context is destroyed."""
