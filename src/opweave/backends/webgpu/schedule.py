@@ -1,16 +1,15 @@
 """A graph as a sequence of kernels: which operations become one, and what lies in which memory.
 
-Operations are functions of arrays whose elements are expressions. What one makes is not computed at once: it is passed to
-those that read it, as an expression still, and becomes a part of theirs where nothing is computed twice for that. It gets
-memory, and kernels that fill it, when somebody needs that: an operation that reads elements more than once, a second
-reader, or the one who wants the result.
+Operations are functions of arrays whose elements are expressions. The result of an operation is pending at first: its
+reader substitutes it into its own expression where nothing is computed twice by that. It gets memory, and kernels that
+fill it, when an operation reads its elements more than once, when it has a second reader, or when it is an output.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -30,17 +29,23 @@ from .forms import applied, is_users_kernel, traced
 from .rules.positions import reshaped
 from .rules.results import Products, Scatter
 
-LARGEST = 200
-"""Calls and casts in one kernel, beyond which nothing more is made a part of it."""
+MAX_FUSED_CALLS = 200
+"""Calls and casts of one element up to which operations are fused into one kernel. Chosen by hand."""
+
+MAX_MOVED_LOADS = 4
+"""Loads of an operand that only moves elements, for which it is still read through instead of stored."""
+
+MAX_RESHAPED_CALLS = 8
+"""Calls of an element that is read in another shape, above which it is stored first."""
 
 
 @dataclass(eq=False)
 class Place:
-    """Memory that kernels read and write.
+    """A place in memory that kernels read or write.
 
     Attributes:
         desc: data type and shape of what lies there.
-        kind: a tensor of the caller, a constant, or what only kernels see.
+        kind: a tensor of the caller, a constant, or "between" for an intermediate.
         number: of the input or output.
         value: of the constant.
     """
@@ -62,13 +67,13 @@ class Step:
 
 @dataclass(eq=False)
 class Pending:
-    """What an operation makes, before it has memory.
+    """The result of an operation that has no memory yet.
 
     Attributes:
         result: its elements.
-        nodes: the operations that it takes.
+        nodes: the operations that compute it.
         anchor: the contraction whose accumulators `result` is a function of, if it is one.
-        alias: the shape that it is read in, if that is another one.
+        alias: the shape in which it is read, if that is not its own.
     """
 
     result: Array
@@ -94,12 +99,12 @@ class Pending:
 
     @property
     def reduces(self) -> bool:
-        """Whether an element is a reduction, dear to compute twice."""
+        """Whether an element is a reduction, which is expensive to compute twice."""
         return self._known()[0]
 
     @property
     def only_moves(self) -> bool:
-        """Whether elements are those of other arrays as they are, which cost nothing to read anew."""
+        """Whether elements are copies of those of other arrays, which cost nothing to compute twice."""
         reduces, plain, _ = self._known()
         return plain and not reduces and self.anchor is None
 
@@ -158,7 +163,7 @@ class Schedule:
         return known
 
     def _in_memory(self, operand: Operand) -> Input:
-        """The operand as an array in memory; what it takes to compute it is scheduled now if it is not there yet."""
+        """The operand as an array in memory; if it is pending, its kernels are scheduled now."""
         value = self._value(operand)
         if isinstance(value, Input):
             return value
@@ -189,7 +194,7 @@ class Schedule:
     # Nodes -----------------------------------------------------------------------------------------------------------
 
     def _node(self, node: Node) -> None:
-        """Make pending values of what a node yields, or kernels."""
+        """Schedule kernels for a node, or make its results pending."""
         if is_users_kernel(node, self.backend):
             self._kernel(node)
         elif node.op is reshape:
@@ -204,7 +209,7 @@ class Schedule:
             self._expression(node, program)
 
     def _expression(self, node: Node, program: Program) -> None:
-        """Make pending values of what a node yields, which those that it reads may become a part of."""
+        """Make the results of a node pending, with pending operands substituted where that pays."""
         self._make_room(node, program)
         known: dict[Operand, Array] = {}
         nodes: list[Node] = []
@@ -237,7 +242,7 @@ class Schedule:
             return False
         if self._uses[operand] > 1 and not value.only_moves:
             return False
-        if value.calls + program.operations > LARGEST:
+        if value.calls + program.operations > MAX_FUSED_CALLS:
             return False
         if value.anchor is not None or value.reduces:
             same = all(output.desc.shape == operand.shape for output in program.outputs)
@@ -245,8 +250,8 @@ class Schedule:
             once = not program.stored and not any(isinstance(n, ir.Reduce) for n in ir.walk(*program.roots))
             return reading.aligned and same and alone and value.alias is None and once
         if value.only_moves:
-            return reading.loads <= 4 and value.alias is None
-        return reading.loads <= 1 and reading.times <= 1 and (value.alias is None or value.calls <= 8)
+            return reading.loads <= MAX_MOVED_LOADS and value.alias is None
+        return reading.loads <= 1 and reading.times <= 1 and (value.alias is None or value.calls <= MAX_RESHAPED_CALLS)
 
     def _make_room(self, node: Node, program: Program) -> None:
         """Give memory to pending operands until one kernel can bind all that the node reads."""
@@ -296,7 +301,7 @@ class Schedule:
         (result,) = node.outputs
         place = self._target(result)
         self._fill(place, Pending(made.into, (node,)), f"{node.title}: the operand")
-        self._scattered(place, made.shape, made.at, made.value, node, f"{node.title}: the updates")
+        self._scattered(place, made, node, f"{node.title}: the updates")
         self._memory(result, place)
 
     def _concat(self, node: Node) -> None:
@@ -315,7 +320,7 @@ class Schedule:
                 return part[position]
 
             title = f"{node.title}: {start} to {start + operand.shape[axis]}"
-            self._scattered(place, operand.shape, at, value, node, title)
+            self._scattered(place, Scatter(part, operand.shape, at, value), node, title)
             start += operand.shape[axis]
         self._memory(result, place)
 
@@ -325,20 +330,13 @@ class Schedule:
         number = self._wanted.get(operand)
         return Place(desc, "between") if number is None else Place(desc, "output", number)
 
-    def _scattered(
-        self,
-        place: Place,
-        shape: tuple[int, ...],
-        at: Callable[..., Sequence[Array]],
-        value: Callable[..., Array],
-        node: Node,
-        title: str,
-    ) -> None:
-        axes = tuple(ir.Index(size, k - len(shape)) for k, size in enumerate(shape))
+    def _scattered(self, place: Place, made: Scatter, node: Node, title: str) -> None:
+        """Write the elements of a scatter over what lies in a place."""
+        axes = tuple(ir.Index(size, k - len(made.shape)) for k, size in enumerate(made.shape))
         position = [Array((), axis) for axis in axes]
-        where = tuple(as_array(index, "index").body for index in at(*position))
+        where = tuple(as_array(index, "index").body for index in made.at(*position))
         where = tuple(index if index.type == "index" else ir.Cast(index, "index") for index in where)
-        kernel, target = wgsl.scatter(place.desc, axes, where, value(*position).body, self.features, title)
+        kernel, target = wgsl.scatter(place.desc, axes, where, made.value(*position).body, self.features, title)
         self._places[target] = place
         self._append([kernel], (node,))
 
@@ -379,7 +377,7 @@ def _readings(node: Node, program: Program) -> dict[Operand, _Reading]:
     made = {}
     for operand, its in loads.items():
         reads = inside[operand] or largest
-        aligned = all(ir._aligned(load) for load in its) and len(its) <= 4
+        aligned = all(ir._aligned(load) for load in its) and len(its) <= MAX_MOVED_LOADS
         times = reads / max(1, operand.desc.element_count)
         made[operand] = _Reading(len(its) * (2 if operand in inside and len(its) > 1 else 1), times, aligned)
     return made

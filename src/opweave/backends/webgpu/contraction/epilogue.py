@@ -56,7 +56,7 @@ class Finish:
         ]
         lines = [*places, *block.lines, f"return {value};"]
         finish = function("fn finish(sum: f32, at: u32, stack: u32, row: u32, column: u32) -> f32", lines)
-        return finish + "\n" + (_put(problem, writer) if fours else _put_one(problem, writer)), writer
+        return finish + "\n" + _put(problem, writer, fours), writer
 
     def apart(self, title: str, features: Features) -> tuple[Finish, list[Kernel]]:
         """An end that stores the sums as they are, in float32, and the kernels that compute the final elements of these."""
@@ -83,29 +83,22 @@ class Finish:
         return all(part is axis or (axis.extent == 1 and isinstance(part, ir.Const)) for part, axis in pairs)
 
 
-def _put(problem: Problem, writer: Writer) -> str:
-    """The function that stores four adjacent columns of a row, as far as they exist."""
-    lines = [f"if (row >= {problem.rows}u || column >= {problem.columns}u) {{", "    return;", "}"]
+def _put(problem: Problem, writer: Writer, fours: bool) -> str:
+    """The function that stores four adjacent columns of a row, or one column, as far as they exist."""
+    head = "fn put(stack: u32, row: u32, column: u32, sum: vec4<f32>)"
     if writer.width == 4:
-        lines.append(f"let at = {problem.flat('stack', 'row', 'column')};")
         values = [f"finish(sum.{c}, {plus('at', k)}, stack, row, {plus('column', k)})" for k, c in enumerate("xyzw")]
-        lines += ["let value = vec4<f32>(", *(f"    {value}," for value in values), ");"]
-        lines.append(writer.store("at / 4u", "value"))
-    else:
-        for k, c in enumerate("xyzw"):
-            column = plus("column", k)
-            exists = problem.exists("stack", "row", f"({column})" if k else column)
-            condition = f"{column} < {problem.columns}u{f' && {exists}' if exists else ''}"
-            part = [
-                f"let at = {problem.flat('stack', 'row', f'({column})' if k else column)};",
-                writer.store("at", f"finish(sum.{c}, at, stack, row, {column})"),
-            ]
-            lines += [f"if ({condition}) {{", *("    " + p for p in part), "}"]
-    return function("fn put(stack: u32, row: u32, column: u32, sum: vec4<f32>)", lines)
-
-
-def _put_one(problem: Problem, writer: Writer) -> str:
-    """The function that stores one element, if it exists."""
+        lines = [
+            f"if (row >= {problem.rows}u || column >= {problem.columns}u) {{",
+            "    return;",
+            "}",
+            f"let at = {problem.flat('stack', 'row', 'column')};",
+            "let value = vec4<f32>(",
+            *(f"    {value}," for value in values),
+            ");",
+            writer.store("at / 4u", "value"),
+        ]
+        return function(head, lines)
     exists = problem.exists("stack", "row", "column")
     lines = [
         f"if (row < {problem.rows}u && column < {problem.columns}u{f' && {exists}' if exists else ''}) {{",
@@ -113,7 +106,11 @@ def _put_one(problem: Problem, writer: Writer) -> str:
         f"    {writer.store('at', 'finish(sum, at, stack, row, column)')}",
         "}",
     ]
-    return function("fn put(stack: u32, row: u32, column: u32, sum: f32)", lines)
+    one = function(f"fn {'put_one' if fours else 'put'}(stack: u32, row: u32, column: u32, sum: f32)", lines)
+    if not fours:
+        return one
+    calls = [f"put_one(stack, row, {plus('column', k)}, sum.{c});" for k, c in enumerate("xyzw")]
+    return one + "\n" + function(head, calls)
 
 
 def put_partial(problem: Problem) -> str:
