@@ -44,8 +44,7 @@ def load(
     """
     read = Model.load(model, limits)
     context = context or ml.create_context()
-    initialised = {initializer.name for initializer in read.proto.graph.initializer}
-    declared = [info for info in read.proto.graph.input if info.name not in initialised]
+    declared = read.required_inputs
     fixed = FixedShapes.of(fix_shapes, declared)
     shapes: dict[str, tuple[int, ...] | None] = {}
     for info in declared:

@@ -51,43 +51,55 @@ SMALL_BYTES = 4096
 
 
 @dataclass(frozen=True)
-class _Mapped:
-    """A file that is mapped into memory, with its state at that time."""
+class _Contents:
+    """The bytes of a file or of the user's object; those of a large file are mapped into memory.
 
-    path: Path
+    Attributes:
+        data: the bytes.
+        path: the file, if it is mapped.
+        state: its state when it was mapped.
+    """
+
     data: memoryview
-    state: tuple[int, ...]
+    path: Path | None = None
+    state: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, path: Path) -> _Mapped:
+    def mapped(cls, path: Path) -> _Contents:
+        """Map a file."""
         with _open_regular(path) as file:
             whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            return cls(path, memoryview(whole), _state(os.fstat(file.fileno())))
+            return cls(memoryview(whole), path, _state(os.fstat(file.fileno())))
 
-    def changed(self) -> bool:
-        """Whether the file was written since. If it was replaced or deleted, the mapping keeps the old contents."""
+    @classmethod
+    def read(cls, path: Path) -> _Contents:
+        """Read a file, or map it if it is large."""
+        with _open_regular(path) as file:
+            if os.fstat(file.fileno()).st_size >= LARGE_BYTES:
+                return cls.mapped(path.resolve())
+            return cls(memoryview(file.read()))
+
+    def check_unchanged(self) -> None:
+        """Require that a mapped file was not written since. A file that was replaced or deleted stays mapped as it was.
+
+        Raises:
+            DataError: the file was written.
+        """
         try:
-            state = _state(self.path.stat())
+            state = _state(self.path.stat()) if self.path is not None else ()
         except OSError:
-            return False
-        return state[:2] == self.state[:2] and state != self.state
+            return
+        if state[:2] == self.state[:2] and state != self.state:
+            raise DataError(f"{self.path} has changed since the model was read; its weights are needed again")
 
     def forget(self) -> None:
-        """Release the pages that were read so far; they are read again when they are used."""
-        if hasattr(mmap, "MADV_DONTNEED"):
+        """Release the pages of a mapped file that were read so far; they are read again when they are used."""
+        if self.path is not None and hasattr(mmap, "MADV_DONTNEED"):
             self.data.obj.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
 
 
 def _state(status: os.stat_result) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _contents(path: Path) -> _Mapped | memoryview:
-    """The contents of a file; a large file is mapped."""
-    with _open_regular(path) as file:
-        if os.fstat(file.fileno()).st_size >= LARGE_BYTES:
-            return _Mapped.of(path.resolve())
-        return memoryview(file.read())
 
 
 def _open_regular(path: Path) -> BinaryIO:
@@ -128,8 +140,8 @@ class Model:
     _owned: bool = field(default=False, repr=False)  # whether the caller has no reference to the proto
     _weights: list[tuple[str, np.ndarray]] | None = field(default=None, repr=False)
     _lock: Lock = field(default_factory=Lock, repr=False)  # held while the weights are read
-    _here: _Mapped | memoryview | None = field(default=None, repr=False)  # the serialised model, which holds weights
-    _files: dict[Path, _Mapped] = field(default_factory=dict, repr=False)
+    _here: _Contents | None = field(default=None, repr=False)  # the serialised model, which holds weights
+    _files: dict[Path, _Contents] = field(default_factory=dict, repr=False)
     _dense_bytes: int = 0  # the size of the sparse initializers so far
 
     @classmethod
@@ -149,14 +161,14 @@ class Model:
                 what = str(path)
                 try:
                     folder = path.resolve().parent
-                    here = _contents(path)
+                    here = _Contents.read(path)
                 except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: a cycle of links
                     raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
             elif isinstance(source, (bytes, bytearray, memoryview)):
-                here = memoryview(source).cast("B")
+                here = _Contents(memoryview(source).cast("B"))
             else:
                 raise DataError(f"a model is a path or bytes, got {type(source).__name__}")
-            data = here.data if isinstance(here, _Mapped) else here
+            data = here.data
             if not data:
                 raise DataError(f"{what}: it is empty")
             try:
@@ -164,8 +176,7 @@ class Model:
                 proto = ModelProto.FromString(lean or bytes(data))
             except Exception as error:
                 raise DataError(f"{what}: not an ONNX model ({error})") from None
-            if isinstance(here, _Mapped):
-                here.forget()
+            here.forget()
         if not proto.graph.node and not proto.graph.output:
             raise DataError(f"{what}: not an ONNX model (there is no graph in it)")
         proto = with_text(proto, what, is_owned=proto is not source)
@@ -184,13 +195,20 @@ class Model:
         return model
 
     @property
+    def required_inputs(self) -> list[ValueInfoProto]:
+        """The declared inputs that no initializer gives a value."""
+        initialised = set(initializer_names(self.proto.graph))
+        return [info for info in self.proto.graph.input if info.name not in initialised]
+
+    @property
     def weights(self) -> list[tuple[str, np.ndarray]]:
         """The names and arrays of the main graph's initializers, read once, and shared by all compiled graphs."""
         with self._lock:
             if self._weights is None:
                 self._weights = self._read_weights()
             else:
-                self._check_files()
+                for contents in self._contents():
+                    contents.check_unchanged()
             return self._weights
 
     def _read_weights(self) -> list[tuple[str, np.ndarray]]:
@@ -200,20 +218,14 @@ class Model:
             weights.append((tensor.name, self.array(tensor)))
             if self._owned:
                 tensor.ClearField("raw_data")  # the array has a copy of its own
-        for mapped in self._mapped():
-            mapped.forget()
-        if not isinstance(self._here, _Mapped):
+        for contents in self._contents():
+            contents.forget()
+        if self._here is not None and self._here.path is None:
             self._here = None  # all weights were copied
         return weights + [(sparse.values.name, self.dense(sparse)) for sparse in graph.sparse_initializer]
 
-    def _mapped(self) -> list[_Mapped]:
-        return [*self._files.values(), *([self._here] if isinstance(self._here, _Mapped) else [])]
-
-    def _check_files(self) -> None:
-        """Require that the files with weights have not changed since they were mapped."""
-        for mapped in self._mapped():
-            if mapped.changed():
-                raise DataError(f"{mapped.path} has changed since the model was read; its weights are needed again")
+    def _contents(self) -> list[_Contents]:
+        return [*self._files.values(), *([self._here] if self._here is not None else [])]
 
     def _check(self) -> None:
         """Check what tracing relies on: operator sets, and values that have names and are made once, before they are used."""
@@ -230,12 +242,12 @@ class Model:
             if not 1 <= opset <= newest:
                 raise NotSupportedError(f"operator sets 1 to {newest} are known, and the model uses {opset}")
         graph = self.proto.graph
-        for what, values in (("inputs", graph.input), ("outputs", graph.output)):
+        for what, values in (("input", graph.input), ("output", graph.output)):
             for value in values:
-                self._check_value(value, what[:-1])
-            names = [value.name for value in values]
-            if what == "inputs" and len(set(names)) < len(names):
-                raise DataError(f"two inputs have the same name: {sorted(names)}")
+                _check_value(value, what)
+        names = [value.name for value in graph.input]
+        if len(set(names)) < len(names):
+            raise DataError(f"two inputs have the same name: {sorted(names)}")
         if not graph.output:
             raise DataError("the model has no outputs")
         shapes = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
@@ -245,14 +257,6 @@ class Model:
                 if dims and all(dim.HasField("dim_value") for dim in dims):
                     shapes.setdefault(value.name, tuple(dim.dim_value for dim in dims))
         self._check_nodes(graph, set(), "", shapes, {})
-
-    def _check_value(self, value: ValueInfoProto, what: str) -> None:
-        if not value.name:
-            raise DataError(f"an {what} of the model has no name")
-        kind = value.type.WhichOneof("value")
-        has_type = value.type.tensor_type.elem_type in TensorProto.DataType.values()
-        if (kind == "tensor_type" and not has_type) or (kind is None and what == "input"):
-            raise DataError(f"the {what} {value.name!r} has no data type")
 
     def _check_nodes(
         self,
@@ -407,18 +411,16 @@ class Model:
             length = int(entries["length"]) if "length" in entries else size
         except ValueError:
             raise DataError(f"{where} have a bad place: {dict(entries)}") from None
-        inside = location == HERE and self._here is not None
-        found = self._here if inside else self._file(location, where)
-        whole = found.data if isinstance(found, _Mapped) else found
-        assert whole is not None, where
+        found = self._here if location == HERE and self._here is not None else self._file(location, where)
+        whole = found.data
         length = len(whole) - offset if length is None else length
         if offset < 0 or length < 0 or offset + length > len(whole):
-            name = found.path.name if isinstance(found, _Mapped) else "of the model"
+            name = "of the model" if found.path is None else found.path.name
             raise DataError(f"{where} end beyond the file {name}: {offset} + {length} of {len(whole)} bytes")
         data = whole[offset : offset + length]
-        return memoryview(bytes(data)) if isinstance(found, _Mapped) and length <= SMALL_BYTES else data
+        return memoryview(bytes(data)) if found.path is not None and length <= SMALL_BYTES else data
 
-    def _file(self, location: str, where: str) -> _Mapped:
+    def _file(self, location: str, where: str) -> _Contents:
         """A file in the model's folder."""
         if self.folder is None:
             raise DataError(f"{where} are in a file, and a model of bytes has no folder to look in")
@@ -430,10 +432,20 @@ class Model:
             raise DataError(f"{where} are outside of the model's folder: {location!r}")
         if path not in self._files:
             try:
-                self._files[path] = _Mapped.of(path)
+                self._files[path] = _Contents.mapped(path)
             except (OSError, ValueError) as error:  # an empty file cannot be mapped
                 raise DataError(f"{where}: {path.name}: {getattr(error, 'strerror', None) or error}") from None
         return self._files[path]
+
+
+def _check_value(value: ValueInfoProto, what: str) -> None:
+    """Require a name and a data type of an input or output; outputs may be declared without a type."""
+    if not value.name:
+        raise DataError(f"an {what} of the model has no name")
+    kind = value.type.WhichOneof("value")
+    is_known = value.type.tensor_type.elem_type in TensorProto.DataType.values()
+    if (kind == "tensor_type" and not is_known) or (kind is None and what == "input"):
+        raise DataError(f"the {what} {value.name!r} has no data type")
 
 
 def parameters(graph: GraphProto) -> list[TensorProto]:

@@ -30,7 +30,6 @@ from .ort_values import unwrapped
 from .pickling import Recipe
 from .repeat import Repeat
 from .run_trace import RunTrace
-from .scopes import initializer_names
 from .shape_cache import ShapeCache, Specialise
 from .symbolic import SymbolicModel
 
@@ -119,10 +118,10 @@ class InferenceSession(OnnxRuntimeMethods):
         self._settings.prepare(self._model)
         self._context = self._settings.context
         graph = self._model.proto.graph
-        initialised = set(initializer_names(graph))
-        declared = [info for info in graph.input if info.name not in initialised]
+        declared = self._model.required_inputs
         fixed, self._inputs = self._settings.fix(declared, FixedShapes.of(fix_shapes, declared))
-        self._overridable = [Argument.of(info, fixed) for info in graph.input if info.name in initialised]
+        required = {info.name for info in declared}
+        self._overridable = [Argument.of(info, fixed) for info in graph.input if info.name not in required]
         self._outputs = {info.name: Argument.of(info, fixed) for info in graph.output}
         self._locations = self._locate(preferred_output_location)
         self._repeatable = Repeat.fits(self._inputs) and set(self._locations.values()) == {"cpu"}
