@@ -1,4 +1,4 @@
-"""`InferenceSession`: ONNX models, run the way people know."""
+"""`InferenceSession`, which runs ONNX models and is used like ONNX Runtime's class of this name."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ASKED_TWICE = "an output that is asked for twice"
 
 
 class InferenceSession(OnnxRuntimeMethods):
-    """Runs an ONNX model: on WebNN graphs, as large as they can be, and by ONNX Runtime where WebNN has no way.
+    """Runs an ONNX model: on WebNN graphs, as large as possible, and in ONNX Runtime where WebNN cannot express a node.
 
     Args:
         model: the path of an `.onnx` file, the bytes of one, or an `onnx.ModelProto`.
@@ -55,7 +55,7 @@ class InferenceSession(OnnxRuntimeMethods):
         preferred_output_location: "cpu" returns arrays, "ml-tensor" tensors that stay in the context; one for all outputs,
             or one for each by name.
         limits: what the model may take while it is loaded: nodes, and bytes of results that are computed then.
-        specialise: which shapes of inputs are compiled, where dimensions vary: "recurring" compiles those that come again,
+        specialise: which shapes of inputs are compiled, where dimensions vary: "recurring" compiles those that recur,
             in the background, and runs others in the model's own session of ONNX Runtime, which takes all shapes; "always"
             compiles each shape at its first call; "never" compiles none. Contexts on other devices, models with operations
             of yours, and `fallback="error"` always compile.
@@ -278,7 +278,8 @@ class InferenceSession(OnnxRuntimeMethods):
             is_plain = self._repeatable and names == asked and len(feed) == len(self._inputs)
             if is_settled and is_plain and (space.is_host or not tensors):
                 deciding = self._shape_cache.deciding & feed.keys()
-                self._repeat = Repeat(model, feed, None if output_names is None else asked, names, deciding)
+                same = None if output_names is None else list(output_names)
+                self._repeat = Repeat(model, feed, same, names, deciding)
         by_name = dict(zip(names, results, strict=True))
         wanted = {**made, **out}
         return [

@@ -31,7 +31,7 @@ from .symbolic import SymbolicModel, is_suspicious
 from .trace import DECIDING_ELEMENTS, Trace, Tracer, ValuesNeeded
 
 Specialise = Literal["recurring", "always", "never"]
-"""Which shapes of inputs are compiled: those that come again, all, or none."""
+"""Which shapes of inputs are compiled: those that recur, all, or none."""
 
 Shapes = Mapping[str, tuple[int, ...] | None]
 """The shape of each input by name; None for inputs that are no tensors."""
@@ -59,8 +59,8 @@ PACKED_PERCENT = 125
 """The size of weights that the engine packs for a compiled shape, in percent of those in the file. Measured: 100 to 125."""
 
 RECENT = 16
-"""The number of recent shapes that are remembered. Shapes that come again after more others do not count as recurring: a
-decoder comes to the same lengths with every text."""
+"""The number of recent shapes that are remembered. Shapes that are seen again after more others do not count as recurring: a
+decoder reaches the same lengths with every text."""
 
 IDLE_CALLS = 64
 """A compiled shape may be dropped for another once this many calls have not used it."""
@@ -84,14 +84,14 @@ _compiled_in_background: WeakSet[CompiledModel] = WeakSet()
 
 
 class _RecentShape(Recurring):
-    """Shapes that a call had, which are compiled if they come again.
+    """The shapes of a recent call, which are compiled if they recur.
 
     Args:
-        refused: why they are not compiled though they came again; empty if nothing is in the way.
+        refused: why they are not compiled though they recurred; empty if there is no reason.
 
     Attributes:
         refused: the same.
-        has_room: whether there was room for them when they came again.
+        has_room: whether there was room for them when they recurred.
     """
 
     def __init__(self, refused: str = "") -> None:
@@ -359,8 +359,8 @@ class ShapeCache:
     def _keep(self, key: Key, compiled: CompiledModel) -> None:
         """Keep a new compiled model. To make room, drop an idle one, else the newest one.
 
-        With shapes that come in turns, one more than there is room for, dropping the one used longest ago would compile each
-        of them again and again.
+        If calls cycle through one more shape than there is room for, dropping the one used longest ago would compile each of
+        them again and again.
         """
         while self.compiled and not self._fits(len(self.compiled) + 1):
             oldest, _ = self.compiled.items()[0]
