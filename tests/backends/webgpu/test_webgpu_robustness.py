@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 from typing import Any
 from weakref import ref
 
@@ -89,6 +90,33 @@ def test_a_device_that_opweave_opened_ends_with_its_last_context(how: str) -> No
         del context, graph
         gc.collect()
     assert is_lost(device)
+
+
+class _Pipeline:
+    """In place of the device's own, which take 225 KiB each."""
+
+
+def test_kernels_that_are_kept_are_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = ow.ml.create_context(adapter().request_device_sync())
+    engine = context.backend.space
+    made: list[ref[_Pipeline]] = []
+
+    def pipeline(**_: Any) -> _Pipeline:
+        new = _Pipeline()
+        made.append(ref(new))
+        return new
+
+    monkeypatch.setattr(engine.device, "create_shader_module", lambda **_: None)
+    monkeypatch.setattr(engine.device, "create_compute_pipeline", pipeline)
+    for number in range(500):
+        source = f"fn main() {{}}  // {number}"
+        kernel = SimpleNamespace(source=source, writes=(True,), title="k", explain=None, entry_point="main")
+        engine.pipelines([kernel])
+    alive = [each() is not None for each in made]
+    assert 250 <= sum(alive) <= 2**26 // (225 * 1024)
+    assert all(alive[-250:])
+    context.destroy()
+    assert all(each() is None for each in made)
 
 
 def test_a_device_of_the_caller_outlives_its_contexts() -> None:
