@@ -98,7 +98,7 @@ class _Pipeline:
 
 def test_kernels_that_are_kept_are_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     context = ow.ml.create_context(adapter().request_device_sync())
-    engine = context.backend.space
+    engine: Any = context.backend.space
     made: list[ref[_Pipeline]] = []
 
     def pipeline(**_: Any) -> _Pipeline:
