@@ -1,7 +1,7 @@
-"""What users pass as data, as plain NumPy arrays.
+"""Conversion of data from users to plain NumPy arrays.
 
-`as_array` finds the array and never copies; `fit` checks it against a descriptor; `contiguous` copies, counted, where the
-memory cannot be used as it is; `lasting` is that for constants.
+`as_array` converts without a copy; `fit` checks the array against a descriptor; `contiguous` makes a counted copy if engines
+cannot use the memory; `lasting` does that for constants.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .errors import OperationError, ValidationError
 from .graph import Desc
 
 LARGE_BYTES = 1024
-"""Constants from this size are worth a thought about copies."""
+"""Minimum bytes of a constant that is not copied if it lies in a file or in `bytes`, even if it is not aligned."""
 
 
 def as_array(value: Any, what: str) -> np.ndarray:
@@ -32,7 +32,7 @@ def as_array(value: Any, what: str) -> np.ndarray:
         ValidationError: it is none of these, or a masked array, whose mask would be lost.
     """
     if type(value) is np.ndarray:
-        # A view, because an owner can still change the data type and the shape of their array object.
+        # A view, because users can change the data type and the shape of their array object later.
         return value.view()
     if isinstance(value, np.ma.MaskedArray):
         raise ValidationError(f"{what} must not be masked; array.filled(...) gives an array without a mask")
@@ -72,7 +72,7 @@ def fit(array: np.ndarray, what: str, desc: Desc) -> np.ndarray:
     Raises:
         ValidationError: another data type, byte order, shape or length.
     """
-    # Messages are made only when something is wrong: this is on the way of every write, read and compute.
+    # Messages are made in case of an error only, because every write, read and compute calls this.
     if array.dtype == desc.data_type and array.shape == desc.shape:
         return array
     if array.dtype == np.uint8 and array.ndim == 1 and desc.data_type != "uint8":
@@ -110,9 +110,9 @@ def contiguous(array: np.ndarray) -> np.ndarray:
 
 
 def lasting(array: np.ndarray) -> np.ndarray:
-    """What a graph keeps of a constant: as `contiguous`, but large weights in a file or in `bytes` stay, aligned or not.
+    """The array of a constant: as `contiguous`, but large weights in a mapped file or in `bytes` are never copied.
 
-    In a model they lie anywhere. Engines and NumPy read them there as well.
+    In a model file they are rarely aligned; engines and NumPy can read them anyway.
     """
     stays = array.nbytes >= LARGE_BYTES and array.flags.c_contiguous
     return array if stays and isinstance(memory.owner(array), (mmap, bytes)) else contiguous(array)
@@ -122,7 +122,7 @@ def describe(array: np.ndarray, what: str) -> Desc:
     """The descriptor of an array.
 
     Raises:
-        ValidationError: its data type is none of WebNN's, or in foreign byte order.
+        ValidationError: its data type is not one of WebNN's, or not in native byte order.
     """
     try:
         return Desc(dtypes.of_array(array.dtype), array.shape)

@@ -1,7 +1,7 @@
 """Graphs: descriptors, operands, nodes, and the part of a builder that records them.
 
-A graph is static single assignment: a `Node` applies an `Op` to operands and yields new operands; nobody changes one
-afterwards. Nodes remember the order of their making, so the order of the numbers is a topological order.
+A graph is in static single assignment form: a `Node` applies an `Op` to operands and has new operands as results, which never
+change. Serial numbers of nodes are in the order of their creation, which is a topological order.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Desc:
 
 def check_desc(desc: Desc, max_byte_length: int, what: str = "shape") -> Desc:
     """`desc` if its dimensions are valid, else `ValidationError` (https://www.w3.org/TR/webnn/#mloperanddescriptor-check-dimensions)."""
-    rule = ""  # messages are made only when something is wrong: every operation comes here
+    rule = ""  # messages are made in case of an error only, because every operation is checked here
     if desc.rank > MAX_RANK:
         rule, got = f"have at most {MAX_RANK} dimensions", f"{desc.rank}: {shown(list(desc.shape))}"
     elif any(not 0 < size <= MAX_DIMENSION for size in desc.shape):
@@ -80,11 +80,11 @@ def check_desc(desc: Desc, max_byte_length: int, what: str = "shape") -> Desc:
 
 @dtypes.completable
 class MLOperand(Operators):
-    """A value in the graph that a builder is making: an input, a constant, or the result of an operation.
+    """A value in the graph of a builder: an input, a constant, or the result of an operation.
 
-    Builders make operands; nobody else does. Every operation of the builder is a method here too, with the operand as
-    its first argument (`x.relu()`, `x.reshape([2, 3])` is `builder.reshape(x, [2, 3])`), and Python's operators build
-    the operation they stand for: `+ - * / @ ** -x abs(x)`, comparisons by name (`x.greater(y)`), and `x[1:, ..., 0]`.
+    Operands are created by builders only. Every operation of the builder is a method of its operands, too, with the operand
+    as first argument (`x.reshape([2, 3])` is `builder.reshape(x, [2, 3])`), and Python's operators add operations:
+    `+ - * / @ ** -x abs(x)` and `x[1:, ..., 0]`; comparisons are called by name (`x.greater(y)`).
     """
 
     __slots__ = ("__weakref__", "_builder", "_desc", "_name", "_node", "_value")
@@ -119,12 +119,12 @@ class MLOperand(Operators):
 
     @property
     def builder(self) -> Builder:
-        """The builder that made this operand; it cannot be used with another."""
+        """The builder of this operand, which cannot be used with another."""
         return self._builder
 
     @property
     def node(self) -> Node | None:
-        """The operation that yields this operand; None for inputs and constants."""
+        """The operation that this operand is a result of; None for inputs and constants."""
         return self._node
 
     @property
@@ -205,21 +205,16 @@ class MLOperand(Operators):
 Operand = MLOperand
 
 
+@dataclass(eq=False, slots=True)
 class Node:
-    """One operation in a graph: the op, its operands and attributes by parameter name, and what it yields."""
+    """One operation in a graph: the op, its operands and attributes by parameter name, and its results."""
 
-    __slots__ = ("attributes", "inputs", "label", "op", "outputs", "serial")
-
-    def __init__(
-        self,
-        op: Op[..., Any],
-        inputs: Mapping[str, Operand | tuple[Operand, ...] | None],
-        attributes: Mapping[str, Any],
-        label: str,
-        serial: int,
-    ) -> None:
-        self.op, self.inputs, self.attributes, self.label, self.serial = op, inputs, attributes, label, serial
-        self.outputs: tuple[Operand, ...] = ()
+    op: Op[..., Any]
+    inputs: Mapping[str, Operand | tuple[Operand, ...] | None]
+    attributes: Mapping[str, Any]
+    label: str
+    serial: int
+    outputs: tuple[Operand, ...] = ()
 
     @property
     def operands(self) -> Iterator[Operand]:
@@ -256,7 +251,7 @@ def each(operands: Mapping[str, Any], function: Callable[[Any], Any]) -> dict[st
 
 
 def printable(name: str) -> str:
-    """A name as it is, or quoted with escapes where it holds more than a word (control characters, say)."""
+    """A name, quoted with escapes unless it is an identifier: it may contain control characters."""
     return name if name.isidentifier() else repr(name)
 
 
@@ -267,7 +262,7 @@ def title(name: str, label: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """What lies between named inputs and named outputs, nodes in topological order.
+    """A graph from named inputs to named outputs, with nodes in topological order.
 
     `print(graph)` shows one line for each node::
 
@@ -335,7 +330,7 @@ class Graph:
 
 
 class Builder:
-    """Records operands and nodes. The operations themselves are added by `opweave.ops.Operations`."""
+    """Records operands and nodes. `opweave.ops.Operations` adds the operations."""
 
     max_byte_length: int = 2**31 - 1
     """The largest tensor, in bytes (`maxTensorByteLength`)."""
@@ -350,10 +345,10 @@ class Builder:
             raise hints.no_attribute(self, name)
 
     def check_open(self) -> None:
-        """Raise `InvalidStateError` when nothing can be added any more."""
+        """Raise `InvalidStateError` if no node can be added any more."""
 
     def limits(self, op: Op[..., Any]) -> Mapping[str, Limits]:
-        """What data types and ranks the operands of `op` may have here."""
+        """The allowed data types and ranks of the operands of `op`."""
         return op.limits
 
     def owns(self, operand: Operand) -> bool:
@@ -372,7 +367,7 @@ class Builder:
         label: str,
         descs: tuple[Desc, ...],
     ) -> tuple[Operand, ...]:
-        """Record that `op` yields operands of `descs`; called by `Op`, which has validated everything."""
+        """Add a node with results of `descs`; the arguments are valid."""
         node = self.make_node(op, inputs, attributes, label, descs)
         self._serial = node.serial
         return node.outputs
@@ -385,7 +380,7 @@ class Builder:
         label: str,
         descs: tuple[Desc, ...],
     ) -> Node:
-        """The node that would come next, with its outputs."""
+        """The next node, with its outputs, without adding it."""
         node = Node(op, inputs, attributes, label, self._serial + 1)
         node.outputs = tuple(Operand(self, desc, node=node) for desc in descs)
         return node

@@ -1,7 +1,7 @@
-"""Operations: what one is, how it is declared, and how it is called.
+"""Operations: how they are declared and called.
 
-An operation is one function. Its signature is the API, the decorator holds the limits of its operands, the body
-validates and returns the descriptor of the result; the decomposition stands right below it:
+An operation is one function. Its signature is the API, the decorator contains the limits of its operands, and the body
+validates its arguments and returns the descriptor of the result; the decomposition follows:
 
     @op(input=Limits(FLOATS, ranks=(1, N)))
     def softmax(self: Builder, input: Operand, axis: int, *, label: str = "") -> Desc:
@@ -52,12 +52,12 @@ N = MAX_RANK
 """Any rank, in the words of the specification's tables."""
 
 TEMPLATES = 1024
-"""For how many combinations of data types, shapes and attributes an operation remembers a validated call on arrays."""
+"""Maximum number of validated calls on arrays that an operation keeps, by data types, shapes and attributes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What an operand may be (https://www.w3.org/TR/webnn/#allowed-data-types).
+    """The allowed data types and ranks of an operand (https://www.w3.org/TR/webnn/#allowed-data-types).
 
     Args:
         data_types: the allowed data types, or the name of the operand whose type it must have.
@@ -73,12 +73,12 @@ class Op(Generic[P, R]):
 
     Attributes:
         name: its name, in snake_case.
-        limits: what its operands and results may be: a result stands under `output` (`outputs[0]`, … for several).
+        limits: the limits of operands and results by name: `output`, or `output0`, `output1`, … for several results.
         operands: the names of the parameters that are operands.
         attributes: the names of all other parameters, but `label`.
-        decomposition: the function that expresses it in other operations, or None for the core set.
-        formula: the function that says what one element of its result is (see `opweave.expr`), or None.
-        kernels: what computes it on a device, by the name of that.
+        decomposition: the function that expresses it by other operations, or None for the core set.
+        formula: the function that computes one element of its result (see `opweave.expr`), or None.
+        kernels: the user's kernels, by name of the device.
     """
 
     def __init__(self, function: Callable[..., Any], name: str, doc: str, limits: Mapping[str, Limits]) -> None:
@@ -92,8 +92,8 @@ class Op(Generic[P, R]):
         self._defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
         self._converters = {p.name: self._converter(p) for p in parameters if p.name in self.attributes}
         self.sequences = {p.name for p in parameters if p.name in self.operands and "Sequence[" in p.annotation}
-        # For calls on arrays: what a parameter is (2: a sequence of operands, 1: an operand, 0: an attribute), and what is
-        # known of calls that have been validated before. They go when the operation goes.
+        # For calls on arrays: the kinds of parameters (2: a sequence of operands, 1: an operand, 0: an attribute), and calls
+        # that have been validated before.
         self.flags = {
             n: 2 if n in self.sequences else int(n in self.operands) for n in (*self.operands, *self.attributes)
         }
@@ -122,19 +122,19 @@ class Op(Generic[P, R]):
         return self.__qualname__
 
     def named(self, name: str, doc: str, **limits: Limits) -> Op[P, R]:
-        """Another member of the family: the same function, its own name, first sentence, and limits where they differ."""
+        """Another operation with the same function: its name, the first sentence of its docstring, and limits that differ."""
         family = inspect.cleandoc(self.__doc__ or "").partition("\n")[2]
         member: Op[P, R] = Op(self.function, name, f"{doc}\n{family}", {**self.limits, **limits})
         member._fillers, member._casts = self._fillers, self._casts
         return member
 
     def decompose(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Declare how the operation is made of others: `function(b, ...)` takes a builder and those parameters it needs."""
+        """Declare the decomposition: `function(b, ...)` takes a builder, and operands and attributes by name."""
         self.decomposition = function
         return function
 
     def expression(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Declare what an element of the result is: `function(...)` takes arrays of `opweave.expr` and attributes by name."""
+        """Declare the formula of an element: `function(...)` takes arrays of `opweave.expr` and attributes by name."""
         self.formula = function
         return function
 
@@ -144,7 +144,7 @@ class Op(Generic[P, R]):
         return tuple(self._parameters)
 
     def annotation(self, name: str) -> str:
-        """How the parameter `name` is annotated."""
+        """The annotation of the parameter `name`."""
         return str(self._parameters[name].annotation)
 
     def is_optional(self, name: str) -> bool:
@@ -158,9 +158,9 @@ class Op(Generic[P, R]):
         return converter(parameter.annotation, self.function)
 
     def default(self, attribute: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Declare the value of an attribute that was left None and depends on other parameters (those it takes by name).
+        """Declare a function for the default of an attribute that depends on other parameters, which it takes by name.
 
-        Body, rules and decompositions then see the value; nobody else computes it again.
+        The body, rules and decompositions get the value instead of None.
         """
 
         def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -170,7 +170,7 @@ class Op(Generic[P, R]):
         return register
 
     def cast(self, *attributes: str, like: str) -> None:
-        """Declare numbers that are cast to the data type of the operand `like` before anything sees them.
+        """Declare attributes that are cast to the data type of the operand `like` before they are used.
 
         https://www.w3.org/TR/webnn/#cast
         """
@@ -197,10 +197,10 @@ class Op(Generic[P, R]):
     @overload
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any: ...
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Add the operation to a graph, or note that it is to be computed.
+        """Add the operation to a graph, or compute it.
 
-        Called with a builder, or with operands, it validates the arguments, adds a node, and returns its result. Called with
-        arrays, tensors and numbers it returns an array that is computed when somebody reads it (`opweave.Array`).
+        Called with a builder or with operands, it validates the arguments, adds a node, and returns its result. Called with
+        arrays, tensors and numbers, it returns an array that is computed when its values are read (`opweave.Array`).
         """
         if args and isinstance(args[0], Builder):
             return self.add(args[0], args[1:], kwargs)
@@ -322,7 +322,7 @@ def _first(value: Any) -> Operand:
 
 
 def _operand(builder: Builder, name: str, value: Any, number_type: DataType | None) -> Operand:
-    """The operand that was passed; arrays become constants, and numbers where their data type is known."""
+    """The operand for an argument; arrays become constants, as do numbers if their data type is known."""
     if isinstance(value, Operand):
         if not builder.owns(value):
             raise ValidationError(f"{name} is an operand of another builder: {shown(value)}")

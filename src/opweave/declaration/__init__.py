@@ -1,13 +1,13 @@
-"""Operations of users: declared once, then no different from the built-in ones.
+"""Operations of users, which are called as the built-in ones.
 
-Four ways to say what an operation does, and one operation may have several of them:
+An operation is declared in one or several of these ways:
 
-- `@expression`: what one element of the result is; compiled for the device, fused with its neighbours;
-- `@composite`: built-in operations, kept together under a name for engines that have a kernel for the whole;
-- `@op` with `.kernel(device)`: a function or a shader of your own, on the memory of the tensors themselves;
-- `@op` with `.decompose` or `.expression`, beside kernels, for devices that have none.
+- `@expression`: the formula of one element of the result, compiled for the device and fused with its neighbours;
+- `@composite`: built-in operations that are kept together for engines that have a kernel for the whole;
+- `@op` with `.kernel(device)`: a function or a shader that reads and writes the memory of tensors;
+- `@op` with `.decompose` or `.expression`, for devices without a kernel.
 
-Called with operands an operation adds a node to their graph; called with arrays or tensors it computes.
+Called with operands, an operation adds a node to their graph; called with arrays or tensors, it computes.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
     from ..tensor import MLTensor
 
 DeviceName = Literal["cpu", "wasm", "webgpu", "cuda"]
-"""What kernels can be given for; "wasm" runs on the CPU, in the memory of a module."""
+"""Devices of kernels; "wasm" runs on the CPU, in the memory of a module."""
 
 Made = TypeVar("Made", covariant=True)
-"""What the function of a declaration returns: one result or a tuple of them."""
+"""The result of the declared function: one result or a tuple."""
 
 One: TypeAlias = "Traced | Operand | Desc"
 Several: TypeAlias = "tuple[Any, ...]"
 Plain: TypeAlias = "np.ndarray | np.number[Any] | float | str | Sequence[Any] | None"
-"""What, beside an operand that decides where a call is computed, does not change that."""
+"""Arguments that have no effect on where a call is computed."""
 
 
 class CustomOp(Op[..., Any], Generic[Made]):
@@ -74,9 +74,14 @@ class CustomOp(Op[..., Any], Generic[Made]):
         limits: Mapping[str, Limits],
         annotated: bool = False,
     ) -> None:
-        """Take `rule(builder, operands and attributes by name)`, described by the parameters of `source` after `skip`.
+        """Declare an operation.
 
-        With `annotated`, annotations say which parameters are operands; else it is the positional ones.
+        Args:
+            rule: takes a builder, and operands and attributes by name; returns descriptors of the results.
+            source: the user's function, whose parameters are those of the operation.
+            skip: the number of leading parameters of `source` that are not.
+            limits: the limits of operands and results.
+            annotated: whether operands are the parameters annotated as such; otherwise they are the positional ones.
         """
         self._annotated = annotated
         self.source = source
@@ -116,7 +121,7 @@ class CustomOp(Op[..., Any], Generic[Made]):
     @overload
     def kernel(self, device: DeviceName, function: Callable[..., Any], /) -> None: ...
     def kernel(self, device: DeviceName, /, *args: Any, **options: Any) -> Any:
-        """Declare what computes the operation on a device.
+        """Declare a kernel that computes the operation on a device.
 
         - `@op.kernel("cpu")` above a function of NumPy views (`opweave.kernels.host`), or `op.kernel("cpu", function)`;
         - `op.kernel("wasm", module, "export")`: a function of a WebAssembly module (`help(opweave.wasm)` says more);
@@ -124,8 +129,8 @@ class CustomOp(Op[..., Any], Generic[Made]):
           that makes it (`help(opweave.wgsl)` says more).
 
         Raises:
-            ValidationError: no such device, or what is no kernel: a function takes `out`, and the operation's parameters that
-                it needs, by name.
+            ValidationError: an unknown device, or an invalid kernel: a function takes `out`, and parameters of the operation
+                by name.
             NotSupportedError: no back end here runs kernels for that device.
         """
         devices = get_args(DeviceName)
@@ -158,18 +163,18 @@ class CustomOp(Op[..., Any], Generic[Made]):
         return args[0]
 
     def forget_calls(self) -> None:
-        """Drop what was compiled for calls on arrays: the operation is computed in another way from now on."""
+        """Drop the compiled programs of calls on arrays, after a new kernel, decomposition or expression."""
         self.templates.clear()
 
     def decompose(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Declare how the operation is made of others: `function(b, ...)` takes a builder and those parameters it needs."""
+        """Declare the decomposition: `function(b, ...)` takes a builder, and operands and attributes by name."""
         self._check_form(function, 1)
         super().decompose(function)
         self.forget_calls()
         return function
 
     def expression(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Declare what an element of the result is: `function(...)` takes arrays of `opweave.expr` and attributes by name."""
+        """Declare the formula of an element: `function(...)` takes arrays of `opweave.expr` and attributes by name."""
         self._check_form(function, 0)
         super().expression(function)
         if self.decomposition is None:
@@ -178,14 +183,14 @@ class CustomOp(Op[..., Any], Generic[Made]):
         return function
 
     def _check_form(self, function: Callable[..., Any], leading: int) -> None:
-        """Require that a decomposition or an expression takes nothing but what the operation has, after `leading` ones."""
+        """Require that, after `leading` ones, the parameters of a decomposition or an expression are the operation's."""
         require(callable(function), f"{self.name}: expected a function, got {shown(function)}")
         known = (*self.operands, *self.attributes)
         unknown = [name for name in list(inspect.signature(function).parameters)[leading:] if name not in known]
         require(not unknown, f"{self.name}: the function takes {unknown}; the operation has {list(known)}")
 
     def _check_declared(self, limits: Mapping[str, Limits]) -> None:
-        """Require that limits are those of operands (or of outputs), and say what there is."""
+        """Require that limits belong to operands or results, and have valid values."""
         for name, limit in limits.items():
             known = name in self.operands or name.startswith("output")
             require(known, f"{self.name}: limits are for the operands {list(self.operands)}, got {name!r}")
@@ -297,7 +302,7 @@ def _decomposition(op: CustomOp[Any]) -> Callable[..., Any]:
 
 
 def expression(function: Callable[..., Made]) -> CustomOp[Made]:
-    """Declare an operation by what one element of its result is.
+    """Declare an operation by the formula of one element of its result.
 
     Args:
         function: takes an `opweave.expr.Array` for each operand (its positional parameters) and attributes (its
@@ -308,8 +313,8 @@ def expression(function: Callable[..., Made]) -> CustomOp[Made]:
         The operation. Shapes, data types and broadcasting follow from the function.
 
     Raises:
-        ValidationError: the function has parameters of which nobody can say what they are. What it does is checked when it is
-            traced: data types, broadcasting, and that every index lies inside.
+        ValidationError: the function has parameters without a name. Data types, broadcasting and the range of indices are
+            checked when it is traced.
 
     >>> import numpy as np, opweave as ow
     >>> @ow.expression
@@ -339,18 +344,18 @@ def expression(function: Callable[..., Made]) -> CustomOp[Made]:
 
 
 def composite(function: Callable[..., Made]) -> CustomOp[Made]:
-    """Declare an operation as a composition of built-in ones, which stays together under its name.
+    """Declare an operation as a composition of built-in ones.
 
     Args:
         function: takes a builder, operands (positional) and attributes (keyword-only), and returns an operand, or a tuple
             of them.
 
     Returns:
-        The operation. An engine that has a kernel for it takes it whole; elsewhere its parts run.
+        The operation. An engine that has a kernel for it runs that; otherwise its parts run.
 
     Raises:
-        ValidationError: the function has parameters of which nobody can say what they are. What it builds is checked when the
-            operation is called.
+        ValidationError: the function has parameters without a name. The operations that it calls are checked when the
+            composite is called.
 
     >>> import numpy as np, opweave as ow
     >>> @ow.composite
@@ -383,7 +388,7 @@ def composite(function: Callable[..., Made]) -> CustomOp[Made]:
 
 
 class _Scratch(Recorder):
-    """A builder that composites are tried in, to learn the descriptors of their results."""
+    """A builder in which composites are called to determine the descriptors of their results."""
 
     def stand_in(self, value: Operand) -> Operand:
         """An operand like the given one; a constant keeps its value."""
@@ -399,18 +404,18 @@ def op(function: Callable[..., Made], /) -> CustomOp[Made]: ...
 @overload
 def op(**limits: Limits) -> Callable[[Callable[..., Made]], CustomOp[Made]]: ...
 def op(function: Callable[..., Any] | None = None, /, **limits: Limits) -> Any:
-    """Declare an operation by its shape rule; what computes it is declared by `.kernel`, `.expression` or `.decompose`.
+    """Declare an operation by its shape rule; `.kernel`, `.expression` or `.decompose` declare how it is computed.
 
     Args:
         function: takes a builder, operands (annotated `MLOperand`, or not at all) and attributes, checks them with
             `opweave.errors.require`, and returns the descriptor (`opweave.Desc`) of the result, or a tuple of them.
-        limits: what data types and ranks operands may have, by parameter: `@ow.op(x=ow.Limits(("float32",), ranks=(2, 2)))`.
+        limits: the allowed data types and ranks of operands, by parameter: `@ow.op(x=ow.Limits(("float32",), ranks=(2, 2)))`.
 
     Returns:
         The operation; `help` on its methods `kernel`, `expression` and `decompose` says how they are used.
 
     Raises:
-        ValidationError: the function has parameters of which nobody can say what they are.
+        ValidationError: the function has parameters without a name.
 
     >>> import numpy as np, opweave as ow
     >>> @ow.op

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from unicodedata import east_asian_width
 from xml.sax.saxutils import escape
 
@@ -143,16 +144,6 @@ def _shapes(picture: Picture) -> list[_Shape]:
 
 def _chips(box: Box) -> tuple[str, ...]:
     return box.chips if len(box.chips) <= 3 else (*box.chips[:2], f"{len(box.chips) - 2} more")
-
-
-def wrapped(text: str, limit: int = CAPTION) -> list[str]:
-    """A text in lines of about `limit` letters."""
-    lines = [""]
-    for word in text.split():
-        if lines[-1] and len(lines[-1]) + 1 + len(word) > limit:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {shortened(word, limit)}".strip()
-    return lines
 
 
 class _Writer:
@@ -319,7 +310,7 @@ class _Writer:
 
 def _caption(lane: Lane) -> list[str]:
     head, *rest = lane.caption or ("",)
-    return [*wrapped(head), *(line for text in rest for line in wrapped(text, CAPTION + 4))]
+    return [*wrap(head, CAPTION), *(line for text in rest for line in wrap(text, CAPTION + 4))]
 
 
 def _rect(kind: str, x: float, y: float, width: float, height: float, radius: float) -> str:
