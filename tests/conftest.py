@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import pytest
@@ -58,6 +59,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out |= {item for item in items if item.get_closest_marker("larger") is not None}
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep Python's garbage collection away from what pytest collects: many tests call it, and it would take seconds."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def sample(rows: Sequence[tuple[str, Sequence[str]]]) -> list[bool]:
