@@ -10,7 +10,7 @@ from ..ir import Call, Cast, Const, Expr, Index, Load, Reduce, size_of, walk
 from ..linear import Linear, is_sum, linear, place
 from ..printing import letter
 from . import elements
-from .elements import bare, function, is_simple, operand
+from .elements import function, is_simple, operand
 from .module import Module
 from .reductions import PART, State
 from .types import computed
@@ -182,7 +182,7 @@ class Block:
 
     def _let(self, text: str, depth: int) -> str:
         name = f"t{next(self._temporaries)}"
-        self._scopes[depth].lines.append(f"let {name} = {bare(text)};")
+        self._scopes[depth].lines.append(f"let {name} = {text};")
         return name
 
     # Nodes -----------------------------------------------------------------------------------------------------------
@@ -330,11 +330,11 @@ class Block:
         depth = self._depth(node)
         scopes, self._scopes = self._scopes, self._scopes[: depth + 1]
         name = f"t{next(self._temporaries)}"
-        lines = [f"var {name}: {computed(node.type)};", f"if ({bare(condition)}) {{"]
+        lines = [f"var {name}: {computed(node.type)};", f"if ({condition}) {{"]
         for number, (part, own) in enumerate(zip(node.parts[1:], self._branches[node], strict=True)):
             self._scopes.append(_Scope(set(), own=own))
             value = self._value(part, uses)
-            self.add(f"{name} = {bare(value)};")
+            self.add(f"{name} = {value};")
             inner = self._scopes.pop()
             lines += [*(f"    {line}" for line in inner.lines), "}" if number else "} else {"]
         self.add(*lines)
@@ -400,7 +400,7 @@ class Block:
         if state.positions and not is_simple(value):
             value = self.let(value)
         position = self._sum(Linear(0, {node.variables[0]: 1}), {}) if state.positions else ""
-        self.add(*part.step(bare(value), position))
+        self.add(*part.step(value, position))
         self.leave(loop.head(parts) if divided else loop.head())
         if long:
             self.add(f"{state.value} += {part.value};")

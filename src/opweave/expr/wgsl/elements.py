@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 
 from ...dtypes import FLOATS
-from ..ir import FUNCTIONS, Call, Const, Expr, Type, storage
+from ..ir import FUNCTIONS, Call, Const, Type, storage
 from ..ranges import bounds
 from .mathematics import DECLARATIONS
 from .types import computed, literal
@@ -36,18 +36,6 @@ _WIDER = {("i32", "i64"): ("widened", "i64"), ("i32", "u64"): ("widened", "i64")
 def is_simple(text: str) -> bool:
     """Whether a text is a name or a literal."""
     return all(character.isalnum() or character in "_.-" for character in text)
-
-
-def bare(text: str) -> str:
-    """Strip parentheses that enclose the whole text."""
-    if not (text.startswith("(") and text.endswith(")")):
-        return text
-    depth = 0
-    for k, character in enumerate(text):
-        depth += (character == "(") - (character == ")")
-        if depth == 0:
-            return text[1:-1] if k == len(text) - 1 else text
-    return text
 
 
 def operand(text: str) -> str:
@@ -103,8 +91,6 @@ def _call(name: str, type: Type, arguments: Sequence[str]) -> str:
         first, *others = (called("select", ("0u", "1u", argument)) for argument in arguments)
     if name == "neg":
         return f"-{first}" if type in FLOATS or type == "index" else f"{literal(0, type)} - {first}"
-    if name == "reciprocal":
-        name, arguments = "div", ("1.0f", *arguments)
     library = f"{name}_{computed(type)}"
     if library in DECLARATIONS and not (library == "div_f32" and _is_usual(arguments[1])):
         return called(library, arguments)
@@ -134,36 +120,33 @@ def cast(text: str, source: Type, target: Type) -> str:
     return converted if source == target else wrapped(converted, target)
 
 
-def _is_zero(node: Expr) -> bool:
-    return isinstance(node, Const) and node.value == 0
-
-
-def _is_negative(node: Expr) -> bool:
-    return isinstance(node, Const) and math.copysign(1, node.value) < 0
-
-
 def function(node: Call, parts: Sequence[str]) -> str:
     """A function applied to nodes, with special cases for constant arguments."""
+    if node.name == "reciprocal":
+        node, parts = Call("div", (Const(1.0, node.type), *node.parts)), ("1.0f", *parts)
+    if node.type in FLOATS and len(parts) == 2:
+        for k, part in enumerate(node.parts):
+            special = _with_constant(node.name, part, k, parts) if isinstance(part, Const) else ""
+            if special:
+                return special
+        if node.name == "sub" and node.parts[0] is node.parts[1]:
+            return called("times_zero", (called("abs", parts[:1]),))  # compilers fold it to 0, see below
     divisor = node.parts[-1]
-    if node.name in ("div", "reciprocal") and node.type in FLOATS and _is_zero(divisor):
-        # A library function: llvmpipe folds a division by a constant 0 to an arbitrary number.
-        dividend = parts[0] if node.name == "div" else "1.0f"
-        return called("over_zero", (f"-{operand(dividend)}" if _is_negative(divisor) else dividend,))
-    if node.name == "mul" and node.type in FLOATS:
-        for part, other in ((0, 1), (1, 0)):
-            if _is_zero(node.parts[part]):
-                # Likewise: compilers fold this to 0, even for infinities and NaN.
-                value = parts[other]
-                return called("times_zero", (f"-{operand(value)}" if _is_negative(node.parts[part]) else value,))
-    if node.name == "sub" and node.type in FLOATS and node.parts[0] is node.parts[1]:
-        return called("times_zero", (called("abs", parts[:1]),))  # likewise
-    if node.name in ("max", "min") and node.type in FLOATS:
-        for part, other in ((0, 1), (1, 0)):
-            constant = node.parts[part]
-            if isinstance(constant, Const) and constant.value == constant.value:  # one NaN test is enough
-                return called("at_least" if node.name == "max" else "at_most", (parts[other], parts[part]))
     if node.type == "index" and node.name in ("floor_div", "mod"):
         known = bounds(node.parts[0])
         if isinstance(divisor, Const) and divisor.value > 0 and known and known[0] >= 0:
             return f"i32(u32({parts[0]}) {'/' if node.name == 'floor_div' else '%'} {divisor.value}u)"
     return call(node.name, node.parts[-1].type, parts)
+
+
+def _with_constant(name: str, constant: Const, k: int, parts: Sequence[str]) -> str:
+    """A function of two floats, number `k` of which is a constant that needs a function of its own; else empty."""
+    value, other = constant.value, parts[1 - k]
+    signed = f"-{operand(other)}" if math.copysign(1, value) < 0 else other
+    if value == 0 and name == "div" and k == 1:
+        return called("over_zero", (signed,))  # llvmpipe folds a division by a constant 0 to an arbitrary number
+    if value == 0 and name == "mul":
+        return called("times_zero", (signed,))  # compilers fold this to 0, even for infinities and NaN
+    if name in ("max", "min") and value == value:  # one NaN test is enough
+        return called("at_least" if name == "max" else "at_most", (other, parts[k]))
+    return ""

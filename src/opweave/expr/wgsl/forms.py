@@ -15,7 +15,7 @@ from ..reductions import COMBINE, written_out
 from .block import Block, Grid
 from .kernel import Features, Kernel
 from .module import Module
-from .writing import comment_of, converted, dispatch, guarded, pattern_of, read, width_of, within
+from .writing import comment_of, converted, dispatch, guarded, pattern_of, read, width_of
 
 # Chosen by hand, to be checked with `python -m benchmarks.webgpu`.
 MAX_INLINE_ELEMENTS = 8
@@ -198,7 +198,11 @@ class Form:
         block.leave(f"for (var b = 0u; b < {self.lanes}u; b++) {{")
         pairs = zip(self.targets, names, strict=True)
         lines = [f"{self.module.names[target.buffer]}[{written or word}] = {name};" for target, name in pairs]
-        block.add(*within(alone, lines))
+        if alone:
+            block.enter()
+        block.add(*lines)
+        if alone:
+            block.leave(alone)
 
     def _finished(self, lines: Sequence[str], size: tuple[int, int, int], groups: tuple[int, int, int]) -> Kernel:
         comments = [comment_of(self.module, target.buffer, self.axes, target.body) for target in self.targets]

@@ -12,11 +12,6 @@ from .kernel import Buffer, Features
 from .module import Module
 
 
-def within(head: str, lines: Sequence[str]) -> list[str]:
-    """Statements in a block that starts with `head`; without the block if either is empty."""
-    return [head, *(f"    {line}" for line in lines), "}"] if head and lines else list(lines)
-
-
 def pattern_of(text: str, data_type: DataType) -> str:
     """The bits of a packed element (int8, uint8, or float16 without `f16`) as u32 text."""
     return called("half_bits", (text,)) if data_type == "float16" else f"(u32({text}) & 255u)"
