@@ -205,9 +205,7 @@ class _Writer:
             shape[axis] = variable.extent
         if tuple(shape) != body.shape:
             body = b.expand(body, shape)
-        if node.reduction.startswith("arg_"):
-            return _position(b, node.reduction, body, axes[0])
-        if node.reduction in ("max", "min"):
+        if node.reduction not in ("sum", "product"):
             return _extreme(b, node.reduction, body, axes)
         reduce = getattr(b, f"reduce_{node.reduction}")
         if body.data_type in WIDE:
@@ -271,17 +269,15 @@ _RULES: dict[str, Callable[..., Operand]] = {"floor_div": _floor_div, "mod": _mo
 
 
 def _extreme(b: Operations, name: str, x: Operand, axes: Sequence[int]) -> Operand:
-    result: Operand = getattr(b, f"reduce_{name}")(x, axes=axes, keep_dimensions=True)
-    if x.data_type not in FLOATS:
-        return result
-    has_nan = b.reduce_max(b.is_nan(x), axes=axes, keep_dimensions=True)  # engines may ignore NaN in reductions
-    return b.where(has_nan, b.as_operand(math.nan, x.data_type), result)
-
-
-def _position(b: Operations, name: str, x: Operand, axis: int) -> Operand:
-    result: Operand = getattr(b, name)(x, axis, keep_dimensions=True)
+    """The maximum or minimum, or its position; engines may ignore NaN, which must win."""
+    if name.startswith("arg_"):
+        result: Operand = getattr(b, name)(x, axes[0], keep_dimensions=True)
+    else:
+        result = getattr(b, f"reduce_{name}")(x, axes=axes, keep_dimensions=True)
     if x.data_type not in FLOATS:
         return result
     is_nan = b.is_nan(x)
-    has_nan = b.reduce_max(is_nan, axes=[axis], keep_dimensions=True)
-    return b.where(has_nan, b.arg_max(is_nan, axis, keep_dimensions=True), result)
+    has_nan = b.reduce_max(is_nan, axes=axes, keep_dimensions=True)
+    if name.startswith("arg_"):
+        return b.where(has_nan, b.arg_max(is_nan, axes[0], keep_dimensions=True), result)
+    return b.where(has_nan, b.as_operand(math.nan, x.data_type), result)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .ir import Call, Const, Expr, Load, walk
+from .ir import Call, Const, Expr, Index, Load, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,16 @@ class Linear:
 
     constant: int = 0
     terms: Mapping[Expr, int] = field(default_factory=dict)
+
+    @property
+    def variables(self) -> list[Index]:
+        """The terms that are variables."""
+        return [term for term in self.terms if isinstance(term, Index)]
+
+    @property
+    def others(self) -> list[Expr]:
+        """The terms that are not variables."""
+        return [term for term in self.terms if not isinstance(term, Index)]
 
     def plus(self, other: Linear, factor: int = 1) -> Linear:
         """`self + other * factor`."""

@@ -5,7 +5,7 @@ Arrays are C-contiguous.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,7 +20,7 @@ Block: TypeAlias = Mapping[Index, tuple[int, int]]
 
 def is_view(load: Load) -> bool:
     """Whether the position in memory is a linear sum of variables, so that the elements of a block are a view."""
-    return all(isinstance(term, Index) for term in place(load).terms)
+    return not place(load).others
 
 
 def viewing(load: Load, slots: Mapping[Index, int], rank: int) -> Rule:
@@ -48,29 +48,21 @@ def gathering(load: Load, slots: Mapping[Index, int], rank: int) -> Rule:
         if not isinstance(index, Index) or any(index in other.free for other in others):
             break
         rows.insert(0, index)
-    if rows:
-        return _gathering_rows(load, rows, slots, rank)
+    within = tuple(slots[variable] for variable in rows)
+    made = [*(slot for slot in range(rank) if slot not in within), *within]  # dimension order of NumPy's result
+    order = sorted(range(rank), key=lambda k: made[k])
+    count = len(load.parts) - len(rows)
 
     def rule(block: Block, arrays: Mapping[Source, Array], *indices: Array) -> Array:
         array = arrays[load.source]
         flat: Array | int = 0
-        for index, size in zip(indices, array.shape, strict=True):
+        for index, size in zip(indices[:count], array.shape, strict=False):
             flat = flat * size + index
-        return np.take(array.reshape(-1), flat)
-
-    return rule
-
-
-def _gathering_rows(load: Load, rows: Sequence[Index], slots: Mapping[Index, int], rank: int) -> Rule:
-    within = tuple(slots[variable] for variable in rows)
-    made = [*(slot for slot in range(rank) if slot not in within), *within]  # dimension order of NumPy's result
-    order = sorted(range(rank), key=lambda k: made[k])
-
-    def rule(block: Block, arrays: Mapping[Source, Array], *indices: Array) -> Array:
-        chosen = indices[: len(indices) - len(rows)]
-        key: list[Any] = [np.broadcast_to(index, index.shape or (1,) * rank).squeeze(within) for index in chosen]
-        key += [slice(*block.get(variable, (0, variable.extent))) for variable in rows]
-        gathered: Array = arrays[load.source][tuple(key)]
+        if not rows:
+            return np.take(array.reshape(-1), flat)
+        chosen = np.broadcast_to(flat, np.shape(flat) or (1,) * rank).squeeze(within)
+        parts: list[Any] = [slice(*block.get(variable, (0, variable.extent))) for variable in rows]
+        gathered: Array = array.reshape(-1, *array.shape[count:])[(chosen, *parts)]
         return gathered.transpose(order)
 
     return rule

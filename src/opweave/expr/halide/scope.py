@@ -77,7 +77,7 @@ class Scope:
     def _offset(self, node: Load) -> HalideExpr:
         loops, position = self._nest.loops, self._nest.loops.positions[node]
         offset = hl.i32(position.constant)
-        for loop in loops.over(term for term in position.terms if isinstance(term, Index)):
+        for loop in loops.over(position.variables):
             offset = offset + self._positions[loop] * hl.i32(loops.factor(node, loop))
         for index in loops.needed(node):
             offset = offset + self._known[index] * hl.i32(position.terms[index])

@@ -257,9 +257,7 @@ class Loops:
 
     def needed(self, node: Expr) -> Sequence[Expr]:
         """The nodes that the value of a node is computed from; of a load, what is not part of a linear position."""
-        if isinstance(node, Load):
-            return [term for term in self.positions[node].terms if not isinstance(term, Index)]
-        return node.parts
+        return self.positions[node].others if isinstance(node, Load) else node.parts
 
     def over(self, variables: Iterable[Index]) -> tuple[Loop, ...]:
         """The loops of variables, each once."""

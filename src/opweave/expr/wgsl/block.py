@@ -192,12 +192,8 @@ class Block:
         if self._known(node) is not None:
             return ()
         if isinstance(node, Load):
-            terms = place(node).terms
-        elif is_sum(node):
-            terms = linear(node).terms
-        else:
-            return node.parts
-        return tuple(term for term in terms if not isinstance(term, Index))
+            return tuple(place(node).others)
+        return tuple(linear(node).others) if is_sum(node) else node.parts
 
     def _value(self, root: Expr, uses: Mapping[Expr, int]) -> str:
         made: dict[Expr, str] = {}
