@@ -22,7 +22,7 @@ def quick_gelu(self: Builder, input: Operand, *, alpha: float = 1.702, label: st
 
     Args:
         input: float32 or float16, any rank.
-        alpha: the factor inside of the sigmoid.
+        alpha: the factor inside the sigmoid.
         label: a name for messages and tables.
 
     Returns:
@@ -48,7 +48,7 @@ def fast_gelu(self: Builder, input: Operand, bias: Operand | None = None, *, lab
 
     Args:
         input: float32 or float16, any rank; rank 1 or more if there is a bias.
-        bias: added to the input before, of the size of its last axis.
+        bias: added to the input first, [size of the last axis].
         label: a name for messages and tables.
 
     Returns:
@@ -83,7 +83,7 @@ def swiglu(self: Builder, gate: Operand, input: Operand, *, alpha: float = 1.0, 
     Args:
         gate: float32 or float16, any rank.
         input: of the data type and shape of `gate`.
-        alpha: the factor inside of the sigmoid.
+        alpha: the factor inside the sigmoid.
         label: a name for messages and tables.
 
     Returns:
@@ -143,7 +143,7 @@ def _(b: Operations, gate: Operand, input: Operand, approximate: str) -> Operand
 
 @declare(input=Limits(FLOATS))
 def thresholded_relu(self: Builder, input: Operand, *, alpha: float = 1.0, label: str = "") -> Desc:
-    """Replace by 0 what is not greater than `alpha`.
+    """Replace elements that are not greater than `alpha` by 0.
 
     Args:
         input: float32 or float16, any rank.

@@ -63,8 +63,8 @@ def scaled_dot_product_attention(
         query: float32 or float16 [batches, heads, queries, size].
         key: [batches, groups, keys, size]; the groups divide the heads, and neighbouring heads share the keys of a group.
         value: [batches, groups, keys, size of values].
-        mask: what broadcasts to [batches, heads, queries, keys]: uint8, not 0 where a query sees a key; or of the data type
-            of `query`, added to the scores, -inf for what is hidden.
+        mask: an operand that broadcasts to [batches, heads, queries, keys]: uint8, where 0 hides a key from a query; or of the
+            data type of `query`, added to the scores, where -inf hides a key.
         causal: whether query i sees only the keys up to i.
         scale: of the scores. Default: 1 / sqrt(size).
         label: a name for messages and tables.
@@ -114,7 +114,7 @@ def _(
 
 @dataclass
 class Mask:
-    """Which keys each query sees, and what is added to its scores; all of it broadcasts to [batches, heads, queries, keys].
+    """The keys that each query sees, and the bias of its scores; all parts broadcast to [batches, heads, queries, keys].
 
     Attributes:
         constant: the sum of the known terms: 0, or -inf for a hidden key.
@@ -192,7 +192,7 @@ def attend(
         query: [batches, heads, queries, size].
         key: [batches, groups, keys, size].
         value: [batches, groups, keys, size of values].
-        mask: what hides keys.
+        mask: hides keys from queries, and adds to scores.
         scale: of the scores. Default: 1 / sqrt(size).
         softcap: scores are replaced by `softcap * tanh(scores / softcap)`; 0 leaves them.
 
@@ -257,14 +257,14 @@ def multi_head_attention(
     scale: float | None = None,
     label: str = "",
 ) -> Desc:
-    """Attention of several heads, which stand beside each other in the last axis.
+    """Attention of several heads, which are joined in the last axis.
 
     Args:
         query: float32 or float16 [batches, queries, heads * size].
         key: [batches, keys, heads * size].
         value: [batches, keys, heads * size of values].
-        mask: what broadcasts to [batches, heads, queries, keys]; see `scaled_dot_product_attention`.
-        heads: how many.
+        mask: broadcasts to [batches, heads, queries, keys]; see `scaled_dot_product_attention`.
+        heads: the number of heads.
         causal: whether query i sees only the keys up to i.
         scale: of the scores. Default: 1 / sqrt(size).
         label: a name for messages and tables.
@@ -337,7 +337,7 @@ def group_query_attention(
     scale: float | None = None,
     label: str = "",
 ) -> tuple[Desc, Desc, Desc]:
-    """Causal attention of heads that share keys and values in groups, with a memory of the keys and values before.
+    """Causal attention of heads that share keys and values in groups, with a cache of earlier keys and values.
 
     Args:
         query: float32 or float16 [batches, new, heads * size].
@@ -345,16 +345,16 @@ def group_query_attention(
         value: [batches, new, groups * size].
         past_key: the keys so far [batches, groups, past, size].
         past_value: the values so far [batches, groups, past, size].
-        lengths: int32 [batches]: how many keys of the past count. The others are room for new keys, of which there must be
-            enough. Default: all of them count, and the memory grows.
-        heads: how many heads the queries have.
-        groups: how many heads keys and values have; they divide `heads`.
+        lengths: int32 [batches]: how many keys of the past are valid. The rest is room for the new keys, which must fit.
+            Default: all are valid, and the cache grows.
+        heads: the number of heads of the queries.
+        groups: the number of heads of keys and values; divides `heads`.
         scale: of the scores. Default: 1 / sqrt(size).
         label: a name for messages and tables.
 
     Returns:
         The result [batches, new, heads * size], and the keys and values to pass as the past next time: of the shape of
-        `past_key` if there are `lengths` (what stands in the room that is left is not specified), otherwise
+        `past_key` if there are `lengths` (the contents of the room that is left are not specified), otherwise
         [batches, groups, past + new, size]. All have the data type of `query`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Normalisations beyond the specification, alone and joined with the residual that stands before them."""
+"""Normalisations beyond the specification, alone and fused with the addition of a residual."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def local_response_normalization(
 
     Args:
         input: float32 or float16 [batches, channels, height, width].
-        size: how many neighbours count, the element itself included; of an even number one more after than before it.
-        alpha: what the mean of the squares is multiplied with; channels that do not exist count as zeros.
+        size: the number of neighbouring channels, including the element's own. Of an even number, one more comes after it.
+        alpha: multiplied with the mean of the squares, in which channels beyond the first and last count as zeros.
         beta: the power.
         bias: added to the mean before the power is taken.
         label: a name for messages and tables.
@@ -59,7 +59,7 @@ def _(b: Operations, input: Operand, size: int, alpha: float, beta: float, bias:
     batches, channels, height, width = x.shape
     before, after = (size - 1) // 2, size // 2
     squares = b.reshape(x * x, [batches, 1, channels, height * width])
-    # The mean counts zeros around the channels, as poolings do not with padding of their own.
+    # The mean includes the zeros around the channels. A pooling leaves its own padding out, so they are added before.
     padded = b.pad(squares, [0, 0, before, 0], [0, 0, after, 0])
     mean = b.reshape(b.average_pool2d(padded, window_dimensions=[size, 1]), x.shape)
     return narrowed(b, x / b.pow(mean * alpha + bias, b.as_operand(beta, "float32")), input)
@@ -79,7 +79,7 @@ def rms_normalization(
 
     Args:
         input: float32 or float16, rank 1 or more.
-        scale: what the result is multiplied with, of the sizes of these axes.
+        scale: multiplied with the result, of the sizes of these axes.
         axis: the first of the axes to average over, in [0, rank). Default: the last one.
         epsilon: added to the mean square, so that nothing is divided by zero.
         label: a name for messages and tables.
@@ -144,8 +144,8 @@ def skip_layer_norm(
 
     Args:
         input: float32 or float16 [..., size], rank 2 or 3.
-        residual: what is added to it, of the same shape.
-        scale: what the normalised sum is multiplied with [size].
+        residual: added to `input`, of the same shape.
+        scale: multiplied with the normalised sum [size].
         bias: added to the result [size].
         input_bias: added to the sum before it is normalised [size].
         epsilon: added to the variance, so that nothing is divided by zero.
@@ -202,8 +202,8 @@ def skip_rms_norm(
 
     Args:
         input: float32 or float16 [..., size], rank 2 or 3.
-        residual: what is added to it, of the same shape.
-        scale: what the normalised sum is multiplied with [size].
+        residual: added to `input`, of the same shape.
+        scale: multiplied with the normalised sum [size].
         input_bias: added to the sum before it is normalised [size].
         epsilon: added to the mean square, so that nothing is divided by zero.
         label: a name for messages and tables.
@@ -248,9 +248,9 @@ def group_normalization(
 
     Args:
         input: float32 or float16 [batches, channels, ...].
-        scale: what each channel of the result is multiplied with [channels].
-        bias: what is added to each channel [channels].
-        groups: into how many the channels are divided.
+        scale: multiplied with each channel of the result [channels].
+        bias: added to each channel [channels].
+        groups: the number of groups of channels.
         epsilon: added to the variance, so that nothing is divided by zero.
         label: a name for messages and tables.
 
@@ -319,6 +319,6 @@ log_softmax.default("axis")(last_axis)
 @log_softmax.decompose
 def _(b: Operations, input: Operand, axis: int) -> Operand:
     centred = widened(b, input - b.reduce_max(input, axes=[axis], keep_dimensions=True))
-    # In three steps: engines have slow kernels for the logarithm of a sum of exponentials, which look for a maximum again.
+    # In three steps: the engines' kernels for the logarithm of a sum of exponentials are slow, and find the maximum again.
     total = b.reduce_sum(b.exp(centred), axes=[axis], keep_dimensions=True)
     return narrowed(b, centred - b.log(total), input)

@@ -35,8 +35,8 @@ def integer_matmul(
     Args:
         a: int8 or uint8 [..., rows, inner].
         b: int8 or uint8 [..., inner, columns]; the leading dimensions of both broadcast to each other.
-        a_zero_point: subtracted from `a` before, in a shape that broadcasts to it.
-        b_zero_point: subtracted from `b` before, in a shape that broadcasts to it.
+        a_zero_point: subtracted from `a` first, in a shape that broadcasts to it.
+        b_zero_point: subtracted from `b` first, in a shape that broadcasts to it.
         label: a name for messages and tables.
 
     Returns:
@@ -61,12 +61,12 @@ def integer_matmul(
 
 
 EXACT_TERMS = 2**24 // 255**2
-"""So many products of differences of bytes have a sum that float32 holds, and all sums on the way to it."""
+"""The number of products of differences of bytes whose partial sums are all exact in float32."""
 
 
 @integer_matmul.decompose
 def _(builder: Operations, a: Operand, b: Operand, a_zero_point: Operand, b_zero_point: Operand) -> Operand:
-    """Sums of as many products as are exact in float32, added up as integers."""
+    """Sum parts of `EXACT_TERMS` products in float32, and add these sums as integers."""
     x, y = (
         builder.cast(operand, "float32") - builder.cast(zero_point, "float32")
         for operand, zero_point in ((a, a_zero_point), (b, b_zero_point))
@@ -108,13 +108,13 @@ def matmul_n_bits(
         input: float32 or float16 [..., rows, inner].
         weight: uint8 [columns, blocks, block_size * bits / 8], where the blocks cover `inner`; of two numbers in a byte the
             first is in the lower half. `pack_bits` makes this of numbers.
-        scale: what the numbers of each block are multiplied with [columns, blocks].
-        zero_point: uint8, what is subtracted from them before, packed like them: [columns, blocks] for 8 bits,
+        scale: multiplied with the numbers of each block [columns, blocks].
+        zero_point: uint8, subtracted from the numbers of each block first, packed like them: [columns, blocks] for 8 bits,
             [columns, blocks / 2, rounded up] for 4. Default: 2 ** (bits - 1).
         bias: added to the product [columns].
         bits: 4 or 8.
-        block_size: how many numbers share a scale: a power of two, 16 or more.
-        accuracy: "int8" if the engine may round `input` to 8 bits a number, in blocks, too, which is a lot faster.
+        block_size: the count of numbers that share a scale: a power of two, 16 or more.
+        accuracy: "int8" allows the engine to quantise `input` to 8 bits, too, in blocks, which is a lot faster.
         label: a name for messages and tables.
 
     Returns:
@@ -176,7 +176,7 @@ def pack_bits(numbers: np.ndarray, *, bits: int = 4) -> np.ndarray:
 
 
 def _unpacked(b: Operations, packed: Operand, bits: int) -> Operand:
-    """The numbers as float32, along the last axis, where as many as fit into the bytes."""
+    """All numbers in the packed bytes along the last axis, as float32."""
     numbers = b.cast(packed, "float32")
     if bits == 8:
         return numbers

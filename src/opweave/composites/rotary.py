@@ -1,4 +1,4 @@
-"""Positions for attention."""
+"""Rotary embeddings: positions for attention."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def rotary_embedding(
     interleaved: bool = False,
     label: str = "",
 ) -> Desc:
-    """Turn pairs of elements by angles that depend on their position.
+    """Rotate pairs of elements by angles that depend on their position.
 
     Args:
         input: float32 or float16 [batches, heads, length, size], or [batches, length, heads * size].
-        cosines: of the angles [positions, pairs]; there may be fewer pairs than size / 2, the rest stays as it is.
+        cosines: of the angles [positions, pairs]. With fewer pairs than size / 2, the other elements are unchanged.
         sines: of the angles [positions, pairs].
         positions: int64 [batches, length], rows of these tables, which must exist. Default: 0, 1, 2, ...
-        heads: how many there are, if they stand beside each other; 0 otherwise.
-        interleaved: whether neighbours are pairs; otherwise the second of a pair stands half of the turned part further on.
+        heads: the number of heads of an input of rank 3, 0 for rank 4.
+        interleaved: whether elements 2 * i and 2 * i + 1 are a pair; otherwise elements i and i + pairs are.
         label: a name for messages and tables.
 
     Returns:

@@ -1,4 +1,4 @@
-"""The largest elements, and what marks positions."""
+"""The largest elements, and operands that mark positions."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from .declare import check_axis, column, declare, last_axis
 if TYPE_CHECKING:
     from ..ops import Operations
 
-COUNTED = 2048
-"""Up to so many elements, and four for each that is wanted, an axis is sorted by counting how many come before each."""
+MAX_COUNTED = 2048
+"""The largest axis that is sorted by counting, for each element, those that come before it; it compares all pairs. It also has
+at most 4 * k elements, because the other way takes k steps."""
 
 
 @declare(input=Limits(ANY, ranks=(1, N)))
@@ -30,11 +31,11 @@ def top_k(
 ) -> tuple[Desc, Desc]:
     """Find the `k` largest (or smallest) elements along an axis, in order, and where they are.
 
-    Of equal elements the first comes first. NaN counts as positive infinity, and is given back as what it is.
+    Of equal elements the first comes first. NaN is sorted like positive infinity, and stays NaN in the result.
 
     Args:
         input: any data type, rank 1 or more.
-        k: how many elements, from 1 to the size of the axis.
+        k: the number of elements, from 1 to the size of the axis.
         axis: in [0, rank). Default: the last one.
         largest: whether to look for the largest, or for the smallest elements.
         index_type: the data type of the positions.
@@ -68,7 +69,7 @@ def _(b: Operations, input: Operand, k: int, axis: int, largest: bool, index_typ
     keys = input
     if input.data_type in FLOATS:
         keys = b.where(b.is_nan(input), b.as_operand(float("inf"), input.data_type), input)
-    choose = _by_counting if input.shape[axis] <= min(COUNTED, 4 * k) else _one_by_one
+    choose = _by_counting if input.shape[axis] <= min(MAX_COUNTED, 4 * k) else _one_by_one
     positions = b.cast(choose(b, keys, k, axis, largest), index_type)
     return b.gather_elements(input, positions, axis=axis), positions
 
@@ -95,8 +96,8 @@ def _by_counting(b: Operations, keys: Operand, k: int, axis: int, largest: bool)
 
 
 def _one_by_one(b: Operations, keys: Operand, k: int, axis: int, largest: bool) -> Operand:
-    """The positions of the first `k`: the best that is left is taken out `k` times."""
-    # What was taken is remembered on its own: no value could stand for it, not even the least one.
+    """The positions of the first `k`: find the best element `k` times, each time without those found before."""
+    # A mask excludes the elements found before. No value could, because elements may have the worst value themselves.
     line = b.reshape(b.as_operand(range(keys.shape[axis]), "int32"), column(axis, keys.shape[axis], keys.rank))
     best = b.reduce_max if largest else b.reduce_min
     wide = b.cast(keys, "int32") if keys.data_type in ("int8", "uint8") else keys
@@ -135,7 +136,7 @@ def one_hot(
     Args:
         indices: int32 or int64, rank up to 7. Those in [-depth, 0) count from the end, others out of range mark nothing.
         depth: the size of the new axis.
-        axis: where it stands in the result, in [0, rank of `indices`]. Default: last.
+        axis: the position of the new axis, in [0, rank of `indices`]. Default: last.
         on: the value at a position.
         off: the value everywhere else.
         data_type: that of the result.

@@ -37,7 +37,7 @@ def _(
     types: list[int],
     outputs: int,
 ) -> tuple[MLOperand, ...]:
-    # What is refused here is frequent in no model; the functions by which ONNX defines the operator express it.
+    # ONNX's definition of the operator expands the rare forms that are refused here.
     if nonpad_kv_seqlen is not None or left_window_size >= 0 or right_window_size >= 0:
         raise Unsupported("it has lengths of sequences, or a window of keys")
     if outputs > 3 or softmax_precision not in (0, types[0]):

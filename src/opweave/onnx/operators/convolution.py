@@ -50,7 +50,7 @@ def _(
     axes, sizes = [], []
     for position, (axis, more) in enumerate(zip(plain, extra, strict=True)):
         smallest = conv_transpose_size(axis.size, axis.taps, 0, 0, axis.stride, axis.dilation) + more
-        if wanted is not None:  # the padding is what has to be cut off
+        if wanted is not None:  # the padding cuts off the rest
             before, after = halved(max(smallest - wanted[position], 0), auto_pad)
             axis = replace(axis, before=before, after=after)
         axes.append(axis)

@@ -1,7 +1,7 @@
-"""ONNX Einsum, by diagonals, sums, transpositions and products.
+"""ONNX's Einsum, composed of diagonals, sums, transpositions and products.
 
-An operand's axes are called by their labels, each of them a letter; those that an ellipsis stands for are called "…1" (the
-last), "…2" and so on, so that the same name means axes that broadcast to each other.
+Each axis has a label: a letter of the equation. The axes of an ellipsis have the labels "…1" (the last), "…2" and so on, so
+that axes with the same label broadcast to each other.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _Term:
     labels: tuple[str, ...]
 
     def size(self, label: str) -> int:
-        """The size of an axis; 1 where there is none, for that is what broadcasts."""
+        """The size of an axis; 1 if the term has no such axis, as in broadcasting."""
         return self.operand.shape[self.labels.index(label)] if label in self.labels else 1
 
 
@@ -72,7 +72,7 @@ def _labels(subscript: str, rank: int) -> tuple[str, ...]:
 
 
 def _diagonal(b: MLGraphBuilder, term: _Term) -> _Term:
-    """The term with each label once: what bears a label twice is the diagonal of these axes."""
+    """The term with each label once; two axes with the same label are replaced by their diagonal."""
     for label in dict.fromkeys(term.labels):
         while term.labels.count(label) > 1:
             first = term.labels.index(label)
@@ -82,7 +82,7 @@ def _diagonal(b: MLGraphBuilder, term: _Term) -> _Term:
             *shape, rows, columns = x.shape
             if rows != columns:
                 raise Unsupported(f"the label {label!r} stands for sizes {rows} and {columns}")
-            # In a matrix of n rows that is written as one, n + 1 elements lie from each one of the diagonal to the next.
+            # In a flattened matrix of n rows, the elements of the diagonal are n + 1 elements apart.
             flat = b.reshape(x, [*shape, rows * rows])
             ones = [1] * len(shape)
             x = b.slice(flat, [0] * flat.rank, flat.shape, strides=[*ones, rows + 1])
@@ -97,7 +97,7 @@ def _without_broadcasts(b: MLGraphBuilder, term: _Term, largest: Mapping[str, in
 
 
 def _summed(b: MLGraphBuilder, term: _Term, needed: set[str]) -> _Term:
-    """The term without the axes that nothing needs."""
+    """The term, summed over the axes whose labels are not in `needed`."""
     axes = [axis for axis, label in enumerate(term.labels) if label not in needed]
     if not axes:
         return term

@@ -127,7 +127,7 @@ def _(b: MLGraphBuilder, a: MLOperand, B: Tensor, *, fmod: int = 0) -> Tensor:
 
 
 def _with_sign(b: MLGraphBuilder, remainder: MLOperand, divisor: Tensor) -> MLOperand:
-    """The remainder with the sign of the divisor: where it has another, one divisor more gives it that."""
+    """The remainder with the sign of the divisor, which is added where the signs differ."""
     if isinstance(divisor, np.ndarray) and (divisor > 0).all():
         differs = b.lesser(remainder, 0)
     elif isinstance(divisor, np.ndarray) and (divisor < 0).all():
@@ -139,11 +139,12 @@ def _with_sign(b: MLGraphBuilder, remainder: MLOperand, divisor: Tensor) -> MLOp
 
 
 def _float_modulo(b: MLGraphBuilder, a: MLOperand, divisor: Tensor) -> MLOperand:
-    """The number a - floor(a / divisor) * divisor, as ONNX defines it; a quotient that is rounded up leaves the wrong sign."""
+    """ONNX's a - floor(a / divisor) * divisor; if the quotient was rounded up, the sign is corrected."""
     result = _with_sign(b, b.sub(a, b.mul(b.floor(b.div(a, divisor)), divisor)), divisor)
     if isinstance(divisor, np.ndarray) and np.isfinite(divisor).all():
         return result
-    # A number by infinity leaves itself, or the infinity if they differ in sign; an infinite number leaves NaN, as a - a.
+    # Divided by infinity, a finite number is its own remainder, or infinity if the signs differ. An infinite number gives
+    # NaN, by adding a - a.
     other = b.where(b.lesser(b.mul(a, divisor), 0), operand(b, divisor), a)
     return b.where(b.is_infinite(operand(b, divisor)), b.add(other, b.sub(a, a)), result)
 
@@ -159,7 +160,7 @@ def _(b: MLGraphBuilder, x: MLOperand, exponent: Tensor) -> Tensor:
         return b.pow(x, as_type(b, exponent, x.data_type))
     if is_float(y):
         raise Unsupported("the power of an integer to a float needs more digits than float32 has")
-    # In as many bits as both need, and with the exponent's sign: the bits of a product do not depend on the base's.
+    # In a type wide enough for both, signed as the exponent: the bits of a product are the same for signed and unsigned bases.
     bits = max(32, INFO[x.data_type].bits, INFO[y.data_type].bits)
     wide: Any = f"uint{bits}" if is_unsigned(y) else f"int{bits}"
     return b.cast(b.pow(b.cast(x, wide), as_type(b, exponent, wide)), x.data_type)
@@ -167,8 +168,8 @@ def _(b: MLGraphBuilder, x: MLOperand, exponent: Tensor) -> Tensor:
 
 @converts("BitShift")
 def _(b: MLGraphBuilder, x: MLOperand, Y: Tensor, *, direction: str) -> Tensor:
-    # Shifting is multiplying with, or dividing by, a power of 2. Shifted by all its bits, or by a negative number, x leaves
-    # nothing; that is a factor of 0 (also as a divisor: a number divided by 0 is 0).
+    # Shifting multiplies with a power of 2, or divides by it. Shifting by all bits, or by a negative number, gives 0, as the
+    # factor 0 does, also as a divisor: an integer divided by 0 is 0.
     bits = INFO[x.data_type].bits
     powers = np.array([*(1 << bit for bit in range(bits)), 0], f"uint{bits}").astype(x.data_type)
     if isinstance(Y, np.ndarray):
@@ -247,7 +248,7 @@ def _(b: MLGraphBuilder, x: MLOperand, min: Tensor | None = None, max: Tensor | 
     is_computed = (min is not None and low is None) or (max is not None and high is None)
     if not is_computed and (low is None or high is None or not low > high):
         return b.clamp(x, min_value=low, max_value=high)
-    # Where the bounds cross, the upper one counts.
+    # Where the lower bound exceeds the upper one, the result is the upper one.
     if min is not None:
         x = b.max(x, min if low is None else low)
     if max is not None:
@@ -283,7 +284,7 @@ def _(b: MLGraphBuilder, result: MLOperand, axis: Tensor, *, exclusive: int = 0,
         return np.ones(result.shape, result.data_type)
     if exclusive:
         result = shifted(result, 1)
-    # Each step doubles the number of values that are multiplied.
+    # Parallel prefix products: each step doubles the number of factors in a product.
     distance = 1
     while distance < size:
         result = b.mul(result, shifted(result, distance))

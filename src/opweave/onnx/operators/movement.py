@@ -71,12 +71,12 @@ def _(
 
 
 def empty(like: Tensor, sizes: dict[int, int]) -> np.ndarray:
-    """A part of `like` without elements, of other sizes along some axes; WebNN has no such operands."""
+    """An array without elements, like `like` but for the given sizes of axes. WebNN has no empty operands."""
     return np.empty([sizes.get(axis, size) for axis, size in enumerate(shape_of(like))], data_type_of(like))
 
 
 def window(b: MLGraphBuilder, data: Tensor, picked: dict[int, range]) -> Tensor:
-    """The elements at the positions that are picked of some axes."""
+    """The elements at the given positions of some axes."""
     shape = shape_of(data)
     starts, sizes, strides = [0] * len(shape), list(shape), [1] * len(shape)
     backwards = []
@@ -108,21 +108,14 @@ def _(
     along = list(range(rank)) if axes is None else [normalized(a, rank) for a in integers(axes, "the list of axes")]
     if len(given) != 2 * len(along):
         raise Unsupported(f"the padding {given} does not fit the axes {along}")
+    fill = 0 if value is None else known(value, "the padding value").item()
     before, after = [0] * rank, [0] * rank
     for axis, begin, end in zip(along, given[: len(along)], given[len(along) :], strict=True):
         before[axis], after[axis] = begin, end
-    fill = 0 if value is None else known(value, "the padding value").item()
-    return padded(b, data, before, after, mode, fill)
-
-
-def padded(
-    b: MLGraphBuilder, data: Tensor, before: Sequence[int], after: Sequence[int], mode: str, fill: float = 0
-) -> Tensor:
-    """`data` with elements added at both ends of each axis, or removed, where their number is negative."""
-    shape = shape_of(data)
+    # Negative numbers remove elements.
     cut = {
         axis: range(max(-begin, 0), size - max(-end, 0))
-        for axis, (size, begin, end) in enumerate(zip(shape, before, after, strict=True))
+        for axis, (size, begin, end) in enumerate(zip(shape_of(data), before, after, strict=True))
         if begin < 0 or end < 0
     }
     data = window(b, data, cut)
@@ -152,7 +145,7 @@ def _(b: MLGraphBuilder, input: Tensor, repeats: Tensor) -> Tensor:
 def _(b: MLGraphBuilder, input: Tensor, k: Tensor | None = None, *, upper: int = 1) -> Tensor:
     diagonal = 0 if k is None else int(known(k, "k").item())
     *_, rows, columns = (1, 1, *shape_of(input))
-    # All diagonals beyond the corners leave everything, or nothing.
+    # All diagonals outside of the matrix give the same result; WebNN's are 32-bit integers.
     return b.triangular(input, upper=bool(upper), diagonal=min(max(diagonal, -rows), columns))
 
 

@@ -236,7 +236,7 @@ def _(
     *,
     K: int,
     N: int,
-    accuracy_level: int = 0,  # how exact the product must be at least
+    accuracy_level: int = 0,  # the least precision of the product; 4 allows int8
     bits: int = 4,
     block_size: int,
     weight_prepacked: int = 0,

@@ -59,7 +59,7 @@ def _align_corners(at: np.ndarray, axis: _Axis) -> np.ndarray:
     return at * np.float32(axis.old - 1) / np.float32(axis.new - 1)
 
 
-# Positions in the input, in single precision like the engine's, so that ties fall the same way.
+# Positions in the input, computed in float32 as the engine does, so that both round the same way.
 _COORDINATES: dict[str, Callable[[np.ndarray, _Axis], np.ndarray]] = {
     "half_pixel": _half_pixel,
     "half_pixel_symmetric": _symmetric,
@@ -170,7 +170,7 @@ def _nearest(axis: _Axis, coordinates: str, nearest_mode: str) -> list[int]:
     rounding, last = _ROUNDINGS[nearest_mode], axis.old - 1
     nearest = np.clip(rounding(places), 0, last)
     if coordinates == "half_pixel_symmetric" and math.frexp(axis.scale)[0] != 0.5:
-        # The engine's compiler contracts this formula, so that the last bits are its own.
+        # The engine is compiled with fused multiply-add, so that the last bits of this formula differ.
         margin = np.float32(4 * axis.old) * np.finfo(np.float32).eps
         for moved in (places - margin, places + margin):
             if not np.array_equal(np.clip(rounding(moved), 0, last), nearest):
@@ -201,12 +201,12 @@ def _resampled(b: MLGraphBuilder, X: Tensor, sizes: dict[int, int], mode: str) -
     shape = list(shape_of(X))
     if data_type_of(X) not in ("float32", "float16", "uint8", "int8"):
         return None
-    lead = 4 - len(shape)  # more leading axes, of size 1
+    lead = 4 - len(shape)  # the number of axes of size 1 to add before the others
     if lead < 0 or len(sizes) > 2:
         return None
     targets = {axis + lead: size for axis, size in sizes.items()}
     padded = [1] * lead + shape
-    for axis in (3, 2):  # the second axis is one that stays as it is
+    for axis in (3, 2):  # resample2d takes two axes; if only one is resized, the other keeps its size
         if len(targets) < 2:
             targets.setdefault(axis, padded[axis])
     chosen = sorted(targets)

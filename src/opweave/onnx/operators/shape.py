@@ -1,4 +1,4 @@
-"""ONNX operators that give the same elements another shape, or make tensors of a shape."""
+"""ONNX operators that change shapes, or make tensors of a given shape."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _(b: MLGraphBuilder, input: Tensor, shape: Tensor) -> Tensor:
 
 @converts("ConstantOfShape")
 def _(b: MLGraphBuilder, input: Tensor, *, value: TensorProto | None = None) -> Tensor:
-    # Small ones are folded; the memory of a large one is needed only while the graph runs.
+    # Small results are folded. A large one takes memory only while the graph runs.
     single = np.zeros((), np.float32) if value is None else array_of(value).reshape(())
     return b.expand(b.constant(as_stored(single)), integers(input, "the shape"))
 
