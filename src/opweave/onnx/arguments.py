@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import UserDict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -185,8 +186,8 @@ class Argument:
         return self.element_type in DATA_TYPES
 
 
-class HostValues(Mapping[str, Any]):
-    """Inputs, as arrays: memory of a device is read when it is asked for.
+class HostValues(UserDict[str, Any]):
+    """Inputs as arrays; memory of a device is read when its values are looked up.
 
     Args:
         feed: arrays and memory of the device, by name.
@@ -194,21 +195,16 @@ class HostValues(Mapping[str, Any]):
     """
 
     def __init__(self, feed: Mapping[str, Any], device: TensorSpace) -> None:
-        self._feed, self._device = dict(feed), device
+        super().__init__(feed)
+        self._device = device
 
     def __getitem__(self, name: str) -> Any:
-        given = self._feed[name]
+        given = self.data[name]
         if not self._device.owns(given):
             return given
-        array = self._feed[name] = memory.empty(given.desc)
+        array = self.data[name] = memory.empty(given.desc)
         self._device.read([given], [array], "an input that decides about shapes")
         return array
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._feed)
-
-    def __len__(self) -> int:
-        return len(self._feed)
 
 
 @dataclass(frozen=True, slots=True)

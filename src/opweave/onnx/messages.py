@@ -120,14 +120,15 @@ def array_of(tensor: TensorProto) -> np.ndarray:
     return elements.astype(dtype, copy=False).reshape(tensor.dims)
 
 
-def tensor_type(element_type: int, shape: Sequence[int] | None = None) -> TypeProto:
-    """The type of a tensor; without a shape if `shape` is None."""
+def tensor_type(element_type: int, shape: Sequence[int | str | None] | None = None) -> TypeProto:
+    """The type of a tensor; without a shape if `shape` is None. Dimensions that vary have a name, or are None."""
     type = TypeProto()
     type.tensor_type.elem_type = element_type
     if shape is not None:
         type.tensor_type.shape.SetInParent()  # a scalar has a shape, and no dimensions
         for size in shape:
-            type.tensor_type.shape.dim.add(dim_value=size)
+            dim = {} if size is None else {"dim_param" if isinstance(size, str) else "dim_value": size}
+            type.tensor_type.shape.dim.add(**dim)
     return type
 
 

@@ -13,7 +13,7 @@ from ..errors import MLError, NotSupportedError, OperationError, ValidationError
 from ..graph import Desc
 from .arguments import Argument
 from .engine_rules import check_decided
-from .messages import PLAIN, ModelProto, NodeProto, TensorProto, sub_graphs
+from .messages import PLAIN, ModelProto, NodeProto, TensorProto, sub_graphs, tensor_type
 from .model import KNOWN_OPSET, Model
 from .registry import CONVERTERS, key_of
 from .scopes import all_nodes, used_names
@@ -112,18 +112,10 @@ def _with_open_dimensions(model: Model, inputs: Sequence[Argument]) -> tuple[Mod
     for info in source.input:
         if (argument := given.get(info.name)) is None:
             continue  # an initializer that might be overridden: models are compiled for calls that do so
-        new = graph.input.add()
-        new.CopyFrom(info)
         if argument.element_type and argument.dims is not None:
-            shape = new.type.tensor_type.shape
-            shape.Clear()
-            shape.SetInParent()  # a scalar has a shape, and no dimensions
-            for size in argument.dims:
-                dim = shape.dim.add()
-                if isinstance(size, int):
-                    dim.dim_value = size
-                elif size is not None:
-                    dim.dim_param = size
+            graph.input.add(name=info.name, type=tensor_type(argument.element_type, argument.dims))
+        else:
+            graph.input.append(info)
     for node in all_nodes(graph.node):  # external data: the engine looks for files in another folder
         tensors = [tensor for attribute in node.attribute for tensor in (attribute.t, *attribute.tensors)]
         tensors += [tensor for inner in sub_graphs(node) for tensor in inner.initializer]
