@@ -174,8 +174,8 @@ fn quadrant_of(x: f32) -> vec2<f32> {
     let size = abs(x);
     if (size < 1000.0f) {
         let count = round(size * 0.636619772f);
-        // pi / 2 in parts, whose products with the count are exact, but for the last one. What is between them is as it was
-        // before; without it, compilers add up the parts.
+        // pi / 2 in parts; the products of all but the last with the count are exact. max changes nothing here: without
+        // it, compilers would add up the parts.
         var rest = max(size - count * 1.570556640625f, -2.0f);
         rest = max(rest - count * 2.396702766418457e-4f, -2.0f);
         rest = max(rest - count * 1.5890691429376602e-8f, -2.0f);

@@ -122,14 +122,14 @@ class _Lowering:
         """Move reductions that would be recomputed, or use too few invocations, into kernels of their own."""
         while True:
             rows = row_axes(axes, bodies, lanes)
-            chosen = next((n for n in reductions(bodies) if self._is_for_itself(n, axes, bodies, rows)), None)
+            chosen = next((n for n in reductions(bodies) if self._is_separate(n, axes, bodies, rows)), None)
             if chosen is None:
                 return bodies
             value = self._kept(chosen)
             bodies = tuple(substitute(body, {chosen: value}) for body in bodies)
 
     @staticmethod
-    def _is_for_itself(
+    def _is_separate(
         node: Reduce, axes: tuple[Index, ...], bodies: tuple[Expr, ...], rows: tuple[Index, ...] | None
     ) -> bool:
         """Whether a reduction is faster as a kernel of its own."""

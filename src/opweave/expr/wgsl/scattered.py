@@ -40,8 +40,7 @@ def scatter(
     width = width_of(count, features)
     groups, number = dispatch(-(-count // width), width, features)
     block = Block(module, {}, grid=Grid(axes))
-    place = Const(0, "index")
-    flat: Expr = place
+    flat: Expr = Const(0, "index")
     for index, size in zip(indices, target.shape, strict=True):
         flat = call("add", call("mul", flat, Const(size, "index")), index)
     position = block.named(flat)

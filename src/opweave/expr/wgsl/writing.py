@@ -25,7 +25,7 @@ def converted(body: Expr, data_type: DataType, text: str) -> str:
 
 
 def guarded(name: str, number: str, count: int, invocations: int) -> list[str]:
-    """Define the invocation or workgroup number, and return if it is out of range."""
+    """Statements that define the number of the invocation or workgroup, and return if it is out of range."""
     lines = [f"let {name} = {number};"]
     return lines if invocations == count else [*lines, f"if ({name} >= {count}u) {{", "    return;", "}"]
 
@@ -39,18 +39,15 @@ def width_of(count: int, features: Features) -> int:
 
 
 def dispatch(groups: int, width: int, features: Features) -> tuple[tuple[int, int, int], str]:
-    """The dispatch size, and the text of the invocation number (the workgroup number if `width` is 0)."""
+    """The workgroups in each dimension, and the text of the invocation number (the workgroup number if `width` is 0)."""
     limit = features.max_workgroups
     if groups <= limit:
         return (groups, 1, 1), "global.x" if width else "group.x"
-    planes = -(-groups // limit)
-    if planes <= limit:
-        x, y, z = -(-groups // planes), planes, 1
-        number = f"group.y * {x}u + group.x"
-    else:
-        z = -(-planes // limit)
-        x, y = limit, -(-planes // z)
-        number = f"(group.z * {y}u + group.y) * {x}u + group.x"
+    rows = -(-groups // limit)
+    z = -(-rows // limit)
+    y = -(-rows // z)
+    x = -(-groups // (y * z))
+    number = f"(group.z * {y}u + group.y) * {x}u + group.x"
     return (x, y, z), f"({number}) * {width}u + lane" if width else number
 
 
