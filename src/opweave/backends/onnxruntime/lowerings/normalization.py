@@ -20,34 +20,38 @@ from ..emit import Emitter, Value
 from . import is_single
 
 
-def _ones(ctx: Emitter, shape: Sequence[int], like: Value) -> Value:
-    return ctx.constant(np.ones(shape), like.data_type)
-
-
-def _zeros(ctx: Emitter, shape: Sequence[int], like: Value) -> Value:
-    return ctx.constant(np.zeros(shape), like.data_type)
-
-
 def _scale_and_bias(
     ctx: Emitter, shape: Sequence[int], like: Value, scale: Value | None, bias: Value | None
 ) -> tuple[Value, Value]:
     """Both operands, with ones and zeros for absent ones."""
-    return (
-        _ones(ctx, shape, like) if scale is None else scale,
-        _zeros(ctx, shape, like) if bias is None else bias,
-    )
+    return scale or ctx.constant(np.ones(shape), like.data_type), bias or ctx.constant(np.zeros(shape), like.data_type)
 
 
-def _joins_convolution(
-    input: Operand, mean: Operand, variance: Operand, scale: Operand | None, bias: Operand | None, axis: int
+LARGE_MEAN = 16.0
+"""If abs(mean) / standard deviation exceeds this, subtract the mean first, to avoid cancellation."""
+
+
+def _is_native(
+    input: Operand,
+    mean: Operand,
+    variance: Operand,
+    scale: Operand | None,
+    bias: Operand | None,
+    axis: int,
+    epsilon: float,
 ) -> bool:
-    """Whether the engine can fold the normalisation into the weights of the convolution before it."""
+    """Whether the engine folds the normalisation into the weights of the convolution before it, or computes it accurately."""
+    if not all(operand is None or operand.is_constant for operand in (mean, variance, scale, bias)):
+        return False
     before = input.node
-    constant = all(operand is None or operand.is_constant for operand in (mean, variance, scale, bias))
-    return constant and before is not None and before.op is conv2d and before.attributes["input_layout"][axis] == "c"
+    if before is not None and before.op is conv2d and before.attributes["input_layout"][axis] == "c":
+        return True
+    deviation = np.sqrt(variance.value.astype(np.float64) + epsilon)
+    has_small_means = bool((np.abs(mean.value) <= LARGE_MEAN * deviation).all())
+    return axis == 1 and input.data_type == "float32" and has_small_means
 
 
-@ort.lower(ops.batch_normalization, when=_joins_convolution)
+@ort.lower(ops.batch_normalization, when=_is_native)
 def _(
     ctx: Emitter,
     input: Value,
@@ -58,45 +62,12 @@ def _(
     axis: int,
     epsilon: float,
 ) -> Value:
+    # Between convolutions, the engine's optimiser converts this form to a convolution, and fuses it with what follows.
     layout = "nchw" if axis == 1 else "nhwc"  # this transposition cancels that of the convolution's result
     x = ctx.relayout(input, layout, "nchw")
     k, c = _scale_and_bias(ctx, mean.dims, input, scale, bias)
     y = ctx.emit("BatchNormalization", x, k, c, mean, variance, epsilon=epsilon, shape=x.dims)
     return ctx.relayout(y, "nchw", layout)
-
-
-LARGE_MEAN = 16.0
-"""If abs(mean) / standard deviation exceeds this, subtract the mean first, to avoid cancellation."""
-
-
-def _has_small_means(
-    mean: Operand, variance: Operand, scale: Operand | None, bias: Operand | None, epsilon: float
-) -> bool:
-    """Whether the kernel's formula is accurate, without cancellation."""
-    if not all(operand is None or operand.is_constant for operand in (mean, variance, scale, bias)):
-        return False
-    deviation = np.sqrt(variance.value.astype(np.float64) + epsilon)
-    return bool((np.abs(mean.value) <= LARGE_MEAN * deviation).all())
-
-
-@ort.lower(
-    ops.batch_normalization,
-    when=lambda input, mean, variance, scale, bias, axis, epsilon: (
-        axis == 1 and input.data_type == "float32" and _has_small_means(mean, variance, scale, bias, epsilon)
-    ),
-)
-def _(
-    ctx: Emitter,
-    input: Value,
-    mean: Value,
-    variance: Value,
-    scale: Value | None,
-    bias: Value | None,
-    epsilon: float,
-) -> Value:
-    # Between convolutions, the engine's optimiser converts this form to a convolution, and fuses it with what follows.
-    k, c = _scale_and_bias(ctx, mean.dims, input, scale, bias)
-    return ctx.emit("BatchNormalization", input, k, c, mean, variance, epsilon=epsilon, shape=input.dims)
 
 
 @ort.lower(ops.batch_normalization)
@@ -112,7 +83,7 @@ def _(
 ) -> Value:
     # The kernel computes x k + (bias - mean k), which is inaccurate for large means, so subtract the mean first. The
     # dimensions before and after the axis are merged.
-    channels, zeros = input.dims[axis], _zeros(ctx, mean.dims, input)
+    channels, zeros = input.dims[axis], ctx.constant(np.zeros(mean.dims), input.data_type)
     shape = (prod(input.dims[:axis]), channels, prod(input.dims[axis + 1 :]))
     centred = ctx.emit("Sub", ctx.reshape(input, shape), ctx.reshape(mean, [channels, 1]), shape=shape)
     k, c = _scale_and_bias(ctx, mean.dims, input, scale, bias)
@@ -144,7 +115,7 @@ def _(
     if not axes:  # each value is its own mean: add an axis of size 1
         x, sizes = ctx.reshape(x, [*x.dims, 1]), [1]
         k, c = (None if o is None else ctx.reshape(o, [1]) for o in (k, c))
-    k = _ones(ctx, sizes, input) if k is None else k
+    k = k or ctx.constant(np.ones(sizes), input.data_type)
     y = ctx.emit("LayerNormalization", x, k, c, axis=len(others), epsilon=epsilon, shape=x.dims)
     y = ctx.reshape(y, [input.dims[axis] for axis in permutation])
     return ctx.transpose(y, [permutation.index(axis) for axis in range(input.rank)])
