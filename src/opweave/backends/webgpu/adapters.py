@@ -1,4 +1,4 @@
-"""The adapters of WebGPU here: hardware that it can drive, and processors that pretend to be some."""
+"""The WebGPU adapters of this machine: GPUs, and software adapters, which compute on the processor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...errors import NotSupportedError, import_extra
 from .. import Device, PowerPreference
 
 WANTED_FEATURES = ("shader-f16", "shader-int64", "subgroup", "timestamp-query")
-"""What kernels and profiles make use of, where an adapter has it."""
+"""Optional features that kernels and profiles use."""
 
 WANTED_LIMITS = (
     "max-buffer-size",
@@ -27,10 +27,10 @@ WANTED_LIMITS = (
     "max-compute-workgroup-size-y",
     "max-compute-workgroup-size-z",
 )
-"""Limits of which a device gets all that its adapter has; wgpu gives it the least that WebGPU promises otherwise."""
+"""Limits to raise to those of the adapter; otherwise a device gets the minimum that WebGPU guarantees."""
 
 NODES = ("/dev/dri/renderD*", "/dev/nvidia*", "/dev/dxg", "/dev/kgsl-3d*", "/dev/mali*")
-"""Where Linux shows hardware that drivers of Vulkan use."""
+"""Device files of hardware that Vulkan drivers use on Linux."""
 
 INSTALL = "pip install 'opweave[webgpu]'"
 
@@ -53,7 +53,7 @@ MISSING: tuple[tuple[str, Literal["cpu", "gpu"], str, str], ...] = (
 PURPOSE = "running on WebGPU devices"
 
 _processes: set[int] = set()
-"""Those that have requested devices: this one, and those that it was forked from."""
+"""Ids of processes that have requested devices: this one, and those that it was forked from."""
 
 
 def is_installed() -> bool:
@@ -67,7 +67,7 @@ def is_installed() -> bool:
 
 
 def may_have_hardware() -> bool:
-    """Whether there may be an adapter that is none of software; to look at them takes 80 MiB."""
+    """Whether there may be a hardware adapter, without loading wgpu, which takes 80 MiB."""
     if not is_installed():
         return False
     return sys.platform != "linux" or any(glob(pattern) for pattern in NODES)
@@ -75,21 +75,20 @@ def may_have_hardware() -> bool:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Mesa's EGL complains on the standard error output where the variable is missing, and needs nothing of it."""
-    name = "XDG_RUNTIME_DIR"
-    if name in os.environ or sys.platform != "linux":
-        yield
-        return
-    os.environ[name] = "/tmp"
+    """Set XDG_RUNTIME_DIR if it is missing: Mesa's EGL complains about that on the standard error output."""
+    is_missing = sys.platform == "linux" and "XDG_RUNTIME_DIR" not in os.environ
+    if is_missing:
+        os.environ["XDG_RUNTIME_DIR"] = "/tmp"
     try:
         yield
     finally:
-        os.environ.pop(name, None)
+        if is_missing:
+            os.environ.pop("XDG_RUNTIME_DIR", None)
 
 
 @cache
 def adapters() -> dict[str, Any]:
-    """Adapters by the names of their devices: `gpu`, `gpu:1`, … for hardware, `gpu-software` for what is none.
+    """Adapters by the names of their devices: `gpu`, `gpu:1`, … for hardware, `gpu-software` for software.
 
     Raises:
         MissingExtraError: wgpu is not installed.
@@ -116,12 +115,12 @@ def adapters() -> dict[str, Any]:
 
 
 def is_software(info: Any) -> bool:
-    """Whether an adapter is a processor that pretends: right, and slow."""
+    """Whether an adapter is a software adapter, which computes on the processor: right, and slow."""
     return str(info["adapter_type"]) == "CPU"
 
 
 def devices(backend: str) -> list[Device]:
-    """The devices of all adapters, those of hardware first, and what would make more of them."""
+    """The devices of all adapters, hardware first; and the unavailable ones, each with a hint how to get it."""
     found = []
     for name, adapter in (adapters() if is_installed() else {}).items():
         info = adapter.info
@@ -141,7 +140,7 @@ def devices(backend: str) -> list[Device]:
 
 
 def request_device(name: str, power_preference: PowerPreference) -> Any:
-    """A device of an adapter, with the features and limits that kernels make use of.
+    """Request a device of an adapter, with the features and limits that kernels use.
 
     Raises:
         NotSupportedError: the adapter gives none, or the process was forked from one that has some.

@@ -1,4 +1,4 @@
-"""A WebGPU device, and what Opweave keeps for it: pipelines, buffers to copy through, and what it can do."""
+"""A WebGPU device with what Opweave caches for it: pipelines, staging buffers, and its features."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import RLock
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet, finalize, ref
+from weakref import WeakSet, WeakValueDictionary, finalize
 
 import numpy as np
 
@@ -30,16 +30,13 @@ BYTES_PER_PIPELINE = 225 * 1024
 """About what a compiled kernel takes besides its source, as measured on a software adapter (Mesa)."""
 
 STAGING = 8
-"""How many idle buffers for copies to the host are kept."""
-
-UPLOADED = 256
-"""At every multiple of so many constants, those that no graph has any more are forgotten."""
+"""Maximum number of idle buffers to keep for copies to the host."""
 
 PATIENCE = 0.5
-"""Seconds after which a reader asks whether the device is still there."""
+"""Seconds of waiting after which a reader checks that the device is not lost."""
 
 WORD = 4
-"""Bytes: buffers are bound, copied and written in such steps."""
+"""Bytes: sizes and offsets of buffers that are bound, copied or written are multiples of it."""
 
 
 def padded(count: int) -> int:
@@ -120,17 +117,18 @@ class Engine:
         self._layouts: dict[tuple[bool, ...], tuple[Any, Any]] = {}
         self._staging: list[Any] = []
         self._mark: Any = None
-        self._uploaded: dict[tuple[int, int], tuple[Callable[[], Any], Callable[[], Any]]] = {}
+        # The buffers of constants, by address and size of the array, for as long as both are in use.
+        self._uploaded: WeakValueDictionary[tuple[int, int], Any] = WeakValueDictionary()
 
     # Errors ----------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def calls(self, what: str, explain: Callable[[str], str] | None = None) -> Iterator[None]:
-        """Errors of the device become Opweave's; when the device is gone, so are its contexts.
+        """Convert errors of the device to Opweave's; a lost device loses its contexts.
 
         Args:
             what: leads messages.
-            explain: makes the rest of the message of what the device says; None: that is it.
+            explain: converts the device's message to the rest of ours; None keeps it.
 
         Raises:
             InvalidStateError: the device is lost, or it is the one of the process that this one was forked from.
@@ -154,7 +152,7 @@ class Engine:
             raise
 
     def _lost(self, what: str) -> InvalidStateError:
-        """The error of a device that is gone, once its contexts know."""
+        """Lose all contexts of the device, and return the error to raise."""
         for context in list(self._contexts):
             context.lose(f"its WebGPU device is lost ({self.description})")
         return InvalidStateError(f"{what}: the WebGPU device is lost")
@@ -195,7 +193,7 @@ class Engine:
         """A new buffer of zeros.
 
         Raises:
-            OperationError: there is not so much memory.
+            OperationError: there is not enough memory.
         """
         return DeviceArray(desc, self.buffer(desc.byte_length, f"a tensor {desc}"))
 
@@ -306,7 +304,11 @@ class Engine:
                     mapped = staging.map_async("READ_NOSYNC")
                 self._wait_for(mapped)  # others may use the device meanwhile, and read, too
                 if reason is not None:
-                    self._copy_out(staging, sources, starts, targets, reason)
+                    view = found = np.frombuffer(staging.read_mapped(copy=False), np.uint8)
+                    for source, start, target in zip(sources, starts, targets, strict=True):
+                        found = view[start : start + source.nbytes].view(source.desc.data_type)
+                        memory.copy(target, found.reshape(source.shape), reason)
+                    del view, found  # no view may be left when the buffer is unmapped
                 staging.unmap()
             except BaseException:
                 staging.destroy()
@@ -320,16 +322,6 @@ class Engine:
             if self._is_lost():
                 raise self._lost("reading a tensor")
         mapped.sync_wait()
-
-    @staticmethod
-    def _copy_out(
-        staging: Any, sources: Sequence[DeviceArray], starts: Sequence[int], targets: Sequence[np.ndarray], reason: str
-    ) -> None:
-        """Copy what is mapped; no view of it is left afterwards."""
-        view = np.frombuffer(staging.read_mapped(copy=False), np.uint8)
-        for source, start, target in zip(sources, starts, targets, strict=True):
-            found = view[start : start + source.nbytes].view(source.desc.data_type)
-            memory.copy(target, found.reshape(source.shape), reason)
 
     def check_overlap(
         self, sources: Mapping[str, DeviceArray], targets: Mapping[str, DeviceArray], constants: object = ()
@@ -345,7 +337,7 @@ class Engine:
                     raise ValidationError(f"output {name!r} overlaps the memory of {other!r}")
 
     def wait(self) -> None:
-        """Wait until all that was given to the device is done."""
+        """Wait until the device has done all submitted work."""
         if self._mark is None:
             self._mark = self.buffer(WORD, "to wait for")
         mark = DeviceArray(Desc("uint32", ()), self._mark)
@@ -373,7 +365,7 @@ class Engine:
                 self._staging.pop(0).destroy()
 
     def check_usage(self, array: DeviceArray, name: str, reason: str) -> None:
-        """Buffers of users may not have the usage that a copy needs."""
+        """Raise `ValidationError` if a user's buffer lacks the usage that a copy needs."""
         if not array.buffer.usage & getattr(self.wgpu.BufferUsage, name):
             raise ValidationError(f"{reason}: the buffer of the tensor {array.desc} was made without the usage {name}")
 
@@ -381,17 +373,15 @@ class Engine:
         """The buffer of a constant; graphs that share the array share the buffer."""
         key = array.ctypes.data, array.nbytes
         with self._lock:
-            kept, held = self._uploaded.get(key, (lambda: None, lambda: None))
-            known = held()
-            if known is not None and kept() is not None:  # or another array may lie there by now
-                return known
+            known = self._uploaded.get(key)
+        if known is not None:
+            return known
         made = self.buffer(array.nbytes, "a constant")
         self._write(made, 0, array)
         memory.copies.add(array.nbytes, "a constant to the device")
         with self._lock:
-            self._uploaded[key] = ref(array), ref(made)
-            if len(self._uploaded) % UPLOADED == 0:
-                self._uploaded = {k: (kept, held) for k, (kept, held) in self._uploaded.items() if held() is not None}
+            self._uploaded[key] = made
+        finalize(array, self._uploaded.pop, key, None).atexit = False  # another array may lie there then
         return made
 
     # Kernels ---------------------------------------------------------------------------------------------------------
@@ -413,7 +403,7 @@ class Engine:
             return known
 
     def pipelines(self, kernels: Sequence[Kernel]) -> list[Any]:
-        """Compiled kernels; those that are new are compiled at the same time.
+        """The pipelines of kernels; new ones are compiled in parallel.
 
         Raises:
             OperationError: the device refuses one; the message shows the line of WGSL.
@@ -436,7 +426,7 @@ class Engine:
             )
 
     def bind_group(self, writes: tuple[bool, ...], places: Sequence[DeviceArray]) -> Any:
-        """What ties a kernel to memory."""
+        """A bind group: the memory of a kernel."""
         layout, _ = self.layout(writes)
         entries = [
             {"binding": k, "resource": {"buffer": p.buffer, "offset": p.offset, "size": padded(p.nbytes)}}
@@ -452,7 +442,7 @@ def _bytes(source: str) -> int:
 
 
 def _reason(error: BaseException) -> str:
-    """What wgpu says, without its headline, in one piece."""
+    """The message of an error of wgpu without its headline."""
     lines = [line.rstrip() for line in str(error).splitlines()]
     kept = [line for line in lines if line.strip() and line.strip() not in ("Validation Error", "Caused by:")]
     return "\n".join(kept) if len(kept) > 2 else " ".join(line.strip() for line in kept)

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -23,8 +23,7 @@ FIRST_PART = 16
 """Kernels of the first command buffer of a dispatch; each further one has twice as many."""
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """A kernel tied to memory."""
 
     pipeline: Any
@@ -170,12 +169,12 @@ def encode(encoder: Any, runs: Sequence[Run], timestamps: Mapping[str, Any] | No
         return
     compute = encoder.begin_compute_pass(timestamp_writes=timestamps)
     last = None
-    for run in runs:
-        if run.pipeline is not last:
-            compute.set_pipeline(run.pipeline)
-            last = run.pipeline
-        compute.set_bind_group(0, run.group)
-        compute.dispatch_workgroups(*run.workgroups)
+    for pipeline, group, workgroups in runs:
+        if pipeline is not last:
+            compute.set_pipeline(pipeline)
+            last = pipeline
+        compute.set_bind_group(0, group)
+        compute.dispatch_workgroups(*workgroups)
     compute.end()
 
 

@@ -14,13 +14,13 @@ from ..backend import webgpu
 from .positions import reshaped
 
 BLOCK = 32
-"""Cumulative sums add up so many elements one by one."""
+"""Elements of a block of a cumulative sum, which are added one by one."""
 
 _Reduction = Callable[[Array, Sequence[int], bool], Array]
 
 
 def widened(input: Array) -> Array:
-    """The array in float32 if it is float16: what is stored on the way keeps its digits, and does not overflow."""
+    """The array in float32 if it is float16, so that intermediate results neither overflow nor lose digits."""
     return cast(input, "float32") if input.data_type == "float16" else input
 
 
