@@ -122,6 +122,20 @@ def test_group_query_attention_turns_queries_and_keys(interleaved: int) -> None:
     check("GroupQueryAttention", inputs, 3, constants=(6,), do_rotary=1, rotary_interleaved=interleaved, **GROUPED)
 
 
+@pytest.mark.parametrize("capacity", [6, 12])
+def test_group_query_attention_that_turns_keeps_its_kernel(capacity: int) -> None:
+    inputs = [*sequence(1, 1, 6, 7, capacity), randn(16, 8), randn(16, 8)]
+    check("GroupQueryAttention", inputs, 3, constants=(6,), do_rotary=1, **GROUPED)
+    proto = model("GroupQueryAttention", inputs, 3, "com.microsoft", do_rotary=1, **GROUPED)
+    session = InferenceSession(proto, specialise="always")
+    session.run(None, {f"i{k}": array for k, array in enumerate(inputs) if array is not None})
+    (compiled,) = session._compiled.values()
+    operations = [placement.node.split()[0] for placement in compiled.program.placements]
+    assert operations.count("group_query_attention") == 1
+    assert operations.count("rotary_embedding") == 2
+    assert "softmax" not in operations
+
+
 def test_group_query_attention_packed() -> None:
     q, k, v, *rest = sequence(1, 3, 0, 3)
     packed = np.concatenate([q, k, v], axis=2)
