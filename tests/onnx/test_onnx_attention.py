@@ -136,6 +136,16 @@ def test_group_query_attention_that_turns_keeps_its_kernel(capacity: int) -> Non
     assert "softmax" not in operations
 
 
+@pytest.mark.parametrize("options", [{}, {"softcap": 2.0}])
+def test_attention_after_an_empty_past(options: dict[str, float]) -> None:
+    """The first call of a decoder."""
+    inputs = sequence(1, 5, 0, 5)
+    inputs[3:5] = [np.zeros((1, 2, 0, 16), np.float32)] * 2
+    check("GroupQueryAttention", inputs, 3, constants=(6,), **GROUPED, **options)
+    q, k, v, past = randn(2, 4, 24), randn(2, 4, 24), randn(2, 4, 24), np.zeros((2, 3, 0, 8), np.float32)
+    check("MultiHeadAttention", [q, k, v, None, None, None, past, past], 3, num_heads=3)
+
+
 def test_group_query_attention_packed() -> None:
     q, k, v, *rest = sequence(1, 3, 0, 3)
     packed = np.concatenate([q, k, v], axis=2)

@@ -61,8 +61,8 @@ def _(
 def _after(
     b: MLGraphBuilder, past_key: Tensor | None, past_value: Tensor | None, k: MLOperand, v: MLOperand
 ) -> tuple[MLOperand, MLOperand, int]:
-    """Keys and values after those of the past, and the number of the latter."""
-    if past_key is None or past_value is None:
+    """Keys and values after those of the past, and the number of the latter, which is 0 in the first call of a decoder."""
+    if past_key is None or past_value is None or not shape_of(past_key)[2]:
         return k, v, 0
     k, v = (b.concat([operand(b, past), new], axis=2) for past, new in ((past_key, k), (past_value, v)))
     return k, v, shape_of(past_key)[2]
@@ -187,7 +187,7 @@ def _(
             for x, heads in ((q, num_heads), (k, kv_num_heads))
         )
     if not softcap and local_window_size < 0 and attention_bias is None:
-        caches = [None if cache is None else operand(b, cache) for cache in (past_key, past_value)]
+        caches = [operand(b, cache) if cache is not None and capacity else None for cache in (past_key, past_value)]
         filled = b.constant(np.full(batch, past, np.int32)) if past < capacity else None
         made: tuple[MLOperand, ...] = group_query_attention(
             b, q, k, v, *caches, filled, heads=num_heads, groups=kv_num_heads, scale=scale or None
