@@ -12,17 +12,7 @@
 """
 
 from .copying import Copies, Tally, copied, copies, copy
-from .host import (
-    ALIGNMENT,
-    address_range,
-    allocate,
-    check_overlap,
-    empty,
-    merged_ranges,
-    owner,
-    physical,
-    trim,
-)
+from .host import ALIGNMENT, address_range, allocate, check_overlap, empty, merged_ranges, owner, physical, trim
 from .mapped import FileRegion, find_in_files, mapped_files
 from .planner import Life, Plan, plan, plan_buffers
 

@@ -165,15 +165,12 @@ def copier(
     """A function that binds copies from one space to another to memory; its result makes the copies."""
 
     def bind(reads: Sequence[Memory], writes: Sequence[Memory]) -> Callable[[], None]:
-        pairs = list(zip(writes, reads, strict=True))
-        if source.is_host and target.is_host:
-            move: Callable[..., None] = _copy_on_host
-        elif source.is_host:
-            move = target.write  # type: ignore[attr-defined]
-        elif target.is_host:
+        if target.is_host and not source.is_host:
             return lambda: source.read(reads, writes, reason)  # type: ignore[attr-defined]
-        else:
-            move = source.copy  # type: ignore[attr-defined]
+        move: Any = _copy_on_host
+        if not target.is_host:
+            move = target.write if source.is_host else source.copy  # type: ignore[attr-defined]
+        pairs = list(zip(writes, reads, strict=True))
 
         def run() -> None:
             for into, what in pairs:

@@ -178,7 +178,7 @@ class _Calls:
             made: list[tuple[Source | Output, _Header]] = [
                 (source, _header(source.desc.data_type, (source.desc.element_count,))) for source in sources_of(stage)
             ]
-            made += [(target.source, _header(target.data_type, shape)) for target in stage.targets]
+            made += [(target.source, _header(target.source.desc.data_type, shape)) for target in stage.targets]
             for array, header in made:
                 headers.setdefault(array, []).append(header)
             pointers = (ctypes.POINTER(_Header) * len(made))(*(ctypes.pointer(header) for _, header in made))
@@ -186,7 +186,7 @@ class _Calls:
             self._calls.append((entry, ctypes.addressof(pointers)))
         for target in (target for stage in part.stages for target in stage.targets):
             if target.source not in program.outputs:
-                self._stored.append(np.empty(target.source.desc.shape, target.data_type))
+                self._stored.append(np.empty(target.source.desc.shape, target.source.desc.data_type))
                 _point(headers[target.source], self._stored[-1])
         both: list[Source | Output] = [*program.inputs, *program.outputs]
         self._headers = [headers.get(array, []) for array in both]

@@ -39,13 +39,9 @@ BOUNDS: dict[str, float] = {
 }
 """Maximum error of each function in ULP, read from the table above."""
 
+f32 = hl.f32
 _F32, _F64 = hl.Float(32), hl.Float(64)
 _I32, _U32, _I64, _U64 = hl.Int(32), hl.UInt(32), hl.Int(64), hl.UInt(64)
-
-
-def f32(value: float) -> HalideExpr:
-    """A constant of type float32."""
-    return hl.f32(value)
 
 
 def _polynomial(x: HalideExpr, coefficients: Sequence[float], number: Callable[[float], HalideExpr]) -> HalideExpr:

@@ -44,7 +44,8 @@ class Nest:
             kept[[self.variables[loop] for loop in reversed(loops)]] = scope.value(row.body)
             self.rows[row] = kept, loops
         values = [
-            self._stored(scope.value(target.body), target.body.type, target.data_type) for target in stage.targets
+            self._stored(scope.value(target.body), target.body.type, target.source.desc.data_type)
+            for target in stage.targets
         ]
         arguments = [self.variables[loop] for loop in reversed(self.loops.axes)] or [variable()]
         self.function[arguments] = hl.Tuple(values) if len(values) > 1 else values[0]

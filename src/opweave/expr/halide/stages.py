@@ -12,23 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ...dtypes import DataType
-from ..ir import (
-    Call,
-    Cast,
-    Check,
-    Expr,
-    Index,
-    Load,
-    Output,
-    Program,
-    Reduce,
-    Source,
-    Stored,
-    substitute,
-    unified,
-    walk,
-)
+from ..ir import Call, Cast, Check, Expr, Index, Load, Output, Program, Reduce, Stored, substitute, unified, walk
 from ..linear import place
 from ..reductions import COMBINE, split, stored_value, written_out
 
@@ -50,11 +34,10 @@ MAX_ROW_ELEMENTS = 1 << 15
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """An array that a stage writes: `body` is the element."""
+    """An array that a stage writes; `body` is the element, rewritten for the stage."""
 
-    source: Source | Output
+    source: Stored | Output
     body: Expr
-    data_type: DataType
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,19 +86,19 @@ class _Division:
         self.stages: list[Stage] = []
         self.replaced: dict[Expr, Expr] = {}
         for stored in program.stored:
-            self._add(stored.axes, [(stored, stored.body, stored.desc.data_type)])
-        groups: dict[tuple[Index, ...], list[tuple[Source | Output, Expr, DataType]]] = {}
+            self._add(stored.axes, [stored])
+        groups: dict[tuple[Index, ...], list[Output]] = {}
         for output in program.outputs:
-            groups.setdefault(output.axes, []).append((output, output.body, output.desc.data_type))
-        for axes, targets in groups.items():
-            self._add(axes, targets)
+            groups.setdefault(output.axes, []).append(output)
+        for axes, outputs in groups.items():
+            self._add(axes, outputs)
 
-    def _add(self, axes: tuple[Index, ...], targets: Sequence[tuple[Source | Output, Expr, DataType]]) -> None:
-        bodies = written_out([body for _, body, _ in targets], _is_small)
+    def _add(self, axes: tuple[Index, ...], arrays: Sequence[Stored | Output]) -> None:
+        """Add a stage that writes arrays with these axes, after the stages that it needs."""
+        bodies = written_out([array.body for array in arrays], _is_small)
         bodies = unified(*self._without_repetition(axes, bodies))
         rows, bodies = _with_rows(axes, bodies)
-        made = (Target(source, body, type) for (source, _, type), body in zip(targets, bodies, strict=True))
-        self.stages.append(Stage(axes, tuple(made), rows))
+        self.stages.append(Stage(axes, tuple(map(Target, arrays, bodies)), rows))
 
     def _without_repetition(self, axes: tuple[Index, ...], bodies: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """Move reductions that would be recomputed into stages of their own."""
@@ -137,7 +120,7 @@ class _Division:
 
     def _stored(self, node: Reduce) -> Expr:
         kept = stored_value(node)
-        self._add(kept.axes, [(kept, kept.body, kept.desc.data_type)])
+        self._add(kept.axes, [kept])
         return Load(kept, kept.axes)
 
     def _in_parts(self, node: Reduce) -> Expr:

@@ -9,14 +9,16 @@ NumPy and the engines of the built-in operations use them like any other memory,
 The *signature* lists the values to pass to a function, separated by commas:
 
     x*             pointer to the elements of the operand `x` (0 if it is absent); C-contiguous, aligned to 64 bytes
-    x*:float32     the same; other data types are rejected out*           pointer to the result; out0*, out1*, … where
-    there are several x.shape[1]     a dimension, x.shape[-1] the last; x.strides[1] in elements; x.outer[-1], the
-    product of all dimensions
-                   before the given one
-    x.size         number of elements; x.bytes, x.rank, x.data_type (ONNX's number: float32 is 1) x.desc*        pointer
-    to `struct { uint32_t rank, shape[8]; }` xs[0]*         an operand of the sequence `xs`; xs.count; xs* is a pointer
-    to an array of their pointers, xs.desc* to
-                   an array of their descriptors
+    x*:float32     the same; other data types are rejected
+    out*           pointer to the result; out0*, out1*, … if there are several
+    x.shape[1]     a dimension, x.shape[-1] the last one
+    x.strides[1]   the stride of a dimension, in elements
+    x.outer[-1]    the product of all dimensions before the given one
+    x.size         number of elements; also x.bytes, x.rank, x.data_type (ONNX's number: float32 is 1)
+    x.desc*        pointer to `struct { uint32_t rank, shape[8]; }`
+    xs[0]*         pointer to an operand of the sequence `xs`
+    xs.count       number of operands of the sequence
+    xs*, xs.desc*  pointer to an array of their pointers, or of their descriptors
     alpha          an attribute that is a number (true is 1); padding[0], an element of an attribute
     alpha:f32      the same; the parameter must be f32 (or i32, i64, f64)
 
