@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
@@ -344,6 +345,7 @@ def test_enlarge_agrees_with_the_original(tmp_path: Path) -> None:
         assert colours.psnr(np.asarray(image), original) > 29
 
 
+@cache
 def odd_images() -> dict[str, Image.Image]:
     """Images of every mode with 8 bits a colour, and of awkward sizes."""
     rgb = Image.fromarray(photograph(31, 22))
