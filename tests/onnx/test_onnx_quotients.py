@@ -120,6 +120,7 @@ def test_the_smallest_integer_by_minus_one_ends_no_process(place: str) -> None:
 
 def test_quotients_of_floats_stay_as_they_are() -> None:
     """Also where their type follows from other nodes: a guard would cost time."""
+    from opweave.backends.onnxruntime import quotients
     from opweave.backends.onnxruntime.quotients import guard_quotients
 
     steps = [
@@ -136,8 +137,10 @@ def test_quotients_of_floats_stay_as_they_are() -> None:
     proto.graph.node.extend([choice(steps, "rest")])
     guarded = ModelProto()
     guarded.CopyFrom(proto)
+    before = quotients._signatures.cache_info()
     guard_quotients(guarded, constants)
     assert guarded == proto
+    assert quotients._signatures.cache_info() == before  # nothing else must be known of these
     constants["three"] = np.int64([-1])
     guard_quotients(guarded, constants)
     names = [node.op_type for node in guarded.graph.node[0].attribute[1].g.node]
