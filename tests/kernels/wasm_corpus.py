@@ -171,6 +171,8 @@ LOADS = [
     Hostile("types of a collected heap", "(type (struct))", "is not a valid module"),
     Hostile("a private memory", "(memory 1)", "must export its memory"),
     Hostile("too many locals", f"(func (local {'v128 ' * 60000}))", "is not a valid module: too many locals"),
+    Hostile("a global without exports", '(import "env" "memory" (memory 1)) (global (mut i32) (i32.const 1))', ""),
+    Hostile("a stack pointer that is a vector", "(global $__stack_pointer (mut v128) (v128.const i64x2 1 2))", ""),
     Hostile("a stack pointer that is none", '(func (export "__stack_pointer")) (global (mut i32) (i32.const 1))', ""),
 ]
 
