@@ -135,7 +135,7 @@ class MLGraphBuilder(Operations):
         - `constant(array)`: a NumPy array, or anything with DLPack, of its own data type and shape.
 
         Arrays are kept by reference, never copied, if they are C-contiguous: do not change them while the graph is used. Nor
-        the file of a memory-mapped one: the engine maps it, too, and goes on doing so when the array is gone.
+        the file of a memory-mapped one: the engine maps it, too, even after the array is deleted.
 
         Raises:
             InvalidStateError: the graph is built, or the context lost.
@@ -176,7 +176,7 @@ class MLGraphBuilder(Operations):
         """Compile the graph up to `outputs` (https://www.w3.org/TR/webnn/#api-mlgraphbuilder-build).
 
         Args:
-            outputs: the operands that the graph yields, by name. Inputs and constants cannot be outputs; `identity` makes
+            outputs: the results of the graph, by name. Inputs and constants cannot be outputs; `identity` makes
                 an operand of them that can.
             fuse: whether chains of element-wise operations become one loop where that is faster; it takes the extra `halide`.
             fallback: whether operations that the context's device lacks run on the CPU, with copies that `explain()` and the

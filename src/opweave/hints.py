@@ -192,7 +192,7 @@ class Misnomer:
 
 
 def misnomers(cls: type[Self]) -> type[Self]:
-    """Declare as `Misnomer` what the specification (camelCase), NumPy and PyTorch call the public names of a class."""
+    """Declare a `Misnomer` for the names of public attributes in the specification (camelCase), NumPy and PyTorch."""
     public = [name for name in dir(cls) if not name.startswith("_")]
     wrong = {camel_case(name) for name in public} | {name for name, right in WEBNN_NAMES.items() if right in public}
     for name in wrong.difference(public):

@@ -370,7 +370,7 @@ class _Declare(Protocol):
 
 
 def op(**limits: Limits) -> _Declare:
-    """Declare an operation; `limits` say for each operand what it may be (see `Limits`).
+    """Declare an operation; `limits` are the allowed data types and ranks of each operand (see `Limits`).
 
     The result is like the first operand, unless `output=` (or `output0=`, `output1=`, … for several results) says otherwise.
     """

@@ -91,7 +91,7 @@ def run(
     device: DeviceName = None,
     verbose: Verbose = False,
 ) -> None:
-    """Run an ONNX model once, and show what comes out; --output keeps it."""
+    """Run an ONNX model once, and show its outputs; --output writes them to a file."""
     from contextlib import nullcontext
 
     import numpy as np
@@ -133,13 +133,11 @@ def info(
     device: DeviceName = None,
     draw: Annotated[
         Path | None,
-        typer.Option(
-            "--draw", metavar="FILE", help="Draw the model and what runs which part of it, into this .svg file."
-        ),
+        typer.Option("--draw", metavar="FILE", help="Draw the model, and what runs its parts, into this .svg file."),
     ] = None,
     verbose: Verbose = False,
 ) -> None:
-    """Show what a model takes and gives, what it is made of, which part of it runs where, and why.
+    """Show inputs, outputs and operators of a model, which part of it runs where, and why.
 
     Dimensions that vary count as 1, unless --fix-shapes says otherwise.
     """

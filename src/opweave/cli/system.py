@@ -49,9 +49,7 @@ def _main(
 
 @app.command()
 def demo(
-    photo: Annotated[
-        Path | None, typer.Argument(help="An image of any kind. Default: a photograph that comes along.")
-    ] = None,
+    photo: Annotated[Path | None, typer.Argument(help="An image file. Default: a photograph in the package.")] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="The picture to write.")] = Path("demo.png"),
     enlarge: Annotated[
         bool, typer.Option("--enlarge", help="Write the photograph itself, three times as large, without a comparison.")
@@ -65,7 +63,7 @@ def demo(
 
 @app.command()
 def devices() -> None:
-    """List what can run graphs here, and what an extra would add."""
+    """List the devices of this machine, and those that an extra would add."""
     from .. import backends
 
     table = Table("device", "kind", "back end", "what it is", box=None, header_style="bold")
@@ -136,7 +134,7 @@ def ops(
 
 @app.command()
 def doctor() -> None:
-    """Report versions, engines and CPU features, and what is missing and how to get it."""
+    """Report versions, engines and CPU features, and how to install missing extras."""
     from .. import backends
 
     table = Table(show_header=False, box=None)

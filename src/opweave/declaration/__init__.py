@@ -254,7 +254,7 @@ class CustomOp(Op[..., Any], Generic[Made]):
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # type: ignore[misc]  # (mypy on *args: Any)
         """Add a node to the graph of the operands, or compute the results of arrays and tensors.
 
-        Results of NumPy's arrays are NumPy's, of tensors tensors; what is called with an `opweave.Array` is computed later.
+        Calls on NumPy arrays return NumPy arrays, calls on tensors tensors; calls on an `opweave.Array` are computed later.
         In an expression, another one that is called with its arrays becomes a part of it.
 
         Raises:

@@ -64,7 +64,7 @@ class Network:
         return sum(weight.shape[-1] // 2 for weight, _ in self.layers)
 
     def build(self, builder: MLGraphBuilder, luma: MLOperand) -> MLOperand:
-        """Add the network to a graph; shapes are those of the drawing above, results may lie a little outside [0, 1]."""
+        """Add the network to a graph; shapes are those of the drawing above; results may be slightly outside [0, 1]."""
         detail = luma
         for index, (weight, bias) in enumerate(self.layers):
             if index:

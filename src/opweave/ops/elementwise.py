@@ -178,8 +178,8 @@ def cast(self: Builder, input: Operand, data_type: DataType, *, label: str = "")
     """Convert each element to another data type.
 
     Integers become floats by rounding to the nearest one (or infinity), floats become integers by truncation toward
-    zero. Integers that the new type cannot hold wrap around: their lowest bits are kept. What becomes of a float that
-    the integer type cannot hold, and of NaN, is up to the back end.
+    zero. Integers that the new type cannot hold wrap around: their lowest bits are kept. The result for a float
+    outside of the range of the integer type, and for NaN, depends on the back end.
 
     Args:
         input: any data type, any rank.

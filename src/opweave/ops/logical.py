@@ -27,7 +27,7 @@ def _comparison(self: Builder, a: Operand, b: Operand, *, label: str = "") -> De
         label: a name for messages and tables.
 
     Returns:
-        An operand of uint8, 1 where it holds and 0 elsewhere, of the broadcast shape.
+        An operand of uint8, 1 where it is true and 0 elsewhere, of the broadcast shape.
 
     Raises:
         ValidationError: the data types differ, or the shapes do not broadcast.
@@ -142,7 +142,7 @@ def _kind(self: Builder, a: Operand, *, label: str = "") -> Desc:
         label: a name for messages and tables.
 
     Returns:
-        An operand of uint8, 1 where it holds and 0 elsewhere, of the shape of `a`.
+        An operand of uint8, 1 where it is true and 0 elsewhere, of the shape of `a`.
 
     The specification's table allows any data type, but its steps allow floats only.
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-logical
