@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from test_onnx_session import BOOL, CONTEXT, FLOAT, X, message, model, node, session, sum_model
+from session_models import BOOL, CONTEXT, FLOAT, X, message, model, node, session, sum_model
 
 import opweave as ow
 from opweave import memory

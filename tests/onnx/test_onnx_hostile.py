@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from test_onnx_session import BOOL, FLOAT, message, model, node, session
+from session_models import BOOL, FLOAT, message, model, node, session
 
 import opweave as ow
 from opweave.names import shown

@@ -1,0 +1,334 @@
+"""What calls of a session read and write: memory, kinds of values, tensors, arrays of other libraries."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import Any
+
+import numpy as np
+import pytest
+from foreign import Foreign
+from onnx import TensorProto, helper
+from session_models import (
+    BOOL,
+    CONTEXT,
+    DOUBLE,
+    FLOAT,
+    STRING,
+    Value,
+    X,
+    Y,
+    message,
+    mixed_model,
+    model,
+    node,
+    session,
+    sum_model,
+)
+
+import opweave as ow
+from opweave import memory
+
+# Memory --------------------------------------------------------------------------------------------------------------
+
+
+def copies_of(run: Any) -> tuple[Any, dict[str, int]]:
+    before = {reason: tally.count for reason, tally in memory.copies.by_reason.items()}
+    result = run()
+    after = {reason: tally.count - before.get(reason, 0) for reason, tally in memory.copies.by_reason.items()}
+    return result, {reason: count for reason, count in after.items() if count}
+
+
+def test_nothing_is_copied_on_the_way_through_webnn_and_fallback() -> None:
+    x = np.random.default_rng(0).standard_normal((4, 64), np.float32)
+    s = session(mixed_model())
+    assert [segment.kind for segment in next(iter(s._compiled.values())).segments].count("fallback") >= 1
+    (z,), copies = copies_of(lambda: s.run(None, {"x": x}))
+    np.testing.assert_array_equal(z, -(np.maximum(x, 0) + x))
+    assert copies == {}
+
+
+def test_segments_read_what_others_have_written_in_place() -> None:
+    s = session(mixed_model())
+    (compiled,) = s._compiled.values()
+    layout, (given, wanted) = compiled.program.default, (0, 1)  # the numbers of x and z
+    assert len(layout.steps) >= 3
+    assert not any(step.part is None for step in layout.steps)
+    written = [number for step in layout.steps for number in step.writes]
+    assert {number for step in layout.steps for number in step.reads} <= {given, *written}
+    assert written.count(wanted) == 1
+
+
+def test_threads_run_a_session_of_several_segments_at_the_same_time() -> None:
+    together = Barrier(2)
+
+    @ow.op
+    def met(self: Any, x: ow.MLOperand) -> ow.Desc:
+        """Negate, once two threads have come here."""
+        return x.desc
+
+    def kernel(x: np.ndarray, out: np.ndarray) -> None:
+        together.wait(20)
+        np.negative(x, out=out)
+
+    met.kernel("cpu", kernel)
+    ow.register_onnx("test.threads", "Met", met)
+    nodes = [node("Relu", "x", "a"), node("NonZero", "a", "n"), node("Cast", "n", "f", to=FLOAT)]
+    nodes += [node("ReduceMax", "f", "most", keepdims=0), helper.make_node("Met", ["a"], ["b"], domain="test.threads")]
+    proto = model([*nodes, node("Add", "b most", "z")], [("x", FLOAT, [8])], [("z", FLOAT, [8])])
+    proto.opset_import.append(helper.make_opsetid("test.threads", 1))
+    s = session(proto)
+    (compiled,) = s._compiled.values()
+    assert {segment.kind for segment in compiled.segments} == {"webnn", "fallback"}
+
+    def work(number: int) -> list[list[float]]:
+        x = np.arange(8, dtype=np.float32) * number
+        return [s.run(None, {"x": x})[0].tolist() for _ in range(20)]
+
+    with ThreadPoolExecutor(2) as pool:
+        for number, found in zip((1, 3), pool.map(work, (1, 3)), strict=True):
+            assert found == [(7 - np.arange(8) * number).tolist()] * 20
+
+
+def test_results_are_written_into_the_arrays_given() -> None:
+    s = session(sum_model())
+    out = np.full((2, 3), 9, np.float32)
+    (got,), copies = copies_of(lambda: s.run(None, {"x": X, "y": Y}, out={"z": out}))
+    assert got is out
+    assert out.tolist() == np.maximum(X + Y, 0).tolist()
+    assert copies == {}
+
+
+def test_memory_of_a_result_is_its_own() -> None:
+    s = session(sum_model())
+    first = s.run(None, {"x": X, "y": Y})[0]
+    kept = first.copy()
+    second = s.run(None, {"x": X, "y": X})[0]
+    assert first.tolist() == kept.tolist()
+    assert not np.shares_memory(first, second)
+
+
+@pytest.mark.parametrize(
+    ("out", "text"),
+    [
+        ({"q": np.zeros((2, 3), np.float32)}, "out must be among ['z']; unknown: ['q']"),
+        ({"z": np.zeros((2, 3), np.float64)}, "out['z'] must be tensor(float), got an array of float64"),
+        ({"z": np.zeros((2, 4), np.float32)}, "out['z'] must have shape ['batch', 3], got [2, 4]"),
+        ({"z": np.zeros((4, 3), np.float32)}, "out['z'] must have shape [2, 3], got [4, 3]"),
+        ({"z": np.zeros((3, 2), np.float32).T}, "out['z'] must be C-contiguous, aligned and writable"),
+        ({"z": [0]}, "out['z'] must be an array, got list"),
+        ({"z": X}, "the memory of 'output z' overlaps that of 'input x'; outputs need memory of their own"),
+        ([X], "out must map names to arrays, got list"),
+    ],
+)
+def test_arrays_for_results_must_fit(out: Any, text: str) -> None:
+    s = session(sum_model())
+    assert message(lambda: s.run(None, {"x": X, "y": Y}, out=out)) == text
+    s.run(None, {"x": X, "y": Y})
+    assert message(lambda: s.run(None, {"x": X, "y": Y}, out=out)) == text
+
+
+def test_read_only_arrays_are_fed_but_not_written() -> None:
+    x, z = X.copy(), np.zeros((2, 3), np.float32)
+    x.flags.writeable = z.flags.writeable = False
+    s = session(sum_model())
+    assert s.run(None, {"x": x, "y": Y})[0].tolist() == np.maximum(X + Y, 0).tolist()
+    assert "writable" in message(lambda: s.run(None, {"x": x, "y": Y}, out={"z": z}))
+
+
+def test_strided_and_unaligned_inputs_cost_one_counted_copy() -> None:
+    s = session(sum_model())
+    unaligned = np.zeros(25, np.uint8)[1:].view(np.float32).reshape(2, 3)
+    unaligned[:] = Y
+    (z,), copies = copies_of(lambda: s.run(None, {"x": X.T.copy().T, "y": unaligned}))
+    assert z.tolist() == np.maximum(X + Y, 0).tolist()
+    assert sum(copies.values()) == 2
+
+
+def test_outputs_that_are_inputs_constants_or_each_other_are_copies() -> None:
+    w = np.float32([5, 6, 7])
+    big = np.zeros(100_000, np.float32)
+    nodes = [node("Identity", "x", "a"), node("Identity", "w", "b"), node("Relu", "x", "c"), node("Identity", "c", "d")]
+    nodes += [node("Identity", "big", "e")]
+    outputs = [("a", FLOAT, [3]), ("b", FLOAT, [3]), ("c", FLOAT, [3]), ("d", FLOAT, [3]), ("e", FLOAT, [100_000])]
+    s = session(model(nodes, [("x", FLOAT, [3])], [*outputs, ("w", FLOAT, [3]), ("x", FLOAT, [3])], w=w, big=big))
+    x = np.float32([-1, 0, 1])
+    results = s.run(None, {"x": x})
+    for array in results:
+        array += 1
+    assert x.tolist() == pytest.approx([-1, 0, 1])
+    wanted = [x, w, np.maximum(x, 0), np.maximum(x, 0), big, w, x]
+    assert [array.tolist() for array in results] == [(array + 1).tolist() for array in wanted]
+    assert [array.tolist() for array in s.run(None, {"x": x})] == [array.tolist() for array in wanted]
+    out = {name: np.empty(3, np.float32) for name in "abcdwx"}
+    s.run(None, {"x": x}, out=out)
+    assert [array.tolist() for array in out.values()] == [array.tolist() for array in [*wanted[:4], w, x]]
+
+
+def test_one_of_two_names_for_a_result_may_be_given_memory() -> None:
+    nodes = [node("Relu", "x", "c"), node("Identity", "c", "d")]
+    s = session(model(nodes, [("x", FLOAT, [3])], [("c", FLOAT, [3]), ("d", FLOAT, [3])]))
+    for name, other in (("c", "d"), ("d", "c")):
+        out = np.empty(3, np.float32)
+        first, second = s.run([other, name], {"x": np.float32([-1, 2, 3])}, out={name: out})
+        assert second is out
+        out[:] = 0
+        assert first.tolist() == [0, 2, 3]
+
+
+# Kinds of values -----------------------------------------------------------------------------------------------------
+
+
+def test_bool_in_and_out() -> None:
+    nodes = [node("Not", "x", "a"), node("Where", "a p q", "z")]
+    inputs: list[Value] = [("x", BOOL, [3]), ("p", FLOAT, [3]), ("q", FLOAT, [3])]
+    s = session(model(nodes, inputs, [("a", BOOL, [3]), ("z", FLOAT, [3])]), fallback="error")
+    x, p, q = np.array([True, False, True]), np.float32([1, 2, 3]), np.float32([4, 5, 6])
+    out = np.empty(3, bool)
+    a, z = s.run(None, {"x": x, "p": p, "q": q}, out={"a": out})
+    assert a is out
+    assert (a.dtype, a.tolist(), z.tolist()) == (np.dtype(bool), [False, True, False], [4, 2, 6])
+    text = message(lambda: s.run(None, {"x": x.view(np.uint8), "p": p, "q": q}))
+    assert text == "input 'x' must be tensor(bool), got an array of uint8"
+    assert s.run(["a"], {"x": Foreign(x), "p": p, "q": q})[0].tolist() == [False, True, False]
+
+
+def test_bool_travels_in_uint8_tensors() -> None:
+    s = session(
+        model([node("Not", "x", "a")], [("x", BOOL, [3])], [("a", BOOL, [3])]), preferred_output_location="ml-tensor"
+    )
+    (a,) = s.run(None, {"x": np.array([True, False, True])})
+    assert (a.data_type, a.numpy().tolist()) == ("uint8", [0, 1, 0])
+    assert s.run(None, {"x": a})[0].numpy().tolist() == [1, 0, 1]
+    wrong = CONTEXT.tensor_from(np.uint8([0, 1, 2]))
+    assert message(lambda: s.run(None, {"x": wrong})) == "input 'x' must hold 0 and 1 for bool, got 2"
+
+
+def test_strings_pass_through_the_fallback() -> None:
+    nodes = [node("StringConcat", "x y", "z"), node("Relu", "f", "g")]
+    inputs: list[Value] = [("x", STRING, ["n"]), ("y", STRING, ["n"]), ("f", FLOAT, [2])]
+    s = session(model(nodes, inputs, [("z", STRING, ["n"]), ("g", FLOAT, [2])]))
+    f = np.float32([-1, 1])
+    z, g = s.run(None, {"x": np.array(["a", "b"]), "y": np.array(["ä", ""], object), "f": f})
+    assert (z.tolist(), g.tolist()) == (["aä", "b"], [0, 1])
+    text = message(lambda: s.run(None, {"x": np.float32([1, 2]), "y": np.array(["a", "b"]), "f": f}))
+    assert text == "input 'x' must hold strings, got an array of float32"
+    assert "cannot be written into" in message(
+        lambda: s.run(None, {"x": ["a"], "y": ["b"], "f": f}, out={"z": np.array(["", ""])})
+    )
+
+
+def test_types_that_webnn_lacks() -> None:
+    nodes = [node("Add", "x x", "d"), node("Cast", "d", "f", to=FLOAT), node("Relu", "f", "z")]
+    s = session(model(nodes, [("x", DOUBLE, ["n"])], [("z", FLOAT, ["n"]), ("d", DOUBLE, ["n"])]))
+    z, d = s.run(None, {"x": np.array([-1.0, 2.0])})
+    assert (z.tolist(), d.tolist(), d.dtype) == ([0, 4], [-2, 4], np.dtype("float64"))
+
+
+def test_sequences_in_and_out() -> None:
+    sequence = helper.make_tensor_sequence_value_info("s", FLOAT, None)
+    result = helper.make_tensor_sequence_value_info("t", FLOAT, None)
+    s = session(model([node("SequenceInsert", "s x", "t")], [sequence, ("x", FLOAT, [2])], [result]))
+    (t,) = s.run(None, {"s": [np.float32([1]), np.float32([2, 3])], "x": np.float32([4, 5])})
+    assert [array.tolist() for array in t] == [[1], [2, 3], [4, 5]]
+    assert message(lambda: s.run(None, {"s": X, "x": X[0, :2]})) == "input 's' must be a list, got ndarray"
+
+
+def test_values_of_unknown_shape_pass_between_segments() -> None:
+    nodes = [
+        node("Relu", "x", "a"),
+        node("NonZero", "a", "n"),
+        node("Neg", "y", "b"),
+        node("Cast", "b", "c", to=DOUBLE),
+    ]
+    nodes += [node("Cast", "n", "m", to=DOUBLE), node("ReduceMax", "c", "top", keepdims=0), node("Mul", "m top", "k")]
+    nodes += [node("Cast", "k", "z", to=FLOAT), node("Exp", "y", "e"), node("Size", "n", "s")]
+    outputs: list[Value] = [("z", FLOAT, None), ("e", FLOAT, [2]), ("n", TensorProto.INT64, None)]
+    proto = model(nodes, [("x", FLOAT, [2, 3]), ("y", FLOAT, [2])], [*outputs, ("s", TensorProto.INT64, [])])
+    s = session(proto)
+    (compiled,) = s._compiled.values()
+    assert {segment.kind for segment in compiled.segments} == {"webnn", "fallback"}
+    y = np.float32([-2, 1])
+    z, e, n, size = s.run(None, {"x": X, "y": y})
+    wanted = np.array(np.nonzero(np.maximum(X, 0)))
+    np.testing.assert_array_equal(z, (wanted * 2).astype(np.float32))
+    np.testing.assert_array_equal(n, wanted)
+    np.testing.assert_allclose(e, np.exp(y), rtol=1e-6)
+    assert size == wanted.size
+    assert s.run(["n"], {"x": np.zeros((2, 3), np.float32), "y": y})[0].shape == (2, 0)
+    text = message(lambda: s.run(None, {"x": X, "y": y}, out={"n": np.empty((2, 9), np.int64)}))
+    assert text == "out['n'] must have shape [2, 4], got [2, 9]"
+
+
+# Tensors and other libraries -----------------------------------------------------------------------------------------
+
+
+def test_arrays_of_other_libraries_are_read_in_place() -> None:
+    s = session(sum_model())
+    (z,), copies = copies_of(lambda: s.run(None, {"x": Foreign(X), "y": Foreign(Y)}))
+    np.testing.assert_array_equal(z, np.maximum(X + Y, 0))
+    assert copies == {}
+
+
+def test_tensors_in_and_out_without_a_copy() -> None:
+    s = session(sum_model(), preferred_output_location="ml-tensor")
+    x = CONTEXT.create_tensor("float32", [2, 3], writable=True)  # not readable, as a graph's input need not be
+    CONTEXT.write_tensor(x, X)
+    (z,), copies = copies_of(lambda: s.run(None, {"x": x, "y": Y}))
+    assert isinstance(z, ow.MLTensor)
+    assert (z.context, z.data_type, z.shape, copies) == (CONTEXT, "float32", (2, 3), {})
+    assert z.numpy().tolist() == np.maximum(X + Y, 0).tolist()
+    (again,), copies = copies_of(lambda: s.run(None, {"x": z, "y": z}))
+    assert again.numpy().tolist() == (2 * np.maximum(X + Y, 0)).tolist()
+    assert copies == {}
+
+
+def test_a_tensor_is_written_into_where_it_is_given() -> None:
+    s = session(sum_model())
+    cache = CONTEXT.create_tensor("float32", [2, 3], readable=True)
+    (z,), copies = copies_of(lambda: s.run(None, {"x": X, "y": Y}, out={"z": cache}))
+    assert z is cache
+    assert cache.numpy().tolist() == np.maximum(X + Y, 0).tolist()
+    assert copies == {}
+
+
+def test_the_same_tensor_may_be_two_inputs_but_not_input_and_output() -> None:
+    s = session(sum_model())
+    x = CONTEXT.tensor_from(X.copy())
+    assert s.run(None, {"x": x, "y": x})[0].tolist() == np.maximum(2 * X, 0).tolist()
+    assert "overlaps" in message(lambda: s.run(None, {"x": x, "y": Y}, out={"z": x}))
+
+
+def test_a_destroyed_tensor_is_refused() -> None:
+    x = CONTEXT.tensor_from(X.copy())
+    x.destroy()
+    assert "is destroyed" in message(lambda: session(sum_model()).run(None, {"x": x, "y": Y}))
+
+
+def test_each_output_has_a_location() -> None:
+    nodes = [node("Relu", "x", "a"), node("Neg", "x", "b"), node("Cast", "x", "d", to=DOUBLE)]
+    proto = model(nodes, [("x", FLOAT, [3])], [("a", FLOAT, [3]), ("b", FLOAT, [3]), ("d", DOUBLE, [3])])
+    s = session(proto, preferred_output_location={"a": "ml-tensor", "b": "cpu"})
+    a, b, d = s.run(None, {"x": X[0]})
+    assert (type(a), type(b), type(d)) == (ow.MLTensor, np.ndarray, np.ndarray)
+    text = "preferred_output_location: 'd' is tensor(double), which a tensor cannot hold"
+    assert message(lambda: session(proto, preferred_output_location="ml-tensor")) == text
+
+
+def test_out_is_filled_for_outputs_that_are_not_asked_for() -> None:
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xyz"]
+    nodes = [helper.make_node("Relu", ["x"], ["z"]), helper.make_node("Identity", ["x"], ["y"])]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    y = np.full(2, 9, "float32")
+    ow.InferenceSession(model).run(["z"], {"x": np.float32([-1, 1])}, out={"y": y})
+    assert y.tolist() == [-1, 1]
+
+
+def test_bool_arrays_hold_0_and_1() -> None:
+    values = [helper.make_tensor_value_info("x", TensorProto.BOOL, [2]), helper.make_tensor_value_info("y", 1, [2])]
+    graph = helper.make_graph([helper.make_node("Cast", ["x"], ["y"], to=1)], "g", values[:1], values[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    with pytest.raises(ow.ValidationError, match="input 'x' must hold 0 and 1 for bool, got 255"):
+        ow.InferenceSession(model).run(None, {"x": np.uint8([0, 255]).view(bool)})
