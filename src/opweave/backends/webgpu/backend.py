@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class WebGPU(Backend):
-    """Kernels on WebGPU devices. The one that is registered knows the adapters; each device has one of its own.
+    """Kernels on WebGPU devices. The registered instance lists the adapters; each open device has an instance of its own.
 
     Attributes:
-        engine: the device; None for the one that is registered.
+        engine: the device; None for the registered instance.
     """
 
     name = "webgpu"
@@ -36,7 +36,7 @@ class WebGPU(Backend):
 
     @property
     def features(self) -> Features:
-        """What shaders of the device can use; all of it, where no device is meant."""
+        """Features of the device; the registered instance has all of those that change what is supported."""
         from ...expr.wgsl import Features
 
         return Features(float16=True, int64=True) if self.engine is None else self.engine.features

@@ -126,9 +126,16 @@ class _Reading:
 class Schedule:
     """The kernels of a graph.
 
+    Rules, formulas and the structure of `Products` are the same for all languages of kernels; only `wgsl.kernels`,
+    `wgsl.scatter`, `Contraction` and users' kernels write WGSL.
+
+    Args:
+        graph: what to compute; `forms.supported` must hold for each node.
+        backend: whose rules and users' kernels apply.
+        features: features and limits of the device.
+
     Attributes:
         steps: in the order in which they run.
-        outputs: for each output its place; several may be the same.
     """
 
     def __init__(self, graph: Graph, backend: Backend, features: Features) -> None:
@@ -172,7 +179,7 @@ class Schedule:
         return self._memory(operand, place)
 
     def _fill(self, place: Place, value: Pending, title: str) -> None:
-        """Schedule the kernels that compute a pending value."""
+        """Schedule the kernels that compute a pending value into a place."""
         inputs = tuple(sorted(value.sources, key=lambda source: source.number))
         program = simplified(make_program(title, inputs, (value.result,)))
         self._places[program.outputs[0]] = place

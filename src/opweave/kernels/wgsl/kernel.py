@@ -64,7 +64,7 @@ class WgslKernel:
         return f"WGSL{self._place()}"
 
     def kernels(self, call: KernelCall, inputs: Inputs, targets: Sequence[Input], features: Features) -> list[Kernel]:
-        """The kernels for a node, in the order in which they run.
+        """The kernels for a node, in order.
 
         Args:
             call: the node.
@@ -78,20 +78,22 @@ class WgslKernel:
             NotSupportedError: a shader exceeds a limit of the device.
             OperationError: the function raised an exception.
         """
-        given: dict[str, Any] = {}
         bound: list[Bound] = []
+
+        def buffer(name: str, memory: Input) -> Buffer:
+            bound.append(_bound(name, memory, features))
+            return bound[-1].buffer
+
+        given: dict[str, Any] = {}
         for name, value in inputs.items():
-            items = [_bound(f"{name}{k}", item, features) for k, item in enumerate(value)] if isinstance(
-                value, tuple
-            ) else [] if value is None else [_bound(name, value, features)]  # fmt: skip
-            bound += items
-            buffers = tuple(item.buffer for item in items)
-            given[name] = buffers if isinstance(value, tuple) else buffers[0] if buffers else None
+            if isinstance(value, tuple):
+                given[name] = tuple(buffer(f"{name}{k}", item) for k, item in enumerate(value))
+            else:
+                given[name] = None if value is None else buffer(name, value)
         names = [f"out{k}" for k in range(len(targets))] if len(targets) > 1 else ["out"]
         results = [_bound(name, target, features, writes=True) for name, target in zip(names, targets, strict=True)]
         outs = tuple(result.buffer for result in results)
-        given.update(call.attributes)
-        given = {"features": features, "out": outs if len(outs) > 1 else outs[0], **given}
+        given = {"features": features, "out": outs if len(outs) > 1 else outs[0], **given, **call.attributes}
         shaders = self.shaders if self.function is None else self._made(call, given)
         count = len(shaders)
         titles = [f"{call.title}, pass {k + 1} of {count}" if count > 1 else call.title for k in range(count)]

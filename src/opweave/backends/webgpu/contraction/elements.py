@@ -8,6 +8,14 @@ from __future__ import annotations
 from ....expr.wgsl import Buffer, Features
 
 
+def _buffer_type(half: bool, packed: bool, width: int) -> str:
+    """The type of a binding whose elements are accessed one (`width` 1) or four at a time."""
+    if packed:
+        return "array<vec2<u32>>" if width == 4 else "array<u32>"
+    element = "f16" if half else "f32"
+    return f"array<vec4<{element}>>" if width == 4 else f"array<{element}>"
+
+
 class Reader:
     """Loads an operand through a binding of its own.
 
@@ -25,10 +33,7 @@ class Reader:
     @property
     def declaration(self) -> str:
         """The type of the binding."""
-        if self.packed:
-            return "array<vec2<u32>>" if self.width == 4 else "array<u32>"
-        element = "f16" if self.half else "f32"
-        return f"array<vec4<{element}>>" if self.width == 4 else f"array<{element}>"
+        return _buffer_type(self.half, self.packed, self.width)
 
     def load(self, at: str, width: int) -> str:
         """Element `at`, or the four elements from 4 * `at`, as float32."""
@@ -69,10 +74,7 @@ class Writer:
     @property
     def declaration(self) -> str:
         """The type of the binding."""
-        if self.packed:
-            return "array<vec2<u32>>"
-        element = "f16" if self.half else "f32"
-        return f"array<vec4<{element}>>" if self.width == 4 else f"array<{element}>"
+        return _buffer_type(self.half, self.packed, self.width)
 
     def store(self, at: str, value: str) -> str:
         """The statement that stores element `at`, or four elements from 4 * `at`."""
