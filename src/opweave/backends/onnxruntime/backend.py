@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import copy
+from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any
 
 from ...graph import Graph, Node, Operand
@@ -33,10 +34,10 @@ class OnnxRuntime(Backend):
 
         return devices()
 
-    def rename(self, names: Mapping[Op[..., Any], str], **attributes: Any) -> None:
-        """Declare ops that are an ONNX operator under another name: operands in order, no attributes but `attributes`."""
+    def rename(self, names: Mapping[Op[..., Any], str], when: Callable[..., bool] | None = None) -> None:
+        """Declare ops that are an ONNX operator under another name, with the same operands and attributes."""
         for op, op_type in names.items():
-            self.lower(op)(_renamed(op, op_type, attributes))
+            self.lower(op, when=when)(_renamed(op, op_type))
 
     def lower_contrib(
         self, op: Op[..., Any], when: Callable[..., bool] | None = None
@@ -98,15 +99,15 @@ class OnnxRuntime(Backend):
         return {name: lookup(operand) for name, operand in graph.outputs.items()}, done
 
 
-def _renamed(op: Op[..., Any], op_type: str, attributes: Mapping[str, Any]) -> Any:
-    operands = op.operands
-    if operands == ("input",):
-        return lambda ctx, input: ctx.emit(op_type, input, **attributes)
-    if operands == ("a",):
-        return lambda ctx, a: ctx.emit(op_type, a, **attributes)
-    if operands == ("a", "b"):
-        return lambda ctx, a, b: ctx.emit(op_type, a, b, **attributes)
-    raise TypeError(f"{op.name} takes {operands}; write a rule for it")
+def _renamed(op: Op[..., Any], op_type: str) -> Any:
+    def rule(ctx: Emitter, **given: Any) -> Value:
+        made: Value = ctx.emit(op_type, *map(given.get, op.operands), **{name: given[name] for name in op.attributes})
+        return made
+
+    # Rules get the parameters that they name.
+    names = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ("ctx", *op.operands, *op.attributes)]
+    rule.__signature__ = Signature(names)  # type: ignore[attr-defined]
+    return rule
 
 
 ort = OnnxRuntime()

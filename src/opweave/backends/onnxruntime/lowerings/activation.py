@@ -17,21 +17,8 @@ from . import is_single
 
 ort.rename({ops.gelu: "Gelu", ops.hard_swish: "HardSwish"})
 ort.rename({ops.softplus: "Softplus", ops.softsign: "Softsign", ops.tanh: "Tanh"})
-
-
-@ort.lower(ops.elu)
-def _(ctx: Emitter, input: Value, alpha: float) -> Value:
-    return ctx.emit("Elu", input, alpha=alpha)
-
-
-@ort.lower(ops.hard_sigmoid)
-def _(ctx: Emitter, input: Value, alpha: float, beta: float) -> Value:
-    return ctx.emit("HardSigmoid", input, alpha=alpha, beta=beta)
-
-
-@ort.lower(ops.leaky_relu)
-def _(ctx: Emitter, input: Value, alpha: float) -> Value:
-    return ctx.emit("LeakyRelu", input, alpha=alpha)
+ort.rename({ops.elu: "Elu", ops.hard_sigmoid: "HardSigmoid", ops.leaky_relu: "LeakyRelu"})
+ort.rename({composites.thresholded_relu: "ThresholdedRelu"}, when=is_single)
 
 
 @ort.lower(ops.linear)
@@ -49,9 +36,7 @@ def _slope_fits(input: Operand, slope: Operand) -> bool:
     return input.data_type in FLOATS and slope.is_constant and bool(np.isfinite(slope.value).all())
 
 
-@ort.lower(ops.prelu, when=_slope_fits)
-def _(ctx: Emitter, input: Value, slope: Value) -> Value:
-    return ctx.emit("PRelu", input, slope)
+ort.rename({ops.prelu: "PRelu"}, when=_slope_fits)
 
 
 @ort.lower(ops.prelu)
@@ -60,9 +45,7 @@ def _(ctx: Emitter, input: Value, slope: Value) -> Value:
     return ctx.emit("Add", ctx.emit("Max", input, zero), ctx.emit("Mul", slope, ctx.emit("Min", input, zero)))
 
 
-@ort.lower(ops.relu, when=lambda input: input.data_type in FLOATS)
-def _(ctx: Emitter, input: Value) -> Value:
-    return ctx.emit("Relu", input)
+ort.rename({ops.relu: "Relu"}, when=lambda input: input.data_type in FLOATS)
 
 
 @ort.lower(ops.relu, when=lambda input: input.data_type == "int64")
@@ -130,8 +113,3 @@ def _(ctx: Emitter, input: Value, alpha: float) -> Value:
 @ort.lower_contrib(composites.fast_gelu, when=is_single)
 def _(ctx: Emitter, input: Value, bias: Value | None) -> Value:
     return ctx.emit("FastGelu", input, bias, domain=MICROSOFT)
-
-
-@ort.lower(composites.thresholded_relu, when=is_single)
-def _(ctx: Emitter, input: Value, alpha: float) -> Value:
-    return ctx.emit("ThresholdedRelu", input, alpha=alpha)

@@ -121,9 +121,7 @@ def _(
     return ctx.transpose(y, [permutation.index(axis) for axis in range(input.rank)])
 
 
-@ort.lower(ops.softmax)
-def _(ctx: Emitter, input: Value, axis: int) -> Value:
-    return ctx.emit("Softmax", input, axis=axis)
+ort.rename({ops.softmax: "Softmax"})
 
 
 # The kernel requires an odd size.
@@ -139,6 +137,4 @@ def _(ctx: Emitter, input: Value, scale: Value, axis: int, epsilon: float) -> Va
 
 
 # For other axes, the engine transposes before and after, which is slower than the decomposition.
-@ort.lower(composites.log_softmax, when=lambda input, axis: is_single(input) and axis == input.rank - 1)
-def _(ctx: Emitter, input: Value, axis: int) -> Value:
-    return ctx.emit("LogSoftmax", input, axis=axis)
+ort.rename({composites.log_softmax: "LogSoftmax"}, when=lambda input, axis: is_single(input) and axis == input.rank - 1)
