@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
@@ -110,10 +110,11 @@ def _number(value: Any) -> str | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
 class Scope:
     """The names that the shaders of a node can use, and their declarations.
 
-    Args:
+    Attributes:
         title: name and label of the node, which start messages.
         bound: operands and results.
         attributes: by name.
@@ -121,16 +122,11 @@ class Scope:
         features: features and limits of the device.
     """
 
-    def __init__(
-        self,
-        title: str,
-        bound: Sequence[Bound],
-        attributes: dict[str, Any],
-        absent: Sequence[str],
-        features: Features,
-    ) -> None:
-        self.title, self.bound, self.features = title, tuple(bound), features
-        self.attributes, self.absent = attributes, tuple(absent)
+    title: str
+    bound: Sequence[Bound]
+    attributes: Mapping[str, Any]
+    absent: Sequence[str]
+    features: Features
 
     def module(self, shader: Shader, entry: Entry) -> tuple[str, tuple[Bound, ...]]:
         """The text to append to the user's, and the buffers that it declares, in order.

@@ -112,7 +112,7 @@ class WgslKernel:
         made = []
         for title, shader in zip(titles, shaders, strict=True):
             own = [_scratch(name, desc, shared, call.title, features) for name, desc in shader.scratch.items()]
-            scope = Scope(call.title, [*bound, *results, *own], dict(call.attributes), absent, features)
+            scope = Scope(call.title, [*bound, *results, *own], call.attributes, absent, features)
             made.append(self._kernel(title, shader, scope, outs[0], features))
         return made
 
