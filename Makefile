@@ -4,7 +4,7 @@ VENV := .venv
 LIBRARIES := $(CURDIR)/.libraries
 BIN := $(VENV)/bin
 
-WITHOUT_EXTRAS := custom cli/test_demo.py lazy/test_op_level.py package/test_names.py run/test_segments.py
+WITHOUT_EXTRAS := custom cli/test_demo.py lazy/test_op_level.py lazy/test_op_level_safety.py package/test_names.py run/test_segments.py
 
 .PHONY: demo test with-extras without-extras test-all test-torch test-libraries test-oldest check format docs bench models small-models fuzz clean
 
