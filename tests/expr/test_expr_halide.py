@@ -579,10 +579,11 @@ def test_threads_can_be_chosen_and_share_a_kernel() -> None:
 
 def test_what_the_runtime_says_is_raised() -> None:
     program, x = _sample()
-    calls = compile(program)._part.calls([x], [np.zeros_like(x)])
+    calls = compiler._Calls(compile(program)._part)
+    calls.fill([x], [np.zeros_like(x)])
     calls._pointers[0][0].contents.dim[0].extent = 5  # fewer elements than the program reads
     with pytest.raises(OperationError, match=rf"^{program.name}: .*x0"):
-        calls()
+        calls.bound()()
 
 
 def test_arrays_that_do_not_fit_are_refused() -> None:

@@ -73,11 +73,11 @@ class HalideKernel:
         if overlap(self.program, inputs, outputs):
             results = [np.empty_like(output) for output in outputs]
             return through_copies(self.bind(inputs, results), results, outputs)
-        run = self._part.calls(inputs, outputs)
+        run = self._part.bound(inputs, outputs)
         if self._checks is None:
             return run
         holds = [np.zeros((), "uint8") for _ in self._messages]
-        check, messages = self._checks.calls(inputs, holds), self._messages
+        check, messages = self._checks.bound(inputs, holds), self._messages
 
         def checked() -> None:
             check()
@@ -102,7 +102,7 @@ class HalideKernel:
         except IndexError:
             calls = _Calls(self._part)
         calls.fill(inputs, outputs)
-        calls()
+        calls.bound()()
         self._idle.append(calls)
 
 
@@ -151,24 +151,18 @@ class _Part:
             except hl.HalideError as error:
                 raise OperationError(f"{self.program.name}: Halide cannot compile this expression: {error}") from None
 
-    def calls(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> _Calls:
-        """Calls of the stages on these arrays, which they keep alive."""
+    def bound(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
+        """A function that runs the stages on these arrays."""
         calls = _Calls(self)
         calls.fill(inputs, outputs)
-        calls.arrays = (*inputs, *outputs)
-        return calls
+        return calls.bound((*inputs, *outputs))
 
 
 class _Calls:
-    """Calls of a program's stages, in order; only the addresses of inputs and outputs are missing.
-
-    Attributes:
-        arrays: what to keep alive for the calls.
-    """
+    """Calls of a program's stages, in order; only the addresses of inputs and outputs are missing."""
 
     def __init__(self, part: _Part) -> None:
         program = part.program
-        self.arrays: object = None
         self._part = part
         self._calls: list[tuple[Any, int]] = []
         self._pointers: list[Any] = []
@@ -196,10 +190,16 @@ class _Calls:
         for headers, array in zip(self._headers, (*inputs, *outputs), strict=True):
             _point(headers, array)
 
-    def __call__(self) -> None:
-        for entry, address in self._calls:
-            if entry(address):
-                raise OperationError(f"{self._part.program.name}: {objects.last_error()}")
+    def bound(self, arrays: object = None) -> Callable[[], None]:
+        """A function that makes the calls, and keeps the arrays alive."""
+        calls, name = self._calls, self._part.program.name
+
+        def run(_: object = (self, arrays)) -> None:
+            for entry, address in calls:
+                if entry(address):
+                    raise OperationError(f"{name}: {objects.last_error()}")
+
+        return run
 
 
 def sources_of(stage: Stage) -> list[Source]:
