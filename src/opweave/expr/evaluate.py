@@ -188,11 +188,20 @@ class _Stage:
     # Planning --------------------------------------------------------------------------------------------------------
 
     def _steps(self) -> list[_Instruction]:
-        nodes = walk(*self.bodies, enter=_needed)
-        number = {node: k for k, node in enumerate(nodes)}
-        return [replace(self._step(node), arguments=tuple(number[part] for part in _needed(node))) for node in nodes]
+        needed: dict[Expr, tuple[Expr, ...]] = {}
 
-    def _step(self, node: Expr) -> _Instruction:
+        def enter(node: Expr) -> tuple[Expr, ...]:
+            needed[node] = () if isinstance(node, Load) and is_view(node) else node.parts  # views need no indices
+            return needed[node]
+
+        number = {node: k for k, node in enumerate(walk(*self.bodies, enter=enter))}
+        return [
+            replace(self._step(node, not needed[node]), arguments=tuple(number[part] for part in needed[node]))
+            for node in number
+        ]
+
+    def _step(self, node: Expr, alone: bool) -> _Instruction:
+        """The instruction of a node; `alone` if it needs no other nodes."""
         match node:
             case Const():
                 single = node.value if node.type not in FLOATS else np.float32(node.value)
@@ -202,10 +211,9 @@ class _Stage:
                 return _Instruction(node, self._positions_of(node), reads=True)
             case Load():
                 wide = elements.dtype_of(node.type, self.precision)
-                owns = not is_view(node)
-                read = (gathering if owns else viewing)(node, self.slots, self.rank)
+                read = (viewing if alone else gathering)(node, self.slots, self.rank)
                 if wide == node.type:
-                    return _Instruction(node, read, reads=True, owns=owns)
+                    return _Instruction(node, read, reads=True, owns=not alone)
                 return _Instruction(node, lambda *given: read(*given).astype(wide), reads=True)
             case Call():
                 return _Instruction(node, elements.function(node.name, node.parts[-1].type))
@@ -307,11 +315,6 @@ class _Stage:
                 values[number] = step.rule(*given)
             for k in step.dead:
                 values[k] = None
-
-
-def _needed(node: Expr) -> tuple[Expr, ...]:
-    """The nodes that a node is computed from; views need no indices."""
-    return () if isinstance(node, Load) and is_view(node) else node.parts
 
 
 def slots_of(axes: tuple[Index, ...], bodies: tuple[Expr, ...]) -> dict[Index, int]:

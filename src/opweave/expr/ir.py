@@ -63,8 +63,7 @@ class Expr:
 
     def rebuilt(self, parts: tuple[Expr, ...]) -> Expr:
         """This node with other operands; itself if they are the same."""
-        same = all(a is b for a, b in zip(parts, self.parts, strict=True))
-        return self if same else self._copy(parts)
+        return self if parts == self.parts else self._copy(parts)  # nodes are compared by identity
 
     def _copy(self, parts: tuple[Expr, ...]) -> Expr:
         """A copy of this node with other operands."""

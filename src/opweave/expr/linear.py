@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from .ir import Call, Const, Expr, Index, Load, walk
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: a frozen one takes four times as long to make
 class Linear:
     """A linear sum.
 
@@ -35,7 +35,9 @@ class Linear:
         terms = dict(self.terms)
         for term, count in other.terms.items():
             terms[term] = terms.get(term, 0) + count * factor
-        return Linear(self.constant + other.constant * factor, {t: count for t, count in terms.items() if count})
+            if not terms[term]:
+                del terms[term]
+        return Linear(self.constant + other.constant * factor, terms)
 
     def times(self, factor: int) -> Linear:
         """`self * factor`."""
@@ -70,6 +72,8 @@ def combined(name: str, parts: Sequence[Linear]) -> Linear | None:
 
 def linear(root: Expr) -> Linear:
     """A position as a linear sum."""
+    if isinstance(root, Index):  # most are, and need no walk
+        return Linear(0, {root: 1})
     found: dict[Expr, Linear] = {}
     for node in walk(root, enter=lambda n: n.parts if is_sum(n) else ()):
         made = None
