@@ -134,34 +134,24 @@ def _positions(ctx: Emitter, op_type: str, input: Value, axis: int, keep_dimensi
     return ctx.emit(op_type, input, data_type="int64", axis=axis, keepdims=int(keep_dimensions))
 
 
-@ort.lower(ops.arg_min)
-def _(ctx: Emitter, input: Value, axis: int, keep_dimensions: bool, output_data_type: DataType) -> Value:
-    return ctx.cast(_positions(ctx, "ArgMin", input, axis, keep_dimensions), output_data_type)
+def _by_position(op_type: str, positions: Op[..., Operand], extremes: Op[..., Operand]) -> None:
+    """Register the rules of the positions of extreme values, and of integers' extreme values themselves."""
+
+    @ort.lower(positions)
+    def _(ctx: Emitter, input: Value, axis: int, keep_dimensions: bool, output_data_type: DataType) -> Value:
+        return ctx.cast(_positions(ctx, op_type, input, axis, keep_dimensions), output_data_type)
+
+    @ort.lower(extremes)
+    def _(ctx: Emitter, input: Value, axes: Sequence[int]) -> Value:
+        # The value is gathered at its position: ArgMin and ArgMax of int64 are correct, ReduceMin and ReduceMax are not.
+        x = _as_one_axis(ctx, input, axes)
+        before, _, after = x.dims
+        found = _positions(ctx, op_type, x, axis=1, keep_dimensions=True)
+        return ctx.reshape(ctx.emit("GatherElements", x, found, axis=1, shape=(before, 1, after)), ctx.output.shape)
 
 
-@ort.lower(ops.arg_max)
-def _(ctx: Emitter, input: Value, axis: int, keep_dimensions: bool, output_data_type: DataType) -> Value:
-    return ctx.cast(_positions(ctx, "ArgMax", input, axis, keep_dimensions), output_data_type)
-
-
-def _extreme(ctx: Emitter, op_type: str, input: Value, axes: Sequence[int]) -> Value:
-    """The extreme value, gathered at its position: ArgMin and ArgMax of int64 are correct, ReduceMin and ReduceMax are
-    not.
-    """
-    x = _as_one_axis(ctx, input, axes)
-    before, _, after = x.dims
-    positions = _positions(ctx, op_type, x, axis=1, keep_dimensions=True)
-    return ctx.reshape(ctx.emit("GatherElements", x, positions, axis=1, shape=(before, 1, after)), ctx.output.shape)
-
-
-@ort.lower(ops.reduce_min)
-def _(ctx: Emitter, input: Value, axes: Sequence[int]) -> Value:
-    return _extreme(ctx, "ArgMin", input, axes)
-
-
-@ort.lower(ops.reduce_max)
-def _(ctx: Emitter, input: Value, axes: Sequence[int]) -> Value:
-    return _extreme(ctx, "ArgMax", input, axes)
+_by_position("ArgMin", ops.arg_min, ops.reduce_min)
+_by_position("ArgMax", ops.arg_max, ops.reduce_max)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
