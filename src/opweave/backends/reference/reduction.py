@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
+from ...graph import Operand
+from ...operation import Op
 from ...ops import reduction as ops
 from .backend import Array, reference
 
@@ -30,33 +35,32 @@ def _(input: Array, axis: int, exclusive: bool, reversed: bool) -> Array:
     return np.flip(sums, axis) if reversed else sums
 
 
-def _sum(x: Array, axes: Axes, keep_dimensions: bool) -> Array:
-    return np.asarray(np.sum(x, axes, dtype=x.dtype, keepdims=keep_dimensions))
+def _sum(x: Array, **how: Any) -> Array:
+    return np.sum(x, dtype=x.dtype, **how)
 
 
-@reference.lower(ops.reduce_sum)
-def _(input: Array, axes: Axes, keep_dimensions: bool) -> Array:
-    return _sum(input, axes, keep_dimensions)
+_REDUCTIONS: dict[Op[..., Operand], Callable[..., Any]] = {
+    ops.reduce_l1: lambda x, **how: _sum(np.abs(x), **how),
+    ops.reduce_l2: lambda x, **how: np.sqrt(_sum(x * x, **how)),
+    ops.reduce_log_sum: lambda x, **how: np.log(_sum(x, **how)),
+    ops.reduce_max: np.max,
+    ops.reduce_mean: np.mean,
+    ops.reduce_min: np.min,
+    ops.reduce_product: lambda x, **how: np.prod(x, dtype=x.dtype, **how),
+    ops.reduce_sum: _sum,
+    ops.reduce_sum_square: lambda x, **how: _sum(x * x, **how),
+}
+"""Functions that take NumPy's `axis` and `keepdims`."""
 
 
-@reference.lower(ops.reduce_l1)
-def _(input: Array, axes: Axes, keep_dimensions: bool) -> Array:
-    return _sum(np.abs(input), axes, keep_dimensions)
+def _reduction(op: Op[..., Operand], function: Callable[..., Any]) -> None:
+    @reference.lower(op)
+    def _(input: Array, axes: Axes, keep_dimensions: bool) -> Array:
+        return np.asarray(function(input, axis=axes, keepdims=keep_dimensions))
 
 
-@reference.lower(ops.reduce_sum_square)
-def _(input: Array, axes: Axes, keep_dimensions: bool) -> Array:
-    return _sum(input * input, axes, keep_dimensions)
-
-
-@reference.lower(ops.reduce_l2)
-def _(input: Array, axes: Axes, keep_dimensions: bool) -> Array:
-    return np.sqrt(_sum(input * input, axes, keep_dimensions))
-
-
-@reference.lower(ops.reduce_log_sum)
-def _(input: Array, axes: Axes, keep_dimensions: bool) -> Array:
-    return np.log(_sum(input, axes, keep_dimensions))
+for _op, _function in _REDUCTIONS.items():
+    _reduction(_op, _function)
 
 
 @reference.lower(ops.reduce_log_sum_exp)
@@ -64,25 +68,5 @@ def _(input: Array, axes: Axes, keep_dimensions: bool) -> Array:
     # log Σ eˣ = m + log Σ eˣ⁻ᵐ: with m = max(x) no exponential overflows. An infinite m would give ∞ - ∞.
     largest = np.max(input, axes, keepdims=True)
     m = np.where(np.isinf(largest), 0, largest)
-    total = m + np.log(_sum(np.exp(input - m), axes, keep_dimensions=True))
+    total = m + np.log(_sum(np.exp(input - m), axis=axes, keepdims=True))
     return total if keep_dimensions else np.squeeze(total, axes)
-
-
-@reference.lower(ops.reduce_mean)
-def _(input: Array, axes: Axes, keep_dimensions: bool) -> Array:
-    return np.asarray(np.mean(input, axes, keepdims=keep_dimensions))
-
-
-@reference.lower(ops.reduce_max)
-def _(input: Array, axes: Axes, keep_dimensions: bool) -> Array:
-    return np.asarray(np.max(input, axes, keepdims=keep_dimensions))
-
-
-@reference.lower(ops.reduce_min)
-def _(input: Array, axes: Axes, keep_dimensions: bool) -> Array:
-    return np.asarray(np.min(input, axes, keepdims=keep_dimensions))
-
-
-@reference.lower(ops.reduce_product)
-def _(input: Array, axes: Axes, keep_dimensions: bool) -> Array:
-    return np.asarray(np.prod(input, axes, dtype=input.dtype, keepdims=keep_dimensions))
