@@ -710,7 +710,7 @@ def test_exportable_tensors_are_for_the_device_of_their_context() -> None:
     with pytest.raises(ow.ValidationError, match=r"gpu_device must be a wgpu.GPUDevice, got str"):
         context.create_exportable_tensor("float32", [2], "gpu")
     with pytest.raises(ow.NotSupportedError, match="the context is on cpu, and its tensors cannot be exported"):
-        ow.ml.create_context().create_exportable_tensor("float32", [2], device)
+        ow.ml.create_context(device="cpu").create_exportable_tensor("float32", [2], device)
     other = ow.ml.create_context(device=context.device.name)
     with pytest.raises(ow.NotSupportedError, match="cannot be exported to another device"):
         other.create_exportable_tensor("float32", [2], device)

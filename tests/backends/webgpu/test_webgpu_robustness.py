@@ -380,12 +380,13 @@ def test_processes_that_are_forked_do_not_wait_for_ever() -> None:
 
 
 @pytest.mark.parametrize("data_type", ["float32", "float16"])
-def test_what_is_not_finite_is_not_0_less_itself(data_type: Any) -> None:
-    """Compilers make 0 of `x - x`, which is a softmax along an axis of one element, too."""
+def test_what_is_not_finite_is_neither_0_less_itself_nor_1_over_itself(data_type: Any) -> None:
+    """Compilers make 0 of `x - x`, and 1 of `x / x`; both are in a softmax along an axis of one element, too."""
     context = gpu_context()
     builder = ow.MLGraphBuilder(context)
     x = builder.input("x", data_type, [1, 5])
-    graph = builder.build({"none": x - x, "one": builder.softmax(x, 0)})
-    found = context.compute(graph, {"x": np.array([[np.nan, np.inf, -np.inf, -1, 2]], data_type)})
+    graph = builder.build({"none": x - x, "whole": x / x, "one": builder.softmax(x, 0)})
+    found = context.compute(graph, {"x": np.array([[np.nan, np.inf, -np.inf, 0, 2]], data_type)})
     np.testing.assert_array_equal(found["none"], np.array([[np.nan, np.nan, np.nan, 0, 0]], data_type))
+    np.testing.assert_array_equal(found["whole"], np.array([[np.nan, np.nan, np.nan, np.nan, 1]], data_type))
     np.testing.assert_array_equal(found["one"], np.array([[np.nan, np.nan, np.nan, 1, 1]], data_type))

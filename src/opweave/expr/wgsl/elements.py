@@ -129,8 +129,11 @@ def function(node: Call, parts: Sequence[str]) -> str:
             special = _with_constant(node.name, part, k, parts) if isinstance(part, Const) else ""
             if special:
                 return special
-        if node.name == "sub" and node.parts[0] is node.parts[1]:
-            return called("times_zero", (called("abs", parts[:1]),))  # compilers fold it to 0, see below
+        if node.parts[0] is node.parts[1]:  # compilers fold these two to 0 and 1, whatever the value is
+            if node.name == "sub":
+                return called("times_zero", (called("abs", parts[:1]),))
+            if node.name == "div":
+                return called("over_itself", parts[:1])
     divisor = node.parts[-1]
     if node.type == "index" and node.name in ("floor_div", "mod"):
         known = bounds(node.parts[0])

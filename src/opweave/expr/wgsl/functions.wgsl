@@ -33,6 +33,11 @@ fn over_zero(x: f32) -> f32 {
     return with_sign(select(infinity(), not_a_number(), x == 0.0f || is_nan(x)), x);
 }
 
+// x / x
+fn over_itself(x: f32) -> f32 {
+    return select(1.0f, not_a_number(), x == 0.0f || is_infinite(x) || is_nan(x));
+}
+
 // x * 0
 fn times_zero(x: f32) -> f32 {
     return with_sign(select(0.0f, not_a_number(), is_infinite(x) || is_nan(x)), x);
