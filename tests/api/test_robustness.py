@@ -204,7 +204,8 @@ def test_threads_that_bind_destroy_and_drop() -> None:
 
 def test_an_interrupt_while_waiting_leaves_no_lock_behind() -> None:
     code = """
-import threading, numpy as np, opweave as ow
+import signal, threading, numpy as np, opweave as ow
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it for what they run in the background
 context = ow.ml.create_context()
 builder = ow.MLGraphBuilder(context)
 graph = builder.build({"y": builder.relu(builder.input("x", "float32", [4]))})
