@@ -3,8 +3,8 @@
     python tools/export_smollm2.py build/smollm2.onnx
     python -m benchmarks decoder build/smollm2.onnx
 
-Both decode the same text in processes of their own, in turns: in one process the threads of one engine, which go on spinning
-after a token, would slow the other one down.
+Both decode the same text alternately, each in a process of its own: in one process the threads of one engine, which go on
+spinning after a token, would slow the other one down.
 """
 
 from __future__ import annotations

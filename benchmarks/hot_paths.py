@@ -38,7 +38,7 @@ class HotPath:
         pause: seconds before each measurement.
         processes: how many pairs of processes there are.
         slices: how many measurements there are in each pair of processes.
-        value: the path is no time but a number that the call gives.
+        value: the path measures a number that the call returns, not a time.
     """
 
     what: str

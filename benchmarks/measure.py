@@ -76,7 +76,7 @@ def calls_within(way: Way, seconds: float) -> int:
 def alternate(
     ways: Mapping[str, Way], *, pairs: int = 15, seconds: float = 0.1, pause: float = PAUSE_SECONDS
 ) -> dict[str, list[float]]:
-    """Measure ways in turns, after a turn to warm up.
+    """Measure ways alternately, after a turn to warm up.
 
     Args:
         ways: by name.
@@ -143,7 +143,7 @@ def in_process(module: str, *args: str, timeout: float | None = None) -> dict[st
 
 
 def processes(module: str, ways: Mapping[str, Sequence[str]], *, turns: int = 5) -> dict[str, dict[str, list[Any]]]:
-    """Ask processes for values, in turns, after a turn that compiles what they import.
+    """Ask processes for values alternately, after a turn that compiles what they import.
 
     Args:
         module: what to run, see `in_process`.

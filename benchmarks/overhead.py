@@ -38,7 +38,7 @@ def rows() -> list[Row]:
 
 
 def imports(*codes: str) -> list[list[float]]:
-    """The seconds of each import in new processes, in turns, without what Python itself takes to start."""
+    """The seconds of each import, measured alternately in new processes, without what Python itself takes to start."""
 
     def took(code: str) -> float:
         start = time.perf_counter()

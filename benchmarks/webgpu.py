@@ -40,7 +40,7 @@ class Network:
         wall: from the call of `dispatch` until the device is done.
         kernels: how many there are.
         torch: PyTorch in float32, and with TF32; None without CUDA.
-        budget: milliseconds on the device that it may take, None for no budget.
+        budget: the most milliseconds on the device, None for no budget.
     """
 
     name: str
@@ -122,7 +122,7 @@ def resnet50(context: ow.MLContext, half: bool) -> tuple[Network, np.ndarray]:
 
 
 def picture() -> np.ndarray:
-    """Something to look at."""
+    """A random image."""
     return np.random.default_rng(1).standard_normal((1, 3, 224, 224), "float32")
 
 

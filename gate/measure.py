@@ -3,7 +3,7 @@
 `python -m gate.measure run ENGINE MODEL PACKAGES FOLDER` runs a model at all its shapes in one engine, writes the results
 into the folder, and reports peak memory and threads. It loads nothing that this engine does not need.
 
-`python -m gate.measure times MODEL PACKAGES` runs both engines in turns, and reports the times of each pair of calls.
+`python -m gate.measure times MODEL PACKAGES` runs both engines alternately, and reports the times of each pair of calls.
 """
 
 from __future__ import annotations

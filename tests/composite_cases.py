@@ -299,7 +299,7 @@ def _(make: Make) -> tuple[Call, Sequence[Any]]:
         y = witness.attention(split[0][batch, None], both[0][None], both[1][None], mask, **scale)
         results.append(joined_heads(y)[0])
     if room:
-        olds[1][:, :, past:] = np.nan  # what stands in the room that is left is nobody's business
+        olds[1][:, :, past:] = np.nan  # the values beyond the past ones must not matter
         options["lengths"] = lengths.astype(np.int32)
     return Call(q, k, v, *olds, **options), [np.stack(results), *memories]
 

@@ -23,7 +23,7 @@ NAMES = (
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 
 PERIOD = 2**20 + 7
-"""So many random numbers there are; larger weights repeat them, so that they are quickly made."""
+"""The number of random numbers; larger weights repeat them, so that they are quickly made."""
 
 
 def light(name: str) -> Path:

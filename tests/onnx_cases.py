@@ -32,7 +32,7 @@ UNIT = 2.0**-24
 """Half a unit in the last place of float32, relative to the number."""
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
-"""The kinds of cases that come with the `onnx` package, but for its networks."""
+"""The kinds of cases that come with the `onnx` package, except its networks."""
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def counts(text: str) -> list[int]:
 
 
 def measure(threads: int, repeat: int, seconds: float) -> Report:
-    """What a process of its own measures on so many processors."""
+    """The report of a process that measures on `threads` processors."""
     processors = sorted(os.sched_getaffinity(0))[:threads]
     result = subprocess.run(
         [sys.executable, "-m", "benchmarks.interop.measure", str(repeat), str(seconds)],

@@ -61,7 +61,7 @@ class Way:
     Attributes:
         line: what it will say.
         run: does it once; where nothing forces it, the device is not waited for.
-        gpu: measures so many runs on the device.
+        gpu: measures the given number of runs on the device.
         result: the array that it made.
     """
 
@@ -124,7 +124,7 @@ class Tests:
         return Way(GpuLine(2, "built-in", "own shaders, on a copy"), run, gpu, lambda: self.read(c))
 
     def shared_buffer(self, name: str, shaders: Sequence[str]) -> Way:
-        """Test 3: the built-in convolution writes into a buffer of the user's, where the user's shaders read."""
+        """Test 3: the built-in convolution writes into a user's buffer, which the user's shaders read."""
         own = self.shaders.buffer()
         target = self.context.tensor_from(own, "float32", self.data.image.shape)
         with self.context.export_to_gpu(target) as lent:

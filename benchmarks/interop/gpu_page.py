@@ -42,7 +42,7 @@ synchronisation that it takes.
 2. The built-in convolution, but its result is read (`context.read_tensor`) and written again (`context.write_tensor`)
    to where the framework's shaders find it.
 3. The built-in convolution, and the framework's shaders behind it on the same buffer (`context.tensor_from(buffer, …)`),
-   with commands of their own on the same queue, which nobody waits for; or as expressions in the same graph, where they
+   with commands of their own on the same queue, without waiting; or as expressions in the same graph, where they
    become a part of the convolution's kernel.
 4. All built in: one kernel."""
 
@@ -114,9 +114,9 @@ def _how(reports: Sequence[GpuReport]) -> str:
 Milliseconds: the median, and the fastest in brackets ({runs}).
 "On the device" is the time between timestamps around the kernels; the graph's are those of `graph.profile()`, those of the
 shaders are around a pass of their own. "Wall" is from the first call in Python until the device is done, which is known once
-four bytes are read. "In a row" is one of as many runs that are waited for together. Before that all results must agree within
-1e-4. Copies are those that `opweave.memory.copies` counts. PyTorch's times are those of CUDA's events around 20 runs; its
-results with TF32 agree within 2e-2 only. Made by `{COMMAND}`."""
+four bytes are read. "In a row" is the time per run if the device is waited for only after the last one. Before that all
+results must agree within 1e-4. Copies are those that `opweave.memory.copies` counts. PyTorch's times are those of CUDA's
+events around 20 runs; its results with TF32 agree within 2e-2 only. Made by `{COMMAND}`."""
 
 
 # The chart -----------------------------------------------------------------------------------------------------------

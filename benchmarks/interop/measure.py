@@ -125,12 +125,12 @@ class Report:
 
 
 def stretch(function: Callable[[], object], seconds: float) -> float:
-    """Seconds a call, over about as many seconds."""
+    """Seconds a call, measured for about `seconds`."""
     return per_call(function, calls_within(function, seconds))
 
 
 class Clock:
-    """Measures in turns, and shows on standard error how far it is."""
+    """Measures functions alternately, and shows the progress on standard error."""
 
     def __init__(self, repeat: int, seconds: float) -> None:
         self.repeat, self.seconds = repeat, seconds
@@ -138,7 +138,7 @@ class Clock:
     def turns(self, functions: list[Measure], title: str, *, parts: int = 1) -> list[list[float]]:
         """Seconds a call of each function in each turn (A, B, C, A, B, C, …), after a turn to warm up.
 
-        With `parts`, there are so many times more turns, each so many times shorter.
+        There are `parts` times as many turns, each that much shorter.
         """
         times: list[list[float]] = [[] for _ in functions]
         repeat = self.repeat * parts

@@ -169,10 +169,10 @@ def _how(reports: Sequence[Report]) -> str:
     lines = [
         "## How it is measured",
         "",
-        "A process for each number of threads, which may use so many processors, measures all ways in turns (A, B, C, A, B,",
-        "C, …). Before that it requires that their results agree within 1e-4. Copies are those that `opweave.memory.copies`",
-        "counts in one run, once everything is bound. No module has a time limit, as none has in a browser. TensorFlow.js",
-        f"times itself, without copying its result out. Used: {others}.",
+        "One process for each number of threads, limited to that many processors, measures all ways alternately (A, B, C,",
+        "A, B, C, …). Before that it requires that their results agree within 1e-4. Copies are those that",
+        "`opweave.memory.copies` counts in one run, once everything is bound. No module has a time limit, as none has in a",
+        f"browser. TensorFlow.js times itself, without copying its result out. Used: {others}.",
         "",
         "Load average of the machine at the end (1 is one busy processor): "
         + ", ".join(f"{report.load:.1f} ({_threads(report)})" for report in reports)

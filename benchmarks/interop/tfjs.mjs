@@ -1,5 +1,5 @@
 // conv2d, add and relu of TensorFlow.js' WebAssembly back end, timed on request: a line "conv 0.1" or "all 0.1" on standard
-// input is answered with the milliseconds of one call, over a stretch of about 0.1 seconds; "chain 0" is one call.
+// input is answered with the milliseconds of one call, measured for about 0.1 seconds; "chain 0" is one call.
 //
 // Arguments: a folder with node_modules, a folder with the data (see tfjs.py), the number of channels and the size.
 

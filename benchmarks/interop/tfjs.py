@@ -87,7 +87,7 @@ class TensorFlowJs:
         )
 
     def seconds(self, what: str, stretch: float) -> float:
-        """Seconds a call of "conv" or "all", over a stretch of about so many."""
+        """Seconds a call of "conv" or "all", measured for about `stretch` seconds."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{what} {stretch}\n")
         self._process.stdin.flush()

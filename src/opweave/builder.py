@@ -74,7 +74,7 @@ class MLGraphBuilder(Operations):
         self.context.check_alive()
 
     def limits(self, op: Op[..., Any]) -> Mapping[str, Limits]:
-        """What data types and ranks the operands of `op` may have in this context."""
+        """The data types and ranks that the operands of `op` may have in this context."""
         return self.context.backend.limits(op)
 
     def as_operand(self, value: Any, data_type: DataType) -> Operand:
@@ -201,7 +201,9 @@ class MLGraphBuilder(Operations):
             require(
                 operand.builder is self, f"build: output {name!r} is an operand of another builder: {shown(operand)}"
             )
-            require(operand.node is not None, f"build: output {name!r} is no result of an operation: {shown(operand)}")
+            require(
+                operand.node is not None, f"build: output {name!r} is not the result of an operation: {shown(operand)}"
+            )
         graph = Graph.reaching(outputs)
         self._built = True
         context = self.context

@@ -58,7 +58,7 @@ class ML:
             power_preference: "low-power" lets idle threads sleep instead of spinning between operations.
             accelerated: whether a GPU or NPU is preferred, if there is one.
             device: the name of a device of `opweave.devices()` to run on; default: the best by the two preferences.
-            deferred: whether dispatches wait until somebody looks at what they compute, and run together then.
+            deferred: whether dispatches wait until a result is read, and then run together.
 
         Raises:
             ValidationError: an option has the wrong type or value.
@@ -225,8 +225,7 @@ class MLContext(ContextTensors):
 
         On a CPU this is synchronous: the results are there when it returns, and errors are raised here. On a GPU it only puts
         work into the device's queue: what comes after finds the results, and reading them waits. In a context with
-        `deferred=True` it is noted, and runs when somebody looks at the results; that is where errors of kernels are raised,
-        too.
+        `deferred=True` it is recorded, and runs when a result is read; errors of kernels are raised there, too.
 
         Args:
             graph: a graph of this context.

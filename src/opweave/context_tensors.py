@@ -87,7 +87,7 @@ class ContextTensors:
         Raises:
             InvalidStateError: the context is lost.
             ValidationError: no such data type, invalid dimensions, too many bytes.
-            OperationError: there is not so much memory.
+            OperationError: there is not enough memory.
         """
         self.check_alive()
         desc = self.check_desc(data_type, shape)
@@ -126,9 +126,9 @@ class ContextTensors:
 
         Raises:
             InvalidStateError: the context is lost.
-            ValidationError: `gpu_device` is no `wgpu.GPUDevice`; no such data type, invalid dimensions, too many bytes.
+            ValidationError: `gpu_device` is not a `wgpu.GPUDevice`; no such data type, invalid dimensions, too many bytes.
             NotSupportedError: the context is on another device.
-            OperationError: there is not so much memory.
+            OperationError: there is not enough memory.
         """
         wgpu = import_extra("wgpu", "webgpu", "exporting tensors to a GPU")
         require(

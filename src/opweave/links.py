@@ -1,4 +1,4 @@
-"""The links that point down: functions of lower rows of the house that the API calls from above. There are no others."""
+"""Links from the API to packages that build on it, each imported on first use. The API calls none of their other functions."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(eq=False, slots=True)
 class Link:
-    """A function that a module further down provides, which is imported when the link is first followed.
+    """A function of another module, which is imported when the link is first called.
 
     Attributes:
         home: the module that provides it.
-        function: what it is; None until that module is imported.
+        function: the function; None until that module is imported.
 
     Calling the link calls it; `(link.function or link.load())(...)` does, too, without a call in between.
     """
@@ -35,7 +35,7 @@ class Link:
         return self.function
 
     def provide(self, function: F) -> F:
-        """Decorate the function that the link leads to."""
+        """Decorate the function that the link calls."""
         self.function = function
         return function
 
@@ -56,13 +56,13 @@ op_level = Link("lazy.force")
 """A function of `opweave.ops` for arrays: `(name)`."""
 
 explain = Link("inspect.explain")
-"""What `MLGraph.explain` says: `(graph)`."""
+"""Implements `MLGraph.explain`: `(graph)`."""
 
 profile = Link("inspect.profile")
-"""What `MLGraph.profile` measures: `(graph, inputs, outputs, repeat, detail)`."""
+"""Implements `MLGraph.profile`: `(graph, inputs, outputs, repeat, detail)`."""
 
 draw = Link("inspect.drawing")
-"""What `MLGraph.draw` draws: `(graph, path)`."""
+"""Implements `MLGraph.draw`: `(graph, path)`."""
 
 deferred_context = Link("lazy.deferred_context")
 """The class of the contexts of `create_context(deferred=True)`."""

@@ -100,7 +100,7 @@ class MLTensor:
             self.release_bindings()
 
     def __del__(self) -> None:
-        # Without it, graphs would stay bound to the memory of a tensor that nobody has any more.
+        # Otherwise graphs would stay bound to the memory of a tensor that no longer exists.
         if hasattr(self, "_bindings"):
             self.release_bindings()
 
@@ -125,7 +125,7 @@ class MLTensor:
             borrowed.settle()
 
     def _target(self) -> np.ndarray:
-        """The memory for who writes all of it, and holds the lock."""
+        """The memory, to overwrite all of it; the caller holds the lock."""
         return self.memory()
 
     def numpy(self) -> np.ndarray:

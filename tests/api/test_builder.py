@@ -149,10 +149,10 @@ def test_bad_outputs(context: ow.MLContext, builder: ow.MLGraphBuilder) -> None:
         ({3: y}, "output names must be strings, got 3"),
         ({"y": None}, "output 'y' must be an operand, got None"),
         ({"y": foreign.add(z, z)}, "output 'y' is an operand of another builder"),
-        ({"y": x}, "output 'y' is no result of an operation: <MLOperand float32.1., input 'x'>"),
+        ({"y": x}, "output 'y' is not the result of an operation: <MLOperand float32.1., input 'x'>"),
         (
             {"y": builder.constant("float32", 1)},
-            "output 'y' is no result of an operation: <MLOperand float32.., constant>",
+            "output 'y' is not the result of an operation: <MLOperand float32.., constant>",
         ),
     ]:
         with pytest.raises(ow.ValidationError, match=message):

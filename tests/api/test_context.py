@@ -378,7 +378,7 @@ def test_a_warm_dispatch_copies_nothing(context: ow.MLContext) -> None:
 
 
 def test_bindings_go_with_their_tensors() -> None:
-    """A graph must not keep the memory of tensors that nobody else holds."""
+    """A graph must not keep the memory of tensors that nothing else holds."""
     context = ow.ml.create_context()
     graph = plus_one(context)
     for _ in range(50):

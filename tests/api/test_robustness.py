@@ -369,7 +369,7 @@ def test_labels_and_names_of_any_kind(context: ow.MLContext) -> None:
 
 
 def test_engine_errors_are_translated(context: ow.MLContext, tmp_path: Path) -> None:
-    """Weights in a file that vanishes between the look at it and the engine's own."""
+    """Weights in a file that is deleted after Opweave has read it, and before the engine does."""
     from opweave import memory
 
     weights = ones(10000)

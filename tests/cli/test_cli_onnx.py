@@ -37,7 +37,7 @@ def write(
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Path:
-    """Y = relu(x) + n with a batch that varies; n is an integer input that is cast."""
+    """Y = relu(x) + n with a dynamic batch; n is an integer input that is cast."""
     nodes = [
         helper.make_node("Relu", ["x"], ["r"]),
         helper.make_node("Cast", ["n"], ["f"], to=TensorProto.FLOAT),
@@ -123,7 +123,7 @@ def test_info_tells_what_falls_back_and_why(run, pair: Path, tmp_path: Path) -> 
     text = run("info", pair)
     for words in ("[batch, 3]", "tensor(int64)", "ai.onnx 21", "Relu 1", "3 nodes, WebNN on cpu", "nothing falls back"):
         assert words in text
-    assert "Dimensions that vary were taken as 1. Say how large they are: --fix-shapes batch=SIZE" in text
+    assert "Dynamic dimensions were taken as 1. Set their sizes: --fix-shapes batch=SIZE" in text
     assert "taken as 1" not in run("info", pair, "--fix-shapes", "batch=2")
     nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Det", ["r"], ["y"])]
     weights = np.ones((5, 7), np.float32)
@@ -224,7 +224,7 @@ def test_models_that_need_more_than_ones_name_the_option(run, tmp_path: Path) ->
     advice = "--fix-shapes rows=SIZE --fix-shapes columns=SIZE --fix-shapes z=SIZEx4"
     for args in (["info", path], ["run", path, "-i", "random"], ["bench", path]):
         text = run(*args, code=1)
-        assert "Dimensions that vary were taken as 1" in text
+        assert "Dynamic dimensions were taken as 1" in text
         assert advice in text
     fixed = ["--fix-shapes", "rows=2", "--fix-shapes", "columns=3", "--fix-shapes", "z=1x4"]
     assert "[2, 2]" in run("run", path, "-i", "random", *fixed)

@@ -47,7 +47,7 @@ def noise(height: int, width: int) -> NDArray[np.uint8]:
 
 
 def check_alike(picture: NDArray[np.uint8], expected: NDArray[np.uint8]) -> None:
-    """Both are equal, but for a few levels that lie so near to the middle of two that they are rounded to the other."""
+    """Both are equal, except for a few levels that lie so near to the middle of two that they are rounded to the other."""
     assert (picture.dtype, picture.shape) == (expected.dtype, expected.shape)
     difference = np.abs(picture.astype(int) - expected)
     assert difference.max() <= 1
@@ -488,8 +488,8 @@ def test_a_photograph_that_is_too_large(tmp_path: Path, monkeypatch: pytest.Monk
     ("output", "message"),
     [
         ("nowhere/out.png", "there is no folder"),
-        ("out.xyz", ".xyz is no image format"),
-        ("out", "no suffix is no image format"),
+        ("out.xyz", ".xyz is not an image format"),
+        ("out", "no suffix is not an image format"),
         ("folder.png", "it exists and is not a file"),
         ("whole.png", "this is the photograph itself"),
     ],

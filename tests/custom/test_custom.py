@@ -196,7 +196,7 @@ def test_operations_that_are_forgotten_go() -> None:
         return weakref.ref(passing)
 
     before = used()
-    for number in range(1024):  # back ends remember the limits of so many operations
+    for number in range(1024):  # back ends remember the limits of this many operations
         CPU.backend.limits(ow.op(eval("lambda self, x: x.desc", {"number": number})))
     gc.collect()
     assert before() is None

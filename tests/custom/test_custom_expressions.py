@@ -130,7 +130,7 @@ def test_neighbours_are_one_loop() -> None:
     builder = ow.MLGraphBuilder(CPU)
     x = builder.input("x", "float32", [1, 4, 8, 8])
     weight = builder.constant(normal(4, 4, 3, 3))
-    y = builder.conv2d(x, weight, padding=[1, 1, 1, 1]).relu()  # the engine does this on the way
+    y = builder.conv2d(x, weight, padding=[1, 1, 1, 1]).relu()  # the engine fuses this
     z = swiglu(y * 0.5, box3(builder.pad(y, [0, 0, 1, 1], [0, 0, 1, 1])), label="glu").tanh()
     graph = builder.build({"z": builder.conv2d(z, weight)})
     assert (

@@ -102,7 +102,7 @@ def test_threads_that_ask_for_the_same_wait_for_one(monkeypatch: pytest.MonkeyPa
 
     def slow(program: ir.Program, compiled: bool, strict: bool) -> Any:
         made.append(program)
-        one_is_in.wait(0.2)  # nobody sets it: others have time to come in here, if they can
+        one_is_in.wait(0.2)  # it is never set: other threads have time to come in here, if they can
         return original(program, compiled, strict)
 
     monkeypatch.setattr(kernels, "_compile", slow)

@@ -45,7 +45,7 @@ def main() -> int:
     parser.add_argument("--short", action="store_true", help="as many as the tests run")
     parser.add_argument("--case", type=int, metavar="N", help="run this case alone, and in this process")
     parser.add_argument("--out", type=Path, default=Path("findings"), help="folder for findings; default: %(default)s")
-    parser.add_argument("--most", type=int, default=50, metavar="N", help="stop after so many findings")
+    parser.add_argument("--most", type=int, default=50, metavar="N", help="stop after N findings")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="children at a time; default: %(default)s")
     parser.add_argument("--list", action="store_true", help="say what the campaigns do, and how long they are")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)

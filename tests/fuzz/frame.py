@@ -102,7 +102,7 @@ def run(
         numbers: the numbers of the cases.
         seed: what their random numbers are made from, besides their numbers.
         out: the folder for the files of findings; made when there is one.
-        most: after so many findings it stops.
+        most: the number of findings after which it stops.
         jobs: how many children run at a time, each on two processors of its own as long as there are enough.
         progress: where to tell how far it is.
     """

@@ -1,4 +1,4 @@
-"""Contexts in which dispatches are noted, and run when somebody looks."""
+"""Contexts in which dispatches are recorded, and run when a result is read."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def run(graph: ow.MLGraph, inputs: Sequence[ow.MLTensor], outputs: Sequence[ow.M
     )
 
 
-def test_nothing_runs_before_somebody_looks(context: ow.MLContext) -> None:
+def test_nothing_runs_before_a_result_is_read(context: ow.MLContext) -> None:
     double, add = graph_of(context, lambda x: x * 2), graph_of(context, lambda x, y: x + y, 2)
     x, a, b, c = tensor_of(context, START), tensor_of(context), tensor_of(context), tensor_of(context)
     run(double, [x], [a])
@@ -103,7 +103,7 @@ def test_only_what_is_needed_runs(context: ow.MLContext) -> None:
     assert statistics.operations + statistics.graphs == 1
 
 
-def test_what_nobody_can_look_at_is_not_written(context: ow.MLContext) -> None:
+def test_results_that_can_no_longer_be_read_are_not_written(context: ow.MLContext) -> None:
     double, add = graph_of(context, lambda x: x * 2), graph_of(context, lambda x, y: x + y, 2)
     x, result = tensor_of(context, START), tensor_of(context)
     overwritten, destroyed, collected = (tensor_of(context) for _ in range(3))
@@ -197,7 +197,7 @@ def test_views_show_what_dispatches_write(context: ow.MLContext) -> None:
     np.testing.assert_array_equal(part, START[1:])
     del part
     run(double, [x], [y])
-    assert statistics.values == 0  # noted again
+    assert statistics.values == 0  # recorded again
 
 
 def test_writes_through_views_come_after_dispatches_before(context: ow.MLContext) -> None:
@@ -217,11 +217,11 @@ def test_what_is_pending_reads_a_tensor_before_it_is_written_in_place(context: o
     double = graph_of(context, lambda x: x * 2)
     x, y, z = tensor_of(context, START), tensor_of(context, writable=False), tensor_of(context)
     run(double, [x], [y])
-    view = y.numpy()  # nobody can write there, so reading it can wait
+    view = y.numpy()  # it is read-only, so reading it can wait
     before = statistics.operations
     run(double, [y], [z])
     assert statistics.operations == before
-    run(double, [tensor_of(context, 5 * START)], [y])  # but somebody sees what is written
+    run(double, [tensor_of(context, 5 * START)], [y])  # but the view shows what is written
     np.testing.assert_array_equal(view, 10 * START)
     np.testing.assert_array_equal(z.numpy(), 4 * START)
 
@@ -253,7 +253,7 @@ def test_memory_of_the_user_is_read_and_written_at_once(context: ow.MLContext) -
     run(double, [between], [y])
     np.testing.assert_array_equal(result, 4 * START)
     assert y.numpy().ctypes.data == result.ctypes.data
-    frozen = np.frombuffer(START.tobytes(), "float32")  # nobody can write there
+    frozen = np.frombuffer(START.tobytes(), "float32")  # read-only
     run(double, [context.tensor_from(frozen)], [between])
     assert statistics.values == 0
     np.testing.assert_array_equal(between.numpy(), 2 * START)
@@ -321,7 +321,7 @@ def graphs_of(context: ow.MLContext) -> dict[str, ow.MLGraph]:
 
 
 class Machine:
-    """Runs a program of steps in a context, and notes everything that can be seen on the way."""
+    """Runs a program of steps in a context, and records everything that can be seen meanwhile."""
 
     def __init__(self, graphs: dict[str, ow.MLGraph]) -> None:
         self.graphs, self.context = graphs, graphs["mix"].context
@@ -622,7 +622,7 @@ def test_custom_operations_on_tensors_wait_with_the_dispatches(context: ow.MLCon
     b = shift(a, by)
     run(double, [b], [a])  # does not change what the operation reads
     context.write_tensor(by, np.zeros(4, "float32"))  # nor does this
-    shift(a, by)  # nobody can read the result
+    shift(a, by)  # its result is not kept
     c = shift(b, 3)
     assert runs == []
     np.testing.assert_array_equal(context.read_tensor(c), 2 * START + 4)

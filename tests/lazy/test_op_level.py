@@ -1,4 +1,4 @@
-"""Operations called on arrays: what arrays do, what is noted, what is written, and when it is compiled."""
+"""Operations called on arrays: what arrays do, what is recorded, what is written, and when it is compiled."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def test_attributes_that_cannot_be_compared_are_validated_each_time() -> None:
 )  # fmt: skip
 def test_wrong_calls_fail_where_they_are_made(x: ow.Array, function: Callable[[ow.Array], Any], message: str) -> None:
     ow.ops.reduce_sum(x, keep_dimensions=True)
-    ow.array([1, 2]) + 1.0  # 1.5 would be the same call, but for the value
+    ow.array([1, 2]) + 1.0  # 1.5 would be the same call, except for the value
     for _ in range(2):
         with pytest.raises(ow.ValidationError, match=message):
             function(x)
@@ -257,7 +257,7 @@ def test_only_what_can_be_asked_for_is_written(x: ow.Array) -> None:
 
 
 @pytest.mark.parametrize("held", ["variable", "list", "closure", "attribute", "bound method", "consumer", "generator"])
-def test_what_somebody_holds_is_written(x: ow.Array, held: str) -> None:
+def test_results_that_are_held_are_written(x: ow.Array, held: str) -> None:
     def middle() -> ow.Array:
         made: ow.Array = x + 1
         return made

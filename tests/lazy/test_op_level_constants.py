@@ -1,4 +1,4 @@
-"""Arrays that stay the same become constants of what is compiled, and nobody can tell but by the time it takes."""
+"""Arrays that stay the same become constants of the compiled graph, which changes nothing but its speed."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ PROGRAMS: dict[str, tuple[Callable[[Any], Any], Any, list[Any]]] = {
     "the same on both sides": (lambda _: (W @ W).relu(), (), []),
     "a residual": (lambda _: W + (W @ SQUARE).relu(), (), [SQUARE]),
     "what is joined": (lambda x: ow.ops.concat([x, W], 0).relu(), (3, 3), []),
-    "what a kernel of the user's reads": (lambda x: doubled(x.relu(), W), (3, 3), []),
+    "the operand of a user kernel": (lambda x: doubled(x.relu(), W), (3, 3), []),
 }
 
 
@@ -158,7 +158,7 @@ def test_results_are_weights_as_well() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What somebody may write
+# Memory that may be written
 
 
 def test_numpy_arrays_can_be_written_between_reads() -> None:
@@ -184,7 +184,7 @@ def test_tensors_can_be_written_between_reads() -> None:
 
 
 class Unversioned:
-    """Somebody who takes memory by DLPack, and knows nothing of read-only memory."""
+    """A consumer of DLPack that does not know read-only memory."""
 
     def __init__(self, array: ow.Array) -> None:
         self.array = array

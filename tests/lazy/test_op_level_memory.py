@@ -1,4 +1,4 @@
-"""Memory of operations one at a time: what nobody can see any more is used again, and what lives on does not grow."""
+"""Memory of operations one at a time: memory that nothing refers to is used again, and the total does not grow."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_results_take_turns_in_the_memory_of_those_that_are_gone() -> None:
     assert y.tolist() == [np.float32(expected)] * SIZE
 
 
-def test_what_somebody_sees_is_not_used_again() -> None:
+def test_memory_with_a_view_is_not_used_again() -> None:
     x = ow.array(np.arange(SIZE, dtype="float32"))
     seen = []
     for k in range(6):

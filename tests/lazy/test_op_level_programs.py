@@ -228,7 +228,7 @@ def test_a_program_gives_what_numpy_gives(context: ow.MLContext, data: st.DataOb
 
 
 class Recurring:
-    """A program of a few calls on memory of every kind, which somebody changes between its runs as far as that is allowed."""
+    """A program of a few calls on memory of every kind; memory that may be written changes between its runs."""
 
     kinds = ("ours", "a result", "NumPy's", "NumPy's, kept", "a tensor", "a constant tensor")
 
@@ -285,7 +285,7 @@ class Recurring:
             self.leaves[k], self.values[k], self.sources[k] = before
 
     def write(self, k: int) -> None:
-        """Other values in the same memory, where somebody may do that."""
+        """Write other values into the same memory, if it may be written."""
         if self.held[k] == "NumPy's":
             values = self.numbers()
             self.leaves[k][...] = values

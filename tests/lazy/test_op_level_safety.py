@@ -218,7 +218,7 @@ def test_threads_write_tensors_between_reads() -> None:
 # Memory
 
 
-def test_chains_that_nobody_reads_run_by_themselves() -> None:
+def test_chains_that_are_never_read_run_by_themselves() -> None:
     x = ow.array([0.0])
     for _ in range(3 * arrays.LONGEST):
         x = x + 1

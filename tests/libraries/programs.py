@@ -39,7 +39,7 @@ def rapidocr() -> Any:
 
 
 def silero_vad() -> Any:
-    """Where somebody speaks: a network with a state, at two sampling rates, frame by frame and in sequences."""
+    """Detects speech: a network with a state, at two sampling rates, frame by frame and in sequences."""
     import torch
     from silero_vad import get_speech_timestamps, load_silero_vad
 

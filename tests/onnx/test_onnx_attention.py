@@ -172,7 +172,7 @@ def test_group_query_attention_of_one_sequence_that_is_shorter(constant: bool, o
     proto = model("GroupQueryAttention", inputs, 3, "com.microsoft", **GROUPED, **options)
     feed = {f"i{k}": array for k, array in enumerate(inputs) if array is not None}
     wanted = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feed)
-    if constant:  # else the session may look at the values of inputs
+    if constant:  # else the session may read the values of inputs
         for k in (5, 6):
             proto.graph.initializer.append(numpy_helper.from_array(feed.pop(f"i{k}"), f"i{k}"))
             proto.graph.input.remove(next(info for info in proto.graph.input if info.name == f"i{k}"))

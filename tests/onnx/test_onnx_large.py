@@ -41,6 +41,6 @@ def large(tmp_path: Path) -> Iterator[Path]:
 
 def test_weights_are_not_copied(large: Path) -> None:
     ours, theirs = run("opweave", large), run("onnxruntime", large)
-    # Half of the weights are rows of a table that nobody reads; the engine brings the others into an order of its own.
+    # Half of the weights are rows of a table that are never read; the engine brings the others into an order of its own.
     assert ours < 1.15 * theirs, f"{ours >> 20} MiB at the peak, and ONNX Runtime alone {theirs >> 20} MiB"
     assert ours < 1.5 * 2**30

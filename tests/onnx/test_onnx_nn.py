@@ -34,7 +34,7 @@ def check(
     atol: float = 1e-6,
     **options: Any,
 ) -> None:
-    """Require that WebNN computes a node whose first input is no constant, and finds the engine's results."""
+    """Require that WebNN computes a node whose first input is not a constant, and finds the engine's results."""
     model, feed = node_model(op_type, inputs, attributes, **options)
     found = InferenceSession(model, CONTEXT, fallback="error").run(None, feed)
     for ours, theirs in zip(found, run_engine(model, feed), strict=True):

@@ -57,7 +57,7 @@ def test_an_override_is_an_input_of_its_plan() -> None:
     for factor in range(5):
         (z,) = session.run(None, {"x": X, "w": W * factor})
         np.testing.assert_array_equal(z.reshape(3, 4), X * W * factor)
-    assert list(session.shapes().values()) == ["compiled"], "its values do not decide about shapes"
+    assert list(session.shapes().values()) == ["compiled"], "its values do not determine shapes"
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def model_of(
 
 
 def product() -> onnx.ModelProto:
-    """Y = softmax(x @ w), z = relu(x), rows vary."""
+    """Y = softmax(x @ w), z = relu(x); the number of rows is dynamic."""
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["p"]),
         helper.make_node("Softmax", ["p"], ["y"]),
@@ -289,7 +289,7 @@ def test_values_that_decide_are_compiled_when_they_recur(compiled: list[Compiled
         (y,) = session.run(None, {"x": x, "s": shape})
         background.wait()
         np.testing.assert_array_equal(y, x.reshape(sizes))
-        shape[:] = 0  # what is compiled must not look at the caller's array
+        shape[:] = 0  # the compiler must not read the caller's array
         assert "compiling" not in session.shapes().values()
     assert len(compiled) == list(session.shapes().values()).count("compiled") >= 1
 
@@ -355,7 +355,7 @@ def test_faults_in_the_background_are_logged_and_the_session_goes_on(
     assert session.shapes() == {"x [2, 8]": f"{OWN}: it cannot be compiled: RuntimeError: the compiler is broken"}
 
 
-def test_inputs_that_hold_one_value_may_be_declared_with_a_dimension_that_varies() -> None:
+def test_inputs_that_hold_one_value_may_be_declared_with_a_dynamic_dimension() -> None:
     nodes = [helper.make_node("TopK", ["x", "k"], ["y", ""])]
     proto = model_of(nodes, {"x": (FLOAT, ["n", 4]), "k": (INT64, ["one"])}, {"y": (FLOAT, ["n", None])})
     session = ow.InferenceSession(proto, CONTEXT)

@@ -255,7 +255,7 @@ def test_resize_and_upsample_of_old_operator_sets() -> None:
             "Resize",
             [data(1, 1, 4, 4), None, np.array([1, 1, 2, 2], np.float32)],
             {"mode": "linear", "coordinate_transformation_mode": "align_corners"},
-            "cannot place elements as align_corners does",
+            "WebNN has no coordinate transformation 'align_corners' for these sizes",
         ),
         ("Resize", [data(4, 4), None, np.array([0.6, 0.6], np.float32)], {"mode": "linear"}, "for these sizes"),
         ("Resize", [data(4, 4), None, None, ints(2, 2)], {"mode": "linear", "antialias": 1}, "filter against aliasing"),

@@ -1,4 +1,4 @@
-"""Models whose small inputs decide about shapes, or about branches, are compiled for the values of these."""
+"""Models whose small inputs determine shapes or branches are compiled for the values of these inputs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_values_are_told_apart_and_compiled_models_used_again() -> None:
     session = InferenceSession(reshaping(), CONTEXT, fallback="error")
     shape = ints(4, 3)
     for sizes in ((4, 3), (2, 6), (4, 3), (12, 1)):
-        shape[:] = sizes  # in place: the session must not look at the caller's array
+        shape[:] = sizes  # in place: the session must not read the caller's array again
         (y,) = session.run(None, {"x0": X, "x1": shape})
         assert y.shape == sizes
         np.testing.assert_array_equal(y, X.reshape(sizes))

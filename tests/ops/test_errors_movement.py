@@ -135,7 +135,7 @@ ROWS: list[tuple[Build, str]] = [
     ),
     (
         lambda b, x: b.gather_elements(x(4, 2), x(3, 2, data_type="int32"), axis=1),
-        "gather_elements: indices must have the shape of float32[4, 2] but for axis 1, got int32[3, 2]",
+        "gather_elements: indices must have the shape of float32[4, 2] except for axis 1, got int32[3, 2]",
     ),
     (
         lambda b, x: b.gather_nd(x(4, 2), x(1, 3, data_type="int32")),
@@ -151,7 +151,7 @@ ROWS: list[tuple[Build, str]] = [
     ),
     (
         lambda b, x: b.scatter_elements(x(4, 2), x(1, 3, data_type="int32"), x(1, 3)),
-        "scatter_elements: indices must have the shape of float32[4, 2] but for axis 0, got int32[1, 3]",
+        "scatter_elements: indices must have the shape of float32[4, 2] except for axis 0, got int32[1, 3]",
     ),
     (
         lambda b, x: b.scatter_elements(x(4, 2), x(1, 2, data_type="int32"), x(2, 2)),

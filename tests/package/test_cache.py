@@ -210,7 +210,7 @@ def test_threads_share_a_cache() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Where values that are equal decide about results
+# Values that compare equal but give other results
 
 ALIKE = {
     "complex": (0j, complex(0.0, -0.0)),

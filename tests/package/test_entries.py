@@ -54,7 +54,7 @@ def test_packages_in_an_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert entry_points(GROUP) == {"f": "four:f"}
 
 
-def test_packages_that_a_finder_of_somebody_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_that_a_custom_finder_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, "five", f"[{GROUP}]\ng = five:g\n")
 
     class Finder(DistributionFinder):
@@ -87,7 +87,7 @@ def test_adapters_are_looked_at_only_where_there_may_be_hardware(nodes: tuple[st
     assert done.stdout.split()[-1] == looked
 
 
-def test_a_context_loads_no_futures_before_somebody_asks_whether_it_is_lost() -> None:
+def test_a_context_loads_no_futures_before_lost_is_read() -> None:
     code = """
 import sys, opweave as ow
 context = ow.ml.create_context(device="cpu")

@@ -97,7 +97,7 @@ COMPUTED_IMPORTS = {
     "__init__.py": "the public names are imported when they are asked for",
     "backends/__init__.py": "back ends are entry points",
     "errors.py": "extras: packages of others",
-    "links.py": "the links that point down",
+    "links.py": "links from the API to packages that build on it",
 }
 """Files that import modules whose names are computed, and why they may."""
 
@@ -288,8 +288,8 @@ def test_a_circle_of_imports_is_found() -> None:
     assert circles(sources) == [{"names.py", "ops/movement.py", "memory/host.py"}]
 
 
-def test_links_that_point_down() -> None:
-    """The only ones: what is added here has a reason."""
+def test_links_from_the_api_to_packages_that_build_on_it() -> None:
+    """There are no others; adding one needs a reason."""
     found = {name: link for name, link in vars(links).items() if isinstance(link, links.Link)}
     assert {name: link.home for name, link in found.items()} == {
         "call_custom": "custom",

@@ -108,7 +108,7 @@ def test_segments_write_where_the_next_one_reads() -> None:
     assert ow.memory.copies.count == 0
     (read, written), (read_again, last) = seen
     assert written == read_again
-    assert read == last, "memory that nobody needs any more is used again"
+    assert read == last, "memory that is no longer needed is used again"
     assert (program.plan.total, program.plan.peak) == (3 * random().nbytes, 2 * random().nbytes)
     plain = ow.MLGraphBuilder(CPU)
     x = plain.input("x", "float32", SHAPE)
@@ -186,7 +186,7 @@ def test_one_operand_under_two_names_is_copied_once() -> None:
     assert not np.shares_memory(got["one"], got["two"])
 
 
-def test_results_of_a_kernel_that_nobody_uses() -> None:
+def test_results_of_a_kernel_that_are_never_used() -> None:
     @ow.op
     def both(self: ow.MLGraphBuilder, x: ow.MLOperand) -> tuple[ow.Desc, ow.Desc]:
         return x.desc, ow.Desc("int32", (1000,))

@@ -27,7 +27,7 @@ def ordered(make: Make, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def summable(make: Make, shape: tuple[int, ...]) -> np.ndarray:
-    """Values without the largest float: whether its sums and squares overflow on the way depends on the order."""
+    """Values without the largest float: whether intermediate sums and squares overflow depends on the order."""
     if np.dtype(make.types["input"]).kind == "f":
         x = make.array("input", shape, special=True)
         return replace(x, np.isfinite(x) & (np.abs(x) > 4), 4)
@@ -86,7 +86,7 @@ def _(make: Make) -> Call:
 def _(make: Make) -> Call:
     x = summable(make, make.shape(0, 4, 3))
     if x.dtype.kind == "f":
-        # Zero or magnitudes in [1/2, 2], or else products overflow or vanish on the way, depending on the order.
+        # Zero or magnitudes in [1/2, 2], or else intermediate products overflow or vanish, depending on the order.
         x = replace(x, (x != 0) & (np.abs(x) < 0.5), 0.5)
         x = replace(x, np.isfinite(x) & (np.abs(x) > 2), -2)
     return call(make, x)

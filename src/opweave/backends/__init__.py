@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 RuleFunction = Callable[..., Any]
 PowerPreference = Literal["default", "high-performance", "low-power"]
 How = Literal["native", "composed", "decomposed", "kernel", "expression"]
-"""How a node is done: by one kernel of the engine, by several that its rule composes, by the op's decomposition, by a kernel
-of the user's, or by its expression."""
+"""How a node is done: by one kernel of the engine, by several that its rule composes, by the op's decomposition, by a user
+kernel, or by its expression."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,10 @@ class Rule:
 
 
 class Runner(Protocol):
-    """What runs a graph, or a part of one, for a back end. Several threads may run it at once."""
+    """A compiled graph, or a compiled part of one. Several threads may run it at once."""
 
     name: str
-    """What leads the messages of its failures, if anything does."""
+    """Prefix of its error messages; may be empty."""
     plan: memory.Plan
     """How the intermediates that it has inside share memory."""
     threads: int
@@ -88,14 +88,14 @@ class Runner(Protocol):
         """Run the graph once, and return these outputs in memory that the engine allocates; None where it cannot."""
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
-        """How it does nodes of the graph that are one operation of the user's, and what does it."""
+        """How the nodes that stand for one operation of the user's graph are run, and a text that names the engine."""
 
     def measured(self) -> Measured | None:
-        """The same, made again so that it measures its kernels; None where the engine cannot tell their times."""
+        """A copy that times its kernels; None if the engine cannot."""
 
 
 class BaseRunner:
-    """What most runners are: nothing inside, no threads, nothing to measure."""
+    """Defaults for runners: no intermediates, no threads, no timing."""
 
     name = ""
     plan = memory.Plan()
@@ -111,7 +111,7 @@ class BaseRunner:
 
 
 class ModelRunner(Protocol):
-    """An ONNX model that runs with any sizes of its varying dimensions. Several threads may run it at once."""
+    """An ONNX model that runs with any sizes of its dynamic dimensions. Several threads may run it at once."""
 
     types: Mapping[str, str]
     """The type of each input and output as ONNX Runtime writes it, by name."""
@@ -197,7 +197,7 @@ class Backend(ABC):
     max_byte_length = 2**31 - 1
     """The largest tensor in bytes."""
     expressions: Engine = "auto"
-    """What evaluates expressions beside it on the host."""
+    """The engine for expressions on the host."""
     gains_from_loops = False
     """Whether chains of element-wise operations run faster as one compiled loop than by its own kernels."""
 
@@ -280,7 +280,7 @@ class Backend(ABC):
         return self.rule(node) is not None
 
     def why_not(self, node: Node) -> str | None:
-        """Why it cannot do `node`; empty if it can; None where its decomposition is what to ask about."""
+        """The reason why it cannot run `node`; empty if it can; None if its decomposition may."""
         return "" if self.supports(node) else None
 
     def how(self, node: Node) -> How | None:
@@ -362,6 +362,6 @@ def find_device(name: str) -> tuple[Backend, Device]:
 
 
 def of_gpu_device(gpu_device: Any) -> tuple[Backend, Device]:
-    """The back end for a WebGPU device of the user's, and the device as one of ours."""
+    """The back end for a user's WebGPU device, and its `Device`."""
     backend = discover()["webgpu"].on(gpu_device)  # type: ignore[attr-defined]
     return backend, backend.device

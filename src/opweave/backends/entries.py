@@ -35,7 +35,7 @@ def _with_metadata(group: str) -> dict[str, str]:
 
 
 def _texts(place: str) -> Iterator[str]:
-    """What the packages in a folder say of their entry points."""
+    """The contents of `entry_points.txt` of the packages in a folder."""
     try:
         names = sorted(name for name in os.listdir(place) if name.endswith(_FOLDERS))
     except OSError:  # a place of the path that is not there

@@ -66,7 +66,7 @@ def assumption(arguments: Sequence[Argument]) -> str:
         if None in found:
             options.append(f"{argument.name}=" + "x".join(str(s) if isinstance(s, int) else "SIZE" for s in found))
     advice = " ".join(f"--fix-shapes {option}" for option in options)
-    return f"Dimensions that vary were taken as 1. Say how large they are: {advice}" if options else ""
+    return f"Dynamic dimensions were taken as 1. Set their sizes: {advice}" if options else ""
 
 
 def numbers(text: str, option: str) -> list[float]:

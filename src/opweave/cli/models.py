@@ -35,7 +35,7 @@ Sizes = Annotated[
     typer.Option(
         "--fix-shapes",
         metavar="NAME=SIZE",
-        help="The size of a dimension that varies, as in batch=1, or the shape of an input, as in image=1x576.",
+        help="The size of a dynamic dimension, as in batch=1, or the shape of an input, as in image=1x576.",
     ),
 ]
 Bounds = Annotated[
@@ -43,7 +43,7 @@ Bounds = Annotated[
     typer.Option(
         "--limit",
         metavar="NAME=COUNT",
-        help="What the model may take while it is loaded, as in nodes=2000000: nodes, folded_bytes or dense_bytes.",
+        help="Bounds for loading a model, as in nodes=2000000: nodes, folded_bytes or dense_bytes.",
     ),
 ]
 DeviceName = Annotated[str | None, typer.Option("--device", help="Where to run; `opweave devices` lists them.")]
@@ -139,7 +139,7 @@ def info(
 ) -> None:
     """Show inputs, outputs and operators of a model, which part of it runs where, and why.
 
-    Dimensions that vary count as 1, unless --fix-shapes says otherwise.
+    Dynamic dimensions count as 1, unless --fix-shapes says otherwise.
     """
     from ..onnx.model import parameters
     from .inputs import assumed_shape, assuming, assumption

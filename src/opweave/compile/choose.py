@@ -1,4 +1,4 @@
-"""Who runs a node: the candidates in the order of preference, each with the reason why it does not apply.
+"""What runs a node: the candidates in the order of preference, each with the reason why it does not apply.
 
 The order is the same on all devices: the back end's own rule, the user's kernel for the device, the expression, the
 decomposition, and the host for what a device lacks.
@@ -29,7 +29,7 @@ class Candidate:
 
     Attributes:
         form: what computes it.
-        kind: nodes of one kind may run together; None for a decomposition, whose parts are chosen for anew.
+        kind: nodes of one kind may run together; None for a decomposition, whose nodes are chosen one by one.
         why_not: why it does not apply; empty if it does.
     """
 
@@ -44,7 +44,7 @@ class Chooser:
     Args:
         backend: of the device.
         device: its name.
-        host: the back end of the host: `backend`, unless that is on a device of its own.
+        host: the host's back end; `backend` itself if that runs on the host.
         fallback: whether the host runs what the device lacks, or that is an error.
 
     Attributes:

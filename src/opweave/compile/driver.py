@@ -38,7 +38,7 @@ def compile(
 
     Args:
         graph: what to compile.
-        backend: what runs all that it has rules for.
+        backend: runs all nodes that it has rules for.
         device: one of its devices.
         power_preference: for the engines.
         fuse: whether chains of element-wise operations that an engine would go through one by one become one loop.
@@ -127,7 +127,7 @@ class _ExpressionRunner(BaseRunner):
 
 
 def _kernel(part: Segment[Node, Operand], device: str) -> Part:
-    """A kernel of the user's, which writes all of its results, used or not."""
+    """A user kernel, which writes all of its results, used or not."""
     (node,) = part.nodes
     call = KernelCall(node.title, node.op, descs_of(node.inputs), node.attributes, tuple(o.desc for o in node.outputs))
     chosen = next(name for name in HOST_KERNELS if name in node.op.kernels)
@@ -138,7 +138,7 @@ def _kernel(part: Segment[Node, Operand], device: str) -> Part:
 
 
 class _KernelRunner(BaseRunner):
-    """A kernel of the user's, for one node."""
+    """Runs a user kernel, for one node."""
 
     def __init__(self, node: Node, prepared: Prepared, reads: list[Operand]) -> None:
         self.node, self.prepared, self.reads = node, prepared, reads

@@ -1,11 +1,11 @@
 """Find the chains of element-wise operations that are worth one compiled loop instead of a kernel each.
 
-Requires a graph whose nodes an engine could run one by one; ensures nothing but an answer: which of them to take from it.
+Requires a graph whose nodes an engine could run one by one; the result says which of them to fuse.
 
 An engine reads and writes memory for each operation of a chain; a compiled loop does it once. That pays where there is
 enough memory to go through, and more to save than the way from one engine to the other and back costs: threads of one have
 to sleep before those of the other can run (`benchmarks/fusion.py`). Operations that directly follow a convolution or a
-matrix product stay: engines do these on the way, at no cost.
+matrix product stay: engines fuse these at no cost.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ MIN_ELEMENTS = 2**16
 """Chains over fewer elements stay with the engine: a pass over them takes no longer than starting a loop."""
 
 MIN_NODES = 3
-"""Chains of fewer operations stay with the engine, unless an expression of the user's is among them."""
+"""Chains of fewer operations stay with the engine, unless a user's expression is among them."""
 
 MIN_SAVED = 2**22
 """Minimum number of elements that a chain between operations of the engine must save writing and reading again."""
 
 _HEAVY = {ops.conv2d, ops.conv_transpose2d, ops.gemm, ops.matmul, ops.batch_normalization}
-"""What engines fuse the next operation into."""
+"""Operations into which engines fuse the next one."""
 
 
 def fusible(graph: Graph, chooser: Chooser, most: int) -> set[Node]:
@@ -35,7 +35,7 @@ def fusible(graph: Graph, chooser: Chooser, most: int) -> set[Node]:
 
     Args:
         graph: where to look.
-        chooser: what knows who runs a node.
+        chooser: knows what runs each node.
         most: how much work it may be to compile a loop (`Chooser.work`).
     """
     absorbed = _absorbed(graph)

@@ -16,7 +16,7 @@ from ..recorder import Recorder
 
 
 class _Rewriter(Recorder):
-    """A builder that decomposes on the way in."""
+    """A recorder that decomposes unsupported operations as they are added."""
 
     def __init__(self, supports: Callable[[Node], bool], backend: str) -> None:
         super().__init__()

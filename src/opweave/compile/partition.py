@@ -4,8 +4,8 @@ Requires that every node has a kind of engine; ensures that the segments, in the
 inputs computed, and that nothing between two nodes of a segment runs outside of it.
 
 A node's level is the number of changes of kind on the longest way to it. Nodes of one level and kind form a segment, as
-large as it can be; nodes whose kind is no engine's but their own (a kernel, say) stand alone; and of those of the kind of
-`joining` only the ones that fit together stay together.
+large as it can be; a node whose kind is its own (a kernel, say) is a segment alone; and of nodes of the kind of `joining`,
+only those that fit together stay together.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ def _connect(
 
 
 def _ordered(members: Sequence[Sequence[int]], makers: Sequence[Sequence[int]]) -> list[int]:
-    """An order in which segments can run: as their last nodes come, but for those that others need before."""
+    """An order in which segments can run: by last node, but each after the segments that it needs."""
     home = {number: at for at, numbers in enumerate(members) for number in numbers}
     needs = [{home[maker]: None for number in numbers for maker in makers[number]} for numbers in members]
     ordered: dict[int, None] = {}

@@ -37,7 +37,7 @@ def check_shape(name: str, operand: Operand | None, shape: Sequence[int], what: 
 
 
 def column(axis: int, size: int, rank: int) -> list[int]:
-    """A shape in which all dimensions are 1 but that of `axis`."""
+    """A shape whose dimensions are all 1, except that of `axis`."""
     return [size if dimension == axis else 1 for dimension in range(rank)]
 
 

@@ -266,7 +266,7 @@ class CustomOp(Op[..., Any], Generic[Made]):
         return (call_custom.function or call_custom.load())(self, args, kwargs)
 
     def inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What the operation is in the midst of another expression that is traced: its own formula."""
+        """Inline the operation into another expression that is being traced."""
         formula = self.formula
         if formula is None:
             raise ValidationError(f"{self.name}: has no expression that another one could hold")

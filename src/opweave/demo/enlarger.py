@@ -49,7 +49,7 @@ class Enlarger:
 
     @property
     def expressions(self) -> str:
-        """What runs the expressions on a CPU: a compiler's code, or NumPy."""
+        """The engine for the expressions on a CPU: a compiler, or NumPy."""
         return next(p.detail.removeprefix("expression, ") for p in self.graph.placements() if p.how == "expression")
 
     def __call__(self, rgb: Pixels, done: Callable[[int], object] = lambda windows: None) -> Pixels:

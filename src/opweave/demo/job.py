@@ -153,7 +153,7 @@ def _check_output(path: Path, photo: Path | None) -> str:
     """Pillow's name of the format to write; an error if it is clear before any work that `path` cannot be written."""
     format = Image.registered_extensions().get(path.suffix.lower(), "")
     if format not in Image.SAVE:
-        problem = f"{path.suffix or 'no suffix'} is no image format, try .png"
+        problem = f"{path.suffix or 'no suffix'} is not an image format, try .png"
     elif not path.parent.is_dir():
         problem = f"there is no folder {path.parent}"
     elif path.exists() and not path.is_file():

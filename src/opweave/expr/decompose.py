@@ -87,7 +87,7 @@ def _nodes(body: Expr) -> list[Expr]:
 
 
 def _slices(load: Load) -> list[tuple[int, Index | None, int]] | None:
-    """For each index of a load, its start, variable (None if it is constant) and stride; None if it is no slice."""
+    """For each index of a load, its start, variable (None if it is constant) and stride; None if it is not a slice."""
     slices: list[tuple[int, Index | None, int]] = []
     for index in load.parts:
         position = linear(index)

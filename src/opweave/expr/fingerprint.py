@@ -24,7 +24,7 @@ def fingerprint(program: Program) -> str:
         return variables.setdefault(variable, len(variables))
 
     def described(item: object) -> object:
-        """What `payload` gives, without identities."""
+        """Replace the identity of an item of `payload` by its number."""
         if isinstance(item, Index):
             return f"{number(item)}<{item.extent}"
         return arrays[item] if isinstance(item, Source) else item

@@ -1,4 +1,4 @@
-"""Arrays made of values, of NumPy arrays and of tensors; memory of the latter two is shared where possible."""
+"""Make arrays of values, NumPy arrays and tensors. The memory of NumPy arrays and tensors is shared where possible."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def call(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 def compute_now(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result, or tuple of results, of `op` called on NumPy arrays, tensors and numbers.
 
-    It is computed at once, but for tensors of deferred contexts.
+    Computed immediately, except on tensors of deferred contexts.
 
     Returns:
         Tensors if an operand is a tensor, else NumPy arrays.

@@ -14,7 +14,7 @@ from .graphs import Kept
 
 @dataclass(frozen=True)
 class Record:
-    """What one read ran.
+    """The operations that one read ran.
 
     Attributes:
         calls: the operations in the order in which they ran, with their labels.

@@ -10,7 +10,7 @@ from .messages import TensorProto
 
 
 def as_stored(memory: Memory) -> Memory:
-    """Memory as WebNN takes it: arrays of another type, and memory that is no array, as they are.
+    """View a bool array as uint8; return anything else unchanged.
 
     >>> as_stored(np.array([True, False]))
     array([1, 0], dtype=uint8)
@@ -19,7 +19,7 @@ def as_stored(memory: Memory) -> Memory:
 
 
 def as_declared(array: np.ndarray, element_type: int) -> np.ndarray:
-    """What WebNN or a user gives for a value of an ONNX element type.
+    """View a uint8 array as bool if the ONNX type is bool; return anything else unchanged.
 
     >>> as_declared(np.uint8([1, 0]), TensorProto.BOOL)
     array([ True, False])
@@ -28,6 +28,6 @@ def as_declared(array: np.ndarray, element_type: int) -> np.ndarray:
 
 
 def check_bool(array: np.ndarray, what: str, error: type[MLError]) -> None:
-    """Require 0 and 1 of an array of bool, for it may be a view of other bytes, which engines take for anything."""
+    """Require 0 and 1 in a bool array: as a view of other bytes it may hold other values, which engines misread."""
     if (largest := array.view(np.uint8).max(initial=0)) > 1:
         raise error(f"{what} must hold 0 and 1 for bool, got {largest}")

@@ -29,7 +29,7 @@ from .trace import Step, Trace
 from .values import Constant, Dynamic, Tensor, Value, shape_of, type_of
 
 Fallback = Literal["auto", "error"]
-"""What nodes that WebNN cannot express do: "auto" runs them in ONNX Runtime, "error" refuses the model."""
+"""How nodes that WebNN cannot express are handled: "auto" runs them in ONNX Runtime, "error" refuses the model."""
 
 _BUILDER = Builder()
 """Makes the operands that no node of WebNN takes: values of unknown shape, and outputs that are constants."""
@@ -81,7 +81,7 @@ class CompiledModel:
             if isinstance(value := trace.values[name], Constant):
                 self._operands[name] = _constant(value)
         self._sources: dict[Operand, Operand] = {}  # for operands of the trace, what parts write in their place
-        # Not by the names that no node makes: an expansion that was given up leaves some, of the same operands.
+        # By the graph's inputs, not by all names: an abandoned expansion leaves names of the same operands.
         names = (info.name for info in model.proto.graph.input)
         inputs = {self._operands[name]: name for name in names if name in self._operands}
         self._placements: list[list[Placement]] = []  # of each segment
@@ -191,7 +191,7 @@ class CompiledModel:
                 raise DataError(f"the output {info.name!r} is declared as {names[0]}, and is {names[1]}")
 
     def _source(self, operand: Operand) -> Operand:
-        """What the program has for an operand of the trace."""
+        """The program's operand for an operand of the trace."""
         return self._sources.get(operand, operand)
 
     def _compile(self, model: Model, segment: Segment[Step, str]) -> tuple[list[Part], list[Placement]]:

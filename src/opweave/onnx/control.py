@@ -77,7 +77,7 @@ def check_ends(tracer: Tracer, node: NodeProto) -> None:
 def unroll_scan(tracer: Tracer, node: NodeProto) -> list[Step]:
     """Replace a Scan by its body, once for each slice of its scanned inputs."""
     if tracer.opset < 9:
-        raise Unsupported("it scans batches, as before operator set 9")
+        raise Unsupported("before operator set 9, it scans batches")
     attributes = {a.name: attribute_value(a) for a in node.attribute if a.type != AttributeProto.GRAPH}
     body, count = _graph(node, "body"), len(node.input) - attributes["num_scan_inputs"]
     state, scanned = list(node.input[:count]), list(node.input[count:])

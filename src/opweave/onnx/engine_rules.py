@@ -207,8 +207,7 @@ _FREQUENT = frozenset({"Attention", "MatMulIntegerToFloat", "MoE", "QMoE"})
 def check_decided(nodes: Iterable[NodeProto], shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Require that rules can be checked before the sizes of a call are known; else the engine would run the node unchecked.
 
-    Frequent operators are exempt: many models with dimensions that vary have them, and compiling each shape would take too
-    long.
+    Frequent operators are exempt: many models with dynamic dimensions have them, and compiling each shape would take too long.
 
     Args:
         nodes: the nodes of a graph.

@@ -92,7 +92,7 @@ def result_bytes(node: NodeProto, inferred: Mapping[str, TypeProto]) -> float:
 
 
 def is_static(tensor: TypeProto.Tensor) -> bool:
-    """Whether the type of a tensor has a shape without dimensions that vary."""
+    """Whether the type of a tensor has a shape without dynamic dimensions."""
     return tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
 
 

@@ -121,7 +121,7 @@ def array_of(tensor: TensorProto) -> np.ndarray:
 
 
 def tensor_type(element_type: int, shape: Sequence[int | str | None] | None = None) -> TypeProto:
-    """The type of a tensor; without a shape if `shape` is None. Dimensions that vary have a name, or are None."""
+    """The type of a tensor; without a shape if `shape` is None. Dynamic dimensions have a name, or are None."""
     type = TypeProto()
     type.tensor_type.elem_type = element_type
     if shape is not None:

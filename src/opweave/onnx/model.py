@@ -126,7 +126,7 @@ class Model:
         proto: the model; initializers with external data hold no data.
         folder: the folder of external data.
         opsets: the version of each operator set, by domain ("" for ONNX's own).
-        limits: bounds of what it may use while it is loaded.
+        limits: bounds for loading it.
         names: all names of values, including those of sub-graphs.
         surprising: the names of values whose shapes differ from those that ONNX infers.
     """

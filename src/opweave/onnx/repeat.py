@@ -33,7 +33,7 @@ class Repeat:
         feed: the arrays that it was run on, by name.
         asked: `output_names` of that call.
         names: the outputs that were returned.
-        deciding: the inputs whose values decide about shapes; those of the next call must be the same.
+        deciding: the inputs whose values determine shapes; those of the next call must be the same.
     """
 
     __slots__ = ("_asked", "_inputs", "_model", "_names", "_outputs", "_values")

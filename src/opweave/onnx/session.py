@@ -51,15 +51,15 @@ class InferenceSession(OnnxRuntimeMethods):
         provider_options: a dict for each of `providers`, where these are names.
         context: where to run; it goes before `providers`. Default: a new one, on the best device without `providers`.
         fallback: "auto" lets ONNX Runtime run what WebNN cannot express; "error" refuses such a model.
-        fix_shapes: sizes for dimensions that vary: of named ones, {"batch": 1}, or the shape of an input, {"x": [1, 576]}.
+        fix_shapes: sizes for dynamic dimensions: of named ones, {"batch": 1}, or the shape of an input, {"x": [1, 576]}.
         preferred_output_location: "cpu" returns arrays, "ml-tensor" tensors that stay in the context; one for all outputs,
             or one for each by name.
-        limits: what the model may take while it is loaded: nodes, and bytes of results that are computed then.
-        specialise: which shapes of inputs are compiled, where dimensions vary: "recurring" compiles those that recur,
+        limits: bounds on the number of nodes, and on memory while the model is loaded; see `Limits`.
+        specialise: which shapes of inputs are compiled, if dimensions are dynamic: "recurring" compiles those that recur,
             in the background, and runs others in the model's own session of ONNX Runtime, which takes all shapes; "always"
             compiles each shape at its first call; "never" compiles none. Contexts on other devices, models with operations
             of yours, and `fallback="error"` always compile.
-        program_bytes: what the compiled shapes may take in memory, as estimated from the weights; default: 32 MiB
+        program_bytes: memory limit for compiled shapes, as estimated from the weights; default: 32 MiB
             more than the weights take, or 512 MiB where all shapes are compiled. With 0, only what must be is compiled.
 
     Raises:
@@ -67,7 +67,7 @@ class InferenceSession(OnnxRuntimeMethods):
         ValidationError: an argument is wrong.
         NotSupportedError: `fallback="error"`, and the model needs it.
 
-    A model without dimensions that vary is compiled when the session is made.
+    A model without dynamic dimensions is compiled when the session is made.
     """
 
     def __init__(
@@ -381,11 +381,11 @@ class InferenceSession(OnnxRuntimeMethods):
         return in_thread(self.run, output_names, input_feed, run_options, out=out)
 
     def explain(self, input_shapes: Mapping[str, Sequence[int]] | None = None) -> str:
-        """Which node runs where, and why those fell back that did.
+        """Which node runs where, and for nodes that fell back, why.
 
         Args:
-            input_shapes: for models with dimensions that vary, the shapes to explain for; they are compiled, if they are
-                not. Default: the compiled ones that were used last, and what runs the others.
+            input_shapes: for models with dynamic dimensions, the shapes to explain for; they are compiled if they are not
+                yet. Default: the compiled ones that were used last, and what runs the others.
         """
         kept = self._compiled
         if input_shapes is not None:
@@ -394,7 +394,7 @@ class InferenceSession(OnnxRuntimeMethods):
             return "\n".join(f"{shapes}: {what}" for shapes, what in found.items())
         else:
             is_known = self._is_static or bool(kept)
-            require(is_known, "the model has dimensions that vary; run it first, or pass input_shapes")
+            require(is_known, "the model has dynamic dimensions; run it first, or pass input_shapes")
             compiled = next(reversed(kept.values())) if kept else self._compiled_for({})
         folded = sum(step.kind == "folded" for step in compiled.trace.steps)
         lines = []
@@ -411,7 +411,7 @@ class InferenceSession(OnnxRuntimeMethods):
         return "\n".join(lines)
 
     def shapes(self) -> dict[str, str]:
-        """What runs calls, for the shapes that are compiled and for recent ones that are not.
+        """How calls run, for compiled shapes and for recent ones that are not compiled.
 
         Returns:
             For each combination of input shapes, as text, "compiled", "compiling" (in the background), or "the model's own

@@ -34,10 +34,10 @@ Specialise = Literal["recurring", "always", "never"]
 """Which shapes of inputs are compiled: those that recur, all, or none."""
 
 Shapes = Mapping[str, tuple[int, ...] | None]
-"""The shape of each input by name; None for inputs that are no tensors."""
+"""The shape of each input by name; None for inputs that are not tensors."""
 
 Key = tuple[Any, ...]
-"""Pairs of an input's name and its shape, then pairs of a name and the bytes of an input whose value decides about shapes."""
+"""Pairs of an input's name and its shape, then pairs of a name and the bytes of an input whose value determines shapes."""
 
 MAX_COMPILED = 64
 """The most shapes that a session keeps compiled."""
@@ -73,8 +73,8 @@ MAX_THREADS = 5
 processor. On machines where one pool has more, one compiled model may have them."""
 
 MAX_POOLS = 5
-"""A model of static shapes that would be cut into more segments with threads of their own runs in its own session, which has
-one pool of threads."""
+"""Maximum number of segments with their own threads. A static model with more runs in its own session, which has one pool of
+threads."""
 
 OWN_SESSION = "the model's own session"
 
@@ -99,7 +99,7 @@ class _RecentShape(Recurring):
         self.refused, self.has_room = refused, False
 
     def describe(self) -> str:
-        """What runs calls with these shapes."""
+        """How calls with these shapes run."""
         why = self.refused if self.refusal is None else f"it cannot be compiled: {self.refusal}"
         if why:
             return f"{OWN_SESSION}: {why}"
@@ -109,7 +109,7 @@ class _RecentShape(Recurring):
 class ShapeCache:
     """The compiled models of a session, one for each combination of input shapes, and the model's own session.
 
-    Some small inputs hold shapes, axes or conditions. Their values decide about the shapes of other tensors, so a model is
+    Some small inputs hold shapes, axes or conditions. Their values determine the shapes of other tensors, so a model is
     compiled for these values, too: they are the deciding inputs.
 
     Args:
@@ -174,11 +174,11 @@ class ShapeCache:
     def own_session(self, shapes: Shapes) -> SymbolicModel | None:
         """The model's own session, made when it is first needed; None if these shapes must be compiled."""
         if self._why_always or len(shapes) != len(self._inputs):
-            return None  # the latter: initializers are overridden
+            return None  # a different number of inputs: initializers are overridden
         with self._own_lock:
             if self._own_session is None and not self._why_always:
                 if is_suspicious(self._model):
-                    self._trace(shapes, {})  # refuses what would end the process, or keep the engine busy for ever
+                    self._trace(shapes, {})  # refuses models that would crash the engine, or make it hang
                 try:
                     self._own_session = SymbolicModel(self._model, self._context, self._inputs)
                     memory.trim()
@@ -195,7 +195,7 @@ class ShapeCache:
             return self._find(shapes, feed) or self._compile(shapes, feed)
 
     def compile_static(self, shapes: Shapes) -> None:
-        """Compile a model whose shapes never vary, unless its own session is to run it or small inputs decide about shapes."""
+        """Compile a model of static shapes, unless its own session is to run it, or small inputs determine shapes."""
         if self._why_never and self.own_session(shapes):
             return
         trace = self._trace(shapes, {})  # all of it: what is broken is refused now
@@ -209,7 +209,7 @@ class ShapeCache:
             self._finish(self._key(shapes, {}), trace)
 
     def describe(self) -> dict[str, str]:
-        """What runs calls, by their shapes as text: those compiled, and recent ones that are not."""
+        """How calls run, by their shapes as text: compiled shapes, and recent ones that are not compiled."""
         with self._lock:
             found = {_text(key): "compiled" for key, _ in self.compiled.items()}
             for key, recent in self._recent.items():
@@ -249,7 +249,7 @@ class ShapeCache:
                 self._queued += 1
         if recent.refusal is not None:
             return True
-        # The task keeps only inputs that may decide about shapes.
+        # The task keeps only inputs that may determine shapes.
         small = {n: np.array(a) for n, a in feed.items() if _may_decide(a)} if recent.seen else {}
         recent.come(lambda: self._compile_recurring(key, shapes, small))
         return False
@@ -324,7 +324,7 @@ class ShapeCache:
     # Memory and threads -----------------------------------------------------------------------------------------------
 
     def _max_bytes(self) -> int:
-        """The most memory that all compiled shapes may take."""
+        """Memory limit for all compiled shapes together."""
         if self._given_bytes is not None:
             return self._given_bytes
         return ALWAYS_BYTES if self._why_always else PROGRAM_BYTES + self._weight_bytes
@@ -373,7 +373,7 @@ class ShapeCache:
 
 
 def _may_decide(value: Any) -> bool:
-    """Whether an input may decide about shapes; see `Tracer`."""
+    """Whether the value of an input may determine shapes; see `Tracer`."""
     return isinstance(value, np.ndarray) and value.ndim <= 1 and value.size <= DECIDING_ELEMENTS
 
 

@@ -22,7 +22,7 @@ from ..context import MLContext
 from ..errors import DataError, MLError, NotSupportedError, OperationError, ValidationError
 from ..graph import MLOperand
 from ..names import shown
-from . import checks, operators as operators  # the latter registers the converters
+from . import checks, operators as operators  # importing `operators` registers the converters
 from .control import CONTROL, check_ends
 from .conversion import convert
 from .fold import fold
@@ -44,20 +44,20 @@ STRICT = "OPWEAVE_STRICT"
 """Environment variable: raise errors of Opweave's own converters instead of falling back. The tests set it."""
 
 DECIDING_ELEMENTS = 16
-"""Inputs with more elements, or more than one dimension, are data: their values are not used to decide about shapes."""
+"""Inputs with more elements, or more than one dimension, are data: their values are not used to determine shapes."""
 
 Kind = Literal["webnn", "fallback", "folded"]
 
 
 class ValuesNeeded(OperationError):  # noqa: N818  (not an error: tracing starts again, with these values)
-    """Tracing stopped because values of the model's inputs decide about shapes, and are available.
+    """Tracing stopped because values of the model's inputs determine shapes, and are available.
 
     Attributes:
         names: the inputs.
     """
 
     def __init__(self, names: set[str]) -> None:
-        super().__init__(f"the values of {sorted(names)} decide about shapes")
+        super().__init__(f"the values of {sorted(names)} determine shapes")
         self.names = names
 
 
@@ -100,8 +100,8 @@ class Tracer:
         model: the model.
         context: where it will run.
         shapes: the shape of each input; None if it is unknown.
-        values: the values of inputs that decide about shapes.
-        available: inputs whose values can be had. If one of them decides about shapes, tracing stops at once with
+        values: the values of inputs that determine shapes.
+        available: inputs whose values can be had. If one of them determines shapes, tracing stops at once with
             `ValuesNeeded`: to go on would be useless, and takes memory while branches and loops are whole.
     """
 

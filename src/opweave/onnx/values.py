@@ -51,7 +51,7 @@ class Dynamic:
 
     @property
     def element_type(self) -> int:
-        """The ONNX element type; 0 if it is unknown, or the value is no tensor."""
+        """The ONNX element type; 0 if it is unknown, or the value is not a tensor."""
         return self.type.tensor_type.elem_type if self.type is not None else 0
 
 

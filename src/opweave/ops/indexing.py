@@ -45,7 +45,8 @@ def _check_aligned(input: Operand, indices: Operand, axis: int) -> None:
     require(axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
     wanted = (*input.shape[:axis], indices.shape[axis], *input.shape[axis + 1 :])
     require(
-        indices.shape == wanted, f"indices must have the shape of {input.desc} but for axis {axis}, got {indices.desc}"
+        indices.shape == wanted,
+        f"indices must have the shape of {input.desc} except for axis {axis}, got {indices.desc}",
     )
 
 

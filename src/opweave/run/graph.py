@@ -222,7 +222,7 @@ class MLGraph:
         return binding
 
     def _compute(self, inputs: Mapping[str, Any], outputs: Mapping[str, np.ndarray] | None) -> dict[str, np.ndarray]:
-        """What `MLContext.compute` does."""
+        """Implements `MLContext.compute`."""
         program = self.check_alive()
         if not isinstance(inputs, Mapping):
             raise ValidationError(f"compute: inputs must map names to arrays, got {shown(inputs)}")

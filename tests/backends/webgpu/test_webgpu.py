@@ -41,7 +41,7 @@ LEAST = {
     "max-compute-workgroup-size-y": 256,
     "max-compute-workgroup-storage-size": 16384,
 }
-"""What WebGPU promises of every device; wgpu gives more where nobody asks."""
+"""What WebGPU guarantees on every device; wgpu gives more by default."""
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_software_adapters_are_no_accelerators() -> None:
     assert found
     for device in found:
         assert (device.kind == "cpu") == ("software" in device.name)
-    # What nobody asked for by name must not be slow.
+    # A device that was not asked for by name must not be slow.
     assert ow.ml.create_context(accelerated=False).device.name == "cpu"
 
 

@@ -409,7 +409,11 @@ def test_reasons_that_the_compiler_gives_in_notes(context: ow.MLContext) -> None
             "uint8",
             "`x` (x is uint8 here, 4 to a word: load_x(i) reads an element, x_words are the words)",
         ),
-        ("out[i] = k;", "float32", "`k` (k is inf, which is no constant of WGSL; a function can put it into the text)"),
+        (
+            "out[i] = k;",
+            "float32",
+            "`k` (k is inf, which is not a constant of WGSL; a function can put it into the text)",
+        ),
     ],
 )
 def test_names_that_are_not_declared_are_explained(context: ow.MLContext, text: str, data_type: str, hint: str) -> None:
@@ -766,7 +770,7 @@ def test_calls_on_tensors_and_arrays(context: ow.MLContext) -> None:
 
 
 def test_one_queue(context: ow.MLContext) -> None:
-    """A pipeline of the user's own, between dispatches, without waiting."""
+    """A user's pipeline between dispatches, without waiting."""
     mapped.kernel("webgpu", "fn main(i: u32) { out[i] = x[i] * k; }")
     builder = ow.MLGraphBuilder(context)
     graph = builder.build({"y": mapped(builder.input("x", "float32", [64]), 3.0)})

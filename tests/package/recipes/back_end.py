@@ -50,7 +50,7 @@ class Card:
         return Cell(desc)
 
     def adopt(self, given: Any, desc: Desc) -> Cell:
-        """Nobody else has memory here."""
+        """No other memory can become a tensor here."""
         raise ValidationError(f"tensor_from: a tensor here cannot be {type(given).__name__}")
 
     def carve(self, sizes: Sequence[int], homes: Sequence[int], descs: Sequence[Desc]) -> list[Cell]:

@@ -33,7 +33,7 @@ MICROSOFT = "com.microsoft"
 INLINE_BYTES = 1024
 """Constants up to this size lie inside the model."""
 INLINE_BYTES_OF_RULES = 8192 * 8
-"""The same for constants made by rules: shape inference must see the sizes of a split into as many parts as can be."""
+"""The same for constants made by rules: shape inference must see the sizes of the largest possible Split."""
 
 # Operators that in `POOLING_OPSET` are what they are in `OPSET`, with kernels for the same types.
 _SAME_FOR_POOLING = frozenset(
@@ -73,7 +73,7 @@ _SAME_FOR_POOLING = frozenset(
 # What an integer type is widened to where the engine has no kernel for it; each holds all values of the narrower one.
 _WIDER = {"int8": ("int32", "int64"), "uint8": ("int32", "uint32", "int64"), "int32": ("int64",), "uint32": ("int64",)}
 
-# Kernels that for int64 go astray when two numbers differ in bit 31 but not above it; the cause and its repair:
+# Kernels that are wrong for int64 when two numbers differ in bit 31 but not above it; the cause and its repair:
 # https://github.com/microsoft/onnxruntime/pull/32475. The comparisons and Where are right.
 _COMPARED_WRONGLY = {"Clip", "Max", "Min", "Sign"}
 
@@ -165,7 +165,7 @@ class Emitter:
     """Collects the ONNX nodes that the rules emit.
 
     Args:
-        portable: whether they are for other engines, too: then no detour is taken that is only quicker in this one.
+        portable: whether other engines will run the nodes, too; rules then leave out rewrites that only help this one.
 
     A rule gets the emitter, and the op's operands as `Value`s. While it runs, `node` is the node being lowered, and
     `graph` what it is a part of.
@@ -267,7 +267,7 @@ class Emitter:
         return self.constants.get(value.name)
 
     def cast(self, value: Value, data_type: str) -> Value:
-        """`value` in another data type; itself where it has that already, and the very bool that a truth value is made of."""
+        """`value` in another data type; unchanged if it has that already. A number made from a bool gives that bool."""
         if value.data_type == data_type:
             return value
         if data_type == "bool" and value.name in self._bools:
@@ -389,7 +389,7 @@ class Emitter:
         return f"t{self._count}"
 
     def _compared(self, op_type: str, first: Value, *others: Value | None) -> Value:
-        """What Clip, Max, Min or Sign of int64 should give."""
+        """Emit Clip, Max, Min or Sign of int64 without the faulty kernels."""
         self.has_kernels = False
         result = first
         if op_type == "Sign":

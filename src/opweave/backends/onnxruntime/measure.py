@@ -16,9 +16,9 @@ from .emit import Emitter, Value
 from .sessions import Session
 
 SUFFIX = "_kernel_time"
-"""How the profiler's events are called that tell how long a kernel ran."""
-FUSED = 4
-"""Of so many nodes at most a kernel is looked for the first."""
+"""The names of profiler events that tell how long a kernel ran end like this."""
+MAX_FUSED_OPERATORS = 4
+"""How many operators to follow back from a fused kernel's result, to find the one it is named after."""
 
 
 class MeasuredSession(Session):
@@ -60,10 +60,10 @@ class MeasuredSession(Session):
 
 
 class Owners:
-    """Whose kernels are whose: the engine calls a kernel by the node that it runs, or by what it makes, if it has fused some.
+    """Finds the operations of a kernel: the engine names it after the node that it runs, or after its result if it is fused.
 
     Args:
-        ctx: what the model was emitted with.
+        ctx: the emitter of the model.
         outputs: the values of the model's outputs, by the names that they have there.
     """
 
@@ -79,7 +79,7 @@ class Owners:
         labels: list[str] = []
         while node is not None:
             labels.insert(0, node.name.rpartition("#")[0])
-            if node.op_type in kernel or len(labels) == FUSED:
+            if node.op_type in kernel or len(labels) == MAX_FUSED_OPERATORS:
                 break
             node = self._makers.get(node.inputs[0]) if node.inputs else None
         if node is None or node.op_type not in kernel:

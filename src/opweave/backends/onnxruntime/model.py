@@ -1,4 +1,4 @@
-"""A whole ONNX model as one session of the engine, with the dimensions that vary left open."""
+"""A whole ONNX model as one session of the engine, which runs it with any sizes of its dynamic dimensions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX Runtime's session class, which Opweave's engine calls whatever a program puts in its place."""
+"""ONNX Runtime's own session class, even if a program has replaced `InferenceSession`."""
 
 from __future__ import annotations
 

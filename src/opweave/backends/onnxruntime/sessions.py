@@ -196,7 +196,7 @@ def gains_from_threads(graph: Graph) -> bool:
 
 
 def is_large(elements: int) -> bool:
-    """Whether an operation on an array of so many elements may gain from several threads."""
+    """Whether an operation on an array of this many elements may gain from several threads."""
     return elements >= SERIAL_ELEMENTS
 
 

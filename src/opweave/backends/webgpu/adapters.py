@@ -147,7 +147,7 @@ def request_device(name: str, power_preference: PowerPreference) -> Any:
     """
     if _processes - {os.getpid()}:
         raise NotSupportedError(
-            f"{name}: this process was forked from one that uses WebGPU, whose drivers wait for ever here; multiprocessing "
+            f"{name}: this process was forked from one that uses WebGPU, whose drivers would hang here; multiprocessing "
             "starts others by 'spawn'"
         )
     _processes.add(os.getpid())

@@ -80,7 +80,7 @@ class WebGPU(Backend):
         return tuple(t for t in ANY if t not in ("int64", "uint64"))
 
     def why_not(self, node: Node) -> str | None:
-        """Why there are no kernels for a node; empty if there are; None if its decomposition may have some."""
+        """The reason why a node cannot run here; empty if it can; None if its decomposition may."""
         from .forms import supported
 
         return supported(node, self, self.features)

@@ -134,7 +134,7 @@ class Engine:
             InvalidStateError: the device is lost, or it is the one of the process that this one was forked from.
             OperationError: it refuses what it was asked for, or has no memory left.
         """
-        if os.getpid() != self._process:  # nobody polls there, and who waits waits for ever
+        if os.getpid() != self._process:  # in a forked child no thread polls the device, so waiting would never end
             raise InvalidStateError(
                 f"{what}: the WebGPU device belongs to another process, which this one was forked from; "
                 "multiprocessing starts others by 'spawn'"
@@ -300,7 +300,7 @@ class Engine:
                             source.buffer, source.offset, staging, start, padded(source.nbytes)
                         )
                     self.device.queue.submit([encoder.finish()])
-                    # wgpu's way to skip an empty submission before it maps; ours is on its way already.
+                    # READ_NOSYNC skips wgpu's empty submission before mapping; the copy is submitted already.
                     mapped = staging.map_async("READ_NOSYNC")
                 self._wait_for(mapped)  # others may use the device meanwhile, and read, too
                 if reason is not None:
@@ -316,7 +316,7 @@ class Engine:
             self._give_staging(staging)
 
     def _wait_for(self, mapped: Any) -> None:
-        """Wait for a buffer to be mapped; wgpu waits for ever where another thread destroys the device meanwhile."""
+        """Wait for a buffer to be mapped. wgpu's own wait never ends if another thread destroys the device meanwhile."""
         done = getattr(mapped, "_thread_event", None)  # private; without it, as wgpu does
         while done is not None and not done.wait(PATIENCE):
             if self._is_lost():

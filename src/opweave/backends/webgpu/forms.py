@@ -1,4 +1,4 @@
-"""What an operation is on a GPU: the program of its rule, or of its formula, or what else a rule returns."""
+"""Programs of operations on a GPU: from the back end's rule, or from the operation's expression."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _traces: Cache[Any, Program | Scatter | Products] = Cache(MAX_TRACES)
 
 
 def is_users_kernel(node: Node, backend: Backend) -> bool:
-    """Whether a node runs as a kernel of the user's, as it does where the back end has no rule for it."""
+    """Whether a node runs as a user kernel: it has one, and the back end has no rule for it."""
     return backend.name in node.op.kernels and backend.rule(node) is None
 
 
 def form_of(node: Node, backend: Backend) -> Callable[..., Any] | None:
-    """What makes the results of a node, as arrays: the back end's rule, else the operation's own formula."""
+    """The function that computes a node's results: the back end's rule, else the operation's expression."""
     rule = backend.rule(node)
     return node.op.formula if rule is None else rule.function
 
@@ -68,7 +68,7 @@ def _trace(node: Node, backend: Backend, descs: Mapping[str, Any]) -> Program | 
 
 
 def supported(node: Node, backend: Backend, features: Features) -> str | None:
-    """Why there are no kernels for a node; empty if there are; None if it must be decomposed first."""
+    """The reason why a node cannot run here; empty if it can; None if its decomposition may."""
     descs = [o.desc for o in (*node.operands, *node.outputs)]
     if not features.int64 and any(d.data_type in ("int64", "uint64") for d in descs):
         return "shaders of this device have no 64-bit integers"

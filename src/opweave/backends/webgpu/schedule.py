@@ -279,7 +279,7 @@ class Schedule:
             self._in_memory(max(pending, key=lambda o: len(self._values[o].sources)))  # type: ignore[union-attr]
 
     def _reshape(self, node: Node) -> None:
-        """The same memory in another shape; a kernel only where an output must be written that is an input, say."""
+        """Share the operand's memory. A kernel runs only to copy an operand that is in memory already to an output."""
         (operand,), (result,) = node.operands, node.outputs
         value = self._value(operand)
         if isinstance(value, Pending) and (self._uses[operand] > 1 or operand in self._wanted):
@@ -303,7 +303,7 @@ class Schedule:
         self._values[result] = Pending(made.finish(of_input(found.result)), (node,), found)
 
     def _scatter(self, node: Node) -> None:
-        """The operand as it is, then the updates over it."""
+        """Write the operand, then the updates over it."""
         made = applied(node, self.backend, {operand: self._loaded(operand) for operand in node.operands})
         (result,) = node.outputs
         place = self._target(result)
@@ -312,7 +312,7 @@ class Schedule:
         self._memory(result, place)
 
     def _concat(self, node: Node) -> None:
-        """Each operand into its part of the result, where one kernel cannot bind them all."""
+        """Write each operand into its part of the result, if one kernel cannot bind them all."""
         (result,) = node.outputs
         axis: int = node.attributes["axis"]
         place, start = self._target(result), 0
@@ -332,7 +332,7 @@ class Schedule:
         self._memory(result, place)
 
     def _target(self, operand: Operand, shape: tuple[int, ...] | None = None) -> Place:
-        """Where an operand is written, which may be in another shape of as many elements."""
+        """The place to write an operand to, optionally in another shape of the same size."""
         desc = operand.desc if shape is None else Desc(operand.data_type, shape)
         number = self._wanted.get(operand)
         return Place(desc, "between") if number is None else Place(desc, "output", number)
@@ -348,7 +348,7 @@ class Schedule:
         self._append([kernel], (node,))
 
     def _kernel(self, node: Node) -> None:
-        """A kernel of the user's, in WGSL."""
+        """A user kernel, in WGSL."""
         sources = {operand: self._in_memory(operand) for operand in dict.fromkeys(node.operands)}
         targets = []
         for operand in node.outputs:

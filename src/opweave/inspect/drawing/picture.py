@@ -19,7 +19,7 @@ ROW = 30
 """Maximum characters of the operations of a chain that are listed in one line."""
 
 Style = Literal["operation", "custom", "several", "input", "output"]
-"""What a box is; "several" stands for several operations."""
+"""The kind of a box; "several" stands for several operations."""
 Tint = Literal["plain", "engine", "kernel", "expression", "fallback"]
 """What runs the operations of a lane; "plain" lanes contain inputs and outputs."""
 
@@ -31,7 +31,7 @@ class Box:
     Attributes:
         title: the first line.
         lane: the number of its lane.
-        style: what it is.
+        style: the kind of box.
         lines: further lines.
         chips: short descriptions of its constants.
         tooltip: all details.

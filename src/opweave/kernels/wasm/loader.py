@@ -190,7 +190,7 @@ class _Loader:
     def _provided(
         self, arena: Arena | None, imports: Sequence[Any]
     ) -> tuple[list[np.ndarray], list[Any], wasmtime.Global | None]:
-        """What a module imports: the blocks of linear memory it uses, the values, and the stack pointer among them."""
+        """The imports of a module: the blocks of linear memory it uses, the values, and the stack pointer among them."""
         if arena is None or self.dylink is None:
             return [], [arena.memory for _ in imports if arena is not None], None
         alignment = max(self.dylink.memory_alignment, ALIGNMENT)

@@ -181,7 +181,7 @@ class Scope:
             return f"the operand {name} is absent here; a function can give another text then"
         if name in self.attributes:
             value = self.attributes[name]
-            return f"{name} is {value!r}, which is no constant of WGSL; a function can put it into the text"
+            return f"{name} is {value!r}, which is not a constant of WGSL; a function can put it into the text"
         names = [item.buffer.variable for item in self.bound]
         names += [spelled(n) for n, value in self.attributes.items() if constant(n, value) is not None]
         return f"declared are {', '.join(names)}, sizes, and the functions of opweave.wgsl"

@@ -227,7 +227,7 @@ def _(
 def _(b: MLGraphBuilder, x: MLOperand, *, to: int) -> Tensor:
     data_type = DATA_TYPES.get(to)
     if data_type is None or (x.data_type != data_type and (data_type in FLOATS or is_float(x))):
-        raise Unsupported("WebNN does not take a float's bits for those of something else")
+        raise Unsupported("WebNN can reinterpret bits only between its integer types")
     # Integers of the same size keep their bits.
     return b.identity(x) if x.data_type == data_type else b.cast(x, data_type)
 

@@ -99,7 +99,7 @@ def _scattered(
         return b.scatter_nd(data, indices, updates)
     combine = {"add": b.add, "mul": b.mul, "max": b.max, "min": b.min}.get(reduction)
     if combine is None or element_type == TensorProto.BOOL:
-        raise Unsupported(f"the reduction {reduction!r} is not WebNN's")
+        raise Unsupported(f"WebNN cannot scatter these values with the reduction {reduction!r}")
     if not isinstance(indices, np.ndarray):
         raise Unsupported(f"it has the reduction {reduction!r}, and its indices, which may repeat, are not constant")
     sizes = shape_of(data)[: indices.shape[-1]]

@@ -71,7 +71,7 @@ def _(
 
 
 def empty(like: Tensor, sizes: dict[int, int]) -> np.ndarray:
-    """An array without elements, like `like` but for the given sizes of axes. WebNN has no empty operands."""
+    """An array without elements, like `like` except for the given sizes of axes. WebNN has no empty operands."""
     return np.empty([sizes.get(axis, size) for axis, size in enumerate(shape_of(like))], data_type_of(like))
 
 
@@ -125,7 +125,7 @@ def _(
     if mode == "wrap":
         for axis, (size, begin, end) in enumerate(zip(shape_of(data), begins, ends, strict=True)):
             if size == 0 and (begin or end):
-                raise Unsupported(f"nothing is left of axis {axis} to be repeated")
+                raise Unsupported(f"axis {axis} is empty, so there is nothing to wrap")
             if begin or end:
                 data = b.gather(data, np.arange(-begin, size + end) % size, axis=axis)
         return data

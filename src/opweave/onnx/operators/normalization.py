@@ -173,7 +173,7 @@ def _(
     mask_index_type: int = 1,
 ) -> tuple[Tensor, ...]:
     if mask is not None and mask_index_type:
-        raise Unsupported("the number of words that a mask leaves")
+        raise Unsupported("it outputs mask_index")
     total = b.gather(word_embedding, ids, axis=0)
     if position_ids is None:
         positions = b.slice(table, [0, 0], [ids.shape[1], table.shape[1]])

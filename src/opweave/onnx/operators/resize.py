@@ -140,12 +140,12 @@ def _resized(
     b: MLGraphBuilder, X: Tensor, axes: Sequence[_Axis], mode: str, coordinates: str, nearest_mode: str
 ) -> Tensor:
     if any(axis.new < 1 for axis in axes):
-        raise Unsupported("nothing is left of its input")
+        raise Unsupported("its output is empty")
     changed = [axis for axis in axes if axis.new != axis.old or axis.scale != 1]
     if not changed:
         return X
     if coordinates not in _COORDINATES:
-        raise Unsupported(f"WebNN cannot place elements as {coordinates} does")
+        raise Unsupported(f"WebNN has no coordinate transformation {coordinates!r}")
     if mode != "nearest":
         return _linear(b, X, changed, mode, coordinates)
     places = {axis.axis: _nearest(axis, coordinates, nearest_mode) for axis in changed}
@@ -187,7 +187,7 @@ def _linear(b: MLGraphBuilder, X: Tensor, axes: Sequence[_Axis], mode: str, coor
         coordinates == "pytorch_half_pixel" and all(axis.new > 1 for axis in axes)
     )
     if not same or not all(axis.is_ratio for axis in axes):
-        raise Unsupported(f"WebNN cannot place elements as {coordinates} does for these sizes")
+        raise Unsupported(f"WebNN has no coordinate transformation {coordinates!r} for these sizes")
     resampled = _resampled(b, X, {axis.axis: axis.new for axis in axes}, "linear")
     if resampled is None:
         raise Unsupported("WebNN interpolates along two axes at the most")

@@ -58,7 +58,7 @@ def _(b: MLGraphBuilder, data: Tensor, axes: Tensor | None = None) -> Tensor:
     rank = len(shape_of(data)) + len(given)
     added = {normalized(axis, rank) for axis in given}
     if len(added) < len(given):
-        raise Unsupported(f"the axes {given} name one twice")
+        raise Unsupported(f"axes {given} contain duplicates")
     return reshaped(b, data, [1 if axis in added else next(rest) for axis in range(rank)])
 
 

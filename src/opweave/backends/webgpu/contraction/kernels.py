@@ -46,7 +46,7 @@ class Contraction:
 
     @property
     def sources(self) -> tuple[Input, Input]:
-        """What is multiplied."""
+        """The two arrays that are multiplied."""
         return self.problem.left.source, self.problem.right.source
 
     def _arrange(self, problem: Problem, constants: Mapping[Input, np.ndarray]) -> Problem:

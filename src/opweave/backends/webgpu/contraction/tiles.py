@@ -91,7 +91,7 @@ def choose(problem: Problem, features: Features) -> tuple[Tile, int]:
 
 
 def _options(problem: Problem, features: Features) -> Iterator[tuple[Shape, int, int]]:
-    """What the device can run; every device can run the smallest tile."""
+    """The tile shapes, depths and splits that the device can run; every device can run the smallest tile."""
     depths = list(_depths(problem))
     for shape in SHAPES[:1] if features.is_software else SHAPES:
         for depth in depths:

@@ -20,7 +20,7 @@ def computed(layout: str, sizes: Mapping[str, int], element: Callable[[dict[str,
 
 
 def named(index: Array, size: int) -> Array:
-    """The position in [0, size) that an index of data means: clamped to [-size, size - 1], negative ones from the end."""
+    """Convert an index read from data to a position in [0, size): negative ones count from the end, then clamp."""
     is_signed = not index.data_type.startswith("u")
     if is_signed:
         index = where(index < 0, index + size, index)
@@ -29,13 +29,13 @@ def named(index: Array, size: int) -> Array:
 
 
 def along(vector: Array, axes: Sequence[int], like: Array) -> Array:
-    """`vector`, whose dimensions are the `axes` of `like` in that order, so that it broadcasts to `like`."""
+    """Give `vector`, whose dimensions are the `axes` of `like` in that order, a shape that broadcasts to `like`."""
     shape = [size if axis in axes else 1 for axis, size in enumerate(like.shape)]
     return compute(shape, lambda *p: vector[tuple(p[axis] for axis in axes)])
 
 
 def reshaped(input: Array, new_shape: Sequence[int]) -> Array:
-    """The same elements in the same order, divided into axes in another way."""
+    """Reshape an array, keeping the order of its elements."""
     groups = _groups(input.shape, new_shape)
 
     def element(*p: Array) -> Array:
@@ -55,7 +55,7 @@ def reshaped(input: Array, new_shape: Sequence[int]) -> Array:
 
 
 def _groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
-    """The axes of two shapes of as many elements, in the smallest groups that have as many elements themselves.
+    """Split the axes of two shapes with equal element counts into the smallest groups with equal counts.
 
     >>> _groups([2, 3, 4], [6, 2, 2])
     [([0, 1], [0]), ([2], [1, 2])]

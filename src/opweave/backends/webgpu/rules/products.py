@@ -15,7 +15,7 @@ from .results import Products
 
 
 def _source(array: Array) -> Input:
-    """What an operand in memory loads."""
+    """The input that an operand in memory is loaded from."""
     assert isinstance(array.body, Load)
     assert isinstance(array.body.source, Input)
     return array.body.source

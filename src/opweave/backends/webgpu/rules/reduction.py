@@ -25,7 +25,7 @@ def widened(input: Array) -> Array:
 
 
 def narrowed(result: Array, like: Array) -> Array:
-    """What was computed of `widened(like)` in the data type of `like`."""
+    """Cast a result computed from `widened(like)` back to the data type of `like`."""
     return cast(result, "float16") if like.data_type == "float16" else result
 
 

@@ -45,7 +45,7 @@ class _Scale:
         return ((2 * i + 1) * self.input - 1) // self.denominator
 
     def around(self, i: Array) -> tuple[Array, Array, Array]:
-        """The elements before and after, and the weight of the latter, from 0 to `denominator`."""
+        """The elements before and after, and the weight of the element after, from 0 to `denominator`."""
         last = self.denominator * (self.size - 1)
         place = clamp(i * (2 * self.input) + (self.input - self.output), 0, last)
         after = (place + (self.denominator - 1)) // self.denominator
@@ -71,7 +71,7 @@ def _(input: Array, mode: str, sizes: Sequence[int], axes: Sequence[int]) -> Arr
 
 
 _Mix = Callable[[Array, Array, Array, int], Array]
-"""What lies between two elements, by the weight of the second one and what that is to be divided by."""
+"""Interpolates between two elements, given the weight of the second one, and the divisor of the weight."""
 
 
 def _mix_floats(low: Array, high: Array, part: Array, denominator: int) -> Array:

@@ -1,4 +1,4 @@
-"""What a rule may return besides arrays: results that one expression of a position cannot say, or not well enough."""
+"""Results of rules that a single expression cannot describe, or not efficiently."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ..contraction.problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """A result that is a copy of an array but for some elements, in no particular order.
+    """A copy of an array with some elements replaced, in any order.
 
     Attributes:
-        into: what is copied.
+        into: the array to copy.
         shape: how many elements are written then; for each position `p` in it, `result[at(*p)] = value(*p)`.
         at: takes a position, and returns an index for each axis of the result, all of them inside of it.
         value: takes a position, and returns the element to write there.
