@@ -14,7 +14,7 @@ from .errors import DataError
 
 
 @contextmanager
-def written(path: str | Path) -> Iterator[BinaryIO]:
+def atomic_writer(path: str | Path) -> Iterator[BinaryIO]:
     """Open a temporary file that replaces `path` on success; after an error, nothing has changed.
 
     A symbolic link is kept, and its target is replaced. Anything but a regular file (a pipe, a device) is written

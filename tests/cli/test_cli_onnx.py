@@ -155,7 +155,7 @@ def test_bench_measures_both(run, pair: Path) -> None:  # type: ignore[no-untype
 
 def test_convert_writes_what_another_engine_takes(run, pair: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     out = tmp_path / "out.onnx"
-    assert "fix their sizes by fix_shapes, or --fix-shapes" in run("convert", pair, "-o", out, code=1)
+    assert "fix them with fix_shapes, or --fix-shapes" in run("convert", pair, "-o", out, code=1)
     assert not out.exists()
     run("convert", pair, "-o", out, "--fix-shapes", "batch=2")
     onnx.checker.check_model(onnx.load(out))
@@ -242,7 +242,7 @@ def test_graphs_of_models_keep_their_names(pair: Path) -> None:
     assert list(graph.inputs) == ["x", "n"]
     feed = {"x": np.float32([[-1, 0, 2], [3, -4, 5]]), "n": np.array([1, 2, 3])}
     np.testing.assert_array_equal(graph.context.compute(graph, feed)["y"], [[1, 2, 5], [4, 2, 8]])
-    with pytest.raises(ow.ValidationError, match="input 'x' has dimensions that vary, batch; fix their sizes"):
+    with pytest.raises(ow.ValidationError, match=r"input 'x' has dynamic dimensions \[batch\]; fix them with"):
         ow.onnx.load(pair)
 
 
@@ -251,6 +251,13 @@ def test_graphs_of_models_need_webnn_only(tmp_path: Path) -> None:
         tmp_path / "m.onnx", [helper.make_node("Det", ["x"], ["y"])], {"x": (TensorProto.FLOAT, [3, 3])}, ["y"]
     )
     with pytest.raises(ow.NotSupportedError, match="Det cannot be expressed in WebNN"):
+        ow.onnx.load(path)
+
+
+def test_graphs_of_models_need_outputs_of_webnns_types(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Identity", ["c"], ["z"])]
+    path = write(tmp_path / "m.onnx", nodes, {"x": (TensorProto.FLOAT, [3])}, ["y", "z"], c=np.float64([1, 2]))
+    with pytest.raises(ow.NotSupportedError, match=r"output 'z' is tensor\(double\), which WebNN cannot hold"):
         ow.onnx.load(path)
 
 

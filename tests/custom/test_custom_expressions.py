@@ -252,9 +252,11 @@ def test_errors_show_the_line_and_the_label() -> None:
     with pytest.raises(KeyError) as found:
         broken(normal(3))
     note = re.sub(r"line \d+", "line N", found.value.__notes__[0])
-    assert note == 'while broken was traced for float32[3] (test_custom_expressions.py, line N: return {}["x"])'
+    assert note == 'while tracing broken for float32[3] (test_custom_expressions.py, line N: return {}["x"])'
 
-    with pytest.raises(ow.ValidationError, match=r"box3 'b': the shapes|box3 'b': sizes must be positive integers"):
+    with pytest.raises(
+        ow.ValidationError, match=r"box3 'b': the shapes|box3 'b': compute: sizes must be positive integers"
+    ):
         box3(normal(1, 1, 2, 2), label="b")
 
 

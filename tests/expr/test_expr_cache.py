@@ -22,7 +22,7 @@ from opweave.errors import OperationError
 from opweave.expr import trace
 from opweave.expr.halide import compile
 from opweave.expr.halide.cache import kept
-from opweave.files import written
+from opweave.files import atomic_writer
 from opweave.graph import Desc
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs owners and modes of files")
@@ -254,6 +254,6 @@ def test_files_have_the_permissions_of_the_umask_which_is_never_changed(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "umask", refused)
-        with written(tmp_path / "file") as file:
+        with atomic_writer(tmp_path / "file") as file:
             file.write(b"x")
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o640

@@ -117,12 +117,17 @@ ERRORS: list[tuple[str, Callable[..., Any], tuple[Desc, ...], str]] = [
     ),
     ("padded", lambda x: x.padded("a")[0, 0], (X,), "padded takes a number, got 'a'"),
     ("padding", lambda x: x.padded(1.5)[0], (I32,), "1.5 is not a value of int32"),
-    ("sizes", lambda x: ex.compute((4, 0), lambda i, j: x[i, j]), (X,), "sizes must be positive integers, got [4, 0]"),
+    (
+        "sizes",
+        lambda x: ex.compute((4, 0), lambda i, j: x[i, j]),
+        (X,),
+        "compute: sizes must be positive integers, got [4, 0]",
+    ),
     (
         "float sizes",
         lambda x: ex.compute((2.0,), lambda i: x[i, i]),
         (X,),
-        "sizes must be positive integers, got [2.0]",
+        "compute: sizes must be positive integers, got [2.0]",
     ),
     (
         "no element",
@@ -137,6 +142,12 @@ ERRORS: list[tuple[str, Callable[..., Any], tuple[Desc, ...], str]] = [
         (X,),
         "sum_over: the function must return one element, got [4, 5]",
     ),
+    (
+        "sum of nothing",
+        lambda x: ex.sum_over(0, lambda i: x[i, i]),
+        (X,),
+        "sum_over: sizes must be positive integers, got [0]",
+    ),
     ("sum of truths", lambda x: ex.reduce_sum(x > 0), (X,), "sum: bool cannot be reduced; cast it to a data type"),
     (
         "positions",
@@ -144,8 +155,8 @@ ERRORS: list[tuple[str, Callable[..., Any], tuple[Desc, ...], str]] = [
         (X,),
         "arg_max_over takes one size, got [2, 2]",
     ),
-    ("axis", lambda x: ex.reduce_sum(x, [2]), (X,), "axes must be in [-2, 2), got [2]"),
-    ("axis before", lambda x: ex.reduce_sum(x, [-3]), (X,), "axes must be in [-2, 2), got [-3]"),
+    ("axis", lambda x: ex.reduce_sum(x, [2]), (X,), "sum: axes must be in [-2, 2), got [2]"),
+    ("axis before", lambda x: ex.reduce_sum(x, [-3]), (X,), "sum: axes must be in [-2, 2), got [-3]"),
     ("axes twice", lambda x: ex.reduce_sum(x, [-1, 1]), (X,), "axes must differ, got [1, 1]"),
     ("one axis", lambda x: ex.reduce_max(x, 0), (X,), "max: axes must be a sequence of integers, got 0"),
     ("None", lambda x: None, (X,), "expected an expression or a number, got NoneType"),
@@ -155,7 +166,7 @@ ERRORS: list[tuple[str, Callable[..., Any], tuple[Desc, ...], str]] = [
         "store",
         lambda x: ex.compute((4,), lambda i: ex.store(ex.compute((2,), lambda j: x[i, j]))[0]),
         (X,),
-        "store takes whole arrays, not what depends on a position of the outside",
+        "store: the array must not depend on a position of an enclosing compute or reduction",
     ),
 ]
 

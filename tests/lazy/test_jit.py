@@ -363,7 +363,7 @@ def test_a_function_that_failed_can_be_called_again() -> None:
 def test_other_errors_keep_their_type() -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         ow.jit(lambda x: x + 1 / 0)(X)
-    assert "while jit '<lambda>' was traced (test_jit.py, line" in caught.value.__notes__[0]
+    assert "while tracing jit '<lambda>' (test_jit.py, line" in caught.value.__notes__[0]
 
 
 def test_arguments_and_results_that_do_not_fit() -> None:

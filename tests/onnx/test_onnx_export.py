@@ -129,7 +129,7 @@ def test_the_reference_agrees(tmp_path: Path) -> None:
 
 
 def test_large_weights_lie_beside_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opweave.onnx.export.INSIDE_BYTES", 1000)
+    monkeypatch.setattr("opweave.onnx.export.MAX_EMBEDDED_BYTES", 1000)
     graph, feed, wanted = network()
     path = tmp_path / "model.onnx"
     ow.onnx.save(graph, path)

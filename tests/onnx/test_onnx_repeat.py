@@ -167,7 +167,7 @@ def test_an_array_with_another_data_type(case: Case, name: str) -> None:
 
 def test_an_array_that_has_become_read_only(case: Case) -> None:
     case.out["y"].flags.writeable = False
-    refused(case, "must be C-contiguous, aligned and writable")
+    refused(case, "must be C-contiguous, aligned and writable, got C-contiguous=True, aligned=True, writable=False")
 
 
 def test_an_array_with_other_strides(case: Case) -> None:

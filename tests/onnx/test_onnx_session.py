@@ -103,12 +103,12 @@ def test_wrong_arguments_are_named_with_what_came(names: Any, feed: Any, text: s
         ({"fix_shapes": {"batch": "2"}}, "fix_shapes: 'batch' must be a positive integer, got '2'"),
         (
             {"fix_shapes": {"time": 2}},
-            "fix_shapes: the inputs are ['x', 'y'], with the named dimensions ['batch']; unknown: ['time']",
+            "fix_shapes: no input or dimension is called 'time'; inputs: ['x', 'y'], dimensions: ['batch']",
         ),
         ({"fix_shapes": {"batch": [2]}}, "fix_shapes: 'batch' must be a positive integer, got [2]"),
         ({"fix_shapes": {"x": [2, 4]}}, "fix_shapes: input 'x' has the shape ['batch', 3], which [2, 4] does not fit"),
         ({"fix_shapes": {"x": 2}}, "fix_shapes: input 'x' has the shape ['batch', 3], which [2] does not fit"),
-        ({"fix_shapes": {"x": [2, 0]}}, "fix_shapes: 'x' must be a positive integer, got 0"),
+        ({"fix_shapes": {"x": [2, 0]}}, "fix_shapes: each size of 'x' must be a positive integer, got 0"),
         (
             {"preferred_output_location": "gpu"},
             "preferred_output_location of 'z' must be 'cpu' or 'ml-tensor', got 'gpu'",
@@ -121,6 +121,13 @@ def test_wrong_arguments_are_named_with_what_came(names: Any, feed: Any, text: s
 )
 def test_wrong_options_are_named(options: Any, text: str) -> None:
     assert message(lambda: session(sum_model(), **options)) == text
+
+
+def test_shapes_of_sequences_cannot_be_fixed() -> None:
+    inputs = [helper.make_tensor_sequence_value_info("s", FLOAT, None), ("i", TensorProto.INT64, [])]
+    proto = model([node("SequenceAt", "s i", "z")], inputs, [("z", FLOAT, None)])
+    text = "fix_shapes: input 's' is seq(tensor(float)); only shapes of tensors can be fixed"
+    assert message(lambda: session(proto, fix_shapes={"s": [2]})) == text
 
 
 def test_a_context_is_checked() -> None:

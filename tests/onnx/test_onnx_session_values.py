@@ -116,7 +116,10 @@ def test_memory_of_a_result_is_its_own() -> None:
         ({"z": np.zeros((2, 3), np.float64)}, "out['z'] must be tensor(float), got an array of float64"),
         ({"z": np.zeros((2, 4), np.float32)}, "out['z'] must have shape ['batch', 3], got [2, 4]"),
         ({"z": np.zeros((4, 3), np.float32)}, "out['z'] must have shape [2, 3], got [4, 3]"),
-        ({"z": np.zeros((3, 2), np.float32).T}, "out['z'] must be C-contiguous, aligned and writable"),
+        (
+            {"z": np.zeros((3, 2), np.float32).T},
+            "out['z'] must be C-contiguous, aligned and writable, got C-contiguous=False, aligned=True, writable=True",
+        ),
         ({"z": [0]}, "out['z'] must be an array, got list"),
         ({"z": X}, "the memory of 'output z' overlaps that of 'input x'; outputs need memory of their own"),
         ([X], "out must map names to arrays, got list"),

@@ -133,4 +133,4 @@ def test_a_saved_model_needs_names_in_utf8(tmp_path: Path) -> None:
     b = ow.MLGraphBuilder(CONTEXT)
     graph = b.build({"y": b.relu(b.input("\ud800", "float32", [2]))})
     got = message(lambda: ow.onnx.save(graph, tmp_path / "saved.onnx"), ow.ValidationError)
-    assert got == "ONNX takes names in UTF-8, got '\\ud800'"
+    assert got == "ONNX names must be encodable in UTF-8, got '\\ud800'"

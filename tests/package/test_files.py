@@ -15,7 +15,7 @@ import pytest
 
 import opweave as ow
 from opweave.cli.inputs import save_arrays
-from opweave.files import written
+from opweave.files import atomic_writer
 
 Write = Callable[[Path], None]
 
@@ -96,7 +96,7 @@ def test_a_device_is_written_to(tmp_path: Path) -> None:
 
 
 def test_weights_in_a_file_of_their_own_lie_where_a_link_leads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opweave.onnx.export.INSIDE_BYTES", 0)
+    monkeypatch.setattr("opweave.onnx.export.MAX_EMBEDDED_BYTES", 0)
     builder = ow.MLGraphBuilder(ow.ml.create_context(device="cpu"))
     weights = np.arange(1000, dtype=np.float32)
     made = builder.build({"y": builder.add(builder.input("x", "float32", [1000]), builder.constant(weights))})
@@ -109,9 +109,8 @@ def test_weights_in_a_file_of_their_own_lie_where_a_link_leads(tmp_path: Path, m
     path = device("null", tmp_path)
     with pytest.raises(ow.ValidationError) as error:
         ow.onnx.save(made, path)
-    assert (
-        str(error.value) == f"save: 4000 bytes of weights need a file beside the model, and {path} is no regular file"
-    )
+    message = "save: 4000 bytes of weights need a second file, so the path must be a regular file, got"
+    assert str(error.value) == f"{message} {path}"
 
 
 def test_a_device_that_is_full(tmp_path: Path) -> None:
@@ -124,10 +123,10 @@ def test_a_file_is_replaced_once_all_went_well(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
     path.chmod(0o640)
-    with pytest.raises(ZeroDivisionError), written(path) as file:
+    with pytest.raises(ZeroDivisionError), atomic_writer(path) as file:
         file.write(bytes([1 // 0]))
     assert path.read_bytes() == b"old"
-    with written(path) as file:
+    with atomic_writer(path) as file:
         file.write(b"new")
         assert path.read_bytes() == b"old"
     assert path.read_bytes() == b"new"
@@ -146,11 +145,11 @@ def test_a_file_is_replaced_once_all_went_well(tmp_path: Path) -> None:
 def test_what_cannot_be_written(name: str, reason: str, tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(ow.DataError) as error, written(tmp_path / name):
+    with pytest.raises(ow.DataError) as error, atomic_writer(tmp_path / name):
         pass
     assert str(error.value) == f"{tmp_path / name}: {reason}"
 
 
 def test_a_path_with_a_null() -> None:
-    with pytest.raises(ow.DataError, match="null"), written("a\0b"):
+    with pytest.raises(ow.DataError, match="null"), atomic_writer("a\0b"):
         pass

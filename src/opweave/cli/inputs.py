@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DataError, MLError, OperationError, ValidationError, import_extra, require
-from ..files import written
+from ..files import atomic_writer
 from ..onnx.arguments import Argument
 from ..onnx.limits import Limits
 
@@ -215,7 +215,7 @@ def save_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
     require(path.suffix == ".npz", f"outputs are written as .npz, got {path}")
     odd = [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]
     require(not odd, f"an .npz file holds arrays; {odd} are sequences or maps")
-    with written(path) as file:
+    with atomic_writer(path) as file:
         np.savez(file, allow_pickle=False, **dict(arrays))
 
 

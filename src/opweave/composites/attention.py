@@ -106,9 +106,9 @@ def _(
 ) -> Operand:
     bounds = Mask()
     if mask is not None:
-        (bounds.hide if mask.data_type == "uint8" else bounds.add)(mask)
+        (bounds.restrict if mask.data_type == "uint8" else bounds.add)(mask)
     if causal:
-        bounds.hide(np.tri(query.shape[2], key.shape[2], dtype=bool))
+        bounds.restrict(np.tri(query.shape[2], key.shape[2], dtype=bool))
     return attend(b, query, key, value, bounds, scale=scale)
 
 
@@ -128,7 +128,7 @@ class Mask:
     added: list[Operand] = field(default_factory=list)
     may_hide_all: bool = False
 
-    def hide(self, visible: Operand | np.ndarray) -> None:
+    def restrict(self, visible: Operand | np.ndarray) -> None:
         """Hide the keys for which `visible` is 0 or false."""
         if isinstance(visible, Operand) and not visible.is_constant:
             self.allowed.append(visible)
@@ -412,7 +412,7 @@ def _(
         if past_key is not None and past_value is not None:
             k, v = b.concat([past_key, k], 2), b.concat([past_value, v], 2)
         total = k.shape[2]
-        mask.hide(np.tri(new, total, total - new, dtype=bool))
+        mask.restrict(np.tri(new, total, total - new, dtype=bool))
         return heads_joined(b, attend(b, q, k, v, mask, scale=scale)), k, v
     assert past_key is not None
     assert past_value is not None
@@ -424,6 +424,6 @@ def _(
     # The unused room may hold anything, NaN included, and 0 * NaN is NaN.
     filled = b.lesser(b.reshape(places, [1, 1, past_key.shape[2], 1]), start + new)
     nothing = b.as_operand(0, query.data_type)
-    mask.hide(b.lesser_or_equal(b.reshape(places, [1, 1, 1, past_key.shape[2]]), positions))
+    mask.restrict(b.lesser_or_equal(b.reshape(places, [1, 1, 1, past_key.shape[2]]), positions))
     y = attend(b, q, b.where(filled, k, nothing), b.where(filled, v, nothing), mask, scale=scale)
     return heads_joined(b, y), k, v

@@ -370,7 +370,7 @@ def composite(function: Callable[..., Made]) -> CustomOp[Made]:
         scratch = _Scratch()
         stand_ins = each({name: arguments[name] for name in made.operands}, scratch.stand_in)
         attributes = {name: arguments[name] for name in made.attributes}
-        with user_code(function, f"while the composite {title(made.name, arguments['label'])} was built"):
+        with user_code(function, f"while building the composite {title(made.name, arguments['label'])}"):
             result: Any = function(scratch, **stand_ins, **attributes)
         results = result if isinstance(result, (tuple, list)) else (result,)
         for item in results:

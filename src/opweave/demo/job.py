@@ -20,7 +20,7 @@ from rich.text import Text
 from .. import memory
 from ..context import MLContext, ml
 from ..errors import DataError
-from ..files import written
+from ..files import atomic_writer
 from . import sheet
 from .colours import Pixels, bicubic, psnr
 from .enlarger import Enlarger, around_network
@@ -173,5 +173,5 @@ def _write(image: Image.Image, path: Path, format: str, profile: bytes | None = 
         image.save(encoded, format=format, icc_profile=profile, **options)
     except Exception as error:  # encoders raise many types of errors
         raise DataError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from error
-    with written(path) as file:
+    with atomic_writer(path) as file:
         file.write(encoded.getbuffer())

@@ -1,4 +1,4 @@
-"""Arrays defined by an element at each position: `compute`, stored intermediates and reductions."""
+"""Build arrays from functions of a position: `compute`, reductions, and stored intermediates."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def compute(shape: Sequence[int], function: Callable[..., Any]) -> Array:
       y0[i, j] =
         x0[j, i]
     """
-    sizes = _checked_extents(tuple(shape) if isinstance(shape, Sequence) else (shape,))
-    fresh = tuple(Index(size) for size in sizes)
-    element = as_array(function(*(Array((), variable) for variable in fresh)))
+    sizes = _checked_sizes(tuple(shape) if isinstance(shape, Sequence) else (shape,), "compute")
+    placeholders = tuple(Index(size) for size in sizes)
+    element = as_array(function(*(Array((), variable) for variable in placeholders)))
     require(not element.shape, f"compute: the function must return one element, got an array {list(element.shape)}")
-    return Array(sizes, ir.substitute(element.body, dict(zip(fresh, positions_of(sizes), strict=True))))
+    return Array(sizes, ir.substitute(element.body, dict(zip(placeholders, positions_of(sizes), strict=True))))
 
 
 def store(array: Array) -> Array:
@@ -50,7 +50,8 @@ def store(array: Array) -> Array:
     """
     source = Stored(axes_of(array.shape), array.body)
     require(
-        array.body.free <= set(source.axes), "store takes whole arrays, not what depends on a position of the outside"
+        array.body.free <= set(source.axes),
+        "store: the array must not depend on a position of an enclosing compute or reduction",
     )
     body: Expr = Load(source, positions_of(array.shape))
     if array.data_type == "bool":
@@ -60,7 +61,7 @@ def store(array: Array) -> Array:
 
 def over(reduction: Reduction, extents: int | Sequence[int], function: Callable[..., Any]) -> Array:
     """Reduce `function(r0, r1, …)` over all positions in `extents`."""
-    sizes = _checked_extents(tuple(extents) if isinstance(extents, Sequence) else (extents,))
+    sizes = _checked_sizes(tuple(extents) if isinstance(extents, Sequence) else (extents,), f"{reduction}_over")
     if reduction.startswith("arg_"):
         require(len(sizes) == 1, f"{reduction}_over takes one size, got {list(sizes)}")
     variables = tuple(Index(size) for size in sizes)
@@ -83,27 +84,32 @@ def reduce(reduction: Reduction, x: Array, axes: Sequence[int] | None, keep_dime
         axes is None or isinstance(axes, Sequence), f"{reduction}: axes must be a sequence of integers, got {axes!r}"
     )
     given = range(rank) if axes is None else axes
-    require(all(-rank <= axis < rank for axis in given), f"axes must be in [{-rank}, {rank}), got {list(given)}")
+    require(
+        all(-rank <= axis < rank for axis in given),
+        f"{reduction}: axes must be in [{-rank}, {rank}), got {list(given)}",
+    )
     chosen = [axis % rank for axis in given]
     shape = reduced(array.shape, chosen, keep_dimensions)
     if not chosen:
         return array
-    old = axes_of(array.shape)
+    old_axes = axes_of(array.shape)
     variables = {axis: Index(array.shape[axis]) for axis in sorted(chosen)}
     kept = [axis for axis in range(array.rank) if axis not in variables]
-    body = ir.substitute(array.body, {old[axis]: variable for axis, variable in variables.items()})
+    body = ir.substitute(array.body, {old_axes[axis]: variable for axis, variable in variables.items()})
     result = _reduce(reduction, tuple(variables.values()), body)
     if not keep_dimensions:
-        new = positions_of(shape)
-        result = ir.substitute(result, {old[axis]: new[k] for k, axis in enumerate(kept) if old[axis] is not new[k]})
+        new_axes = positions_of(shape)
+        result = ir.substitute(
+            result, {old_axes[axis]: new_axes[k] for k, axis in enumerate(kept) if old_axes[axis] is not new_axes[k]}
+        )
     return Array(shape, result)
 
 
-def _checked_extents(extents: Sequence[int]) -> tuple[int, ...]:
+def _checked_sizes(sizes: tuple[int, ...], function: str) -> tuple[int, ...]:
     """Require positive integers."""
-    for extent in extents:
+    for size in sizes:
         require(
-            isinstance(extent, int) and not isinstance(extent, bool) and extent > 0,
-            f"sizes must be positive integers, got {list(extents)}",
+            isinstance(size, int) and not isinstance(size, bool) and size > 0,
+            f"{function}: sizes must be positive integers, got {list(sizes)}",
         )
-    return tuple(extents)
+    return sizes

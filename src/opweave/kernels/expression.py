@@ -1,4 +1,4 @@
-"""Expressions as kernels: the formula of an operation, traced for the shapes of a node and compiled."""
+"""Trace the expression of an operation, or of several fused ones, into a program for given operands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def program_of(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mappin
     """The program of an operation's formula for given operands, with an input for each operand that is present.
 
     Raises:
-        ValidationError: the formula does not fit the operands; the message ends with the line of the user's code.
+        ValidationError: the formula rejects the operands; the message ends with the line of the user's code.
     """
     key = op, op.formula, tuple(inputs.items()), tuple(attributes.items())
     return traces.make(key, lambda: _trace(op, inputs, attributes))
@@ -38,12 +38,12 @@ def _trace(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mapping[st
     assert formula is not None, op
     descs = list(flat(inputs))
 
-    def whole(*arrays: Array) -> Any:
+    def call_formula(*arrays: Array) -> Any:
         rest = iter(arrays)
         return call_with(formula, {**each(inputs, lambda _: next(rest)), **attributes})
 
-    with user_code(formula, f"while {op.name} was traced for {', '.join(map(str, descs))}"):
-        return trace(whole, op.name, descs)
+    with user_code(formula, f"while tracing {op.name} for {', '.join(map(str, descs))}"):
+        return trace(call_formula, op.name, descs)
 
 
 def program_of_nodes(
@@ -53,7 +53,7 @@ def program_of_nodes(
 
     Args:
         nodes: in order; each has a formula.
-        reads: the operands that they read from outside; scalar constants become constants of the program.
+        reads: the operands that they read and do not compute; scalar constants become constants of the program.
         outputs: the operands that are needed outside.
 
     Returns:
@@ -62,7 +62,7 @@ def program_of_nodes(
     numbers = {o: o.value.item() for o in reads if o.is_constant and not o.shape}
     inputs = [operand for operand in reads if operand not in numbers]
 
-    def whole(*arrays: Array) -> tuple[Array, ...]:
+    def call_formula(*arrays: Array) -> tuple[Array, ...]:
         known: dict[Operand, Any] = dict(zip(inputs, arrays, strict=True))
         known.update((o, Array((), ir.number(value, o.data_type))) for o, value in numbers.items())
 
@@ -71,11 +71,11 @@ def program_of_nodes(
             made = call_with(node.op.formula, {**each(node.inputs, known.__getitem__), **node.attributes})
             results = made if isinstance(made, (tuple, list)) else (made,)
             for operand, result in zip(node.outputs, results, strict=True):
-                known[operand] = as_stored(result, operand.data_type)
+                known[operand] = in_data_type(result, operand.data_type)
         return tuple(known[operand] for operand in outputs)
 
     name = "+".join(node.op.name for node in nodes[:4]) + ("+…" if len(nodes) > 4 else "")
-    return trace(whole, name, [operand.desc for operand in inputs]), inputs
+    return trace(call_formula, name, [operand.desc for operand in inputs]), inputs
 
 
 def descs_of(operands: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,8 +83,8 @@ def descs_of(operands: Mapping[str, Any]) -> dict[str, Any]:
     return each(operands, lambda operand: operand.desc)
 
 
-def as_stored(result: Any, data_type: DataType) -> Array:
-    """A result as another operation reads it: conditions as uint8, positions as int32."""
+def in_data_type(result: Any, data_type: DataType) -> Array:
+    """Cast a result to the data type in which it is stored: bool becomes uint8, an index int32."""
     array = as_array(result, data_type)
     return array if array.data_type == data_type else Array(array.shape, ir.Cast(array.body, data_type))
 

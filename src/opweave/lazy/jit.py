@@ -193,7 +193,7 @@ class Jitted(Generic[P, R]):
         except MLError:
             raise
         except Exception as error:
-            error.add_note(f"while {tracer.title} was traced{user_line(error, self.__wrapped__)}")
+            error.add_note(f"while tracing {tracer.title}{user_line(error, self.__wrapped__)}")
             raise
         finally:
             tracer.is_open = False

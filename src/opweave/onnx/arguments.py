@@ -22,12 +22,12 @@ from .registry import DATA_TYPES
 
 @dataclass(frozen=True, slots=True)
 class NodeArg:
-    """An input or output of a model.
+    """An input or output as `get_inputs()` and `get_outputs()` return it.
 
     Attributes:
         name: the name.
         type: the type as ONNX Runtime writes it, "tensor(float)".
-        shape: the dimensions: integers, names of dimensions that vary, or None for those without a name.
+        shape: an integer for a static dimension, a name for a dynamic one, None for a dynamic one without a name.
     """
 
     name: str
@@ -37,7 +37,7 @@ class NodeArg:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """The declaration of an input or output.
+    """The declared type and shape of an input or output.
 
     Attributes:
         name: the name.
@@ -53,13 +53,13 @@ class Argument:
 
     @classmethod
     def of(cls, info: ValueInfoProto, fixed: FixedShapes | None = None) -> Argument:
-        """Read a declaration, with sizes from `fixed`. Negative sizes vary, too: some exporters write them."""
+        """Read a declaration, with sizes from `fixed`. Negative sizes count as dynamic: some exporters write them."""
         type = info.type.optional_type.elem_type if info.type.HasField("optional_type") else info.type
         tensor = type.tensor_type
         sizes = fixed.sizes if fixed is not None else {}
         dims: tuple[int | str | None, ...] | None = None
         if tensor.HasField("shape"):
-            dims = tuple(_declared(dim, sizes) for dim in tensor.shape.dim)
+            dims = tuple(_dimension(dim, sizes) for dim in tensor.shape.dim)
         if fixed is not None:
             dims = fixed.shapes.get(info.name, dims)
         element_type = tensor.elem_type if info.type.HasField("tensor_type") else 0
@@ -70,7 +70,7 @@ class Argument:
         return NodeArg(self.name, self.type, list(self.dims or ()))
 
     def static_shape(self) -> tuple[int, ...] | None:
-        """The shape; None if a dimension varies."""
+        """The shape; None if a dimension is dynamic."""
         sizes = [size for size in self.dims or () if isinstance(size, int)]
         return None if self.dims is None or len(sizes) < len(self.dims) else tuple(sizes)
 
@@ -80,10 +80,10 @@ class Argument:
         return dtype_of(self.element_type)
 
     def check(self, array: np.ndarray, what: str) -> None:
-        """Require the declared data type and shape of an array."""
+        """Check that an array has the declared data type and shape."""
         expected = self.dtype
         fits = array.dtype.kind in "OUS" if expected.kind == "O" else array.dtype == expected
-        # Every run calls this, so messages are made only for errors.
+        # This runs on every call, so build messages only on failure.
         if not fits:
             raise ValidationError(f"{what} must be {self.type}, got an array of {array.dtype}")
         if self.dims is not None:
@@ -95,10 +95,10 @@ class Argument:
                 raise ValidationError(f"{what} must have shape {list(self.dims)}, got {list(array.shape)}")
 
     def _on_device(self, tensor: MLTensor, context: MLContext, what: str) -> Memory:
-        """The memory of a tensor that lies on the device of a context.
+        """The device memory of a tensor; check that it fits.
 
         Raises:
-            ValidationError: it is not of this context, or has another data type or shape.
+            ValidationError: the tensor belongs to another context, or has another data type or shape.
         """
         found = context._own(tensor, what)
         array = np.empty((), tensor.data_type)
@@ -106,11 +106,12 @@ class Argument:
             array = as_declared(array, self.element_type)
         except (TypeError, ValueError) as error:
             raise ValidationError(f"{what}: {error}") from None
+        # One element broadcast to the shape stands for the data: `check` reads only type and shape.
         self.check(np.broadcast_to(array, tensor.shape), what)
         return found
 
-    def given(self, value: Any, context: MLContext) -> Any:
-        """Convert and check a value that the user passed for this input; for a tensor, the caller holds its lock.
+    def as_input(self, value: Any, context: MLContext) -> Any:
+        """Convert and check the value passed for this input. For an `MLTensor`, the caller must hold its lock.
 
         Returns:
             An array, or memory of the context's device; a list for a sequence.
@@ -157,7 +158,7 @@ class Argument:
             kind = f"{self.type} or convert to it" if plain else "an array"
             raise ValidationError(f"{what} must be {kind}, got {type(value).__name__} ({error})") from None
 
-    def target(self, value: Any, context: MLContext) -> Memory:
+    def as_output(self, value: Any, context: MLContext) -> Memory:
         """Check the array or tensor that this output is written into, and return its memory.
 
         Raises:
@@ -176,8 +177,9 @@ class Argument:
             array = value if isinstance(value, np.ndarray) else as_array(value, what)
         self.check(array, what)
         flags = array.flags
-        usable = flags.c_contiguous and flags.aligned and flags.writeable
-        require(bool(usable), f"{what} must be C-contiguous, aligned and writable")
+        if not (flags.c_contiguous and flags.aligned and flags.writeable):
+            got = f"C-contiguous={flags.c_contiguous}, aligned={flags.aligned}, writable={flags.writeable}"
+            raise ValidationError(f"{what} must be C-contiguous, aligned and writable, got {got}")
         return array
 
     @property
@@ -187,29 +189,29 @@ class Argument:
 
 
 class HostValues(UserDict[str, Any]):
-    """Inputs as arrays; memory of a device is read when its values are looked up.
+    """Inputs as host arrays; an input in device memory is copied when it is first looked up.
 
     Args:
         feed: arrays and memory of the device, by name.
-        device: the device.
+        space: the memory of the device.
     """
 
-    def __init__(self, feed: Mapping[str, Any], device: TensorSpace) -> None:
+    def __init__(self, feed: Mapping[str, Any], space: TensorSpace) -> None:
         super().__init__(feed)
-        self._device = device
+        self._space = space
 
     def __getitem__(self, name: str) -> Any:
         given = self.data[name]
-        if not self._device.owns(given):
+        if not self._space.owns(given):
             return given
         array = self.data[name] = memory.empty(given.desc)
-        self._device.read([given], [array], "an input that decides about shapes")
+        self._space.read([given], [array], "an input that determines shapes")
         return array
 
 
 @dataclass(frozen=True, slots=True)
 class FixedShapes:
-    """Sizes for dimensions that vary.
+    """Sizes for dynamic dimensions.
 
     Attributes:
         sizes: the sizes of named dimensions, in all inputs.
@@ -227,41 +229,46 @@ class FixedShapes:
             ValidationError: there is no such dimension or input, or the sizes do not fit.
         """
         arguments = {info.name: Argument.of(info) for info in inputs}
-        names = sorted({dim for argument in arguments.values() for dim in argument.dims or () if isinstance(dim, str)})
+        dimensions = sorted({d for argument in arguments.values() for d in argument.dims or () if isinstance(d, str)})
         sizes: dict[str, int] = {}
         shapes: dict[str, tuple[int, ...]] = {}
         for name, wanted in (given or {}).items():
-            known = name in names or name in arguments
             require(
-                known,
-                f"fix_shapes: the inputs are {list(arguments)}, with the named dimensions {names}; unknown: [{name!r}]",
+                name in dimensions or name in arguments,
+                f"fix_shapes: no input or dimension is called {name!r}; "
+                f"inputs: {list(arguments)}, dimensions: {dimensions}",
             )
-            if name in names and not isinstance(wanted, (list, tuple)):
-                sizes[name] = _size(name, wanted)
+            if name in dimensions and not isinstance(wanted, (list, tuple)):
+                sizes[name] = _size(repr(name), wanted)
                 continue
             require(name in arguments, f"fix_shapes: {name!r} must be a positive integer, got {wanted!r}")
-            shape = tuple(_size(name, size) for size in (wanted if isinstance(wanted, (list, tuple)) else [wanted]))
-            dims = arguments[name].dims
+            argument = arguments[name]
+            require(
+                bool(argument.element_type),
+                f"fix_shapes: input {name!r} is {argument.type}; only shapes of tensors can be fixed",
+            )
+            listed = wanted if isinstance(wanted, (list, tuple)) else [wanted]
+            shape = tuple(_size(f"each size of {name!r}", size) for size in listed)
+            dims = argument.dims
             fits = dims is None or (
                 len(dims) == len(shape)
                 and all(not isinstance(dim, int) or dim == size for dim, size in zip(dims, shape, strict=True))
             )
             require(
-                fits and bool(arguments[name].element_type),
-                f"fix_shapes: input {name!r} has the shape {list(dims or ())}, which {list(shape)} does not fit",
+                fits, f"fix_shapes: input {name!r} has the shape {list(dims or ())}, which {list(shape)} does not fit"
             )
             shapes[name] = shape
         return cls(sizes, shapes)
 
 
-def _size(name: str, size: Any) -> int:
+def _size(what: str, size: Any) -> int:
     is_size = isinstance(size, (int, np.integer)) and not isinstance(size, bool) and size > 0
-    require(bool(is_size), f"fix_shapes: {name!r} must be a positive integer, got {size!r}")
+    require(bool(is_size), f"fix_shapes: {what} must be a positive integer, got {size!r}")
     return int(size)
 
 
-def _declared(dim: Any, sizes: Mapping[str, int]) -> int | str | None:
-    """The size of a dimension; its name if it varies; None if it has neither."""
+def _dimension(dim: Any, sizes: Mapping[str, int]) -> int | str | None:
+    """The size of a dimension; its name if it is dynamic; None if it has neither."""
     if dim.HasField("dim_value"):
         return int(dim.dim_value) if dim.dim_value >= 0 else None
     return sizes.get(dim.dim_param, str(dim.dim_param)) if dim.dim_param else None

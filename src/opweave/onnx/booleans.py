@@ -9,10 +9,10 @@ from ..memory.spaces import Memory
 from .messages import TensorProto
 
 
-def as_stored(memory: Memory) -> Memory:
+def bool_as_uint8(memory: Memory) -> Memory:
     """View a bool array as uint8; return anything else unchanged.
 
-    >>> as_stored(np.array([True, False]))
+    >>> bool_as_uint8(np.array([True, False]))
     array([1, 0], dtype=uint8)
     """
     return memory.view(np.uint8) if isinstance(memory, np.ndarray) and memory.dtype == bool else memory

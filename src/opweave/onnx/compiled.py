@@ -20,7 +20,7 @@ from ..graph import Builder, Desc, Graph, Operand
 from ..memory.spaces import HOST, Cell, copier
 from ..run.program import Program
 from ..run.steps import Part, Unsized
-from .booleans import as_stored
+from .booleans import bool_as_uint8
 from .messages import GraphProto, ModelProto, TensorProto, ValueInfoProto, sub_graphs
 from .model import Model
 from .registry import CONVERTERS, DATA_TYPES, key_of
@@ -139,7 +139,7 @@ class CompiledModel:
                 if found is not None:
                     return found
         else:
-            inputs = [as_stored(feed[name]) if is_sized else Cell(feed[name]) for name, is_sized in self._inputs]
+            inputs = [bool_as_uint8(feed[name]) if is_sized else Cell(feed[name]) for name, is_sized in self._inputs]
         space = self.program.space
         made: dict[str, Any] = {}
         for name in self._ends:
@@ -158,7 +158,7 @@ class CompiledModel:
         if self._is_plain:
             self.program.run(inputs, list(made.values()))
         else:
-            self.program.run(inputs, [as_stored(target) for target in made.values()])
+            self.program.run(inputs, [bool_as_uint8(target) for target in made.values()])
             for name, target in made.items():
                 if isinstance(target, Cell):
                     made[name] = self._from_cell(name, target.value, out.get(name))
@@ -177,7 +177,7 @@ class CompiledModel:
             return value
         _check_shape(name, target, value.shape)
         space = HOST if HOST.owns(target) else self.program.space
-        copier(HOST, space, "InferenceSession.run(out=)")([as_stored(value)], [as_stored(target)])()
+        copier(HOST, space, "InferenceSession.run(out=)")([bool_as_uint8(value)], [bool_as_uint8(target)])()
         return target
 
     # Compiling -------------------------------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ def is_large_segment(segment: Segment[Step, str], values: Mapping[str, Value]) -
 def _constant(value: Constant) -> Operand:
     """An output that is a constant."""
     if value.element_type in DATA_TYPES and value.array.size:
-        stored = np.asarray(as_stored(value.array), order="C")
+        stored = np.asarray(bool_as_uint8(value.array), order="C")
         return Operand(_BUILDER, Desc(DATA_TYPES[value.element_type], stored.shape), value=stored)
     return Unsized(_BUILDER, value=Cell(value.array))
 

@@ -10,7 +10,7 @@ import numpy as np
 from ..builder import MLGraphBuilder
 from ..dtypes import FLOATS
 from ..graph import MLOperand
-from .booleans import as_declared, as_stored
+from .booleans import as_declared, bool_as_uint8
 from .messages import NodeProto, TensorProto, TypeProto, attribute_value, domain_of, sub_graphs, tensor_type
 from .registry import CONVERTERS, DATA_TYPES, Converter, Unsupported, data_type_of, key_of
 from .values import FOLD_BYTES, Constant, Dynamic, Tensor, Value
@@ -87,7 +87,7 @@ def _argument(builder: MLGraphBuilder, value: Value | None) -> MLOperand | np.nd
     """An input as converters take it: small constants are arrays."""
     match value:
         case Constant(array):
-            array = as_stored(array)
+            array = bool_as_uint8(array)
             return array if array.nbytes <= FOLD_BYTES else builder.constant(array)
         case Tensor(operand):
             return operand

@@ -1,4 +1,4 @@
-"""Turn an ONNX model into a WebNN graph as a whole."""
+"""Load a whole ONNX model as one WebNN graph."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ..context import MLContext, ml
 from ..errors import NotSupportedError, require
 from ..graph import MLOperand
 from ..run.graph import MLGraph
-from .arguments import Argument, FixedShapes
-from .booleans import as_stored
+from .arguments import Argument, FixedShapes, type_name
+from .booleans import bool_as_uint8
 from .compiled import check_whole, segments
 from .limits import DEFAULT, Limits
 from .model import Model
 from .registry import DATA_TYPES
 from .trace import Tracer
-from .values import Constant, Tensor
+from .values import Constant, Tensor, type_of
 
 
 def load(
@@ -26,36 +26,35 @@ def load(
     fix_shapes: Mapping[str, int | Sequence[int]] | None = None,
     limits: Limits = DEFAULT,
 ) -> MLGraph:
-    """Read an ONNX model as a WebNN graph, to dispatch it, or to `save` it as WebNN's operations.
+    """Load an ONNX model as a WebNN graph, to run it, or to `save` it as an ONNX model of WebNN's operations only.
 
-    Inputs and outputs keep their names; those of bool are uint8 that hold 0 and 1. Inputs that no output depends on are left
-    out.
+    Inputs and outputs keep their names; bool ones become uint8 with values 0 and 1. Inputs that no output needs are dropped.
 
     Args:
         model: the path of an `.onnx` file, the bytes of one, or an `onnx.ModelProto`.
         context: where it will run; default: a new one on the best device.
-        fix_shapes: sizes for dimensions that vary, as `InferenceSession` takes them; a graph has none that vary.
-        limits: what the model may take while it is loaded: nodes, and bytes of results that are computed then.
+        fix_shapes: sizes for dynamic dimensions, as for `InferenceSession`; all must be fixed, as WebNN shapes are static.
+        limits: bounds on the number of nodes, and on memory while loading; see `Limits`.
 
     Raises:
         DataError: the model cannot be read, or exceeds a limit.
-        ValidationError: a dimension varies.
+        ValidationError: an input has a dynamic dimension that is not fixed.
         NotSupportedError: WebNN cannot express the model.
     """
-    read = Model.load(model, limits)
+    source = Model.load(model, limits)
     context = context or ml.create_context()
-    declared = read.required_inputs
+    declared = source.required_inputs
     fixed = FixedShapes.of(fix_shapes, declared)
     shapes: dict[str, tuple[int, ...] | None] = {}
     for info in declared:
         argument = Argument.of(info, fixed)
         shapes[info.name] = argument.static_shape()
-        advice = "fix their sizes by fix_shapes, or --fix-shapes on the command line"
+        advice = "fix them with fix_shapes, or --fix-shapes on the command line"
         varying = [str(size or "?") for size in argument.dims or () if not isinstance(size, int)]
-        require(not varying, f"input {info.name!r} has dimensions that vary, {', '.join(varying)}; {advice}")
-    tracer = Tracer(read, context, shapes)
+        require(not varying, f"input {info.name!r} has dynamic dimensions [{', '.join(varying)}]; {advice}")
+    tracer = Tracer(source, context, shapes)
     trace = tracer.run()
-    outputs = [info.name for info in read.proto.graph.output]
+    outputs = [info.name for info in source.proto.graph.output]
     check_whole(segments(trace, outputs), "cannot be expressed in WebNN")
     operands: dict[str, MLOperand] = {}
     for name in outputs:
@@ -63,7 +62,8 @@ def load(
             case Tensor(operand):
                 operands[name] = operand if operand.node is not None else tracer.builder.identity(operand)
             case Constant(array) if trace.values[name].element_type in DATA_TYPES:
-                operands[name] = tracer.builder.identity(tracer.builder.constant(as_stored(array)))
+                operands[name] = tracer.builder.identity(tracer.builder.constant(bool_as_uint8(array)))
             case _:
-                raise NotSupportedError(f"the output {name!r} has a type or shape that WebNN does not have")
+                type = type_name(type_of(trace.values[name]))
+                raise NotSupportedError(f"output {name!r} is {type}, which WebNN cannot hold")
     return tracer.builder.build(operands)

@@ -15,12 +15,12 @@ from ..backends.onnxruntime import ort
 from ..backends.onnxruntime.emit import Emitter
 from ..compile.legalise import legalise
 from ..errors import InvalidStateError, ValidationError, require
-from ..files import resolved, written
+from ..files import atomic_writer, resolved
 from ..graph import Graph
 from ..run.graph import MLGraph
 from .messages import GraphProto, ModelProto, TensorProto
 
-INSIDE_BYTES = 1_500_000_000
+MAX_EMBEDDED_BYTES = 1_500_000_000
 """Weights up to this size are written into the model itself; a protocol buffer can hold at most 2 GB."""
 
 _ALIGNMENT = 4096  # so that every tensor of a data file can be mapped into memory on its own
@@ -30,11 +30,11 @@ def save(graph: MLGraph, path: str | Path) -> None:
     """Write a graph as an ONNX model, for any engine that reads ONNX.
 
     Inputs and outputs keep their names. Weights are written into the file; beyond 1.5 GB they go into a second file beside
-    it, whose name ends in `.data`. An existing file is replaced once the new one is complete. A link stays, and the file that
-    it leads to is replaced; a pipe or a device is written to.
+    it, whose name ends in `.data`. An existing file is replaced once the new one is complete. If `path` is
+    a symbolic link, its target is replaced. A pipe or a device is written directly.
 
     Args:
-        graph: a graph of `MLGraphBuilder.build`.
+        graph: as returned by `MLGraphBuilder.build`.
         path: the file to write.
 
     Raises:
@@ -49,17 +49,17 @@ def save(graph: MLGraph, path: str | Path) -> None:
         raise InvalidStateError("the graph is destroyed")
     model, weights = to_onnx(graph._graph)
     size = sum(array.nbytes for array in weights.values())
-    (path, mode), given = resolved(path), path  # the data file lies beside the file, not beside a link to it
-    if size > INSIDE_BYTES:
+    (path, mode), given = resolved(path), path  # the data file goes beside the target of a link, not beside the link
+    if size > MAX_EMBEDDED_BYTES:
         replaceable = mode is None or stat.S_ISREG(mode)
-        rule = f"save: {size} bytes of weights need a file beside the model, and {given} is no regular file"
-        require(replaceable, rule)
+        message = f"save: {size} bytes of weights need a second file, so the path must be a regular file, got {given}"
+        require(replaceable, message)
     with ExitStack() as stack:
         # Files are renamed in reverse order: the data file is in place before the model that refers to it.
-        file = stack.enter_context(written(given))
-        if size > INSIDE_BYTES:
+        file = stack.enter_context(atomic_writer(given))
+        if size > MAX_EMBEDDED_BYTES:
             location = f"{path.name}.data"
-            data, end = stack.enter_context(written(path.with_name(location))), 0
+            data, end = stack.enter_context(atomic_writer(path.with_name(location))), 0
             for tensor in model.graph.initializer:
                 array = weights.get(tensor.name)
                 if array is not None:
@@ -67,7 +67,7 @@ def save(graph: MLGraph, path: str | Path) -> None:
                     data.write(bytes(start - end))
                     data.write(_bytes(array))
                     end = start + array.nbytes
-                    _refer(tensor, {"location": location, "offset": start, "length": array.nbytes})
+                    _set_location(tensor, {"location": location, "offset": start, "length": array.nbytes})
         else:
             for tensor in model.graph.initializer:
                 if tensor.name in weights:
@@ -78,19 +78,20 @@ def save(graph: MLGraph, path: str | Path) -> None:
 
 
 def to_onnx(graph: Graph) -> tuple[ModelProto, dict[str, np.ndarray]]:
-    """Convert a graph to a model, and return the arrays of initializers whose data are not in the model."""
+    """The ONNX model of a graph, and by name the arrays of the initializers that are stored outside it."""
     ctx = Emitter(portable=True)
     values, _ = ort.emit(ctx, legalise(graph, ort.is_portable, "ONNX")[0])
     descs = [operand.desc for operand in graph.outputs.values()]
-    places = {f"o{k}": pair for k, pair in enumerate(zip(values.values(), descs, strict=True))}
-    model = ModelProto.FromString(ctx.finish(places)[0])
+    results = {f"o{k}": pair for k, pair in enumerate(zip(values.values(), descs, strict=True))}
+    model = ModelProto.FromString(ctx.finish(results)[0])
     both = graph.inputs.keys() & graph.outputs.keys()
     if both:
-        raise ValidationError(f"ONNX needs different names for inputs and outputs, got {min(both)!r} for one of each")
+        raise ValidationError(f"ONNX needs different names for inputs and outputs, got {min(both)!r} for both")
     for name in (*graph.inputs, *graph.outputs):
         if any("\ud800" <= character <= "\udfff" for character in name):
-            raise ValidationError(f"ONNX takes names in UTF-8, got {name!r}")
+            raise ValidationError(f"ONNX names must be encodable in UTF-8, got {name!r}")
     model.producer_name, model.producer_version = "opweave", __version__
+    # before `_rename`: `ctx.constants` has the emitter's names
     outside = [(t, ctx.constants[t.name]) for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL]
     inputs = {f"i{k}": name for k, name in enumerate(graph.inputs)}
     _rename(model.graph, inputs | {f"o{k}": name for k, name in enumerate(graph.outputs)})
@@ -102,13 +103,13 @@ def to_onnx(graph: Graph) -> tuple[ModelProto, dict[str, np.ndarray]]:
 
 
 def _rename(graph: GraphProto, names: Mapping[str, str]) -> None:
-    """Name inputs and outputs, and rename other values that have the same names."""
+    """Give inputs and outputs their names; rename inner values that would clash with these."""
     inner = {name for node in graph.node for name in node.output} | {tensor.name for tensor in graph.initializer}
     taken, table = set(names.values()), dict(names)
     for name in inner - names.keys():
         fresh = name
         while fresh in taken:
-            fresh += "_"  # the emitter makes no names that end so
+            fresh += "_"  # the emitter's own names never end in an underscore
         table[name] = fresh
     for node in graph.node:
         node.input[:] = [table.get(name, name) for name in node.input]
@@ -117,7 +118,7 @@ def _rename(graph: GraphProto, names: Mapping[str, str]) -> None:
         named.name = table.get(named.name, named.name)
 
 
-def _refer(tensor: TensorProto, place: Mapping[str, object]) -> None:
+def _set_location(tensor: TensorProto, place: Mapping[str, object]) -> None:
     """Set the location of a tensor's data."""
     del tensor.external_data[:]
     for key, value in place.items():
@@ -125,5 +126,5 @@ def _refer(tensor: TensorProto, place: Mapping[str, object]) -> None:
 
 
 def _bytes(array: np.ndarray) -> Any:
-    """The bytes of an array, without a copy."""
+    """The bytes of an array; copied only if it is not C-contiguous."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

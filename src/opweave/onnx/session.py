@@ -20,7 +20,7 @@ from ..shapes import OtherShapes
 from ..tensor import MLTensor
 from . import summary
 from .arguments import Argument, FixedShapes, HostValues, NodeArg
-from .booleans import as_stored
+from .booleans import bool_as_uint8
 from .compiled import CompiledModel, Fallback
 from .limits import DEFAULT as DEFAULT_LIMITS, Limits
 from .methods import OnnxRuntimeMethods
@@ -255,8 +255,8 @@ class InferenceSession(OnnxRuntimeMethods):
         names = list(dict.fromkeys(asked))
         tensors = [value for value in (*input_feed.values(), *out.values()) if isinstance(value, MLTensor)]
         with Locks(tensors):
-            feed = {i.name: i.given(input_feed[i.name], context) for i in inputs}
-            targets = {name: known[name].target(value, context) for name, value in out.items()}
+            feed = {i.name: i.as_input(input_feed[i.name], context) for i in inputs}
+            targets = {name: known[name].as_output(value, context) for name, value in out.items()}
             self._check_overlap(feed, targets)
             shapes = {
                 name: value.shape if isinstance(value, np.ndarray) or space.owns(value) else None
@@ -320,7 +320,7 @@ class InferenceSession(OnnxRuntimeMethods):
         if target is not None or self._locations[output.name] == "cpu":
             return result
         try:
-            stored = as_stored(result)
+            stored = bool_as_uint8(result)
             if self._context._space.is_host:
                 return self._context.tensor_from(stored)
             tensor = self._tensor(Desc(stored.dtype.name, stored.shape))

@@ -27,7 +27,7 @@ from .arguments import Argument
 from .compiled import CompiledModel, Fallback, is_large_segment, segments
 from .messages import PLAIN
 from .model import Model
-from .symbolic import SymbolicModel, is_suspicious
+from .symbolic import SymbolicModel, must_be_traced
 from .trace import DECIDING_ELEMENTS, Trace, Tracer, ValuesNeeded
 
 Specialise = Literal["recurring", "always", "never"]
@@ -177,7 +177,7 @@ class ShapeCache:
             return None  # a different number of inputs: initializers are overridden
         with self._own_lock:
             if self._own_session is None and not self._why_always:
-                if is_suspicious(self._model):
+                if must_be_traced(self._model):
                     self._trace(shapes, {})  # refuses models that would crash the engine, or make it hang
                 try:
                     self._own_session = SymbolicModel(self._model, self._context, self._inputs)

@@ -1,4 +1,4 @@
-"""A model's own session: the model as it is, with varying dimensions, in a session of the engine that takes all shapes."""
+"""One ONNX Runtime session for a whole model with dynamic dimensions; it runs calls of any shape."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from .scopes import all_nodes, used_names
 KNOWN_IR = 10
 """Models in file formats up to this version need not be lowered for the engine."""
 
-LARGE_CONSTANT = 4096
+LARGE_CONSTANT_BYTES = 4096
 """Constant nodes from this size in bytes are treated as weights; smaller ones may hold shapes, which inference must see."""
 
-SUSPICIOUS = frozenset({"LayerNormalization", "Loop", "SplitToSequence"})
-"""Operators with which a broken model ends the process, or never comes back. Whether one does is seen when it is traced."""
+CRASH_PRONE = frozenset({"LayerNormalization", "Loop", "SplitToSequence"})
+"""Operators that can crash or hang the engine if the model is invalid. Models with them are traced first: tracing refuses
+invalid ones."""
 
 _TYPES = {f"tensor({TensorProto.DataType.Name(element_type).lower()})" for element_type in (*PLAIN, TensorProto.STRING)}
-"""Tensors that the engine takes from NumPy, and gives to it."""
+"""Tensor types that the engine exchanges with NumPy."""
 
 
 class SymbolicModel:
@@ -37,13 +38,13 @@ class SymbolicModel:
     Args:
         model: the model.
         context: where it runs.
-        inputs: what is declared of its inputs, with the sizes that the user has fixed.
+        inputs: its declared inputs, with the sizes that the user fixed.
 
     Attributes:
-        results: empty: nothing is known of an output before it is computed.
+        results: always empty: the shapes of outputs are not known before a run.
 
     Raises:
-        NotSupportedError: there can be no such session; the message says why.
+        NotSupportedError: the model cannot run in such a session; the message says why.
     """
 
     def __init__(self, model: Model, context: MLContext, inputs: Sequence[Argument]) -> None:
@@ -51,21 +52,22 @@ class SymbolicModel:
         for node in all_nodes(model.proto.graph.node):
             converter = CONVERTERS.get(key_of(node))
             if converter is not None and converter.is_custom:
-                raise NotSupportedError(f"{node.op_type} is an operation of the user's, which needs static shapes")
+                raise NotSupportedError(f"{node.op_type} is a custom operation, which needs static shapes")
         shapes = {tensor.name: tuple(tensor.dims) for tensor in model.proto.graph.initializer}
         static = {argument.name: argument.static_shape() for argument in inputs}
         check_decided(model.proto.graph.node, shapes | {n: shape for n, shape in static.items() if shape is not None})
         try:
-            proto, constants = _with_open_dimensions(model, inputs)
+            proto, constants = _for_engine(model, inputs)
             runner = context.backend.compile_model(proto, constants, context.power_preference)
         except MLError as error:
             raise NotSupportedError(str(error)) from error
         if runner is None:
-            raise NotSupportedError(f"{context.device.name} runs no models with dimensions that vary")
+            raise NotSupportedError(f"{context.device.name} cannot run models with dynamic dimensions")
         for name, type in runner.types.items():
-            parts = type.removeprefix("optional(").removeprefix("seq(").rstrip(")") + ")"
-            if parts not in _TYPES:
-                raise NotSupportedError(f"{name!r} is {type}, which NumPy does not have")
+            # the innermost type: optional(seq(tensor(float))) -> tensor(float)
+            innermost = type.removeprefix("optional(").removeprefix("seq(").rstrip(")") + ")"
+            if innermost not in _TYPES:
+                raise NotSupportedError(f"{name!r} is {type}, which has no equivalent in NumPy")
         self._runner: ModelRunner = runner
 
     def run(self, feed: Mapping[str, Any], names: Sequence[str], out: Mapping[str, np.ndarray]) -> list[Any]:
@@ -84,19 +86,19 @@ class SymbolicModel:
             raise
 
     def _check_targets(self, feed: Mapping[str, Any], out: Mapping[str, np.ndarray]) -> None:
-        """After a failure: whether the engine can compute the results, and only has no room for them."""
+        """After a failed run, repeat it without `out`; raise `ValidationError` if an array of `out` has the wrong shape."""
         for (name, target), found in zip(out.items(), self._runner.run(feed, list(out), {}), strict=True):
             if target.shape != found.shape:
                 raise ValidationError(f"out[{name!r}] must have shape {list(found.shape)}, got {list(target.shape)}")
 
 
-def is_suspicious(model: Model) -> bool:
-    """Whether a model must be traced before the engine gets it as it is."""
-    return any(node.op_type in SUSPICIOUS for node in all_nodes(model.proto.graph.node))
+def must_be_traced(model: Model) -> bool:
+    """Whether a model must be traced before it is passed to the engine unchanged."""
+    return any(node.op_type in CRASH_PRONE for node in all_nodes(model.proto.graph.node))
 
 
-def _with_open_dimensions(model: Model, inputs: Sequence[Argument]) -> tuple[ModelProto, dict[str, np.ndarray]]:
-    """The model for the engine, without its weights, and the arrays of those that it uses."""
+def _for_engine(model: Model, inputs: Sequence[Argument]) -> tuple[ModelProto, dict[str, np.ndarray]]:
+    """The model to pass to the engine, without its weights; and the weights that it uses, by name."""
     source = model.proto.graph
     proto = ModelProto(ir_version=model.proto.ir_version, opset_import=model.proto.opset_import)
     graph = proto.graph
@@ -111,12 +113,13 @@ def _with_open_dimensions(model: Model, inputs: Sequence[Argument]) -> tuple[Mod
     given = {argument.name: argument for argument in inputs}
     for info in source.input:
         if (argument := given.get(info.name)) is None:
-            continue  # an initializer that might be overridden: models are compiled for calls that do so
+            continue  # overridable initializer: calls that override it run a `CompiledModel`
         if argument.element_type and argument.dims is not None:
             graph.input.add(name=info.name, type=tensor_type(argument.element_type, argument.dims))
         else:
             graph.input.append(info)
-    for node in all_nodes(graph.node):  # external data: the engine looks for files in another folder
+    # Inline external data: the engine would look for the files in another folder.
+    for node in all_nodes(graph.node):
         tensors = [tensor for attribute in node.attribute for tensor in (attribute.t, *attribute.tensors)]
         tensors += [tensor for inner in sub_graphs(node) for tensor in inner.initializer]
         for tensor in tensors:
@@ -134,9 +137,10 @@ def _with_open_dimensions(model: Model, inputs: Sequence[Argument]) -> tuple[Mod
 
 
 def _large_constant(node: NodeProto) -> TensorProto | None:
-    """The tensor of a Constant node that is better handed over as a weight."""
+    """The tensor of a large Constant node, to pass as a weight; None for other nodes."""
     if node.op_type != "Constant" or node.domain not in ("", "ai.onnx") or len(node.attribute) != 1:
         return None
     (attribute,) = node.attribute
-    is_large = attribute.name == "value" and attribute.t.ByteSize() >= LARGE_CONSTANT and attribute.t.data_type in PLAIN
-    return attribute.t if is_large else None
+    tensor = attribute.t
+    is_large = attribute.name == "value" and tensor.ByteSize() >= LARGE_CONSTANT_BYTES and tensor.data_type in PLAIN
+    return tensor if is_large else None

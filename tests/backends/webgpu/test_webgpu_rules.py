@@ -22,7 +22,7 @@ from opweave.expr.evaluate import evaluate
 from opweave.expr.ir import Program
 from opweave.expr.simplify import simplified
 from opweave.graph import Graph, Node
-from opweave.kernels.expression import as_stored
+from opweave.kernels.expression import in_data_type
 from opweave.operation import Op
 from opweave.ops import Operations
 
@@ -46,7 +46,7 @@ def program_of(node: Node) -> Program:
         if isinstance(made, Scatter):
             return scattered(made)
         results = made if isinstance(made, tuple) else (made,)
-        return tuple(as_stored(r, o.data_type) for r, o in zip(results, node.outputs, strict=True))
+        return tuple(in_data_type(r, o.data_type) for r, o in zip(results, node.outputs, strict=True))
 
     return trace(whole, node.op.name, [operand.desc for operand in node.operands])
 

@@ -21,7 +21,7 @@ from ...expr.tracing import of_input, program as make_program
 from ...expr.wgsl import Features, Kernel
 from ...graph import Desc, Graph, Node, Operand, each, flat
 from ...kernels import KernelCall
-from ...kernels.expression import as_stored, descs_of
+from ...kernels.expression import descs_of, in_data_type
 from ...ops.movement import concat, reshape
 from .. import Backend
 from .contraction.kernels import Contraction
@@ -231,7 +231,7 @@ class Schedule:
             else:
                 known[operand] = self._loaded(operand)
         for operand, result in zip(node.outputs, applied(node, self.backend, known), strict=True):
-            self._values[operand] = Pending(as_stored(result, operand.data_type), (*nodes, node), anchor)
+            self._values[operand] = Pending(in_data_type(result, operand.data_type), (*nodes, node), anchor)
 
     def _loaded(self, operand: Operand) -> Array:
         """An operand that lies in memory, as an array; scalars among the constants are numbers."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ... import links
 from ...errors import require
-from ...files import written
+from ...files import atomic_writer
 from ...run.graph import MLGraph
 from .condense import condense
 from .picture import Picture, picture
@@ -57,7 +57,7 @@ def save(drawing: str, path: str | Path) -> None:
         DataError: the file cannot be written.
     """
     require(Path(path).suffix.lower() == ".svg", f"draw: the name of the file must end with .svg, got {str(path)!r}")
-    with written(path) as file:
+    with atomic_writer(path) as file:
         file.write(drawing.encode())
 
 

@@ -10,7 +10,7 @@ from ...builder import MLGraphBuilder
 from ...composites import depth_to_space, space_to_depth
 from ...graph import MLOperand
 from ...shapes import broadcast
-from ..booleans import as_stored
+from ..booleans import bool_as_uint8
 from ..messages import TensorProto, array_of, dtype_of
 from ..registry import Tensor, Unsupported, converts, integers, known, normalized, shape_of
 from .windows import reshaped
@@ -99,7 +99,7 @@ def _(b: MLGraphBuilder, input: Tensor, shape: Tensor) -> Tensor:
 def _(b: MLGraphBuilder, input: Tensor, *, value: TensorProto | None = None) -> Tensor:
     # Small results are folded. A large one takes memory only while the graph runs.
     single = np.zeros((), np.float32) if value is None else array_of(value).reshape(())
-    return b.expand(b.constant(as_stored(single)), integers(input, "the shape"))
+    return b.expand(b.constant(bool_as_uint8(single)), integers(input, "the shape"))
 
 
 @converts("EyeLike")

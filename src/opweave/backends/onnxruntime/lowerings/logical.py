@@ -21,7 +21,7 @@ def _logical(op_type: str) -> Callable[[Emitter, Value, Value], Value]:
     return lambda ctx, a, b: ctx.cast(ctx.emit(op_type, ctx.cast(a, "bool"), ctx.cast(b, "bool")), "uint8")
 
 
-def _kind(op_type: str) -> Callable[[Emitter, Value], Value]:
+def _predicate(op_type: str) -> Callable[[Emitter, Value], Value]:
     return lambda ctx, a: ctx.cast(ctx.emit(op_type, a, data_type="bool"), "uint8")
 
 
@@ -33,8 +33,8 @@ ort.lower(ops.lesser_or_equal)(_comparison("LessOrEqual"))
 ort.lower(ops.logical_and)(_logical("And"))
 ort.lower(ops.logical_or)(_logical("Or"))
 ort.lower(ops.logical_xor)(_logical("Xor"))
-ort.lower(ops.is_nan)(_kind("IsNaN"))
-ort.lower(ops.is_infinite)(_kind("IsInf"))
+ort.lower(ops.is_nan)(_predicate("IsNaN"))
+ort.lower(ops.is_infinite)(_predicate("IsInf"))
 
 
 @ort.lower(ops.not_equal)

@@ -1,4 +1,4 @@
-"""Operations that pick elements by index."""
+"""Gather and scatter operations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ....expr import Array, compute
 from ....ops import indexing as ops
 from ..backend import webgpu
-from .positions import named
+from .positions import position_from
 from .results import Scatter
 
 
@@ -17,7 +17,7 @@ def _(input: Array, indices: Array, axis: int) -> Array:
 
     def element(*p: Array) -> Array:
         end = axis + indices.rank
-        return input[(*p[:axis], named(indices[p[axis:end]], input.shape[axis]), *p[end:])]
+        return input[(*p[:axis], position_from(indices[p[axis:end]], input.shape[axis]), *p[end:])]
 
     return compute(shape, element)
 
@@ -25,14 +25,14 @@ def _(input: Array, indices: Array, axis: int) -> Array:
 @webgpu.lower(ops.gather_elements)
 def _(input: Array, indices: Array, axis: int) -> Array:
     def element(*p: Array) -> Array:
-        return input[(*p[:axis], named(indices[p], input.shape[axis]), *p[axis + 1 :])]
+        return input[(*p[:axis], position_from(indices[p], input.shape[axis]), *p[axis + 1 :])]
 
     return compute(indices.shape, element)
 
 
-def _point(indices: Array, p: Sequence[Array], shape: Sequence[int]) -> tuple[Array, ...]:
-    """The position along each of the leading axes of `shape` whose coordinates `indices` holds at `p`."""
-    return tuple(named(indices[(*p, axis)], shape[axis]) for axis in range(indices.shape[-1]))
+def _coordinates(indices: Array, p: Sequence[Array], shape: Sequence[int]) -> tuple[Array, ...]:
+    """The coordinates in `indices[p]`: a position along each of the leading axes of `shape`."""
+    return tuple(position_from(indices[(*p, axis)], shape[axis]) for axis in range(indices.shape[-1]))
 
 
 @webgpu.lower(ops.gather_nd)
@@ -42,7 +42,7 @@ def _(input: Array, indices: Array) -> Array:
 
     def element(*p: Array) -> Array:
         end = len(counts)
-        return input[(*_point(indices, p[:end], input.shape), *p[end:])]
+        return input[(*_coordinates(indices, p[:end], input.shape), *p[end:])]
 
     return compute(shape, element)
 
@@ -50,7 +50,7 @@ def _(input: Array, indices: Array) -> Array:
 @webgpu.lower(ops.scatter_elements)
 def _(input: Array, indices: Array, updates: Array, axis: int) -> Scatter:
     def at(*p: Array) -> Sequence[Array]:
-        return *p[:axis], named(indices[p], input.shape[axis]), *p[axis + 1 :]
+        return *p[:axis], position_from(indices[p], input.shape[axis]), *p[axis + 1 :]
 
     return Scatter(input, indices.shape, at, lambda *p: updates[p])
 
@@ -60,6 +60,6 @@ def _(input: Array, indices: Array, updates: Array) -> Scatter:
     end = indices.rank - 1
 
     def at(*p: Array) -> Sequence[Array]:
-        return *_point(indices, p[:end], input.shape), *p[end:]
+        return *_coordinates(indices, p[:end], input.shape), *p[end:]
 
     return Scatter(input, updates.shape, at, lambda *p: updates[p])

@@ -1,4 +1,4 @@
-"""Normalisations and softmax. Variances are found in two passes, which loses no digits."""
+"""Normalisations and softmax. Variance is computed in two passes (the mean first), to avoid cancellation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _normalize(
     axes: Sequence[int],
     epsilon: float,
 ) -> Array:
-    """(x - mean) / sqrt(variance + epsilon) * scale + bias, where the dimensions of scale and bias are `axes` of x."""
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias; scale and bias have one dimension for each of `axes`, in order."""
     y = (x - mean) / sqrt(variance + epsilon)
     if scale is not None:
         y = along(scale, axes, x) * y
@@ -27,7 +27,7 @@ def _normalize(
 
 
 def _moments(x: Array, axes: Sequence[int]) -> tuple[Array, Array]:
-    """Mean and variance over axes, which are kept."""
+    """Mean and variance over `axes`, which stay as dimensions of size 1."""
     mean = reduce_mean(x, axes, keep_dimensions=True)
     return mean, reduce_mean((x - mean) * (x - mean), axes, keep_dimensions=True)
 

@@ -19,7 +19,7 @@ def computed(layout: str, sizes: Mapping[str, int], element: Callable[[dict[str,
     return compute(shape, lambda *p: element(dict(zip(layout, p, strict=True))))
 
 
-def named(index: Array, size: int) -> Array:
+def position_from(index: Array, size: int) -> Array:
     """Convert an index read from data to a position in [0, size): negative ones count from the end, then clamp."""
     is_signed = not index.data_type.startswith("u")
     if is_signed:
