@@ -106,3 +106,8 @@ def test_losses(reduction: str, weighted: bool, ignored: int | None, inner: tupl
     options = {"reduction": reduction} if ignored is None else {"reduction": reduction, "ignore_index": ignored}
     check_node("NegativeLogLikelihoodLoss", scores, labels, *weights, opset=13, **options)
     check_node("SoftmaxCrossEntropyLoss", scores, labels, *weights, opset=13, outputs=2, **options)
+
+
+def test_an_ignored_target_may_have_an_infinite_loss() -> None:
+    scores, labels = np.float32([[-np.inf, 0], [0, -1]]), np.array([0, 1])
+    check_node("NegativeLogLikelihoodLoss", scores, labels, ignore_index=0, wanted=np.asarray(np.float32(1)))
