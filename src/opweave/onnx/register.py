@@ -9,7 +9,7 @@ from ..builder import MLGraphBuilder
 from ..errors import ValidationError, require
 from ..operation import Op
 from .messages import TensorProto, array_of
-from .registry import CONVERTERS, Converter, Tensor, operand
+from .registry import CONVERTERS, MICROSOFT, Converter, Tensor, operand
 
 
 def register_onnx(domain: str, op_type: str, op: Op[..., Any], *, attributes: Mapping[str, str] | None = None) -> None:
@@ -53,13 +53,5 @@ def register_onnx(domain: str, op_type: str, op: Op[..., Any], *, attributes: Ma
         values.update((n, array_of(v)) for n, v in values.items() if isinstance(v, TensorProto))
         return op(b, operands, **values) if several else op(b, *operands, **values)
 
-    required = 1 if several else sum(not op.is_optional(name) for name in op.operands)
-    count = None if several else len(op.operands)
-    CONVERTERS[domain, op_type] = Converter(
-        convert,
-        frozenset({*names, "label"}),
-        count,
-        required,
-        is_custom=domain not in ("", "com.microsoft"),
-        op=op.name,
-    )
+    is_custom = domain not in ("", MICROSOFT)
+    CONVERTERS[domain, op_type] = Converter.of_op(op, convert, {*names, "label"}, is_custom=is_custom, op=op.name)

@@ -25,7 +25,7 @@ Tensors of bool are uint8 operands that hold 0 and 1.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import chain, repeat
 from typing import Any, TypeAlias
@@ -35,6 +35,7 @@ import numpy as np
 from ..builder import MLGraphBuilder
 from ..dtypes import INFO, DataType
 from ..graph import MLOperand
+from ..operation import Op
 from .messages import NodeProto, TensorProto, domain_of
 
 Tensor: TypeAlias = "MLOperand | np.ndarray"
@@ -116,6 +117,14 @@ class Converter:
             sum(p.default is p.empty for p in positional),
         )
 
+    @classmethod
+    def of_op(cls, op: Op[..., Any], function: Callable[..., Any], attributes: Iterable[str], **more: Any) -> Converter:
+        """The converter that is `op`, called through `function`; its operands are the node's inputs, in order."""
+        if op.sequences:  # any number of operands
+            return cls(function, frozenset(attributes), None, 1, **more)
+        required = sum(not op.is_optional(name) for name in op.operands)
+        return cls(function, frozenset(attributes), len(op.operands), required, **more)
+
 
 def _wants_operand(parameter: inspect.Parameter) -> bool:
     return str(parameter.annotation).startswith("MLOperand")
@@ -136,6 +145,22 @@ def converts(
         return function
 
     return register
+
+
+def named(*ops: Op[..., Any], **others: Any) -> dict[str, Any]:
+    """Operations by operator: `reduce_l1` is ReduceL1; those in `others` are called differently.
+
+    >>> from opweave import ops
+    >>> named(ops.add, ops.reduce_l1, Less=ops.lesser)
+    {'Add': <Op add>, 'ReduceL1': <Op reduce_l1>, 'Less': <Op lesser>}
+    """
+    return {op.name.title().replace("_", ""): op for op in ops} | others
+
+
+def register(operators: Mapping[str, Op[..., Any]], domain: str = "") -> None:
+    """Register operators that have the same inputs, attributes and defaults as an operation."""
+    for op_type, op in operators.items():
+        CONVERTERS[domain, op_type] = Converter.of_op(op, op, op.attributes)
 
 
 def key_of(node: NodeProto) -> tuple[str, str]:

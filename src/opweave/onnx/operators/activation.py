@@ -10,24 +10,16 @@ from ... import ops
 from ...builder import MLGraphBuilder
 from ...composites import fast_gelu, hard_max, log_softmax, quick_gelu, thresholded_relu
 from ...graph import MLOperand
-from ...operation import Op
-from ..registry import MICROSOFT, Tensor, Unsupported, converts, normalized
-from .elementwise import is_float, is_unsigned, register
+from ..registry import MICROSOFT, Tensor, Unsupported, converts, named, normalized, register
+from .elementwise import is_float, is_unsigned
 
-_FUSED: dict[str, Op[..., Any]] = {
-    "Elu": ops.elu,
-    "HardSigmoid": ops.hard_sigmoid,
-    "LeakyRelu": ops.leaky_relu,
-    "Relu": ops.relu,
-    "Sigmoid": ops.sigmoid,
-    "Softplus": ops.softplus,
-    "Softsign": ops.softsign,
-    "Tanh": ops.tanh,
-}
+_FUSED = named(
+    *(ops.elu, ops.hard_sigmoid, ops.leaky_relu, ops.relu, ops.sigmoid, ops.softplus, ops.softsign, ops.tanh)
+)
 """The activations that ONNX Runtime fuses with the operator before them."""
 
-register({**_FUSED, "HardSwish": ops.hard_swish, "ThresholdedRelu": thresholded_relu})
-register({"Gelu": ops.gelu, "FastGelu": fast_gelu, "QuickGelu": quick_gelu}, domain=MICROSOFT)
+register(_FUSED | named(ops.hard_swish, thresholded_relu))
+register(named(ops.gelu, fast_gelu, quick_gelu), domain=MICROSOFT)
 
 
 def activated(b: MLGraphBuilder, x: MLOperand, activation: str, parameters: Sequence[float]) -> MLOperand:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
@@ -15,17 +15,17 @@ from ...graph import MLOperand
 from ...operation import Op
 from ..messages import TensorProto
 from ..registry import (
-    CONVERTERS,
     DATA_TYPES,
-    Converter,
     Tensor,
     Unsupported,
     as_type,
     converts,
     data_type_of,
     integer,
+    named,
     normalized,
     operand,
+    register,
 )
 
 
@@ -39,37 +39,8 @@ def is_unsigned(value: MLOperand) -> bool:
     return INFO[value.data_type].kind == "u"
 
 
-# One to one ----------------------------------------------------------------------------------------------------------
-
-
-def register(operators: Mapping[str, Op[..., Any]], domain: str = "") -> None:
-    """Register ONNX operators that are operations by another name: with the same inputs, attributes and defaults."""
-    for op_type, op in operators.items():
-        required = sum(not op.is_optional(name) for name in op.operands)
-        CONVERTERS[domain, op_type] = Converter(op, frozenset(op.attributes), len(op.operands), required)
-
-
-register(
-    {
-        "Add": ops.add,
-        "Sub": ops.sub,
-        "Mul": ops.mul,
-        "Div": ops.div,
-        "Ceil": ops.ceil,
-        "Floor": ops.floor,
-        "Round": ops.round_even,
-        "Neg": ops.neg,
-        "Sqrt": ops.sqrt,
-        "Reciprocal": ops.reciprocal,
-        "Exp": ops.exp,
-        "Log": ops.log,
-        "Erf": ops.erf,
-        "Sin": ops.sin,
-        "Cos": ops.cos,
-        "Tan": ops.tan,
-        "Where": ops.where,
-    }
-)
+register(named(ops.add, ops.sub, ops.mul, ops.div, ops.where, ops.ceil, ops.floor, ops.neg, ops.sqrt))
+register(named(ops.exp, ops.log, ops.erf, ops.sin, ops.cos, ops.tan, ops.reciprocal, Round=ops.round_even))
 
 
 def _variadic(op: Op[..., Any]) -> Callable[..., Any]:

@@ -9,23 +9,10 @@ import numpy as np
 from ... import ops
 from ...builder import MLGraphBuilder
 from ...graph import MLOperand
-from ..registry import Tensor, converts
-from .elementwise import register
+from ..registry import Tensor, converts, named, register
 
-register(
-    {
-        "Equal": ops.equal,
-        "Greater": ops.greater,
-        "GreaterOrEqual": ops.greater_or_equal,
-        "Less": ops.lesser,
-        "LessOrEqual": ops.lesser_or_equal,
-        "And": ops.logical_and,
-        "Or": ops.logical_or,
-        "Xor": ops.logical_xor,
-        "Not": ops.logical_not,
-        "IsNaN": ops.is_nan,
-    }
-)
+register(named(ops.equal, ops.greater, ops.greater_or_equal, Less=ops.lesser, LessOrEqual=ops.lesser_or_equal))
+register(named(And=ops.logical_and, Or=ops.logical_or, Xor=ops.logical_xor, Not=ops.logical_not, IsNaN=ops.is_nan))
 
 
 @converts("IsInf")

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from ... import ops
 from ...builder import MLGraphBuilder
 from ...graph import MLOperand
 from ...operation import Op
 from ...ops.reduction import narrowed, widened
-from ..registry import Tensor, Unsupported, converts, integers, normalized
+from ..registry import Tensor, Unsupported, converts, integers, named, normalized
 from .elementwise import is_float
 
 # Without axes to reduce, WebNN applies the function to each element, as ONNX does.
@@ -45,18 +46,13 @@ def _reduction(op: Callable[..., Any]) -> Callable[..., Any]:
     return convert
 
 
-for _op_type, _op in {
-    "ReduceL1": MLGraphBuilder.reduce_l1,
-    "ReduceL2": MLGraphBuilder.reduce_l2,
-    "ReduceLogSum": MLGraphBuilder.reduce_log_sum,
-    "ReduceLogSumExp": MLGraphBuilder.reduce_log_sum_exp,
-    "ReduceMax": MLGraphBuilder.reduce_max,
-    "ReduceMean": _mean,
-    "ReduceMin": MLGraphBuilder.reduce_min,
-    "ReduceProd": MLGraphBuilder.reduce_product,
-    "ReduceSum": MLGraphBuilder.reduce_sum,
-    "ReduceSumSquare": MLGraphBuilder.reduce_sum_square,
-}.items():
+_REDUCTIONS = named(
+    *(ops.reduce_l1, ops.reduce_l2, ops.reduce_log_sum, ops.reduce_log_sum_exp, ops.reduce_max, ops.reduce_min),
+    *(ops.reduce_sum, ops.reduce_sum_square),
+    ReduceMean=_mean,
+    ReduceProd=ops.reduce_product,
+)
+for _op_type, _op in _REDUCTIONS.items():
     converts(_op_type, moved=["axes"])(_reduction(_op))
 
 
@@ -74,8 +70,8 @@ def _position(op: Op[..., Any]) -> Callable[..., Any]:
     return convert
 
 
-converts("ArgMax")(_position(MLGraphBuilder.arg_max))
-converts("ArgMin")(_position(MLGraphBuilder.arg_min))
+converts("ArgMax")(_position(ops.arg_max))
+converts("ArgMin")(_position(ops.arg_min))
 
 
 # The norm of float16 numbers can exceed their range, so it is computed in float32.
