@@ -119,15 +119,11 @@ def with_numpy(node: NodeProto, arrays: Sequence[np.ndarray | None]) -> list[np.
     if function is None or any(a is not None and a.dtype.kind not in "biuf" for a in arrays):
         raise Declined
     attributes = {attribute.name: attribute_value(attribute) for attribute in node.attribute}
-    inputs = list(arrays)
-    for name in OLD_ATTRIBUTES.get(node.op_type, ()):
-        if name in attributes:
-            inputs.append(np.array(attributes.pop(name), np.int64))
-    if node.op_type in SAME_TYPES and len({array.dtype for array in inputs if array is not None}) > 1:
+    if node.op_type in SAME_TYPES and len({array.dtype for array in arrays if array is not None}) > 1:
         raise Declined  # ONNX does not convert mixed types, NumPy would
     try:
         with np.errstate(all="ignore"):
-            result = np.asarray(function(*inputs, **attributes), order="C")
+            result = np.asarray(function(*arrays, **attributes), order="C")
     except (TypeError, ValueError, IndexError, OverflowError, MemoryError) as error:
         raise Declined from error  # an invalid node; the engine says what is wrong with it
     if len(node.output) != 1:
@@ -149,6 +145,8 @@ def with_engine(node: NodeProto, arrays: Sequence[np.ndarray | None], proto: Mod
 
 
 # Evaluators ----------------------------------------------------------------------------------------------------------
+#
+# An input that is an attribute in older operator sets has the attribute's name, and may be a list.
 
 
 def _check_size(shape: Sequence[int], dtype: np.dtype[Any]) -> tuple[int, ...]:
@@ -177,34 +175,26 @@ def _div(a: np.ndarray, b: np.ndarray) -> Any:
     return quotient + ((quotient < 0) & (quotient * b != a)).astype(a.dtype)  # toward zero, not down
 
 
-def _concat(*arrays: np.ndarray, axis: int) -> Any:
-    return np.concatenate(arrays, axis)
-
-
 def _gather(data: np.ndarray, indices: np.ndarray, *, axis: int = 0) -> Any:
     kept = [size for at, size in enumerate(data.shape) if at != axis % data.ndim]
     _check_size([*kept, *indices.shape], data.dtype)
     return np.take(data, indices, axis)
 
 
-def _squeeze(data: np.ndarray, axes: np.ndarray | None = None) -> Any:
-    return np.squeeze(data, None if axes is None else tuple(axes.reshape(-1).tolist()))
-
-
-def _unsqueeze(data: np.ndarray, axes: np.ndarray) -> Any:
-    return np.expand_dims(data, tuple(axes.reshape(-1).tolist()))
+def _squeeze(data: np.ndarray, axes: np.ndarray | list[int] | None = None) -> Any:
+    return np.squeeze(data, None if axes is None else tuple(np.ravel(axes)))
 
 
 def _slice(
     data: np.ndarray,
-    starts: np.ndarray,
-    ends: np.ndarray,
-    axes: np.ndarray | None = None,
-    steps: np.ndarray | None = None,
+    starts: np.ndarray | list[int],
+    ends: np.ndarray | list[int],
+    axes: np.ndarray | list[int] | None = None,
+    steps: np.ndarray | list[int] | None = None,
 ) -> Any:
-    axes = np.arange(len(starts)) if axes is None else axes
+    axes = np.arange(np.size(starts)) if axes is None else axes
     steps = np.ones_like(starts) if steps is None else steps
-    for axis, *bounds in zip(*(given.tolist() for given in (axes, starts, ends, steps)), strict=True):
+    for axis, *bounds in zip(*(np.asarray(given).tolist() for given in (axes, starts, ends, steps)), strict=True):
         axis %= data.ndim
         try:
             data = np.take(data, sliced(data.shape[axis], *bounds), axis)
@@ -221,14 +211,11 @@ def _reshape(data: np.ndarray, shape: np.ndarray, *, allowzero: int = 0) -> Any:
 
 
 def _range(start: np.ndarray, limit: np.ndarray, delta: np.ndarray) -> Any:
-    first, last, step = bounds = [array.reshape(()).item() for array in (start, limit, delta)]
-    if not step:
-        raise Declined
-    count = math.ceil((last - first) / step) if start.dtype.kind == "f" else len(range(first, last, step))
-    _check_size([max(count, 0)], start.dtype)
     if start.dtype.kind == "f":
         raise Declined  # the engine adds step by step, and rounds each time
-    return np.array(range(*bounds), start.dtype)
+    numbers = range(start.item(), limit.item(), delta.item())
+    _check_size([len(numbers)], start.dtype)
+    return np.array(numbers, start.dtype)
 
 
 def _constant_of_shape(shape: np.ndarray, *, value: TensorProto | None = None) -> Any:
@@ -266,7 +253,7 @@ EVALUATORS: Mapping[str, Callable[..., Any]] = {
     "And": np.logical_and,
     "Cast": _cast,
     "Ceil": np.ceil,
-    "Concat": _concat,
+    "Concat": lambda *arrays, axis: np.concatenate(arrays, axis),
     "ConstantOfShape": _constant_of_shape,
     "Div": _div,
     "Equal": np.equal,
@@ -291,13 +278,10 @@ EVALUATORS: Mapping[str, Callable[..., Any]] = {
     "Squeeze": _squeeze,
     "Sub": np.subtract,
     "Transpose": lambda x, perm=None: np.transpose(x, perm),
-    "Unsqueeze": _unsqueeze,
+    "Unsqueeze": lambda x, axes: np.expand_dims(x, tuple(np.ravel(axes))),
     "Where": _where,
 }
 """The functions that compute operators, by operator."""
-
-OLD_ATTRIBUTES = {"Slice": ("starts", "ends", "axes"), "Squeeze": ("axes",), "Unsqueeze": ("axes",)}
-"""The attributes that older operator sets have in place of inputs, in the order of these inputs."""
 
 SAME_TYPES = frozenset(
     {

@@ -118,7 +118,9 @@ class Converter:
         )
 
     @classmethod
-    def of_op(cls, op: Op[..., Any], function: Callable[..., Any], attributes: Iterable[str], **more: Any) -> Converter:
+    def of_op(
+        cls, op: Op[..., Any], /, function: Callable[..., Any], attributes: Iterable[str], **more: Any
+    ) -> Converter:
         """The converter that is `op`, called through `function`; its operands are the node's inputs, in order."""
         if op.sequences:  # any number of operands
             return cls(function, frozenset(attributes), None, 1, **more)
