@@ -27,11 +27,11 @@ def network() -> tuple[ow.MLGraph, dict[str, np.ndarray], dict[str, np.ndarray]]
     """A small network, what goes in and what comes out; its names are those that the writer would choose."""
     rng = np.random.default_rng(0)
     b = ow.MLGraphBuilder(CONTEXT)
-    x, shift = b.input("t1", "float32", [1, 3, 8, 8]), b.input("o0", "float32", [])
+    x, shift = b.input("_t1", "float32", [1, 3, 8, 8]), b.input("o0", "float32", [])
     w = b.constant(rng.standard_normal((16, 3, 3, 3)).astype("float32"))
     y = b.conv2d(x, w, padding=[1, 1, 1, 1], label="stem").relu() + shift
-    graph = b.build({"c0": y, "i1": b.reduce_mean(y, axes=[2, 3]), "x": b.identity(x)})
-    feed = {"t1": rng.standard_normal((1, 3, 8, 8)).astype("float32"), "o0": np.array(0.5, np.float32)}
+    graph = b.build({"_c0": y, "i1": b.reduce_mean(y, axes=[2, 3]), "x": b.identity(x)})
+    feed = {"_t1": rng.standard_normal((1, 3, 8, 8)).astype("float32"), "o0": np.array(0.5, np.float32)}
     return graph, feed, dict(CONTEXT.compute(graph, feed))
 
 
@@ -48,8 +48,8 @@ def test_names_and_values_survive(tmp_path: Path) -> None:
     ow.onnx.save(graph, path)
     model = onnx.load(path)
     onnx.checker.check_model(model, full_check=True)
-    assert [i.name for i in model.graph.input] == ["t1", "o0"]
-    assert [o.name for o in model.graph.output] == ["c0", "i1", "x"]
+    assert [i.name for i in model.graph.input] == ["_t1", "o0"]
+    assert [o.name for o in model.graph.output] == ["_c0", "i1", "x"]
     assert model.graph.node[0].name.startswith("stem")
     assert model.producer_name == "opweave"
     for found in (runtime(path, feed), ow.InferenceSession(path, fallback="error")):
@@ -135,9 +135,9 @@ def test_large_weights_lie_beside_the_model(tmp_path: Path, monkeypatch: pytest.
     ow.onnx.save(graph, path)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["model.onnx", "model.onnx.data"]
     onnx.checker.check_model(str(path))
-    np.testing.assert_array_equal(runtime(path, feed)["c0"], wanted["c0"])
-    (mine,) = ow.InferenceSession(path).run(["c0"], feed)
-    np.testing.assert_allclose(mine, wanted["c0"], rtol=1e-6)
+    np.testing.assert_array_equal(runtime(path, feed)["_c0"], wanted["_c0"])
+    (mine,) = ow.InferenceSession(path).run(["_c0"], feed)
+    np.testing.assert_allclose(mine, wanted["_c0"], rtol=1e-6)
 
 
 def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

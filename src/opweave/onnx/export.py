@@ -18,7 +18,7 @@ from ..errors import InvalidStateError, ValidationError, require
 from ..files import atomic_writer, resolved
 from ..graph import Graph
 from ..run.graph import MLGraph
-from .messages import GraphProto, ModelProto, TensorProto
+from .messages import ModelProto, TensorProto
 
 MAX_EMBEDDED_BYTES = 1_500_000_000
 """Weights up to this size are written into the model itself; a protocol buffer can hold at most 2 GB."""
@@ -79,43 +79,26 @@ def save(graph: MLGraph, path: str | Path) -> None:
 
 def to_onnx(graph: Graph) -> tuple[ModelProto, dict[str, np.ndarray]]:
     """The ONNX model of a graph, and by name the arrays of the initializers that are stored outside it."""
-    ctx = Emitter(portable=True)
-    values, _ = ort.emit(ctx, legalise(graph, ort.is_portable, "ONNX")[0])
-    descs = [operand.desc for operand in graph.outputs.values()]
-    results = {f"o{k}": pair for k, pair in enumerate(zip(values.values(), descs, strict=True))}
-    model = ModelProto.FromString(ctx.finish(results)[0])
     both = graph.inputs.keys() & graph.outputs.keys()
     if both:
         raise ValidationError(f"ONNX needs different names for inputs and outputs, got {min(both)!r} for both")
-    for name in (*graph.inputs, *graph.outputs):
+    names, prefix = [*graph.inputs, *graph.outputs], "_"
+    for name in names:
         if any("\ud800" <= character <= "\udfff" for character in name):
             raise ValidationError(f"ONNX names must be encodable in UTF-8, got {name!r}")
+    while any(name.startswith(prefix) for name in names):
+        prefix += "_"
+    ctx = Emitter(portable=True, prefix=prefix)
+    values, _ = ort.emit(ctx, legalise(graph, ort.is_portable, "ONNX")[0])
+    results = {name: (values[name], operand.desc) for name, operand in graph.outputs.items()}
+    model = ModelProto.FromString(ctx.finish(results)[0])
     model.producer_name, model.producer_version = "opweave", __version__
-    # before `_rename`: `ctx.constants` has the emitter's names
-    outside = [(t, ctx.constants[t.name]) for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL]
-    inputs = {f"i{k}": name for k, name in enumerate(graph.inputs)}
-    _rename(model.graph, inputs | {f"o{k}": name for k, name in enumerate(graph.outputs)})
     used = {node.domain for node in model.graph.node} | {""}
     kept = [entry for entry in model.opset_import if entry.domain in used]
     del model.opset_import[:]
     model.opset_import.extend(kept)
-    return model, {tensor.name: array for tensor, array in outside}
-
-
-def _rename(graph: GraphProto, names: Mapping[str, str]) -> None:
-    """Give inputs and outputs their names; rename inner values that would clash with these."""
-    inner = {name for node in graph.node for name in node.output} | {tensor.name for tensor in graph.initializer}
-    taken, table = set(names.values()), dict(names)
-    for name in inner - names.keys():
-        fresh = name
-        while fresh in taken:
-            fresh += "_"  # the emitter's own names never end in an underscore
-        table[name] = fresh
-    for node in graph.node:
-        node.input[:] = [table.get(name, name) for name in node.input]
-        node.output[:] = [table.get(name, name) for name in node.output]
-    for named in [*graph.initializer, *graph.input, *graph.output]:
-        named.name = table.get(named.name, named.name)
+    outside = [t.name for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL]
+    return model, {name: ctx.constants[name] for name in outside}
 
 
 def _set_location(tensor: TensorProto, place: Mapping[str, object]) -> None:

@@ -74,7 +74,9 @@ class OnnxRuntime(Backend):
         """Emit all nodes of a legal graph; the result holds the value of each output, and how each node is done."""
         ctx.graph = graph
         done: dict[Node, How] = {}
-        values: dict[Operand, Value] = {o: ctx.add_input(f"i{k}", o.desc) for k, o in enumerate(graph.inputs.values())}
+        values: dict[Operand, Value] = {}
+        for k, (name, operand) in enumerate(graph.inputs.items()):
+            values[operand] = ctx.add_input(name if ctx.portable else f"i{k}", operand.desc)
 
         def lookup(value: Any) -> Any:
             if isinstance(value, tuple):

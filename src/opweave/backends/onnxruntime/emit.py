@@ -165,7 +165,9 @@ class Emitter:
     """Collects the ONNX nodes that the rules emit.
 
     Args:
-        portable: whether other engines will run the nodes, too; rules then leave out rewrites that only help this one.
+        portable: whether other engines will run the nodes, too; rules then leave out rewrites that only help this one, and
+            inputs keep their names.
+        prefix: what the names of inner values begin with; no input or output may be called so.
 
     A rule gets the emitter, and the op's operands as `Value`s. While it runs, `node` is the node being lowered, and
     `graph` what it is a part of.
@@ -178,8 +180,8 @@ class Emitter:
     disabled_optimizers: set[str]
     """Optimisers of the engine that the session must not run; rules add them."""
 
-    def __init__(self, *, portable: bool = False) -> None:
-        self.portable = portable
+    def __init__(self, *, portable: bool = False, prefix: str = "") -> None:
+        self.portable, self._prefix = portable, prefix
         self.nodes: list[_OnnxNode] = []
         self.constants: dict[str, np.ndarray] = {}
         self.disabled_optimizers: set[str] = set()
@@ -320,7 +322,7 @@ class Emitter:
 
     def add_constant(self, array: np.ndarray, inline_bytes: int = INLINE_BYTES) -> Value:
         """Declare an initializer; the array is kept by reference if it is larger than `inline_bytes`."""
-        name = f"c{len(self.constants)}"
+        name = f"{self._prefix}c{len(self.constants)}"
         self.constants[name] = array
         if array.nbytes <= inline_bytes:
             self._inline.add(name)
@@ -386,7 +388,7 @@ class Emitter:
 
     def _fresh(self) -> str:
         self._count += 1
-        return f"t{self._count}"
+        return f"{self._prefix}t{self._count}"
 
     def _compared(self, op_type: str, first: Value, *others: Value | None) -> Value:
         """Emit Clip, Max, Min or Sign of int64 without the faulty kernels."""
