@@ -47,61 +47,46 @@ if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Array": "lazy.array",
-    "DataError": "errors",
-    "Desc": "graph",
-    "Device": "backends",
-    "InferenceSession": "onnx.session",
-    "InvalidStateError": "errors",
-    "Limits": "operation",
-    "ML": "context",
-    "MLContext": "context",
-    "MLContextLostInfo": "context",
-    "MLError": "errors",
-    "MLGraph": "run.graph",
-    "MLGraphBuilder": "builder",
-    "MLOperand": "graph",
-    "MLTensor": "tensor",
-    "MissingExtraError": "errors",
-    "NotSupportedError": "errors",
-    "OperationError": "errors",
-    "ValidationError": "errors",
-    "array": "lazy.borrowed",
-    "composite": "custom",
-    "composites": "",
-    "devices": "backends",
-    "expr": "",
-    "expression": "custom",
-    "jit": "lazy.jit",
-    "memory": "",
-    "ml": "context",
-    "onnx": "",
-    "op": "custom",
-    "ops": "",
-    "read": "lazy.force",
-    "register_onnx": "onnx.register",
-    "wasm": "kernels",
-    "wgsl": "kernels",
+    ".": ("composites", "expr", "memory", "onnx", "ops"),
+    ".backends": ("Device", "devices"),
+    ".builder": ("MLGraphBuilder",),
+    ".context": ("ML", "MLContext", "MLContextLostInfo", "ml"),
+    ".custom": ("composite", "expression", "op"),
+    ".errors": (
+        "DataError",
+        "InvalidStateError",
+        "MLError",
+        "MissingExtraError",
+        "NotSupportedError",
+        "OperationError",
+        "ValidationError",
+    ),
+    ".graph": ("Desc", "MLOperand"),
+    ".kernels.": ("wasm", "wgsl"),
+    ".lazy.array": ("Array",),
+    ".lazy.borrowed": ("array",),
+    ".lazy.force": ("read",),
+    ".lazy.jit": ("jit",),
+    ".onnx.register": ("register_onnx",),
+    ".onnx.session": ("InferenceSession",),
+    ".operation": ("Limits",),
+    ".run.graph": ("MLGraph",),
+    ".tensor": ("MLTensor",),
 }
-"""Public name -> the module that holds it. A test compares it with the imports above."""
+"""Module -> its public names; after a dot at its end, modules of that package. A test compares it with the imports above."""
 
-__all__ = list(_HOMES)
+__all__ = sorted(name for names in _HOMES.values() for name in names)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    home = next((home for home, names in _HOMES.items() if name in names), None)
+    if home is None:
         raise AttributeError(f"module 'opweave' has no attribute {name!r}")
-    home = _HOMES[name]
-    module = import_module(f".{home}" if home else f".{name}", __name__)
-    if not home:
-        value = module
-    elif home == "kernels":  # a module of a package
-        value = import_module(f".{home}.{name}", __name__)
-    else:
-        value = getattr(module, name)
+    is_module = home.endswith(".")
+    value = import_module(home + name, __name__) if is_module else getattr(import_module(home, __name__), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return [*(name for name in globals() if name.startswith("__")), *_HOMES]
+    return [*(name for name in globals() if name.startswith("__")), *__all__]

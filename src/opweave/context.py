@@ -147,10 +147,7 @@ class MLContext(ContextTensors):
     def __init__(self, backend: Backend, device: Device, power_preference: PowerPreference) -> None:
         self._backend, self._device, self._power_preference = backend, device, power_preference
         # Equal for contexts whose programs are interchangeable: programs belong to a back end, and so to a GPU device.
-        own = _places.setdefault(backend, {})
-        self._place: int = own.get((device.name, power_preference)) or own.setdefault(
-            (device.name, power_preference), next(_place_numbers)
-        )
+        self._place = _places.setdefault(backend, {}).setdefault((device.name, power_preference), next(_place_numbers))
         self._lost: Lost | None = None
         self._is_over = False  # it is lost, and all that belonged to it is destroyed
         self._lost_info: MLContextLostInfo | None = None

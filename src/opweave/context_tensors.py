@@ -311,18 +311,9 @@ class ContextTensors:
         """A descriptor that is valid in this context, or `ValidationError`."""
         return check_desc(converted_desc(data_type, shape), self._backend.max_byte_length)
 
-    def _adopt(
-        self,
-        desc: Desc,
-        array: np.ndarray,
-        *,
-        readable: bool = False,
-        writable: bool = False,
-        constant: bool = False,
-        pinned: bool = False,
-    ) -> MLTensor:
+    def _adopt(self, desc: Desc, array: np.ndarray, *, pinned: bool = False, **flags: bool) -> MLTensor:
         """A tensor of this memory; `pinned` memory belongs to the caller, and is never replaced."""
-        tensor = self._make_tensor(desc, array, pinned, readable=readable, writable=writable, constant=constant)
+        tensor = self._make_tensor(desc, array, pinned, **flags)
         with self._lock:
             self.check_alive()
             self._tensors.add(tensor)
@@ -330,7 +321,7 @@ class ContextTensors:
 
     def _make_tensor(self, desc: Desc, array: np.ndarray, pinned: bool, **flags: bool) -> MLTensor:
         # Constants are on the host: they are copied to the device with the graphs that they are part of.
-        on_device = not self._space.is_host and not flags["constant"]
+        on_device = not self._space.is_host and not flags.get("constant")
         return (DeviceTensor if on_device else MLTensor)(cast("MLContext", self), desc, array, **flags)
 
     def _defer_call(self, template: Any, inputs: Sequence[Any], outputs: Sequence[MLTensor], label: str) -> bool:

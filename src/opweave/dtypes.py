@@ -122,13 +122,9 @@ def cast_number(value: float, data_type: DataType) -> int | float:
             wide = np.float64(math.inf if value > 0 else -math.inf)
         with np.errstate(over="ignore"):
             return float(wide.astype(data_type))
-    if isinstance(value, float):
-        if math.isnan(value):
-            return 0
-        if math.isinf(value):
-            return info.highest if value > 0 else info.lowest
-        value = round(value)
-    return min(max(int(value), info.lowest), info.highest)
+    if value != value:  # NaN; `math.isnan` refuses large integers
+        return 0
+    return round(min(max(value, info.lowest), info.highest))
 
 
 C = TypeVar("C", bound=type)

@@ -14,10 +14,10 @@ Every message contains the operation, its label, the rule, and the value:
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from traceback import extract_tb
 from typing import Any
 
 MAX_MESSAGE_CHARACTERS = 3000
@@ -113,15 +113,10 @@ def user_line(error: BaseException, function: Callable[..., Any]) -> str:
     ...     print(user_line(error, mine).replace("(<doctest opweave.errors.user_line[0]>", "(file.py"))
      (file.py, line 2: raise ValueError("no"))
     """
-    code = getattr(function, "__code__", None)
-    trace, found = error.__traceback__, None
-    while code is not None and trace is not None:
-        if trace.tb_frame.f_code.co_filename == code.co_filename:
-            found = trace
-        trace = trace.tb_next
-    if found is None:
+    file = getattr(getattr(function, "__code__", None), "co_filename", None)
+    found = [frame for frame in extract_tb(error.__traceback__) if frame.filename == file]
+    if not found:
         return ""
-    name, line = found.tb_frame.f_code.co_filename, found.tb_lineno
-    text = linecache.getline(name, line).strip()
+    name, line, text = found[-1].filename, found[-1].lineno, found[-1].line
     short = name.replace("\\", "/").rpartition("/")[2]
     return f" ({short}, line {line}{': ' + text if text else ''})"

@@ -27,7 +27,14 @@ class MLTensor:
     """
 
     def __init__(
-        self, context: MLContext, desc: Desc, array: np.ndarray, *, readable: bool, writable: bool, constant: bool
+        self,
+        context: MLContext,
+        desc: Desc,
+        array: np.ndarray,
+        *,
+        readable: bool = False,
+        writable: bool = False,
+        constant: bool = False,
     ) -> None:
         self._context, self._desc = context, desc
         self._readable, self._writable, self._constant = readable, writable, constant
@@ -177,21 +184,17 @@ class DeviceTensor(MLTensor):
         Raises:
             ValidationError: the tensor is destroyed.
         """
-        return self._device_array().buffer
+        array: Any = super().memory()
+        return array.buffer
 
     @property
     def exported(self) -> bool:
         """Whether `context.export_to_gpu` has lent it out."""
         return self._exported
 
-    def _device_array(self) -> Any:
-        if self._array is None:
-            raise ValidationError(f"the tensor {self._desc} is destroyed")
-        return self._array
-
     def memory(self) -> Any:
         """The memory itself, for back ends; `ValidationError` once the tensor is destroyed, or while it is exported."""
-        array = self._device_array()
+        array = super().memory()
         if self._exported:
             raise InvalidStateError(
                 f"the tensor {self._desc} is exported to the GPU; it comes back when the with block ends"

@@ -380,7 +380,7 @@ def test_spread_keeps_distances_and_cannot_be_bettered(rows: list[tuple[float, f
 
 
 def test_columns_are_straight_and_branches_symmetrical() -> None:
-    items = [Item(60, 30, 0) for _ in range(6)]
+    items = [Item(60, 0) for _ in range(6)]
     links = [Link(0, 0, 1), Link(0, 0, 2), Link(1, 0, 3), Link(2, 0, 4), Link(3, 0, 5), Link(4, 0, 5)]
     placed = layout(items, links, 1)
     assert placed.layer == [0, 1, 1, 2, 2, 3]
@@ -391,7 +391,7 @@ def test_columns_are_straight_and_branches_symmetrical() -> None:
 
 
 def test_lines_that_skip_layers_give_way_to_boxes() -> None:
-    items = [Item(100, 30, 0) for _ in range(5)]
+    items = [Item(100, 0) for _ in range(5)]
     links = [Link(k, 0, k + 1) for k in range(4)] + [Link(0, 0, 4)]
     placed = layout(items, links, 1)
     assert max(placed.x) - min(placed.x) < 0.1
@@ -400,7 +400,7 @@ def test_lines_that_skip_layers_give_way_to_boxes() -> None:
 
 
 def test_crossings_that_can_be_avoided_are_avoided() -> None:
-    items = [Item(40, 30, 0) for _ in range(6)]
+    items = [Item(40, 0) for _ in range(6)]
     links = [Link(0, 0, 5), Link(1, 0, 4), Link(2, 0, 3)]
     x = layout(items, links, 1).x
     assert sorted(range(3), key=lambda k: x[k]) == sorted(range(3), key=lambda k: x[5 - k])

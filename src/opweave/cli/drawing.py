@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from ..compile.partition import Segment
-from ..inspect.drawing.picture import Box, Edge, Lane, Picture
+from ..inspect.drawing.picture import Box, Lane, Picture, Sketch
 from ..names import counted
 from ..onnx.compiled import CompiledModel
 from ..onnx.scopes import used_names
@@ -25,54 +27,44 @@ def model_picture(compiled: CompiledModel, inputs: list[str], outputs: list[str]
         outputs: names of the model's outputs.
     """
     lanes = [_lane(number, segment, compiled) for number, segment in enumerate(compiled.segments)]
-    made = Picture(lanes=[Lane(("inputs",)), *lanes, Lane(("outputs",))])
-    home: dict[str, tuple[int, int]] = {}
+    sketch, trace = Sketch(lanes), compiled.trace
     used = {name for segment in compiled.segments for name in segment.inputs} | set(outputs)
+
+    def reads(names: Iterable[str]) -> list[tuple[str, str, bool]]:
+        return [(name, _text(trace, name), False) for name in names if name in sketch.homes]
+
     for name in inputs:
         if name in used:
-            home[name] = len(made.boxes), 0
-            made.boxes.append(Box(name, 0, "input", tooltip=f"input {name}: {_text(compiled.trace, name)}"))
-    for number, segment in enumerate(compiled.segments, start=1):
+            sketch.add(Box(name, 0, "input", tooltip=f"input {name}: {_text(trace, name)}"), (), [name])
+    for lane, segment in enumerate(compiled.segments, start=1):
         for step in segment.nodes:
-            index = len(made.boxes)
-            names = used_names(step.node)
-            constants = {
-                name: value.array for name in names if isinstance(value := compiled.trace.values[name], Constant)
-            }
-            made.boxes.append(
-                Box(
-                    step.node.op_type,
-                    number,
-                    "operation" if step.node.domain in KNOWN_DOMAINS else "custom",
-                    (f"{step.node.name!r}",) if step.node.name else (),
-                    tuple(_chip(array) for array in constants.values()),
-                    "\n".join(
-                        [
-                            f"{step.node.op_type} {step.node.name!r}",
-                            *(
-                                f"{name}: constant {array.dtype}{list(array.shape)}"
-                                for name, array in constants.items()
-                            ),
-                            *(f"→ {name}: {_text(compiled.trace, name)}" for name in step.node.output if name),
-                            *([step.reason] if step.reason else []),
-                        ]
-                    ),
-                    (step.node.op_type,),
-                    sum(array.nbytes for array in constants.values()),
-                )
-            )
-            for name in names:
-                if name in home:
-                    made.edges.append(Edge(*home[name], index, _text(compiled.trace, name)))
-            for port, name in enumerate(name for name in step.node.output if name):
-                home[name] = index, port
+            made = [name for name in step.node.output if name]
+            sketch.add(_box(step, lane, trace), reads(used_names(step.node)), made)
     for name in outputs:
-        if name in home:
-            made.edges.append(Edge(*home[name], len(made.boxes), _text(compiled.trace, name)))
-        made.boxes.append(
-            Box(name, len(made.lanes) - 1, "output", tooltip=f"output {name}: {_text(compiled.trace, name)}")
-        )
-    return made
+        box = Box(name, len(lanes) + 1, "output", tooltip=f"output {name}: {_text(trace, name)}")
+        sketch.add(box, reads([name]), ())
+    return sketch.picture
+
+
+def _box(step: Step, lane: int, trace: Trace) -> Box:
+    node, values = step.node, {name: trace.values[name] for name in used_names(step.node)}
+    constants = {name: value.array for name, value in values.items() if isinstance(value, Constant)}
+    tooltip = [
+        f"{node.op_type} {node.name!r}",
+        *(f"{name}: {_text(trace, name)}" for name in constants),
+        *(f"→ {name}: {_text(trace, name)}" for name in node.output if name),
+        *([step.reason] if step.reason else []),
+    ]
+    return Box(
+        node.op_type,
+        lane,
+        "operation" if node.domain in KNOWN_DOMAINS else "custom",
+        (f"{node.name!r}",) if node.name else (),
+        tuple(map(_chip, constants.values())),
+        "\n".join(tooltip),
+        (node.op_type,),
+        sum(array.nbytes for array in constants.values()),
+    )
 
 
 def _lane(number: int, segment: Segment[Step, str], compiled: CompiledModel) -> Lane:

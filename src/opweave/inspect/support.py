@@ -16,23 +16,13 @@ from ..graph import Desc, Operand
 from ..operation import Limits, Op
 from ..ops import Operations
 
-# Shapes of operands that cannot be [2, 2], and values of required attributes, for a small valid call.
-_IMAGE = (1, 2, 2, 2)
+# Shapes for a small valid call that are not [2, 2] or, where another rank is required, [2, ...]; and required attributes.
 _SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
-    "batch_normalization": {"input": _IMAGE, "mean": (2,), "variance": (2,)},
-    "conv2d": {"input": _IMAGE, "filter": (1, 2, 2, 2)},
-    "conv_transpose2d": {"input": _IMAGE, "filter": (2, 1, 2, 2)},
-    "gather_nd": {"indices": (1, 2)},
-    "gru": {"input": (1, 1, 2), "weight": (1, 6, 2), "recurrent_weight": (1, 6, 2)},
+    "gru": {"weight": (1, 6, 2), "recurrent_weight": (1, 6, 2)},
     "gru_cell": {"weight": (6, 2), "recurrent_weight": (6, 2)},
-    "instance_normalization": {"input": _IMAGE},
-    "lstm": {"input": (1, 1, 2), "weight": (1, 8, 2), "recurrent_weight": (1, 8, 2)},
+    "lstm": {"weight": (1, 8, 2), "recurrent_weight": (1, 8, 2)},
     "lstm_cell": {"weight": (8, 2), "recurrent_weight": (8, 2)},
-    "average_pool2d": {"input": _IMAGE},
-    "l2_pool2d": {"input": _IMAGE},
-    "max_pool2d": {"input": _IMAGE},
-    "resample2d": {"input": _IMAGE},
-    "scatter_nd": {"indices": (1, 1), "updates": (1, 2)},
+    "scatter_nd": {"updates": (2,)},
 }
 _ATTRIBUTES: dict[str, Any] = {
     "axis": 0,
@@ -45,7 +35,7 @@ _ATTRIBUTES: dict[str, Any] = {
     "sizes": (1, 1),
     "splits": 2,
     "starts": (0, 0),
-    "steps": 1,
+    "steps": 2,
 }
 
 
@@ -82,19 +72,18 @@ def smallest_call(op: Op[..., Any], data_type: DataType) -> Operand:
     builder = Operations()
     main = main_operand(op)
     types: dict[str, DataType] = {main: data_type}
-    for name in op.operands:
-        limit = op.limits.get(name, Limits())
-        if name not in types:
-            types[name] = types[limit.data_types] if isinstance(limit.data_types, str) else limit.data_types[0]
     arguments: dict[str, Any] = {}
-    for name in op.positional:
-        if name in op.operands:
-            desc = Desc(types[name], _SHAPES.get(op.name, {}).get(name, (2, 2)))
-            operand = Operand(builder, desc, name=name)
-            arguments[name] = [operand, operand] if name in op.sequences else operand
-            builder.inputs[name] = operand
-        else:
+    for name in sorted(op.positional, key=lambda name: name != main):  # others may have its data type
+        if name not in op.operands:
             arguments[name] = _ATTRIBUTES[name]
+            continue
+        limit = op.limits.get(name, Limits())
+        if name != main:
+            types[name] = types[limit.data_types] if isinstance(limit.data_types, str) else limit.data_types[0]
+        least, most = (2, 2) if isinstance(limit.ranks, str) else limit.ranks
+        shape = _SHAPES.get(op.name, {}).get(name, (2,) * min(max(2, least), most))
+        builder.inputs[name] = operand = Operand(builder, Desc(types[name], shape), name=name)
+        arguments[name] = [operand, operand] if name in op.sequences else operand
     result = op(builder, **arguments)
     return result if isinstance(result, Operand) else result[0]
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 
+from .layout import chains
 from .picture import Box, Edge, Picture, summary
 
 LARGE = 150
@@ -41,24 +42,20 @@ def _inner(picture: Picture) -> list[int]:
 
 def _chains(picture: Picture) -> list[list[list[int]]]:
     """Sequences of boxes in which each reads from the previous one only, and is its only reader."""
-    boxes, inner = picture.boxes, set(_inner(picture))
     before: dict[int, set[int]] = {}
     after: dict[int, set[int]] = {}
     for edge in picture.edges:
         before.setdefault(edge.target, set()).add(edge.source)
         after.setdefault(edge.source, set()).add(edge.target)
-    chains: dict[int, list[int]] = {}
-    for index in sorted(inner):
+
+    def previous(index: int) -> int | None:
         (maker, *others) = before.get(index) or {-1}
-        alone = not others and maker in chains and after[maker] == {index}
-        joins = alone and boxes[maker].lane == boxes[index].lane
-        if joins and "custom" not in (boxes[index].style, boxes[maker].style):
-            chains[index] = chains[maker]
-            chains[index].append(index)
-        else:
-            chains[index] = [index]
-    unique = {id(chain): chain for chain in chains.values()}
-    return [[chain] for chain in unique.values()]
+        if others or after.get(maker) != {index}:
+            return None
+        box, other = picture.boxes[index], picture.boxes[maker]
+        return maker if box.lane == other.lane and "custom" not in (box.style, other.style) else None
+
+    return [[chain] for chain in chains(_inner(picture), previous)]
 
 
 def _repeats(picture: Picture) -> list[list[list[int]]]:

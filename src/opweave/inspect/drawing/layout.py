@@ -8,7 +8,7 @@ moves each place as close to its neighbours in the other layers as the order all
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby, pairwise
 
@@ -27,7 +27,6 @@ class Item:
     """A box to place."""
 
     width: float
-    height: float
     lane: int
 
 
@@ -218,16 +217,28 @@ def _wish(places: Sequence[_Place], index: int, down: bool) -> float:
 
 def _columns(places: Sequence[_Place]) -> list[list[int]]:
     """Places one below the other that have no other neighbours above and below."""
-    columns: dict[int, list[int]] = {}
-    for index in sorted(range(len(places)), key=lambda index: places[index].layer):
-        (maker, port), *others = places[index].above or [(-1, 0.0)]
-        if maker in columns and not others and not port and len(places[maker].below) == 1:
-            columns[index] = columns[maker]
-            columns[index].append(index)
-        else:
-            columns[index] = [index]
-    unique = {id(column): column for column in columns.values()}
-    return [column for column in unique.values() if len(column) > 1]
+
+    def above(index: int) -> int | None:
+        if len(places[index].above) != 1:
+            return None
+        ((maker, port),) = places[index].above
+        return None if port or len(places[maker].below) > 1 else maker
+
+    order = sorted(range(len(places)), key=lambda index: places[index].layer)
+    return [column for column in chains(order, above) if len(column) > 1]
+
+
+def chains(order: Iterable[int], previous: Callable[[int], int | None]) -> list[list[int]]:
+    """Divide `order` into chains: each member either begins one, or joins that of its `previous` member.
+
+    >>> chains(range(5), {2: 0, 3: 2}.get)
+    [[0, 2, 3], [1], [4]]
+    """
+    found: dict[int | None, list[int]] = {}
+    for index in order:
+        found[index] = found.get(previous(index), [])
+        found[index].append(index)
+    return list({id(chain): chain for chain in found.values()}.values())
 
 
 def _settle(places: list[_Place], row: Sequence[int], wanted: Sequence[float]) -> None:
@@ -259,4 +270,4 @@ def spread(wanted: Sequence[float], weights: Sequence[float], gaps: Sequence[flo
     return [mean + offset for mean, offset in zip(means, offsets, strict=True)]
 
 
-__all__ = ["Item", "Link", "Placed", "layout", "spread"]
+__all__ = ["Item", "Link", "Placed", "chains", "layout", "spread"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -90,6 +90,39 @@ class Picture:
     lanes: list[Lane] = field(default_factory=list)
 
 
+class Sketch:
+    """A picture while it is made, box by box.
+
+    Args:
+        lanes: what runs its operations; those of the inputs and outputs are added.
+
+    Attributes:
+        picture: the boxes so far, and the values between them.
+        homes: the box that each value comes from, and its port there.
+    """
+
+    def __init__(self, lanes: Sequence[Lane]) -> None:
+        self.picture = Picture(lanes=[Lane(("inputs",)), *lanes, Lane(("outputs",))])
+        self.homes: dict[Hashable, tuple[int, int]] = {}
+
+    def add(self, box: Box, reads: Iterable[tuple[Hashable, str, bool]], makes: Iterable[Hashable]) -> None:
+        """Add a box.
+
+        Args:
+            box: what it shows.
+            reads: the values that it reads: each with its data type and shape, and whether it is copied.
+            makes: the values that it computes.
+        """
+        index = len(self.picture.boxes)
+        self.picture.boxes.append(box)
+        self.picture.edges += [Edge(*self.homes[value], index, text, is_copied) for value, text, is_copied in reads]
+        self.homes.update({value: (index, port) for port, value in enumerate(makes)})
+
+    def lane_of(self, value: Hashable) -> int:
+        """The lane of the box that a value comes from."""
+        return self.picture.boxes[self.homes[value][0]].lane
+
+
 @dataclass
 class _Unit:
     """The nodes of one box."""
@@ -112,33 +145,23 @@ def picture(graph: Graph, program: Program) -> Picture:
         units = [_Unit(node, placement, 0, [node]) for node, placement in placements.items()]
         legal, lanes = graph, [_lane(list(placements.values()))]
     copied = {(number + 1, operand) for number, operand in program.crossings()}
-    made = Picture(lanes=[Lane(("inputs",)), *lanes, Lane(("outputs",))])
-    home: dict[Operand, tuple[int, int]] = {}  # the box that computes an operand, and the operand's port
+    sketch = Sketch(lanes)
     for name, operand in legal.inputs.items():
-        home[operand] = len(made.boxes), 0
-        made.boxes.append(Box(printable(name), 0, "input", tooltip=f"input {printable(name)}: {operand.desc}"))
-    ports: dict[int, int] = {}
+        tooltip = f"input {printable(name)}: {operand.desc}"
+        sketch.add(Box(printable(name), 0, "input", tooltip=tooltip), (), [operand])
     for unit in sorted(units, key=lambda unit: unit.segment):
-        index, lane = len(made.boxes), unit.segment + 1
-        made.boxes.append(_box(unit, lane))
-        for operand in _taken(unit.nodes):
-            source, port = home[operand]
-            is_copied = (lane, operand) in copied
-            made.edges.append(Edge(source, port, index, str(operand.desc), is_copied))
-        for node in unit.nodes:
-            for operand in node.outputs:
-                home[operand] = index, ports.setdefault(index, 0)
-                ports[index] += 1
+        lane = unit.segment + 1
+        reads = [(operand, str(operand.desc), (lane, operand) in copied) for operand in _taken(unit.nodes)]
+        sketch.add(_box(unit, lane), reads, [operand for node in unit.nodes for operand in node.outputs])
     first: dict[Operand, str] = {}
     for name, operand in legal.outputs.items():
-        source, port = home[operand]
         twin = operand in first and has_segments
-        is_copied = twin or (made.boxes[source].lane, operand) in copied
+        is_copied = twin or (sketch.lane_of(operand), operand) in copied
         tooltip = f"output {printable(name)}: {operand.desc}" + (f", copied from {first[operand]}" if twin else "")
-        made.edges.append(Edge(source, port, len(made.boxes), str(operand.desc), is_copied))
-        made.boxes.append(Box(printable(name), len(made.lanes) - 1, "output", tooltip=tooltip))
+        box = Box(printable(name), len(lanes) + 1, "output", tooltip=tooltip)
+        sketch.add(box, [(operand, str(operand.desc), is_copied)], ())
         first.setdefault(operand, printable(name))
-    return made
+    return sketch.picture
 
 
 def _units(program: Program, placements: Mapping[Node, Placement]) -> list[_Unit]:
@@ -168,13 +191,10 @@ def _taken(nodes: Sequence[Node]) -> list[Operand]:
 
 
 def _lane(placements: Sequence[Placement], number: int | None = None) -> Lane:
-    names = {"kernel": "kernel", "expression": "expression"}
     how = placements[0].how if placements else "native"
     where = ", ".join(dict.fromkeys(placement.device for placement in placements))
-    tint: Any = names.get(how, "engine")
-    if number is None:
-        return Lane((engine(placements), f"on {where}"), tint)
-    return Lane((f"segment {number}", engine(placements), f"on {where}"), tint)
+    heading = () if number is None else (f"segment {number}",)
+    return Lane((*heading, engine(placements), f"on {where}"), how if how in ("kernel", "expression") else "engine")
 
 
 def _box(unit: _Unit, lane: int) -> Box:
@@ -241,4 +261,4 @@ def summary(count: int, operations: Sequence[str], weights: int) -> tuple[str, t
     return (f"{count} × ({title})" if count > 1 else title), tuple(lines), chips
 
 
-__all__ = ["Box", "Edge", "Lane", "Picture", "Style", "Tint", "is_built_in", "picture", "summary"]
+__all__ = ["Box", "Edge", "Lane", "Picture", "Sketch", "Style", "Tint", "is_built_in", "picture", "summary"]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from html import escape
+from itertools import accumulate
 from textwrap import wrap
 from unicodedata import east_asian_width
-from xml.sax.saxutils import escape
 
 from ..words import shortened
 from .layout import Item, Link, Placed, layout, spread
@@ -83,67 +84,57 @@ def text_width(text: str, font: float = 12, bold: bool = False) -> float:
     return units * font * (1.1 if bold else 1.0)
 
 
+_FORBIDDEN = re.compile("[^\t\n -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What XML cannot contain, even escaped."""
+
+
 def clean(text: str) -> str:
     """Escape a text for XML; characters that XML forbids are shown by their code."""
-    allowed = (
-        letter if letter in "\n\t" or " " <= letter <= "\ud7ff" or "\ue000" <= letter <= "\ufffd" or letter > "\uffff"
-        else f"\\u{ord(letter):04x}"
-        for letter in text
-    )  # fmt: skip
-    return escape("".join(allowed), {'"': "&quot;", "'": "&#39;"})
+    return escape(_FORBIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
-@dataclass
 class _Shape:
-    """A box with a size."""
+    """A box with a size.
 
-    box: Box
-    width: float
-    height: float
-    labels: dict[int, tuple[str, bool]]  # by port: type of the result, and whether all readers get a copy
+    Args:
+        box: what it shows.
+        labels: by port, the type of a result, and whether all readers get a copy.
 
-    def port(self, number: int) -> float:
-        """The distance of a result's line from the middle of the box; it starts at the middle of its label."""
-        widths = [text_width(text, 11) + 14 for _, (text, _) in sorted(self.labels.items())]
-        at = sorted(self.labels).index(number)
-        return sum(widths[:at]) + widths[at] / 2 - sum(widths) / 2
+    Attributes:
+        chips: the texts of its constants.
+        width: that of the box itself.
+        room: that of the box with its labels.
+        ports: by port, the distance of a result's line from the middle of the box; it starts at the middle of its label.
+    """
 
-    @property
-    def room(self) -> float:
-        """The width of the box with its labels."""
-        return max(self.width, sum(text_width(text, 11) + 14 for text, _ in self.labels.values()))
+    def __init__(self, box: Box, labels: Mapping[int, tuple[str, bool]]) -> None:
+        self.box, self.labels = box, dict(sorted(labels.items()))
+        chips = box.chips if len(box.chips) <= 3 else (*box.chips[:2], f"{len(box.chips) - 2} more")
+        self.chips = [shortened(chip, MAX_TEXT) for chip in chips]
+        rows = [_row_width(self.chips), *(text_width(shortened(line, MAX_TEXT), 11) for line in box.lines)]
+        self.width = max(text_width(shortened(box.title, MAX_TEXT), 13, True), *rows, 48) + 24
+        widths = [text_width(text, 11) + 14 for text, _ in self.labels.values()]
+        self.room = max(self.width, sum(widths))
+        if len(widths) > 1:  # each line starts above its label
+            self.width = self.room
+        ends = accumulate(widths)
+        self.ports = {
+            port: end - width / 2 - sum(widths) / 2 for port, end, width in zip(self.labels, ends, widths, strict=True)
+        }
+        self.is_end = box.style in ("input", "output")
+        self.height = 30 + 15 * len(box.lines) + (21 if chips else 0) - (4 if self.is_end else 0)
 
 
 def svg(picture: Picture, title: str) -> str:
     """A picture as the text of an SVG file."""
-    shapes = _shapes(picture)
-    items = [Item(shape.room, shape.height, shape.box.lane) for shape in shapes]
-    links = [Link(edge.source, shapes[edge.source].port(edge.port), edge.target) for edge in picture.edges]
-    placed = layout(items, links, len(picture.lanes))
-    return _Writer(picture, shapes, placed, title).text()
-
-
-def _shapes(picture: Picture) -> list[_Shape]:
     labels: list[dict[int, tuple[str, bool]]] = [{} for _ in picture.boxes]
     for edge in picture.edges:
-        known = labels[edge.source].get(edge.port, ("", True))
-        labels[edge.source][edge.port] = edge.text, known[1] and edge.is_copied
-    shapes = []
-    for box, its in zip(picture.boxes, labels, strict=True):
-        lines = [text_width(shortened(line, MAX_TEXT), 11) for line in box.lines]
-        chips = sum(text_width(shortened(chip, MAX_TEXT), 10) + 12 for chip in _chips(box)) + 6 * max(
-            len(_chips(box)) - 1, 0
-        )
-        width = max(text_width(shortened(box.title, MAX_TEXT), 13, True), chips, *lines, 48) + 24
-        if len(its) > 1:  # each line starts above its label
-            width = max(width, sum(text_width(text, 11) + 14 for text, _ in its.values()))
-        height = 30 + 15 * len(lines) + (21 if chips else 0) - (4 if box.style in ("input", "output") else 0)
-        shapes.append(_Shape(box, width, height, its))
-    return shapes
-
-
-def _chips(box: Box) -> tuple[str, ...]:
-    return box.chips if len(box.chips) <= 3 else (*box.chips[:2], f"{len(box.chips) - 2} more")
+        _, copied = labels[edge.source].get(edge.port, ("", True))
+        labels[edge.source][edge.port] = edge.text, copied and edge.is_copied
+    shapes = [_Shape(*of) for of in zip(picture.boxes, labels, strict=True)]
+    items = [Item(shape.room, shape.box.lane) for shape in shapes]
+    links = [Link(edge.source, shapes[edge.source].ports[edge.port], edge.target) for edge in picture.edges]
+    return _Writer(picture, shapes, layout(items, links, len(picture.lanes)), title).text()
 
 
 class _Writer:
@@ -160,27 +151,25 @@ class _Writer:
         self._rows()
 
     def _rows(self) -> None:
-        """The heights of layers and lanes."""
-        count = self.placed.layers
-        heights = [0.0] * count
-        lane_of = [0] * count
+        """The places of layers and lanes from top to bottom."""
+        heights: dict[int, dict[int, float]] = {}  # of each layer of each lane
         for layer, shape in zip(self.placed.layer, self.shapes, strict=True):
-            heights[layer] = max(heights[layer], shape.height)
-            lane_of[layer] = shape.box.lane
-        self.tops = [0.0] * count
-        self.bottoms = [0.0] * count
+            layers = heights.setdefault(shape.box.lane, {})
+            layers[layer] = max(layers.get(layer, 0.0), shape.height)
+        self.tops: dict[int, float] = {}
+        self.bottoms: dict[int, float] = {}
         self.lanes: list[tuple[int, float, float]] = []  # lane, from, to
         y = PAD
-        for lane in sorted(set(lane_of)):
+        for lane, layers in sorted(heights.items()):
             start = y
-            y += PAD
-            layers = [layer for layer in range(count) if lane_of[layer] == lane]
-            for layer in layers:
-                self.tops[layer] = y
-                self.bottoms[layer] = y + heights[layer]
-                y = self.bottoms[layer] + LABEL + BEND * (layer != layers[-1])
-            is_last = layers[-1] == count - 1
-            y = max(y - (LABEL - PAD) * is_last, start + 15 * len(self.captions[lane]) + 2 * PAD - 4)
+            y += PAD - BEND
+            for layer, height in sorted(layers.items()):
+                self.tops[layer] = y + BEND
+                self.bottoms[layer] = y + BEND + height
+                y = self.bottoms[layer] + LABEL
+            if layer == self.placed.layers - 1:  # no labels below outputs
+                y += PAD - LABEL
+            y = max(y, start + 15 * len(self.captions[lane]) + 2 * PAD - 4)
             self.lanes.append((lane, start, y))
             y += PAD
         self.height = y
@@ -201,13 +190,9 @@ class _Writer:
 
     def _lane(self, lane: int, top: float, bottom: float) -> str:
         tint = self.picture.lanes[lane].tint
-        rect = (
-            f'<rect class="{tint}" x="{PAD:g}" y="{top:.1f}" width="{self.width - 2 * PAD:.1f}" '
-            f'height="{bottom - top:.1f}" rx="8"/>'
-        )
+        rect = _rect(tint, PAD, top, self.width - 2 * PAD, bottom - top, 8)
         lines = [
-            f'<text class="{"head" if number == 0 else "soft"}" x="{2 * PAD:g}" y="{top + PAD + 11 + 15 * number:.1f}">'
-            f"{clean(line)}</text>"
+            _text("soft" if number else "head", 2 * PAD, top + PAD + 11 + 15 * number, line)
             for number, line in enumerate(self.captions[lane])
         ]
         return rect + "".join(lines)
@@ -222,14 +207,13 @@ class _Writer:
         for k in order:
             edge = self.picture.edges[k]
             path, tip = self._path(edge, self.placed.routes[k], entries[k])
-            if (path, edge.is_copied) in seen:
-                continue
-            seen.add((path, edge.is_copied))
-            moved = ", copied" if edge.is_copied else ""
-            lines.append(
-                f'<g class="{"copied" if edge.is_copied else "flow"}"><title>{clean(edge.text)}{moved}</title>'
-                f'<path class="line" d="{path}"/><path class="tip" d="{tip}"/></g>'
-            )
+            kind, moved = ("copied", ", copied") if edge.is_copied else ("flow", "")
+            if (path, kind) not in seen:
+                seen.add((path, kind))
+                lines.append(
+                    f'<g class="{kind}"><title>{clean(edge.text)}{moved}</title>'
+                    f'<path class="line" d="{path}"/><path class="tip" d="{tip}"/></g>'
+                )
         return lines
 
     def _entries(self) -> list[float]:
@@ -255,7 +239,7 @@ class _Writer:
     def _start(self, edge: Edge) -> tuple[float, float]:
         shape = self.shapes[edge.source]
         layer = self.placed.layer[edge.source]
-        return self.placed.x[edge.source] + shape.port(edge.port), self.tops[layer] + shape.height
+        return self.placed.x[edge.source] + shape.ports[edge.port], self.tops[layer] + shape.height
 
     def _path(self, edge: Edge, route: Sequence[float], end: float) -> tuple[str, str]:
         x, y = self._start(edge)
@@ -277,34 +261,27 @@ class _Writer:
 
     def _box(self, index: int) -> str:
         shape, middle = self.shapes[index], self.left + self.placed.x[index]
-        top = self.tops[self.placed.layer[index]]
-        box = shape.box
-        is_end = box.style in ("input", "output")
+        box, top, left = shape.box, self.tops[self.placed.layer[index]], middle - shape.width / 2
         parts = [f"<g><title>{clean(box.tooltip)}</title>"] if box.tooltip else ["<g>"]
         if box.style == "several":  # a second rectangle behind the first
-            parts.append(_rect("box", middle - shape.width / 2 + 4, top + 4, shape.width, shape.height, 7))
-        kind = "end" if is_end else "box custom" if box.style == "custom" else "box"
-        radius = shape.height / 2 if is_end else 7
-        parts.append(_rect(kind, middle - shape.width / 2, top, shape.width, shape.height, radius))
-        y = top + (17.5 if is_end else 20)
-        parts.append(
-            f'<text class="head mid" x="{middle:.1f}" y="{y:.1f}">{clean(shortened(box.title, MAX_TEXT))}</text>'
-        )
+            parts.append(_rect("box", left + 4, top + 4, shape.width, shape.height, 7))
+        kind = "end" if shape.is_end else "box custom" if box.style == "custom" else "box"
+        parts.append(_rect(kind, left, top, shape.width, shape.height, shape.height / 2 if shape.is_end else 7))
+        y = top + (17.5 if shape.is_end else 20)
+        parts.append(_text("head mid", middle, y, shortened(box.title, MAX_TEXT)))
         for line in box.lines:
             y += 15
-            parts.append(
-                f'<text class="soft mid" x="{middle:.1f}" y="{y:.1f}">{clean(shortened(line, MAX_TEXT))}</text>'
-            )
-        parts += _chip_row(_chips(box), middle, y + 9)
+            parts.append(_text("soft mid", middle, y, shortened(line, MAX_TEXT)))
+        x = middle - _row_width(shape.chips) / 2
+        for chip in shape.chips:
+            width = text_width(chip, 10) + 12
+            parts.append(_rect("chip", x, y + 9, width, 15, 7))
+            parts.append(_text("soft small mid", x + width / 2, y + 20, chip))
+            x += width + 6
         for port, (text, is_copied) in shape.labels.items():
-            x, below = middle + shape.port(port), top + shape.height + 6
-            width = text_width(text, 11) + 4
-            lane = self.picture.lanes[box.lane].tint
-            parts.append(
-                f'<rect class="{lane}" x="{x - width / 2:.1f}" y="{below:.1f}" width="{width:.1f}" height="14"/>'
-            )
-            style = "soft mid moved" if is_copied else "soft mid"
-            parts.append(f'<text class="{style}" x="{x:.1f}" y="{below + 11:.1f}">{clean(text)}</text>')
+            x, below, width = middle + shape.ports[port], top + shape.height + 6, text_width(text, 11) + 4
+            parts.append(_rect(self.picture.lanes[box.lane].tint, x - width / 2, below, width, 14, 0))
+            parts.append(_text("soft mid moved" if is_copied else "soft mid", x, below + 11, text))
         return "".join([*parts, "</g>"])
 
 
@@ -317,18 +294,13 @@ def _rect(kind: str, x: float, y: float, width: float, height: float, radius: fl
     return f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="{radius:g}"/>'
 
 
-def _chip_row(chips: Sequence[str], middle: float, y: float) -> list[str]:
-    """Constants, as a row of chips."""
-    texts = [shortened(chip, MAX_TEXT) for chip in chips]
-    widths = [text_width(text, 10) + 12 for text in texts]
-    x = middle - (sum(widths) + 6 * (len(widths) - 1)) / 2
-    parts = []
-    for text, width in zip(texts, widths, strict=True):
-        parts.append(_rect("chip", x, y, width, 15, 7))
-        centre = f'x="{x + width / 2:.1f}" y="{y + 11:.1f}"'
-        parts.append(f'<text class="soft small mid" {centre}>{clean(text)}</text>')
-        x += width + 6
-    return parts
+def _text(style: str, x: float, y: float, text: str) -> str:
+    return f'<text class="{style}" x="{x:.1f}" y="{y:.1f}">{clean(text)}</text>'
+
+
+def _row_width(chips: Sequence[str]) -> float:
+    """The width of chips in a row."""
+    return sum(text_width(chip, 10) + 12 for chip in chips) + 6 * max(len(chips) - 1, 0)
 
 
 def _curve(x: float, y: float, to_x: float, to_y: float) -> str:
