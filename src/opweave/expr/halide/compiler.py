@@ -54,7 +54,7 @@ class HalideKernel:
         checks = checking(program)
         self._checks = _Part(checks) if checks else None
         self._part = _Part(program)
-        self._idle: list[_Calls] = []
+        self._idle: list[tuple[_Calls, Callable[[], None]]] = []
         self._messages = [check.message for check in program.checks]
         lanes = objects.target().natural_vector_size(hl.Float(32))
         count = objects.threads()
@@ -98,12 +98,13 @@ class HalideKernel:
             self.bind(inputs, outputs)()
             return
         try:
-            calls = self._idle.pop()  # threads must not share one
+            calls, run = self._idle.pop()  # threads must not share one
         except IndexError:
             calls = _Calls(self._part)
+            run = calls.bound()
         calls.fill(inputs, outputs)
-        calls.bound()()
-        self._idle.append(calls)
+        run()
+        self._idle.append((calls, run))
 
 
 def _object_of(module: Any) -> bytes:
@@ -192,14 +193,24 @@ class _Calls:
 
     def bound(self, arrays: object = None) -> Callable[[], None]:
         """A function that makes the calls, and keeps the arrays alive."""
-        calls, name = self._calls, self._part.program.name
+        name, kept = self._part.program.name, (self, arrays)
 
-        def run(_: object = (self, arrays)) -> None:
-            for entry, address in calls:
+        def calling(entry: Any, address: int) -> Callable[[], None]:
+            def run(_: object = kept) -> None:
                 if entry(address):
                     raise OperationError(f"{name}: {objects.last_error()}")
 
-        return run
+            return run
+
+        runs = [calling(*call) for call in self._calls]
+        if len(runs) == 1:
+            return runs[0]
+
+        def run_all() -> None:
+            for run in runs:
+                run()
+
+        return run_all
 
 
 def sources_of(stage: Stage) -> list[Source]:
