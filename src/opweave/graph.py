@@ -277,26 +277,31 @@ class Graph:
     nodes: tuple[Node, ...]
 
     @classmethod
-    def reaching(cls, outputs: Mapping[str, Operand]) -> Graph:
+    def reaching(cls, outputs: Mapping[str, Operand], boundary: Mapping[Operand, str] | None = None) -> Graph:
         """The graph of everything that `outputs` depend on.
+
+        Args:
+            outputs: operands of one builder, by name.
+            boundary: operands that become inputs, and their names; what they are computed from is left out. None: the inputs
+                of the builder.
 
         Raises:
             ValidationError: two inputs have the same name.
         """
         nodes: dict[Node, None] = {}
         inputs: dict[str, Operand] = {}
+        names = boundary or {}
         pending = list(outputs.values())
         while pending:
             operand = pending.pop()
-            if operand.is_input:
-                first = inputs.setdefault(operand.name, operand)
-                require(
-                    first is operand, f"build: two inputs are named {operand.name!r}: {first.desc} and {operand.desc}"
-                )
+            if name := names.get(operand, operand.name):
+                first = inputs.setdefault(name, operand)
+                require(first is operand, f"build: two inputs are named {name!r}: {first.desc} and {operand.desc}")
             elif operand.node is not None and operand.node not in nodes:
                 nodes[operand.node] = None
                 pending.extend(operand.node.operands)
-        declared = {name: inputs[name] for name in next(iter(outputs.values())).builder.inputs if name in inputs}
+        order = names.values() or next(iter(outputs.values())).builder.inputs
+        declared = {name: inputs[name] for name in order if name in inputs}
         return cls(declared, dict(outputs), tuple(sorted(nodes, key=lambda node: node.serial)))
 
     @property

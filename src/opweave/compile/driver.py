@@ -18,9 +18,8 @@ from ..memory.spaces import HOST
 from ..run.program import Program
 from ..run.steps import Part, title
 from .choose import EXPRESSION, HOST_KERNELS, Chooser
-from .extract import cut_out
 from .fuse import fusible
-from .legalise import legalise
+from .legalise import cut_out, legalise
 from .partition import Joining, Segment, partition
 
 

@@ -6,11 +6,11 @@ label that begins with that of the node they emulate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ..errors import NotSupportedError, OperationError
-from ..graph import Desc, Graph, Node, Operand
+from ..graph import Desc, Graph, Node, Operand, each
 from ..operation import Op, call_with
 from ..recorder import Recorder
 
@@ -76,24 +76,27 @@ def legalise(
         NotSupportedError: a node has neither a rule nor a decomposition.
     """
     rewriter = _Rewriter(supports, backend)
-    replaced: dict[Operand, Operand] = {}
-
-    def follow(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(follow(item) for item in value)
-        if value is not None and value not in replaced:
-            # Inputs and constants get a stand-in of the rewriter, so that operators on them build here: the builder that
-            # they come from is closed by now.
-            replaced[value] = Operand(rewriter, value.desc, name=value.name, value=value.value)
-        return replaced.get(value)
-
-    rewriter.inputs.update((name, follow(operand)) for name, operand in graph.inputs.items())
+    # Inputs and constants get a stand-in of the rewriter, so that operators on them build here: the builder that they come
+    # from is closed by now.
+    replaced = {operand: Operand(rewriter, operand.desc, value=operand.value) for operand in graph.constants}
+    for name, operand in graph.inputs.items():
+        replaced[operand] = rewriter.inputs[name] = Operand(rewriter, operand.desc, name=name)
     for node in graph.nodes:
         rewriter._source = node
-        inputs = {name: follow(value) for name, value in node.inputs.items()}
+        inputs = each(node.inputs, replaced.__getitem__)
         descs = tuple(output.desc for output in node.outputs)
         outputs = rewriter.add_node(node.op, inputs, node.attributes, node.label, descs)
         replaced.update(zip(node.outputs, outputs, strict=True))
-    outputs_by_name = {name: follow(operand) for name, operand in graph.outputs.items()}
+    outputs_by_name = {name: replaced[operand] for name, operand in graph.outputs.items()}
     reached = Graph.reaching(outputs_by_name)
     return Graph(rewriter.inputs, outputs_by_name, reached.nodes), rewriter.origin
+
+
+def cut_out(inputs: Iterable[Operand], outputs: Iterable[Operand]) -> tuple[Graph, list[Operand]]:
+    """A copy of the part of a graph that computes `outputs` from `inputs`, and which of these it takes, in its order.
+
+    Rules that look at the node behind an operand see none behind the inputs of the copy: another engine runs that.
+    """
+    names = {operand: f"x{k}" for k, operand in enumerate(inputs)}
+    part = Graph.reaching({f"y{k}": operand for k, operand in enumerate(outputs)}, names)
+    return legalise(part, lambda node: True)[0], list(part.inputs.values())

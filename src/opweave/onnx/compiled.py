@@ -12,7 +12,7 @@ import numpy as np
 from .. import memory
 from ..backends import Placement
 from ..compile.driver import compile
-from ..compile.extract import cut_out
+from ..compile.legalise import cut_out
 from ..compile.partition import Segment, divide
 from ..context import MLContext
 from ..errors import DataError, NotSupportedError, ValidationError
