@@ -182,14 +182,17 @@ class _Calls:
         for target in (target for stage in part.stages for target in stage.targets):
             if target.source not in program.outputs:
                 self._stored.append(np.empty(target.source.desc.shape, target.source.desc.data_type))
-                _point(headers[target.source], self._stored[-1])
+                for header in headers[target.source]:
+                    header.host = _address(self._stored[-1])
         both: list[Source | Output] = [*program.inputs, *program.outputs]
         self._headers = [headers.get(array, []) for array in both]
 
     def fill(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         """Set the addresses of inputs and outputs."""
         for headers, array in zip(self._headers, (*inputs, *outputs), strict=True):
-            _point(headers, array)
+            address = _address(array)
+            for header in headers:
+                header.host = address
 
     def bound(self, arrays: object = None) -> Callable[[], None]:
         """A function that makes the calls, and keeps the arrays alive."""
@@ -259,8 +262,9 @@ def _header(data_type: DataType, shape: tuple[int, ...]) -> _Header:
     return _Header(code=code, bits=info.bits, lanes=1, dimensions=len(shape), dim=dimensions)
 
 
-def _point(headers: Sequence[_Header], array: np.ndarray) -> None:
-    """Set the address of the elements."""
-    address = array.__array_interface__["data"][0]
-    for header in headers:
-        header.host = address
+def _address(array: np.ndarray) -> int:
+    """The address of the elements of a contiguous array, which is not empty."""
+    if array.flags.writeable:  # takes an eighth of the time
+        return ctypes.addressof(ctypes.c_char.from_buffer(array))
+    address: int = array.__array_interface__["data"][0]
+    return address
