@@ -265,6 +265,6 @@ def _header(data_type: DataType, shape: tuple[int, ...]) -> _Header:
 def _address(array: np.ndarray) -> int:
     """The address of the elements of a contiguous array, which is not empty."""
     if array.flags.writeable:  # takes an eighth of the time
-        return ctypes.addressof(ctypes.c_char.from_buffer(array))
+        return ctypes.addressof(ctypes.c_char.from_buffer(array.data))
     address: int = array.__array_interface__["data"][0]
     return address
