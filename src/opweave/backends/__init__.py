@@ -22,7 +22,7 @@ from ..dtypes import DataType
 from ..errors import NotSupportedError, require
 from ..graph import Graph, Node
 from ..memory.spaces import HOST, Memory, TensorSpace
-from ..operation import Limits, Op, parameter_names
+from ..operation import Limits, Op, call_with
 from .entries import entry_points
 
 if TYPE_CHECKING:
@@ -42,22 +42,19 @@ class Rule:
     """How a back end does one op.
 
     Attributes:
-        function: called with what the back end provides and the op's parameters it names.
+        function: called with what the back end provides, and the op's parameters it names.
         when: which nodes it accepts, by the op's parameters it names; None for all.
-        leading: how many parameters of `function` the back end itself provides.
     """
 
     function: RuleFunction
     when: Callable[..., bool] | None
-    leading: int
 
     def accepts(self, node: Node) -> bool:
         """Whether this rule can do `node`."""
-        return self.when is None or self.when(**{n: node.arguments[n] for n in parameter_names(self.when)})
+        return self.when is None or call_with(self.when, node.arguments)
 
-    def __call__(self, leading: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
-        names = parameter_names(self.function)[self.leading :]
-        return self.function(*leading, **{name: arguments[name] for name in names})
+    def __call__(self, provided: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
+        return call_with(self.function, arguments, *provided)
 
 
 class Runner(Protocol):
@@ -192,8 +189,6 @@ class Backend(ABC):
     name: str
     space: TensorSpace = HOST
     """Where the tensors of its contexts lie."""
-    leading = 0
-    """How many leading parameters each rule gets from the back end."""
     max_byte_length = 2**31 - 1
     """The largest tensor in bytes."""
     expressions: Engine = "auto"
@@ -266,7 +261,7 @@ class Backend(ABC):
             for op in ops:
                 is_open = all(rule.when is not None for rule in self.rules.get(op, ()))
                 require(is_open, f"{self.name}: {op.name} has a rule already")
-                self.rules.setdefault(op, []).append(Rule(function, when, self.leading))
+                self.rules.setdefault(op, []).append(Rule(function, when))
             return function
 
         return register

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..dtypes import FLOATS
 from ..errors import require
 from ..graph import MAX_DIMENSION, Builder, Desc, Operand
-from ..operation import Limits, Op, op
+from ..operation import Limits, call_with, op
 
 if TYPE_CHECKING:
     from . import Operations
@@ -330,57 +330,78 @@ def lstm_cell(
 # Decompositions
 
 
-def _pick(b: Operations, operand: Operand | None, index: int) -> Any:
-    """`operand[index]`; None if the operand is absent."""
-    if operand is None:
-        return None
+def _pick(b: Operations, operand: Operand, index: int) -> Operand:
+    """`operand[index]`."""
     rest = operand.shape[1:]
     return b.reshape(b.slice(operand, [index, *[0] * len(rest)], [1, *rest]), rest)
 
 
-def _rows(b: Operations, operand: Operand | None, order: str, gate: str, hidden_size: int) -> Any:
-    """The rows of one gate in a weight or bias whose gates are in the given order; None if the operand is absent."""
-    if operand is None:
-        return None
-    rest = operand.shape[1:]
-    return b.slice(operand, [order.index(gate) * hidden_size, *[0] * len(rest)], [hidden_size, *rest])
+def _gru_step(
+    b: Operations,
+    weighted: Operand,
+    hidden_state: Operand,
+    recurrent_weight: Operand,
+    recurrent_bias: Operand | None,
+    hidden_size: int,
+    reset_after: bool,
+    layout: GruWeightLayout,
+    activations: Sequence[RecurrentNetworkActivation],
+) -> tuple[Operand]:
+    """The next hidden state; `weighted` are the weighted inputs of all gates, [batches, 3 * hidden_size]."""
+    f, g = (getattr(b, name) for name in activations)
+    h, blocks = hidden_state, (2 * hidden_size, hidden_size)  # the update and reset gate, in any order; the new gate
+    x_zr, x_n = b.split(weighted, blocks, axis=1)
+    if reset_after:
+        h_zr, h_n = b.split(b.gemm(h, recurrent_weight, c=recurrent_bias, b_transpose=True), blocks, axis=1)
+    else:
+        u_zr, u_n = b.split(recurrent_weight, blocks)
+        c_zr, c_n = (None, None) if recurrent_bias is None else b.split(recurrent_bias, blocks)
+        h_zr = b.gemm(h, u_zr, c=c_zr, b_transpose=True)
+    gates = dict(zip(layout, b.split(f(x_zr + h_zr), 2, axis=1), strict=False))
+    z, r = gates["z"], gates["r"]
+    n = g(x_n + (r * h_n if reset_after else b.gemm(r * h, u_n, c=c_n, b_transpose=True)))
+    return (z * h + n * (1 - z),)
 
 
-def _product(
-    b: Operations, x: Operand, weight: Operand, bias: Operand | None, layout: str, gate: str, hidden_size: int
-) -> Operand:
-    """The product of `x` with the transposed weight of one gate, and its bias added."""
-    rows, c = (_rows(b, operand, layout, gate, hidden_size) for operand in (weight, bias))
-    return b.gemm(x, rows, c=c, b_transpose=True)
+def _lstm_step(
+    b: Operations,
+    weighted: Operand,
+    hidden_state: Operand,
+    cell_state: Operand,
+    recurrent_weight: Operand,
+    peephole_weight: Operand | None,
+    hidden_size: int,
+    layout: LstmWeightLayout,
+    activations: Sequence[RecurrentNetworkActivation],
+) -> tuple[Operand, Operand]:
+    """The next hidden and cell state; `weighted` are the weighted inputs of all gates, [batches, 4 * hidden_size]."""
+    f, g, k = (getattr(b, name) for name in activations)
+    sums = b.gemm(hidden_state, recurrent_weight, c=weighted, b_transpose=True)
+    # One function of three gates is faster than three functions.
+    if layout == "iofg":
+        gates, new = b.split(sums, (3 * hidden_size, hidden_size), axis=1)
+    else:
+        i, forget, new, o = b.split(sums, 4, axis=1)
+        gates = b.concat([i, o, forget], 1)
+    if peephole_weight is not None:
+        gates += b.tile(cell_state, [1, 3]) * peephole_weight
+    i, o, forget = b.split(f(gates), 3, axis=1)
+    cell: Operand = forget * cell_state + i * g(new)
+    return o * k(cell), cell
+
+
+def _sum(bias: Operand | None, recurrent_bias: Operand | None) -> Operand | None:
+    """The biases of a network that only uses their sum."""
+    return recurrent_bias if bias is None else bias if recurrent_bias is None else bias + recurrent_bias
 
 
 @gru_cell.decompose
 def _(
-    b: Operations,
-    input: Operand,
-    weight: Operand,
-    recurrent_weight: Operand,
-    hidden_state: Operand,
-    hidden_size: int,
-    bias: Operand | None,
-    recurrent_bias: Operand | None,
-    reset_after: bool,
-    layout: GruWeightLayout,
-    activations: Sequence[RecurrentNetworkActivation],
+    b: Operations, input: Operand, weight: Operand, hidden_state: Operand, bias: Operand | None, **given: Any
 ) -> Operand:
-    f, g = (getattr(b, name) for name in activations)
-    h = hidden_state
-
-    def from_input(gate: str) -> Operand:
-        return _product(b, input, weight, bias, layout, gate, hidden_size)
-
-    def from_state(state: Operand, gate: str) -> Operand:
-        return _product(b, state, recurrent_weight, recurrent_bias, layout, gate, hidden_size)
-
-    z: Operand = f(from_input("z") + from_state(h, "z"))
-    r: Operand = f(from_input("r") + from_state(h, "r"))
-    n: Operand = g(from_input("n") + (r * from_state(h, "n") if reset_after else from_state(r * h, "n")))
-    return z * h + n * (1 - z)
+    weighted = b.gemm(input, weight, c=bias, b_transpose=True)
+    output: Operand = call_with(_gru_step, given, b, weighted, hidden_state)[0]
+    return output
 
 
 @lstm_cell.decompose
@@ -388,63 +409,71 @@ def _(
     b: Operations,
     input: Operand,
     weight: Operand,
-    recurrent_weight: Operand,
     hidden_state: Operand,
     cell_state: Operand,
-    hidden_size: int,
     bias: Operand | None,
     recurrent_bias: Operand | None,
-    peephole_weight: Operand | None,
-    layout: LstmWeightLayout,
-    activations: Sequence[RecurrentNetworkActivation],
+    **given: Any,
 ) -> tuple[Operand, ...]:
-    f, g, k = (getattr(b, name) for name in activations)
-
-    def total(gate: str) -> Operand:
-        weighted = _product(b, input, weight, bias, layout, gate, hidden_size)
-        weighted += _product(b, hidden_state, recurrent_weight, recurrent_bias, layout, gate, hidden_size)
-        if peephole_weight is not None and gate in PEEPHOLES:
-            weighted += cell_state * _rows(b, peephole_weight, PEEPHOLES, gate, hidden_size)
-        return weighted
-
-    new = f(total("f")) * cell_state + f(total("i")) * g(total("g"))
-    return f(total("o")) * k(new), new
+    weighted = b.gemm(input, weight, c=_sum(bias, recurrent_bias), b_transpose=True)
+    hidden, cell = call_with(_lstm_step, given, b, weighted, hidden_state, cell_state)
+    return hidden, cell
 
 
-def _over_time(cell: Op[..., Any], *states: str) -> Callable[..., tuple[Operand, ...]]:
-    """The decomposition of a network into its cell, which runs once for each direction and step.
+def _over_time(
+    b: Operations,
+    step: Callable[..., tuple[Operand, ...]],
+    initial_states: Sequence[Operand | None],
+    input: Operand,
+    direction: RecurrentNetworkDirection,
+    return_sequence: bool,
+    **given: Any,
+) -> tuple[Operand, ...]:
+    """Run `step` for each direction and time step; one product weights the inputs of all steps.
 
     Args:
-        cell: takes operands and attributes that are called as those of the network.
-        states: the cell's operands that its results replace in the next step, the hidden state first.
+        b: the builder.
+        step: computes the next states, the hidden state first, from the weighted inputs, the states, and those of `given`
+            that it names.
+        initial_states: the states before the first step, [directions, batches, hidden_size]; None for zeros.
+        input: [steps, batches, input size].
+        direction: in which order steps are processed.
+        return_sequence: whether to also return the hidden state of every step.
+        given: the network's other arguments; operands have directions as their first dimension.
     """
-
-    def decomposition(b: Operations, **given: Any) -> tuple[Operand, ...]:
-        input, direction = given["input"], given["direction"]
-        steps, batches, _ = input.shape
-        shape = [batches, given["hidden_size"]]
-        last, sequences = [], []
-        for k in range(direction_count(direction)):
-            order = -1 if k == 1 or direction == "backward" else 1
-            arguments = {name: given[name] for name in cell.attributes}
-            for name in cell.operands:
-                if name in states:
-                    initial = _pick(b, given[f"initial_{name}"], k)
-                    arguments[name] = b.expand(b.as_operand(0, input.data_type), shape) if initial is None else initial
-                elif name != "input":
-                    arguments[name] = _pick(b, given[name], k)
-            hidden = []
-            for step in range(steps)[::order]:
-                result = cell(b, _pick(b, input, step), **arguments)
-                arguments.update(zip(states, result if isinstance(result, tuple) else (result,), strict=True))
-                hidden.append(b.reshape(arguments[states[0]], [1, 1, *shape]))
-            last.append([b.reshape(arguments[name], [1, *shape]) for name in states])
-            sequences.append(b.concat(hidden[::order], 0))
-        final = tuple(b.concat(parts, 0) for parts in zip(*last, strict=True))
-        return (*final, b.concat(sequences, 1)) if given["return_sequence"] else final
-
-    return decomposition
+    steps, batches, input_size = input.shape
+    rows, state = b.reshape(input, [steps * batches, input_size]), [batches, given["hidden_size"]]
+    zeros = b.expand(b.as_operand(0, input.data_type), state)
+    last, sequences = [], []
+    for k in range(direction_count(direction)):
+        own = {name: _pick(b, value, k) if isinstance(value, Operand) else value for name, value in given.items()}
+        weighted = b.gemm(rows, own["weight"], c=own["bias"], b_transpose=True)
+        of_step = b.split(weighted, steps)
+        states = tuple(zeros if initial is None else _pick(b, initial, k) for initial in initial_states)
+        order = -1 if k == 1 or direction == "backward" else 1
+        hidden = []
+        for x in of_step[::order]:
+            states = call_with(step, own, b, x, *states)
+            hidden.append(states[0])
+        last.append([b.reshape(value, [1, *state]) for value in states])
+        sequences.append(b.reshape(b.concat(hidden[::order], 0), [steps, 1, *state]))
+    final = tuple(b.concat(parts, 0) for parts in zip(*last, strict=True))
+    return (*final, b.concat(sequences, 1)) if return_sequence else final
 
 
-gru.decompose(_over_time(gru_cell, "hidden_state"))
-lstm.decompose(_over_time(lstm_cell, "hidden_state", "cell_state"))
+@gru.decompose
+def _(b: Operations, initial_hidden_state: Operand | None, **given: Any) -> tuple[Operand, ...]:
+    return _over_time(b, _gru_step, [initial_hidden_state], **given)
+
+
+@lstm.decompose
+def _(
+    b: Operations,
+    initial_hidden_state: Operand | None,
+    initial_cell_state: Operand | None,
+    bias: Operand | None,
+    recurrent_bias: Operand | None,
+    **given: Any,
+) -> tuple[Operand, ...]:
+    states = [initial_hidden_state, initial_cell_state]
+    return _over_time(b, _lstm_step, states, bias=_sum(bias, recurrent_bias), **given)

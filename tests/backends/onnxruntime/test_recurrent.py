@@ -65,7 +65,7 @@ def test_lstm_is_one_kernel_unless_its_output_gate_has_peepholes() -> None:
     """ONNX's output gate sees the new cell state, the specification's the old one."""
     peepholes = np.ones((1, 9), "float32")
     assert how(None) == "native"
-    assert how(peepholes) == "composed"
+    assert how(peepholes) == "decomposed"
     peepholes[:, 3:6] = 0  # input, output, forget gate
     assert how(peepholes) == "native"
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import copy
-from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any
 
-from ...graph import Graph, Node, Operand
+from ...graph import Graph, Node, Operand, each
 from ...operation import Op
 from .. import Backend, Device, How, PowerPreference, RuleFunction
 from .emit import Emitter, Value
@@ -20,7 +19,6 @@ class OnnxRuntime(Backend):
     """Microsoft's ONNX Runtime."""
 
     name = "onnxruntime"
-    leading = 1
     threads: int | None = None
     """How many threads an operation may use; None for as many as there are processors."""
     gains_from_loops = True  # it runs a kernel for each operation
@@ -78,21 +76,16 @@ class OnnxRuntime(Backend):
         for k, (name, operand) in enumerate(graph.inputs.items()):
             values[operand] = ctx.add_input(name if ctx.portable else f"i{k}", operand.desc)
 
-        def lookup(value: Any) -> Any:
-            if isinstance(value, tuple):
-                return tuple(lookup(item) for item in value)
-            if value is None:
-                return None
-            if value not in values:
-                values[value] = ctx.add_constant(value.value)
-            return values[value]
+        def lookup(operand: Operand) -> Value:
+            if operand not in values:
+                values[operand] = ctx.add_constant(operand.value)
+            return values[operand]
 
         for node in graph.nodes:
             ctx.node, ctx.has_kernels, before = node, True, len(ctx.nodes)
             rule = self.rule(node)
             assert rule is not None, node
-            inputs = {name: lookup(value) for name, value in node.inputs.items()}
-            result = rule((ctx,), {**inputs, **node.attributes})
+            result = rule((ctx,), {**each(node.inputs, lookup), **node.attributes})
             results = result if isinstance(result, (tuple, list)) else (result,)
             for operand, value in zip(node.outputs, results, strict=True):
                 assert value.data_type == operand.data_type, f"{node.title}: emitted {value}, declared {operand.desc}"
@@ -101,14 +94,11 @@ class OnnxRuntime(Backend):
         return {name: lookup(operand) for name, operand in graph.outputs.items()}, done
 
 
-def _renamed(op: Op[..., Any], op_type: str) -> Any:
-    def rule(ctx: Emitter, **given: Any) -> Value:
-        made: Value = ctx.emit(op_type, *map(given.get, op.operands), **{name: given[name] for name in op.attributes})
-        return made
+def _renamed(op: Op[..., Any], op_type: str) -> RuleFunction:
+    def rule(ctx: Emitter, **given: Any) -> Any:
+        operands = [given.pop(name) for name in op.operands]
+        return ctx.emit(op_type, *operands, **given)
 
-    # Rules get the parameters that they name.
-    names = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ("ctx", *op.operands, *op.attributes)]
-    rule.__signature__ = Signature(names)  # type: ignore[attr-defined]
     return rule
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from ...graph import Graph, Node, Operand
+from ...graph import Graph, Node, Operand, each
 from .. import Backend, BaseRunner, Device, How, PowerPreference
 
 Array = np.ndarray
@@ -31,19 +30,14 @@ class Reference(Backend):
     def evaluate(self, node: Node, arrays: Mapping[Operand, Array]) -> tuple[Array, ...]:
         """Run one node on arrays of the declared data types; the results have the declared data types and shapes."""
 
-        def widen(value: Any) -> Any:
-            if isinstance(value, tuple):
-                return tuple(widen(item) for item in value)
-            if value is None:
-                return None
-            array = arrays[value]
+        def widen(operand: Operand) -> Array:
+            array = arrays[operand]
             return array.astype(np.float64) if array.dtype.kind == "f" else array
 
         rule = self.rule(node)
         assert rule is not None, node
-        arguments = {**{name: widen(value) for name, value in node.inputs.items()}, **node.attributes}
         with np.errstate(all="ignore"):
-            result = rule((), arguments)
+            result = rule((), {**each(node.inputs, widen), **node.attributes})
             results = result if isinstance(result, tuple) else (result,)
             rounded = tuple(np.asarray(r).astype(o.data_type) for r, o in zip(results, node.outputs, strict=True))
         for array, output in zip(rounded, node.outputs, strict=True):

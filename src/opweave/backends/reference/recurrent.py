@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
+from ...operation import Op, call_with
 from ...ops import recurrent as ops
 from .backend import Array, reference
 
@@ -69,75 +71,33 @@ def _lstm_cell(
     return f(sums["o"]) * k(new), new
 
 
-def _run(
-    input: Array, direction: str, states: Sequence[Array], cell: Callable[..., Sequence[Array]]
-) -> tuple[list[Array], Array]:
-    """The last states, each [directions, batches, hidden size], and the hidden states of all steps.
+def _network(op: Op[..., Any], cell: Callable[..., Any], *states: str) -> None:
+    """Register the rule of a network, which runs a cell for each direction and step.
 
-    `cell(k, x, *states)` computes the next states in direction `k`, the hidden state first.
+    Args:
+        op: the operation.
+        cell: the rule of its cell, which returns the next states, the hidden state first.
+        states: the cell's parameters that are states.
     """
-    orders = {"forward": (1,), "backward": (-1,), "both": (1, -1)}[direction]
-    last, sequence = [], np.empty((len(input), *states[0].shape))
-    for k, order in enumerate(orders):
-        current: Sequence[Array] = [state[k] for state in states]
-        for step in range(len(input))[::order]:
-            current = cell(k, input[step], *current)
-            sequence[step, k] = current[0]
-        last.append(current)
-    return [np.stack(state) for state in zip(*last, strict=True)], sequence
+
+    @reference.lower(op)
+    def _(input: Array, hidden_size: int, return_sequence: bool, direction: str, **given: Any) -> tuple[Array, ...]:
+        steps, batches, _ = input.shape
+        orders = {"forward": (1,), "backward": (-1,), "both": (1, -1)}[direction]
+        last, sequence = [], np.empty((steps, len(orders), batches, hidden_size))
+        for k, order in enumerate(orders):
+            own = {name: value[k] if isinstance(value, Array) else value for name, value in given.items()}
+            for name in states:
+                initial = own[f"initial_{name}"]
+                own[name] = np.zeros((batches, hidden_size)) if initial is None else initial
+            for step in range(steps)[::order]:
+                result = call_with(cell, {**own, "input": input[step]})
+                own.update(zip(states, result if isinstance(result, tuple) else (result,), strict=True))
+                sequence[step, k] = own[states[0]]
+            last.append([own[name] for name in states])
+        final = tuple(np.stack(parts) for parts in zip(*last, strict=True))
+        return (*final, sequence) if return_sequence else final
 
 
-def _direction(k: int, *operands: Array | None) -> list[Array | None]:
-    return [None if operand is None else operand[k] for operand in operands]
-
-
-def _initial(state: Array | None, input: Array, direction: str, hidden_size: int) -> Array:
-    return np.zeros((ops.direction_count(direction), input.shape[1], hidden_size)) if state is None else state
-
-
-@reference.lower(ops.gru)
-def _(
-    input: Array,
-    weight: Array,
-    recurrent_weight: Array,
-    hidden_size: int,
-    bias: Array | None,
-    recurrent_bias: Array | None,
-    initial_hidden_state: Array | None,
-    reset_after: bool,
-    return_sequence: bool,
-    direction: str,
-    layout: str,
-    activations: Sequence[str],
-) -> tuple[Array, ...]:
-    def cell(k: int, x: Array, h: Array) -> list[Array]:
-        w, u, b, c = _direction(k, weight, recurrent_weight, bias, recurrent_bias)
-        return [_gru_cell(x, w, u, h, b, c, reset_after, layout, activations)]
-
-    last, sequence = _run(input, direction, [_initial(initial_hidden_state, input, direction, hidden_size)], cell)
-    return (*last, sequence) if return_sequence else tuple(last)
-
-
-@reference.lower(ops.lstm)
-def _(
-    input: Array,
-    weight: Array,
-    recurrent_weight: Array,
-    hidden_size: int,
-    bias: Array | None,
-    recurrent_bias: Array | None,
-    peephole_weight: Array | None,
-    initial_hidden_state: Array | None,
-    initial_cell_state: Array | None,
-    return_sequence: bool,
-    direction: str,
-    layout: str,
-    activations: Sequence[str],
-) -> tuple[Array, ...]:
-    def cell(k: int, x: Array, h: Array, c: Array) -> tuple[Array, Array]:
-        w, u, b, d, p = _direction(k, weight, recurrent_weight, bias, recurrent_bias, peephole_weight)
-        return _lstm_cell(x, w, u, h, c, b, d, p, layout, activations)
-
-    states = [_initial(state, input, direction, hidden_size) for state in (initial_hidden_state, initial_cell_state)]
-    last, sequence = _run(input, direction, states, cell)
-    return (*last, sequence) if return_sequence else tuple(last)
+_network(ops.gru, _gru_cell, "hidden_state")
+_network(ops.lstm, _lstm_cell, "hidden_state", "cell_state")
