@@ -16,7 +16,7 @@ from . import backends, dtypes, hints, links
 from .backends import Backend, Device, PowerPreference
 from .context_tensors import ContextTensors, awaitable
 from .dtypes import ANY
-from .errors import InvalidStateError, NotSupportedError, require
+from .errors import InvalidStateError, NotSupportedError, require, require_flags
 from .graph import MAX_RANK
 from .names import SnakeCaseDict, shown
 from .operation import Op
@@ -69,14 +69,11 @@ class ML:
         >>> ow.ml.create_context(device="reference")
         <MLContext on reference>
         """
-        require(
-            power_preference in get_args(PowerPreference),
-            f"power_preference must be one of {', '.join(map(repr, get_args(PowerPreference)))}, "
-            f"got {shown(power_preference)}",
-        )
-        require(isinstance(accelerated, bool), f"accelerated must be True or False, got {shown(accelerated)}")
+        preferences, got = get_args(PowerPreference), shown(power_preference)
+        listing = ", ".join(map(repr, preferences))
+        require(power_preference in preferences, f"power_preference must be one of {listing}, got {got}")
+        require_flags(accelerated=accelerated, deferred=deferred)
         require(device is None or isinstance(device, str), f"device must be a name, got {shown(device)}")
-        require(isinstance(deferred, bool), f"deferred must be True or False, got {shown(deferred)}")
         if gpu_device is not None:
             require(device is None, f"device must not be given with gpu_device, got {shown(device)}")
             backend, found = backends.of_gpu_device(gpu_device)

@@ -16,7 +16,7 @@ from .arrays import as_array, describe, fit
 from .backends import Backend, Device
 from .conversion import converted_desc
 from .dtypes import DataType
-from .errors import NotSupportedError, ValidationError, import_extra, require
+from .errors import NotSupportedError, ValidationError, import_extra, require, require_flags
 from .graph import Desc, check_desc
 from .memory.spaces import Space, TensorSpace
 from .names import shown
@@ -91,8 +91,7 @@ class ContextTensors:
         """
         self.check_alive()
         desc = self.check_desc(data_type, shape)
-        for name, flag in {"readable": readable, "writable": writable}.items():
-            require(isinstance(flag, bool), f"{name} must be True or False, got {shown(flag)}")
+        require_flags(readable=readable, writable=writable)
         if memory is None:
             array = self._space.allocate(desc)
             return self._adopt(desc, array, readable=readable, writable=writable)

@@ -20,6 +20,8 @@ from importlib import import_module
 from traceback import extract_tb
 from typing import Any
 
+from .names import shown
+
 MAX_MESSAGE_CHARACTERS = 3000
 """Maximum length of a message, because names and lists from a file may have any length."""
 
@@ -67,6 +69,12 @@ def require(condition: bool, rule: str) -> None:
     """Raise `ValidationError` unless `condition` holds; `rule` contains the rule and the actual value."""
     if not condition:
         raise ValidationError(rule)
+
+
+def require_flags(**flags: object) -> None:
+    """Raise `ValidationError` for an argument that is neither True nor False."""
+    for name, flag in flags.items():
+        require(isinstance(flag, bool), f"{name} must be True or False, got {shown(flag)}")
 
 
 def import_extra(module: str, extra: str, purpose: str) -> Any:

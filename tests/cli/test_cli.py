@@ -69,8 +69,7 @@ def test_core_operations_are_those_without_a_decomposition() -> None:
 
 @pytest.mark.parametrize("name", Operations.listing())
 def test_each_back_end_does_each_operation(name: str) -> None:
-    row = support.support(Operations.listing()[name], discover())
-    for backend, how in row.how.items():
+    for backend, how in support.support(Operations.listing()[name], discover()).items():
         assert None not in how.values(), f"{backend} cannot do {name} for some data type: {how}"
 
 

@@ -173,20 +173,14 @@ def image(argument: Argument, source: str, mean: Sequence[float], std: Sequence[
     Floats are scaled to [0, 1], then `mean` is subtracted and the result divided by `std`; integers are bytes.
     """
     dims = list(argument.dims or ())
-    while len(dims) < 4:
-        dims.insert(0, 1)
-    channels_first = dims[1] in (1, 3)
-    fits = (
-        len(dims) == 4
-        and (channels_first or dims[3] in (1, 3))
-        and argument.dtype.name in ("float32", "float16", "uint8")
-    )
+    batch, *sizes = dims if len(dims) == 4 else [1, *dims]
+    is_image = len(sizes) == 3 and (sizes[0] in (1, 3) or sizes[2] in (1, 3))
     require(
-        fits and len(argument.dims or ()) >= 3,
-        f"input {argument.name!r} takes no image: it is {argument.type} of shape {list(argument.dims or ())}",
+        is_image and argument.dtype.name in ("float32", "float16", "uint8"),
+        f"input {argument.name!r} takes no image: it is {argument.type} of shape {dims}",
     )
-    channels = dims[1] if channels_first else dims[3]
-    height, width = dims[2:4] if channels_first else dims[1:3]
+    channels_first = sizes[0] in (1, 3)
+    height, width, channels = (*sizes[1:], sizes[0]) if channels_first else sizes
     pillow = import_extra("PIL.Image", "demo", "reading images")
     try:
         with pillow.open(source) as opened:
@@ -205,9 +199,8 @@ def image(argument: Argument, source: str, mean: Sequence[float], std: Sequence[
         pixels = ((pixels / 255 - np.array(mean)) / np.array(std)).astype(argument.dtype)
     if channels_first:
         pixels = pixels.transpose(2, 0, 1)
-    batch = dims[0] if isinstance(dims[0], int) else 1
-    stacked = np.repeat(pixels[None], batch, axis=0)
-    return np.ascontiguousarray(stacked.reshape(stacked.shape[4 - len(argument.dims or ()) :]))
+    stacked = np.repeat(pixels[None], batch if isinstance(batch, int) else 1, axis=0)
+    return np.ascontiguousarray(stacked if len(dims) == 4 else stacked[0])
 
 
 def save_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
@@ -225,11 +218,8 @@ def best(scores: np.ndarray, labels: Path, count: int) -> list[tuple[str, float]
         names = labels.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{labels}: {getattr(error, 'strerror', None) or 'not a text file'}") from None
-    flat = np.asarray(scores, np.float64).reshape(-1, scores.shape[-1] if scores.ndim else 1)
-    if scores.ndim > 2:  # [batch, classes, 1, 1]
-        flat = np.asarray(scores, np.float64).reshape(scores.shape[0], -1)
-    require(flat.shape[1] == len(names), f"{labels} has {len(names)} labels for {flat.shape[1]} scores")
-    row = flat[0]
+    row = np.asarray(np.atleast_2d(scores)[0], np.float64).ravel()  # of [batch, classes, 1, 1], too
+    require(row.size == len(names), f"{labels} has {len(names)} labels for {row.size} scores")
     if row.min() < 0 or abs(row.sum() - 1) > 1e-2:  # scores rather than probabilities
         row = np.exp(row - row.max())
         row /= row.sum()

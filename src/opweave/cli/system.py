@@ -85,16 +85,14 @@ def ops(
     """Show how each operation is done on each back end, for each data type."""
     from ..backends import discover
     from ..dtypes import ANY, INFO
+    from ..hints import meant
     from ..inspect.support import support
     from ..ops import Operations
 
     listing = Operations.listing()
     unknown = [name for name in names or [] if name not in listing]
     if unknown:
-        from difflib import get_close_matches
-
-        close = get_close_matches(unknown[0], listing)
-        hint = f"; did you mean {' or '.join(close)}?" if close else "; `opweave ops` lists all"
+        hint = meant(unknown[0], listing) or "; `opweave ops` lists all"
         raise typer.BadParameter(f"there is no operation {unknown[0]!r}{hint}")
     backends = discover()
     signs = {
@@ -113,10 +111,11 @@ def ops(
     for name in backends:
         table.add_column(f"{name}\n{kinds}\n{tens}\n{ones}", no_wrap=True)
     for name in names or listing:
-        row = support(listing[name], backends)
-        if row.core or not core:
-            cells = [Text(" ").join(signs[how[t]] if t in how else absent for t in ANY) for how in row.how.values()]
-            table.add_row(name, "◆" if row.core else "", *cells)
+        is_core = listing[name].decomposition is None
+        if is_core or not core:
+            ways = support(listing[name], backends).values()
+            cells = [Text(" ").join(signs[how[t]] if t in how else absent for t in ANY) for how in ways]
+            table.add_row(name, "◆" if is_core else "", *cells)
     console.print(table)
     legend = (
         (Text("◆"), "core: the others decompose into these"),

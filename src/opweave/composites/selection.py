@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Literal
 
 from ..dtypes import ANY, FLOATS, INFO, DataType
@@ -78,11 +79,7 @@ def _by_counting(b: Operations, keys: Operand, k: int, axis: int, largest: bool)
     """The positions of the first `k`: an element's rank is the number of elements that come before it."""
     count, shape = keys.shape[axis], keys.shape
     # [outer, element, other, inner]: whether the other comes before the element.
-    outer, inner = 1, 1
-    for size in shape[:axis]:
-        outer *= size
-    for size in shape[axis + 1 :]:
-        inner *= size
+    outer, inner = prod(shape[:axis]), prod(shape[axis + 1 :])
     element, other = b.reshape(keys, [outer, count, 1, inner]), b.reshape(keys, [outer, 1, count, inner])
     line = b.as_operand(range(count), "int32")
     earlier = b.lesser(b.reshape(line, [1, 1, count, 1]), b.reshape(line, [1, count, 1, 1]))

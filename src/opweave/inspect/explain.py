@@ -16,5 +16,6 @@ def explain(graph: MLGraph) -> str:
     cells = [(str(p.segment), *row) if has_segments else row for p, row in zip(program.placements, rows, strict=True)]
     lines = [f"{graph._graph}", "", "what runs where:", *(f"  {line}" for line in table(cells, words=5))]
     if has_segments:
-        lines += ["", f"intermediates: {intermediates(program.plan)}"]
+        plan = program.plan
+        lines += ["", f"intermediates: {intermediates(len(plan.offsets), plan.total, plan.peak)}"]
     return "\n".join(lines)

@@ -13,7 +13,6 @@ import numpy as np
 
 from .. import links, memory
 from ..arrays import as_array, contiguous, fit
-from ..dtypes import INFO
 from ..errors import require
 from ..graph import Desc
 from ..memory.spaces import Memory
@@ -143,8 +142,8 @@ class Profile:
         if len(self.steps) > 1:
             notes.append(f"steps alone: {duration(self.parts)}; between them: {duration(self.overhead)}")
         if self.pieces:
-            plan = memory.Plan((0,) * self.pieces, (self.intermediates,), self.intermediates_alone)
-            notes.append(f"intermediates: {intermediates(plan)}")
+            shared = intermediates(self.pieces, self.intermediates_alone, self.intermediates)
+            notes.append(f"intermediates: {shared}")
         if not self.copies:
             notes.append("copies: none")
         for copied in self.copies:
@@ -254,23 +253,21 @@ def _array(graph: MLGraph, what: str, desc: Desc, value: Any, written: bool = Fa
     if value is None and written:
         return space.allocate(desc)
     if isinstance(value, MLTensor):
-        array = graph.context._own(value, what)
+        array: Any = graph.context._own(value, what)
         require(value.desc == desc, f"{what} must be {desc}, got a tensor {value.desc}")
-        if not space.is_host:
-            return array
     else:
         array = as_array(value, what)
         require(array.shape == desc.shape, f"{what} must be {desc}, got shape {list(array.shape)}")
         array = fit(array, what, desc)
-        in_place = bool(array.flags.c_contiguous and array.flags.aligned)
-        require(in_place or not written, f"{what} must be C-contiguous and aligned")
-        array = contiguous(array)
+        usable = contiguous(array)
+        require(usable is array or not written, f"{what} must be C-contiguous and aligned")
+        array = usable
         if not space.is_host:
             require(not written, f"{what} must be a tensor on {graph.context.device.name}")
-            there = space.allocate(desc)
-            space.write(there, array, "profile")
-            return there
-    require(bool(array.flags.writeable) or not written, f"{what} is read-only memory")
+            array = space.allocate(desc)
+            space.write(array, usable, "profile")
+    if written and space.is_host:
+        require(bool(array.flags.writeable), f"{what} is read-only memory")
     return array
 
 
@@ -317,12 +314,10 @@ def _copies_of(call: Any) -> tuple[CopyProfile, ...]:
 def random(descs: Mapping[str, Desc]) -> dict[str, np.ndarray]:
     """Random values, the same in each call: normally distributed floats; integers 0 and 1, valid as indices and as masks."""
     generator = np.random.default_rng(0)
-    made = {}
-    for name, desc in descs.items():
-        floating = INFO[desc.data_type].kind == "f"
-        values = generator.standard_normal(desc.shape) if floating else generator.integers(0, 2, desc.shape)
-        made[name] = memory.allocate(desc)
-        made[name][...] = values
+    made = {name: memory.allocate(desc) for name, desc in descs.items()}
+    for array in made.values():
+        is_float = array.dtype.kind == "f"
+        array[...] = generator.standard_normal(array.shape) if is_float else generator.integers(0, 2, array.shape)
     return made
 
 

@@ -6,7 +6,6 @@ Each back end is asked about a small call of each operation, for each data type.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ..backends import Backend, How
@@ -37,24 +36,6 @@ _ATTRIBUTES: dict[str, Any] = {
     "starts": (0, 0),
     "steps": 2,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Support:
-    """How each back end runs an operation.
-
-    Attributes:
-        op: the operation.
-        how: by back end and data type of the main operand, all that the specification allows; None if it is not supported.
-    """
-
-    op: Op[..., Any]
-    how: Mapping[str, Mapping[DataType, How | None]]
-
-    @property
-    def core(self) -> bool:
-        """Whether it has no decomposition; other operations decompose into core operations."""
-        return self.op.decomposition is None
 
 
 def main_operand(op: Op[..., Any]) -> str:
@@ -88,16 +69,21 @@ def smallest_call(op: Op[..., Any], data_type: DataType) -> Operand:
     return result if isinstance(result, Operand) else result[0]
 
 
-def support(op: Op[..., Any], backends: Mapping[str, Backend]) -> Support:
-    """How each of `backends` runs `op`."""
-    data_types = op.limits[main_operand(op)].data_types
+def support(op: Op[..., Any], backends: Mapping[str, Backend]) -> dict[str, dict[DataType, How | None]]:
+    """How each of `backends` runs `op`, by data type of its main operand: all that the specification allows.
+
+    The value is None if a back end does not support the operation for that data type.
+    """
+    main = main_operand(op)
+    data_types = op.limits[main].data_types
     assert not isinstance(data_types, str), op
-    how: dict[str, dict[DataType, How | None]] = {name: {} for name in backends}
-    for name, backend in backends.items():
-        allowed = backend.limits(op)[main_operand(op)].data_types
-        for data_type in data_types:
-            how[name][data_type] = _how(backend, op, data_type) if data_type in allowed else None
-    return Support(op, how)
+    return {
+        name: {
+            data_type: _how(backend, op, data_type) if data_type in backend.limits(op)[main].data_types else None
+            for data_type in data_types
+        }
+        for name, backend in backends.items()
+    }
 
 
 def _how(backend: Backend, op: Op[..., Any], data_type: DataType) -> How | None:

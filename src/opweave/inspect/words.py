@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..memory import Plan
+from ..names import counted
 
 
 def table(rows: Sequence[Sequence[str]], words: int) -> list[str]:
@@ -31,17 +31,16 @@ def shortened(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-def intermediates(plan: Plan) -> str:
-    """How the memory of intermediates is shared.
+def intermediates(pieces: int, total: int, peak: int) -> str:
+    """How intermediates share memory: their number, the sum of their sizes, and the bytes that they take.
 
-    >>> intermediates(Plan((0, 128, 0), (192,), 320))
+    >>> intermediates(3, 320, 192)
     '320 B in 3 pieces, which share 192 B'
     """
-    count = len(plan.offsets)
-    if not count:
+    if not pieces:
         return "none"
-    total = f"{size(plan.total)} in {count} {'piece' if count == 1 else 'pieces'}"
-    return f"{total}, which share {size(plan.peak)}" if plan.peak < plan.total else f"{total}, none used again"
+    text = f"{size(total)} in {counted(pieces, 'piece')}"
+    return f"{text}, which share {size(peak)}" if peak < total else f"{text}, none used again"
 
 
 def size(count: int) -> str:
