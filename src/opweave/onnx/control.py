@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import OperationError
 from .checks import title_of
 from .messages import AttributeProto, GraphProto, NodeProto, TensorProto, attribute_value, node as make_node
-from .registry import Unsupported, normalized
+from .registry import Unsupported, normalized, unsupported_if
 from .scopes import renamed
 
 if TYPE_CHECKING:
@@ -76,8 +76,7 @@ def check_ends(tracer: Tracer, node: NodeProto) -> None:
 
 def unroll_scan(tracer: Tracer, node: NodeProto) -> list[Step]:
     """Replace a Scan by its body, once for each slice of its scanned inputs."""
-    if tracer.opset < 9:
-        raise Unsupported("before operator set 9, it scans batches")
+    unsupported_if(tracer.opset < 9, "before operator set 9, it scans batches")
     attributes = {a.name: attribute_value(a) for a in node.attribute if a.type != AttributeProto.GRAPH}
     body, count = _graph(node, "body"), len(node.input) - attributes["num_scan_inputs"]
     state, scanned = list(node.input[:count]), list(node.input[count:])
@@ -85,11 +84,9 @@ def unroll_scan(tracer: Tracer, node: NodeProto) -> list[Step]:
     given = attributes.get("scan_input_axes") or [0] * len(scanned)
     axes = [normalized(axis, len(shape)) for axis, shape in zip(given, shapes, strict=True)]
     lengths = {shape[axis] for axis, shape in zip(axes, shapes, strict=True)}
-    if len(lengths) != 1:
-        raise Unsupported(f"it scans axes of {sorted(lengths)} elements")
+    unsupported_if(len(lengths) != 1, f"it scans axes of {sorted(lengths)} elements")
     (length,) = lengths
-    if length > MAX_ITERATIONS:
-        raise Unsupported(f"it has {length} iterations, and at most {MAX_ITERATIONS} are unrolled")
+    unsupported_if(length > MAX_ITERATIONS, f"it has {length} iterations, and at most {MAX_ITERATIONS} are unrolled")
     backward = attributes.get("scan_input_directions") or [0] * len(scanned)
     loop = _Unrolled(tracer, body, 0, count, tracer.fresh(node))
     for iteration in range(length):
@@ -155,8 +152,7 @@ class _Unrolled:
         names = {value.name: name for value, name in zip(self._body.input, inputs, strict=True)}
         outputs = [f"{self.prefix}{k}:{value.name}" for k, value in enumerate(self._body.output)]
         self._steps += _inline(self._tracer, self._body, names, outputs, self.prefix, whole=True)
-        if len(self._steps) > MAX_NODES:
-            raise Unsupported(f"it would become more than {MAX_NODES} nodes")
+        unsupported_if(len(self._steps) > MAX_NODES, f"it would become more than {MAX_NODES} nodes")
         for gathered, name in zip(self.gathered, outputs[self._kept :], strict=True):
             gathered.append(name)
         self.count += 1
@@ -171,8 +167,7 @@ class _Unrolled:
         return self._steps
 
     def _join(self, names: Sequence[str], output: str, axis: int) -> None:
-        if not names:
-            raise Unsupported("it has no iterations, so its gathered outputs are empty")
+        unsupported_if(not names, "it has no iterations, so its gathered outputs are empty")
         shape = self._tracer.shape(names[0])
         axis = normalized(axis, len(shape) + 1)
         longer = np.array([*shape[:axis], 1, *shape[axis:]], np.int64)
@@ -196,11 +191,9 @@ def _known(tracer: Tracer, name: str, what: str, element_type: int) -> int | Non
     if not name:
         return None
     found = tracer.element_type(name)
-    if found != element_type:
-        raise Unsupported(f"{what} has the type {TensorProto.DataType.Name(found)}")
+    unsupported_if(found != element_type, f"{what} has the type {TensorProto.DataType.Name(found)}")
     value = tracer.known(name, what)
-    if value.size != 1:
-        raise Unsupported(f"{what} has the shape {list(value.shape)}")
+    unsupported_if(value.size != 1, f"{what} has the shape {list(value.shape)}")
     return int(value.item())
 
 

@@ -54,6 +54,12 @@ class Unsupported(Exception):  # noqa: N818  (a property of a node, which users 
     """A node that WebNN cannot express; the message is the reason that `explain()` shows."""
 
 
+def unsupported_if(condition: Any, reason: str) -> None:
+    """Raise `Unsupported` if a node has what WebNN does not; `reason` says what that is."""
+    if condition:
+        raise Unsupported(reason)
+
+
 class NotConstant(Unsupported):
     """A node with an input that must be constant, but is computed when the graph runs.
 
@@ -193,15 +199,13 @@ def integers(value: Tensor | None, what: str) -> list[int]:
 def integer(value: Tensor | None, what: str) -> int:
     """The value of an input that must be a constant integer, as a scalar or as a list of one."""
     given = integers(value, what)
-    if len(given) != 1:
-        raise Unsupported(f"{what} has {len(given)} values")
+    unsupported_if(len(given) != 1, f"{what} has {len(given)} values")
     return given[0]
 
 
 def check_count(count: int) -> int:
     """Return `count`; `Unsupported` if a converter may not make an array of that size."""
-    if count > MADE_ELEMENTS:
-        raise Unsupported(f"{count} elements are too many to make while the graph is built")
+    unsupported_if(count > MADE_ELEMENTS, f"{count} elements are too many to make while the graph is built")
     return count
 
 
@@ -229,8 +233,7 @@ def shape_of(value: Tensor) -> tuple[int, ...]:
 
 def normalized(axis: int, rank: int) -> int:
     """An axis in [0, rank); ONNX counts negative ones from the end."""
-    if not -rank <= axis < max(rank, 1):
-        raise Unsupported(f"axis {axis} is out of range for rank {rank}")
+    unsupported_if(not -rank <= axis < max(rank, 1), f"axis {axis} is out of range for rank {rank}")
     return axis % rank if rank else 0
 
 

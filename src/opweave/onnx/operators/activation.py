@@ -10,7 +10,7 @@ from ... import ops
 from ...builder import MLGraphBuilder
 from ...composites import fast_gelu, hard_max, log_softmax, quick_gelu, thresholded_relu
 from ...graph import MLOperand
-from ..registry import MICROSOFT, Tensor, Unsupported, converts, named, normalized, register
+from ..registry import MICROSOFT, Tensor, Unsupported, converts, named, normalized, register, unsupported_if
 from .elementwise import is_float, is_unsigned
 
 _FUSED = named(
@@ -50,8 +50,7 @@ def _(b: MLGraphBuilder, x: MLOperand, slope: MLOperand) -> Tensor:
 
 @converts("Shrink")
 def _(b: MLGraphBuilder, x: MLOperand, *, lambd: float = 0.5, bias: float = 0.0) -> Tensor:
-    if not is_float(x):
-        raise Unsupported("integers are compared with a float")
+    unsupported_if(not is_float(x), "integers are compared with a float")
     below, above = (x, x) if bias == 0 else (b.add(x, bias), b.sub(x, bias))
     return b.where(b.lesser(x, -lambd), below, b.where(b.greater(x, lambd), above, 0))
 

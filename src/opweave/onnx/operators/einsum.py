@@ -13,7 +13,7 @@ from math import prod
 
 from ...builder import MLGraphBuilder
 from ...graph import MLOperand
-from ..registry import Tensor, Unsupported, converts, operand
+from ..registry import Tensor, Unsupported, converts, operand, unsupported_if
 from .elementwise import is_float
 
 
@@ -80,8 +80,7 @@ def _diagonal(b: MLGraphBuilder, term: _Term) -> _Term:
             others = [axis for axis in range(len(term.labels)) if axis not in (first, second)]
             x = b.transpose(term.operand, permutation=[*others, first, second])
             *shape, rows, columns = x.shape
-            if rows != columns:
-                raise Unsupported(f"the label {label!r} stands for sizes {rows} and {columns}")
+            unsupported_if(rows != columns, f"the label {label!r} stands for sizes {rows} and {columns}")
             # In a flattened matrix of n rows, the elements of the diagonal are n + 1 elements apart.
             flat = b.reshape(x, [*shape, rows * rows])
             ones = [1] * len(shape)

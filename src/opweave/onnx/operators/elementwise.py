@@ -26,6 +26,7 @@ from ..registry import (
     normalized,
     operand,
     register,
+    unsupported_if,
 )
 
 
@@ -90,8 +91,7 @@ def _(b: MLGraphBuilder, input: MLOperand) -> Tensor:
 @converts("Mod")
 def _(b: MLGraphBuilder, a: MLOperand, B: Tensor, *, fmod: int = 0) -> Tensor:
     if is_float(a):
-        if fmod:
-            raise Unsupported("the remainder of floats is exact, and WebNN can only compose it from a rounded quotient")
+        unsupported_if(fmod, "the remainder of floats is exact, and WebNN can only compose it from a rounded quotient")
         return _float_modulo(b, a, B)
     remainder = b.sub(a, b.mul(b.div(a, B), B))  # of the dividend's sign
     return remainder if fmod or is_unsigned(a) else _with_sign(b, remainder, B)
@@ -129,8 +129,7 @@ def _(b: MLGraphBuilder, x: MLOperand, exponent: Tensor) -> Tensor:
         return b.pow(x, y)
     if is_float(x):
         return b.pow(x, as_type(b, exponent, x.data_type))
-    if is_float(y):
-        raise Unsupported("the power of an integer to a float needs more digits than float32 has")
+    unsupported_if(is_float(y), "the power of an integer to a float needs more digits than float32 has")
     # In a type wide enough for both, signed as the exponent: the bits of a product are the same for signed and unsigned bases.
     bits = max(32, INFO[x.data_type].bits, INFO[y.data_type].bits)
     wide: Any = f"uint{bits}" if is_unsigned(y) else f"int{bits}"

@@ -24,6 +24,7 @@ from ..registry import (
     normalized,
     operand,
     shape_of,
+    unsupported_if,
 )
 from .windows import reshaped
 
@@ -104,8 +105,7 @@ def _scattered(
         raise Unsupported(f"it has the reduction {reduction!r}, and its indices, which may repeat, are not constant")
     sizes = shape_of(data)[: indices.shape[-1]]
     places = np.ravel_multi_index(tuple((indices % np.array(sizes)).reshape(-1, len(sizes)).T), sizes)
-    if len(np.unique(places)) < len(places):
-        raise Unsupported(f"it has the reduction {reduction!r}, and its indices repeat")
+    unsupported_if(len(np.unique(places)) < len(places), f"it has the reduction {reduction!r}, and its indices repeat")
     return b.scatter_nd(data, indices, combine(b.gather_nd(data, indices), updates))
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from ...builder import MLGraphBuilder
 from ...graph import MLOperand
-from ..registry import MICROSOFT, Tensor, Unsupported, converts
+from ..registry import MICROSOFT, Tensor, converts, unsupported_if
 from .activation import activated
 
 
 @converts("MatMul")
 def _product(b: MLGraphBuilder, left: MLOperand, right: MLOperand) -> MLOperand:
     """A matrix product; a vector on the left is a row, on the right a column, and the result lacks that axis."""
-    if not left.rank or not right.rank:
-        raise Unsupported("a scalar is not a matrix")
+    unsupported_if(not left.rank or not right.rank, "a scalar is not a matrix")
     row = b.reshape(left, [1, *left.shape]) if left.rank == 1 else left
     column = b.reshape(right, [*right.shape, 1]) if right.rank == 1 else right
     product = b.matmul(row, column)

@@ -7,7 +7,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...builder import MLGraphBuilder
-from ..registry import Tensor, Unsupported, converts, data_type_of, integers, known, normalized, shape_of, sliced
+from ..registry import (
+    Tensor,
+    Unsupported,
+    converts,
+    data_type_of,
+    integers,
+    known,
+    normalized,
+    shape_of,
+    sliced,
+    unsupported_if,
+)
 
 
 @converts("Transpose")
@@ -44,8 +55,7 @@ def _(
         count = num_outputs or outputs
         size = -(-whole // count)
         sizes = [size] * (count - 1) + [whole - size * (count - 1)]
-    if min(sizes) < 0 or sum(sizes) != whole:
-        raise Unsupported(f"{whole} elements cannot be split into {sizes}")
+    unsupported_if(min(sizes) < 0 or sum(sizes) != whole, f"{whole} elements cannot be split into {sizes}")
     kept = [size for size in sizes if size]
     parts = iter(b.split(input, kept, axis=axis) if len(kept) > 1 else [input])
     return tuple(next(parts) if size else empty(input, {axis: 0}) for size in sizes)
@@ -106,8 +116,7 @@ def _(
     rank = len(shape_of(data))
     given = integers(pads, "the padding")
     along = list(range(rank)) if axes is None else [normalized(a, rank) for a in integers(axes, "the list of axes")]
-    if len(given) != 2 * len(along):
-        raise Unsupported(f"the padding {given} does not fit the axes {along}")
+    unsupported_if(len(given) != 2 * len(along), f"the padding {given} does not fit the axes {along}")
     fill = 0 if value is None else known(value, "the padding value").item()
     before, after = [0] * rank, [0] * rank
     for axis, begin, end in zip(along, given[: len(along)], given[len(along) :], strict=True):
@@ -124,14 +133,12 @@ def _(
         return data
     if mode == "wrap":
         for axis, (size, begin, end) in enumerate(zip(shape_of(data), begins, ends, strict=True)):
-            if size == 0 and (begin or end):
-                raise Unsupported(f"axis {axis} is empty, so there is nothing to wrap")
+            unsupported_if(size == 0 and (begin or end), f"axis {axis} is empty, so there is nothing to wrap")
             if begin or end:
                 data = b.gather(data, np.arange(-begin, size + end) % size, axis=axis)
         return data
     modes = {"constant": "constant", "edge": "edge", "reflect": "reflection"}
-    if mode not in modes:
-        raise Unsupported(f"the mode {mode!r} is unknown")
+    unsupported_if(mode not in modes, f"the mode {mode!r} is unknown")
     return b.pad(data, begins, ends, mode=modes[mode], value=fill)
 
 

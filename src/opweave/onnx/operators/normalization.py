@@ -10,7 +10,7 @@ from ...builder import MLGraphBuilder
 from ...composites import group_normalization, local_response_normalization, rms_normalization
 from ...graph import MLOperand
 from ..messages import TensorProto
-from ..registry import MICROSOFT, Tensor, Unsupported, as_type, converts, normalized, operand
+from ..registry import MICROSOFT, Tensor, as_type, converts, normalized, operand, unsupported_if
 from .windows import reshaped
 
 
@@ -29,10 +29,8 @@ def _(
     training_mode: int = 0,
     outputs: int,
 ) -> MLOperand:
-    if training_mode or outputs > 1:
-        raise Unsupported("it is in training mode")
-    if not spatial:
-        raise Unsupported("it does not share statistics between positions (spatial=0)")
+    unsupported_if(training_mode or outputs > 1, "it is in training mode")
+    unsupported_if(not spatial, "it does not share statistics between positions (spatial=0)")
     parts = [as_type(b, value, x.data_type) for value in (input_mean, input_var, scale, B)]
     return b.batch_normalization(x, parts[0], parts[1], scale=parts[2], bias=parts[3], axis=1, epsilon=epsilon)
 
@@ -46,14 +44,12 @@ def _(b: MLGraphBuilder, input: Tensor, scale: Tensor, B: Tensor, *, epsilon: fl
 
 def _with_two_axes(b: MLGraphBuilder, x: MLOperand) -> MLOperand:
     """An image of any rank with its spatial axes joined into the first of two; one of rank 4 as it is."""
-    if x.rank < 3:
-        raise Unsupported(f"it has no spatial axes, for its input has rank {x.rank}")
+    unsupported_if(x.rank < 3, f"it has no spatial axes, for its input has rank {x.rank}")
     return x if x.rank == 4 else b.reshape(x, [*x.shape[:2], prod(x.shape[2:]), 1])
 
 
 def _check_stash(stash_type: int) -> None:
-    if stash_type != TensorProto.FLOAT:
-        raise Unsupported("its statistics are not float32")
+    unsupported_if(stash_type != TensorProto.FLOAT, "its statistics are not float32")
 
 
 @converts("GroupNormalization")
@@ -69,8 +65,7 @@ def _(
     opset: int,
 ) -> MLOperand:
     _check_stash(stash_type)
-    if opset < 21:
-        raise Unsupported("it has one scale and bias for each group")
+    unsupported_if(opset < 21, "it has one scale and bias for each group")
     return group_normalization(b, x, scale, bias, groups=num_groups, epsilon=epsilon)
 
 
@@ -87,8 +82,7 @@ def _(
     outputs: int,
 ) -> MLOperand:
     _check_stash(stash_type)
-    if outputs > 1:
-        raise Unsupported("it returns the mean, too")
+    unsupported_if(outputs > 1, "it returns the mean, too")
     axes = list(range(normalized(axis, X.rank), X.rank))
     return b.layer_normalization(X, scale=Scale, bias=B, axes=axes, epsilon=epsilon)
 
@@ -172,8 +166,7 @@ def _(
     epsilon: float = 1e-12,
     mask_index_type: int = 1,
 ) -> tuple[Tensor, ...]:
-    if mask is not None and mask_index_type:
-        raise Unsupported("it outputs mask_index")
+    unsupported_if(mask is not None and mask_index_type, "it outputs mask_index")
     total = b.gather(word_embedding, ids, axis=0)
     if position_ids is None:
         positions = b.slice(table, [0, 0], [ids.shape[1], table.shape[1]])

@@ -9,7 +9,7 @@ from typing import Any
 from ... import ops
 from ...builder import MLGraphBuilder
 from ...graph import MLOperand
-from ..registry import Tensor, Unsupported, converts, operand
+from ..registry import Tensor, converts, operand, unsupported_if
 from .windows import PLAIN, WindowAttributes, WindowAxis, options, with_two_axes, without_added_axis
 
 
@@ -71,8 +71,7 @@ def _(b: MLGraphBuilder, X: Tensor, *, ceil_mode: int = 0, p: int = 2, window: W
 
 
 def _spatial(x: MLOperand) -> list[int]:
-    if x.rank < 3:
-        raise Unsupported(f"it has no spatial axes, for its input has rank {x.rank}")
+    unsupported_if(x.rank < 3, f"it has no spatial axes, for its input has rank {x.rank}")
     return list(range(2, x.rank))
 
 

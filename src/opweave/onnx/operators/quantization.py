@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -23,6 +24,7 @@ from ..registry import (
     normalized,
     operand,
     shape_of,
+    unsupported_if,
 )
 from .convolution import convolution
 from .windows import PLAIN, WindowAttributes, reshaped
@@ -38,27 +40,46 @@ def _aligned(b: MLGraphBuilder, part: Tensor, whole: Sequence[int], axis: int) -
         return part
     if not shape or shape == (1,):
         return reshaped(b, part, [1] * rank)
-    if len(shape) != 1:
-        raise Unsupported(f"its scale has the shape {list(shape)}")
+    unsupported_if(len(shape) != 1, f"its scale has the shape {list(shape)}")
     return reshaped(b, part, [shape[0] if a == normalized(axis, rank) else 1 for a in range(rank)])
 
 
-def _scale_and_zero_point(
-    b: MLGraphBuilder,
-    whole: Sequence[int],
-    scale: Tensor,
-    zero_point: Tensor | None,
-    axis: int,
-    block_size: int,
-    data_type: str,
-) -> tuple[MLOperand, MLOperand]:
-    """Both as WebNN takes them, for a tensor of shape `whole`; `data_type` is that of an absent zero point."""
-    s = _aligned(b, scale, whole, axis)
-    for part, size in zip(shape_of(s), whole, strict=True):
-        if part not in (1, size) and (not block_size or part * block_size != size):
-            raise Unsupported(f"blocks of {block_size} do not divide an axis of {size} into {part}")
-    z = np.zeros(shape_of(s), data_type) if zero_point is None else _aligned(b, zero_point, whole, axis)
-    return operand(b, s), operand(b, z)
+@dataclass(frozen=True)
+class Blocks:
+    """The attributes that say which elements have a scale and a zero point in common, unless all have: QuantizeLinear's own.
+
+    Attributes:
+        axis: the axis whose indices have scales of their own.
+        block_size: how many indices have one in common; 0 for none.
+    """
+
+    axis: int = 1
+    block_size: int = 0
+
+    def quantized(
+        self, b: MLGraphBuilder, x: MLOperand, scale: Tensor, zero_point: Tensor | None, data_type: str = "uint8"
+    ) -> MLOperand:
+        """`x` as integers; `data_type` is theirs without a zero point."""
+        return b.quantize_linear(x, *self._aligned(b, x.shape, scale, zero_point, data_type))
+
+    def dequantized(self, b: MLGraphBuilder, x: Tensor, scale: Tensor, zero_point: Tensor | None) -> MLOperand:
+        """The numbers that the integers `x` stand for."""
+        y = operand(b, x)
+        return b.dequantize_linear(y, *self._aligned(b, y.shape, scale, zero_point, y.data_type))
+
+    def _aligned(
+        self, b: MLGraphBuilder, whole: Sequence[int], scale: Tensor, zero_point: Tensor | None, data_type: str
+    ) -> tuple[MLOperand, MLOperand]:
+        """Scale and zero point as WebNN takes them, for a tensor of shape `whole`."""
+        s, block = _aligned(b, scale, whole, self.axis), self.block_size
+        for part, size in zip(shape_of(s), whole, strict=True):
+            if part not in (1, size) and (not block or part * block != size):
+                raise Unsupported(f"blocks of {block} do not divide an axis of {size} into {part}")
+        z = np.zeros(shape_of(s), data_type) if zero_point is None else _aligned(b, zero_point, whole, self.axis)
+        return operand(b, s), operand(b, z)
+
+
+WHOLE = Blocks()
 
 
 @converts("QuantizeLinear")
@@ -68,31 +89,16 @@ def _(
     y_scale: Tensor,
     y_zero_point: Tensor | None = None,
     *,
-    axis: int = 1,
-    block_size: int = 0,
+    blocks: Blocks = WHOLE,
     output_dtype: int = 0,
     precision: int = 0,
     saturate: int = 1,  # for 8-bit floats
 ) -> MLOperand:
     if y_zero_point is None and output_dtype not in (0, TensorProto.UINT8, TensorProto.INT8):
         raise Unsupported("it quantises to a type other than int8 and uint8")
-    if precision not in (0, 1):
-        raise Unsupported("it divides in another precision than float32")
+    unsupported_if(precision not in (0, 1), "it divides in another precision than float32")
     wanted = "int8" if output_dtype == TensorProto.INT8 else "uint8"
-    return quantized(b, x, y_scale, y_zero_point, axis=axis, block_size=block_size, data_type=wanted)
-
-
-def quantized(
-    b: MLGraphBuilder,
-    x: MLOperand,
-    scale: Tensor,
-    zero_point: Tensor | None,
-    *,
-    axis: int = 1,
-    block_size: int = 0,
-    data_type: str = "uint8",
-) -> MLOperand:
-    return b.quantize_linear(x, *_scale_and_zero_point(b, x.shape, scale, zero_point, axis, block_size, data_type))
+    return blocks.quantized(b, x, y_scale, y_zero_point, wanted)
 
 
 @converts("DequantizeLinear")
@@ -102,28 +108,14 @@ def _(
     x_scale: Tensor,
     x_zero_point: Tensor | None = None,
     *,
-    axis: int = 1,
-    block_size: int = 0,
+    blocks: Blocks = WHOLE,
     output_dtype: int = 0,
 ) -> MLOperand:
-    y = dequantized(b, x, x_scale, x_zero_point, axis=axis, block_size=block_size)
+    y = blocks.dequantized(b, x, x_scale, x_zero_point)
     wanted = DATA_TYPES.get(output_dtype) if output_dtype else y.data_type
     if wanted not in FLOATS:
         raise Unsupported("its result is neither float32 nor float16")
     return y if wanted == y.data_type else b.cast(y, wanted)
-
-
-def dequantized(
-    b: MLGraphBuilder,
-    x: Tensor,
-    scale: Tensor,
-    zero_point: Tensor | None,
-    *,
-    axis: int = 1,
-    block_size: int = 0,
-) -> MLOperand:
-    y = operand(b, x)
-    return b.dequantize_linear(y, *_scale_and_zero_point(b, y.shape, scale, zero_point, axis, block_size, y.data_type))
 
 
 @converts("QLinearConv")
@@ -142,13 +134,14 @@ def _(
     group: int = 1,
     window: WindowAttributes = PLAIN,
 ) -> MLOperand:
-    image, filters = dequantized(b, x, x_scale, x_zero_point), dequantized(b, w, w_scale, w_zero_point, axis=0)
+    image = WHOLE.dequantized(b, x, x_scale, x_zero_point)
+    filters = Blocks(axis=0).dequantized(b, w, w_scale, w_zero_point)
     bias = None
     if B is not None:
         s = known(x_scale, "the scale of its input").reshape(()) * known(w_scale, "the scale of its filter")
-        bias = dequantized(b, B, np.asarray(s, np.float32), None, axis=0)
+        bias = Blocks(axis=0).dequantized(b, B, np.asarray(s, np.float32), None)
     y = convolution(b, image, filters, bias, group=group, window=window)
-    return quantized(b, y, y_scale, y_zero_point)
+    return WHOLE.quantized(b, y, y_scale, y_zero_point)
 
 
 @converts("QLinearMatMul")
@@ -163,9 +156,10 @@ def _(
     y_scale: Tensor,
     y_zero_point: Tensor,
 ) -> MLOperand:
-    left = dequantized(b, a, a_scale, a_zero_point, axis=-2)
-    right = dequantized(b, other, b_scale, b_zero_point, axis=-1)
-    return quantized(b, b.matmul(left, right), y_scale, y_zero_point, axis=-2)
+    rows, columns = Blocks(axis=-2), Blocks(axis=-1)
+    left = rows.dequantized(b, a, a_scale, a_zero_point)
+    right = columns.dequantized(b, other, b_scale, b_zero_point)
+    return rows.quantized(b, b.matmul(left, right), y_scale, y_zero_point)
 
 
 @converts("MatMulInteger")
@@ -221,7 +215,7 @@ def _(b: MLGraphBuilder, value: MLOperand) -> tuple[MLOperand, MLOperand, MLOper
     scale = b.div(b.sub(high, low), 255.0)
     scale = b.where(b.equal(high, low), b.constant("float32", 1.0), scale)  # of zeros only
     zero_point = b.cast(b.clamp(b.round_even(b.div(b.neg(low), scale)), min_value=0, max_value=255), "uint8")
-    return quantized(b, value, scale, zero_point), scale, zero_point
+    return WHOLE.quantized(b, value, scale, zero_point), scale, zero_point
 
 
 @converts("MatMulNBits", domain=MICROSOFT)
@@ -241,12 +235,9 @@ def _(
     block_size: int,
     weight_prepacked: int = 0,
 ) -> MLOperand:
-    if bits not in (4, 8):
-        raise Unsupported(f"its weights have {bits} bits")
-    if g_idx is not None or weight_prepacked:
-        raise Unsupported("its weights are in another order")
-    if zero_points is not None and data_type_of(zero_points) != "uint8":
-        raise Unsupported("its zero points are floats")
+    unsupported_if(bits not in (4, 8), f"its weights have {bits} bits")
+    unsupported_if(g_idx is not None or weight_prepacked, "its weights are in another order")
+    unsupported_if(zero_points is not None and data_type_of(zero_points) != "uint8", "its zero points are floats")
     blocks = -(-K // block_size)
     zeros = None if zero_points is None else reshaped(b, zero_points, [N, -(-blocks * bits // 8)])
     return matmul_n_bits(

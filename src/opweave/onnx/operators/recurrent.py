@@ -11,7 +11,7 @@ import numpy as np
 
 from ...builder import MLGraphBuilder
 from ...graph import MLOperand
-from ..registry import Tensor, Unsupported, constant_or_same, converts, operand, shape_of
+from ..registry import Tensor, Unsupported, constant_or_same, converts, operand, shape_of, unsupported_if
 
 MAX_UNROLLED_STEPS = 64
 """The most steps of an RNN, in all directions together, that become operations of WebNN."""
@@ -41,20 +41,17 @@ class CellAttributes:
         count = 2 if self.direction == "bidirectional" else 1
         names = [name.lower() for name in self.activations or defaults * count]
         functions = names[: len(defaults)]
-        if names != functions * count:
-            raise Unsupported(f"its activations differ between the directions: {names}")
+        unsupported_if(names != functions * count, f"its activations differ between the directions: {names}")
         if any(name not in _ACTIVATIONS for name in functions):
             raise Unsupported(f"its activations are {functions}, and WebNN knows {', '.join(_ACTIVATIONS)}")
-        if self.activation_alpha or self.activation_beta:
-            raise Unsupported("its activations have parameters")
+        unsupported_if(self.activation_alpha or self.activation_beta, "its activations have parameters")
         return functions
 
     def run(
         self,
         b: MLGraphBuilder,
         op: Callable[..., Sequence[MLOperand]],
-        inputs: tuple[MLOperand, Tensor, Tensor, Tensor | None, Tensor | None],
-        states: dict[str, Tensor | None],
+        inputs: Sequence[Any],
         **options: Any,
     ) -> tuple[MLOperand, ...]:
         """Run a network over all steps.
@@ -62,9 +59,8 @@ class CellAttributes:
         Args:
             b: the builder.
             op: `b.gru`, `b.lstm`, or what is called like them.
-            inputs: the sequence, the weights of its elements and of the hidden state, the bias, and the lengths of the
-                sequences; as ONNX has them.
-            states: the initial states, by the names of the operation's parameters.
+            inputs: the sequence, the weights of its elements and of the hidden state, the bias, the lengths of the
+                sequences, and the initial states; as ONNX has them.
             options: other arguments of `op`.
 
         Returns:
@@ -73,11 +69,9 @@ class CellAttributes:
         Raises:
             Unsupported: WebNN has no such network.
         """
-        x, weight, recurrent, bias, lengths = inputs
-        if self.direction not in _DIRECTIONS:
-            raise Unsupported(f"its direction is {self.direction!r}")
-        if self.clip:
-            raise Unsupported("it clips the sums before the activations")
+        x, weight, recurrent, bias, lengths, *states = inputs
+        unsupported_if(self.direction not in _DIRECTIONS, f"its direction is {self.direction!r}")
+        unsupported_if(self.clip, "it clips the sums before the activations")
 
         def swapped(value: Tensor | None) -> Tensor | None:
             """Steps or directions, and batches, exchanged if the node has the batches first."""
@@ -90,7 +84,7 @@ class CellAttributes:
             if not isinstance(found, np.ndarray) or (found != steps).any():
                 raise Unsupported("sequence_lens cuts sequences short, or is not constant")
         options["bias"], options["recurrent_bias"] = _halves(b, bias)
-        options |= {name: swapped(state) for name, state in states.items()}
+        options |= zip(("initial_hidden_state", "initial_cell_state"), map(swapped, states), strict=False)
         direction = _DIRECTIONS[self.direction]
         *last, sequence = op(
             *(x, weight, recurrent, steps, hidden_size), return_sequence=True, direction=direction, **options
@@ -107,8 +101,7 @@ def _halves(b: MLGraphBuilder, bias: Tensor | None) -> tuple[Tensor | None, Tens
     """The biases of the inputs and of the hidden state, which ONNX joins along axis 1."""
     if bias is None:
         return None, None
-    if len(shape_of(bias)) != 2:
-        raise Unsupported(f"the bias has shape {list(shape_of(bias))}")
+    unsupported_if(len(shape_of(bias)) != 2, f"the bias has shape {list(shape_of(bias))}")
     rows, columns = shape_of(bias)
     half = columns // 2
     bias = constant_or_same(bias)
@@ -117,77 +110,38 @@ def _halves(b: MLGraphBuilder, bias: Tensor | None) -> tuple[Tensor | None, Tens
     return b.slice(bias, [0, 0], [rows, half]), b.slice(bias, [0, half], [rows, half])
 
 
+def _filled(inputs: Sequence[Tensor | None], count: int) -> list[Any]:
+    """All `count` inputs of a node: None for those that it leaves out at the end."""
+    unsupported_if(not 3 <= len(inputs) <= count, f"it has {len(inputs)} inputs")
+    return [*inputs, *[None] * (count - len(inputs))]
+
+
 @converts("GRU")
 def _(
-    b: MLGraphBuilder,
-    X: MLOperand,
-    W: Tensor,
-    R: Tensor,
-    B: Tensor | None = None,
-    sequence_lens: Tensor | None = None,
-    initial_h: Tensor | None = None,
-    *,
-    cells: CellAttributes = FORWARD,
-    linear_before_reset: int = 0,
+    b: MLGraphBuilder, *inputs: Tensor | None, cells: CellAttributes = FORWARD, linear_before_reset: int = 0
 ) -> tuple[MLOperand, ...]:
-    return cells.run(
-        b,
-        b.gru,
-        (X, W, R, B, sequence_lens),
-        {"initial_hidden_state": initial_h},
-        reset_after=bool(linear_before_reset),
-        layout="zrn",
-        activations=cells.functions("Sigmoid", "Tanh"),
-    )
+    functions = cells.functions("Sigmoid", "Tanh")
+    reset_after = bool(linear_before_reset)
+    return cells.run(b, b.gru, _filled(inputs, 6), activations=functions, layout="zrn", reset_after=reset_after)
 
 
 @converts("LSTM")
 def _(
-    b: MLGraphBuilder,
-    X: MLOperand,
-    W: Tensor,
-    R: Tensor,
-    B: Tensor | None = None,
-    sequence_lens: Tensor | None = None,
-    initial_h: Tensor | None = None,
-    initial_c: Tensor | None = None,
-    P: Tensor | None = None,
-    *,
-    cells: CellAttributes = FORWARD,
-    input_forget: int = 0,
+    b: MLGraphBuilder, *inputs: Tensor | None, cells: CellAttributes = FORWARD, input_forget: int = 0
 ) -> tuple[MLOperand, ...]:
-    if input_forget:
-        raise Unsupported("it couples the input and the forget gate")
-    if P is not None:
-        known, size = constant_or_same(P), shape_of(R)[-1]
+    unsupported_if(input_forget, "it couples the input and the forget gate")
+    *others, peepholes = _filled(inputs, 8)
+    if peepholes is not None:
+        known, size = constant_or_same(peepholes), shape_of(peepholes)[-1] // 3
         if not isinstance(known, np.ndarray) or known[:, size : 2 * size].any():
             raise Unsupported("its output gate reads the new cell state, that of WebNN the state before")
-    return cells.run(
-        b,
-        b.lstm,
-        (X, W, R, B, sequence_lens),
-        {"initial_hidden_state": initial_h, "initial_cell_state": initial_c},
-        peephole_weight=P,
-        layout="iofg",
-        activations=cells.functions("Sigmoid", "Tanh", "Tanh"),
-    )
+    functions = cells.functions("Sigmoid", "Tanh", "Tanh")
+    return cells.run(b, b.lstm, others, activations=functions, layout="iofg", peephole_weight=peepholes)
 
 
 @converts("RNN")
-def _(
-    b: MLGraphBuilder,
-    X: MLOperand,
-    W: Tensor,
-    R: Tensor,
-    B: Tensor | None = None,
-    sequence_lens: Tensor | None = None,
-    initial_h: Tensor | None = None,
-    *,
-    cells: CellAttributes = FORWARD,
-) -> tuple[MLOperand, ...]:
-    inputs = (X, W, R, B, sequence_lens)
-    states = {"initial_hidden_state": initial_h}
-    return cells.run(b, partial(_unrolled, b), inputs, states, activations=cells.functions("Tanh"))
+def _(b: MLGraphBuilder, *inputs: Tensor | None, cells: CellAttributes = FORWARD) -> tuple[MLOperand, ...]:
+    return cells.run(b, partial(_unrolled, b), _filled(inputs, 6), activations=cells.functions("Tanh"))
 
 
 def _unrolled(

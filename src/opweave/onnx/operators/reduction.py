@@ -13,7 +13,7 @@ from ...builder import MLGraphBuilder
 from ...graph import MLOperand
 from ...operation import Op
 from ...ops.reduction import narrowed, widened
-from ..registry import Tensor, Unsupported, converts, integers, named, normalized
+from ..registry import Tensor, converts, integers, named, normalized, unsupported_if
 from .elementwise import is_float
 
 # Without axes to reduce, WebNN applies the function to each element, as ONNX does.
@@ -80,8 +80,7 @@ converts("ArgMin")(_position(ops.arg_min))
 @converts("LpNormalization")
 def _(b: MLGraphBuilder, input: MLOperand, *, axis: int = -1, p: int = 2) -> Tensor:
     x = widened(b, input)
-    if p not in (1, 2):
-        raise Unsupported(f"p is {p}, not 1 or 2")
+    unsupported_if(p not in (1, 2), f"p is {p}, not 1 or 2")
     reduce = b.reduce_l1 if p == 1 else b.reduce_l2
     norm = reduce(x, axes=[normalized(axis, x.rank)], keep_dimensions=True)
     # Where all elements are 0, the result is 0, not 0 / 0.

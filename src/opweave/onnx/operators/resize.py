@@ -14,7 +14,17 @@ import numpy as np
 
 from ...builder import MLGraphBuilder
 from ...shapes import nearest_positions
-from ..registry import Tensor, Unsupported, converts, data_type_of, integers, known, normalized, shape_of
+from ..registry import (
+    Tensor,
+    Unsupported,
+    converts,
+    data_type_of,
+    integers,
+    known,
+    normalized,
+    shape_of,
+    unsupported_if,
+)
 from .elementwise import is_float
 from .windows import reshaped
 
@@ -105,8 +115,7 @@ def _(
         resized = _by_scales(X, scales, along)
     else:
         resized = _by_sizes(X, integers(sizes, "the sizes"), along, keep_aspect_ratio_policy)
-    if antialias and any(axis.scale < 1 for axis in resized):
-        raise Unsupported("WebNN has no filter against aliasing")
+    unsupported_if(antialias and any(axis.scale < 1 for axis in resized), "WebNN has no filter against aliasing")
     return _resized(b, X, resized, mode, coordinate_transformation_mode, nearest_mode)
 
 
@@ -125,13 +134,11 @@ def _by_scales(X: Tensor, scales: Tensor | None, along: Sequence[int]) -> list[_
 
 def _by_sizes(X: Tensor, sizes: Sequence[int], along: Sequence[int], policy: str) -> list[_Axis]:
     shape = shape_of(X)
-    if len(along) != len(sizes):
-        raise Unsupported(f"the sizes {list(sizes)} do not fit {list(shape)}")
+    unsupported_if(len(along) != len(sizes), f"the sizes {list(sizes)} do not fit {list(shape)}")
     ratios = [np.float32(size) / np.float32(shape[axis]) for axis, size in zip(along, sizes, strict=True)]
     if policy == "stretch":
         return [_Axis(axis, shape[axis], *pair) for axis, *pair in zip(along, sizes, ratios, strict=True)]
-    if policy not in ("not_larger", "not_smaller"):
-        raise Unsupported(f"the policy {policy!r} is unknown")
+    unsupported_if(policy not in ("not_larger", "not_smaller"), f"the policy {policy!r} is unknown")
     scale = min(ratios) if policy == "not_larger" else max(ratios)
     return [_Axis(a, shape[a], math.floor(scale * np.float32(shape[a]) + _HALF), scale) for a in along]
 
@@ -139,13 +146,11 @@ def _by_sizes(X: Tensor, sizes: Sequence[int], along: Sequence[int], policy: str
 def _resized(
     b: MLGraphBuilder, X: Tensor, axes: Sequence[_Axis], mode: str, coordinates: str, nearest_mode: str
 ) -> Tensor:
-    if any(axis.new < 1 for axis in axes):
-        raise Unsupported("its output is empty")
+    unsupported_if(any(axis.new < 1 for axis in axes), "its output is empty")
     changed = [axis for axis in axes if axis.new != axis.old or axis.scale != 1]
     if not changed:
         return X
-    if coordinates not in _COORDINATES:
-        raise Unsupported(f"WebNN has no coordinate transformation {coordinates!r}")
+    unsupported_if(coordinates not in _COORDINATES, f"WebNN has no coordinate transformation {coordinates!r}")
     if mode != "nearest":
         return _linear(b, X, changed, mode, coordinates)
     places = {axis.axis: _nearest(axis, coordinates, nearest_mode) for axis in changed}
@@ -164,8 +169,7 @@ def _nearest(axis: _Axis, coordinates: str, nearest_mode: str) -> list[int]:
     """The position in the input of each element of the output."""
     if nearest_mode == "simple":
         nearest_mode = "ceil" if axis.scale < 1 else "floor"
-    if nearest_mode not in _ROUNDINGS:
-        raise Unsupported(f"the rounding {nearest_mode!r} is unknown")
+    unsupported_if(nearest_mode not in _ROUNDINGS, f"the rounding {nearest_mode!r} is unknown")
     places = _COORDINATES[coordinates](np.arange(axis.new, dtype=np.float32), axis)
     rounding, last = _ROUNDINGS[nearest_mode], axis.old - 1
     nearest = np.clip(rounding(places), 0, last)
@@ -179,10 +183,8 @@ def _nearest(axis: _Axis, coordinates: str, nearest_mode: str) -> list[int]:
 
 
 def _linear(b: MLGraphBuilder, X: Tensor, axes: Sequence[_Axis], mode: str, coordinates: str) -> Tensor:
-    if mode != "linear":
-        raise Unsupported(f"WebNN has no interpolation in mode {mode!r}")
-    if not is_float(X):
-        raise Unsupported("WebNN rounds integers that are interpolated, ONNX cuts fractions off")
+    unsupported_if(mode != "linear", f"WebNN has no interpolation in mode {mode!r}")
+    unsupported_if(not is_float(X), "WebNN rounds integers that are interpolated, ONNX cuts fractions off")
     same = coordinates in ("half_pixel", "half_pixel_symmetric") or (
         coordinates == "pytorch_half_pixel" and all(axis.new > 1 for axis in axes)
     )

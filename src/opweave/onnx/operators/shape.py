@@ -12,7 +12,7 @@ from ...graph import MLOperand
 from ...shapes import broadcast
 from ..booleans import bool_as_uint8
 from ..messages import TensorProto, array_of, dtype_of
-from ..registry import Tensor, Unsupported, converts, integers, known, normalized, shape_of
+from ..registry import Tensor, Unsupported, converts, integers, known, normalized, shape_of, unsupported_if
 from .windows import reshaped
 
 
@@ -25,8 +25,7 @@ def _(b: MLGraphBuilder, data: Tensor, shape: Tensor, *, allowzero: int = 0) -> 
         wanted = [old[axis] if size == 0 else size for axis, size in enumerate(wanted)]
     if -1 in wanted:
         others = prod(size for size in wanted if size != -1)
-        if not others or prod(old) % others:
-            raise Unsupported(f"{list(old)} does not fit the shape {wanted}")
+        unsupported_if(not others or prod(old) % others, f"{list(old)} does not fit the shape {wanted}")
         wanted[wanted.index(-1)] = prod(old) // others
     return reshaped(b, data, wanted)
 
@@ -34,8 +33,7 @@ def _(b: MLGraphBuilder, data: Tensor, shape: Tensor, *, allowzero: int = 0) -> 
 @converts("Flatten")
 def _(b: MLGraphBuilder, input: Tensor, *, axis: int = 1) -> Tensor:
     shape = shape_of(input)
-    if not -len(shape) <= axis <= len(shape):
-        raise Unsupported(f"axis {axis} is out of range for rank {len(shape)}")
+    unsupported_if(not -len(shape) <= axis <= len(shape), f"axis {axis} is out of range for rank {len(shape)}")
     axis = axis + len(shape) if axis < 0 else axis
     return reshaped(b, input, [prod(shape[:axis]), prod(shape[axis:])])
 
@@ -57,8 +55,7 @@ def _(b: MLGraphBuilder, data: Tensor, axes: Tensor | None = None) -> Tensor:
     rest = iter(shape_of(data))
     rank = len(shape_of(data)) + len(given)
     added = {normalized(axis, rank) for axis in given}
-    if len(added) < len(given):
-        raise Unsupported(f"axes {given} contain duplicates")
+    unsupported_if(len(added) < len(given), f"axes {given} contain duplicates")
     return reshaped(b, data, [1 if axis in added else next(rest) for axis in range(rank)])
 
 
@@ -79,8 +76,7 @@ def _(
     outputs: int,
     types: list[int],
 ) -> tuple[Tensor, ...]:
-    if training_mode is not None and known(training_mode, "training_mode").any():
-        raise Unsupported("it is in training mode")
+    unsupported_if(training_mode is not None and known(training_mode, "training_mode").any(), "it is in training mode")
     if outputs < 2:
         return (data,)
     # Nothing is dropped. The mask was of the type of the data before operator set 10.
@@ -104,10 +100,8 @@ def _(b: MLGraphBuilder, input: Tensor, *, value: TensorProto | None = None) -> 
 
 @converts("EyeLike")
 def _(b: MLGraphBuilder, input: Tensor, *, dtype: int = 0, k: int = 0, types: list[int]) -> Tensor:
-    shape = shape_of(input)
-    if len(shape) != 2:
-        raise Unsupported(f"its input must have rank 2, got {list(shape)}")
-    return np.eye(*shape, k=k, dtype=dtype_of(dtype or types[0]))
+    rows, columns = shape_of(input)
+    return np.eye(rows, columns, k, dtype_of(dtype or types[0]))
 
 
 @converts("DepthToSpace")
@@ -117,6 +111,5 @@ def _(b: MLGraphBuilder, input: MLOperand, *, blocksize: int, mode: str = "DCR")
 
 @converts("SpaceToDepth")
 def _(b: MLGraphBuilder, input: MLOperand, *, blocksize: int, mode: str = "DCR") -> MLOperand:
-    if mode != "DCR":
-        raise Unsupported(f"its mode is {mode!r}")
+    unsupported_if(mode != "DCR", f"its mode is {mode!r}")
     return space_to_depth(b, input, blocksize)

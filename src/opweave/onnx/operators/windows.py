@@ -14,7 +14,7 @@ import numpy as np
 from ...builder import MLGraphBuilder
 from ...graph import MLOperand
 from ...shapes import window_extent
-from ..registry import Tensor, Unsupported, shape_of
+from ..registry import Tensor, Unsupported, shape_of, unsupported_if
 
 
 def reshaped(b: MLGraphBuilder, value: Tensor, shape: Sequence[int]) -> Tensor:
@@ -98,19 +98,16 @@ class WindowAttributes:
         """
         sizes = shape_of(X)[2:]
         rank = len(sizes)
-        if rank not in (1, 2):
-            raise Unsupported(f"WebNN has windows over two axes, not over {rank}")
+        unsupported_if(rank not in (1, 2), f"WebNN has windows over two axes, not over {rank}")
         strides, dilations = list(self.strides or [1] * rank), list(self.dilations or [1] * rank)
         pads = list(self.pads or [0] * 2 * rank)
         for name, value, count in (("kernel_shape", taps, rank), ("strides", strides, rank), ("pads", pads, 2 * rank)):
-            if len(value) != count:
-                raise Unsupported(f"{name} has {len(value)} values for {rank} spatial axes")
+            unsupported_if(len(value) != count, f"{name} has {len(value)} values for {rank} spatial axes")
         if len(dilations) != rank or min(*strides, *dilations) < 1:
             raise Unsupported(f"strides {strides} and dilations {dilations} do not describe windows")
         if self.auto_pad not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER", ""):
             raise Unsupported(f"auto_pad is {self.auto_pad!r}")
-        if min(pads) < 0:
-            raise Unsupported("its padding is negative")
+        unsupported_if(min(pads) < 0, "its padding is negative")
         axes = [WindowAxis(*axis) for axis in zip(sizes, taps, strides, dilations, pads, pads[rank:], strict=False)]
         if self.auto_pad == "VALID":
             axes = [replace(axis, before=0, after=0) for axis in axes]
