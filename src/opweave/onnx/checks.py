@@ -33,25 +33,17 @@ _VARIADIC = {
 }
 """ONNX's operators with any number of inputs, and the first position where none may be absent."""
 
+_REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+
 _SHAPES = {
-    "AffineGrid": (1,),
-    "CenterCropPad": (1,),
+    **dict.fromkeys(("AffineGrid", "CenterCropPad", "Expand", "Reshape", "Squeeze"), (1,)),
+    **dict.fromkeys(("Tile", "Unsqueeze", "Upsample", *(f"Reduce{name}" for name in _REDUCTIONS)), (1,)),
     "Col2Im": (1, 2),
     "ConstantOfShape": (0,),
-    "Expand": (1,),
     "MaxUnpool": (2,),
     "Pad": (1, 3),
-    "Reshape": (1,),
     "Resize": (2, 3),
     "Slice": (1, 2, 3, 4),
-    "Squeeze": (1,),
-    "Tile": (1,),
-    "Unsqueeze": (1,),
-    "Upsample": (1,),
-    **{
-        f"Reduce{name}": (1,)
-        for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
-    },
 }
 """The positions of inputs that hold one number for each axis."""
 

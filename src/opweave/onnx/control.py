@@ -58,13 +58,11 @@ def check_ends(tracer: Tracer, node: NodeProto) -> None:
         OperationError: there is no limit, and the condition never changes.
     """
     body = _graph(node, "body")
-    limit = _ENDLESS
-    if node.input and node.input[0]:
-        try:
-            limit = _known(tracer, node.input[0], "its number of iterations", TensorProto.INT64) or 0
-        except Unsupported:  # it is known only when the graph runs
-            return
-    if limit < _ENDLESS or len(body.input) < 2 or not body.output:
+    try:
+        limit = _known(tracer, next(iter(node.input), ""), "its number of iterations", TensorProto.INT64)
+    except Unsupported:  # it is known only when the graph runs
+        return
+    if (limit is not None and limit < _ENDLESS) or len(body.input) < 2 or not body.output:
         return
     source = {node.output[0]: node.input[0] for node in body.node if node.op_type == "Identity" and node.input}
     name = body.output[0].name

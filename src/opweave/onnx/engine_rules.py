@@ -75,21 +75,31 @@ def _single(*positions: int) -> Rule:
     return rule
 
 
+def _given(positions: Sequence[int], message: str) -> Rule:
+    """A rule that there are inputs at these positions; `message` has a gap for the first that is absent."""
+
+    def rule(node: Node) -> str:
+        absent = [position for position in positions if not node.is_given(position)]
+        return message.format(absent[0]) if absent else ""
+
+    return rule
+
+
+def _all(*rules: Rule) -> Rule:
+    """A rule that is broken if one of `rules` is."""
+    return lambda node: next(filter(None, (rule(node) for rule in rules)), "")
+
+
 def _quantized_where(node: Node) -> str:
-    absent = [position for position in range(9) if not node.is_given(position)]
-    if absent:
-        return f"it takes 9 inputs, and input {absent[0]} is absent"
     constant = {position for position in (3, 6, 7, 8) if node.value(position) is not None}
     if {7, 8} <= constant < {3, 6, 7, 8}:  # the kernel's constructor then reads the others
         return f"inputs 3 and 6 must be constants where 7 and 8 are, and input {6 if 3 in constant else 3} is not"
-    return _single(2, 3, 5, 6, 7, 8)(node)
+    return ""
 
 
-def _quantized_softmax(node: Node) -> str:
-    shape = node.shape(0, decides=False)
-    if shape is not None and 0 in shape:
-        return f"input 0 must not be empty, got the shape {list(shape)}"
-    return _single(1, 2, 3, 4)(node)
+def _not_empty(node: Node) -> str:
+    shape = node.shape(0, decides=False) or ()
+    return f"input 0 must not be empty, got the shape {list(shape)}" if 0 in shape else ""
 
 
 def _ranks(wanted: Mapping[int, tuple[int, ...]]) -> Rule:
@@ -135,14 +145,7 @@ def _quantized_matmul(single: tuple[int, ...], by_column: tuple[int, ...], bias:
     return rule
 
 
-def _attention_lstm(node: Node) -> str:
-    absent = [position for position in range(8, 12) if not node.is_given(position)]
-    return f"it needs inputs 8 to 11, and input {absent[0]} is absent" if absent else _ATTENTION_LSTM_RANKS(node)
-
-
-_ATTENTION_LSTM_RANKS = _ranks(
-    {position: (rank,) for position, rank in enumerate((3, 3, 3, 2, 1, 3, 3, 2, 3, 3, 2, 3, 1, 3))}
-)
+_ATTENTION_LSTM_RANKS = (3, 3, 3, 2, 1, 3, 3, 2, 3, 3, 2, 3, 1, 3)
 
 
 def _inverse(node: Node) -> str:
@@ -152,21 +155,15 @@ def _inverse(node: Node) -> str:
     return f"input 0 must hold square matrices, got the shape {list(shape)}"
 
 
-def _experts(ranks: Mapping[int, tuple[int, ...]]) -> Rule:
-    """A rule for mixtures of experts, whose kernels divide by the last size of the input."""
-
-    def rule(node: Node) -> str:
-        shape = node.shape(0)
-        if (broken := _ranks(ranks)(node)) or not shape or shape[-1]:
-            return broken
-        return f"the last axis of input 0 must not be empty, got the shape {list(shape)}"
-
-    return rule
+def _last_axis(node: Node) -> str:
+    """Kernels of mixtures of experts divide by the last size of the input."""
+    shape = node.shape(0)
+    if not shape or shape[-1]:
+        return ""
+    return f"the last axis of input 0 must not be empty, got the shape {list(shape)}"
 
 
 def _packed_attention(node: Node) -> str:
-    if not node.is_given(2):
-        return "it needs a bias, input 2, which is absent"
     x, weights = node.shape(0), node.shape(1)
     if x is not None and len(x) != 3:
         return f"input must have 3 axes, got the shape {list(x)}"
@@ -185,18 +182,23 @@ def _quantized_concat(node: Node) -> str:
 
 
 ENGINE_RULES: dict[str, Rule] = {
-    "Attention": _packed_attention,
-    "AttnLSTM": _attention_lstm,
+    "Attention": _all(_given([2], "it needs a bias, input {}, which is absent"), _packed_attention),
+    "AttnLSTM": _all(
+        _given(range(8, 12), "it needs inputs 8 to 11, and input {} is absent"),
+        _ranks({position: (rank,) for position, rank in enumerate(_ATTENTION_LSTM_RANKS)}),
+    ),
     "DynamicQuantizeMatMul": _quantized_matmul((), (2, 3), 4),
     "Inverse": _inverse,
     "MatMulIntegerToFloat": _quantized_matmul((2, 4), (3, 5), 6),
-    "MoE": _experts({0: (2, 3), 1: (2,), 2: (3,), 4: (3,), 6: (3,)}),
+    "MoE": _all(_ranks({0: (2, 3), 1: (2,), 2: (3,), 4: (3,), 6: (3,)}), _last_axis),
     "QLinearConcat": _quantized_concat,
     "QLinearLeakyRelu": _single(1, 2, 3, 4),
     "QLinearSigmoid": _single(1, 2, 3, 4),
-    "QLinearSoftmax": _quantized_softmax,
-    "QLinearWhere": _quantized_where,
-    "QMoE": _experts({0: (2, 3), 1: (2,), 2: (3,), 5: (3,), 8: (3,)}),
+    "QLinearSoftmax": _all(_not_empty, _single(1, 2, 3, 4)),
+    "QLinearWhere": _all(
+        _given(range(9), "it takes 9 inputs, and input {} is absent"), _quantized_where, _single(2, 3, 5, 6, 7, 8)
+    ),
+    "QMoE": _all(_ranks({0: (2, 3), 1: (2,), 2: (3,), 5: (3,), 8: (3,)}), _last_axis),
 }
 """Rules by operator."""
 

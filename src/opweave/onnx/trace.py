@@ -20,7 +20,7 @@ from .. import memory
 from ..builder import MLGraphBuilder
 from ..context import MLContext
 from ..errors import DataError, MLError, NotSupportedError, OperationError, ValidationError
-from ..graph import MLOperand
+from ..graph import Graph, MLOperand
 from ..names import shown
 from . import checks, operators as operators  # importing `operators` registers the converters
 from .control import CONTROL, check_ends
@@ -230,19 +230,10 @@ class Tracer:
 
     def _inputs_behind(self, operand: MLOperand) -> set[str]:
         """The inputs of the model that an operand is computed from; empty if some of them are data."""
-        names: set[str] = set()
-        pending, seen = [operand], {operand}
-        while pending:
-            found = pending.pop()
-            if found.node is not None:
-                fresh = [other for other in found.node.operands if other not in seen]
-                seen.update(fresh)
-                pending += fresh
-            elif found.is_input:
-                if found.name not in self._shapes or found.rank > 1 or found.desc.element_count > DECIDING_ELEMENTS:
-                    return set()
-                names.add(found.name)
-        return names
+        inputs = Graph.reaching({"": operand}).inputs.values()
+        names = {found.name for found in inputs}
+        is_data = any(found.rank > 1 or found.desc.element_count > DECIDING_ELEMENTS for found in inputs)
+        return names if names <= self._shapes.keys() and not is_data else set()
 
     # Nodes -----------------------------------------------------------------------------------------------------------
 

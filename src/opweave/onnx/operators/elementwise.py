@@ -236,22 +236,19 @@ def _(b: MLGraphBuilder, x: Tensor, axis: Tensor, *, exclusive: int = 0, reverse
 
 
 @converts("CumProd")
-def _(b: MLGraphBuilder, result: MLOperand, axis: Tensor, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
-    along = normalized(integer(axis, "the axis"), result.rank)
-    size = result.shape[along]
+def _(b: MLGraphBuilder, x: MLOperand, axis: Tensor, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
+    along = normalized(integer(axis, "the axis"), x.rank)
+    size = x.shape[along]
 
     def shifted(value: MLOperand, distance: int) -> MLOperand:
-        """`value` moved by `distance` along the axis, after (or before, in reverse) ones."""
-        starts, sizes = [0] * value.rank, list(value.shape)
-        sizes[along] -= distance
-        starts[along] = distance if reverse else 0
-        ones = [distance if i == along else 0 for i in range(value.rank)]
-        none = [0] * value.rank
-        before, after = (none, ones) if reverse else (ones, none)
-        return b.pad(b.slice(value, starts, sizes), before, after, value=1)
+        """`value` moved by `distance` along the axis, after ones."""
+        sizes, ones = list(value.shape), [0] * value.rank
+        sizes[along], ones[along] = size - distance, distance
+        return b.pad(b.slice(value, [0] * value.rank, sizes), ones, [0] * value.rank, value=1)
 
     if exclusive and size == 1:
-        return np.ones(result.shape, result.data_type)
+        return np.ones(x.shape, x.data_type)
+    result = b.reverse(x, axes=[along]) if reverse else x
     if exclusive:
         result = shifted(result, 1)
     # Parallel prefix products: each step doubles the number of factors in a product.
@@ -259,4 +256,4 @@ def _(b: MLGraphBuilder, result: MLOperand, axis: Tensor, *, exclusive: int = 0,
     while distance < size:
         result = b.mul(result, shifted(result, distance))
         distance *= 2
-    return result
+    return b.reverse(result, axes=[along]) if reverse else result

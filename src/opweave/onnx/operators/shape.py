@@ -20,8 +20,6 @@ from .windows import reshaped
 def _(b: MLGraphBuilder, data: Tensor, shape: Tensor, *, allowzero: int = 0) -> Tensor:
     old, wanted = shape_of(data), integers(shape, "the shape")
     if not allowzero:
-        if any(size == 0 and axis >= len(old) for axis, size in enumerate(wanted)):
-            raise Unsupported(f"the shape {wanted} copies dimensions that {list(old)} does not have")
         wanted = [old[axis] if size == 0 else size for axis, size in enumerate(wanted)]
     if -1 in wanted:
         others = prod(size for size in wanted if size != -1)

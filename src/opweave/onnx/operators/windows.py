@@ -94,21 +94,19 @@ class WindowAttributes:
         """The windows along the two axes of `with_two_axes(b, X)`; `taps` are the sizes of a window.
 
         Raises:
-            Unsupported: the attributes do not fit, or WebNN has no such windows.
+            Unsupported: WebNN has no such windows.
+            ValueError: an attribute does not have a value for each axis.
         """
         sizes = shape_of(X)[2:]
         rank = len(sizes)
         unsupported_if(rank not in (1, 2), f"WebNN has windows over two axes, not over {rank}")
         strides, dilations = list(self.strides or [1] * rank), list(self.dilations or [1] * rank)
         pads = list(self.pads or [0] * 2 * rank)
-        for name, value, count in (("kernel_shape", taps, rank), ("strides", strides, rank), ("pads", pads, 2 * rank)):
-            unsupported_if(len(value) != count, f"{name} has {len(value)} values for {rank} spatial axes")
-        if len(dilations) != rank or min(*strides, *dilations) < 1:
-            raise Unsupported(f"strides {strides} and dilations {dilations} do not describe windows")
         if self.auto_pad not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER", ""):
             raise Unsupported(f"auto_pad is {self.auto_pad!r}")
         unsupported_if(min(pads) < 0, "its padding is negative")
-        axes = [WindowAxis(*axis) for axis in zip(sizes, taps, strides, dilations, pads, pads[rank:], strict=False)]
+        begins, ends = pads[:rank], pads[rank:]
+        axes = [WindowAxis(*axis) for axis in zip(sizes, taps, strides, dilations, begins, ends, strict=True)]
         if self.auto_pad == "VALID":
             axes = [replace(axis, before=0, after=0) for axis in axes]
         elif self.auto_pad.startswith("SAME"):
