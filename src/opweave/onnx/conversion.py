@@ -12,16 +12,9 @@ from ..dtypes import FLOATS
 from ..graph import MLOperand
 from .booleans import as_declared, bool_as_uint8
 from .messages import NodeProto, TensorProto, TypeProto, attribute_value, domain_of, sub_graphs, tensor_type
+from .operators.logic import BOOLEAN
 from .registry import CONVERTERS, DATA_TYPES, Converter, Unsupported, data_type_of, key_of
 from .values import FOLD_BYTES, Constant, Dynamic, Tensor, Value
-
-_BOOLEAN_RESULTS = frozenset(
-    {
-        *("And", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual"),
-        *("Not", "Or", "Xor"),
-    }
-)
-"""ONNX's operators whose results are bool for all types of inputs."""
 
 
 def convert(
@@ -121,7 +114,7 @@ def _result_types(
     node: NodeProto, types: Sequence[int], results: Sequence[Any], infer: Callable[[], Mapping[str, TypeProto]]
 ) -> Mapping[str, TypeProto]:
     """The types of a node's outputs by name; empty where those of WebNN's results are right."""
-    if node.op_type in _BOOLEAN_RESULTS and domain_of(node) == "":
+    if node.op_type in BOOLEAN and domain_of(node) == "":
         return {node.output[0]: tensor_type(TensorProto.BOOL)}
     # ONNX's schemas take time and megabytes to load, and are not needed where one type of floats comes in and goes out.
     given = {DATA_TYPES[element_type] for element_type in types if element_type} & set(FLOATS)

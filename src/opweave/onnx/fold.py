@@ -29,7 +29,7 @@ from .messages import (
     tensor_type,
 )
 from .model import Model
-from .registry import Unsupported, sliced
+from .registry import CONVERTERS, Unsupported
 from .values import FOLD_BYTES, Constant, Value, shape_of
 
 LARGE_BYTES = 2**24
@@ -124,7 +124,7 @@ def with_numpy(node: NodeProto, arrays: Sequence[np.ndarray | None]) -> list[np.
     try:
         with np.errstate(all="ignore"):
             result = np.asarray(function(*arrays, **attributes), order="C")
-    except (TypeError, ValueError, IndexError, OverflowError, MemoryError) as error:
+    except (Unsupported, TypeError, ValueError, IndexError, OverflowError, MemoryError) as error:
         raise Declined from error  # an invalid node; the engine says what is wrong with it
     if len(node.output) != 1:
         raise Declined
@@ -145,8 +145,6 @@ def with_engine(node: NodeProto, arrays: Sequence[np.ndarray | None], proto: Mod
 
 
 # Evaluators ----------------------------------------------------------------------------------------------------------
-#
-# An input that is an attribute in older operator sets has the attribute's name, and may be a list.
 
 
 def _check_size(shape: Sequence[int], dtype: np.dtype[Any]) -> tuple[int, ...]:
@@ -179,35 +177,6 @@ def _gather(data: np.ndarray, indices: np.ndarray, *, axis: int = 0) -> Any:
     kept = [size for at, size in enumerate(data.shape) if at != axis % data.ndim]
     _check_size([*kept, *indices.shape], data.dtype)
     return np.take(data, indices, axis)
-
-
-def _squeeze(data: np.ndarray, axes: np.ndarray | list[int] | None = None) -> Any:
-    return np.squeeze(data, None if axes is None else tuple(np.ravel(axes)))
-
-
-def _slice(
-    data: np.ndarray,
-    starts: np.ndarray | list[int],
-    ends: np.ndarray | list[int],
-    axes: np.ndarray | list[int] | None = None,
-    steps: np.ndarray | list[int] | None = None,
-) -> Any:
-    axes = np.arange(np.size(starts)) if axes is None else axes
-    steps = np.ones_like(starts) if steps is None else steps
-    for axis, *bounds in zip(*(np.asarray(given).tolist() for given in (axes, starts, ends, steps)), strict=True):
-        axis %= data.ndim
-        try:
-            data = np.take(data, sliced(data.shape[axis], *bounds), axis)
-        except Unsupported:
-            raise Declined from None
-    return data
-
-
-def _reshape(data: np.ndarray, shape: np.ndarray, *, allowzero: int = 0) -> Any:
-    sizes = [int(size) for size in shape]
-    if not allowzero:
-        sizes = [data.shape[axis] if size == 0 else size for axis, size in enumerate(sizes)]
-    return data.reshape(sizes)
 
 
 def _range(start: np.ndarray, limit: np.ndarray, delta: np.ndarray) -> Any:
@@ -247,6 +216,11 @@ def _least_or_largest(function: Callable[..., Any]) -> Callable[..., Any]:
     return evaluate
 
 
+def _converter(op_type: str) -> Callable[..., Any]:
+    """The converter of an operator whose result is an array, made without a builder, if all inputs are arrays."""
+    return lambda *arrays, **attributes: CONVERTERS["", op_type].function(None, *arrays, **attributes)
+
+
 EVALUATORS: Mapping[str, Callable[..., Any]] = {
     "Abs": np.abs,
     "Add": np.add,
@@ -272,14 +246,11 @@ EVALUATORS: Mapping[str, Callable[..., Any]] = {
     "Not": np.logical_not,
     "Or": np.logical_or,
     "Range": _range,
-    "Reshape": _reshape,
-    "Slice": _slice,
     "Sqrt": np.sqrt,
-    "Squeeze": _squeeze,
     "Sub": np.subtract,
     "Transpose": lambda x, perm=None: np.transpose(x, perm),
-    "Unsqueeze": lambda x, axes: np.expand_dims(x, tuple(np.ravel(axes))),
     "Where": _where,
+    **{op_type: _converter(op_type) for op_type in ("Flatten", "Reshape", "Slice", "Squeeze", "Unsqueeze")},
 }
 """The functions that compute operators, by operator."""
 

@@ -11,8 +11,20 @@ from ...builder import MLGraphBuilder
 from ...graph import MLOperand
 from ..registry import Tensor, converts, named, register
 
-register(named(ops.equal, ops.greater, ops.greater_or_equal, Less=ops.lesser, LessOrEqual=ops.lesser_or_equal))
-register(named(And=ops.logical_and, Or=ops.logical_or, Xor=ops.logical_xor, Not=ops.logical_not, IsNaN=ops.is_nan))
+_OPERATIONS = named(
+    *(ops.equal, ops.greater, ops.greater_or_equal),
+    Less=ops.lesser,
+    LessOrEqual=ops.lesser_or_equal,
+    IsNaN=ops.is_nan,
+    And=ops.logical_and,
+    Or=ops.logical_or,
+    Xor=ops.logical_xor,
+    Not=ops.logical_not,
+)
+register(_OPERATIONS)
+
+BOOLEAN = _OPERATIONS.keys() | {"IsInf"}
+"""The operators whose results are bool for all types of inputs."""
 
 
 @converts("IsInf")

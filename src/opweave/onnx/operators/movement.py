@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
 import numpy as np
 
@@ -23,10 +24,9 @@ from ..registry import (
 
 @converts("Transpose")
 def _(b: MLGraphBuilder, data: Tensor, *, perm: Sequence[int] | None = None) -> Tensor:
-    order = list(perm) if perm is not None else list(range(len(shape_of(data))))[::-1]
-    return (
-        data if order == sorted(order) and len(order) == len(shape_of(data)) else b.transpose(data, permutation=order)
-    )
+    axes = list(range(len(shape_of(data))))
+    order = axes[::-1] if perm is None else list(perm)
+    return data if order == axes else b.transpose(data, permutation=order)
 
 
 @converts("Concat")
@@ -86,7 +86,9 @@ def empty(like: Tensor, sizes: dict[int, int]) -> np.ndarray:
 
 
 def window(b: MLGraphBuilder, data: Tensor, picked: dict[int, range]) -> Tensor:
-    """The elements at the given positions of some axes."""
+    """The elements at the given positions of some axes; an array of those of an array."""
+    if isinstance(data, np.ndarray):
+        return reduce(lambda array, axis: np.take(array, picked[axis], axis), picked, data)
     shape = shape_of(data)
     starts, sizes, strides = [0] * len(shape), list(shape), [1] * len(shape)
     backwards = []
