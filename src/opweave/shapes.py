@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, Self
 
 from .errors import ValidationError, require
 from .names import shown
@@ -109,6 +110,44 @@ def _check_padded(size: int) -> None:
 def window_extent(filter: int, dilation: int) -> int:
     """The number of elements that a dilated window spans."""
     return (filter - 1) * dilation + 1
+
+
+@dataclass(frozen=True)
+class Window:
+    """How the windows of a pooling lie along one axis.
+
+    Attributes:
+        size: elements of the axis.
+        taps: elements of a window.
+        before: padding at the start.
+        stride: distance between windows.
+        dilation: distance between the elements of a window.
+        count: number of windows.
+    """
+
+    size: int
+    taps: int
+    before: int
+    stride: int
+    dilation: int
+    count: int
+
+    @classmethod
+    def along(cls, image: Sequence[int], pool: Mapping[str, Any]) -> list[Self]:
+        """The windows along the [height, width] of an image, given the attributes of a pooling operation."""
+        names = ("window_dimensions", "strides", "dilations", "output_sizes")
+        columns = zip(image, pool["padding"][::2], *(pool[name] for name in names), strict=True)
+        # The stride of a single window, and the dilation of a single tap, mean nothing, and may be huge.
+        return [
+            cls(size, taps, before, stride if count > 1 else 1, dilation if taps > 1 else 1, count)
+            for size, before, taps, stride, dilation, count in columns
+        ]
+
+    @property
+    def after(self) -> int:
+        """Padding that the last window needs at the end."""
+        reach = (self.count - 1) * self.stride + window_extent(self.taps, self.dilation)
+        return max(reach - self.before - self.size, 0)
 
 
 def conv_transpose_size(input: int, filter: int, before: int, after: int, stride: int, dilation: int) -> int:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..dtypes import ANY, FLOATS
 from ..errors import require
 from ..graph import Builder, Desc, Operand
 from ..operation import Limits, op
-from ..shapes import check_window, conv_size, window_extent
+from ..shapes import Window, check_window, conv_size
 from .convolution import InputOperandLayout
 
 if TYPE_CHECKING:
@@ -116,26 +116,13 @@ max_pool2d = _pool2d.named(
 
 
 @l2_pool2d.decompose
-def _(
-    b: Operations,
-    input: Operand,
-    window_dimensions: Sequence[int],
-    padding: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    layout: InputOperandLayout,
-    output_sizes: Sequence[int],
-) -> Operand:
+def _(b: Operations, input: Operand, layout: InputOperandLayout, **given: Any) -> Operand:
     # Pad with zeros, so that all windows are complete and the sum is the average times the window size.
+    axes = [layout.index("h"), layout.index("w")]
     before, after = [0] * 4, [0] * 4
-    for a, taps, pad, stride, dilation, count in zip(
-        "hw", window_dimensions, padding[::2], strides, dilations, output_sizes, strict=True
-    ):
-        axis = layout.index(a)
-        reach = (count - 1) * stride + window_extent(taps, dilation)
-        before[axis], after[axis] = pad, max(reach - pad - input.shape[axis], 0)
+    for axis, window in zip(axes, Window.along([input.shape[axis] for axis in axes], given), strict=True):
+        before[axis], after[axis] = window.before, window.after
     x = b.pad(b.cast(input, "float32"), before, after)
-    mean = b.average_pool2d(
-        x * x, window_dimensions=window_dimensions, strides=strides, dilations=dilations, layout=layout
-    )
-    return b.cast(b.sqrt(mean * math.prod(window_dimensions)), input.data_type)
+    options = {name: given[name] for name in ("window_dimensions", "strides", "dilations")}
+    mean = b.average_pool2d(x * x, layout=layout, **options)
+    return b.cast(b.sqrt(mean * math.prod(given["window_dimensions"])), input.data_type)

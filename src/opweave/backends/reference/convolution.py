@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from ...graph import Operand
+from ...operation import Op, call_with
 from ...ops import convolution as ops
 from ...shapes import nearest_positions, sample_positions, window_extent
 from .backend import Array, reference
@@ -18,56 +21,45 @@ def relayout(array: Array, layout: str, wanted: str) -> Array:
 
 
 def windows(image: Array, window: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> Array:
-    """The windows of an image [n, c, h, w] as a view [n, c, output h, output w, window h, window w]."""
+    """The windows of an image [..., h, w] as a view [..., output h, output w, window h, window w]."""
     extents = [window_extent(size, dilation) for size, dilation in zip(window, dilations, strict=True)]
-    every = sliding_window_view(image, extents, (2, 3))
+    every = sliding_window_view(image, extents, (-2, -1))
     (down, right), (dy, dx) = strides, dilations
-    return every[:, :, ::down, ::right, ::dy, ::dx]
+    return every[..., ::down, ::right, ::dy, ::dx]
 
 
-@reference.lower(ops.conv2d)
-def _(
-    input: Array,
-    filter: Array,
-    padding: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    groups: int,
-    input_layout: str,
-    filter_layout: str,
-    bias: Array | None,
-) -> Array:
-    x, w = relayout(input, input_layout, "nchw"), relayout(filter, filter_layout, "oihw")
+def _lower(op: Op[..., Operand], filter_layout: str) -> Callable[[Callable[..., Array]], None]:
+    """Register a rule that takes images [n, groups, channels, h, w] and a filter [groups, …] in this layout."""
+
+    def register(rule: Callable[..., Array]) -> None:
+        @reference.lower(op)
+        def _(input: Array, filter: Array, bias: Array | None, groups: int, input_layout: str, **given: Any) -> Array:
+            x, w = relayout(input, input_layout, "nchw"), relayout(filter, given["filter_layout"], filter_layout)
+            x, w = x.reshape(len(x), groups, -1, *x.shape[2:]), w.reshape(groups, -1, *w.shape[1:])
+            y = call_with(rule, given, x, w)
+            y = y.reshape(len(x), -1, *y.shape[3:])
+            return relayout(y if bias is None else y + bias[:, None, None], "nchw", input_layout)
+
+    return register
+
+
+@_lower(ops.conv2d, "oihw")
+def _(x: Array, w: Array, padding: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> Array:
     top, bottom, left, right = padding
-    x = np.pad(x, [(0, 0), (0, 0), (top, bottom), (left, right)])
-    seen = windows(x, w.shape[2:], strides, dilations)  # [n, c, H, W, h, w]
-    seen = seen.reshape(len(x), groups, -1, *seen.shape[2:])  # [n, g, c / g, H, W, h, w]
-    w = w.reshape(groups, -1, *w.shape[1:])  # [g, o / g, c / g, h, w]
-    y = np.einsum("ngiyxhw,goihw->ngoyx", seen, w, optimize=True)
-    y = y.reshape(len(x), -1, *y.shape[3:])
-    if bias is not None:
-        y = y + bias[:, None, None]
-    return relayout(y, "nchw", input_layout)
+    x = np.pad(x, [*[(0, 0)] * 3, (top, bottom), (left, right)])
+    return np.einsum("ngiyxhw,goihw->ngoyx", windows(x, w.shape[3:], strides, dilations), w, optimize=True)
 
 
-@reference.lower(ops.conv_transpose2d)
+@_lower(ops.conv_transpose2d, "iohw")
 def _(
-    input: Array,
-    filter: Array,
+    x: Array,
+    w: Array,
     padding: Sequence[int],
     strides: Sequence[int],
     dilations: Sequence[int],
     output_sizes: Sequence[int],
-    groups: int,
-    input_layout: str,
-    filter_layout: str,
-    bias: Array | None,
 ) -> Array:
-    x, w = relayout(input, input_layout, "nchw"), relayout(filter, filter_layout, "iohw")
-    batches, _, rows, columns = x.shape
-    x = x.reshape(batches, groups, -1, rows, columns)
-    w = w.reshape(groups, -1, *w.shape[1:])  # [g, c / g, o / g, h, w]
-    _, _, channels, height, width = w.shape
+    (batches, groups, _, rows, columns), (_, _, channels, height, width) = x.shape, w.shape
     (down, right), (dy, dx), (top, bottom, left, right_pad) = strides, dilations, padding
     # Each input element adds the scaled filter to the padded result, which is cropped at the end.
     y = np.zeros((batches, groups, channels, top + output_sizes[0] + bottom, left + output_sizes[1] + right_pad))
@@ -75,11 +67,7 @@ def _(
         for j in range(width):
             part = np.einsum("ngiyx,gio->ngoyx", x, w[..., i, j], optimize=True)
             y[..., i * dy :: down, j * dx :: right][..., :rows, :columns] += part
-    y = y[..., top : top + output_sizes[0], left : left + output_sizes[1]]
-    y = y.reshape(batches, -1, *output_sizes)
-    if bias is not None:
-        y = y + bias[:, None, None]
-    return relayout(y, "nchw", input_layout)
+    return y[..., top : top + output_sizes[0], left : left + output_sizes[1]]
 
 
 @reference.lower(ops.resample2d)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from ...graph import Operand
 from ...operation import Op
 from ...ops import pooling as ops
-from ...shapes import window_extent
+from ...shapes import Window
 from .backend import Array, reference
 from .convolution import relayout, windows
 
 Windows: TypeAlias = Callable[[Array, float], Array]
-"""Returns the windows over an image; positions outside of the image contain the given value."""
+"""Returns the windows over an image, [n, c, output h, output w, window h, window w]; padding contains the given value."""
 
 
 def _lower(op: Op[..., Operand]) -> Callable[[Callable[[Array, Windows], Array]], None]:
@@ -23,41 +23,17 @@ def _lower(op: Op[..., Operand]) -> Callable[[Callable[[Array, Windows], Array]]
 
     def register(rule: Callable[[Array, Windows], Array]) -> None:
         @reference.lower(op)
-        def _(
-            input: Array,
-            window_dimensions: Sequence[int],
-            padding: Sequence[int],
-            strides: Sequence[int],
-            dilations: Sequence[int],
-            layout: str,
-            output_sizes: Sequence[int],
-        ) -> Array:
+        def _(input: Array, layout: str, **given: Any) -> Array:
             def view(x: Array, fill: float) -> Array:
-                return _windows(x, fill, window_dimensions, padding, strides, dilations, output_sizes)
+                axes = Window.along(x.shape[2:], given)
+                pads = [(0, 0), (0, 0), *((axis.before, axis.after) for axis in axes)]
+                padded = np.pad(x, pads, constant_values=fill)
+                every = windows(padded, given["window_dimensions"], given["strides"], given["dilations"])
+                return every[:, :, : axes[0].count, : axes[1].count]
 
             return relayout(rule(relayout(input, layout, "nchw"), view), "nchw", layout)
 
     return register
-
-
-def _windows(
-    x: Array,
-    fill: float,
-    window: Sequence[int],
-    padding: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    sizes: Sequence[int],
-) -> Array:
-    """The windows over `x`, [n, c, output h, output w, window h, window w]; positions outside of `x` contain `fill`."""
-    pads = [(0, 0), (0, 0)]
-    for size, taps, before, stride, dilation, count in zip(
-        x.shape[2:], window, padding[::2], strides, dilations, sizes, strict=True
-    ):
-        needed = (count - 1) * stride + window_extent(taps, dilation)
-        pads.append((before, max(needed - size - before, 0)))
-    view = windows(np.pad(x, pads, constant_values=fill), window, strides, dilations)
-    return view[:, :, : sizes[0], : sizes[1]]
 
 
 @_lower(ops.average_pool2d)

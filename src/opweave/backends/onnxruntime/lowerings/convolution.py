@@ -16,7 +16,7 @@ POSITION_ERROR = 2.0**-21
 """Upper bound of the relative error of a position computed in float32."""
 
 
-@ort.lower(ops.conv2d)
+@ort.lower(ops.conv2d, ops.conv_transpose2d)
 def _(
     ctx: Emitter,
     input: Value,
@@ -28,49 +28,24 @@ def _(
     input_layout: str,
     filter_layout: str,
     bias: Value | None,
+    **given: Any,
 ) -> Value:
-    x, w = ctx.relayout(input, input_layout, "nchw"), ctx.relayout(filter, filter_layout, "oihw")
+    is_transposed = ctx.node.op is ops.conv_transpose2d
+    x = ctx.relayout(input, input_layout, "nchw")
+    w = ctx.relayout(filter, filter_layout, "iohw" if is_transposed else "oihw")
+    output_padding = None
+    if is_transposed:
+        windows = zip(x.dims[2:], w.dims[2:], padding[::2], padding[1::2], strides, dilations, strict=True)
+        smallest = [conv_transpose_size(*window) for window in windows]
+        output_padding = [size - least for size, least in zip(given["output_sizes"], smallest, strict=True)]
     y = ctx.emit(
-        "Conv",
-        x,
-        w,
-        bias,
+        "ConvTranspose" if is_transposed else "Conv",
+        *(x, w, bias),
         kernel_shape=w.dims[2:],
         pads=[padding[i] for i in (0, 2, 1, 3)],
         strides=strides,
         dilations=dilations,
-        group=groups,
-    )
-    return ctx.relayout(y, "nchw", input_layout)
-
-
-@ort.lower(ops.conv_transpose2d)
-def _(
-    ctx: Emitter,
-    input: Value,
-    filter: Value,
-    padding: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    output_sizes: Sequence[int],
-    groups: int,
-    input_layout: str,
-    filter_layout: str,
-    bias: Value | None,
-) -> Value:
-    x, w = ctx.relayout(input, input_layout, "nchw"), ctx.relayout(filter, filter_layout, "iohw")
-    windows = zip(x.dims[2:], w.dims[2:], padding[::2], padding[1::2], strides, dilations, strict=True)
-    smallest = [conv_transpose_size(*window) for window in windows]
-    y = ctx.emit(
-        "ConvTranspose",
-        x,
-        w,
-        bias,
-        kernel_shape=w.dims[2:],
-        pads=[padding[i] for i in (0, 2, 1, 3)],
-        strides=strides,
-        dilations=dilations,
-        output_padding=[size - least for size, least in zip(output_sizes, smallest, strict=True)],
+        output_padding=output_padding,
         group=groups,
     )
     return ctx.relayout(y, "nchw", input_layout)

@@ -11,7 +11,6 @@ contains only -inf gives the lowest finite float.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -21,27 +20,13 @@ import numpy as np
 from ....graph import Operand
 from ....operation import Op
 from ....ops import pooling as ops
-from ....shapes import window_extent
+from ....shapes import Window
 from ..backend import ort
 from ..emit import Emitter, Value
 
 
-@dataclass(frozen=True)
-class _Axis:
-    """Windows along one axis: `count` windows over `size` elements."""
-
-    size: int
-    taps: int
-    before: int
-    stride: int
-    dilation: int
-    count: int
-
-    @property
-    def after(self) -> int:
-        """Padding that the last window needs at the end."""
-        needed = (self.count - 1) * self.stride + window_extent(self.taps, self.dilation)
-        return max(needed - self.size - self.before, 0)
+class _Axis(Window):
+    """Windows along one axis, and the elements that they cover."""
 
     @cached_property
     def positions(self) -> np.ndarray:
@@ -70,20 +55,10 @@ def _lower(op: Op[..., Operand]) -> Callable[[Callable[[Emitter, Value, list[_Ax
 
     def register(rule: Callable[[Emitter, Value, list[_Axis]], Value]) -> None:
         @ort.lower(op)
-        def _(
-            ctx: Emitter,
-            input: Value,
-            window_dimensions: Sequence[int],
-            padding: Sequence[int],
-            strides: Sequence[int],
-            dilations: Sequence[int],
-            layout: str,
-            output_sizes: Sequence[int],
-        ) -> Value:
+        def _(ctx: Emitter, input: Value, layout: str, **given: Any) -> Value:
             x = ctx.relayout(input, layout, "nchw")
-            columns = x.dims[2:], window_dimensions, padding[::2], strides, dilations, output_sizes
-            y = rule(ctx, x, [_Axis(*values) for values in zip(*columns, strict=True)])
-            return ctx.relayout(Value(y.name, y.data_type, (*x.dims[:2], *output_sizes)), "nchw", layout)
+            y = rule(ctx, x, _Axis.along(x.dims[2:], given))
+            return ctx.relayout(Value(y.name, y.data_type, (*x.dims[:2], *given["output_sizes"])), "nchw", layout)
 
     return register
 

@@ -3,43 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ....dtypes import FLOATS, INFO
 from ....expr import Array, clamp, max_over, sqrt, sum_over
 from ....expr.ir import storage
 from ....ops import pooling as ops
-from ....shapes import window_extent
+from ....shapes import Window
 from ..backend import webgpu
 from .positions import computed, sizes_of
 from .reduction import narrowed, widened
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """How a window slides along one axis: elements, taps, padding before, step, distance of the taps, and windows."""
-
-    size: int
-    taps: int
-    before: int
-    stride: int
-    dilation: int
-    count: int
+class _Axis(Window):
+    """Windows along one axis, at positions that are computed."""
 
     def position(self, window: Array, tap: Array) -> Array:
         """Where a tap of a window lies; less than 0, or `size` and more, in the padding."""
         return window * self.stride + tap * self.dilation - self.before
-
-    @property
-    def is_inside(self) -> bool:
-        """Whether all taps of all windows lie inside."""
-        return self.before == 0 and self._last < self.size
-
-    @property
-    def _last(self) -> int:
-        """The last position that a tap reaches."""
-        return (self.count - 1) * self.stride + window_extent(self.taps, self.dilation) - 1 - self.before
 
     @property
     def covers_edges(self) -> bool:
@@ -50,7 +33,7 @@ class Window:
 
     def elements(self, window: Array) -> Array | int:
         """How many taps of a window lie inside."""
-        if self.is_inside:
+        if self.before == self.after == 0:
             return self.taps
         start = window * self.stride - self.before
         first = clamp((self.dilation - 1 - start) // self.dilation, 0)
@@ -64,8 +47,8 @@ class _Pool:
 
     input: Array
     layout: str
-    down: Window
-    right: Window
+    down: _Axis
+    right: _Axis
 
     @property
     def taps(self) -> tuple[int, int]:
@@ -106,23 +89,9 @@ def _max(pool: _Pool) -> _Element:
 
 
 def _rule(element_of: Callable[[_Pool], _Element]) -> Callable[..., Array]:
-    def rule(
-        input: Array,
-        window_dimensions: Sequence[int],
-        padding: Sequence[int],
-        strides: Sequence[int],
-        dilations: Sequence[int],
-        layout: str,
-        output_sizes: Sequence[int],
-    ) -> Array:
+    def rule(input: Array, layout: str, **given: Any) -> Array:
         sizes = sizes_of(input, layout)
-        down, right = (
-            # The step of a single window, and the distance of a single tap, mean nothing, and may be beyond int32.
-            Window(sizes[letter], size, before, stride if count > 1 else 1, dilation if size > 1 else 1, count)
-            for letter, size, before, stride, dilation, count in zip(
-                "hw", window_dimensions, padding[::2], strides, dilations, output_sizes, strict=True
-            )
-        )
+        down, right = _Axis.along([sizes["h"], sizes["w"]], given)
         element = element_of(_Pool(input, layout, down, right))
         return computed(layout, {**sizes, "h": down.count, "w": right.count}, element)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ....expr import Array
 from ....expr.ir import Input, Load
@@ -37,7 +38,7 @@ def _(a: Array, b: Array, c: Array | None, alpha: float, beta: float, a_transpos
     return Products(product(_source(a), _source(b), a_transpose, b_transpose), finish)
 
 
-@webgpu.lower(convolutions.conv2d)
+@webgpu.lower(convolutions.conv2d, convolutions.conv_transpose2d)
 def _(
     input: Array,
     filter: Array,
@@ -48,36 +49,16 @@ def _(
     input_layout: str,
     filter_layout: str,
     bias: Array | None,
+    **given: Any,
 ) -> Products:
-    image, taps = sizes_of(input, input_layout), sizes_of(filter, filter_layout)
-    height, width = (
-        conv_size(image[a], taps[a], *rest)
-        for a, *rest in zip("hw", padding[::2], padding[1::2], strides, dilations, strict=True)
-    )
-    slide = Slide((height, width), padding, strides, dilations, transposed=False)
-    return _convolution(input, filter, bias, slide, groups, input_layout, filter_layout)
-
-
-@webgpu.lower(convolutions.conv_transpose2d)
-def _(
-    input: Array,
-    filter: Array,
-    padding: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    output_sizes: Sequence[int],
-    groups: int,
-    input_layout: str,
-    filter_layout: str,
-    bias: Array | None,
-) -> Products:
-    slide = Slide((output_sizes[0], output_sizes[1]), padding, strides, dilations, transposed=True)
-    return _convolution(input, filter, bias, slide, groups, input_layout, filter_layout)
-
-
-def _convolution(
-    input: Array, filter: Array, bias: Array | None, slide: Slide, groups: int, input_layout: str, filter_layout: str
-) -> Products:
+    is_transposed = "output_sizes" in given
+    if is_transposed:
+        height, width = given["output_sizes"]
+    else:
+        image, taps = sizes_of(input, input_layout), sizes_of(filter, filter_layout)
+        columns = zip("hw", padding[::2], padding[1::2], strides, dilations, strict=True)
+        height, width = (conv_size(image[a], taps[a], *rest) for a, *rest in columns)
+    slide = Slide((height, width), padding, strides, dilations, transposed=is_transposed)
     problem = convolution(_source(input), _source(filter), slide, groups, input_layout, filter_layout)
     if bias is None:
         return Products(problem)
