@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 MAX_TITLE = 70
 """Maximum characters of a title in a table; `Profile.steps` has all of it."""
 
+_KERNEL_HEAD = ("", "of operation", "kernel", "makes", "median", "min", "share")
+
 
 @dataclass(frozen=True, slots=True)
 class StepProfile:
@@ -124,8 +126,8 @@ class Profile:
         head = ("", "step", "runs as", "median", "min", "share", "read", "written", "GB/s")
         lines = table([head, *map(_step_cells, self.steps)], words=3)
         if self.kernels:
-            names = ("", "of operation", "kernel", "makes", "median", "min", "share")
-            lines += ["", "kernels, while their engine measures them:", *table([names, *self._kernel_cells()], words=4)]
+            rows = [_KERNEL_HEAD, *self._kernel_cells()]
+            lines += ["", "kernels, while their engine measures them:", *table(rows, words=4)]
         return "\n".join([*lines, "", *self._notes()])
 
     def _kernel_cells(self) -> list[tuple[str, ...]]:
@@ -151,24 +153,29 @@ class Profile:
         return notes
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{name}</th>" for name in ("", "step", "runs as", "median", "min", "", "share", "GB/s"))
-        styles = ("right", "left", "left", "right", "right", "left", "right", "right")
-        rows = ""
+        rows = []
         for step in self.steps:
             *cells, share, _, _, bandwidth = map(escape, _step_cells(step))
             colour = "#d9822b" if step.is_copy else "#3d7dca"
             width = f"width:{step.share * 120:.1f}px;height:0.8em"
             bar = f'<div style="width:120px;background:#8883"><div style="{width};background:{colour}"></div></div>'
-            aligned = zip(styles, (*cells, bar, share, bandwidth), strict=True)
-            rows += "".join(
-                ["<tr>", *(f'<td style="text-align:{style}">{cell}</td>' for style, cell in aligned), "</tr>"]
-            )
+            rows.append((*cells, bar, share, bandwidth))
+        steps = _html(("", "step", "runs as", "median", "min", "", "share", "GB/s"), rows, words=3)
         kernels = ""
         if self.kernels:
-            made = "".join(f"<tr>{''.join(f'<td>{escape(c)}</td>' for c in row)}</tr>" for row in self._kernel_cells())
-            kernels = f"<details><summary>{len(self.kernels)} kernels</summary><table>{made}</table></details>"
-        notes = "<br>".join(map(escape, self._notes()))
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{kernels}<p>{notes}</p>"
+            cells_of = [tuple(map(escape, cells)) for cells in self._kernel_cells()]
+            made = _html(_KERNEL_HEAD, cells_of, words=4)
+            kernels = f"<details><summary>{len(self.kernels)} kernels</summary>{made}</details>"
+        return f"{steps}{kernels}<p>{'<br>'.join(map(escape, self._notes()))}</p>"
+
+
+def _html(head: Sequence[str], rows: Sequence[Sequence[str]], words: int) -> str:
+    """A table for notebooks; the first `words` columns are aligned left, the others right."""
+    tags = [f'<td style="text-align:{"left" if number < words else "right"}">' for number in range(len(head))]
+    names = "".join(f"<th>{name}</th>" for name in head)
+    body = ("".join(f"{tag}{cell}</td>" for tag, cell in zip(tags, row, strict=True)) for row in rows)
+    lines = "".join(f"<tr>{cells}</tr>" for cells in body)
+    return f"<table><thead><tr>{names}</tr></thead><tbody>{lines}</tbody></table>"
 
 
 def _step_cells(step: StepProfile) -> tuple[str, ...]:

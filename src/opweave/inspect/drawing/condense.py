@@ -126,27 +126,23 @@ def _look(picture: Picture, block: list[int]) -> object:
 def merge(picture: Picture, groups: Sequence[Sequence[Sequence[int]]]) -> Picture:
     """Merge each group into one box. A group is a list of equal parts; boxes in no group are not changed."""
     home: dict[int, int] = {}
-    members: dict[int, list[int]] = {}
-    repeats: dict[int, int] = {}
+    merged: dict[int, Box] = {}
     for group in groups:
         indices = [index for part in group for index in part]
         leader = max(indices)  # all boxes that a group reads from come before its last box
-        members[leader], repeats[leader] = indices, len(group)
+        merged[leader] = _merged(picture, indices, len(group))
         home.update((index, leader) for index in indices)
     kept = [index for index in range(len(picture.boxes)) if home.get(index, index) == index]
     number = {index: position for position, index in enumerate(kept)}
-    boxes = [_merged(picture, members.get(index, [index]), repeats.get(index, 1)) for index in kept]
-    ports: dict[tuple[int, int, int], int] = {}
-    counts: dict[int, int] = {}
+    boxes = [merged.get(index, picture.boxes[index]) for index in kept]
+    ports: dict[int, dict[tuple[int, int], int]] = {}  # new box -> old box and port -> new port
     edges: dict[Edge, None] = {}
     for edge in picture.edges:
         source, target = home.get(edge.source, edge.source), home.get(edge.target, edge.target)
         if source != target:
-            key = source, edge.source, edge.port
-            if key not in ports:
-                ports[key] = counts.get(source, 0)
-                counts[source] = ports[key] + 1
-            edges[replace(edge, source=number[source], port=ports[key], target=number[target])] = None
+            known = ports.setdefault(source, {})
+            port = known.setdefault((edge.source, edge.port), len(known))
+            edges[replace(edge, source=number[source], port=port, target=number[target])] = None
     return Picture(boxes, list(edges), picture.lanes)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -246,15 +247,12 @@ def _short(value: Any) -> str:
 
 def summary(count: int, operations: Sequence[str], weights: int) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     """Title, lines and chips of a box for several operations, repeated `count` times."""
-    numbers: dict[str, int] = {}
-    for name in operations:
-        numbers[name] = numbers.get(name, 0) + 1
     title = f"{len(operations)} operations"
     chips = (f"weights {size(weights)}",) if weights else ()
     row = " → ".join(operations)
     if count == 1 and len(row) <= ROW:
         return row, (), chips
-    words = [name if number == 1 else f"{number} {name}" for name, number in numbers.items()]
+    words = [name if number == 1 else f"{number} {name}" for name, number in Counter(operations).items()]
     if len(words) > 6:
         words[5:] = ["…"]
     lines = [", ".join(words[at : at + 2]) + ("," if at + 2 < len(words) else "") for at in range(0, len(words), 2)]
