@@ -6,9 +6,12 @@ of the tensors, never copies.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from ..errors import MLError, OperationError, require, user_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,6 +41,35 @@ class KernelCall:
     inputs: Mapping[str, Descs]
     attributes: Mapping[str, Any]
     outputs: tuple[Desc, ...]
+
+    def check_names(self, names: Sequence[str], *more: str) -> None:
+        """Require that a kernel takes only parameters of the operation, `out`, and `more`.
+
+        Raises:
+            ValidationError: naming those that the operation does not have.
+        """
+        known = [*self.inputs, *self.attributes, "out"]
+        unknown = [name for name in names if name not in known and name not in more]
+        require(not unknown, f"{self.title}: the kernel takes {unknown}; the operation has {known}")
+
+    def failed(self, error: Exception, function: Callable[..., Any]) -> OperationError:
+        """The error to raise for one that a user's function raised, with the line in their file."""
+        said = str(error) if isinstance(error, MLError) else f"the kernel raised {type(error).__name__}: {error}"
+        return OperationError(f"{self.title}: {said}{user_line(error, function)}")
+
+
+def parameters_of(function: Callable[..., Any]) -> list[str]:
+    """The parameters of a user's kernel.
+
+    Raises:
+        ValidationError: one cannot be given by its name.
+        ValueError: the function has no signature, as some in C.
+    """
+    parameters = inspect.signature(function).parameters.values()
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    fits = all(parameter.kind in named for parameter in parameters)
+    require(fits, f"a kernel takes the operation's parameters and out, got ({', '.join(map(str, parameters))})")
+    return [parameter.name for parameter in parameters]
 
 
 class Prepared(Protocol):

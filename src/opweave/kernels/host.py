@@ -14,16 +14,15 @@ results. Operands are read-only; absent ones are None. The kernel fills `out` an
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..errors import MLError, OperationError, ValidationError, require, user_line
+from ..errors import OperationError, ValidationError, require
 from ..graph import each
 from ..memory.spaces import HOST
-from . import Arrays, KernelCall
+from . import Arrays, KernelCall, parameters_of
 
 _UNTOUCHED = (0xA5, 0x5A)
 """Results are filled with the first byte before the first run, to detect a kernel that does not write them. If a result
@@ -40,15 +39,11 @@ class HostKernel:
         self.python = _source(function)
         self.is_compiled = hasattr(function, "py_func")
         try:
-            parameters = inspect.signature(getattr(function, "py_func", function)).parameters.values()
+            self.names = parameters_of(getattr(function, "py_func", function))
         except ValueError:  # some C functions have no signature
             raise ValidationError(f"a kernel takes the operation's parameters and out, got {function!r}") from None
-        known = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-        fits = all(parameter.kind in known for parameter in parameters)
-        self.names = [parameter.name for parameter in parameters]
         require(
-            fits and "out" in self.names,
-            f"a kernel takes the operation's parameters and out, got ({', '.join(map(str, parameters))})",
+            "out" in self.names, f"a kernel takes the operation's parameters and out, got ({', '.join(self.names)})"
         )
 
     def prepare(self, call: KernelCall) -> PreparedHost:
@@ -57,9 +52,7 @@ class HostKernel:
         Raises:
             ValidationError: the function has parameters that the operation does not have.
         """
-        known = [*call.inputs, *call.attributes, "out"]
-        unknown = [name for name in self.names if name not in known]
-        require(not unknown, f"{call.title}: the kernel takes {unknown}; the operation has {known}")
+        call.check_names(self.names)
         return PreparedHost(self, call)
 
 
@@ -96,13 +89,8 @@ class PreparedHost:
         def call() -> None:
             try:
                 returned = function(**arguments)
-            except MLError as error:
-                raise OperationError(f"{self.call.title}: {error}{user_line(error, self.kernel.python)}") from error
             except Exception as error:
-                where = user_line(error, self.kernel.python)
-                raise OperationError(
-                    f"{self.call.title}: the kernel raised {type(error).__name__}: {error}{where}"
-                ) from error
+                raise self.call.failed(error, self.kernel.python) from error
             if returned is not None:
                 raise OperationError(
                     f"{self.call.title}: a kernel fills out and returns None, got {type(returned).__name__}"

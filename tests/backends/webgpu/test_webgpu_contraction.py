@@ -27,6 +27,7 @@ from opweave.expr.array import axes_of
 from opweave.expr.tracing import inputs_of, of_input, program as make_program
 from opweave.expr.wgsl import Features, Kernel
 from opweave.graph import Node
+from opweave.operation import call_with
 
 FLOAT16 = Features(float16=True, max_buffers=16)
 PACKED = Features(float16=False, max_buffers=16)
@@ -128,7 +129,7 @@ def made(row: Row, values: Mapping[str, np.ndarray], features: Features) -> Made
     (rule,) = webgpu.rules[node.op]
     inputs, arrays = inputs_of([operand.desc for operand in node.operands])
     named = dict(zip(values, arrays, strict=True))
-    products = rule((), {**dict.fromkeys(node.inputs), **named, **node.attributes})
+    products = call_with(rule.function, {**dict.fromkeys(node.inputs), **named, **node.attributes})
     constants = {source: values[name] for name, source in zip(values, inputs, strict=True) if name in row.constants}
     result = ir.Input(len(inputs), node.outputs[0].desc)
     found = Contraction(products.problem, result, constants, features)

@@ -276,7 +276,7 @@ def test_outputs_of_sessions_need_tensors_of_their_own() -> None:
         tensor = context.create_tensor("float32", [3], writable=True)
         with pytest.raises(ow.ValidationError, match="output 'a' overlaps the memory of 'x'"):
             session.run(None, {"x": tensor}, out={"a": tensor})
-        with pytest.raises(ow.ValidationError, match="output 'a' overlaps the memory of 'b'"):
+        with pytest.raises(ow.ValidationError, match="output 'b' overlaps the memory of 'a'"):
             session.run(None, {"x": np.zeros(3, "float32")}, out={"a": tensor, "b": tensor})
 
 

@@ -50,14 +50,12 @@ class DeviceArray:
 
     Attributes:
         desc: data type and shape.
-        buffer: the buffer that it lies in.
-        offset: bytes from the start of the buffer.
+        buffer: the buffer that it begins.
         lent: whether the buffer is the user's, who may destroy it at any time.
     """
 
     desc: Desc
     buffer: wgpu.GPUBuffer
-    offset: int = 0
     lent: bool = False
 
     @property
@@ -103,7 +101,6 @@ class Engine:
             units=16 if info["adapter_type"] == "IntegratedGPU" else 132,
         )
         self.has_timestamps = "timestamp-query" in features
-        self.alignment: int = limits["min-storage-buffer-offset-alignment"]
         # What packs four elements into a word rounds up to one.
         self.max_byte_length: int = (
             min(limits["max-storage-buffer-binding-size"], limits["max-buffer-size"], 2**31 - 1) // WORD * WORD
@@ -116,7 +113,7 @@ class Engine:
         self.compiled: Cache[str, Any] = Cache(max_bytes=PIPELINE_BYTES, raw=True)  # pipelines, by their source
         self._layouts: dict[tuple[bool, ...], tuple[Any, Any]] = {}
         self._staging: list[Any] = []
-        self._mark: Any = None
+        self._mark: DeviceArray | None = None
         # The buffers of constants, by address and size of the array, for as long as both are in use.
         self._uploaded: WeakValueDictionary[tuple[int, int], Any] = WeakValueDictionary()
 
@@ -213,13 +210,11 @@ class Engine:
 
     def copy(self, target: DeviceArray, source: DeviceArray, reason: str) -> None:
         """Copy a tensor into another one of the device."""
-        self.check_usage(source, "COPY_SRC", reason)
-        self.check_usage(target, "COPY_DST", reason)
-        self.check_lent([source, target])
+        self._check([source], "COPY_SRC", reason)
+        self._check([target], "COPY_DST", reason)
         with self.calls(reason), self._lock:
             encoder = self.device.create_command_encoder()
-            count = padded(target.nbytes)
-            encoder.copy_buffer_to_buffer(source.buffer, source.offset, target.buffer, target.offset, count)
+            encoder.copy_buffer_to_buffer(source.buffer, 0, target.buffer, 0, padded(target.nbytes))
             self.device.queue.submit([encoder.finish()])
         memory.copies.add(target.nbytes, reason)
 
@@ -258,21 +253,20 @@ class Engine:
 
     def write(self, target: DeviceArray, source: np.ndarray, reason: str) -> None:
         """Copy an array into a tensor; the copy takes part in the order of the queue."""
-        self.check_usage(target, "COPY_DST", reason)
-        self.check_lent([target])
-        self._write(target.buffer, target.offset, source)
-        memory.copies.add(target.nbytes, reason)
+        self._check([target], "COPY_DST", reason)
+        self._write(target.buffer, source, reason)
 
-    def _write(self, buffer: Any, offset: int, source: np.ndarray) -> None:
+    def _write(self, buffer: Any, source: np.ndarray, reason: str) -> None:
         raw = np.ascontiguousarray(source).reshape(-1).view(np.uint8)
         whole = raw.size // WORD * WORD
         with self.calls("writing a tensor"), self._lock:
             if whole:
-                self.device.queue.write_buffer(buffer, offset, raw[:whole])
+                self.device.queue.write_buffer(buffer, 0, raw[:whole])
             if whole < raw.size:
                 tail = np.zeros(WORD, np.uint8)
                 tail[: raw.size - whole] = raw[whole:]
-                self.device.queue.write_buffer(buffer, offset + whole, tail)
+                self.device.queue.write_buffer(buffer, whole, tail)
+        memory.copies.add(source.nbytes, reason)
 
     def read(self, sources: Sequence[DeviceArray], targets: Sequence[np.ndarray], reason: str) -> None:
         """Copy tensors into arrays: all are started before the first is waited for.
@@ -280,12 +274,11 @@ class Engine:
         Raises:
             InvalidStateError: the device is lost.
         """
-        for source in sources:
-            self.check_usage(source, "COPY_SRC", reason)
-        self.check_lent(sources)
+        self._check(sources, "COPY_SRC", reason)
         self._read(sources, targets, reason)
 
-    def _read(self, sources: Sequence[DeviceArray], targets: Sequence[np.ndarray], reason: str | None) -> None:
+    def _read(self, sources: Sequence[DeviceArray], targets: Sequence[np.ndarray], reason: str) -> None:
+        """Copy tensors into arrays; without targets, only wait for the device."""
         starts, at = [], 0
         for source in sources:
             starts.append(at)
@@ -296,19 +289,16 @@ class Engine:
                 with self._lock:
                     encoder = self.device.create_command_encoder()
                     for source, start in zip(sources, starts, strict=True):
-                        encoder.copy_buffer_to_buffer(
-                            source.buffer, source.offset, staging, start, padded(source.nbytes)
-                        )
+                        encoder.copy_buffer_to_buffer(source.buffer, 0, staging, start, padded(source.nbytes))
                     self.device.queue.submit([encoder.finish()])
                     # READ_NOSYNC skips wgpu's empty submission before mapping; the copy is submitted already.
                     mapped = staging.map_async("READ_NOSYNC")
                 self._wait_for(mapped)  # others may use the device meanwhile, and read, too
-                if reason is not None:
-                    view = found = np.frombuffer(staging.read_mapped(copy=False), np.uint8)
-                    for source, start, target in zip(sources, starts, targets, strict=True):
-                        found = view[start : start + source.nbytes].view(source.desc.data_type)
-                        memory.copy(target, found.reshape(source.shape), reason)
-                    del view, found  # no view may be left when the buffer is unmapped
+                view = found = np.frombuffer(staging.read_mapped(copy=False), np.uint8)
+                for source, start, target in zip(sources, starts, targets, strict=False):
+                    found = view[start : start + source.nbytes].view(source.desc.data_type)
+                    memory.copy(target, found.reshape(source.shape), reason)
+                del view, found  # no view may be left when the buffer is unmapped
                 staging.unmap()
             except BaseException:
                 staging.destroy()
@@ -327,21 +317,17 @@ class Engine:
         self, sources: Mapping[str, DeviceArray], targets: Mapping[str, DeviceArray], constants: object = ()
     ) -> None:
         """Raise `ValidationError` if an output shares memory with another tensor; constants lie in buffers of their own."""
-        taken = [(name, array) for mapping in (targets, sources) for name, array in mapping.items()]
-        for at, (name, target) in enumerate(taken[: len(targets)]):
-            for other, array in taken[at + 1 :]:
-                if array.buffer is target.buffer and (
-                    target.offset < array.offset + padded(array.nbytes)
-                    and array.offset < target.offset + padded(target.nbytes)
-                ):
-                    raise ValidationError(f"output {name!r} overlaps the memory of {other!r}")
+        taken = {array.buffer: name for name, array in sources.items()}
+        for name, target in targets.items():
+            if target.buffer in taken:
+                raise ValidationError(f"output {name!r} overlaps the memory of {taken[target.buffer]!r}")
+            taken[target.buffer] = name
 
     def wait(self) -> None:
         """Wait until the device has done all submitted work."""
         if self._mark is None:
-            self._mark = self.buffer(WORD, "to wait for")
-        mark = DeviceArray(Desc("uint32", ()), self._mark)
-        self._read([mark], [np.empty((), np.uint32)], None)
+            self._mark = self.allocate(Desc("uint32", ()))
+        self._read([self._mark], [], "")
 
     def _take_staging(self, count: int) -> Any:
         """A buffer to copy through, of at least `count` bytes."""
@@ -364,10 +350,14 @@ class Engine:
             while len(self._staging) > STAGING:
                 self._staging.pop(0).destroy()
 
-    def check_usage(self, array: DeviceArray, name: str, reason: str) -> None:
-        """Raise `ValidationError` if a user's buffer lacks the usage that a copy needs."""
-        if not array.buffer.usage & getattr(self.wgpu.BufferUsage, name):
-            raise ValidationError(f"{reason}: the buffer of the tensor {array.desc} was made without the usage {name}")
+    def _check(self, arrays: Sequence[DeviceArray], usage: str, reason: str) -> None:
+        """Raise `ValidationError` if a user's buffer lacks the usage that a copy needs, or is destroyed."""
+        for array in arrays:
+            if not array.buffer.usage & getattr(self.wgpu.BufferUsage, usage):
+                raise ValidationError(
+                    f"{reason}: the buffer of the tensor {array.desc} was made without the usage {usage}"
+                )
+        self.check_lent(arrays)
 
     def upload(self, array: np.ndarray) -> Any:
         """The buffer of a constant; graphs that share the array share the buffer."""
@@ -377,8 +367,7 @@ class Engine:
         if known is not None:
             return known
         made = self.buffer(array.nbytes, "a constant")
-        self._write(made, 0, array)
-        memory.copies.add(array.nbytes, "a constant to the device")
+        self._write(made, array, "a constant to the device")
         with self._lock:
             self._uploaded[key] = made
         finalize(array, self._uploaded.pop, key, None).atexit = False  # another array may lie there then
@@ -429,7 +418,7 @@ class Engine:
         """A bind group: the memory of a kernel."""
         layout, _ = self.layout(writes)
         entries = [
-            {"binding": k, "resource": {"buffer": p.buffer, "offset": p.offset, "size": padded(p.nbytes)}}
+            {"binding": k, "resource": {"buffer": p.buffer, "offset": 0, "size": padded(p.nbytes)}}
             for k, p in enumerate(places)
         ]
         with self.calls("binding a kernel"):

@@ -67,6 +67,7 @@ class DeviceRunner(BaseRunner):
                     self._constants[place] = DeviceArray(place.desc, engine.upload(place.value))
                 elif place.kind == "between":
                     lives[place] = lives.get(place, (number, number))[0], number
+        self._parts = _parts(len(self.steps))
         self._between = tuple(lives)
         self.plan, self._allocate = intermediates(engine, [place.desc for place in lives], list(lives.values()))
         self._free = deque([self._new()])
@@ -112,7 +113,14 @@ class DeviceRunner(BaseRunner):
 
     def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall:
         """Tie the graph to memory of the device."""
-        return DeviceCall(self, inputs, outputs)
+        return DeviceCall(self, inputs, outputs, self._submit)
+
+    def _submit(self, runs: list[Run]) -> None:
+        device = self.engine.device
+        for part in self._parts:
+            encoder = device.create_command_encoder()
+            encode(encoder, runs[part])
+            device.queue.submit([encoder.finish()])
 
     def run(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> None:
         """Run the graph once."""
@@ -120,18 +128,30 @@ class DeviceRunner(BaseRunner):
 
 
 class DeviceCall:
-    """A graph tied to memory; calling it runs it once. Nothing waits for the device."""
+    """A graph tied to memory; calling it runs it once. Nothing waits for the device.
 
-    def __init__(self, owner: DeviceRunner, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> None:
-        self.owner = owner
+    Args:
+        owner: the graph.
+        inputs: memory of its inputs, in their order.
+        outputs: memory of its outputs, in their order.
+        submit: submits the kernels to the device.
+    """
+
+    def __init__(
+        self,
+        owner: DeviceRunner,
+        inputs: Sequence[DeviceArray],
+        outputs: Sequence[DeviceArray],
+        submit: Callable[[list[Run]], None],
+    ) -> None:
+        self.owner, self.submit = owner, submit
         self._lent = [array for array in (*inputs, *outputs) if array.lent]
         self._given: dict[Place, DeviceArray] = {}
         for place in {place: None for step in owner.steps for place in step.places}:
             if place.kind in ("input", "output"):
                 found = (inputs if place.kind == "input" else outputs)[place.number]
-                self._given[place] = DeviceArray(place.desc, found.buffer, found.offset)
+                self._given[place] = DeviceArray(place.desc, found.buffer)
         self._runs: WeakKeyDictionary[Intermediates, list[Run]] = WeakKeyDictionary()
-        self._parts = _parts(len(owner.steps))
         memory = owner.take()
         self.runs(memory)
         owner.give_back(memory)
@@ -154,11 +174,7 @@ class DeviceCall:
         memory = self.owner.take()
         try:
             with engine.calls("running a graph"):
-                runs = self.runs(memory)
-                for part in self._parts:
-                    encoder = engine.device.create_command_encoder()
-                    encode(encoder, runs[part])
-                    engine.device.queue.submit([encoder.finish()])
+                self.submit(self.runs(memory))
         finally:
             self.owner.give_back(memory)
 
@@ -198,34 +214,27 @@ class MeasuredRunner(BaseRunner):
         """The kernels that compute nodes."""
         return self.plain.describe(nodes)
 
-    def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> Callable[[], None]:
+    def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall:
         """Tie the graph to memory."""
-        call = self.plain.bind(inputs, outputs)
-        return lambda: self._measure(call)
+        return DeviceCall(self.plain, inputs, outputs, self._measure)
 
     def run(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> None:
         """Run the graph once, and measure."""
         self.bind(inputs, outputs)()
 
-    def _measure(self, call: DeviceCall) -> None:
-        engine, count = self.plain.engine, len(self.plain.steps)
-        wgpu, device = engine.wgpu, engine.device
-        memory = self.plain.take()
-        try:
-            with engine.calls("measuring a graph"):
-                queries = device.create_query_set(type=wgpu.QueryType.timestamp, count=max(1, 2 * count))
-                usage = wgpu.BufferUsage
-                found = device.create_buffer(size=max(16, 16 * count), usage=usage.QUERY_RESOLVE | usage.COPY_SRC)
-                encoder = device.create_command_encoder()
-                for number, run in enumerate(call.runs(memory)):
-                    ends = {"beginning_of_pass_write_index": 2 * number, "end_of_pass_write_index": 2 * number + 1}
-                    encode(encoder, [run], {"query_set": queries, **ends})
-                if count:
-                    encoder.resolve_query_set(queries, 0, 2 * count, found, 0)
-                device.queue.submit([encoder.finish()])
-                stamps = np.frombuffer(device.queue.read_buffer(found), np.uint64)[: 2 * count].astype(np.int64)
-        finally:
-            self.plain.give_back(memory)
+    def _measure(self, runs: list[Run]) -> None:
+        wgpu, device, count = self.plain.engine.wgpu, self.plain.engine.device, len(runs)
+        queries = device.create_query_set(type=wgpu.QueryType.timestamp, count=max(1, 2 * count))
+        usage = wgpu.BufferUsage
+        found = device.create_buffer(size=max(16, 16 * count), usage=usage.QUERY_RESOLVE | usage.COPY_SRC)
+        encoder = device.create_command_encoder()
+        for number, run in enumerate(runs):
+            ends = {"beginning_of_pass_write_index": 2 * number, "end_of_pass_write_index": 2 * number + 1}
+            encode(encoder, [run], {"query_set": queries, **ends})
+        if count:
+            encoder.resolve_query_set(queries, 0, 2 * count, found, 0)
+        device.queue.submit([encoder.finish()])
+        stamps = np.frombuffer(device.queue.read_buffer(found), np.uint64)[: 2 * count].astype(np.int64)
         self.times.append([int(end - start) for start, end in zip(stamps[::2], stamps[1::2], strict=True)])
 
     def finish(self) -> list[KernelTime]:

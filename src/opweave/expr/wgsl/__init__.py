@@ -7,6 +7,5 @@ from __future__ import annotations
 
 from .block import Block as Block
 from .kernel import Buffer as Buffer, Features as Features, Kernel as Kernel
-from .lowering import kernels as kernels, unsupported as unsupported
+from .lowering import kernels as kernels, scatter as scatter, unsupported as unsupported
 from .module import Module as Module
-from .scattered import scatter as scatter

@@ -10,12 +10,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..ir import Expr, Index, Input, Load, Output, Program, Reduce, Stored, size_of, walk
+from ..ir import Const, Expr, Index, Load, Output, Reduce, Stored, call, size_of, walk
 from ..reductions import COMBINE, written_out
 from .block import Block, Grid
 from .kernel import Features, Kernel
 from .module import Module
-from .writing import comment_of, converted, dispatch, guarded, pattern_of, read, width_of
+from .writing import comment_of, converted, guarded, invocations, numbered, pattern_of, read, width_of
 
 # Chosen by hand, to be checked with `python -m benchmarks.webgpu`.
 MAX_INLINE_ELEMENTS = 8
@@ -38,10 +38,17 @@ MAX_UNROLLED_NODES = 600
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """An array that a kernel writes: `body` is the element of `buffer`."""
+    """An array that a kernel writes.
+
+    Attributes:
+        buffer: the array.
+        body: the element at a position of the kernel's axes.
+        at: the index in the array for each of its axes; None for the position itself.
+    """
 
     buffer: Stored | Output
     body: Expr
+    at: tuple[Expr, ...] | None = None
 
 
 def reductions(bodies: Sequence[Expr]) -> list[Reduce]:
@@ -79,25 +86,30 @@ def _is_short(node: Reduce) -> bool:
     return short and node.reduction in COMBINE
 
 
+def _flat(indices: Sequence[Expr], shape: Sequence[int]) -> Expr:
+    """The flat position in an array of the element at `indices`."""
+    flat: Expr = Const(0, "index")
+    for index, size in zip(indices, shape, strict=True):
+        flat = call("add", call("mul", flat, Const(size, "index")), index)
+    return flat
+
+
 class Form:
     """Generates the kernel of targets with the same axes."""
 
-    def __init__(
-        self, program: Program, features: Features, axes: tuple[Index, ...], targets: Sequence[Target]
-    ) -> None:
+    def __init__(self, title: str, features: Features, axes: tuple[Index, ...], targets: Sequence[Target]) -> None:
         self.features, self.axes, self.targets = features, axes, targets
         self.bodies = tuple(target.body for target in targets)
         self.size = size_of(axes)
         self.module = Module(features)
-        for source in sorted(
-            read(self.bodies), key=lambda s: s.number if isinstance(s, Input) else len(program.inputs)
-        ):
+        indices = [index for target in targets for index in target.at or ()]
+        for source in sorted(read([*indices, *self.bodies]), key=lambda s: getattr(s, "number", math.inf)):
             self.module.read(source)
         for target in targets:
             self.module.write(target.buffer)
-        (self.lanes,) = {self.module.layout(target.buffer).lanes for target in targets}
+        (self.lanes,) = {1 if target.at else self.module.layout(target.buffer).lanes for target in targets}
         names = ", ".join(f"{self.module.names[t.buffer]} {t.buffer.desc}" for t in targets)
-        self.title = f"{program.name}: {names}"
+        self.title = f"{title}: {names}"
 
     def kernel(self) -> Kernel:
         """The kernel, in the form that suits its reductions."""
@@ -105,7 +117,7 @@ class Form:
         if rows is not None:
             return self._row_by_row(rows)
         self.bodies = written_out(self.bodies, _is_short)
-        return self._map()
+        return self.map()
 
     def _rows(self) -> tuple[Index, ...] | None:
         """The axes whose positions are one workgroup each; None for one invocation per element."""
@@ -120,11 +132,11 @@ class Form:
         loads = [node for node in walk(*self.bodies) if isinstance(node, Load) and node.parts]
         return any(not load.parts[-1].free.isdisjoint(last) for load in loads)
 
-    def _map(self) -> Kernel:
+    def map(self) -> Kernel:
         """One invocation for each element, or for each word."""
         count = -(-self.size // self.lanes)
         width = width_of(count, self.features)
-        groups, number = dispatch(-(-count // width), width, self.features)
+        number, groups = invocations(count, width, self.features)
         name = "flat" if self.lanes == 1 else "word"
         lines = guarded(name, number, count, math.prod(groups) * width)
         block = Block(self.module, {}, grid=Grid(self.axes) if self.lanes == 1 else None)
@@ -142,7 +154,7 @@ class Form:
         count, length = size_of(rows), size_of(rest)
         packed = self.lanes > 1 and length == 1
         workgroups = -(-count // self.lanes) if packed else count
-        groups, number = dispatch(workgroups, 0, self.features)
+        number, groups = numbered(workgroups, self.features.max_workgroups)
         name = "word" if packed else "row"
         lines = guarded(name, number, workgroups, math.prod(groups))
         if packed:
@@ -178,8 +190,14 @@ class Form:
     def _stores(self, block: Block, flat: str) -> None:
         """Write an element of each result."""
         for target, body in zip(self.targets, self.bodies, strict=True):
-            value = converted(body, target.buffer.desc.data_type, block.value(body))
-            block.add(self.module.store(target.buffer, flat, value))
+            data_type, where = target.buffer.desc.data_type, flat
+            if target.at is not None:
+                where = block.named(_flat(target.at, target.buffer.desc.shape))
+            value = converted(body, data_type, block.value(body))
+            if target.at is None or self.module.layout(target.buffer).lanes == 1:
+                block.add(self.module.store(target.buffer, where, value))
+            else:
+                block.add(*self.module.replace(target.buffer, where, pattern_of(value, data_type)))
 
     def _words(
         self, block: Block, word: str, size: int, *, grid: Grid | None = None, written: str = "", alone: str = ""
@@ -205,5 +223,5 @@ class Form:
             block.leave(alone)
 
     def _finished(self, lines: Sequence[str], size: tuple[int, int, int], groups: tuple[int, int, int]) -> Kernel:
-        comments = [comment_of(self.module, target.buffer, self.axes, target.body) for target in self.targets]
+        comments = [comment_of(self.module, t.buffer, self.axes, t.body, t.at or self.axes) for t in self.targets]
         return self.module.kernel(self.title, comments, lines, size, groups)

@@ -9,24 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...cache import Cache
-from ..ir import (
-    Cast,
-    Const,
-    Expr,
-    Index,
-    Load,
-    Output,
-    Program,
-    Reduce,
-    Source,
-    Stored,
-    call,
-    size_of,
-    sources,
-    substitute,
-    unified,
-    walk,
-)
+from ...graph import Desc
+from .. import ir
+from ..ir import Expr, Index, Load, Output, Program, Reduce, Stored, call, size_of, substitute, walk
 from ..reductions import split, stored_value
 from .forms import MAX_INLINE_ELEMENTS, MIN_ROWS, Form, Target, reductions, row_axes
 from .kernel import Features, Kernel
@@ -48,7 +33,7 @@ def unsupported(program: Program, features: Features) -> str:
     """Why a device cannot run a program; empty if it can."""
     if program.checks:
         return f"{program.name}: a GPU cannot report a failed check: {program.checks[0].message}"
-    buffers: list[Source | Output] = [*sources(*program.roots), *program.outputs]
+    buffers: list[ir.Source | Output] = [*ir.sources(*program.roots), *program.outputs]
     for buffer in buffers:
         desc = buffer.desc
         if desc.element_count > MAX_ELEMENTS:
@@ -75,6 +60,28 @@ def kernels(program: Program, features: Features) -> list[Kernel]:
         the program's own. Each buffer that is not an input is written by an earlier kernel.
     """
     return list(lowered.make((program, features), lambda: _Lowering(program, features).kernels))
+
+
+def scatter(
+    target: Desc, axes: tuple[Index, ...], at: tuple[Expr, ...], value: Expr, features: Features, title: str
+) -> tuple[Kernel, Output]:
+    """A kernel that writes elements of an array, one per invocation. If several write the same element, one of them
+    wins.
+
+    Args:
+        target: the array, initialised before.
+        axes: the domain, one invocation for each position.
+        at: an index for each axis of the array, known to be in bounds.
+        value: the value to write.
+        features: features and limits of the device.
+        title: for tables.
+
+    Returns:
+        The kernel, and the buffer that represents the array in its bindings.
+    """
+    buffer = Output(tuple(Index(size) for size in target.shape), ir.Const(0, target.data_type))
+    *indices, value = ir.unified(*at, value)
+    return Form(title, features, axes, [Target(buffer, value, tuple(indices))]).map(), buffer
 
 
 class _Lowering:
@@ -109,12 +116,12 @@ class _Lowering:
         return layout(buffer.desc.data_type, self.features).lanes
 
     def _add(self, axes: tuple[Index, ...], targets: Sequence[Target]) -> None:
-        first: dict[Expr, Expr] = {axis: Const(0, "index") for axis in axes if axis.extent == 1}
-        bodies = unified(*(substitute(target.body, first) for target in targets))
+        first: dict[Expr, Expr] = {axis: ir.Const(0, "index") for axis in axes if axis.extent == 1}
+        bodies = ir.unified(*(substitute(target.body, first) for target in targets))
         bodies = self._without_repetition(axes, bodies, self._lanes(targets[0].buffer))
         bodies = self._with_fewer_buffers(axes, bodies)
         made = [Target(target.buffer, body) for target, body in zip(targets, bodies, strict=True)]
-        self.kernels.append(Form(self.program, self.features, axes, made).kernel())
+        self.kernels.append(Form(self.program.name, self.features, axes, made).kernel())
 
     # Separate reductions ---------------------------------------------------------------------------------------------
 
@@ -157,7 +164,7 @@ class _Lowering:
         kept = stored_value(node)
         self._add(kept.axes, [Target(kept, kept.body)])
         load = Load(kept, kept.axes)
-        return Cast(load, node.type) if node.type in ("bool", "index") else load
+        return ir.Cast(load, node.type) if node.type in ("bool", "index") else load
 
     def _with_fewer_buffers(self, axes: tuple[Index, ...], bodies: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """Store subexpressions until the bodies read no more buffers than a kernel may use."""
@@ -181,9 +188,9 @@ class _Lowering:
         if node.reduction.startswith("arg_"):
             # Positions clamped to the last element need no mask: the first of equal elements wins.
             found = self._stored(Reduce(node.reduction, (parts.position,), body))
-            at = call("min", call("add", parts.start, Cast(found, "index")), Const(first.extent - 1, "index"))
+            at = call("min", call("add", parts.start, ir.Cast(found, "index")), ir.Const(first.extent - 1, "index"))
             best = Reduce(node.reduction, (parts.part,), substitute(node.body, {first: at}))
-            return Cast(substitute(at, {parts.part: Cast(best, "index")}), "int32")
+            return ir.Cast(substitute(at, {parts.part: ir.Cast(best, "index")}), "int32")
         partial = self._stored(Reduce(node.reduction, (parts.position, *rest), parts.masked(node, first)))
         return Reduce(node.reduction, (*whole, parts.part), partial)
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from ..ir import Input, Stored, Type
 from . import mathematics
-from .elements import called, operand
 from .kernel import Buffer, Features, Kernel
-from .types import Layout, bits, computed, is_plain, layout, literal
+from .types import Layout, bits, computed, is_plain, layout, literal, unpacked
 
 
 class Module:
@@ -59,17 +58,10 @@ class Module:
         """
         if source not in self.names:
             self.read(source)
-        name, data_type = self.names[source], source.desc.data_type
-        lay = self.layout(source)
+        name, data_type, lay = self.names[source], source.desc.data_type, self.layout(source)
         if lay.lanes == 1:
             return f"f32({name}[{flat}])" if lay.element == "f16" else f"{name}[{flat}]"
-        number = flat if flat == "flat" else f"u32({flat})"
-        word = f"{number} >> {lay.lanes.bit_length() - 1}u"
-        lane = f"({number} & {lay.lanes - 1}u) * {32 // lay.lanes}u"
-        if data_type == "float16":
-            return called("half_value", (f"({name}[{word}] >> {operand(lane)}) & 0xffffu",))
-        element = f"bitcast<i32>({name}[{word}])" if data_type == "int8" else f"{name}[{word}]"
-        return f"extractBits({element}, {lane}, 8u)"
+        return unpacked(name, flat if flat == "flat" else f"u32({flat})", data_type, lay.lanes)
 
     def store(self, target: Buffer, flat: str, value: str) -> str:
         """A statement that writes an unpacked element.
@@ -106,14 +98,6 @@ class Module:
                 and `lane` (u32, the local invocation index).
             workgroup_size: invocations of a workgroup in each dimension.
         """
-        parts = []
-        if any(self.layout(buffer).element == "f16" for buffer in self.bindings):
-            parts.append("enable f16;\n")
-        parts.append("\n".join(self._binding(k) for k in range(len(self.bindings))) + "\n")
-        private = [f"var<private> {name}: {type} = {value};" for (type, value), name in self._constants.items()]
-        if private or self.shared:
-            parts.append("\n".join((*private, *self.shared)) + "\n")
-        parts += (f"{declaration}\n" for declaration in mathematics.used((body,)))
         builtins = {
             "global": "@builtin(global_invocation_id) global: vec3<u32>",
             "group": "@builtin(workgroup_id) group: vec3<u32>",
@@ -124,8 +108,21 @@ class Module:
         parameters = ", ".join(text for name, text in builtins.items() if name in used)
         size = ", ".join(map(str, workgroup_size)).removesuffix(", 1").removesuffix(", 1")
         lines = "\n".join(f"    {line}" if line else "" for line in body.rstrip("\n").split("\n"))
-        parts.append(f"@compute @workgroup_size({size})\nfn main({parameters}) {{\n{lines}\n}}\n")
-        return "\n".join(parts)
+        entry = f"@compute @workgroup_size({size})\nfn main({parameters}) {{\n{lines}\n}}\n"
+        return f"{self.declarations(entry)}\n\n{entry}"
+
+    def declarations(self, body: str, bindings: Sequence[str] = ()) -> str:
+        """The declarations that a body needs, in front of it: buffers, constants and library functions.
+
+        Args:
+            body: functions, the entry point among them.
+            bindings: further buffers, declared by `binding`.
+        """
+        private = [f"var<private> {name}: {type} = {value};" for (type, value), name in self._constants.items()]
+        buffers = [self._binding(k) for k in range(len(self.bindings))]
+        groups = ([*buffers, *bindings], [*private, *self.shared], ["\n\n".join(mathematics.used((body,)))])
+        text = "\n\n".join("\n".join(group) for group in groups if any(group))
+        return f"enable f16;\n\n{text}" if "f16" in mathematics.words(text + body) else text
 
     def kernel(
         self,
@@ -139,9 +136,38 @@ class Module:
         source = "\n".join([*comments, self.text("\n".join(body), workgroup_size)])
         return Kernel(title, source, tuple(self.bindings), tuple(self.writes), workgroups)
 
+    def replace(self, target: Buffer, flat: str, pattern: str) -> list[str]:
+        """Statements that atomically replace a packed element, in a word whose other elements other invocations write.
+
+        Args:
+            target: the array.
+            flat: the position of the element, as i32 or u32 text.
+            pattern: the bits of the element, as u32 text.
+        """
+        self.atomic.add(target)
+        name, lanes = self.names[target], self.layout(target).lanes
+        bits = 32 // lanes
+        return [
+            f"let shift = u32({flat}) % {lanes}u * {bits}u;",
+            f"let pattern = {pattern} << shift;",
+            f"let word = u32({flat}) / {lanes}u;",
+            "loop {",
+            f"    let old = atomicLoad(&{name}[word]);",
+            f"    let new_word = (old & ~({(1 << bits) - 1}u << shift)) | pattern;",
+            f"    if (atomicCompareExchangeWeak(&{name}[word], old, new_word).exchanged) {{",
+            "        break;",
+            "    }",
+            "}",
+        ]
+
     def _binding(self, number: int) -> str:
         buffer = self.bindings[number]
-        mode = "read_write" if self.writes[number] else "read"
         element = self.layout(buffer).element
         element = f"atomic<{element}>" if buffer in self.atomic else element
-        return f"@group(0) @binding({number}) var<storage, {mode}> {self.names[buffer]}: array<{element}>;"
+        return binding(number, self.names[buffer], element, self.writes[number])
+
+
+def binding(number: int, name: str, element: str, writes: bool) -> str:
+    """The declaration of a buffer."""
+    mode = "read_write" if writes else "read"
+    return f"@group(0) @binding({number}) var<storage, {mode}> {name}: array<{element}>;"

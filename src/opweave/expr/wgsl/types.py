@@ -84,3 +84,21 @@ def literal(value: int | float | bool, type: Type) -> str:
     if target == "i32" and whole == INFO["int32"].lowest:
         return f"({whole + 1}i - 1i)"  # the lowest i32 has no literal: a sign is an operator
     return f"{whole}{suffix}"
+
+
+def unpacked(name: str, number: str, data_type: DataType, lanes: int, *, atomic: bool = False) -> str:
+    """An element of a buffer of words, in the type it is computed in.
+
+    Args:
+        name: the buffer.
+        number: the number of the element, as u32 text without operators of lower precedence than `&`.
+        data_type: of the elements.
+        lanes: number of elements in a word.
+        atomic: whether words are atomic.
+    """
+    word = f"{name}[{number} / {lanes}u]"
+    word = f"atomicLoad(&{word})" if atomic else word
+    shift = f"{number} % {lanes}u * {32 // lanes}u"
+    if data_type == "float16":
+        return f"half_value(({word} >> ({shift})) & 0xffffu)"
+    return f"extractBits({f'bitcast<i32>({word})' if data_type == 'int8' else word}, {shift}, 8u)"

@@ -11,6 +11,9 @@ from .elements import called, wrapped
 from .kernel import Buffer, Features
 from .module import Module
 
+MAX_WORKGROUPS = 65535
+"""Workgroups that every device dispatches in each dimension."""
+
 
 def pattern_of(text: str, data_type: DataType) -> str:
     """The bits of a packed element (int8, uint8, or float16 without `f16`) as u32 text."""
@@ -38,17 +41,22 @@ def width_of(count: int, features: Features) -> int:
     return width
 
 
-def dispatch(groups: int, width: int, features: Features) -> tuple[tuple[int, int, int], str]:
-    """The workgroups in each dimension, and the text of the invocation number (the workgroup number if `width` is 0)."""
-    limit = features.max_workgroups
-    if groups <= limit:
-        return (groups, 1, 1), "global.x" if width else "group.x"
-    rows = -(-groups // limit)
-    z = -(-rows // limit)
-    y = -(-rows // z)
-    x = -(-groups // (y * z))
-    number = f"(group.z * {y}u + group.y) * {x}u + group.x"
-    return (x, y, z), f"({number}) * {width}u + lane" if width else number
+def numbered(groups: int, limit: int = MAX_WORKGROUPS) -> tuple[str, tuple[int, int, int]]:
+    """The number of a workgroup out of `groups`, as u32 text, and the dispatch size, which may have a few more.
+
+    Args:
+        groups: how many are needed, less than 2**31: two dimensions suffice.
+        limit: the most that the device dispatches in a dimension.
+    """
+    down = -(-groups // limit)
+    across = -(-groups // down)
+    return "group.x" if down == 1 else f"(group.y * {across}u + group.x)", (across, down, 1)
+
+
+def invocations(count: int, width: int, features: Features) -> tuple[str, tuple[int, int, int]]:
+    """The number of an invocation out of `count` in workgroups of `width`, as u32 text, and the dispatch size."""
+    number, groups = numbered(-(-count // width), features.max_workgroups)
+    return "global.x" if number == "group.x" else f"{number} * {width}u + lane", groups
 
 
 def read(bodies: Sequence[Expr]) -> list[Source]:
@@ -56,9 +64,9 @@ def read(bodies: Sequence[Expr]) -> list[Source]:
     return list(dict.fromkeys(node.source for node in walk(*bodies) if isinstance(node, Load)))
 
 
-def comment_of(module: Module, buffer: Buffer, axes: tuple[Index, ...], body: Expr, at: str = "") -> str:
-    """A comment that shows what an array holds; equal expressions give equal comments."""
+def comment_of(module: Module, buffer: Buffer, axes: tuple[Index, ...], body: Expr, at: tuple[Expr, ...]) -> str:
+    """A comment that shows what an array holds `at` a position; equal expressions give equal comments."""
     names = {source: name for source, name in module.names.items() if isinstance(source, (Input, Stored))}
-    place = at or ", ".join(inline(axis, names, axes) for axis in axes)
+    place = ", ".join(inline(index, names, axes) for index in at)
     name = f"{module.names[buffer]}[{place}]" if place else module.names[buffer]
     return f"// {name} = {inline(body, names, axes)}"

@@ -13,6 +13,9 @@ from ...errors import NotSupportedError, require
 from ...expr.ir import Input
 from ...expr.wgsl import Features
 from ...expr.wgsl.mathematics import used, words
+from ...expr.wgsl.module import binding
+from ...expr.wgsl.types import unpacked
+from ...expr.wgsl.writing import numbered
 from .names import spelled
 from .shader import Buffer, Shader, sizes
 
@@ -30,9 +33,8 @@ class Bound:
 
     def declaration(self, number: int) -> str:
         """The WGSL declaration of the buffer."""
-        mode = "read_write" if self.writes else "read"
         element = f"atomic<{self.buffer.element}>" if self.writes and self.buffer.packed > 1 else self.buffer.element
-        return f"@group(0) @binding({number}) var<storage, {mode}> {self.buffer.variable}: array<{element}>;"
+        return binding(number, self.buffer.variable, element, self.writes)
 
     def functions(self) -> dict[str, str]:
         """The functions that load and store an element, by name."""
@@ -46,12 +48,7 @@ class Bound:
         buffer, variable = self.buffer, self.buffer.variable
         if buffer.packed == 1:
             return f"f32({variable}[i])" if buffer.element == "f16" else f"{variable}[i]"
-        word = f"{variable}[i / {buffer.packed}u]"
-        word = f"atomicLoad(&{word})" if self.writes else word
-        if buffer.data_type == "float16":
-            return f"half_value(({word} >> (i % 2u * 16u)) & 0xffffu)"
-        bits = f"bitcast<i32>({word})" if buffer.type == "i32" else word
-        return f"extractBits({bits}, i % 4u * 8u, 8u)"
+        return unpacked(variable, "i", buffer.data_type, buffer.packed, atomic=self.writes)
 
     def _assignment(self) -> str:
         buffer, variable = self.buffer, self.buffer.variable
@@ -222,10 +219,8 @@ def entry_of(shader: Shader, out: Buffer, features: Features) -> Entry:
         f"workgroup_size must be at most {features.max_invocations} on this device, got {width}",
     )
     count = math.prod(extents)
-    groups = -(-count // width)
-    x = min(groups, maximum)
-    y = -(-groups // x)
-    require(y <= maximum, f"the device has no room for {count} invocations in workgroups of {width}")
+    number, groups = numbered(-(-count // width), maximum)
+    require(groups[1] <= maximum, f"the device has no room for {count} invocations in workgroups of {width}")
     arguments: list[str] = []
     stride = count
     for extent, type in zip(extents, parameters, strict=True):
@@ -233,10 +228,9 @@ def entry_of(shader: Shader, out: Buffer, features: Features) -> Entry:
         index = "i" if stride == 1 else f"i / {stride}u"
         index = index if len(arguments) == 0 else f"{index} % {extent}u"
         arguments.append(f"i32({index})" if type == "i32" else index)
-    number = "group.x" if y == 1 else f"(group.y * {x}u + group.x)"
     return Entry(
         "opweave_main",
-        (x, y, 1),
+        groups,
         (
             f"@compute @workgroup_size({width})",
             "fn opweave_main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {",

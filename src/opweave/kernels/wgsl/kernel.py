@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from ...errors import MLError, OperationError, ValidationError, require, user_line
+from ...errors import ValidationError, require, user_line
 from ...expr.ir import Input
 from ...expr.wgsl import Features, Kernel
 from ...expr.wgsl.types import computed, layout
 from ...graph import Desc
-from .. import KernelCall
+from .. import KernelCall, parameters_of
 from .declarations import Bound, Scope, entry_of
 from .messages import Explained, Written, pointed
 from .shader import Buffer, Shader
@@ -38,11 +37,7 @@ class WgslKernel:
         if callable(source):
             require(not options, f"a function returns its options in a Shader, got {', '.join(options)}")
             self.function, self.where = source, Written.of(source)
-            parameters = inspect.signature(source).parameters.values()
-            named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-            fits = all(parameter.kind in named for parameter in parameters)
-            require(fits, f"a kernel takes the operation's parameters and out, got ({', '.join(map(str, parameters))})")
-            self.names = [parameter.name for parameter in parameters]
+            self.names = parameters_of(source)
         else:
             self.where = Written.here()
             try:
@@ -55,13 +50,12 @@ class WgslKernel:
             require(isinstance(source, str) or not options, f"a Shader has its options, got {', '.join(options)}")
 
     def __repr__(self) -> str:
-        place = self.where.place()
-        return f"<WgslKernel{f' of {place}' if place else ''}>"
+        return f"<WgslKernel{self.where.suffix(form=' of {}')}>"
 
     @property
     def detail(self) -> str:
         """A description for `explain()`."""
-        return f"WGSL{self._place()}"
+        return f"WGSL{self.where.suffix()}"
 
     def kernels(self, call: KernelCall, inputs: Inputs, targets: Sequence[Input], features: Features) -> list[Kernel]:
         """The kernels for a node, in order.
@@ -105,7 +99,8 @@ class WgslKernel:
             # A packed result is not declared under its own name; the compiler reports its use.
             wanted = {result.buffer.name, result.buffer.variable, f"store_{result.buffer.name}"}
             require(
-                bool(wanted & written), f"{call.title}: the WGSL does not write {result.buffer.name}{self._place()}"
+                bool(wanted & written),
+                f"{call.title}: the WGSL does not write {result.buffer.name}{self.where.suffix()}",
             )
         absent = [name for name, value in inputs.items() if value is None]
         shared: dict[str, Bound] = {}
@@ -120,25 +115,21 @@ class WgslKernel:
         """The shaders that the function returns for a node."""
         function = self.function
         assert function is not None
-        known = [*call.inputs, *call.attributes, "out"]
-        unknown = [name for name in self.names if name not in given]
-        require(not unknown, f"{call.title}: the kernel takes {unknown}; the operation has {known}")
+        call.check_names(self.names, "features")
         try:
             return _shaders(function(**{name: given[name] for name in self.names}))
         except ValidationError as error:
-            where = user_line(error, function) or self._place()
-            raise ValidationError(f"{call.title}: {error}{where}") from error
-        except MLError as error:
-            raise OperationError(f"{call.title}: {error}{user_line(error, function)}") from error
+            raise ValidationError(
+                f"{call.title}: {error}{user_line(error, function) or self.where.suffix()}"
+            ) from error
         except Exception as error:
-            where = user_line(error, function)
-            raise OperationError(f"{call.title}: the kernel raised {type(error).__name__}: {error}{where}") from error
+            raise call.failed(error, function) from error
 
     def _kernel(self, title: str, shader: Shader, scope: Scope, out: Buffer, features: Features) -> Kernel:
         try:
             entry = entry_of(shader, out, features)
         except ValidationError as error:
-            raise ValidationError(f"{title}: {error}{self._place()}") from None
+            raise ValidationError(f"{title}: {error}{self.where.suffix()}") from None
         rest, bound = scope.module(shader, entry)
         before = "enable f16;\n" if any(item.buffer.element == "f16" for item in bound) else ""
         return Kernel(
@@ -150,10 +141,6 @@ class WgslKernel:
             entry.name,
             Explained(shader, before.count("\n"), self.where, scope.hint),
         )
-
-    def _place(self) -> str:
-        place = self.where.place()
-        return f" ({place})" if place else ""
 
 
 def _shaders(given: Any) -> tuple[Shader, ...]:

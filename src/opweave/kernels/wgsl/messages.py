@@ -48,12 +48,18 @@ class Written:
             frame = frame.f_back  # type: ignore[assignment]
         return Written() if frame is None else Written(frame.f_code.co_filename, frame.f_lineno)
 
-    def place(self, source: str = "", line: int = 0) -> str:
-        """File and line for messages: of the given line of the source if it is found in the file, else of the whole."""
+    def suffix(self, source: str = "", line: int = 0, form: str = " ({})") -> str:
+        """File and line to follow a message: of the given line of the source if the file has it, else of the whole.
+
+        Args:
+            source: the WGSL.
+            line: a line of it; 0 for none.
+            form: what to put around the place; the suffix is empty if it is unknown.
+        """
         if not self.file:
             return ""
         name = self.file.replace("\\", "/").rpartition("/")[2]
-        return f"{name}, line {self._found(source, line) or self.line}"
+        return form.format(f"{name}, line {self._found(source, line) or self.line}")
 
     def _found(self, source: str, line: int) -> int:
         lines = linecache.getlines(self.file)
@@ -87,8 +93,7 @@ class Explained:
         if headline is None:  # an error of the pipeline, which has no line
             lines = [line.strip() for line in text.splitlines()]
             kept = [line for line in lines if line and line not in ("Validation Error", "Caused by:")]
-            place = self.where.place(self.shader.source)
-            return " ".join(kept) + (f" ({place})" if place else "")
+            return " ".join(kept) + self.where.suffix(self.shader.source)
         rest = text[headline.end() :].lstrip("\n").split("\n")
         shown = rest[: rest.index("")] if "" in rest else rest
         said = headline[1].strip()
@@ -99,14 +104,12 @@ class Explained:
         more = f" ({self.hint(name[1])})" if name else ""
         number = self._line(shown)
         if number == 0 and not any(map(_GUTTER.match, shown)):
-            place = self.where.place(self.shader.source)
-            return f"{said}{f' ({place})' if place else ''}"
-        if number == 0:
-            return f"in what Opweave adds to the WGSL: {said}{more}\n" + "\n".join(shown)
-        place = self.where.place(self.shader.source, number)
-        return f"line {number} of the WGSL{f' ({place})' if place else ''}: {said}{more}\n" + "\n".join(
-            self._renumbered(line) for line in shown
-        )
+            return f"{said}{self.where.suffix(self.shader.source)}"
+        where = "in what Opweave adds to the WGSL"
+        if number:
+            where = f"line {number} of the WGSL{self.where.suffix(self.shader.source, number)}"
+            shown = [self._renumbered(line) for line in shown]
+        return "\n".join([f"{where}: {said}{more}", *shown])
 
     def _line(self, shown: list[str]) -> int:
         """The first line of the user's source in the excerpt, counted from 1; 0 if there is none."""
@@ -132,12 +135,11 @@ def pointed(source: str, where: Written, fault: Fault) -> str:
     number = line_at(source, fault.start)
     column = fault.start - (source.rfind("\n", 0, fault.start) + 1)
     line = source.split("\n")[number - 1].rstrip()
-    place = where.place(source, number)
     gutter = " " * len(str(number))
     below = "".join(character if character == "\t" else " " for character in line[:column]) + "^" * fault.length
     return "\n".join(
         [
-            f"line {number} of the WGSL{f' ({place})' if place else ''}: {fault.said}",
+            f"line {number} of the WGSL{where.suffix(source, number)}: {fault.said}",
             f"{gutter} ┌─ WGSL:{number}:{column + 1}",
             f"{gutter} │",
             f"{number} │ {line}",

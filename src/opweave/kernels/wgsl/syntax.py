@@ -6,6 +6,7 @@ If the user's source lacks a `}`, the compiler would report the first declaratio
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -39,14 +40,20 @@ class Fault:
     label: str
 
 
+def _comments(source: str) -> Iterator[tuple[int, int | None]]:
+    """Where each comment starts and ends; None for one that is never closed. Block comments nest in WGSL."""
+    at: int | None = 0
+    while at is not None and (match := _COMMENT.search(source, at)):
+        at = _end_of_block(source, match.start()) if match[0] == "/*" else match.end()
+        yield match.start(), at
+
+
 def without_comments(source: str) -> str:
-    """Replace comments by spaces, which keeps all positions. Block comments nest in WGSL."""
+    """Replace comments by spaces, which keeps all positions."""
     parts, at = [], 0
-    while match := _COMMENT.search(source, at):
-        end = _end_of_block(source, match.start()) if match[0] == "/*" else match.end()
-        end = len(source) if end is None else end
-        parts += [source[at : match.start()], re.sub(r"\S", " ", source[match.start() : end])]
-        at = end
+    for start, end in _comments(source):
+        parts += [source[at:start], re.sub(r"\S", " ", source[start:end])]
+        at = len(source) if end is None else end
     return "".join([*parts, source[at:]])
 
 
@@ -75,13 +82,8 @@ def _end_of_block(source: str, start: int) -> int | None:
 
 
 def _open_comment(source: str) -> Fault | None:
-    at = 0
-    while match := _COMMENT.search(source, at):
-        end = _end_of_block(source, match.start()) if match[0] == "/*" else match.end()
-        if end is None:
-            return Fault(match.start(), 2, "the comment is never closed", "no */ closes it")
-        at = end
-    return None
+    start = next((start for start, end in _comments(source) if end is None), None)
+    return None if start is None else Fault(start, 2, "the comment is never closed", "no */ closes it")
 
 
 def _open_bracket(source: str, plain: str) -> Fault | None:

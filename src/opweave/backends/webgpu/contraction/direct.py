@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ....expr.wgsl.writing import numbered
 from .elements import Reader
 from .problem import Matrix, Problem, Window, is_spread
-from .text import entry, numbered, quarter, stack_offset, window_start, window_tap
+from .text import entry, quarter, stack_offset, window_start, window_tap
 
 # Chosen by hand on an NVIDIA H200; `python -m benchmarks.webgpu_contraction` compares them.
 MAX_THIN_LINES = 12
@@ -40,8 +41,8 @@ def is_narrow(problem: Problem) -> bool:
     """Whether a convolution has so few output channels that tiles would be mostly empty."""
     if problem.layout.kind == "matrix" or problem.layout.phases > 1:
         return False
-    nchw = problem.layout.kind == "nchw"
-    outputs, positions = (problem.rows, problem.columns) if nchw else (problem.columns, problem.rows)
+    outputs = problem.outputs
+    positions = problem.rows * problem.columns // outputs
     if problem.taps * outputs > MAX_UNROLLED_PRODUCTS:
         return False
     if problem.stacks > 1:
@@ -160,12 +161,9 @@ def narrow(problem: Problem, a: Reader, b: Reader) -> tuple[str, tuple[int, int,
 
     If each channel is a group, and channels are contiguous, an invocation computes four groups.
     """
-    layout = problem.layout
-    nchw = layout.kind == "nchw"
-    image, filter = (problem.right, problem.left) if nchw else (problem.left, problem.right)
+    layout, nchw = problem.layout, problem.rows_are_channels
+    image, filter, outputs, pixels = problem.image, problem.filter, problem.outputs, layout.pixels
     x, w = (b, a) if nchw else (a, b)
-    assert isinstance(filter, Matrix)
-    outputs, pixels = problem.rows if nchw else problem.columns, layout.pixels
     width = 4 if not nchw and _in_vectors(problem, image, filter) else 1
     x.width = w.width = width
     units = problem.stacks // width
@@ -177,7 +175,7 @@ def narrow(problem: Problem, a: Reader, b: Reader) -> tuple[str, tuple[int, int,
         stack, pixel, batch = f"at % {units}u", f"at / {units}u % {pixels}u", f"at / {units * pixels}u"
     loop = problem.channels * problem.taps * outputs > MAX_UNROLLED_PRODUCTS
     each = [None] if loop else range(problem.channels)
-    products = [line for c in each for line in _taps(problem, image, filter, x, w, c)]
+    products = [line for c in each for line in _taps(problem, x, w, c)]
     lines = [
         f"let at = {number} * {INVOCATIONS}u + lane;",
         f"if (at >= {total}u) {{",
@@ -219,11 +217,9 @@ def _origin(image: Matrix | Window, problem: Problem, width: int) -> list[str]:
     return [*start, f"let origin = i32(batch * {image.batch}u + {offset});"]
 
 
-def _taps(
-    problem: Problem, image: Matrix | Window, filter: Matrix, x: Reader, w: Reader, channel: int | None
-) -> Iterator[str]:
+def _taps(problem: Problem, x: Reader, w: Reader, channel: int | None) -> Iterator[str]:
     """The products of a channel, or of the loop variable `c` if None."""
-    outputs = problem.rows if problem.layout.kind == "nchw" else problem.columns
+    image, filter = problem.image, problem.filter
     number = "c" if channel is None else f"{channel}u"
     for tap in range(problem.taps):
         lines: list[str] = []
@@ -237,7 +233,7 @@ def _taps(
         yield from (f"    {line}" for line in lines)
         yield f"    if ({' && '.join(conditions)}) {{" if conditions else "    {"
         yield f"        let value = {x.load(quarter(at, x.width), x.width)};"
-        for k in range(outputs):
+        for k in range(problem.outputs):
             at = f"weights + {number} * {filter.step}u + {tap * filter.tap + k * filter.stride}u"
             yield f"        sum_{k} = fma(value, {w.load(quarter(at, w.width), w.width)}, sum_{k});"
         yield "    }"

@@ -6,14 +6,15 @@ float16 is computed in float32; without `f16`, two elements share a word.
 from __future__ import annotations
 
 from ....expr.wgsl import Buffer, Features
+from ....expr.wgsl.types import unpacked
 
 
-def _buffer_type(half: bool, packed: bool, width: int) -> str:
-    """The type of a binding whose elements are accessed one (`width` 1) or four at a time."""
+def _element_type(half: bool, packed: bool, width: int) -> str:
+    """The element type of a binding that is accessed one (`width` 1) or four elements at a time."""
     if packed:
-        return "array<vec2<u32>>" if width == 4 else "array<u32>"
+        return "vec2<u32>" if width == 4 else "u32"
     element = "f16" if half else "f32"
-    return f"array<vec4<{element}>>" if width == 4 else f"array<{element}>"
+    return f"vec4<{element}>" if width == 4 else element
 
 
 class Reader:
@@ -31,9 +32,9 @@ class Reader:
         self.packed = self.half and not features.float16
 
     @property
-    def declaration(self) -> str:
-        """The type of the binding."""
-        return _buffer_type(self.half, self.packed, self.width)
+    def element(self) -> str:
+        """The element type of the binding."""
+        return _element_type(self.half, self.packed, self.width)
 
     def load(self, at: str, width: int) -> str:
         """Element `at`, or the four elements from 4 * `at`, as float32."""
@@ -54,8 +55,7 @@ class Reader:
                 f"fn halves_{self.name}(at: u32) -> vec4<f32> {{\n    let w = {self.name}[at];\n"
                 f"    return vec4<f32>({', '.join(words)});\n}}\n"
             )
-        word = f"({self.name}[at / 2u] >> (at % 2u * 16u)) & 0xffffu"
-        return f"fn halves_{self.name}(at: u32) -> f32 {{\n    return half_value({word});\n}}\n"
+        return f"fn halves_{self.name}(at: u32) -> f32 {{\n    return {unpacked(self.name, 'at', 'float16', 2)};\n}}\n"
 
 
 class Writer:
@@ -72,9 +72,9 @@ class Writer:
         return data_type == "float32" or (data_type == "float16" and (features.float16 or contiguous))
 
     @property
-    def declaration(self) -> str:
-        """The type of the binding."""
-        return _buffer_type(self.half, self.packed, self.width)
+    def element(self) -> str:
+        """The element type of the binding."""
+        return _element_type(self.half, self.packed, self.width)
 
     def store(self, at: str, value: str) -> str:
         """The statement that stores element `at`, or four elements from 4 * `at`."""

@@ -7,10 +7,12 @@ from dataclasses import replace
 
 from ....expr import ir
 from ....expr.ir import Expr, Index, Input, Load, Program, Stored
-from ....expr.wgsl import Block, Buffer, Features, Kernel, Module, kernels, mathematics
+from ....expr.wgsl import Block, Buffer, Features, Kernel, Module, kernels
+from ....expr.wgsl.module import binding
+from ....expr.wgsl.writing import numbered
 from .elements import Reader, Writer
 from .problem import Problem
-from .text import entry, function, numbered, plus
+from .text import entry, function, plus
 
 
 class Finish:
@@ -153,24 +155,19 @@ def assemble(
     title: str,
     comment: str,
     readers: Sequence[Reader],
-    target: Buffer,
-    target_type: str,
+    writer: Writer,
     module: Module,
     body: str,
     workgroups: tuple[int, int, int],
 ) -> Kernel:
     """Assemble a kernel; its bindings are those of the module, of `readers`, and the result."""
-    first = len(module.bindings)
-    lines = []
-    for k, reader in enumerate(readers):
-        lines.append(f"@group(0) @binding({first + k}) var<storage, read> {reader.name}: {reader.declaration};")
-    at = first + len(readers)
-    lines.append(f"@group(0) @binding({at}) var<storage, read_write> result: {target_type};")
-    text = "\n".join([*lines, "", *(reader.helper for reader in readers if reader.helper), body])
-    # Take only the declarations that the body needs; the entry point is part of it.
-    head = module.text(text, (1, 1, 1)).partition("@compute")[0].removeprefix("enable f16;\n").strip("\n")
-    enable = "enable f16;\n" if "f16" in mathematics.words(head + text) else ""
-    source = f"// {title}: {comment}\n{enable}\n{head}\n{text}"
-    bindings = (*module.bindings, *(reader.source for reader in readers), target)
-    writes = (*module.writes, *(False for _ in readers), True)
-    return Kernel(title, source, bindings, writes, workgroups)
+    named = [*((reader.name, reader.element, False) for reader in readers), ("result", writer.element, True)]
+    lines = [binding(number, *rest) for number, rest in enumerate(named, len(module.bindings))]
+    text = "\n".join([*(reader.helper for reader in readers if reader.helper), body])
+    return Kernel(
+        title,
+        f"// {title}: {comment}\n{module.declarations(text, lines)}\n\n{text}",
+        (*module.bindings, *(reader.source for reader in readers), writer.target),
+        (*module.writes, *(False for _ in readers), True),
+        workgroups,
+    )

@@ -13,7 +13,7 @@ from ....expr.wgsl import Features, Kernel, Module
 from ....graph import Desc
 from . import tiled
 from .direct import Thin, is_narrow, is_thin, narrow
-from .elements import Reader
+from .elements import Reader, Writer
 from .epilogue import Finish, addition, assemble, partial, put_partial
 from .problem import Matrix, Problem, divided, is_spread, strided, strides_of
 from .tiles import choose
@@ -51,9 +51,8 @@ class Contraction:
 
     def _arrange(self, problem: Problem, constants: Mapping[Input, np.ndarray]) -> Problem:
         """The problem with constants in the order in which kernels read them."""
-        filter = problem.left if problem.layout.kind == "nchw" else problem.right
-        if filter.source in constants and is_spread(problem) and not is_narrow(problem):
-            problem, source, array = divided(problem, constants[filter.source])
+        if problem.filter.source in constants and is_spread(problem) and not is_narrow(problem):
+            problem, source, array = divided(problem, constants[problem.filter.source])
             self.arranged[source] = array
         sides = [problem.left, problem.right]
         for k, side in enumerate(sides):
@@ -95,7 +94,7 @@ class Contraction:
         text, groups = tiled.body(problem, self.tile, a, b, splits)
         text = put_partial(problem) + "\n" + text
         comment = f"{self._size()}; tiles of {self.tile}, {splits} parts"
-        first = assemble(title, comment, (a, b), parts, "array<vec4<f32>>", Module(features), text, groups)
+        first = assemble(title, comment, (a, b), Writer(parts, features, True), Module(features), text, groups)
         text, groups = addition(problem, splits)
         reader = Reader("parts", parts, features)
         reader.width = 4
@@ -117,7 +116,7 @@ class Contraction:
         """A kernel that ends with `finish`."""
         module = Module(self.features)
         end, writer = finish.text(module, self.features, fours)
-        return assemble(title, comment, readers, finish.target, writer.declaration, module, f"{end}\n{text}", groups)
+        return assemble(title, comment, readers, writer, module, f"{end}\n{text}", groups)
 
     def _finish(self, epilogue: Program | None, title: str) -> Finish:
         if epilogue is None:

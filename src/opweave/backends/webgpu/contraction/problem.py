@@ -15,7 +15,7 @@ import numpy as np
 
 from ....expr.ir import Input
 from ....graph import Desc
-from ....shapes import broadcast
+from ....shapes import broadcast, conv_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +135,33 @@ class Problem:
         return self.taps * self.channels
 
     @property
+    def rows_are_channels(self) -> bool:
+        """Whether rows are output channels and columns are positions, in a convolution."""
+        return self.layout.kind == "nchw"
+
+    @property
+    def filter(self) -> Matrix:
+        """The filter of a convolution; the right matrix of a product."""
+        found = self.left if self.rows_are_channels else self.right
+        assert isinstance(found, Matrix)
+        return found
+
+    @property
+    def image(self) -> Matrix | Window:
+        """The image of a convolution; the left matrix of a product."""
+        return self.right if self.rows_are_channels else self.left
+
+    @property
+    def outputs(self) -> int:
+        """Number of output channels of a group."""
+        return self.rows if self.rows_are_channels else self.columns
+
+    def with_sides(self, filter: Matrix, image: Matrix | Window) -> Problem:
+        """The same problem with other operands."""
+        left, right = (filter, image) if self.rows_are_channels else (image, filter)
+        return replace(self, left=left, right=right)
+
+    @property
     def contiguous(self) -> bool:
         """Whether each aligned group of four columns is contiguous and aligned in the result."""
         if self.layout.phases > 1:
@@ -153,22 +180,28 @@ class Problem:
         """The condition that an element is inside of the result, as text; empty if rows and columns suffice."""
         if self.layout.phases == 1:
             return ""
-        _, _, y, x = self._spread(stack, row, column)  # unsigned: negative positions wrap to large ones
+        at = self._places(stack, row, column)  # unsigned: negative positions wrap to large ones
         height, width = self.layout.size
-        return f"{y} < {height}u && {x} < {width}u"
+        return f"{at['h']} < {height}u && {at['w']} < {width}u"
 
-    def _spread(self, stack: str, row: str, column: str) -> tuple[str, str, str, str]:
-        """Batch, channel, y and x if stacks share the positions of the result."""
-        layout = self.layout
-        position, channel = (column, row) if layout.kind == "nchw" else (row, column)
-        outputs = self.rows if layout.kind == "nchw" else self.columns
-        (height, width), (down, right) = layout.grid, layout.spread
-        phase = stack
-        if self.groups > 1:
-            phase, channel = f"{stack} / {self.groups}u", f"({stack} % {self.groups}u * {outputs}u + {channel})"
-        y = f"({position} / {width}u % {height}u * {down}u + {phase} / {right}u - {layout.shift[0]}u)"
-        x = f"({position} % {width}u * {right}u + {phase} % {right}u - {layout.shift[1]}u)"
-        return f"{position} / {height * width}u", channel, y, x
+    def _places(self, stack: str, row: str, column: str) -> dict[str, str]:
+        """The position along each axis of the result of a convolution, as text, by the letters of the layout."""
+        layout, groups = self.layout, self.groups
+        position, channel = (column, row) if self.rows_are_channels else (row, column)
+        height, width = layout.size if layout.phases == 1 else layout.grid
+        is_single = layout.shape[0] == 1
+        batch = "0u" if is_single else f"{position} / {height * width}u"
+        y = f"{position} / {width}u" if is_single else f"{position} / {width}u % {height}u"
+        x = f"{position} % {width}u"
+        if groups > 1:
+            group = stack if layout.phases == 1 else f"{stack} % {groups}u"
+            channel = f"({group} * {self.outputs}u + {channel})"
+        if layout.phases > 1:
+            phase = stack if groups == 1 else f"{stack} / {groups}u"
+            (down, right), (above, before) = layout.spread, layout.shift
+            y = f"({y} * {down}u + {phase} / {right}u - {above}u)"
+            x = f"({x} * {right}u + {phase} % {right}u - {before}u)"
+        return {"n": batch, "c": channel, "h": y, "w": x}
 
     def flat(self, stack: str, row: str, column: str) -> str:
         """The flat position in the result, as text."""
@@ -176,43 +209,31 @@ class Problem:
         if layout.kind == "matrix":
             at = f"{row} * {self.columns}u + {column}"
             return f"{stack} * {self.rows * self.columns}u + {at}" if self.stacks > 1 else at
-        channels = self.groups * (self.rows if layout.kind == "nchw" else self.columns)
+        channels, pixels = self.groups * self.outputs, layout.pixels
+        places = self._places(stack, row, column)
+        batch, channel = places["n"], places["c"]
+        position = column if self.rows_are_channels else row
         if layout.phases > 1:
-            batch, channel, y, x = self._spread(stack, row, column)
-            height, width = layout.size
-            if layout.kind == "nchw":
-                return f"((({batch}) * {channels}u + {channel}) * {height}u + {y}) * {width}u + {x}"
-            return f"((({batch}) * {height}u + {y}) * {width}u + {x}) * {channels}u + {channel}"
-        if layout.kind == "nhwc":
-            channel = f"{stack} * {self.columns}u + {column}" if self.stacks > 1 else column
-            return f"{row} * {channels}u + {channel}"
-        channel = f"{stack} * {self.rows}u + {row}" if self.stacks > 1 else row
-        if layout.shape[0] == 1:
-            return f"({channel}) * {layout.pixels}u + {column}"
-        batch, pixel = f"{column} / {layout.pixels}u", f"{column} % {layout.pixels}u"
-        return f"({batch} * {channels}u + {channel}) * {layout.pixels}u + {pixel}"
+            pixel = f"{places['h']} * {layout.size[1]}u + {places['w']}"
+            position = pixel if batch == "0u" else f"{batch} * {pixels}u + {pixel}"
+        else:
+            pixel = position if batch == "0u" else f"{position} % {pixels}u"
+        if not self.rows_are_channels:
+            return f"({position}) * {channels}u + {channel}"
+        line = channel if batch == "0u" else f"({batch} * {channels}u + {channel})"
+        return f"{line} * {pixels}u + {pixel}"
 
     def axes(self, stack: str, row: str, column: str) -> list[str]:
         """The position along each axis of the result, as text."""
         layout = self.layout
-        if layout.kind == "matrix":
-            if len(layout.shape) == 2:
-                return [row, column]
-            line = f"({stack} * {self.rows}u + {row})" if self.stacks > 1 else row
-            below = strides_of(layout.shape[:-1])
-            sizes = zip(below, layout.shape[:-1], strict=True)
-            return [*("0u" if n == 1 else f"{line} / {s}u % {n}u" for s, n in sizes), column]
-        if layout.phases > 1:
-            batch, channel, y, x = self._spread(stack, row, column)
-            return [batch, channel, y, x] if layout.kind == "nchw" else [batch, y, x, channel]
-        position, channel = (column, row) if layout.kind == "nchw" else (row, column)
-        per_stack = self.rows if layout.kind == "nchw" else self.columns
-        height, width = layout.size
-        channel = f"{stack} * {per_stack}u + {channel}" if self.stacks > 1 else channel
-        batch = f"{position} / {height * width}u" if layout.shape[0] > 1 else "0u"
-        y = f"({position} / {width}u) % {height}u" if layout.shape[0] > 1 else f"{position} / {width}u"
-        x = f"{position} % {width}u"
-        return [batch, channel, y, x] if layout.kind == "nchw" else [batch, y, x, channel]
+        if layout.kind != "matrix":
+            places = self._places(stack, row, column)
+            return [places[letter] for letter in layout.kind]
+        if len(layout.shape) == 2:
+            return [row, column]
+        line = f"({stack} * {self.rows}u + {row})" if self.stacks > 1 else row
+        sizes = zip(strides_of(layout.shape[:-1]), layout.shape[:-1], strict=True)
+        return [*("0u" if n == 1 else f"{line} / {s}u % {n}u" for s, n in sizes), column]
 
 
 def strides_of(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -249,64 +270,55 @@ def _stack(desc: Desc, stack: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
     return tuple(zip(stack, padded, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class Slide:
-    """How the window of a convolution slides over an image.
-
-    Attributes:
-        output: height and width of the result.
-        padding: at the top, bottom, left and right.
-        strides: along height and width.
-        dilations: along height and width.
-        transposed: whether it is a conv_transpose2d.
-    """
-
-    output: tuple[int, int]
-    padding: Sequence[int]
-    strides: Sequence[int]
-    dilations: Sequence[int]
-    transposed: bool
-
-
 def convolution(
-    image: Input, filter: Input, slide: Slide, groups: int, input_layout: str, filter_layout: str
+    image: Input,
+    filter: Input,
+    *,
+    input_layout: str,
+    filter_layout: str,
+    padding: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    groups: int,
+    output_sizes: Sequence[int] | None = None,
 ) -> Problem:
-    """`conv2d` and `conv_transpose2d`: positions times channels, in the order of the layout."""
+    """`conv2d`, or `conv_transpose2d` if there are `output_sizes`: positions times channels, in the order of the layout."""
     sizes = dict(zip(input_layout, image.desc.shape, strict=True))
-    strides = dict(zip(input_layout, strides_of(image.desc.shape), strict=True))
+    steps = dict(zip(input_layout, strides_of(image.desc.shape), strict=True))
     taps = dict(zip(filter_layout, filter.desc.shape, strict=True))
     inner = dict(zip(filter_layout, strides_of(filter.desc.shape), strict=True))
+    is_transposed = output_sizes is not None
+    windows = list(zip("hw", padding[::2], padding[1::2], strides, dilations, strict=True))
+    height, width = output_sizes or (conv_size(sizes[axis], taps[axis], *rest) for axis, *rest in windows)
     # Groups divide the input channels of transposed filters, and the output channels of others.
     channels = sizes["c"] // groups
-    outputs = taps["o"] if slide.transposed else taps["o"] // groups
-    group = channels * inner["i"] if slide.transposed else outputs * inner["o"]
+    outputs = taps["o"] if is_transposed else taps["o"] // groups
+    group = channels * inner["i"] if is_transposed else outputs * inner["o"]
     weights = Matrix(filter, outputs, inner["o"], inner["i"], inner["w"], ((groups, group),))
     size, kernel = (sizes["h"], sizes["w"]), (taps["h"], taps["w"])
-    down, right = slide.strides
-    is_padded = any(slide.padding)
-    stack = ((groups, channels * strides["c"]),)
+    stack = ((groups, channels * steps["c"]),)
     pixels: Matrix | Window
-    is_plain = kernel == (down, right) == (1, 1) and not is_padded and size == slide.output
+    is_plain = kernel == tuple(strides) == (1, 1) and not any(padding) and size == (height, width)
     if is_plain and (sizes["n"] == 1 or input_layout == "nhwc"):
-        pixels = Matrix(image, sizes["n"] * prod(size), strides["w"], strides["c"], stack=stack)
+        pixels = Matrix(image, sizes["n"] * prod(size), steps["w"], steps["c"], stack=stack)
     else:
         pixels = Window(
             image,
             size,
-            slide.output,
-            sizes["n"],
-            strides["n"],
-            strides["w"],
-            strides["c"],
-            kernel,
-            (down, right),
-            (slide.dilations[0], slide.dilations[1]),
-            (slide.padding[0], slide.padding[2]),
-            slide.transposed,
-            not slide.transposed and not is_padded,
-            stack,
+            output=(height, width),
+            batches=sizes["n"],
+            batch=steps["n"],
+            pixel=steps["w"],
+            step=steps["c"],
+            kernel=kernel,
+            strides=(strides[0], strides[1]),
+            dilations=(dilations[0], dilations[1]),
+            before=(padding[0], padding[2]),
+            transposed=is_transposed,
+            inside=not is_transposed and not any(padding),
+            stack=stack,
         )
-    shape = {"n": sizes["n"], "c": outputs * groups, "h": slide.output[0], "w": slide.output[1]}
+    shape = {"n": sizes["n"], "c": outputs * groups, "h": height, "w": width}
     layout = Layout(input_layout, tuple(shape[letter] for letter in input_layout))
     a, b = (weights, pixels) if input_layout == "nchw" else (pixels, weights)
     return Problem(a, b, groups, a.lines, b.lines, prod(kernel), channels, layout)
@@ -314,7 +326,7 @@ def convolution(
 
 def is_spread(problem: Problem) -> bool:
     """Whether it is a transposed convolution with strides, most of whose taps would multiply nothing."""
-    image = problem.right if problem.layout.kind == "nchw" else problem.left
+    image = problem.image
     return isinstance(image, Window) and image.transposed and image.strides != (1, 1) and image.dilations == (1, 1)
 
 
@@ -330,16 +342,13 @@ def divided(problem: Problem, array: np.ndarray) -> tuple[Problem, Input, np.nda
     Returns:
         The problem, its new filter, and the elements of that.
     """
-    kind = problem.layout.kind
-    filter, image = (problem.left, problem.right) if kind == "nchw" else (problem.right, problem.left)
-    assert isinstance(filter, Matrix)
+    filter, image = problem.filter, problem.image
     assert isinstance(image, Window)
-    (down, right), (height, width), kernel = image.strides, problem.layout.size, image.kernel
+    (down, right), kernel = image.strides, image.kernel
     taps = (-(-kernel[0] // down), -(-kernel[1] // right))
-    sizes = zip((height, width), image.strides, image.before, strict=True)
-    rows, columns = ((size - 1 + pad) // step - pad // step + 1 for size, step, pad in sizes)
-    phases, groups, channels = down * right, problem.stacks, problem.channels
-    lines = filter.lines
+    sizes = zip(problem.layout.size, image.strides, image.before, strict=True)
+    grid_height, grid_width = ((size - 1 + pad) // step - pad // step + 1 for size, step, pad in sizes)
+    phases, groups, channels, lines = down * right, problem.stacks, problem.channels, filter.lines
     padded = -(-lines // 4) * 4
     shape = (phases, groups, prod(taps), channels, padded)
     strides = strides_of(shape)
@@ -347,14 +356,14 @@ def divided(problem: Problem, array: np.ndarray) -> tuple[Problem, Input, np.nda
     laid = Matrix(source, padded, 1, padded, strides[2], ((phases, strides[0]), (groups, strides[1])))
     spread = replace(
         image,
-        output=(rows, columns),
+        output=(grid_height, grid_width),
         kernel=taps,
         strides=(1, 1),
         before=(image.before[0] // down, image.before[1] // right),
         stack=((phases, 0), *image.stack),
     )
     shift = image.before[0] % down, image.before[1] % right
-    layout = Layout(kind, problem.layout.shape, image.strides, shift, (rows, columns))
+    layout = replace(problem.layout, spread=image.strides, shift=shift, grid=spread.output)
     group = filter.stack[0][1] if groups > 1 else 0
     steps = (group, kernel[1] * filter.tap, filter.tap, filter.step, filter.stride)
     view = strided(array, (groups, *kernel, channels, lines), steps)
@@ -362,8 +371,7 @@ def divided(problem: Problem, array: np.ndarray) -> tuple[Problem, Input, np.nda
     for y in range(kernel[0]):
         for x in range(kernel[1]):
             made[y % down, x % right, :, y // down, x // right, :, :lines] = view[:, y, x]
-    a, b = (laid, spread) if kind == "nchw" else (spread, laid)
     # The filter's lines are padded; the problem has only the real channels.
-    sizes_of = (lines, spread.lines) if kind == "nchw" else (spread.lines, lines)
-    divided = Problem(a, b, phases * groups, *sizes_of, prod(taps), channels, layout)
-    return divided, source, made.reshape(shape)
+    rows, columns = (lines, spread.lines) if problem.rows_are_channels else (spread.lines, lines)
+    whole = replace(problem, stacks=phases * groups, rows=rows, columns=columns, taps=prod(taps), layout=layout)
+    return whole.with_sides(laid, spread), source, made.reshape(shape)

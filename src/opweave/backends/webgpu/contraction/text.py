@@ -7,9 +7,6 @@ from collections.abc import Iterable
 
 from .problem import Matrix, Window
 
-MAX_WORKGROUPS = 65535
-"""Workgroups that every device dispatches in each dimension."""
-
 
 def part(text: str) -> str:
     """Parenthesise a text unless it is a name or a number."""
@@ -40,13 +37,6 @@ def entry(invocations: int, lines: Iterable[str]) -> str:
     """The entry point of workgroups of `invocations`, which knows `group` and `lane`."""
     parameters = "@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32"
     return function(f"@compute @workgroup_size({invocations})\nfn main({parameters})", lines)
-
-
-def numbered(groups: int) -> tuple[str, tuple[int, int, int]]:
-    """The number of a workgroup out of `groups`, as text, and the dispatch size, which may have a few more."""
-    across = min(groups, MAX_WORKGROUPS)
-    down = -(-groups // across)
-    return "group.x" if down == 1 else f"(group.y * {across}u + group.x)", (across, down, 1)
 
 
 def stack_offset(matrix: Matrix | Window, stack: str, stacks: int) -> str:

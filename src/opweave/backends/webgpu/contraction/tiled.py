@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
+from ....expr.wgsl.writing import MAX_WORKGROUPS, numbered
 from .elements import Reader
 from .problem import Matrix, Problem, Window
-from .text import MAX_WORKGROUPS, entry, numbered, part, plus, quarter, stack_offset, times, window_start, window_tap
+from .text import entry, part, plus, quarter, stack_offset, times, window_start, window_tap
 
 
 @dataclass(frozen=True, slots=True)

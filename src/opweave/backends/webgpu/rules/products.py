@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from ....expr import Array
 from ....expr.ir import Input, Load
 from ....ops import convolution as convolutions, matrix
-from ....shapes import conv_size
 from ..backend import webgpu
-from ..contraction.problem import Slide, convolution, product
-from .positions import along, sizes_of
+from ..contraction.problem import convolution, product
+from .positions import along
 from .results import Products
 
 
@@ -39,27 +37,9 @@ def _(a: Array, b: Array, c: Array | None, alpha: float, beta: float, a_transpos
 
 
 @webgpu.lower(convolutions.conv2d, convolutions.conv_transpose2d)
-def _(
-    input: Array,
-    filter: Array,
-    padding: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    groups: int,
-    input_layout: str,
-    filter_layout: str,
-    bias: Array | None,
-    **given: Any,
-) -> Products:
-    is_transposed = "output_sizes" in given
-    if is_transposed:
-        height, width = given["output_sizes"]
-    else:
-        image, taps = sizes_of(input, input_layout), sizes_of(filter, filter_layout)
-        columns = zip("hw", padding[::2], padding[1::2], strides, dilations, strict=True)
-        height, width = (conv_size(image[a], taps[a], *rest) for a, *rest in columns)
-    slide = Slide((height, width), padding, strides, dilations, transposed=is_transposed)
-    problem = convolution(_source(input), _source(filter), slide, groups, input_layout, filter_layout)
+def _(input: Array, filter: Array, bias: Array | None, input_layout: str, **options: Any) -> Products:
+    options.pop("output_padding", None)  # output_sizes says more
+    problem = convolution(_source(input), _source(filter), input_layout=input_layout, **options)
     if bias is None:
         return Products(problem)
     channel = (input_layout.index("c"),)
