@@ -322,7 +322,7 @@ def test_scatter(data_type: DataType, features: Features) -> None:
     kernel, target = scatter(
         Desc(data_type, (5, 7)), (axis,), where, ir.Load(source, (axis,)), features, "scatterND 'a'"
     )
-    assert kernel.title == "scatterND 'a'"
+    assert kernel.title == f"scatterND 'a': y0 {data_type}[5, 7]"
     assert kernel.writes == (False, False, True)
     runner = Runner(features)
     for buffer, content in ((at, indices), (source, values), (target, array)):

@@ -81,25 +81,22 @@ class Side:
         self.name, self.matrix, self.problem, self.tile = name, matrix, problem, tile
         self.lines = tile.rows if name == "a" else tile.columns
         self.steps = Steps.of(problem, tile.depth)
-        self.along_terms = self._along_terms()
+        # Adjacent invocations load adjacent terms rather than adjacent lines.
+        self.along_terms = matrix.step == 1 if isinstance(matrix, Window) else matrix.step < matrix.stride
+        # In each step, the addresses are those of the first step plus one number.
+        self.linear = isinstance(matrix, Matrix) and (
+            self.steps.a_tap > 0 or problem.taps == 1 or matrix.tap == problem.channels * matrix.step
+        )
         self.width = 4 if self._in_vectors() else 1
         self.reader = reader
         self.padding = 4 if self.along_terms else 0
         inner = (tile.depth if self.along_terms else self.lines) // self.width
         outer = self.lines if self.along_terms else tile.depth
         self.total, self.count = inner * outer, -(-inner * outer // tile.invocations)
+        self.zero = "vec4<f32>()" if self.width == 4 else "0.0"
         self.once: list[str] = []
+        self.at: list[str] = []
         self.positions = list(self._positions(inner, tile.invocations))
-
-    def _along_terms(self) -> bool:
-        """Whether adjacent invocations load adjacent terms rather than adjacent lines."""
-        matrix = self.matrix
-        return matrix.step == 1 if isinstance(matrix, Window) else matrix.step < matrix.stride
-
-    def _linear(self) -> bool:
-        """Whether the stride of the terms is constant across taps."""
-        matrix, problem = self.matrix, self.problem
-        return isinstance(matrix, Matrix) and (problem.taps == 1 or matrix.tap == problem.channels * matrix.step)
 
     def _in_vectors(self) -> bool:
         """Whether four adjacent elements, aligned, can be loaded at once."""
@@ -109,7 +106,7 @@ class Side:
         if isinstance(matrix, Window):
             fits = problem.channels % 4 == 0 and matrix.pixel % 4 == 0 and matrix.batch % 4 == 0
             return self.along_terms and fits and self.steps.a_tap > 0 and self.tile.depth % 4 == 0
-        if not (self.steps.a_tap or self._linear()):
+        if not self.linear:
             return False
         if self.along_terms:
             spaced = problem.taps == 1 or matrix.tap % 4 == 0
@@ -146,103 +143,65 @@ class Side:
     def setup(self) -> list[str]:
         """Statements before the first step."""
         n, matrix = self.name, self.matrix
-        lines, first = list(self.once), "first_row" if n == "a" else "first_column"
-        stack = "stack"
-        offset = stack_offset(matrix, stack, self.problem.stacks)
-        if offset != "0u":
-            lines.append(f"let {n}_stack = {offset};")
-        base = f"{n}_stack" if offset != "0u" else ""
+        first = "first_row" if n == "a" else "first_column"
+        last = matrix.lines - (4 if self.width == 4 and not self.along_terms else 1)
+        offset = stack_offset(matrix, "stack", self.problem.stacks)
+        base = [f"{n}_stack"] if offset != "0u" else []
+        lines = [*self.once, *(f"let {name} = {offset};" for name in base)]
         seen: dict[str, str] = {}
-        self.at: list[str] = []
         for k, (line, term) in enumerate(self.positions):
-            if isinstance(matrix, Window):
-                if line not in seen:
-                    seen[line] = f"{n}{len(seen)}"
-                    lines += self._pixel(seen[line], f"min({first} + {line}, {matrix.lines - 1}u)", base)
-                self.at.append(seen[line])
-                continue
-            last = matrix.lines - (4 if self.width == 4 and not self.along_terms else 1)
             if line not in seen:
-                seen[line] = f"{n}_line{len(seen)}"
-                text = times(f"min({first} + {line}, {last}u)", matrix.stride)
-                lines.append(f"let {seen[line]} = {base + ' + ' if base else ''}{text};")
+                name = seen[line] = f"{n}_line{len(seen)}"
+                at = f"min({first} + {line}, {last}u)"
+                if isinstance(matrix, Window):
+                    lines += _window(matrix, name, at, base)
+                else:
+                    lines.append(f"let {name} = {' + '.join([*base, times(at, matrix.stride)])};")
             self.at.append(seen[line])
-            if self.steps.a_tap or self._linear():
+            if self.linear:
                 text = f"{seen[line]} + {times(part(term), matrix.step)}"
                 lines.append(f"let {n}_at{k} = {quarter(text, self.width)};")
-        for k in range(self.count):
-            lines.append(f"var {n}_next{k}: {'vec4<f32>' if self.width == 4 else 'f32'};")
-        return lines
-
-    def _pixel(self, name: str, line: str, base: str) -> list[str]:
-        """Where the window of a position starts."""
-        m = self.matrix
-        assert isinstance(m, Window)
-        height, width = m.output
-        lines = [f"let {name}_position = {line};"]
-        p = f"{name}_position"
-        y = f"{p} / {width}u" if m.batches == 1 else f"{p} / {width}u % {height}u"
-        lines += window_start(m, name, y, f"{p} % {width}u")
-        terms = [base] if base else []
-        if m.batches > 1:
-            terms.append(times(f"({p} / {height * width}u)", m.batch))
-        lines.append(f"let {name}_image = i32({' + '.join(terms)});" if terms else f"let {name}_image = 0;")
-        return lines
+        type = "vec4<f32>" if self.width == 4 else "f32"
+        return [*lines, *(f"var {n}_next{k}: {type};" for k in range(self.count))]
 
     def fetch(self) -> list[str]:
         """Load the elements of a step, given its first tap and channel (or its first term, if steps cross taps)."""
-        if isinstance(self.matrix, Window):
-            return self._fetch_window(self.matrix)
-        return self._fetch_matrix(self.matrix)
-
-    def _fetch_matrix(self, matrix: Matrix) -> list[str]:
-        n, channels, lines = self.name, self.problem.channels, []
-        flat = not self.steps.a_tap
-        if not flat or self._linear():
+        matrix, lines = self.matrix, list[str]()
+        bound = self.problem.channels if self.steps.a_tap else self.problem.terms
+        if self.linear:
+            assert isinstance(matrix, Matrix)
             jump = times("first", matrix.step)
-            if self.problem.taps > 1 and not flat:
+            if self.problem.taps > 1 and self.steps.a_tap:
                 jump = f"tap * {matrix.tap}u" + (f" + {jump}" if self.steps.a_tap > 1 else "")
-            lines.append(f"let {n}_jump = {quarter(jump, self.width)};")
-        bound = self.problem.terms if flat else channels
+            lines.append(f"let {self.name}_jump = {quarter(jump, self.width)};")
+        elif isinstance(matrix, Window) and self.steps.a_tap:
+            for name in dict.fromkeys(self.at):
+                lines += _tap(matrix, name, name, "tap")
         for k, (_, term) in enumerate(self.positions):
-            if not flat or self._linear():
-                at = f"{n}_at{k} + {n}_jump"
-            else:
-                t = f"(first + {term})"
-                at = f"{self.at[k]} + {t} % {channels}u * {matrix.step}u + {t} / {channels}u * {matrix.tap}u"
-            value = self.reader.load(at, self.width)
+            at, conditions = self._address(k, term, lines)
             if self.steps.ragged:
-                value = f"select({'vec4<f32>()' if self.width == 4 else '0.0'}, {value}, first + {term} < {bound}u)"
-            lines.append(f"{n}_next{k} = {value};")
+                conditions.append(f"first + {term} < {bound}u")
+            value = self.reader.load(at, self.width)
+            if conditions:
+                value = f"select({self.zero}, {value}, {' && '.join(conditions)})"
+            lines.append(f"{self.name}_next{k} = {value};")
         return lines
 
-    def _fetch_window(self, m: Window) -> list[str]:
-        n, lines, seen = self.name, [], set()
-        flat = not self.steps.a_tap
-        for k, (_, term) in enumerate(self.positions):
-            name = self.at[k]
-            key = f"{name}_{k}" if flat else name
-            if flat:
-                t = f"{n}_term{k}"
-                lines.append(f"let {t} = first + {term};")
-                tap, channel = f"{t} / {self.problem.channels}u", f"{t} % {self.problem.channels}u"
-                if self.problem.channels == 1:
-                    tap, channel = t, "0u"
-            else:
-                tap, channel = "tap", f"(first + {term})"
-            if key not in seen:
-                seen.add(key)
-                lines += _tap(m, name, key, tap)
-            at = f"u32({key}_at) + {times(channel, m.step)}"
-            conditions = [] if m.inside else [f"{key}_in"]
-            if self.steps.ragged:
-                bound = self.problem.terms if flat else self.problem.channels
-                conditions.append(f"first + {term} < {bound}u")
-            value = self.reader.load(quarter(at, self.width), self.width)
-            if conditions:
-                value = f"select({'vec4<f32>()' if self.width == 4 else '0.0'}, {value}, {' && '.join(conditions)})"
-            lines.append(f"{n}_next{k} = {value};")
-        return lines
+    def _address(self, k: int, term: str, lines: list[str]) -> tuple[str, list[str]]:
+        """Where load `k` is, and the conditions that it exists; statements that it needs are appended to `lines`."""
+        n, matrix, channels = self.name, self.matrix, self.problem.channels
+        if self.linear:
+            return f"{n}_at{k} + {n}_jump", []
+        name, tap, channel = self.at[k], "tap", f"(first + {term})"
+        if not self.steps.a_tap:
+            tap, channel = (f"{channel} / {channels}u", f"{channel} % {channels}u") if channels > 1 else (channel, "0u")
+        if isinstance(matrix, Matrix):
+            return f"{name} + {times(channel, matrix.step)} + {times(tap, matrix.tap)}", []
+        if not self.steps.a_tap:
+            name = f"{name}_{k}"
+            lines += _tap(matrix, self.at[k], name, tap)
+        at = quarter(f"u32({name}_at) + {times(channel, matrix.step)}", self.width)
+        return at, [] if matrix.inside else [f"{name}_in"]
 
     def place(self) -> list[str]:
         """Store the loaded elements in workgroup memory."""
@@ -263,6 +222,19 @@ class Side:
                 text = [f"if ({at} < {self.total}u) {{", *("    " + t for t in text), "}"]
             lines += text
         return lines
+
+
+def _window(m: Window, name: str, line: str, base: list[str]) -> list[str]:
+    """Where the window of the position `line` starts; `base` is the offset of the stack, if there is one."""
+    height, width = m.output
+    p = f"{name}_position"
+    y = f"{p} / {width}u" if m.batches == 1 else f"{p} / {width}u % {height}u"
+    terms = [*base, *([times(f"({p} / {height * width}u)", m.batch)] if m.batches > 1 else [])]
+    return [
+        f"let {p} = {line};",
+        *window_start(m, name, y, f"{p} % {width}u"),
+        f"let {name}_image = i32({' + '.join(terms) or '0u'});",
+    ]
 
 
 def _tap(m: Window, name: str, key: str, tap: str) -> list[str]:
