@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -224,23 +223,16 @@ def call(name: str, *arguments: Expr) -> Expr:
 
 def _folded(name: str, arguments: tuple[Expr, ...]) -> Expr | None:
     """Simplify index arithmetic with a constant, such as `i + 0` or `2 * 3`; None if it does not simplify."""
-    first, *others = arguments
-    other = others[0] if others else None
-    if name not in _FOLDS or not isinstance(other, Const):
+    first, other, function = arguments[0], arguments[-1], FUNCTIONS[name].operator
+    if name not in (*_NEUTRAL, "mod") or function is None or not isinstance(other, Const):
         return None
-    function, neutral = _FOLDS[name]
     if isinstance(first, Const) and (other.value != 0 or name not in ("floor_div", "mod")):
         return Const(function(first.value, other.value), "index")
-    return first if neutral is not None and other.value == neutral else None
+    return first if other.value == _NEUTRAL.get(name) else None
 
 
-_FOLDS: dict[str, tuple[Callable[[int | float, int | float], int | float], int | None]] = {
-    "add": (operator.add, 0),
-    "sub": (operator.sub, 0),
-    "mul": (operator.mul, 1),
-    "floor_div": (operator.floordiv, 1),
-    "mod": (operator.mod, None),
-}
+_NEUTRAL = {"add": 0, "sub": 0, "mul": 1, "floor_div": 1}
+"""The second operand of index arithmetic that leaves the first as it is."""
 
 
 def number(value: int | float | bool, type: Type) -> Const:

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TypeAlias
 
 from ..dtypes import INFO
 from ..errors import ValidationError
-from .ir import INTEGERS, Call, Cast, Const, Expr, Index, storage, text, walk
+from .ir import FUNCTIONS, INTEGERS, Call, Cast, Const, Expr, Index, storage, text, walk
 
 _INTEGER_TYPES = (*INTEGERS, "index")
-
-_MONOTONIC: dict[str, Callable[[int, int], int]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "floor_div": operator.floordiv,
-}
-"""Functions that are monotonic in each argument, so that their extremes are at the ends of ranges."""
 
 Range: TypeAlias = tuple[int, int]
 """The smallest and the largest value."""
@@ -71,5 +62,7 @@ def _bounds(node: Expr, found: Mapping[Expr, Range | None]) -> Range | None:
         return None  # the divisor may be 0 or negative
     if node.name == "mod":
         return (low, high) if low >= 0 and high < other[0] else (0, other[1] - 1)
-    corners = [_MONOTONIC[node.name](a, b) for a in (low, high) for b in other]
+    function = FUNCTIONS[node.name].operator
+    assert function is not None, node
+    corners = [function(a, b) for a in (low, high) for b in other]  # it is monotonic in each argument
     return min(corners), max(corners)

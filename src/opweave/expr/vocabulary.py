@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -25,6 +27,7 @@ class Function:
         ufunc: NumPy's function that computes it; None if NumPy has none.
         symbol: infix operator when printed; empty for `name(arguments)`.
         result: type of the result; None for the type of the arguments.
+        operator: what the symbol stands for, on Python's integers and on expressions of compilers.
     """
 
     arity: int
@@ -32,6 +35,7 @@ class Function:
     ufunc: np.ufunc | None = None
     symbol: str = ""
     result: Type | None = None
+    operator: Callable[[Any, Any], Any] | None = None
 
 
 _NUMBERS: tuple[Type, ...] = (*ANY, "index")
@@ -40,30 +44,30 @@ _ALL: tuple[Type, ...] = (*_NUMBERS, "bool")
 _CONDITIONS: tuple[Type, ...] = ("bool",)
 
 FUNCTIONS: dict[str, Function] = {
-    "add": Function(2, _NUMBERS, np.add, "+"),
-    "sub": Function(2, _NUMBERS, np.subtract, "-"),
-    "mul": Function(2, _NUMBERS, np.multiply, "*"),
+    "add": Function(2, _NUMBERS, np.add, "+", operator=operator.add),
+    "sub": Function(2, _NUMBERS, np.subtract, "-", operator=operator.sub),
+    "mul": Function(2, _NUMBERS, np.multiply, "*", operator=operator.mul),
     "div": Function(2, ANY, np.divide, "/"),
     "pow": Function(2, ANY, np.power, "**"),
     "max": Function(2, _NUMBERS, np.maximum),
     "min": Function(2, _NUMBERS, np.minimum),
     # Rounded down, with the matching remainder (Python's // and %); x // 0 and x % 0 are 0.
-    "floor_div": Function(2, _WHOLE, np.floor_divide, "//"),
-    "mod": Function(2, _WHOLE, np.remainder, "%"),
-    "bit_and": Function(2, INTEGERS, np.bitwise_and, "&"),
-    "bit_or": Function(2, INTEGERS, np.bitwise_or, "|"),
-    "bit_xor": Function(2, INTEGERS, np.bitwise_xor, "^"),
+    "floor_div": Function(2, _WHOLE, np.floor_divide, "//", operator=operator.floordiv),
+    "mod": Function(2, _WHOLE, np.remainder, "%", operator=operator.mod),
+    "bit_and": Function(2, INTEGERS, np.bitwise_and, "&", operator=operator.and_),
+    "bit_or": Function(2, INTEGERS, np.bitwise_or, "|", operator=operator.or_),
+    "bit_xor": Function(2, INTEGERS, np.bitwise_xor, "^", operator=operator.xor),
     "shift_left": Function(2, INTEGERS, np.left_shift, "<<"),
     "shift_right": Function(2, INTEGERS, np.right_shift, ">>"),
-    "equal": Function(2, _ALL, np.equal, "==", "bool"),
-    "not_equal": Function(2, _ALL, np.not_equal, "!=", "bool"),
-    "greater": Function(2, _ALL, np.greater, ">", "bool"),
-    "greater_or_equal": Function(2, _ALL, np.greater_equal, ">=", "bool"),
-    "lesser": Function(2, _ALL, np.less, "<", "bool"),
-    "lesser_or_equal": Function(2, _ALL, np.less_equal, "<=", "bool"),
-    "logical_and": Function(2, _CONDITIONS, np.logical_and, "and", "bool"),
-    "logical_or": Function(2, _CONDITIONS, np.logical_or, "or", "bool"),
-    "logical_xor": Function(2, _CONDITIONS, np.logical_xor, "xor", "bool"),
+    "equal": Function(2, _ALL, np.equal, "==", "bool", operator=operator.eq),
+    "not_equal": Function(2, _ALL, np.not_equal, "!=", "bool", operator=operator.ne),
+    "greater": Function(2, _ALL, np.greater, ">", "bool", operator=operator.gt),
+    "greater_or_equal": Function(2, _ALL, np.greater_equal, ">=", "bool", operator=operator.ge),
+    "lesser": Function(2, _ALL, np.less, "<", "bool", operator=operator.lt),
+    "lesser_or_equal": Function(2, _ALL, np.less_equal, "<=", "bool", operator=operator.le),
+    "logical_and": Function(2, _CONDITIONS, np.logical_and, "and", "bool", operator=operator.and_),
+    "logical_or": Function(2, _CONDITIONS, np.logical_or, "or", "bool", operator=operator.or_),
+    "logical_xor": Function(2, _CONDITIONS, np.logical_xor, "xor", "bool", operator=operator.ne),
     "logical_not": Function(1, _CONDITIONS, np.logical_not, result="bool"),
     "is_nan": Function(1, FLOATS, np.isnan, result="bool"),
     "is_infinite": Function(1, FLOATS, np.isinf, result="bool"),

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...dtypes import FLOATS, INFO
 from .. import reductions
-from ..ir import INTEGERS, Reduction, Type
+from ..ir import FUNCTIONS, INTEGERS, Reduction, Type
 from . import mathematics
 from .mathematics import HalideExpr, f32, hl
 
@@ -166,18 +166,7 @@ def _sign(type: Type, a: HalideExpr) -> HalideExpr:
 
 
 _PLAIN: dict[str, Callable[..., HalideExpr]] = {
-    "bit_and": lambda a, b: a & b,
-    "bit_or": lambda a, b: a | b,
-    "bit_xor": lambda a, b: a ^ b,
-    "equal": lambda a, b: a == b,
-    "not_equal": lambda a, b: a != b,
-    "greater": lambda a, b: a > b,
-    "greater_or_equal": lambda a, b: a >= b,
-    "lesser": lambda a, b: a < b,
-    "lesser_or_equal": lambda a, b: a <= b,
-    "logical_and": lambda a, b: a & b,
-    "logical_or": lambda a, b: a | b,
-    "logical_xor": lambda a, b: a != b,
+    **{name: function.operator for name, function in FUNCTIONS.items() if function.operator},
     "logical_not": hl.logical_not,
     "is_nan": mathematics.is_nan,
     "is_infinite": lambda a: mathematics.magnitude(a) == f32(math.inf),
@@ -189,7 +178,7 @@ _PLAIN: dict[str, Callable[..., HalideExpr]] = {
     "where": hl.select,
     **{name: getattr(mathematics, name) for name in ("exp", "log", "sin", "cos", "tan", "erf", "sigmoid", "tanh")},
 }
-"""Functions that are computed the same way for all types."""
+"""Functions that are computed the same way for all types, except for those in `_TYPED`."""
 
 _TYPED: dict[str, Callable[..., HalideExpr]] = {
     "add": _add,
@@ -217,7 +206,7 @@ def call(name: str, type: Type, arguments: list[HalideExpr]) -> HalideExpr:
         return call(name.removesuffix("_or_equal"), type, arguments) | (arguments[0] == arguments[1])
     if type == "bool" and name in ("greater", "greater_or_equal", "lesser", "lesser_or_equal"):
         arguments = [hl.cast(hl.UInt(8), argument) for argument in arguments]
-    return _PLAIN[name](*arguments) if name in _PLAIN else _TYPED[name](type, *arguments)
+    return _TYPED[name](type, *arguments) if name in _TYPED else _PLAIN[name](*arguments)
 
 
 def index_division(name: str, a: HalideExpr, divisor: int) -> HalideExpr:
