@@ -57,16 +57,17 @@ class Rule:
         return call_with(self.function, arguments, *provided)
 
 
-class Runner(Protocol):
+class Runner(ABC):
     """A compiled graph, or a compiled part of one. Several threads may run it at once."""
 
-    name: str
+    name: str = ""
     """Prefix of its error messages; may be empty."""
-    plan: memory.Plan
+    plan: memory.Plan = memory.Plan()
     """How the intermediates that it has inside share memory."""
-    threads: int
+    threads: int = 0
     """How many threads its engine has started for it."""
 
+    @abstractmethod
     def bind(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> Callable[[], None]:
         """Tie it to memory, which it reads and writes in place.
 
@@ -78,32 +79,20 @@ class Runner(Protocol):
             What runs the graph once; synchronously on the host, with the GIL released where it can be.
         """
 
-    def run(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
-        """Run the graph once: what `bind(inputs, outputs)()` does."""
-
-    def run_new(self, inputs: Sequence[Memory], outputs: Sequence[int]) -> list[Memory] | None:
-        """Run the graph once, and return these outputs in memory that the engine allocates; None where it cannot."""
-
+    @abstractmethod
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
         """How the nodes that stand for one operation of the user's graph are run, and a text that names the engine."""
 
-    def measured(self) -> Measured | None:
-        """A copy that times its kernels; None if the engine cannot."""
-
-
-class BaseRunner:
-    """Defaults for runners: no intermediates, no threads, no timing."""
-
-    name = ""
-    plan = memory.Plan()
-    threads = 0
+    def run(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
+        """Run the graph once."""
+        self.bind(inputs, outputs)()
 
     def run_new(self, inputs: Sequence[Memory], outputs: Sequence[int]) -> list[Memory] | None:
-        """The engine writes into given memory only."""
+        """Run the graph once, and return these outputs in memory that the engine allocates; None where it cannot."""
         return None
 
     def measured(self) -> Measured | None:
-        """The engine cannot tell the times of kernels."""
+        """A copy that times its kernels; None if the engine cannot."""
         return None
 
 
@@ -153,9 +142,10 @@ class KernelTime:
     segment: int = 0
 
 
-class Measured(Runner, Protocol):
+class Measured(Runner):
     """A runner that measures its kernels while it runs, which takes a little longer then."""
 
+    @abstractmethod
     def finish(self) -> list[KernelTime]:
         """End the measurement, once it has run: the kernels in order, without the first run of each."""
 

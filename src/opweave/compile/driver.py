@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from ..backends import Backend, BaseRunner, How, Placement, PowerPreference, discover
+from ..backends import Backend, How, Placement, PowerPreference, Runner, discover
 from ..errors import InvalidStateError, OperationError
 from ..expr import kernels, limits
 from ..graph import Graph, Node, Operand, each
@@ -94,7 +94,7 @@ def _expression(part: Segment[Node, Operand], chooser: Chooser, device: str) -> 
     return Part(runner, HOST, device, part.nodes, part.nodes, reads, part.outputs)
 
 
-class _ExpressionRunner(BaseRunner):
+class _ExpressionRunner(Runner):
     """A compiled loop."""
 
     def __init__(self, name: str, title: str, kernel: kernels.Kernel, count: int) -> None:
@@ -136,7 +136,7 @@ def _kernel(part: Segment[Node, Operand], device: str) -> Part:
     return Part(runner, prepared.space, device, part.nodes, part.nodes, reads, node.outputs)
 
 
-class _KernelRunner(BaseRunner):
+class _KernelRunner(Runner):
     """Runs a user kernel, for one node."""
 
     def __init__(self, node: Node, prepared: Prepared, reads: list[Operand]) -> None:
@@ -158,9 +158,6 @@ class _KernelRunner(BaseRunner):
                 self._running.discard(thread)
 
         return run
-
-    def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
-        self.bind(inputs, outputs)()
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
         return "kernel", self.prepared.detail

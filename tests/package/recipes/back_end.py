@@ -11,7 +11,7 @@ from weakref import WeakSet
 import numpy as np
 
 from opweave import memory
-from opweave.backends import Backend, BaseRunner, Device, How, PowerPreference
+from opweave.backends import Backend, Device, How, PowerPreference, Runner
 from opweave.errors import ValidationError, require
 from opweave.graph import Desc, Graph, Node, Operand
 from opweave.ops import elementwise, matrix
@@ -100,7 +100,7 @@ class Accelerator(Backend):
         return Interpreter(self, graph)
 
 
-class Interpreter(BaseRunner):
+class Interpreter(Runner):
     """Runs one node after the other."""
 
     name = "accelerator"

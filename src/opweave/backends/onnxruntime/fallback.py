@@ -16,7 +16,7 @@ from ...errors import MLError, OperationError
 from ...graph import Node
 from ...memory.spaces import Cell, Memory
 from ...shapes import OtherShapes
-from .. import BaseRunner, How, PowerPreference
+from .. import How, PowerPreference, Runner
 from . import opsets
 from .constants import add_constants
 from .native import NativeSession
@@ -27,7 +27,7 @@ from .values import from_engine, to_engine
 _FAILURES: tuple[type[Exception], ...] = (MLError, *ENGINE_ERRORS)
 
 
-class FallbackSession(BaseRunner):
+class FallbackSession(Runner):
     """A part of an ONNX model as a session of its own; it reads and writes arrays, and cells.
 
     Tensors of bool are given as uint8.

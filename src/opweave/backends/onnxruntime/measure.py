@@ -11,7 +11,7 @@ from typing import Any
 
 from ...errors import OperationError
 from ...graph import Desc
-from .. import KernelTime
+from .. import KernelTime, Measured
 from .emit import Emitter, Value
 from .sessions import Session
 
@@ -21,7 +21,7 @@ MAX_FUSED_OPERATORS = 4
 """How many operators to follow back from a fused kernel's result, to find the one it is named after."""
 
 
-class MeasuredSession(Session):
+class MeasuredSession(Session, Measured):
     """A session whose kernels' times can be read once it has run."""
 
     def __init__(self, folder: TemporaryDirectory[str], owners: Owners, *given: Any) -> None:

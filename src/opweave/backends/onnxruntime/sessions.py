@@ -14,7 +14,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as engine
 from ...errors import OperationError
 from ...graph import Desc, Graph, Node
 from ...processors import processors
-from .. import BaseRunner, How, Measured, PowerPreference
+from .. import How, Measured, PowerPreference, Runner
 from . import kernels
 from .emit import Emitter, Value
 from .native import NativeSession
@@ -214,7 +214,7 @@ def emit(backend: OnnxRuntime, graph: Graph) -> tuple[Emitter, dict[str, tuple[V
     return ctx, outputs, done
 
 
-class Session(BaseRunner):
+class Session(Runner):
     """A compiled graph. It keeps the weights, whose memory the engine reads.
 
     Attributes:

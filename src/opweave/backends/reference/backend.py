@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from ...graph import Graph, Node, Operand, each
-from .. import Backend, BaseRunner, Device, How, PowerPreference
+from .. import Backend, Device, How, PowerPreference, Runner
 
 Array = np.ndarray
 
@@ -45,7 +45,7 @@ class Reference(Backend):
         return rounded
 
 
-class _Interpreter(BaseRunner):
+class _Interpreter(Runner):
     """A graph that the reference back end evaluates node by node."""
 
     def __init__(self, backend: Reference, graph: Graph) -> None:

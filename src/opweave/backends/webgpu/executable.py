@@ -14,7 +14,7 @@ import numpy as np
 from ...graph import Graph, Node
 from ...memory.spaces import intermediates
 from ...processors import processors
-from .. import Backend, BaseRunner, How, KernelTime
+from .. import Backend, How, KernelTime, Measured, Runner
 from .engine import DeviceArray, Engine
 from .forms import is_users_kernel
 from .schedule import Place, Schedule, Step
@@ -44,7 +44,7 @@ class Intermediates:
     runs: Mapping[int, Run]
 
 
-class DeviceRunner(BaseRunner):
+class DeviceRunner(Runner):
     """A graph whose operations are kernels.
 
     Each run takes intermediates of its own from a pool, so that several threads may run the graph at once. They go back as
@@ -121,10 +121,6 @@ class DeviceRunner(BaseRunner):
             encoder = device.create_command_encoder()
             encode(encoder, runs[part])
             device.queue.submit([encoder.finish()])
-
-    def run(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> None:
-        """Run the graph once."""
-        self.bind(inputs, outputs)()
 
 
 class DeviceCall:
@@ -203,7 +199,7 @@ def _parts(count: int) -> list[slice]:
     return [*parts, slice(start, count)]
 
 
-class MeasuredRunner(BaseRunner):
+class MeasuredRunner(Measured):
     """The same kernels, each with its time on the device (a pass of its own, so gaps between them do not count)."""
 
     def __init__(self, plain: DeviceRunner) -> None:
@@ -217,10 +213,6 @@ class MeasuredRunner(BaseRunner):
     def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall:
         """Tie the graph to memory."""
         return DeviceCall(self.plain, inputs, outputs, self._measure)
-
-    def run(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> None:
-        """Run the graph once, and measure."""
-        self.bind(inputs, outputs)()
 
     def _measure(self, runs: list[Run]) -> None:
         wgpu, device, count = self.plain.engine.wgpu, self.plain.engine.device, len(runs)
