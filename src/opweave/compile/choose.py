@@ -28,12 +28,11 @@ class Candidate:
     """One way to run a node.
 
     Attributes:
-        form: what computes it.
-        kind: nodes of one kind may run together; None for a decomposition, whose nodes are chosen one by one.
+        kind: nodes of one kind, which the same engine computes, may run together; None for a decomposition, whose nodes are
+            chosen one by one.
         why_not: why it does not apply; empty if it does.
     """
 
-    form: Literal["rule", "kernel", "expression", "decomposition"]
     kind: Hashable
     why_not: str = ""
 
@@ -63,29 +62,23 @@ class Chooser:
             yield from self._on_host(node)
             return
         reason = backend.why_not(node)
-        yield Candidate("rule", backend.name, "" if reason == "" else reason or "there is no kernel")
+        yield Candidate(backend.name, "" if reason == "" else reason or "there is no kernel")
         here = "" if reason is None else "its parts would have the same data types"
         if node.op.decomposition is not None:
-            yield Candidate("decomposition", None, here)
-        for candidate in self._on_host(node):
-            if candidate.form != "decomposition":
-                yield candidate
-        if node.op.decomposition is not None:
-            yield Candidate("decomposition", None)
+            yield Candidate(None, here)
+        yield from self._on_host(node)
 
     def _on_host(self, node: Node) -> Iterator[Candidate]:
         op = node.op
         if node in self.taken:
-            yield Candidate("expression", EXPRESSION)
-        yield Candidate(
-            "rule", self.host.name, "" if self.host.supports(node) else f"{self.host.name} has no rule for it"
-        )
+            yield Candidate(EXPRESSION)
+        yield Candidate(self.host.name, "" if self.host.supports(node) else f"{self.host.name} has no rule for it")
         if any(device in op.kernels for device in HOST_KERNELS):
-            yield Candidate("kernel", node.serial)  # kernels stand alone
+            yield Candidate(node.serial)  # kernels stand alone
         if op.formula is not None:
-            yield Candidate("expression", EXPRESSION, self._why_no_loop(node))
+            yield Candidate(EXPRESSION, self._why_no_loop(node))
         if op.decomposition is not None:
-            yield Candidate("decomposition", None)
+            yield Candidate(None)
 
     def _why_no_loop(self, node: Node) -> str:
         """Why an expression is not compiled: without a compiler, an engine's kernels for its parts are faster than NumPy."""
@@ -151,6 +144,3 @@ class Chooser:
     def work(node: Node) -> int:
         """How long it takes to compile an expression, in units of the limit."""
         return limits.work_of_elements(program_of(node.op, descs_of(node.inputs), node.attributes))
-
-
-__all__ = ["EXPRESSION", "HOST_KERNELS", "Candidate", "Chooser"]

@@ -192,6 +192,3 @@ def _placements(
         reason = chooser.reason(node)
         found.append(Placement(node.title, part.device, how, f"{detail}: {reason}" if reason else detail, number))
     return found
-
-
-__all__ = ["compile"]

@@ -243,6 +243,3 @@ def _ordered(members: Sequence[Sequence[int]], makers: Sequence[Sequence[int]]) 
             else:
                 ordered[pending.pop()] = None
     return list(ordered)
-
-
-__all__ = ["Joining", "Segment", "divide", "partition"]

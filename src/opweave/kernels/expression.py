@@ -87,6 +87,3 @@ def in_data_type(result: Any, data_type: DataType) -> Array:
     """Cast a result to the data type in which it is stored: bool becomes uint8, an index int32."""
     array = as_array(result, data_type)
     return array if array.data_type == data_type else Array(array.shape, ir.Cast(array.body, data_type))
-
-
-__all__ = ["descs_of", "program_of", "program_of_nodes"]

@@ -84,6 +84,3 @@ def _trim() -> None:
 def kept() -> int:
     """Total size of the kept buffers in bytes."""
     return sum([raw.nbytes for _, raw in list(_spare)])
-
-
-__all__ = ["LARGE", "MOST", "kept", "room"]

@@ -179,6 +179,3 @@ def copier(
         return run
 
     return bind
-
-
-__all__ = ["HOST", "Cell", "DeviceSpace", "Memory", "Space", "TensorSpace", "copier", "intermediates", "reaches"]

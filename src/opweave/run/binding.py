@@ -84,6 +84,3 @@ class Binding:
         gone = ref(intermediates, lambda _: all_calls.pop(number, None))
         self._calls[number] = gone, calls
         return calls
-
-
-__all__ = ["Binding", "Intermediates"]

@@ -412,6 +412,3 @@ def _reason(operand: Operand, space: Space, title: str) -> str:
     if space.is_host:
         return f"into the memory of {title}"
     return "an input to the device" if operand.is_input else f"to the device for {title}"
-
-
-__all__ = ["Layout", "MeasuredProgram", "Program"]

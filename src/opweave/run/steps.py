@@ -103,6 +103,3 @@ class Step:
 def title(nodes: Sequence[Node]) -> str:
     """The operations of a segment, for messages and tables."""
     return ", ".join(node.title for node in nodes[:3]) + (", …" if len(nodes) > 3 else "")
-
-
-__all__ = ["Part", "Step", "Unsized", "title"]
