@@ -137,9 +137,9 @@ class Window:
         """The windows along the [height, width] of an image, given the attributes of a pooling operation."""
         names = ("window_dimensions", "strides", "dilations", "output_sizes")
         columns = zip(image, pool["padding"][::2], *(pool[name] for name in names), strict=True)
-        # The stride of a single window, and the dilation of a single tap, mean nothing, and may be huge.
+        # The dilation of a single tap means nothing, and may be huge.
         return [
-            cls(size, taps, before, stride if count > 1 else 1, dilation if taps > 1 else 1, count)
+            cls(size, taps, before, stride, dilation if taps > 1 else 1, count)
             for size, before, taps, stride, dilation, count in columns
         ]
 

@@ -20,9 +20,14 @@ from .reduction import narrowed, widened
 class _Axis(Window):
     """Windows along one axis, at positions that are computed."""
 
+    @property
+    def step(self) -> int:
+        """The stride, but that of a single window, which means nothing and may be beyond int32."""
+        return self.stride if self.count > 1 else 1
+
     def position(self, window: Array, tap: Array) -> Array:
         """Where a tap of a window lies; less than 0, or `size` and more, in the padding."""
-        return window * self.stride + tap * self.dilation - self.before
+        return window * self.step + tap * self.dilation - self.before
 
     @property
     def covers_edges(self) -> bool:
@@ -35,7 +40,7 @@ class _Axis(Window):
         """How many taps of a window lie inside."""
         if self.before == self.after == 0:
             return self.taps
-        start = window * self.stride - self.before
+        start = window * self.step - self.before
         first = clamp((self.dilation - 1 - start) // self.dilation, 0)
         end = clamp((self.size - 1 - start) // self.dilation + 1, None, self.taps)
         return clamp(end - first, 0)
