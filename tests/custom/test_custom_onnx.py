@@ -1,0 +1,88 @@
+"""Custom operations inside of ONNX models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from custom_operations import rms_norm, rng, top_k
+from onnx import TensorProto, helper
+
+import opweave as ow
+
+
+def model(**attributes: Any) -> bytes:
+    info = helper.make_tensor_value_info
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("TopK2", ["a"], ["v", "i"], domain="com.example", name="best", **attributes),
+        helper.make_node("Neg", ["v"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [info("x", TensorProto.FLOAT, ["n", 4])],
+        [info("y", TensorProto.FLOAT, ["n", 2]), info("i", TensorProto.INT32, ["n", 2])],
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.example", 1)]
+    made: onnx.ModelProto = helper.make_model(graph, opset_imports=imports)
+    return made.SerializeToString()
+
+
+def test_in_an_onnx_model() -> None:
+    ow.register_onnx("com.example", "TopK2", top_k, attributes={"count": "k"})
+    session = ow.InferenceSession(model(count=2), fallback="error")
+    ow.memory.copies.reset()
+    y, i = session.run(None, {"x": np.float32([[1, 3, 2, -1], [5, 4, 6, 9]])})
+    assert ow.memory.copies.count == 0
+    assert y.tolist() == [[-3, -2], [-9, -6]]
+    assert i.tolist() == [[1, 2], [3, 2]]
+    explained = session.explain()
+    assert "  TopK2 'best'\n" in explained
+    assert "  custom: top_k 'best', kernel, Python kernel, custom_operations.py:" in explained
+    with pytest.raises(ow.NotSupportedError, match=r"TopK2 'best': .*top_k 'best': k must be in \[1, 4\], got 9"):
+        ow.InferenceSession(model(count=9)).run(None, {"x": np.zeros((1, 4), "float32")})
+    with pytest.raises(ow.NotSupportedError, match="TopK2 'best': its attribute nonsense is not supported"):
+        ow.InferenceSession(model(count=2, nonsense=1)).run(None, {"x": np.zeros((1, 4), "float32")})
+
+
+def test_tensors_as_attributes_of_onnx_nodes_are_arrays() -> None:
+    @ow.op
+    def shifted(self: Any, x: ow.MLOperand, *, by: Any) -> ow.Desc:
+        return x.desc
+
+    shifted.kernel("cpu", lambda x, by, out: np.copyto(out, x + by))
+    ow.register_onnx("test.tensors", "Shifted", shifted)
+    by = helper.make_tensor("by", TensorProto.FLOAT, [2], [1, 2])
+    node = helper.make_node("Shifted", ["x"], ["y"], domain="test.tensors", by=by)
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy")
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("test.tensors", 1)]
+    model = helper.make_model(helper.make_graph([node], "g", [x], [y]), opset_imports=opsets, ir_version=8)
+    (result,) = ow.onnx.InferenceSession(model.SerializeToString()).run(None, {"x": np.float32([1, 1])})
+    assert result.tolist() == [2, 3]
+
+
+def test_a_composite_in_an_onnx_model() -> None:
+    ow.register_onnx("com.example", "RmsNorm", rms_norm)
+    info = helper.make_tensor_value_info
+    node = helper.make_node("RmsNorm", ["x", "w"], ["y"], domain="com.example", name="norm", epsilon=0.5)
+    graph = helper.make_graph(
+        [node], "g", [info("x", TensorProto.FLOAT, [2, 4]), info("w", TensorProto.FLOAT, [4])], [info("y", 1, [2, 4])]
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.example", 1)]
+    session = ow.InferenceSession(helper.make_model(graph, opset_imports=imports), fallback="error")
+    x, w = rng.standard_normal((2, 4)).astype("float32"), rng.standard_normal(4).astype("float32")
+    wanted = x / np.sqrt((x**2).mean(-1, keepdims=True) + 0.5) * w
+    np.testing.assert_allclose(session.run(None, {"x": x, "w": w})[0], wanted, rtol=1e-5)
+    assert "  custom: rms_norm 'norm', decomposed, " in session.explain()
+
+
+def test_registrations_that_are_wrong() -> None:
+    with pytest.raises(ow.ValidationError, match=r"top_k has the attributes \['k'\], not 'n'"):
+        ow.register_onnx("com.example", "TopK2", top_k, attributes={"count": "n"})
+    with pytest.raises(ow.ValidationError, match="register_onnx: X needs an operation"):
+        ow.register_onnx("com.example", "X", print)
+    with pytest.raises(ow.ValidationError, match="register_onnx: op_type must not be empty"):
+        ow.register_onnx("com.example", "", top_k)
