@@ -14,7 +14,7 @@ from .. import __version__
 from ..backends.onnxruntime import ort
 from ..backends.onnxruntime.emit import Emitter
 from ..compile.legalise import legalise
-from ..errors import InvalidStateError, ValidationError, require
+from ..errors import ValidationError, require
 from ..files import atomic_writer, resolved
 from ..graph import Graph
 from ..run.graph import MLGraph
@@ -45,8 +45,7 @@ def save(graph: MLGraph, path: str | Path) -> None:
     """
     require(isinstance(graph, MLGraph), f"save takes an MLGraph, got {type(graph).__name__}")
     graph.check_alive()
-    if graph._graph is None:
-        raise InvalidStateError("the graph is destroyed")
+    assert graph._graph is not None
     model, weights = to_onnx(graph._graph)
     size = sum(array.nbytes for array in weights.values())
     (path, mode), given = resolved(path), path  # the data file goes beside the target of a link, not beside the link

@@ -27,7 +27,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from itertools import chain, repeat
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -100,16 +99,11 @@ class Converter:
         keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
         groups: dict[str, Any] = {p.name: type(p.default) for p in keywords if is_dataclass(p.default)}
         members = {name: {field.name for field in fields(group)} for name, group in groups.items()}
-        several = next((p for p in parameters if p.kind is p.VAR_POSITIONAL), None)
-        wanted = [_wants_operand(p) for p in positional]
-        others = several is not None and _wants_operand(several)
+        operands = {k for k, p in enumerate(positional) if str(p.annotation).startswith("MLOperand")}
+        takes_any = any(p.kind is p.VAR_POSITIONAL for p in parameters)
 
         def convert(b: MLGraphBuilder, *inputs: Tensor | None, **attributes: Any) -> Any:
-            needs = chain(wanted, repeat(others))
-            values = [
-                operand(b, value) if wants and value is not None else value
-                for value, wants in zip(inputs, needs, strict=False)
-            ]
+            values = [operand(b, v) if k in operands and v is not None else v for k, v in enumerate(inputs)]
             for name in attributes.keys() & moved:
                 attributes[name] = np.asarray(attributes[name])
             for name, group in groups.items():
@@ -119,7 +113,7 @@ class Converter:
         return cls(
             convert,
             frozenset(p.name for p in keywords if p.name not in groups).union(moved, *members.values()),
-            None if several is not None else len(positional),
+            None if takes_any else len(positional),
             sum(p.default is p.empty for p in positional),
         )
 
@@ -132,10 +126,6 @@ class Converter:
             return cls(function, frozenset(attributes), None, 1, **more)
         required = sum(not op.is_optional(name) for name in op.operands)
         return cls(function, frozenset(attributes), len(op.operands), required, **more)
-
-
-def _wants_operand(parameter: inspect.Parameter) -> bool:
-    return str(parameter.annotation).startswith("MLOperand")
 
 
 CONVERTERS: dict[tuple[str, str], Converter] = {}

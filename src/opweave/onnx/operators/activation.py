@@ -13,9 +13,7 @@ from ...graph import MLOperand
 from ..registry import MICROSOFT, Tensor, Unsupported, converts, named, normalized, register, unsupported_if
 from .elementwise import is_float, is_unsigned
 
-_FUSED = named(
-    *(ops.elu, ops.hard_sigmoid, ops.leaky_relu, ops.relu, ops.sigmoid, ops.softplus, ops.softsign, ops.tanh)
-)
+_FUSED = named(ops.elu, ops.hard_sigmoid, ops.leaky_relu, ops.relu, ops.sigmoid, ops.softplus, ops.softsign, ops.tanh)
 """The activations that ONNX Runtime fuses with the operator before them."""
 
 register(_FUSED | named(ops.hard_swish, thresholded_relu))

@@ -11,19 +11,11 @@ from ...builder import MLGraphBuilder
 from ...graph import MLOperand
 from ..registry import Tensor, converts, named, register
 
-_OPERATIONS = named(
-    *(ops.equal, ops.greater, ops.greater_or_equal),
-    Less=ops.lesser,
-    LessOrEqual=ops.lesser_or_equal,
-    IsNaN=ops.is_nan,
-    And=ops.logical_and,
-    Or=ops.logical_or,
-    Xor=ops.logical_xor,
-    Not=ops.logical_not,
-)
-register(_OPERATIONS)
+_COMPARISONS = named(ops.equal, ops.greater, ops.greater_or_equal, Less=ops.lesser, LessOrEqual=ops.lesser_or_equal)
+_LOGIC = named(And=ops.logical_and, Or=ops.logical_or, Xor=ops.logical_xor, Not=ops.logical_not, IsNaN=ops.is_nan)
+register(_COMPARISONS | _LOGIC)
 
-BOOLEAN = _OPERATIONS.keys() | {"IsInf"}
+BOOLEAN = {*_COMPARISONS, *_LOGIC, "IsInf"}
 """The operators whose results are bool for all types of inputs."""
 
 

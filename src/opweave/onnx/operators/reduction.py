@@ -46,12 +46,10 @@ def _reduction(op: Callable[..., Any]) -> Callable[..., Any]:
     return convert
 
 
-_REDUCTIONS = named(
-    *(ops.reduce_l1, ops.reduce_l2, ops.reduce_log_sum, ops.reduce_log_sum_exp, ops.reduce_max, ops.reduce_min),
-    *(ops.reduce_sum, ops.reduce_sum_square),
-    ReduceMean=_mean,
-    ReduceProd=ops.reduce_product,
-)
+_REDUCTIONS = {
+    **named(ops.reduce_l1, ops.reduce_l2, ops.reduce_log_sum, ops.reduce_log_sum_exp, ops.reduce_max, ops.reduce_min),
+    **named(ops.reduce_sum, ops.reduce_sum_square, ReduceMean=_mean, ReduceProd=ops.reduce_product),
+}
 for _op_type, _op in _REDUCTIONS.items():
     converts(_op_type, moved=["axes"])(_reduction(_op))
 
