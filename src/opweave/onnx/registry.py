@@ -121,7 +121,7 @@ class Converter:
     def of_op(
         cls, op: Op[..., Any], /, function: Callable[..., Any], attributes: Iterable[str], **more: Any
     ) -> Converter:
-        """The converter that is `op`, called through `function`; its operands are the node's inputs, in order."""
+        """The converter of an operation, which `function` calls: its operands are the node's inputs, in order."""
         if op.sequences:  # any number of operands
             return cls(function, frozenset(attributes), None, 1, **more)
         required = sum(not op.is_optional(name) for name in op.operands)
@@ -146,7 +146,7 @@ def converts(
 
 
 def named(*ops: Op[..., Any], **others: Any) -> dict[str, Any]:
-    """Operations by operator: `reduce_l1` is ReduceL1; those in `others` are called differently.
+    """Operations by their names in ONNX: "ReduceL1" for `reduce_l1`; `others` have another name there.
 
     >>> from opweave import ops
     >>> named(ops.add, ops.reduce_l1, Less=ops.lesser)
@@ -225,18 +225,3 @@ def normalized(axis: int, rank: int) -> int:
     """An axis in [0, rank); ONNX counts negative ones from the end."""
     unsupported_if(not -rank <= axis < max(rank, 1), f"axis {axis} is out of range for rank {rank}")
     return axis % rank if rank else 0
-
-
-def sliced(size: int, start: int, end: int, step: int) -> range:
-    """The positions that ONNX's Slice picks of `size` elements; a start out of range is moved to the nearest end.
-
-    >>> sliced(5, -1, -(2**63), -2), sliced(5, 1, 2**63 - 1, 1), sliced(5, -9, -10, -1)
-    (range(4, -1, -2), range(1, 5), range(0, -1, -1))
-    """
-    if step < 0 and end in (2**31 - 1, 2**63 - 1):
-        # By the operator's text the result is empty; ONNX Runtime goes on to the first element.
-        raise Unsupported(f"it goes backward from {start} to {end}, which is read in different ways")
-    start, end = (bound + size if bound < 0 else bound for bound in (start, end))
-    if step < 0:
-        return range(min(max(start, 0), size - 1), min(max(end, -1), size - 1), step)
-    return range(min(max(start, 0), size), min(max(end, 0), size), step)

@@ -137,17 +137,13 @@ def _(b: MLGraphBuilder, x: MLOperand, exponent: Tensor) -> Tensor:
 
 
 @converts("BitShift")
-def _(b: MLGraphBuilder, x: MLOperand, Y: Tensor, *, direction: str) -> Tensor:
+def _(b: MLGraphBuilder, x: MLOperand, distance: MLOperand, *, direction: str) -> Tensor:
     # Shifting multiplies with a power of 2, or divides by it. Shifting by all bits, or by a negative number, gives 0, as the
     # factor 0 does, also as a divisor: an integer divided by 0 is 0.
     bits = INFO[x.data_type].bits
     powers = np.array([*(1 << bit for bit in range(bits)), 0], f"uint{bits}").astype(x.data_type)
-    if isinstance(Y, np.ndarray):
-        factor: Tensor = powers[np.where(np.isin(Y, np.arange(bits)), Y, bits).astype(np.int64)]
-    else:
-        distance = b.clamp(Y, min_value=-1, max_value=bits) if not is_unsigned(Y) else b.clamp(Y, max_value=bits)
-        index = b.cast(distance, "int32")
-        factor = b.gather(operand(b, powers), index if is_unsigned(Y) else b.where(b.lesser(index, 0), bits, index))
+    lowest = 0 if is_unsigned(distance) else -1  # the index of the last power, which is 0
+    factor = b.gather(powers, b.cast(b.clamp(distance, min_value=lowest, max_value=bits), "int32"))
     if direction == "LEFT":
         return b.mul(x, factor)
     if is_unsigned(x):

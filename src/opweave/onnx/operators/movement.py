@@ -17,7 +17,6 @@ from ..registry import (
     known,
     normalized,
     shape_of,
-    sliced,
     unsupported_if,
 )
 
@@ -80,6 +79,21 @@ def _(
     return window(b, data, picked)
 
 
+def sliced(size: int, start: int, end: int, step: int) -> range:
+    """The positions that ONNX's Slice picks of `size` elements; a start out of range is moved to the nearest end.
+
+    >>> sliced(5, -1, -(2**63), -2), sliced(5, 1, 2**63 - 1, 1), sliced(5, -9, -10, -1)
+    (range(4, -1, -2), range(1, 5), range(0, -1, -1))
+    """
+    if step < 0 and end in (2**31 - 1, 2**63 - 1):
+        # By the operator's text the result is empty; ONNX Runtime goes on to the first element.
+        raise Unsupported(f"it goes backward from {start} to {end}, which is read in different ways")
+    start, end = (bound + size if bound < 0 else bound for bound in (start, end))
+    if step < 0:
+        return range(min(max(start, 0), size - 1), min(max(end, -1), size - 1), step)
+    return range(min(max(start, 0), size), min(max(end, 0), size), step)
+
+
 def empty(like: Tensor, sizes: dict[int, int]) -> np.ndarray:
     """An array without elements, like `like` except for the given sizes of axes. WebNN has no empty operands."""
     return np.empty([sizes.get(axis, size) for axis, size in enumerate(shape_of(like))], data_type_of(like))
@@ -115,22 +129,16 @@ def _(
     *,
     mode: str = "constant",
 ) -> Tensor:
-    rank = len(shape_of(data))
-    given = integers(pads, "the padding")
+    shape, given = shape_of(data), integers(pads, "the padding")
+    rank = len(shape)
     along = list(range(rank)) if axes is None else [normalized(a, rank) for a in integers(axes, "the list of axes")]
     unsupported_if(len(given) != 2 * len(along), f"the padding {given} does not fit the axes {along}")
     fill = 0 if value is None else known(value, "the padding value").item()
-    before, after = [0] * rank, [0] * rank
+    begins, ends, kept = [0] * rank, [0] * rank, {}
     for axis, begin, end in zip(along, given[: len(along)], given[len(along) :], strict=True):
-        before[axis], after[axis] = begin, end
-    # Negative numbers remove elements.
-    cut = {
-        axis: range(max(-begin, 0), size - max(-end, 0))
-        for axis, (size, begin, end) in enumerate(zip(shape_of(data), before, after, strict=True))
-        if begin < 0 or end < 0
-    }
-    data = window(b, data, cut)
-    begins, ends = [max(n, 0) for n in before], [max(n, 0) for n in after]
+        begins[axis], ends[axis] = max(begin, 0), max(end, 0)
+        kept[axis] = range(max(-begin, 0), shape[axis] - max(-end, 0))  # negative numbers remove elements
+    data = window(b, data, kept)
     if not any(begins) and not any(ends):
         return data
     if mode == "wrap":

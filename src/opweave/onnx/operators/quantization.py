@@ -46,11 +46,11 @@ def _aligned(b: MLGraphBuilder, part: Tensor, whole: Sequence[int], axis: int) -
 
 @dataclass(frozen=True)
 class Blocks:
-    """The attributes that say which elements have a scale and a zero point in common, unless all have: QuantizeLinear's own.
+    """Which elements of a tensor share a scale and a zero point: all, those of one index of an axis, or those of a block.
 
     Attributes:
-        axis: the axis whose indices have scales of their own.
-        block_size: how many indices have one in common; 0 for none.
+        axis: the axis along which scales differ, if there are several.
+        block_size: the number of neighbours along the axis that are a block; 0 without blocks.
     """
 
     axis: int = 1
@@ -203,9 +203,7 @@ def _difference(b: MLGraphBuilder, value: Tensor, zero_point: Tensor | None) -> 
     wide = b.cast(operand(b, value), "float32")
     if zero_point is None:
         return wide
-    shape = shape_of(zero_point)
-    column = (*shape, *[1] * (wide.rank - 1)) if shape not in ((), (1,)) else ()
-    return b.sub(wide, b.cast(operand(b, reshaped(b, zero_point, column)), "float32"))
+    return b.sub(wide, b.cast(operand(b, _aligned(b, zero_point, wide.shape, 0)), "float32"))
 
 
 @converts("DynamicQuantizeLinear")
