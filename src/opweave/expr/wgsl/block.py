@@ -348,42 +348,27 @@ class Block:
         together = self.team > 1 and size > 4 and all(scope.together for scope in self._scopes)
         state = State(self.module, node, f"{node.reduction.replace('arg_', 'at_')}{number}")
         self.add(*state.declarations())
-        if together:
-            self._strided(node, state, size, uses)
+        if together:  # adjacent invocations read adjacent elements
+            name = f"r{next(self._counters)}"
+            self._steps(
+                node, state, uses, _Loop(name, "lane", size, self.team, "u"), Grid(node.variables, name, prefix=name)
+            )
             self._gathered(state)
         else:
-            self._nested(node, state, uses)
+            *outer, last = (_Loop(f"r{next(self._counters)}", "0", variable.extent) for variable in node.variables)
+            for variable, loop in zip(node.variables, outer, strict=False):
+                self.enter({variable: loop.name})
+            self._steps(node, state, uses, last)
+            for loop in reversed(outer):
+                self.leave(loop.head())
         self._scopes = scopes
         return elements.wrapped(state.name, node.type)
 
-    def _strided(self, node: Reduce, state: State, size: int, uses: Mapping[Expr, int]) -> None:
-        """One invocation's part of a team's reduction; adjacent invocations read adjacent elements."""
-        name = f"r{next(self._counters)}"
-        loop = _Loop(name, "lane", size, self.team, "u")
-        self._steps(
-            node, state, uses, loop, state.is_long(-(-size // self.team)), grid=Grid(node.variables, name, prefix=name)
-        )
-
-    def _nested(self, node: Reduce, state: State, uses: Mapping[Expr, int]) -> None:
-        """A reduction by one invocation, with one loop per variable."""
-        *outer, last = (_Loop(f"r{next(self._counters)}", "0", variable.extent) for variable in node.variables)
-        for variable, loop in zip(node.variables, outer, strict=False):
-            self.enter({variable: loop.name})
-        self._steps(node, state, uses, last, state.is_long(size_of(node.variables)), {node.variables[-1]: last.name})
-        for loop in reversed(outer):
-            self.leave(loop.head())
-
     def _steps(
-        self,
-        node: Reduce,
-        state: State,
-        uses: Mapping[Expr, int],
-        loop: _Loop,
-        long: bool,
-        variables: Mapping[Index, str] | None = None,
-        grid: Grid | None = None,
+        self, node: Reduce, state: State, uses: Mapping[Expr, int], loop: _Loop, grid: Grid | None = None
     ) -> None:
-        """A loop over elements; `long` sums are divided into partial sums."""
+        """A loop over all elements, or over the last variable; long sums are divided into partial sums."""
+        long = state.is_long(-(-size_of(node.variables) // loop.step))
         divided = long and loop.size > 2 * PART * loop.step
         parts = replace(loop, name=f"{loop.name}_from", step=PART * loop.step)
         part = state.part() if long else state
@@ -391,7 +376,7 @@ class Block:
             self.enter()
         if long:
             self.add(*part.declarations())
-        self.enter(variables, grid)
+        self.enter(None if grid else {node.variables[-1]: loop.name}, grid)
         value = self._value(node.body, uses)
         if state.positions and not is_simple(value):
             value = self.let(value)

@@ -17,7 +17,7 @@ from .kernel import Features, Kernel
 from .module import Module
 from .writing import comment_of, converted, guarded, invocations, numbered, pattern_of, read, width_of
 
-# Chosen by hand, to be checked with `python -m benchmarks.webgpu`.
+# Limits for GPUs; `python -m benchmarks webgpu gpu` shows what they cost or save in whole networks.
 MAX_INLINE_ELEMENTS = 8
 """Reductions of up to this many elements are computed wherever they are used."""
 MAX_SERIAL_ELEMENTS = 32

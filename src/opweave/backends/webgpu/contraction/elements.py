@@ -26,8 +26,8 @@ class Reader:
         width: 4 if all loads are vectors of four elements, else 1.
     """
 
-    def __init__(self, name: str, source: Buffer, features: Features) -> None:
-        self.name, self.source, self.width = name, source, 1
+    def __init__(self, name: str, source: Buffer, features: Features, width: int = 1) -> None:
+        self.name, self.source, self.width = name, source, width
         self.half = source.desc.data_type == "float16"
         self.packed = self.half and not features.float16
 

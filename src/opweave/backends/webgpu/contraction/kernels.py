@@ -70,53 +70,32 @@ class Contraction:
                 position, and possibly other arrays. None stores the sum in `result`.
             title: for tables.
         """
+        problem, features = self.problem, self.features
         finish, last = self._finish(epilogue, title), list[Kernel]()
-        a, b = (Reader(name, source, self.features) for name, source in zip("ab", self.sources, strict=True))
-        thin = Thin(self.problem, a, b) if self.method == "thin" else None
+        a, b = readers = [Reader(name, source, features) for name, source in zip("ab", self.sources, strict=True)]
+        thin = Thin(problem, a, b) if self.method == "thin" else None
         fours = self.method == "tiled" or (thin is not None and thin.vectors)
-        if not finish.serves(self.features, fours):
-            finish, last = finish.apart(title, self.features)
+        if not finish.serves(features, fours):
+            finish, last = finish.apart(title, features)
+        before: list[Kernel] = []
         if thin is not None:
             text, groups, how = thin.text(), thin.workgroups, thin.comment
         elif self.method == "narrow":
-            text, groups = narrow(self.problem, a, b)
+            text, groups = narrow(problem, a, b)
             how = "an invocation for each position"
-        elif self.splits > 1:
-            return [*self._in_parts(finish, a, b, title), *last]
         else:
-            text, groups = tiled.body(self.problem, self.tile, a, b, 1)
+            text, groups = tiled.body(problem, self.tile, a, b, self.splits)
             how = f"tiles of {self.tile}"
-        return [self._ending(finish, title, f"{self._size()}; {how}", (a, b), fours, text, groups), *last]
-
-    def _in_parts(self, finish: Finish, a: Reader, b: Reader, title: str) -> list[Kernel]:
-        problem, splits, features = self.problem, self.splits, self.features
-        parts = partial(problem, splits)
-        text, groups = tiled.body(problem, self.tile, a, b, splits)
-        text = put_partial(problem) + "\n" + text
-        comment = f"{self._size()}; tiles of {self.tile}, {splits} parts"
-        first = assemble(title, comment, (a, b), Writer(parts, features, True), Module(features), text, groups)
-        text, groups = addition(problem, splits)
-        reader = Reader("parts", parts, features)
-        reader.width = 4
-        return [
-            first,
-            self._ending(finish, title, f"adds up {splits} parts of each sum", (reader,), True, text, groups),
-        ]
-
-    def _ending(
-        self,
-        finish: Finish,
-        title: str,
-        comment: str,
-        readers: tuple[Reader, ...],
-        fours: bool,
-        text: str,
-        groups: tuple[int, int, int],
-    ) -> Kernel:
-        """A kernel that ends with `finish`."""
-        module = Module(self.features)
-        end, writer = finish.text(module, self.features, fours)
-        return assemble(title, comment, readers, writer, module, f"{end}\n{text}", groups)
+        comment = f"{self._size()}; {how}"
+        if self.method == "tiled" and self.splits > 1:
+            parts = Writer(partial(problem, self.splits), features, True)
+            comment, text = f"{comment}, {self.splits} parts", f"{put_partial(problem)}\n{text}"
+            before = [assemble(title, comment, readers, parts, Module(features), text, groups)]
+            comment, readers = f"adds up {self.splits} parts of each sum", [Reader("parts", parts.target, features, 4)]
+            text, groups = addition(problem, self.splits)
+        module = Module(features)
+        end, writer = finish.text(module, features, fours)
+        return [*before, assemble(title, comment, readers, writer, module, f"{end}\n{text}", groups), *last]
 
     def _finish(self, epilogue: Program | None, title: str) -> Finish:
         if epilogue is None:
