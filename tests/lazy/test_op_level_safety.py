@@ -14,7 +14,7 @@ import pytest
 from op_level_fixtures import from_zero  # noqa: F401  (by pytestmark)
 
 import opweave as ow
-from opweave.lazy import array as arrays, borrowed, call as calls, force
+from opweave.lazy import array as arrays, call as calls, force
 
 STATISTICS = ow.ops.statistics
 
@@ -262,11 +262,14 @@ def test_caches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     caches = (ow.ops.neg.templates, arrays.codes, calls.kinds, calls.scalars, force.singles, force.graphs)
     for cache in caches:
         monkeypatch.setattr(cache, "max_entries", 16)
+    adopted = []
     for size in range(1, 60):
         x = np.ones(size, "float32")
+        adopted.append(ref(x))
         assert (ow.ops.neg(x) + float(size)).tolist() == [size - 1.0] * size
     assert [cache.statistics.entries for cache in caches] == [16] * len(caches)
-    assert borrowed._locked == {}
+    del x
+    assert [array for array in adopted if array() is not None] == []
 
 
 def test_a_soak_holds_memory_flat() -> None:
@@ -299,6 +302,7 @@ def test_a_soak_holds_memory_flat() -> None:
 
 def test_threads_that_adopt_the_same_memory_leave_it_writable() -> None:
     mine, errors = np.ones(16, "float32"), []
+    references = sys.getrefcount(mine)
 
     def work() -> None:
         try:
@@ -322,4 +326,4 @@ def test_threads_that_adopt_the_same_memory_leave_it_writable() -> None:
         sys.setswitchinterval(interval)
     assert errors == []
     assert mine.flags.writeable
-    assert borrowed._locked == {}
+    assert sys.getrefcount(mine) == references

@@ -47,8 +47,7 @@ def pooled(context: ow.MLContext, **options: Any) -> tuple[ow.MLGraph, int]:
     x = builder.input("x", "float32", [1, 4, 9, 9])
     y = builder.average_pool2d(x, window_dimensions=[3, 3], padding=[1, 1, 1, 1], strides=[2, 2], **options)
     graph = builder.build({"y": y})
-    assert graph._graph is not None
-    ctx, outputs, _ = emit(discover()["onnxruntime"], graph._graph)  # type: ignore[arg-type]
+    ctx, outputs, _ = emit(discover()["onnxruntime"], graph.check_alive().graph)  # type: ignore[arg-type]
     model = onnx.ModelProto.FromString(ctx.finish(outputs)[0])
     onnx.checker.check_model(model, full_check=True)
     return graph, next(entry.version for entry in model.opset_import if not entry.domain)
@@ -60,5 +59,5 @@ def test_dilated_windows_need_the_newer_set(options: dict[str, Any], opset: int)
     reference, _ = pooled(ow.ml.create_context(device="reference"), **options)
     assert found == opset
     x = np.random.default_rng(0).standard_normal((1, 4, 9, 9), np.float32)
-    one, other = (g._context.compute(g, {"x": x})["y"] for g in (graph, reference))
+    one, other = (g.context.compute(g, {"x": x})["y"] for g in (graph, reference))
     np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
