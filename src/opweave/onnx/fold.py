@@ -29,7 +29,7 @@ from .messages import (
     tensor_type,
 )
 from .model import Model
-from .registry import CONVERTERS, Unsupported
+from .registry import CONVERTERS, Unsupported, named
 from .values import FOLD_BYTES, Constant, Value, shape_of
 
 LARGE_BYTES = 2**24
@@ -222,22 +222,16 @@ def _converter(op_type: str) -> Callable[..., Any]:
 
 
 EVALUATORS: Mapping[str, Callable[..., Any]] = {
+    **named(np.add, np.ceil, np.equal, np.floor, np.greater, np.less, np.sqrt),
     "Abs": np.abs,
-    "Add": np.add,
     "And": np.logical_and,
     "Cast": _cast,
-    "Ceil": np.ceil,
     "Concat": lambda *arrays, axis: np.concatenate(arrays, axis),
     "ConstantOfShape": _constant_of_shape,
     "Div": _div,
-    "Equal": np.equal,
     "Expand": _expand,
-    "Floor": np.floor,
     "Gather": _gather,
-    "Greater": np.greater,
     "GreaterOrEqual": np.greater_equal,
-    "Identity": lambda x: x,
-    "Less": np.less,
     "LessOrEqual": np.less_equal,
     "Max": _least_or_largest(np.maximum),
     "Min": _least_or_largest(np.minimum),
@@ -246,11 +240,10 @@ EVALUATORS: Mapping[str, Callable[..., Any]] = {
     "Not": np.logical_not,
     "Or": np.logical_or,
     "Range": _range,
-    "Sqrt": np.sqrt,
     "Sub": np.subtract,
     "Transpose": lambda x, perm=None: np.transpose(x, perm),
     "Where": _where,
-    **{op_type: _converter(op_type) for op_type in ("Flatten", "Reshape", "Slice", "Squeeze", "Unsqueeze")},
+    **{op_type: _converter(op_type) for op_type in ("Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze")},
 }
 """The functions that compute operators, by operator."""
 

@@ -145,14 +145,14 @@ def converts(
     return register
 
 
-def named(*ops: Op[..., Any], **others: Any) -> dict[str, Any]:
-    """Operations by their names in ONNX: "ReduceL1" for `reduce_l1`; `others` have another name there.
+def named(*functions: Any, **others: Any) -> dict[str, Any]:
+    """Operations and functions by their names in ONNX: "ReduceL1" for `reduce_l1`; `others` have another name there.
 
     >>> from opweave import ops
     >>> named(ops.add, ops.reduce_l1, Less=ops.lesser)
     {'Add': <Op add>, 'ReduceL1': <Op reduce_l1>, 'Less': <Op lesser>}
     """
-    return {op.name.title().replace("_", ""): op for op in ops} | others
+    return {function.__name__.title().replace("_", ""): function for function in functions} | others
 
 
 def register(operators: Mapping[str, Op[..., Any]], domain: str = "") -> None:
