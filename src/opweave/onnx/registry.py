@@ -223,5 +223,6 @@ def shape_of(value: Tensor) -> tuple[int, ...]:
 
 def normalized(axis: int, rank: int) -> int:
     """An axis in [0, rank); ONNX counts negative ones from the end."""
-    unsupported_if(not -rank <= axis < max(rank, 1), f"axis {axis} is out of range for rank {rank}")
+    if not -rank <= axis < max(rank, 1):  # tracing asks this often, so the message is made only on failure
+        raise Unsupported(f"axis {axis} is out of range for rank {rank}")
     return axis % rank if rank else 0
