@@ -32,10 +32,18 @@ class OnnxRuntime(Backend):
 
         return devices()
 
-    def rename(self, names: Mapping[Op[..., Any], str], when: Callable[..., bool] | None = None) -> None:
-        """Declare ops that are an ONNX operator under another name, with the same operands and attributes."""
+    def rename(
+        self, names: Mapping[Op[..., Any], str], when: Callable[..., bool] | None = None, domain: str = ""
+    ) -> None:
+        """Declare ops that are an operator under another name, with the same operands and attributes.
+
+        Args:
+            names: the operator of each op.
+            when: which nodes it can do; default: all.
+            domain: of the operators; empty for ONNX's own.
+        """
         for op, op_type in names.items():
-            self.lower(op, when=when)(_renamed(op, op_type))
+            (self.lower_contrib if domain else self.lower)(op, when=when)(_renamed(op, op_type, domain))
 
     def lower_contrib(
         self, op: Op[..., Any], when: Callable[..., bool] | None = None
@@ -94,10 +102,10 @@ class OnnxRuntime(Backend):
         return {name: lookup(operand) for name, operand in graph.outputs.items()}, done
 
 
-def _renamed(op: Op[..., Any], op_type: str) -> RuleFunction:
+def _renamed(op: Op[..., Any], op_type: str, domain: str) -> RuleFunction:
     def rule(ctx: Emitter, **given: Any) -> Any:
         operands = [given.pop(name) for name in op.operands]
-        return ctx.emit(op_type, *operands, **given)
+        return ctx.emit(op_type, *operands, domain=domain, **given)
 
     return rule
 

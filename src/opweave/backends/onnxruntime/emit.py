@@ -35,40 +35,14 @@ INLINE_BYTES = 1024
 INLINE_BYTES_OF_RULES = 8192 * 8
 """The same for constants made by rules: shape inference must see the sizes of the largest possible Split."""
 
-# Operators that in `POOLING_OPSET` are what they are in `OPSET`, with kernels for the same types.
-_SAME_FOR_POOLING = frozenset(
-    {
-        *(
-            "Add",
-            "AveragePool",
-            "BatchNormalization",
-            "Clip",
-            "Concat",
-            "Conv",
-            "ConvTranspose",
-            "Div",
-            "Elu",
-            "Erf",
-            "Exp",
-        ),
-        *("Expand", "Gather", "Gemm", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "HardSigmoid"),
-        *(
-            "Identity",
-            "InstanceNormalization",
-            "LRN",
-            "LeakyRelu",
-            "Log",
-            "LpPool",
-            "MatMul",
-            "Max",
-            "MaxPool",
-            "Min",
-            "Mul",
-        ),
-        *("Neg", "PRelu", "Pad", "Pow", "Reciprocal", "Relu", "Reshape", "Sigmoid", "Slice", "Softmax", "Softplus"),
-        *("Softsign", "Split", "Sqrt", "Squeeze", "Sub", "Tanh", "Transpose", "Unsqueeze", "Where"),
-    }
-)
+_UNCHANGED = """
+Add AveragePool BatchNormalization Clip Concat Conv ConvTranspose Div Elu Erf Exp Expand Gather Gemm GlobalAveragePool
+GlobalLpPool GlobalMaxPool HardSigmoid Identity InstanceNormalization LRN LeakyRelu Log LpPool MatMul Max MaxPool Min
+Mul Neg PRelu Pad Pow Reciprocal Relu Reshape Sigmoid Slice Softmax Softplus Softsign Split Sqrt Squeeze Sub Tanh
+Transpose Unsqueeze Where
+"""
+_SAME_FOR_POOLING = frozenset(_UNCHANGED.split())
+"""Operators that in `POOLING_OPSET` are what they are in `OPSET`, with kernels for the same types."""
 
 # What an integer type is widened to where the engine has no kernel for it; each holds all values of the narrower one.
 _WIDER = {"int8": ("int32", "int64"), "uint8": ("int32", "uint32", "int64"), "int32": ("int64",), "uint32": ("int64",)}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from ...graph import Graph, Node, Operand, each
+from ...operation import Op
 from .. import Backend, Device, How, PowerPreference, Runner
 
 Array = np.ndarray
@@ -21,6 +23,11 @@ class Reference(Backend):
 
     def devices(self) -> list[Device]:
         return [Device("reference", "cpu", self.name, f"NumPy {np.__version__}, float64 inside: slow and exact")]
+
+    def apply(self, functions: Mapping[Op[..., Any], Callable[..., Array]]) -> None:
+        """Register functions as the rules of operations: they take the operands in order, and the attributes by name."""
+        for op, function in functions.items():
+            self.lower(op)(_applying(function, op.operands))
 
     def compile(
         self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True
@@ -43,6 +50,13 @@ class Reference(Backend):
         for array, output in zip(rounded, node.outputs, strict=True):
             assert array.shape == output.shape, f"{node.title}: {array.shape} computed, {output.desc} declared"
         return rounded
+
+
+def _applying(function: Callable[..., Array], operands: Sequence[str]) -> Callable[..., Array]:
+    def rule(**given: Any) -> Array:
+        return function(*[given.pop(name) for name in operands], **given)
+
+    return rule
 
 
 class _Interpreter(Runner):

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
 from ...conversion import Number
 from ...dtypes import DataType
-from ...graph import Operand
-from ...operation import Op
 from ...ops import elementwise as ops
 from .backend import Array, reference
 
@@ -20,51 +17,29 @@ def erf(x: Array) -> Array:
     return np.vectorize(math.erf, otypes=[np.float64])(x)
 
 
-_UNARY: dict[Op[..., Operand], Callable[[Array], Array]] = {
-    ops.abs: np.abs,
-    ops.ceil: np.ceil,
-    ops.cos: np.cos,
-    ops.erf: erf,
-    ops.exp: np.exp,
-    ops.floor: np.floor,
-    ops.identity: lambda x: x,
-    ops.log: np.log,
-    ops.neg: np.negative,
-    ops.reciprocal: lambda x: 1 / x,
-    ops.round_even: np.rint,
-    ops.sin: np.sin,
-    ops.sqrt: np.sqrt,
-    ops.tan: np.tan,
-}
-_BINARY: dict[Op[..., Operand], Callable[[Array, Array], Array]] = {
-    ops.add: np.add,
-    ops.sub: np.subtract,
-    ops.mul: np.multiply,
-    ops.max: np.maximum,
-    ops.min: np.minimum,
-}
-
-
-def register_unary(op: Op[..., Operand], function: Callable[[Array], Array]) -> None:
-    """Register a NumPy function as the rule of an operation with one operand, `input`."""
-
-    @reference.lower(op)
-    def _(input: Array) -> Array:
-        return function(input)
-
-
-def register_binary(op: Op[..., Operand], function: Callable[[Array, Array], Array]) -> None:
-    """Register a NumPy function as the rule of an operation with two operands, `a` and `b`."""
-
-    @reference.lower(op)
-    def _(a: Array, b: Array) -> Array:
-        return function(a, b)
-
-
-for _op, _unary in _UNARY.items():
-    register_unary(_op, _unary)
-for _op, _binary in _BINARY.items():
-    register_binary(_op, _binary)
+reference.apply(
+    {
+        ops.add: np.add,
+        ops.sub: np.subtract,
+        ops.mul: np.multiply,
+        ops.max: np.maximum,
+        ops.min: np.minimum,
+        ops.abs: np.abs,
+        ops.ceil: np.ceil,
+        ops.cos: np.cos,
+        ops.erf: erf,
+        ops.exp: np.exp,
+        ops.floor: np.floor,
+        ops.identity: lambda x: x,
+        ops.log: np.log,
+        ops.neg: np.negative,
+        ops.reciprocal: lambda x: 1 / x,
+        ops.round_even: np.rint,
+        ops.sin: np.sin,
+        ops.sqrt: np.sqrt,
+        ops.tan: np.tan,
+    }
+)
 
 
 @reference.lower(ops.div)

@@ -5,33 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from ...ops import logical as ops
-from .backend import Array, reference
-from .elementwise import register_binary
+from .backend import reference
 
-for _op, _function in {
-    ops.equal: np.equal,
-    ops.not_equal: np.not_equal,
-    ops.greater: np.greater,
-    ops.greater_or_equal: np.greater_equal,
-    ops.lesser: np.less,
-    ops.lesser_or_equal: np.less_equal,
-    ops.logical_and: np.logical_and,
-    ops.logical_or: np.logical_or,
-    ops.logical_xor: np.logical_xor,
-}.items():
-    register_binary(_op, _function)
-
-
-@reference.lower(ops.logical_not)
-def _(a: Array) -> Array:
-    return np.logical_not(a)
-
-
-@reference.lower(ops.is_nan)
-def _(a: Array) -> Array:
-    return np.isnan(a)
-
-
-@reference.lower(ops.is_infinite)
-def _(a: Array) -> Array:
-    return np.isinf(a)
+reference.apply(
+    {
+        ops.equal: np.equal,
+        ops.not_equal: np.not_equal,
+        ops.greater: np.greater,
+        ops.greater_or_equal: np.greater_equal,
+        ops.lesser: np.less,
+        ops.lesser_or_equal: np.less_equal,
+        ops.logical_not: np.logical_not,
+        ops.logical_and: np.logical_and,
+        ops.logical_or: np.logical_or,
+        ops.logical_xor: np.logical_xor,
+        ops.is_nan: np.isnan,
+        ops.is_infinite: np.isinf,
+    }
+)

@@ -19,6 +19,7 @@ ort.rename({ops.gelu: "Gelu", ops.hard_swish: "HardSwish"})
 ort.rename({ops.softplus: "Softplus", ops.softsign: "Softsign", ops.tanh: "Tanh"})
 ort.rename({ops.elu: "Elu", ops.hard_sigmoid: "HardSigmoid", ops.leaky_relu: "LeakyRelu"})
 ort.rename({composites.thresholded_relu: "ThresholdedRelu"}, when=is_single)
+ort.rename({composites.quick_gelu: "QuickGelu", composites.fast_gelu: "FastGelu"}, when=is_single, domain=MICROSOFT)
 
 
 @ort.lower(ops.linear)
@@ -103,13 +104,3 @@ def _(ctx: Emitter, input: Value) -> Value:
     x = ctx.cast(input, "float32")
     bounded = ctx.emit("Clip", x, ctx.scalar(-math.inf, x), ctx.scalar(80, x))
     return ctx.cast(ctx.emit("Softsign", ctx.emit("Exp", bounded)), input.data_type)
-
-
-@ort.lower_contrib(composites.quick_gelu, when=is_single)
-def _(ctx: Emitter, input: Value, alpha: float) -> Value:
-    return ctx.emit("QuickGelu", input, alpha=alpha, domain=MICROSOFT)
-
-
-@ort.lower_contrib(composites.fast_gelu, when=is_single)
-def _(ctx: Emitter, input: Value, bias: Value | None) -> Value:
-    return ctx.emit("FastGelu", input, bias, domain=MICROSOFT)

@@ -87,9 +87,7 @@ def _(ctx: Emitter, a: Value, b: Value) -> Value:
     return choose(ctx, is_fraction, zero, result)
 
 
-@ort.lower(ops.sign, when=lambda input: input.data_type != "float32")
-def _(ctx: Emitter, input: Value) -> Value:
-    return ctx.emit("Sign", input)
+ort.rename({ops.sign: "Sign"}, when=lambda input: input.data_type != "float32")
 
 
 @ort.lower(ops.sign)

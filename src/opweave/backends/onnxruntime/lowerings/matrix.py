@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ....ops import matrix as ops
 from ..backend import ort
 from ..emit import Emitter, Value
@@ -10,14 +12,5 @@ ort.rename({ops.matmul: "MatMul"})
 
 
 @ort.lower(ops.gemm)
-def _(
-    ctx: Emitter,
-    a: Value,
-    b: Value,
-    c: Value | None,
-    alpha: float,
-    beta: float,
-    a_transpose: bool,
-    b_transpose: bool,
-) -> Value:
-    return ctx.emit("Gemm", a, b, c, alpha=alpha, beta=beta, transA=int(a_transpose), transB=int(b_transpose))
+def _(ctx: Emitter, a: Value, b: Value, c: Value | None, a_transpose: bool, b_transpose: bool, **factors: Any) -> Value:
+    return ctx.emit("Gemm", a, b, c, transA=a_transpose, transB=b_transpose, **factors)

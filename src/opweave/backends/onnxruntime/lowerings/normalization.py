@@ -12,7 +12,7 @@ from math import prod
 import numpy as np
 
 from ....composites import normalization as composites
-from ....graph import Operand
+from ....graph import Node
 from ....ops import normalization as ops
 from ....ops.convolution import conv2d
 from ..backend import ort
@@ -31,43 +31,17 @@ LARGE_MEAN = 16.0
 """If abs(mean) / standard deviation exceeds this, subtract the mean first, to avoid cancellation."""
 
 
-def _is_native(
-    input: Operand,
-    mean: Operand,
-    variance: Operand,
-    scale: Operand | None,
-    bias: Operand | None,
-    axis: int,
-    epsilon: float,
-) -> bool:
+def _is_native(node: Node) -> bool:
     """Whether the engine folds the normalisation into the weights of the convolution before it, or computes it accurately."""
-    if not all(operand is None or operand.is_constant for operand in (mean, variance, scale, bias)):
+    input, mean, variance, axis = (node.arguments[name] for name in ("input", "mean", "variance", "axis"))
+    if not all(operand.is_constant for operand in node.operands if operand is not input):
         return False
     before = input.node
     if before is not None and before.op is conv2d and before.attributes["input_layout"][axis] == "c":
         return True
-    deviation = np.sqrt(variance.value.astype(np.float64) + epsilon)
+    deviation = np.sqrt(variance.value.astype(np.float64) + node.attributes["epsilon"])
     has_small_means = bool((np.abs(mean.value) <= LARGE_MEAN * deviation).all())
     return axis == 1 and input.data_type == "float32" and has_small_means
-
-
-@ort.lower(ops.batch_normalization, when=_is_native)
-def _(
-    ctx: Emitter,
-    input: Value,
-    mean: Value,
-    variance: Value,
-    scale: Value | None,
-    bias: Value | None,
-    axis: int,
-    epsilon: float,
-) -> Value:
-    # Between convolutions, the engine's optimiser converts this form to a convolution, and fuses it with what follows.
-    layout = "nchw" if axis == 1 else "nhwc"  # this transposition cancels that of the convolution's result
-    x = ctx.relayout(input, layout, "nchw")
-    k, c = _scale_and_bias(ctx, mean.dims, input, scale, bias)
-    y = ctx.emit("BatchNormalization", x, k, c, mean, variance, epsilon=epsilon, shape=x.dims)
-    return ctx.relayout(y, "nchw", layout)
 
 
 @ort.lower(ops.batch_normalization)
@@ -81,13 +55,19 @@ def _(
     axis: int,
     epsilon: float,
 ) -> Value:
+    k, c = _scale_and_bias(ctx, mean.dims, input, scale, bias)
+    if _is_native(ctx.node):
+        # Between convolutions, the engine's optimiser converts this form to a convolution, and fuses it with what follows.
+        layout = "nchw" if axis == 1 else "nhwc"  # this transposition cancels that of the convolution's result
+        x = ctx.relayout(input, layout, "nchw")
+        y = ctx.emit("BatchNormalization", x, k, c, mean, variance, epsilon=epsilon, shape=x.dims)
+        return ctx.relayout(y, "nchw", layout)
     # The kernel computes x k + (bias - mean k), which is inaccurate for large means, so subtract the mean first. The
     # dimensions before and after the axis are merged.
     channels, zeros = input.dims[axis], ctx.constant(np.zeros(mean.dims), input.data_type)
     shape = (prod(input.dims[:axis]), channels, prod(input.dims[axis + 1 :]))
-    centred = ctx.emit("Sub", ctx.reshape(input, shape), ctx.reshape(mean, [channels, 1]), shape=shape)
-    k, c = _scale_and_bias(ctx, mean.dims, input, scale, bias)
-    y = ctx.emit("BatchNormalization", centred, k, c, zeros, variance, epsilon=epsilon, shape=shape)
+    x = ctx.emit("Sub", ctx.reshape(input, shape), ctx.reshape(mean, [channels, 1]), shape=shape)
+    y = ctx.emit("BatchNormalization", x, k, c, zeros, variance, epsilon=epsilon, shape=shape)
     return ctx.reshape(y, input.dims)
 
 
@@ -125,9 +105,9 @@ ort.rename({ops.softmax: "Softmax"})
 
 
 # The kernel requires an odd size.
-@ort.lower(composites.local_response_normalization, when=lambda input, size: is_single(input) and size % 2 == 1)
-def _(ctx: Emitter, input: Value, size: int, alpha: float, beta: float, bias: float) -> Value:
-    return ctx.emit("LRN", input, size=size, alpha=alpha, beta=beta, bias=bias, shape=input.dims)
+ort.rename(
+    {composites.local_response_normalization: "LRN"}, when=lambda input, size: is_single(input) and size % 2 == 1
+)
 
 
 @ort.lower_contrib(composites.rms_normalization)

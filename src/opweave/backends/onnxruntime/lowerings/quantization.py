@@ -180,11 +180,8 @@ def _(
     scale: Value,
     zero_point: Value | None,
     bias: Value | None,
-    bits: int,
-    block_size: int,
     accuracy: str,
+    **sizes: Any,
 ) -> Value:
-    sizes: dict[str, Any] = {"K": input.dims[-1], "N": weight.dims[0], "bits": bits, "block_size": block_size}
-    sizes["accuracy_level"] = ACCURACY_LEVELS[accuracy]
-    operands = (input, weight, scale, zero_point, None, bias)
-    return ctx.emit("MatMulNBits", *operands, domain=MICROSOFT, **sizes)
+    sizes |= {"K": input.dims[-1], "N": weight.dims[0], "accuracy_level": ACCURACY_LEVELS[accuracy]}
+    return ctx.emit("MatMulNBits", input, weight, scale, zero_point, None, bias, domain=MICROSOFT, **sizes)

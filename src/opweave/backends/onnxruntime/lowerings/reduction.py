@@ -94,28 +94,12 @@ def _fold(ctx: Emitter, op_type: str, input: Value, axes: Sequence[int]) -> Valu
     return ctx.reshape(x, ctx.output.shape)
 
 
-def _sum(ctx: Emitter, input: Value, axes: Sequence[int], keep_dimensions: bool) -> Value:
+@ort.lower(ops.reduce_sum)
+def _(ctx: Emitter, input: Value, axes: Sequence[int], keep_dimensions: bool) -> Value:
     if input.data_type in ("int32", "uint32") and prod(input.dims[axis] for axis in axes) <= MAX_EXACT_COUNT:
         wide = _reduce(ctx, "ReduceSum", ctx.cast(input, "int64"), axes, keep_dimensions)
         return ctx.cast(wide, input.data_type)
     return _fold(ctx, "Add", input, axes)
-
-
-@ort.lower(ops.reduce_sum)
-def _(ctx: Emitter, input: Value, axes: Sequence[int], keep_dimensions: bool) -> Value:
-    return _sum(ctx, input, axes, keep_dimensions)
-
-
-@ort.lower(ops.reduce_l1)
-def _(ctx: Emitter, input: Value, axes: Sequence[int], keep_dimensions: bool) -> Value:
-    is_unsigned = input.data_type.startswith("u")
-    x = input if is_unsigned else ctx.emit("Abs", input, shape=input.dims)
-    return _sum(ctx, x, axes, keep_dimensions)
-
-
-@ort.lower(ops.reduce_sum_square)
-def _(ctx: Emitter, input: Value, axes: Sequence[int], keep_dimensions: bool) -> Value:
-    return _sum(ctx, ctx.emit("Mul", input, input, shape=input.dims), axes, keep_dimensions)
 
 
 @ort.lower(ops.reduce_product)

@@ -13,11 +13,7 @@ from ..backend import ort
 from ..emit import Emitter, Value
 from . import is_single
 
-
-@ort.lower(composites.hard_max, when=is_single)
-def _(ctx: Emitter, input: Value, axis: int) -> Value:
-    return ctx.emit("Hardmax", input, axis=axis)
-
+ort.rename({composites.hard_max: "Hardmax"}, when=is_single)
 
 SORTED = (*FLOATS, "int64", "int32", "int8", "uint8")
 """Data types of the TopK kernel; the engine converts float16 to float32."""
