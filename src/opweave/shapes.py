@@ -192,9 +192,9 @@ class OtherShapes(Exception):  # noqa: N818  (not an error: the caller compiles 
     """Results have other shapes than expected.
 
     Attributes:
-        slots: the names of these results.
+        shapes: the shapes of these results, by name.
     """
 
-    def __init__(self, slots: Sequence[str]) -> None:
-        super().__init__(", ".join(slots))
-        self.slots = list(slots)
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        super().__init__(", ".join(shapes))
+        self.shapes = shapes

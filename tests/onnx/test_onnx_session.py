@@ -31,6 +31,7 @@ from session_models import (
 )
 
 import opweave as ow
+from opweave.backends.onnxruntime.model import ModelSession
 from opweave.backends.onnxruntime.sessions import SPIN_MICROSECONDS
 
 # Inputs and outputs --------------------------------------------------------------------------------------------------
@@ -243,10 +244,11 @@ def test_threads_of_fallback_spin_as_those_of_graphs_do(preference: Any, entries
     s = ow.InferenceSession(mixed_model(), context)
     (compiled,) = s._compiled.values()
     runners: list[Any] = [step.part.runner for step in compiled.program.steps if step.part]
-    engines = [runner._session for runner in runners]
+    sessions = [runner._session for runner in runners]
+    engines = [each._session if isinstance(each, ModelSession) else each._sess for each in sessions]
     assert len(engines) > 2
     for engine in engines:
-        options = engine.get_session_options()
+        options = engine.session_options
         assert {key: options.get_session_config_entry(key) for key in entries} == entries
 
 

@@ -106,7 +106,8 @@ class ModelRunner(Protocol):
         """The outputs `names` for a feed that fits, each in memory of its own; those in `out` are written in place.
 
         Raises:
-            OperationError: the engine failed; or an array of `out` has another shape than its output.
+            OtherShapes: an array of `out` has another shape than its output.
+            OperationError: the engine failed.
         """
 
 

@@ -188,6 +188,12 @@ class Argument:
         return self.element_type in DATA_TYPES
 
 
+def check_target(name: str, target: Any, shape: tuple[int, ...]) -> None:
+    """Require that what an output is written into has its shape."""
+    if target.shape != shape:
+        raise ValidationError(f"out[{name!r}] must have shape {list(shape)}, got {list(target.shape)}")
+
+
 class HostValues(UserDict[str, Any]):
     """Inputs as host arrays; an input in device memory is copied when it is first looked up.
 

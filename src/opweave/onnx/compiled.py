@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -15,11 +15,12 @@ from ..compile.driver import compile
 from ..compile.legalise import cut_out
 from ..compile.partition import Segment, divide
 from ..context import MLContext
-from ..errors import DataError, NotSupportedError, ValidationError
+from ..errors import DataError, NotSupportedError
 from ..graph import Builder, Desc, Graph, Operand
 from ..memory.spaces import HOST, Cell, copier
 from ..run.program import Program
 from ..run.steps import Part, Unsized
+from .arguments import check_target
 from .booleans import bool_as_uint8
 from .messages import GraphProto, ModelProto, TensorProto, ValueInfoProto, sub_graphs
 from .model import Model
@@ -50,6 +51,8 @@ class CompiledModel:
     Attributes:
         segments: the nodes that run together, in order.
         program: runs them.
+        inputs: the names of the inputs that it needs.
+        outputs: the names of its outputs, in the order of the program.
         results: the data type and shape of each output, as an operand and as an array, where they are known in advance.
 
     Raises:
@@ -66,7 +69,7 @@ class CompiledModel:
         fallback: Fallback,
         whole: bool = False,
     ) -> None:
-        self.context, self.outputs, self.trace = context, list(outputs), trace
+        self.context, self.trace = context, trace
         self._check_types(model)
         self.segments = segments(trace, outputs)
         if fallback == "error" or whole:
@@ -98,14 +101,13 @@ class CompiledModel:
         starts = {inputs[operand]: operand for operand in read if operand in inputs and not operand.is_constant}
         placed = [placement for placements in self._placements for placement in placements]
         self.program = Program(Graph(starts, ends, ()), {}, parts, placed, context.backend.space)
+        self.inputs, self.outputs = list(starts), list(ends)
         # What `run` needs of all this, looked up once.
-        self._inputs = [(name, not isinstance(operand, Unsized)) for name, operand in starts.items()]
-        self._ends = {name: number for number, name in enumerate(ends)}
-        self.results = {name: result for name in ends if (result := self._result(name)) is not None}
-        types = [trace.values[name].element_type for name in (*starts, *ends)]
-        is_sized = len(self.results) == len(ends) and all(is_sized for _, is_sized in self._inputs)
-        # Whether the engines take and give arrays just as the caller does.
-        self._is_plain = is_sized and TensorProto.BOOL not in types
+        self._wrappers = [self._wrapper(name) for name in starts]
+        self._results = [self._result(name) for name in ends]
+        self.results = {name: result for name, result in zip(ends, self._results, strict=True) if result is not None}
+        self._takes_arrays = not any(self._wrappers)
+        self._gives_arrays = all(result is not None and result[1].kind != "b" for result in self._results)
 
     @property
     def threads(self) -> int:
@@ -119,50 +121,42 @@ class CompiledModel:
 
     # Running ---------------------------------------------------------------------------------------------------------
 
-    def run(self, feed: Mapping[str, Any], names: Sequence[str], out: Mapping[str, Any]) -> list[Any]:
+    def run(self, inputs: Sequence[Any], outputs: Sequence[Any], wanted: Sequence[int]) -> list[Any]:
         """Run on arrays, or memory of the context's device, that have been checked.
 
         Args:
-            feed: the inputs, by name.
-            names: the outputs to return, each once.
-            out: arrays, or memory of the device, that outputs are written into, by name.
+            inputs: the values of `self.inputs`.
+            outputs: for each of `self.outputs`, the memory that it is written into, None for new memory; or nothing, for new
+                memory for all of them.
+            wanted: the positions of the outputs to return.
 
         Raises:
-            ValidationError: what is in `out` does not have the shape of its output.
+            ValidationError: memory in `outputs` does not have the shape of its output, which was not known in advance.
             OtherShapes: ONNX's inference was wrong about a shape.
             OperationError: an engine failed.
         """
-        if self._is_plain:
-            inputs = [feed[name] for name, _ in self._inputs]
-            if not out:
-                found = self.program.run_new(inputs, [self._ends[name] for name in names])
-                if found is not None:
-                    return found
-        else:
-            inputs = [bool_as_uint8(feed[name]) if is_sized else Cell(feed[name]) for name, is_sized in self._inputs]
-        space = self.program.space
-        made: dict[str, Any] = {}
-        for name in self._ends:
-            target = out.get(name)
-            if name not in self.results:
-                made[name] = Cell()
-                continue
-            desc, dtype = self.results[name]
-            if target is not None:
-                _check_shape(name, target, desc.shape)
-                made[name] = target
-            elif name in names or space.is_host:
-                made[name] = memory.empty(desc).view(dtype)
-            else:
-                made[name] = space.allocate(desc)  # the caller did not ask for it
-        if self._is_plain:
-            self.program.run(inputs, list(made.values()))
-        else:
-            self.program.run(inputs, [bool_as_uint8(target) for target in made.values()])
-            for name, target in made.items():
-                if isinstance(target, Cell):
-                    made[name] = self._from_cell(name, target.value, out.get(name))
-        return [made[name] for name in names]
+        if not self._takes_arrays:
+            inputs = [v if wrap is None else wrap(v) for v, wrap in zip(inputs, self._wrappers, strict=True)]
+        if not outputs:
+            if self._gives_arrays and (found := self.program.run_new(inputs, wanted)) is not None:
+                return found
+            outputs = [None] * len(self.outputs)
+        made = [self._new(k, k in wanted) if given is None else given for k, given in enumerate(outputs)]
+        if self._gives_arrays:
+            self.program.run(inputs, made)
+            return [made[k] for k in wanted]
+        passed = [Cell() if known is None else bool_as_uint8(m) for known, m in zip(self._results, made, strict=True)]
+        self.program.run(inputs, passed)
+        for k, cell in enumerate(passed):
+            if isinstance(cell, Cell):
+                made[k] = self._from_cell(k, cell.value, outputs[k])
+        return [made[k] for k in wanted]
+
+    def _wrapper(self, name: str) -> Callable[[Any], Any] | None:
+        """How the value of an input is passed to the program; None for as it is."""
+        if isinstance(self._operands[name], Unsized):
+            return Cell
+        return bool_as_uint8 if self.trace.values[name].element_type == TensorProto.BOOL else None
 
     def _result(self, name: str) -> tuple[Desc, np.dtype[Any]] | None:
         operand = self._operands[name]
@@ -171,11 +165,20 @@ class CompiledModel:
         is_bool = self.trace.values[name].element_type == TensorProto.BOOL
         return operand.desc, np.dtype(bool if is_bool else operand.desc.data_type)
 
-    def _from_cell(self, name: str, value: Any, target: Any) -> Any:
+    def _new(self, position: int, is_wanted: bool) -> Any:
+        """New memory for an output; None where its size is not known."""
+        if (result := self._results[position]) is None:
+            return None
+        desc, dtype = result
+        if is_wanted or self.program.space.is_host:
+            return memory.empty(desc).view(dtype)
+        return self.program.space.allocate(desc)
+
+    def _from_cell(self, position: int, value: Any, target: Any) -> Any:
         """A result whose shape is known now, in the memory where it is wanted."""
         if target is None:
             return value
-        _check_shape(name, target, value.shape)
+        check_target(self.outputs[position], target, value.shape)
         space = HOST if HOST.owns(target) else self.program.space
         copier(HOST, space, "InferenceSession.run(out=)")([bool_as_uint8(value)], [bool_as_uint8(target)])()
         return target
@@ -307,11 +310,6 @@ def _constant(value: Constant) -> Operand:
 def _value_info(name: str, value: Value) -> ValueInfoProto:
     type = type_of(value)
     return ValueInfoProto(name=name, type=type if type.WhichOneof("value") else None)
-
-
-def _check_shape(name: str, target: Any, shape: tuple[int, ...]) -> None:
-    if target.shape != shape:
-        raise ValidationError(f"out[{name!r}] must have shape {list(shape)}, got {list(target.shape)}")
 
 
 __all__ = ["CompiledModel", "Fallback", "check_whole", "is_large_segment", "segments"]

@@ -133,7 +133,7 @@ def with_numpy(node: NodeProto, arrays: Sequence[np.ndarray | None]) -> list[np.
 
 def with_engine(node: NodeProto, arrays: Sequence[np.ndarray | None], proto: ModelProto) -> list[np.ndarray] | None:
     """Compute a node of a model with ONNX Runtime; None if that fails (the node then stays in the graph)."""
-    from ..backends.onnxruntime.fallback import evaluate
+    from ..backends.onnxruntime.model import evaluate
 
     feed = {name: array for name, array in zip(node.input, arrays, strict=True) if array is not None}
     types = {name: tensor_type(element_type_of(array.dtype), array.shape) for name, array in feed.items()}

@@ -13,12 +13,13 @@ import numpy as np
 
 from .. import memory
 from ..errors import OperationError, ValidationError
+from ..graph import Desc
 from .arguments import Argument
 from .compiled import CompiledModel
 from .messages import TensorProto
 from .symbolic import SymbolicModel
 
-Expected = tuple[str, np.dtype[Any], tuple[int, ...]]
+Expected = tuple[str, np.dtype[Any] | None, tuple[int, ...]]
 """The name of an array, its data type and its shape."""
 
 FEW_PAIRS = 64
@@ -36,7 +37,7 @@ class Repeat:
         deciding: the inputs whose values determine shapes; those of the next call must be the same.
     """
 
-    __slots__ = ("_asked", "_inputs", "_model", "_names", "_outputs", "_values")
+    __slots__ = ("_asked", "_inputs", "_model", "_outputs", "_taken", "_values", "_wanted")
 
     def __init__(
         self,
@@ -46,9 +47,15 @@ class Repeat:
         names: list[str],
         deciding: Collection[str] = (),
     ) -> None:
-        self._model, self._asked, self._names = model, asked, names
-        self._inputs: list[Expected] = [(name, array.dtype, array.shape) for name, array in feed.items()]
-        self._outputs: list[Expected] = [(name, dtype, desc.shape) for name, (desc, dtype) in model.results.items()]
+        self._model, self._asked = model, asked
+        # Those that the model does not take come last: they are only checked.
+        order = dict.fromkeys([*model.inputs, *feed])
+        self._inputs: list[Expected] = [(name, feed[name].dtype, feed[name].shape) for name in order]
+        self._taken = len(model.inputs)
+        unknown = Desc("uint8", (0,)), None  # no array has this data type
+        results = [(name, *model.results.get(name, unknown)) for name in model.outputs]
+        self._outputs: list[Expected] = [(name, dtype, desc.shape) for name, desc, dtype in results]
+        self._wanted = [model.outputs.index(name) for name in names]
         self._values = [(name, feed[name].tobytes()) for name in deciding]
 
     @staticmethod
@@ -66,7 +73,7 @@ class Repeat:
             return None
         if type(given) is not dict or len(given) != len(self._inputs):
             return None
-        sources = {}
+        inputs: list[np.ndarray] = []
         for name, dtype, shape in self._inputs:
             value = given.get(name)
             if type(value) is not np.ndarray:
@@ -75,39 +82,44 @@ class Repeat:
             flags = array.flags
             if array.dtype != dtype or array.shape != shape or not (flags.c_contiguous and flags.aligned):
                 return None
-            sources[name] = array
+            inputs.append(array)
         if self._values and any(given[name].tobytes() != content for name, content in self._values):
             return None
-        targets: dict[str, np.ndarray] = {}
+        outputs: list[np.ndarray | None] = []
         if out is not None:
             if type(out) is not dict:
                 return None
+            targets = []
             for name, dtype, shape in self._outputs:
                 value = out.get(name)
-                if type(value) is np.ndarray:
-                    if value.dtype != dtype or value.shape != shape or not value.flags.carray:
+                if value is not None:
+                    if type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape:
                         return None
-                    targets[name] = value
-            if len(targets) != len(out) or _overlap(sources, targets):
+                    if not value.flags.carray:
+                        return None
+                    targets.append(value)
+                outputs.append(value)
+            if len(targets) != len(out) or _overlap(inputs, targets):
                 return None
         try:
-            return self._model.run(sources, self._names, targets)
+            return self._model.run(inputs[: self._taken], outputs, self._wanted)
         except OperationError:
             if isinstance(self._model, SymbolicModel):  # the full path finds out more
                 return None
             raise
 
 
-def _overlap(sources: Mapping[str, np.ndarray], targets: Mapping[str, np.ndarray]) -> bool:
+def _overlap(inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> bool:
     """Whether a target, which is contiguous like all of them, shares memory with another array."""
-    if len(targets) * (len(sources) + len(targets)) > FEW_PAIRS:
+    if len(targets) * (len(inputs) + len(targets)) > FEW_PAIRS:
+        sources = {f"input {k}": array for k, array in enumerate(inputs)}
         try:
-            memory.check_overlap({f"input {name}": array for name, array in sources.items()}, targets)
+            memory.check_overlap(sources, {f"output {k}": array for k, array in enumerate(targets)})
         except ValidationError:
             return True
         return False
-    others = list(sources.values())
-    for target in targets.values():
+    others = list(inputs)
+    for target in targets:
         for other in others:
             if np.may_share_memory(target, other):
                 return True

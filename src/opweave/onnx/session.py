@@ -19,7 +19,7 @@ from ..run.locks import Locks
 from ..shapes import OtherShapes
 from ..tensor import MLTensor
 from . import summary
-from .arguments import Argument, FixedShapes, HostValues, NodeArg
+from .arguments import Argument, FixedShapes, HostValues, NodeArg, check_target
 from .booleans import bool_as_uint8
 from .compiled import CompiledModel, Fallback
 from .limits import DEFAULT as DEFAULT_LIMITS, Limits
@@ -206,31 +206,22 @@ class InferenceSession(OnnxRuntimeMethods):
         """
         if run_options is not None:
             check_run_options(run_options, self._settings.level)
-        if self._run_trace is None:
-            return self._run_once(output_names, input_feed, out)
         begin = monotonic_ns()
-        results = self._run_once(output_names, input_feed, out)
-        self._run_trace.note("model_run", begin)
-        return results
-
-    def _run_once(
-        self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
-        out: Mapping[str, np.ndarray | MLTensor] | None,
-    ) -> list[Any]:
-        """`run` without options."""
         while True:
             self._context.check_alive()
             repeat = self._repeat
             try:
                 # The fast path has few calls and objects: after a network has run, nothing of Python is in the caches.
-                if repeat is not None and (results := repeat.run(output_names, input_feed, out)) is not None:
-                    return results
-                return self._run(output_names, input_feed, out)
+                results = repeat.run(output_names, input_feed, out) if repeat is not None else None
+                if results is None:
+                    results = self._run(output_names, input_feed, out)
             except OtherShapes as found:
                 self._shape_cache.forget_shapes(found)
                 self._repeat = None
+                continue
+            if (trace := self._run_trace) is not None:
+                trace.note("model_run", begin)
+            return results
 
     def _run(
         self,
@@ -267,13 +258,13 @@ class InferenceSession(OnnxRuntimeMethods):
             made = self._new_tensors(model, [name for name in names if name not in targets])
             targets |= {name: tensor.memory() for name, tensor in made.items()}
             try:
-                results = model.run(feed, names, targets)
+                results = _run_by_name(model, feed, names, targets)
             except OperationError:
                 if isinstance(model, CompiledModel):
                     raise
                 # WebNN defines more than the engine does (indices out of range, say), and has errors of its own.
                 model = self._shape_cache.compiled_for(shapes, feed)
-                results = model.run(feed, names, targets)
+                results = _run_by_name(model, feed, names, targets)
             self._repeat = None
             is_plain = self._repeatable and names == asked and len(feed) == len(self._inputs)
             if is_settled and is_plain and (space.is_host or not tensors):
@@ -447,6 +438,16 @@ class InferenceSession(OnnxRuntimeMethods):
     def _compiled(self) -> dict[Any, CompiledModel]:
         """The compiled models that are kept, by shapes; the one used last comes last."""
         return dict(self._shape_cache.compiled.items())
+
+
+def _run_by_name(
+    model: CompiledModel | SymbolicModel, feed: Mapping[str, Any], names: Sequence[str], targets: Mapping[str, Any]
+) -> list[Any]:
+    """Run a model on a feed; the outputs `names`, of which those in `targets` are written in place."""
+    for name in model.results.keys() & targets.keys():
+        check_target(name, targets[name], model.results[name][0].shape)
+    outputs = [targets.get(name) for name in model.outputs] if targets else []
+    return model.run([feed[name] for name in model.inputs], outputs, [model.outputs.index(name) for name in names])
 
 
 def _check_choice(what: str, given: Any, allowed: Any) -> None:

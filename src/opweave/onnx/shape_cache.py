@@ -315,9 +315,9 @@ class ShapeCache:
             OperationError: inference was not relied on for them.
         """
         with self._lock:
-            if self._model.surprising.issuperset(found.slots):
+            if self._model.surprising.issuperset(found.shapes):
                 raise OperationError(f"outputs come in shapes that do not fit: {found}") from found
-            self._model.surprising.update(found.slots)
+            self._model.surprising.update(found.shapes)
             for kept in (self.compiled, self._last_used, self._recent):
                 kept.clear()
 

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ..backends import ModelRunner
 from ..context import MLContext
-from ..errors import MLError, NotSupportedError, OperationError, ValidationError
+from ..errors import MLError, NotSupportedError
 from ..graph import Desc
-from .arguments import Argument
+from ..shapes import OtherShapes
+from .arguments import Argument, check_target
 from .engine_rules import check_decided
 from .messages import PLAIN, ModelProto, NodeProto, TensorProto, sub_graphs, tensor_type
-from .model import KNOWN_OPSET, Model
+from .model import Model
 from .registry import CONVERTERS, key_of
 from .scopes import all_nodes, used_names
-
-KNOWN_IR = 10
-"""Models in file formats up to this version need not be lowered for the engine."""
 
 LARGE_CONSTANT_BYTES = 4096
 """Constant nodes from this size in bytes are treated as weights; smaller ones may hold shapes, which inference must see."""
@@ -41,6 +39,8 @@ class SymbolicModel:
         inputs: its declared inputs, with the sizes that the user fixed.
 
     Attributes:
+        inputs: the names of its inputs.
+        outputs: the names of its outputs.
         results: always empty: the shapes of outputs are not known before a run.
 
     Raises:
@@ -48,6 +48,8 @@ class SymbolicModel:
     """
 
     def __init__(self, model: Model, context: MLContext, inputs: Sequence[Argument]) -> None:
+        self.inputs = [argument.name for argument in inputs]
+        self.outputs = [output.name for output in model.proto.graph.output]
         self.results: dict[str, tuple[Desc, np.dtype[Any]]] = {}
         for node in all_nodes(model.proto.graph.node):
             converter = CONVERTERS.get(key_of(node))
@@ -70,26 +72,21 @@ class SymbolicModel:
                 raise NotSupportedError(f"{name!r} is {type}, which has no equivalent in NumPy")
         self._runner: ModelRunner = runner
 
-    def run(self, feed: Mapping[str, Any], names: Sequence[str], out: Mapping[str, np.ndarray]) -> list[Any]:
-        """Run on arrays that have been checked, and return the outputs `names`; those in `out` are written in place.
+    def run(self, inputs: Sequence[Any], outputs: Sequence[Any], wanted: Sequence[int]) -> list[Any]:
+        """Run on arrays that have been checked; see `CompiledModel.run`.
 
         Raises:
             OperationError: the engine failed.
-            ValidationError: an array of `out` has another shape than its output.
+            ValidationError: an array of `outputs` has another shape than its output.
         """
-        asked = list(dict.fromkeys([*names, *out])) if out else names
+        feed = dict(zip(self.inputs, inputs, strict=True))
+        out = {name: given for name, given in zip(self.outputs, outputs, strict=False) if given is not None}
         try:
-            return self._runner.run(feed, asked, out)[: len(names)]
-        except OperationError:
-            if out:
-                self._check_targets(feed, out)
+            return self._runner.run(feed, [self.outputs[k] for k in wanted], out)
+        except OtherShapes as found:
+            for name, shape in found.shapes.items():
+                check_target(name, out[name], shape)
             raise
-
-    def _check_targets(self, feed: Mapping[str, Any], out: Mapping[str, np.ndarray]) -> None:
-        """After a failed run, repeat it without `out`; raise `ValidationError` if an array of `out` has the wrong shape."""
-        for (name, target), found in zip(out.items(), self._runner.run(feed, list(out), {}), strict=True):
-            if target.shape != found.shape:
-                raise ValidationError(f"out[{name!r}] must have shape {list(found.shape)}, got {list(target.shape)}")
 
 
 def must_be_traced(model: Model) -> bool:
@@ -129,10 +126,6 @@ def _for_engine(model: Model, inputs: Sequence[Argument]) -> tuple[ModelProto, d
                 tensor.ClearField("data_location")
                 tensor.raw_data = array.tobytes()
     used = {name for node in graph.node for name in used_names(node)} | {value.name for value in graph.output}
-    if proto.ir_version > KNOWN_IR or model.opsets.get("", 1) > KNOWN_OPSET:
-        from ..backends.onnxruntime.opsets import lower
-
-        lower(proto)
     return proto, {name: array for name, array in constants.items() if name in used and name not in given}
 
 

@@ -1,20 +1,26 @@
-"""A whole ONNX model as one session of the engine, which runs it with any sizes of its dynamic dimensions."""
+"""An ONNX model as one session of the engine, which runs it with any sizes of its dynamic dimensions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
-import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
-from ...errors import OperationError
+from ... import memory
+from ...errors import MLError, OperationError
+from ...shapes import OtherShapes
 from .. import PowerPreference
 from .constants import add_constants
 from .native import NativeSession
 from .quotients import guard_quotients
 from .sessions import CPU, ENGINE_ERRORS, session_options
+from .values import PLAIN_TYPES, from_engine, to_engine
+
+KNOWN_IR, KNOWN_OPSET = 10, 21
+"""Models up to this version of the file format and of ONNX's operators need not be lowered for the engine."""
 
 
 class ModelSession:
@@ -22,9 +28,16 @@ class ModelSession:
 
     Args:
         proto: the ModelProto, without the constants that it uses; it gets those.
-        constants: their arrays, by name.
+        constants: their arrays, by name; large ones are handed over by reference, those in mapped files by their place there.
         power_preference: that of the context.
         threads: how many threads an operation may use; None for as many as there are processors.
+        alone: whether it does not take turns with other sessions.
+        title: what it computes, for messages.
+
+    Attributes:
+        inputs: the names of its inputs, in order.
+        outputs: likewise of its outputs.
+        types: the type of each input and output, by name.
 
     Raises:
         OperationError: the engine refuses the model.
@@ -36,15 +49,30 @@ class ModelSession:
         constants: Mapping[str, np.ndarray],
         power_preference: PowerPreference,
         threads: int | None = None,
+        alone: bool = True,
+        title: str = "the model",
     ) -> None:
-        options = session_options(power_preference, threads=threads)
-        guard_quotients(proto, constants)
-        self._constants = add_constants(proto.graph, constants, options)  # kept: the engine reads their memory
+        self._title = title
+        options = session_options(power_preference, alone, threads)
         try:
+            if proto.ir_version > KNOWN_IR or any(entry.version > KNOWN_OPSET for entry in proto.opset_import):
+                from .opsets import lower
+
+                lower(proto)
+            guard_quotients(proto, constants)
+            self._constants = add_constants(proto.graph, constants, options)  # kept: the engine reads their memory
             session = NativeSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
         except ENGINE_ERRORS as error:
-            raise OperationError(f"ONNX Runtime does not take the model: {error}") from error
+            from .opsets import advice
+
+            raise OperationError(f"ONNX Runtime does not take {title}: {error}{advice(proto)}") from error
+        self.inputs = [value.name for value in session.get_inputs()]
+        self.outputs = [value.name for value in session.get_outputs()]
         self.types = {value.name: value.type for value in (*session.get_inputs(), *session.get_outputs())}
+        found = set(self.types.values())
+        self._is_plain = found <= PLAIN_TYPES
+        # Strings, sequences and optionals cannot be bound to memory.
+        self._can_bind = all(type.startswith("tensor(") and type != "tensor(string)" for type in found)
         # The Python wrapper costs microseconds; the engine's own session is called.
         self._session = session._sess
 
@@ -54,28 +82,60 @@ class ModelSession:
         Args:
             feed: an array for each input, by name; a list of arrays for a sequence.
             names: the outputs to return, each once.
-            out: C-contiguous arrays for some of them, which are written in place.
+            out: C-contiguous arrays for some of the model's outputs, which are written in place.
 
         Returns:
             The outputs in order: those of `out`, and new arrays in memory of their own.
 
         Raises:
-            OperationError: the engine failed; or an array of `out` has another shape than its output.
+            OtherShapes: arrays of `out` have other shapes than their outputs.
+            OperationError: the engine failed.
         """
         try:
-            if not out:
-                found: list[Any] = self._session.run(names, feed, None)
-                return found
-            binding = engine.SessionIOBinding(self._session)
-            for name, value in feed.items():
-                binding.bind_ortvalue_input(name, engine.OrtValue.ortvalue_from_numpy(value, CPU))
-            for name in names:
-                if name in out:
-                    binding.bind_ortvalue_output(name, engine.OrtValue.ortvalue_from_numpy(out[name], CPU))
-                else:
-                    binding.bind_output(name, CPU)
-            self._session.run_with_iobinding(binding, None)
-            values = binding.get_outputs()
-            return [out[n] if n in out else onnxruntime.OrtValue(v).numpy() for n, v in zip(names, values, strict=True)]
+            if self._can_bind and (out or not self._is_plain):
+                return self._run_bound(feed, names, out)
+            found: list[Any] = self._session.run(asked := [*dict.fromkeys([*names, *out])], feed, None)
         except ENGINE_ERRORS as error:
-            raise OperationError(f"ONNX Runtime failed: {error}") from error
+            if self._can_bind and out:
+                # The engine may have found its results, and only no room for them.
+                with suppress(*ENGINE_ERRORS):
+                    _compare_shapes(out, dict(zip(out, self._run_bound(feed, list(out), {}), strict=True)))
+            raise OperationError(f"ONNX Runtime failed to run {self._title}: {error}") from error
+        if out:
+            results = dict(zip(asked, found, strict=True))
+            _compare_shapes(out, results)
+            for name, target in out.items():
+                memory.copy(target, results[name], "an output beside strings or sequences")
+            found = [out.get(name, results[name]) for name in names]
+        return found
+
+    def _run_bound(
+        self, feed: Mapping[str, np.ndarray], names: Sequence[str], out: Mapping[str, np.ndarray]
+    ) -> list[Any]:
+        binding = engine.SessionIOBinding(self._session)
+        held = {name: to_engine(array) for name, array in feed.items()}  # the binding holds addresses only
+        for name, value in held.items():
+            binding.bind_ortvalue_input(name, value)
+        for name, target in out.items():
+            binding.bind_ortvalue_output(name, engine.OrtValue.ortvalue_from_numpy(target, CPU))
+        new = [name for name in names if name not in out]
+        for name in new:
+            binding.bind_output(name, CPU)
+        self._session.run_with_iobinding(binding, None)
+        made = dict(zip(new, binding.get_outputs()[len(out) :], strict=True))
+        return [from_engine(made[name]) if name in made else out[name] for name in names]
+
+
+def _compare_shapes(targets: Mapping[str, np.ndarray], found: Mapping[str, np.ndarray]) -> None:
+    shapes = {name: found[name].shape for name, target in targets.items() if found[name].shape != target.shape}
+    if shapes:
+        raise OtherShapes(shapes)
+
+
+def evaluate(proto: Any, feed: Mapping[str, np.ndarray]) -> list[Any] | None:
+    """The outputs of a model that is run once; None where the engine cannot."""
+    try:
+        session = ModelSession(proto, {}, "default", threads=1)  # to start threads would take longer
+        return session.run(feed, session.outputs, {})
+    except MLError:
+        return None

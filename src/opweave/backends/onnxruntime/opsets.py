@@ -12,6 +12,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
 from ...errors import OperationError
 from .constants import sub_graphs
+from .model import KNOWN_IR
 
 OLDEST_TARGET = 21
 """The oldest operator set that models are lowered to.
@@ -39,20 +40,14 @@ def newest_opset() -> int:
     return next((version for version in range(known, 1, -1) if _takes(opset=version)), 1)
 
 
-@cache
-def newest_ir() -> int:
-    """The newest version of the file format that the engine takes."""
-    return next((version for version in range(onnx.IR_VERSION, 3, -1) if _takes(opset=13, ir=version)), 3)
-
-
-def _takes(opset: int, ir: int = 8) -> bool:
+def _takes(opset: int) -> bool:
     from .native import NativeSession
     from .sessions import ENGINE_ERRORS, session_options
 
     value = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
     other = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "probe", [value], [other])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     options = session_options("default")
     try:
         NativeSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
@@ -120,7 +115,7 @@ def lower(proto: onnx.ModelProto) -> None:
     Raises:
         OperationError: a node means something else in the older operator set, or is not in it.
     """
-    proto.ir_version = min(proto.ir_version, newest_ir())
+    proto.ir_version = min(proto.ir_version, KNOWN_IR)
     for entry in proto.opset_import:
         if entry.domain in ("", "ai.onnx") and entry.version > OLDEST_TARGET:
             nodes = [node for node in all_nodes(proto.graph.node) if node.domain in ("", "ai.onnx")]

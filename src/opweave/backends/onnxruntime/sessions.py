@@ -263,7 +263,7 @@ class Session(Runner):
         # The Python wrappers around bindings, values and run() cost several microseconds; the engine's own are called.
         binding = engine.SessionIOBinding(self._session._sess)
         for slot, array in zip(self._inputs, inputs, strict=True):
-            binding.bind_ortvalue_input(slot, _to_engine(array, CPU))
+            binding.bind_input(slot, array)  # in place, since arrays are contiguous
         for slot, array in zip(self._outputs, outputs, strict=True):
             binding.bind_ortvalue_output(slot, _to_engine(array, CPU))
         return binding

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
-from onnx import TensorProto, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
 from ... import memory
@@ -15,11 +14,18 @@ from ...dtypes import ONNX_TYPES
 from .constants import is_plain
 from .sessions import CPU
 
+_NAMES = {"float32": "float", "float64": "double"}  # of other types, NumPy's
+
+PLAIN_TYPES = frozenset(f"tensor({_NAMES.get(name, name)})" for name in ONNX_TYPES)
+"""The engine's names for the types that NumPy itself has."""
+
 
 def to_engine(array: np.ndarray) -> Any:
     """The engine's tensor for an array. Types that NumPy itself has share the memory; others are copied, and counted."""
     if is_plain(array):
         return engine.OrtValue.ortvalue_from_numpy(array, CPU)
+    from onnx import numpy_helper
+
     tensor = numpy_helper.from_array(array)
     value = engine.OrtValue.ortvalue_from_shape_and_onnx_type(array.shape, tensor.data_type, CPU)
     ctypes.memmove(value.data_ptr(), tensor.raw_data, len(tensor.raw_data))
@@ -30,15 +36,12 @@ def to_engine(array: np.ndarray) -> Any:
 def from_engine(value: Any) -> np.ndarray:
     """A view of the engine's tensor, which the wrapper keeps alive; a copy of types that NumPy does not have."""
     wrapper = onnxruntime.OrtValue(value)
-    plain = wrapper.data_type() in _PLAIN
-    if plain:
+    if wrapper.data_type() in PLAIN_TYPES:
         array: np.ndarray = wrapper.numpy()
         return array
+    from onnx import TensorProto, numpy_helper
+
     data = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
     memory.copies.add(len(data), "data types that NumPy does not have")
     tensor = TensorProto(dims=value.shape(), data_type=value.element_type(), raw_data=data)
     return numpy_helper.to_array(tensor)
-
-
-_PLAIN = frozenset(f"tensor({TensorProto.DataType.Name(number).lower()})" for number in ONNX_TYPES.values())
-"""The engine's names for the types that NumPy itself has."""
