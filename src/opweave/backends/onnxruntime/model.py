@@ -122,7 +122,7 @@ class ModelSession:
         for name in new:
             binding.bind_output(name, CPU)
         self._session.run_with_iobinding(binding, None)
-        made = dict(zip(new, binding.get_outputs()[len(out) :], strict=True))
+        made = dict(zip(new, list(binding.get_outputs())[len(out) :], strict=True))
         return [from_engine(made[name]) if name in made else out[name] for name in names]
 
 
