@@ -15,7 +15,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 import opweave as ow
 
 BOOL, INT64 = TensorProto.BOOL, TensorProto.INT64
-PLACES = ("top", "branch", "constants of a branch", "loop", "scan", "nested", "function", "of a sequence")
+PLACES = ("top", "branch", "top and branch", "constants of a branch", "loop", "scan", "nested", "function", "of a sequence")
 
 
 def value(name: str, element_type: int, shape: Sequence[int | str] | None = None) -> onnx.ValueInfoProto:
@@ -46,6 +46,9 @@ def model(op: str, data_type: str, place: str) -> ModelProto:
             nodes = [helper.make_node(op, ["a", "b"], ["r"])]
         case "branch":
             nodes = [choice([divide], "q")]
+        case "top and branch":
+            top = helper.make_node(op, ["a", "b"], ["p"])
+            nodes = [top, choice([divide], "q", output="s"), helper.make_node("Min", ["p", "s"], ["r"])]
         case "constants of a branch":  # of which the engine folds what it can
             least = numpy_helper.from_array(np.array([np.iinfo(data_type).min], data_type), "least")
             minus = helper.make_node(

@@ -101,11 +101,7 @@ class Argument:
             ValidationError: the tensor belongs to another context, or has another data type or shape.
         """
         found = context._own(tensor, what)
-        array = np.empty((), tensor.data_type)
-        try:
-            array = as_declared(array, self.element_type)
-        except (TypeError, ValueError) as error:
-            raise ValidationError(f"{what}: {error}") from None
+        array = as_declared(np.empty((), tensor.data_type), self.element_type)
         # One element broadcast to the shape stands for the data: `check` reads only type and shape.
         self.check(np.broadcast_to(array, tensor.shape), what)
         return found

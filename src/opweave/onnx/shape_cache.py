@@ -138,11 +138,8 @@ class ShapeCache:
         self._outputs = [output.name for output in model.proto.graph.output]
         self._given_bytes = program_bytes
         self._weight_bytes, self._node_bytes = _weight_bytes(model)
-        # Why all shapes are compiled, or none; empty if that is not so.
-        self._why_always = {"always": "specialise='always'"}.get(specialise, "")
-        self._why_never = {"never": "specialise='never'"}.get(specialise, "")
-        if fallback == "error":
-            self._why_always = self._why_always or "fallback='error'"
+        self._compiles_all = specialise == "always" or fallback == "error"
+        self._why_none = "specialise='never'" if specialise == "never" else ""  # why no shapes are compiled
         self._own_session: SymbolicModel | None = None
         self._own_lock = Lock()  # held while that is made
         self._lock = Lock()  # guards all that follows; never held while something is compiled
@@ -173,17 +170,17 @@ class ShapeCache:
 
     def own_session(self, shapes: Shapes) -> SymbolicModel | None:
         """The model's own session, made when it is first needed; None if these shapes must be compiled."""
-        if self._why_always or len(shapes) != len(self._inputs):
+        if self._compiles_all or len(shapes) != len(self._inputs):
             return None  # a different number of inputs: initializers are overridden
         with self._own_lock:
-            if self._own_session is None and not self._why_always:
+            if self._own_session is None and not self._compiles_all:
                 if must_be_traced(self._model):
                     self._trace(shapes, {})  # refuses models that would crash the engine, or make it hang
                 try:
                     self._own_session = SymbolicModel(self._model, self._context, self._inputs)
                     memory.trim()
                 except MLError as error:
-                    self._why_always = str(error)
+                    self._compiles_all = True
                     log.info("all shapes are compiled: %s", error)
         return self._own_session
 
@@ -196,15 +193,15 @@ class ShapeCache:
 
     def compile_static(self, shapes: Shapes) -> None:
         """Compile a model of static shapes, unless its own session is to run it, or small inputs determine shapes."""
-        if self._why_never and self.own_session(shapes):
+        if self._why_none and self.own_session(shapes):
             return
         trace = self._trace(shapes, {})  # all of it: what is broken is refused now
         if trace.deciding:
             return
         large = sum(is_large_segment(segment, trace.values) for segment in segments(trace, self._outputs))
         if large > MAX_POOLS and self.own_session(shapes):
-            self._why_never = f"it would run in {large} segments, each with threads of its own"
-            self._recent.put(self._key(shapes, {}), _RecentShape(self._why_never))
+            self._why_none = f"it would run in {large} segments, each with threads of its own"
+            self._recent.put(self._key(shapes, {}), _RecentShape(self._why_none))
         else:
             self._finish(self._key(shapes, {}), trace)
 
@@ -239,7 +236,7 @@ class ShapeCache:
         with self._lock:
             key = self._key(shapes, feed)
             recent = self._recent.make(key, _RecentShape)
-            if self._why_never:
+            if self._why_none:
                 return True
             if recent.seen and not recent.has_room:
                 recent.refused = self._why_no_room()
@@ -327,7 +324,7 @@ class ShapeCache:
         """Memory limit for all compiled shapes together."""
         if self._given_bytes is not None:
             return self._given_bytes
-        return ALWAYS_BYTES if self._why_always else PROGRAM_BYTES + self._weight_bytes
+        return ALWAYS_BYTES if self._compiles_all else PROGRAM_BYTES + self._weight_bytes
 
     def _estimate(self, count: int) -> int:
         """The memory of `count` compiled shapes, in bytes."""

@@ -53,7 +53,7 @@ class ModelSession:
         title: str = "the model",
     ) -> None:
         self._title = title
-        options = session_options(power_preference, alone, threads)
+        options = session_options(power_preference, alone, threads=threads)
         try:
             if proto.ir_version > KNOWN_IR or any(entry.version > KNOWN_OPSET for entry in proto.opset_import):
                 from .opsets import lower

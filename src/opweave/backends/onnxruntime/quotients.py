@@ -53,7 +53,7 @@ def guard_quotients(proto: Any, constants: Mapping[str, np.ndarray]) -> None:
         operators = " and ".join(sorted({node.op_type for node in quotients}))
         raise OperationError(f"{operators} of integers needs operator set {OLDEST_OPSET}, and the model has {opset}")
     outputs = {node.output[0] for node in quotients}
-    for graph in graphs:
+    for graph in reversed(graphs):  # inner ones first: the graph around them gets copies of its nodes
         nodes = list(graph.node)
         if not any(node.output[:1] and node.output[0] in outputs for node in nodes):
             continue
