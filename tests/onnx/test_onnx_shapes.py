@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import opweave as ow
 from opweave import memory
-from opweave.backends.onnxruntime import fallback, sessions
+from opweave.backends.onnxruntime import model as engine_model, sessions
 from opweave.lazy.background import background
 from opweave.onnx.compiled import CompiledModel
 from opweave.onnx.shape_cache import MAX_THREADS, RECENT, _compiled_in_background
@@ -464,7 +464,7 @@ def test_small_operations_that_fall_back_get_no_threads(size: int, monkeypatch: 
         taken.append(options["threads"])
         return make(*given, **options)
 
-    monkeypatch.setattr(fallback, "session_options", noted)
+    monkeypatch.setattr(engine_model, "session_options", noted)
     count = 2 if size > 1000 else 4
     session = ow.InferenceSession(remainders(count, size), CONTEXT)
     assert session.shapes() == {f"x [{size}]": "compiled"}
