@@ -15,7 +15,17 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 import opweave as ow
 
 BOOL, INT64 = TensorProto.BOOL, TensorProto.INT64
-PLACES = ("top", "branch", "top and branch", "constants of a branch", "loop", "scan", "nested", "function", "of a sequence")
+PLACES = (
+    "top",
+    "branch",
+    "top and branch",
+    "constants of a branch",
+    "loop",
+    "scan",
+    "nested",
+    "function",
+    "of a sequence",
+)
 
 
 def value(name: str, element_type: int, shape: Sequence[int | str] | None = None) -> onnx.ValueInfoProto:
