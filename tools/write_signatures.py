@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from opweave.operation import Op
+from opweave.operators import INFIX
 from opweave.ops import Operations
 
 FILE = Path(__file__).parent.parent / "src" / "opweave" / "signatures.pyi"
@@ -68,6 +69,7 @@ def text() -> str:
     for op in ops.values():
         if op.positional[0] not in op.sequences:
             lines += method(op, ["self: Same", *parameters(op, "OperandLike")[1:]], result(op, "Same"))
+    lines += [f"    def __{way}{name}__(self: Same, other: Any) -> Same: ..." for name in INFIX for way in ("", "r")]
     for op in ops.values():
         lines += function(op)
     names = ", ".join(f'"{name}"' for name in ops)

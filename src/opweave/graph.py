@@ -6,9 +6,8 @@ change. Serial numbers of nodes are in the order of their creation, which is a t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -78,7 +77,6 @@ def check_desc(desc: Desc, max_byte_length: int, what: str = "shape") -> Desc:
     return desc
 
 
-@dtypes.completable
 class MLOperand(Operators):
     """A value in the graph of a builder: an input, a constant, or the result of an operation.
 
@@ -101,21 +99,6 @@ class MLOperand(Operators):
     ) -> None:
         self._builder, self._desc, self._node = builder, desc, node
         self._name, self._value = name, value
-
-    @property
-    def data_type(self) -> DataType:
-        """Type of the elements, one of `opweave.dtypes.ANY`."""
-        return self._desc.data_type
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The dimensions; `()` for a scalar."""
-        return self._desc.shape
-
-    @property
-    def desc(self) -> Desc:
-        """Data type and shape."""
-        return self._desc
 
     @property
     def builder(self) -> Builder:
@@ -165,29 +148,8 @@ class MLOperand(Operators):
     def _apply(self, name: str, *args: Any, **kwargs: Any) -> Any:
         return getattr(self._builder, name)(*args, **kwargs)
 
-    def _home(self) -> type:
-        return type(self._builder)
-
-    def _method(self, op: Op[..., Any]) -> partial[Any]:
-        return partial(op, self._builder, self)
-
-    def _operation(self, name: str) -> Op[..., Any] | None:
-        op = None if name.startswith("_") else getattr(type(self._builder), name, None)
-        if op is None or not hasattr(op, "operands") or op.positional[0] in op.sequences:
-            return None
-        return op  # type: ignore[no-any-return]
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        if method == "__call__" and not options and ufunc.__name__ in hints.OPERATORS:  # array + operand, and its like
-            return self._apply(hints.WEBNN_NAMES.get(ufunc.__name__, ufunc.__name__), *inputs)
-        raise ValidationError(
-            hints.ufunc(
-                ufunc.__name__,
-                f"{self!r}, which has no values yet",
-                dir(self),
-                lambda name: f"x.{name}({', '.join('yz'[: ufunc.nin - 1])}) is in WebNN",
-            )
-        )
+    def _refuse_ufunc(self, ufunc: Any, method: str) -> NoReturn:
+        raise ValidationError(hints.ufunc(ufunc, method, f"{self!r}, which has no values yet", dir(self)))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
         raise ValidationError(
@@ -203,6 +165,13 @@ class MLOperand(Operators):
 
 
 Operand = MLOperand
+
+
+def check_shape(shape: Sequence[int], why: str = "", /, **operands: Operand | None) -> None:
+    """Require a shape of operands by parameter, if they are present; `why` tells where it comes from."""
+    for name, operand in operands.items():
+        if operand is not None and operand.shape != tuple(shape):
+            raise ValidationError(f"{name} must have shape {list(shape)}{why and ', '}{why}, got {operand.desc}")
 
 
 @dataclass(eq=False, slots=True)
@@ -339,6 +308,8 @@ class Builder:
 
     max_byte_length: int = 2**31 - 1
     """The largest tensor, in bytes (`maxTensorByteLength`)."""
+    operand_type: type[Operand] = Operand
+    """The class of the results of nodes."""
 
     def __init__(self) -> None:
         self._serial = 0
@@ -373,19 +344,16 @@ class Builder:
         descs: tuple[Desc, ...],
     ) -> tuple[Operand, ...]:
         """Add a node with results of `descs`; the arguments are valid."""
-        node = self.make_node(op, inputs, attributes, label, descs)
+        node = Node(op, inputs, attributes, label, self._serial + 1)
+        node.outputs = tuple(self.operand_type(self, desc, node=node) for desc in descs)
+        return self.place(node)
+
+    def place(self, node: Node) -> tuple[Operand, ...]:
+        """Add a node that has just been made, and return its results, or those of what stands for it."""
         self._serial = node.serial
         return node.outputs
 
-    def make_node(
-        self,
-        op: Op[..., Any],
-        inputs: Mapping[str, Operand | tuple[Operand, ...] | None],
-        attributes: Mapping[str, Any],
-        label: str,
-        descs: tuple[Desc, ...],
-    ) -> Node:
-        """The next node, with its outputs, without adding it."""
-        node = Node(op, inputs, attributes, label, self._serial + 1)
-        node.outputs = tuple(Operand(self, desc, node=node) for desc in descs)
-        return node
+    def add_like(self, node: Node, follow: Callable[[Operand], Operand], label: str) -> tuple[Operand, ...]:
+        """Add a node like one of another builder; `follow` gives the operand here for an operand there."""
+        descs = tuple(output.desc for output in node.outputs)
+        return self.add_node(node.op, each(node.inputs, follow), node.attributes, label, descs)

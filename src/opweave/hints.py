@@ -35,6 +35,7 @@ WEBNN_NAMES = {
     "dims": "axes",
     "divide": "div",
     "dtype": "data_type",
+    "greater_equal": "greater_or_equal",
     "isinf": "is_infinite",
     "isnan": "is_nan",
     "keepdim": "keep_dimensions",
@@ -142,18 +143,21 @@ def of_call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exce
     return ""
 
 
-def ufunc(name: str, what: str, known: Iterable[str], instead: Callable[[str], str]) -> str:
+def ufunc(function: Any, method: str, what: str, known: Iterable[str], instead: str = "x.{}({}) is in WebNN") -> str:
     """The message for a NumPy function that was called with an unsupported object.
 
     Args:
-        name: the function, `add`, or its method, `add.reduce`.
+        function: the function.
+        method: how it was called: `__call__`, or `reduce` in `np.add.reduce(x)`.
         what: describes the object.
         known: names of operations.
-        instead: returns how to call an operation, given its name.
+        instead: how to call an operation, with places for its name and for its other arguments.
     """
-    functions = list(known)
+    is_call, functions = method == "__call__", list(known)
+    name = function.__name__ if is_call else f"{function.__name__}.{method}"
+    others = ", ".join("yz"[: function.nin - 1]) if is_call else ""
     same = name if name in functions else UFUNC_METHODS.get(name) or WEBNN_NAMES.get(name, "")
-    hint = instead(same) if same in functions else "there is no such operation"
+    hint = instead.format(same, others) if same in functions else "there is no such operation"
     return f"np.{name} takes arrays of NumPy, got {what}; {hint}"
 
 

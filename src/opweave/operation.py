@@ -76,6 +76,8 @@ class Op(Generic[P, R]):
         limits: the limits of operands and results by name: `output`, or `output0`, `output1`, … for several results.
         operands: the names of the parameters that are operands.
         attributes: the names of all other parameters, but `label`.
+        parameters: all parameters but the builder, by name.
+        defaults: the defaults of parameters that may be left out.
         decomposition: the function that expresses it by other operations, or None for the core set.
         formula: the function that computes one element of its result (see `opweave.expr`), or None.
         kernels: the user's kernels, by name of the device.
@@ -86,10 +88,11 @@ class Op(Generic[P, R]):
         self.__doc__, self.__module__ = doc, function.__module__
         signature = inspect.signature(function)
         parameters = list(signature.parameters.values())[1:]
+        self.parameters = {p.name: p for p in parameters}
         self.operands = tuple(p.name for p in parameters if self._is_operand(p))
         self.attributes = tuple(p.name for p in parameters if p.name not in self.operands and p.name != "label")
         self.positional = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
-        self._defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+        self.defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
         self._converters = {p.name: self._converter(p) for p in parameters if p.name in self.attributes}
         self.sequences = {p.name for p in parameters if p.name in self.operands and "Sequence[" in p.annotation}
         # For calls on arrays: the kinds of parameters (2: a sequence of operands, 1: an operand, 0: an attribute), and calls
@@ -112,7 +115,6 @@ class Op(Generic[P, R]):
         self.decomposition: Callable[..., Any] | None = None
         self.formula: Callable[..., Any] | None = None
         self.kernels: dict[str, Any] = {}
-        self._parameters = {p.name: p for p in parameters}
 
     def __repr__(self) -> str:
         return f"<Op {self.name}>"
@@ -137,19 +139,6 @@ class Op(Generic[P, R]):
         """Declare the formula of an element: `function(...)` takes arrays of `opweave.expr` and attributes by name."""
         self.formula = function
         return function
-
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        """The names of all parameters but the builder."""
-        return tuple(self._parameters)
-
-    def annotation(self, name: str) -> str:
-        """The annotation of the parameter `name`."""
-        return str(self._parameters[name].annotation)
-
-    def is_optional(self, name: str) -> bool:
-        """Whether the parameter `name` may be left out."""
-        return name in self._defaults
 
     def _is_operand(self, parameter: inspect.Parameter) -> bool:
         return re.search(r"\bOperand\b", parameter.annotation) is not None
@@ -178,8 +167,8 @@ class Op(Generic[P, R]):
 
     def given(self, arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """The arguments that differ from their defaults, in order, for printing."""
-        for name in self._parameters:
-            default = self._defaults.get(name, self)
+        for name in self.parameters:
+            default = self.defaults.get(name, self)
             if name in self._casts and isinstance(default, (int, float)):
                 default = dtypes.cast_number(default, arguments[self._casts[name]].data_type)
             if name in arguments and arguments[name] != default:
@@ -242,14 +231,14 @@ class Op(Generic[P, R]):
         for name, value in kwargs.items():
             if name in given:
                 raise ValidationError(f"{name} is given twice")
-            if name not in self._parameters:
-                raise ValidationError(f"has no argument {name!r}; it takes {', '.join(self._parameters)}")
+            if name not in self.parameters:
+                raise ValidationError(f"has no argument {name!r}; it takes {', '.join(self.parameters)}")
             given[name] = value
-        for name in self._parameters:
+        for name in self.parameters:
             if name not in given:
-                if name not in self._defaults:
+                if name not in self.defaults:
                     raise ValidationError(f"the argument {name!r} is missing")
-                given[name] = self._defaults[name]
+                given[name] = self.defaults[name]
 
         types = {n: v.data_type for n in self.operands if isinstance(v := given[n], Operand)}
         inputs: dict[str, Any] = {}
@@ -262,14 +251,14 @@ class Op(Generic[P, R]):
                 inputs[name] = tuple(
                     _operand(builder, f"{name}[{i}]", item, number_type) for i, item in enumerate(value)
                 )
-            elif value is None and name in self._defaults:
+            elif value is None and name in self.defaults:
                 inputs[name] = None
             else:
                 inputs[name] = _operand(builder, name, value, number_type)
         attributes: dict[str, Any] = {}
         for name in self.attributes:
             value = given[name]
-            absent = value is None and name in self._defaults and self._defaults[name] is None
+            absent = value is None and name in self.defaults and self.defaults[name] is None
             attributes[name] = None if absent else self._converters[name](name, value)
         return inputs, attributes
 

@@ -4,33 +4,55 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from . import hints
+from .dtypes import DataType, completable
 from .errors import ValidationError, require
 from .names import shown
 
 if TYPE_CHECKING:
-    from .operation import Op
+    from .graph import Desc
     from .signatures import ArrayMethods
 else:
     ArrayMethods = object
 
-Same = TypeVar("Same", bound="Operators")
-"""`Self`, in a form that Jedi follows into derived classes, so that results are completed."""
 
-
-class Operators(ArrayMethods):
-    """Python's operators, and operations as methods, for what stands for an array: operands of graphs, and arrays."""
+@completable
+class Described:
+    """What has a data type and a shape."""
 
     __slots__ = ()
-    _kind = "an array"
+    _desc: Desc
+
+    @property
+    def data_type(self) -> DataType:
+        """Type of the elements, one of `opweave.dtypes.ANY`."""
+        return self._desc.data_type
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The dimensions; `()` for a scalar."""
-        raise NotImplementedError
+        return self._desc.shape
+
+    @property
+    def desc(self) -> Desc:
+        """Data type and shape."""
+        return self._desc
+
+
+Same = TypeVar("Same", bound="Operators")
+"""`Self`, in a form that Jedi follows into derived classes, so that results are completed."""
+
+INFIX = {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "pow": "pow", "matmul": "matmul"}
+"""The infix operators of Python -> operations; `__add__` and `__radd__` are "add"."""
+
+
+class Operators(Described, ArrayMethods):
+    """Python's operators, and operations as methods, for what stands for an array: operands of graphs, and arrays."""
+
+    __slots__ = ()
+    _kind = "an array"
 
     @property
     def rank(self) -> int:
@@ -41,73 +63,20 @@ class Operators(ArrayMethods):
         """Call the operation of that name."""
         raise NotImplementedError
 
-    def _operation(self, name: str) -> Op[..., Any] | None:
-        """The operation of that name, if this can be its first argument."""
-        raise NotImplementedError
-
     if not TYPE_CHECKING:  # which see `ArrayMethods`
 
-        def __getattr__(self, name: str) -> Callable[..., Any]:
-            op = self._operation(name)
-            if op is None:
-                hint = "" if name.startswith("_") else hints.meant(name, dir(self))
-                raise AttributeError(f"{self._kind} has no attribute or operation {name!r}{hint}", name=name, obj=self)
-            method = self._method(op)
-            method.__doc__ = op.__doc__
-            return method
+        def __getattr__(self, name: str) -> NoReturn:
+            hint = "" if name.startswith("_") else hints.meant(name, dir(self))
+            raise AttributeError(f"{self._kind} has no attribute or operation {name!r}{hint}", name=name, obj=self)
 
-    def _method(self, op: Op[..., Any]) -> partial[Any]:
-        """The operation with this as its first argument."""
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        if method == "__call__" and not options and ufunc.__name__ in hints.OPERATORS:  # array + self, and its like
+            return self._apply(hints.WEBNN_NAMES.get(ufunc.__name__, ufunc.__name__), *inputs)
+        return self._refuse_ufunc(ufunc, method)
+
+    def _refuse_ufunc(self, ufunc: Any, method: str) -> NoReturn:
+        """Raise an error for a function of NumPy that does not take this."""
         raise NotImplementedError
-
-    def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *filter(self._operation, dir(self._home()))})
-
-    def _home(self) -> type:
-        """The class whose members are the operations."""
-        raise NotImplementedError
-
-    def _binary(self: Same, name: str, other: Any, swap: bool = False) -> Same:
-        if not isinstance(other, (Operators, int, float)) and not hasattr(other, "__array__"):
-            return NotImplemented  # type: ignore[no-any-return]
-        result: Same = self._apply(name, *((other, self) if swap else (self, other)))
-        return result
-
-    def __add__(self: Same, other: Any) -> Same:
-        return self._binary("add", other)
-
-    def __radd__(self: Same, other: Any) -> Same:
-        return self._binary("add", other, swap=True)
-
-    def __sub__(self: Same, other: Any) -> Same:
-        return self._binary("sub", other)
-
-    def __rsub__(self: Same, other: Any) -> Same:
-        return self._binary("sub", other, swap=True)
-
-    def __mul__(self: Same, other: Any) -> Same:
-        return self._binary("mul", other)
-
-    def __rmul__(self: Same, other: Any) -> Same:
-        return self._binary("mul", other, swap=True)
-
-    def __truediv__(self: Same, other: Any) -> Same:
-        return self._binary("div", other)
-
-    def __rtruediv__(self: Same, other: Any) -> Same:
-        return self._binary("div", other, swap=True)
-
-    def __pow__(self: Same, other: Any) -> Same:
-        return self._binary("pow", other)
-
-    def __rpow__(self: Same, other: Any) -> Same:
-        return self._binary("pow", other, swap=True)
-
-    def __matmul__(self: Same, other: Any) -> Same:
-        return self._binary("matmul", other)
-
-    def __rmatmul__(self: Same, other: Any) -> Same:
-        return self._binary("matmul", other, swap=True)
 
     def __neg__(self: Same) -> Same:
         return self.neg()
@@ -155,6 +124,22 @@ class Operators(ArrayMethods):
         """The parts along the first axis."""
         require(self.rank > 0, "a scalar operand has no parts to go through")
         return (self[i] for i in range(self.shape[0]))
+
+
+def _infix(name: str, swap: bool) -> Callable[[Operators, Any], Any]:
+    """The method of an infix operator: `array op other`, or with `swap` `other op array`."""
+
+    def method(self: Operators, other: Any) -> Any:
+        if not isinstance(other, (Operators, int, float)) and not hasattr(other, "__array__"):
+            return NotImplemented
+        return self._apply(name, *((other, self) if swap else (self, other)))
+
+    return method
+
+
+for _name, _operation in INFIX.items():  # type checkers see `ArrayMethods`
+    setattr(Operators, f"__{_name}__", _infix(_operation, swap=False))
+    setattr(Operators, f"__r{_name}__", _infix(_operation, swap=True))
 
 
 def _picked(item: Any, axis: int, size: int) -> range:

@@ -9,17 +9,16 @@ from weakref import WeakSet, ref
 import numpy as np
 
 from . import hints
-from .dtypes import DataType, completable
 from .errors import InvalidStateError, NotSupportedError, ValidationError, require
 from .graph import Desc
+from .operators import Described
 
 if TYPE_CHECKING:
     from .context import MLContext
 
 
 @hints.misnomers
-@completable
-class MLTensor:
+class MLTensor(Described):
     """A tensor in the memory of a context (https://www.w3.org/TR/webnn/#api-mltensor).
 
     Made by `context.create_tensor`, `create_constant_tensor` and `tensor_from`, never directly. Its memory is shared with
@@ -46,16 +45,6 @@ class MLTensor:
         self.borrowed: ref[Any] | None = None
 
     @property
-    def data_type(self) -> DataType:
-        """Type of the elements."""
-        return self._desc.data_type
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The dimensions; `()` for a scalar."""
-        return self._desc.shape
-
-    @property
     def readable(self) -> bool:
         """Whether `context.read_tensor` and the views work."""
         return self._readable
@@ -74,11 +63,6 @@ class MLTensor:
     def context(self) -> MLContext:
         """The context that it belongs to."""
         return self._context
-
-    @property
-    def desc(self) -> Desc:
-        """Data type and shape."""
-        return self._desc
 
     @property
     def gpu_buffer(self) -> Any:

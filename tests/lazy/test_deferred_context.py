@@ -16,7 +16,7 @@ from hypothesis import given, settings, strategies as st
 import opweave as ow
 from opweave import memory
 from opweave.lazy import array as arrays, force
-from opweave.lazy.background import compile_now, statistics
+from opweave.lazy.background import compile_now, statistics, wait
 
 SHAPE = [4]
 START = np.array([1, -2, 3, -4], "float32")
@@ -25,7 +25,7 @@ START = np.array([1, -2, 3, -4], "float32")
 @pytest.fixture(params=["background", "now", "reference"])
 def context(request: pytest.FixtureRequest) -> Iterator[ow.MLContext]:
     """A deferred context, which compiles chains at the second time or at the first, on either back end."""
-    force.wait()  # for what other tests have left to compile
+    wait()  # for what other tests have left to compile
     before = compile_now(request.param == "now")
     statistics.reset()
     device = "reference" if request.param == "reference" else None
@@ -137,7 +137,7 @@ def test_a_chain_becomes_one_graph_when_it_comes_again(context: ow.MLContext) ->
         run(split, [a], [b, c])
         np.testing.assert_array_equal(c.numpy(), (START + step) * weight - 1)
         np.testing.assert_array_equal(b.numpy(), (START + step) * weight + 1)
-        force.wait()
+        wait()
     assert statistics.compiled == 1
     now = compile_now()
     compile_now(now)
@@ -483,7 +483,7 @@ def test_a_graph_that_is_destroyed_still_runs_what_was_dispatched(context: ow.ML
         run(double, [x], [y])
         run(double, [y], [z])
         context.read_tensor(z)
-    force.wait()
+    wait()
     assert statistics.compiled == 1
     run(double, [x], [y])
     run(double, [y], [z])
@@ -511,7 +511,7 @@ def test_a_graph_that_is_collected_leaves_nothing(context: ow.MLContext) -> None
         run(double, [x], [y])
         run(double, [y], [z])
         context.read_tensor(z)
-    force.wait()
+    wait()
     executable = weakref.ref(double.check_alive())
     assert force.graphs.statistics.entries == kept + 1
     del double
@@ -552,7 +552,7 @@ def test_errors_of_kernels_say_which_dispatch(context: ow.MLContext) -> None:
         run(check, [x], [y])
         run(double, [y], [z])
         context.read_tensor(z)
-        force.wait()
+        wait()
     context.write_tensor(x, np.full(4, 13, "float32"))
     run(check, [x], [y])
     place = rf"called in test_deferred_context\.py, line {run.__code__.co_firstlineno + 1}\)"

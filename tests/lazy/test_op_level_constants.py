@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import opweave as ow
-from opweave.lazy import force, graphs, weights as learned
+from opweave.lazy import background, force, graphs, weights as learned
 
 STATISTICS = ow.ops.statistics
 CONTEXT = ow.ml.create_context(device="cpu")
@@ -316,7 +316,7 @@ def test_it_is_compiled_in_the_background() -> None:
 def test_weights_that_die_in_the_queue_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     queue: list[Any] = []
     ow.ops.compile_now(False)
-    monkeypatch.setattr(force.background, "put", lambda *item: queue.append(item))
+    monkeypatch.setattr(background.background, "put", lambda *item: queue.append(item))
     w, b = weights(4, 3), weights(3, seed=1)
     check_layer(random(2, 4), w, b)
     check_layer(random(2, 4), w, b)

@@ -7,11 +7,10 @@ label that begins with that of the node they emulate.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 from ..errors import NotSupportedError, OperationError
-from ..graph import Desc, Graph, Node, Operand, each
-from ..operation import Op, call_with
+from ..graph import Graph, Node, Operand, each
+from ..operation import call_with
 from ..recorder import Recorder
 
 
@@ -22,48 +21,39 @@ class _Rewriter(Recorder):
         super().__init__()
         self.supports, self.backend = supports, backend
         self.origin: dict[Node, Node] = {}
-        self._source: Node | None = None
+        self._source: Node
         self._prefix = ""
 
-    def add_node(
-        self,
-        op: Op[..., Any],
-        inputs: Mapping[str, Operand | tuple[Operand, ...] | None],
-        attributes: Mapping[str, Any],
-        label: str,
-        descs: tuple[Desc, ...],
-    ) -> tuple[Operand, ...]:
+    def place(self, node: Node) -> tuple[Operand, ...]:
+        op = node.op
         if self._prefix:
-            label = f"{self._prefix}/{label or op.name}"
-        candidate = self.make_node(op, inputs, attributes, label, descs)
-        if self.supports(candidate):
-            self._serial = candidate.serial
-            if self._source is not None:
-                self.origin[candidate] = self._source
-            return candidate.outputs
+            node.label = f"{self._prefix}/{node.label or op.name}"
+        if self.supports(node):
+            self.origin[node] = self._source
+            return super().place(node)
         if op.decomposition is None:
             # What has one of these two is only asked here if it does not serve this node.
             forms = "decomposition" if op.kernels or op.formula else "kernel, expression or decomposition"
             kernels = f"; its kernels are for {', '.join(map(repr, op.kernels))}" if op.kernels else ""
             raise NotSupportedError(
-                f"{candidate.title}: the back end {self.backend} has no rule for "
-                f"{', '.join(str(o.desc) for o in candidate.operands)}, and the operation has no {forms}{kernels}"
+                f"{node.title}: the back end {self.backend} has no rule for "
+                f"{', '.join(str(o.desc) for o in node.operands)}, and the operation has no {forms}{kernels}"
             )
-        outer, self._prefix = self._prefix, label or op.name
+        outer, self._prefix = self._prefix, node.label or op.name
         try:
-            result = call_with(op.decomposition, candidate.arguments, self)
+            result = call_with(op.decomposition, node.arguments, self)
             outputs: tuple[Operand, ...] = (result,) if isinstance(result, Operand) else tuple(result)
             # Outputs of a graph are results of operations, which a constant is not.
             outputs = tuple(self.identity(output) if output.is_constant else output for output in outputs)
         except NotSupportedError as error:
             if not str(error).startswith(f"{op.name}: "):  # of an operation inside, which says its own label
                 raise
-            raise NotSupportedError(f"{candidate.title}: {str(error).removeprefix(f'{op.name}: ')}") from error
+            raise NotSupportedError(f"{node.title}: {str(error).removeprefix(f'{op.name}: ')}") from error
         finally:
             self._prefix = outer
-        got = tuple(output.desc for output in outputs)
-        if got != descs:
-            raise OperationError(f"{candidate.title}: its decomposition yields {got}, it must yield {descs}")
+        got, wanted = (tuple(output.desc for output in made) for made in (outputs, node.outputs))
+        if got != wanted:
+            raise OperationError(f"{node.title}: its decomposition yields {got}, it must yield {wanted}")
         return outputs
 
 
@@ -83,11 +73,8 @@ def legalise(
         replaced[operand] = rewriter.inputs[name] = Operand(rewriter, operand.desc, name=name)
     for node in graph.nodes:
         rewriter._source = node
-        inputs = each(node.inputs, replaced.__getitem__)
-        descs = tuple(output.desc for output in node.outputs)
-        outputs = rewriter.add_node(node.op, inputs, node.attributes, node.label, descs)
-        replaced.update(zip(node.outputs, outputs, strict=True))
-    outputs_by_name = {name: replaced[operand] for name, operand in graph.outputs.items()}
+        replaced.update(zip(node.outputs, rewriter.add_like(node, replaced.__getitem__, node.label), strict=True))
+    outputs_by_name = each(graph.outputs, replaced.__getitem__)
     reached = Graph.reaching(outputs_by_name)
     return Graph(rewriter.inputs, outputs_by_name, reached.nodes), rewriter.origin
 

@@ -208,11 +208,8 @@ class Array:
         if method == "__call__" and name and not options:  # an operator applied to a NumPy scalar and an expression
             return _infix(name, *inputs)
         known = dir(sys.modules[__package__])
-        raise ValidationError(
-            hints.ufunc(
-                ufunc.__name__, "an expression, which has no values yet", known, lambda name: f"ow.expr.{name} does"
-            )
-        )
+        what = "an expression, which has no values yet"
+        raise ValidationError(hints.ufunc(ufunc, method, what, known, "ow.expr.{} does"))
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         raise ValidationError("NumPy's functions do not take expressions; use those of opweave.expr")

@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from weakref import ref
@@ -19,7 +18,7 @@ import numpy as np
 
 from .. import hints, memory
 from ..cache import Cache
-from ..dtypes import INFO, DataType, completable
+from ..dtypes import INFO, DataType
 from ..errors import ValidationError, require
 from ..graph import Desc, Operand, each, title
 from ..links import compute
@@ -131,8 +130,32 @@ class PendingCall:
         return f"{code.co_filename.rpartition('/')[2]}, line {line or code.co_firstlineno}"
 
 
-@completable
-class Array(Operators):
+class ArrayLike(Operators):
+    """What has the attributes of an array of NumPy: arrays, and the operands that stand for them in a traced function."""
+
+    __slots__ = ()
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Data type as a NumPy dtype."""
+        return np.dtype(self._desc.data_type)
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return self._desc.rank
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self._desc.element_count
+
+    def __len__(self) -> int:
+        require(self.rank > 0, "an array of shape [] has no len()")
+        return self.shape[0]
+
+
+class Array(ArrayLike):
     """An array in a context, whose values may be pending. Made by `opweave.array` and by operations.
 
     It has the operators and methods of operands (`x @ w + b`, `x[..., 1:]`, `x.relu()`). Reading it with `numpy()`,
@@ -155,36 +178,6 @@ class Array(Operators):
         self._context, self._desc, self._code = context, desc, code
         self._node, self._array = node, array
         self._reads = 0  # number of reads as a weight (`opweave.lazy.weights`); negative if it must not be a weight
-
-    @property
-    def data_type(self) -> DataType:
-        """Data type."""
-        return self._desc.data_type
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Data type as a NumPy dtype."""
-        return np.dtype(self._desc.data_type)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The dimensions."""
-        return self._desc.shape
-
-    @property
-    def ndim(self) -> int:
-        """Number of dimensions."""
-        return len(self._desc.shape)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return self._desc.element_count
-
-    @property
-    def desc(self) -> Desc:
-        """Data type and shape."""
-        return self._desc
 
     @property
     def context(self) -> MLContext:
@@ -233,17 +226,9 @@ class Array(Operators):
         """Memory for the values."""
         return room(self._context, self._desc)
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        op = _UFUNCS.get(ufunc)
-        if op is not None and method == "__call__" and not options:  # array + self, and its like
-            return op(*inputs)
-        name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
-        others = ", ".join("yz"[: ufunc.nin - 1]) if method == "__call__" else ""
-        known = dir(self)
-        raise ValidationError(
-            hints.ufunc(name, f"an opweave.Array {self._desc}", known, lambda name: f"x.{name}({others}) is in WebNN")
-            + "; x.numpy() is an array of NumPy"
-        )
+    def _refuse_ufunc(self, ufunc: Any, method: str) -> NoReturn:
+        hint = hints.ufunc(ufunc, method, f"an opweave.Array {self._desc}", dir(self))
+        raise ValidationError(f"{hint}; x.numpy() is an array of NumPy")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.numpy(), dtype=dtype, copy=copy)
@@ -283,10 +268,6 @@ class Array(Operators):
 
     def __bool__(self) -> bool:
         return bool(self.item())
-
-    def __len__(self) -> int:
-        require(self.rank > 0, "an array of shape [] has no len()")
-        return self.shape[0]
 
     def __contains__(self, item: Any) -> bool:
         """Whether an element equals `item`."""
@@ -335,22 +316,6 @@ class Array(Operators):
     def _apply(self, name: str, *args: Any, **kwargs: Any) -> Any:
         return getattr(Operations, name)(*args, **kwargs)
 
-    def _home(self) -> type:
-        return Operations
-
-    def _method(self, op: Op[..., Any]) -> partial[Any]:
-        return partial(op, self)
-
-    def _operation(self, name: str) -> Op[..., Any] | None:
-        op = None if name.startswith("_") else getattr(Operations, name, None)
-        return op if isinstance(op, Op) and op.positional[0] not in op.sequences else None
-
-
-_UFUNCS: dict[Any, Op[..., Any]] = {
-    getattr(np, name): getattr(Operations, hints.WEBNN_NAMES.get(name, name)) for name in hints.OPERATORS
-}
-"""The operation for each operator of NumPy arrays with an `Array` as right operand."""
-
 
 def room(context: MLContext, desc: Desc) -> Memory:
     """New memory for a result, in the space of its context."""
@@ -361,6 +326,27 @@ class Number(Array):
     """A Python number as an operand; equal numbers share memory."""
 
     __slots__ = ()
+
+
+class Watched(Array):
+    """An array of memory that may be written: it knows the pending results that depend on it."""
+
+    __slots__ = ("_readers",)
+
+    def __init__(self, *args: Any, **given: Any) -> None:
+        super().__init__(*args, **given)
+        self._readers: list[ref[Array]] = []
+
+    def watch(self, outputs: Sequence[ref[Array]]) -> None:
+        """Remember the pending results of a call that reads this."""
+        if len(self._readers) % 64 == 63:
+            self._readers = [*map(ref, self.pending_readers)]
+        self._readers += outputs
+
+    @property
+    def pending_readers(self) -> list[Array]:
+        """The pending results that depend on this."""
+        return [array for reader in self._readers if (array := reader()) is not None and array.pending]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -430,9 +416,3 @@ def _steps(source: Array, result: Array) -> tuple[Template, ...] | None:
 def force(arrays: Sequence[Array]) -> None:
     """Compute arrays, if they are pending."""
     (compute.function or compute.load())(arrays)
-
-
-def is_pending(output: ref[Array]) -> bool:
-    """Whether an array is still referenced, and not computed yet."""
-    array = output()
-    return array is not None and array._array is None

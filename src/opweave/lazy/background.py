@@ -178,4 +178,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=background.__init__)  # type: ignore[misc]
 
 
-__all__ = ["VARIABLE", "Recurring", "Statistics", "background", "compile_now", "statistics"]
+def wait() -> None:
+    """Wait until the graphs that are being compiled in the background are ready (for measurements and tests)."""
+    background.wait()

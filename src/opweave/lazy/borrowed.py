@@ -19,7 +19,7 @@ from ..graph import Desc, Operand, check_desc
 from ..memory import pool
 from ..run.locks import Locks
 from ..tensor import MLTensor
-from .array import Array, code_of, force, is_pending
+from .array import Array, Watched, code_of, force
 
 
 def array(values: Any, data_type: DataType | None = None, *, copy: bool = True) -> Array:
@@ -189,16 +189,15 @@ def adopt(context: MLContext, value: np.ndarray, desc: Desc, code: int) -> Array
 # Memory of tensors
 
 
-class Borrowed(Array):
+class Borrowed(Watched):
     """The memory of a tensor. Before the tensor is written, pending operations that read it are computed (`settle`)."""
 
-    __slots__ = ("_readers", "_tensor")
+    __slots__ = ("_tensor",)
     is_of_tensor = True
 
     def __init__(self, tensor: MLTensor) -> None:
         super().__init__(tensor.context, tensor.desc, code_of(tensor.desc), array=tensor.memory())
         self._tensor = ref(tensor)
-        self._readers: list[ref[Array]] = []
 
     def _is_immutable(self) -> bool:
         tensor = self._tensor()
@@ -219,9 +218,7 @@ class Borrowed(Array):
         with tensor._lock:
             if not self._readers:
                 tensor.release_bindings()  # so that the next dispatch to it binds again, and calls `settle`
-            if len(self._readers) % 64 == 63:
-                self._readers = [reader for reader in self._readers if is_pending(reader)]
-            self._readers += outputs
+            super().watch(outputs)
 
     def settle(self) -> None:
         """Compute the pending results that depend on the tensor. While one of them fails, the tensor cannot be written."""

@@ -31,7 +31,8 @@ from ..run.graph import MLGraph
 from ..run.locks import Locks
 from ..tensor import MLTensor
 from . import force as reads
-from .array import LONGEST, Array, Number, PendingCall, Template, code_of, is_pending, site_of
+from .array import LONGEST, Array, Number, PendingCall, Template, Watched, code_of, site_of
+from .background import statistics
 from .force import force
 
 if TYPE_CHECKING:
@@ -46,38 +47,16 @@ _DISPATCH: Any = SimpleNamespace(name="dispatch")
 # Values
 
 
-class Value(Array):
+class Value(Watched):
     """The contents of a tensor after a dispatch. It does not change when the tensor gets another value."""
 
-    __slots__ = ("_readers", "_spare")
-
-    def __init__(
-        self,
-        context: MLContext,
-        desc: Any,
-        code: int,
-        *,
-        node: PendingCall | None = None,
-        array: np.ndarray | None = None,
-    ) -> None:
-        super().__init__(context, desc, code, node=node, array=array)
-        self._readers: list[ref[Array]] = []
-        self._spare: np.ndarray | None = None
+    __slots__ = ("_spare",)
+    _spare: np.ndarray | None
+    """Memory for the contents, while they are pending (`DeferredTensor.become`)."""
 
     def _room(self) -> np.ndarray:
         spare, self._spare = self._spare, None
         return memory.empty(self._desc) if spare is None else spare
-
-    def watch(self, outputs: Sequence[ref[Array]]) -> None:
-        """Remember the pending results of a dispatch that reads this."""
-        if len(self._readers) % 64 == 63:
-            self._readers = [reader for reader in self._readers if is_pending(reader)]
-        self._readers += outputs
-
-    @property
-    def pending_readers(self) -> list[Array]:
-        """The pending results that depend on this."""
-        return [array for reader in self._readers if (array := reader()) is not None and array.pending]
 
 
 class _Window:
@@ -178,6 +157,7 @@ class DeferredTensor(MLTensor):
         The caller holds the lock, and has checked that the memory is not visible from outside.
         """
         before, borrowed = self._value, self.borrowed() if self.borrowed is not None else None
+        value._spare = None
         if borrowed is None and not (before is not None and before.pending_readers):
             value._spare = before._spare if before is not None and before.pending else self._array
         self._value, self._memory = value, None
@@ -209,7 +189,7 @@ class PendingDispatch(PendingCall):
 
     def __del__(self) -> None:
         if self.inputs:  # they are removed when it runs
-            reads.statistics.dropped += len(self.outputs)
+            statistics.dropped += len(self.outputs)
 
 
 class GraphTemplate(Template):
@@ -229,15 +209,11 @@ class GraphTemplate(Template):
         """Add the nodes of the graph to another one."""
         made = dict(zip(self.graph.inputs.values(), operands, strict=True))
 
-        def follow(value: Any) -> Any:
-            if isinstance(value, tuple):
-                return tuple(map(follow, value))
-            return made.get(value, value)  # constants are the same in all graphs
+        def follow(operand: Operand) -> Operand:
+            return made.get(operand, operand)  # constants are the same in all graphs
 
         for node in self.graph.nodes:
-            inputs = {name: follow(value) for name, value in node.inputs.items()}
-            descs = tuple(output.desc for output in node.outputs)
-            outputs = builder.add_node(node.op, inputs, node.attributes, f"{label}/{node.label}", descs)
+            outputs = builder.add_like(node, follow, f"{label}/{node.label}")
             made.update(zip(node.outputs, outputs, strict=True))
         return tuple(made[operand] for operand in self.graph.outputs.values())
 
@@ -300,8 +276,7 @@ def _defer(
     values = [Value(context, desc, code, node=node) for desc, code in zip(template.descs, template.codes, strict=True)]
     node.outputs = tuple([ref(value) for value in values])
     for value in node.inputs:
-        if isinstance(value, Value):
-            value.watch(node.outputs)
+        value.watch(node.outputs)
     for tensor, value in zip(targets, values, strict=True):
         tensor.become(value)
     return values

@@ -27,7 +27,7 @@ from ..graph import title
 from ..links import compute, op_level, when_gone
 from . import borrowed, records, weights
 from .array import Array, PendingCall, Template, room
-from .background import background, compile_now, statistics
+from .background import compile_now, statistics, wait
 from .graphs import CallGraph, Kept, kept_results, needed, signature
 from .records import Record, profile
 from .weights import Whole
@@ -103,11 +103,6 @@ def force(arrays: Sequence[Array]) -> None:
             context.check_alive()
             _run(context, [array for array in wanted if array._context is context])
             wanted = [array for array in wanted if array._context is not context]
-
-
-def wait() -> None:
-    """Wait until the graphs that are being compiled in the background are ready (for measurements and tests)."""
-    background.wait()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -349,18 +344,4 @@ if hasattr(os, "register_at_fork"):
 
 @op_level.provide
 def _public(name: str) -> Any:
-    return globals()[name]
-
-
-__all__ = [
-    "GRAPHS",
-    "Record",
-    "background",
-    "compile_now",
-    "force",
-    "profile",
-    "program_of",
-    "read",
-    "statistics",
-    "wait",
-]
+    return {"compile_now": compile_now, "profile": profile, "statistics": statistics, "wait": wait}[name]

@@ -5,29 +5,28 @@ from __future__ import annotations
 import linecache
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from textwrap import shorten
 from typing import Any, NoReturn
 
 import numpy as np
 
-from .. import dtypes, memory
+from .. import dtypes, hints, memory
 from ..arrays import as_array, contiguous, describe
 from ..builder import MLGraphBuilder
 from ..context import MLContext
 from ..dtypes import DataType
-from ..errors import ValidationError, require
-from ..graph import Desc, MLOperand, Node, Operand
+from ..errors import ValidationError
+from ..graph import Desc, MLOperand, Operand
 from ..memory.spaces import Memory
 from ..names import shown
-from ..operation import Op
 from ..operators import Operators
 from ..run.graph import MLGraph
 from ..run.locks import Locks
 from ..tensor import MLTensor
 from . import borrowed
-from .array import Array, code_of, force, room
+from .array import Array, ArrayLike, code_of, force, room
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Structures of arrays
@@ -94,55 +93,20 @@ _QUESTIONS = {
     "tolist": ("tolist()", _STATIC),
     "numpy": ("numpy()", _STATIC),
 }
-_UFUNCS = {
-    np.add: "add",
-    np.subtract: "sub",
-    np.multiply: "mul",
-    np.divide: "div",
-    np.power: "pow",
-    np.matmul: "matmul",
-}
-"""The operations for the operators of a NumPy array and an operand."""
-_REVERSED = {
-    np.less: "<",
-    np.less_equal: "<=",
-    np.greater: ">",
-    np.greater_equal: ">=",
-    np.equal: "==",
-    np.not_equal: "!=",
-}
+_SIGNS = {name: sign for sign, name in _COMPARISONS.values()}
 
 
-class Traced(MLOperand):
+class Traced(ArrayLike, MLOperand):
     """An operand that stands for an array while a function is traced; asking for its values is an error."""
 
     __slots__ = ()
     __hash__ = object.__hash__
 
     @property
-    def dtype(self) -> np.dtype[Any]:
-        """The data type as a NumPy dtype."""
-        return np.dtype(self._desc.data_type)
-
-    @property
-    def ndim(self) -> int:
-        """Number of dimensions."""
-        return self._desc.rank
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return self._desc.element_count
-
-    @property
     def context(self) -> MLContext:
         """The context that will compute it."""
         assert isinstance(self._builder, Tracer)
         return self._builder.context
-
-    def __len__(self) -> int:
-        require(self.rank > 0, "an array of shape [] has no len()")
-        return self.shape[0]
 
     def __iter__(self) -> Iterator[Any]:
         if self.rank == 0:
@@ -158,13 +122,11 @@ class Traced(MLOperand):
             f"{_users_line()}; {advice}"
         )
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        name = _UFUNCS.get(ufunc)
-        if name is not None and method == "__call__" and not options:
-            return self._apply(name, *inputs)
-        if ufunc in _REVERSED:
-            self._refuse(f"'{_REVERSED[ufunc]}'", "comparisons are called by name: ow.ops.greater(x, y)")
-        return self._refuse(f"np.{ufunc.__name__}", "ow.ops has such functions")
+    def _refuse_ufunc(self, ufunc: Any, method: str) -> NoReturn:
+        sign = _SIGNS.get(hints.WEBNN_NAMES.get(ufunc.__name__, ufunc.__name__))
+        if sign is not None:
+            self._refuse(f"'{sign}'", "comparisons are called by name: ow.ops.greater(x, y)")
+        self._refuse(f"np.{ufunc.__name__}", "ow.ops has such functions")
 
     def __format__(self, spec: str) -> str:
         return str(self) if not spec else self._refuse("a format", _STATIC)
@@ -226,6 +188,8 @@ class _Made:
 class Tracer(MLGraphBuilder):
     """Builds the graph of a function."""
 
+    operand_type = Traced
+
     def __init__(self, context: MLContext, title: str) -> None:
         super().__init__(context)
         self.title, self.is_open = title, True
@@ -234,15 +198,6 @@ class Tracer(MLGraphBuilder):
         self._tensors: dict[str, MLTensor] = {}
         self._outputs: dict[str, Operand] = {}
         self._markers: dict[Operand, _Made] = {}
-
-    def add_node(
-        self, op: Op[..., Any], inputs: Mapping[str, Any], attributes: Mapping[str, Any], label: str, descs: Any
-    ) -> tuple[Operand, ...]:
-        """Add a node whose results are `Traced`."""
-        node = Node(op, inputs, attributes, label, self._serial + 1)
-        node.outputs = tuple(Traced(self, desc, node=node) for desc in descs)
-        self._serial = node.serial
-        return node.outputs
 
     def input(self, name: str, data_type: DataType, shape: Sequence[int]) -> MLOperand:
         """An input that is `Traced`."""

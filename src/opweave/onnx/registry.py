@@ -124,7 +124,7 @@ class Converter:
         """The converter of an operation, which `function` calls: its operands are the node's inputs, in order."""
         if op.sequences:  # any number of operands
             return cls(function, frozenset(attributes), None, 1, **more)
-        required = sum(not op.is_optional(name) for name in op.operands)
+        required = sum(name not in op.defaults for name in op.operands)
         return cls(function, frozenset(attributes), len(op.operands), required, **more)
 
 

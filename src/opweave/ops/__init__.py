@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..graph import Builder
@@ -10,7 +11,7 @@ from ..hints import meant
 from ..links import op_level
 from ..operation import Op
 from ..operators import Operators
-from . import (
+from . import (  # noqa: F401  (`_FAMILIES` below)
     activation,
     convolution,
     elementwise,
@@ -27,42 +28,23 @@ from . import (
 
 if TYPE_CHECKING:
     # At run time `__getattr__` below imports these when they are first used.
-    from ..lazy.force import (
-        compile_now as compile_now,
-        profile as profile,
-        statistics as statistics,
-        wait as wait,
-    )
+    from ..lazy.background import compile_now as compile_now, statistics as statistics, wait as wait
+    from ..lazy.records import profile as profile
     from ..signatures import *  # noqa: F403  (the operations, with exact signatures)
     from ..signatures import BuilderMethods
 else:
     BuilderMethods = object
 
-_CALLED_ON_ARRAYS = ("compile_now", "profile", "statistics", "wait")
-
 
 def __getattr__(name: str) -> Any:
     """Import the functions for calling operations on arrays on first use; declaring operations does not need them."""
-    if name not in _CALLED_ON_ARRAYS:
+    if name not in ("compile_now", "profile", "statistics", "wait"):
         hint = "" if name.startswith("_") else meant(name, Operations.listing())
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
     return (op_level.function or op_level.load())(name)
 
 
-_FAMILIES = (
-    activation,
-    convolution,
-    elementwise,
-    indexing,
-    logical,
-    matrix,
-    movement,
-    normalization,
-    pooling,
-    quantization,
-    recurrent,
-    reduction,
-)
+_FAMILIES = [value for value in globals().values() if isinstance(value, ModuleType)]
 _NAMES = """
 arg_min arg_max batch_normalization cast clamp concat conv2d conv_transpose2d cumulative_sum
 add sub mul div max min pow
@@ -94,7 +76,7 @@ def _method(op: Op[..., Any]) -> Callable[..., Any]:
     """An operation as a method of its first operand."""
 
     def method(self: Operators, /, *args: Any, **kwargs: Any) -> Any:
-        return self._method(op)(*args, **kwargs)
+        return self._apply(op.name, self, *args, **kwargs)
 
     method.__name__, method.__doc__ = op.name, op.__doc__
     method.__signature__ = op.__signature__.replace(  # type: ignore[attr-defined]
@@ -107,4 +89,4 @@ globals().update(_LISTING)  # type checkers read the names in `signatures`
 for _name, _op in _LISTING.items():
     setattr(Operations, _name, _op)  # type checkers see `BuilderMethods`
     if _op.positional[0] not in _op.sequences:
-        setattr(Operators, _name, _method(_op))  # faster than `__getattr__`, and visible to editors
+        setattr(Operators, _name, _method(_op))

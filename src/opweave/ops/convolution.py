@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from ..dtypes import FLOATS
+from ..dtypes import FLOATS, cast_number
 from ..errors import require
-from ..graph import Builder, Desc, Operand
+from ..graph import Builder, Desc, Operand, check_shape
 from ..operation import Limits, op
 from ..shapes import check_window, conv_size, conv_transpose_size, nearest_positions, sample_positions, window_extent
 
@@ -20,11 +19,6 @@ InputOperandLayout = Literal["nchw", "nhwc"]
 Conv2dFilterOperandLayout = Literal["oihw", "hwio", "ohwi", "ihwo"]
 ConvTranspose2dFilterOperandLayout = Literal["iohw", "hwoi", "ohwi"]
 InterpolationMode = Literal["nearest-neighbor", "linear"]
-
-
-def _check_bias(bias: Operand | None, channels: int) -> None:
-    if bias is not None:
-        require(bias.shape == (channels,), f"bias must have shape [{channels}], got {bias.desc}")
 
 
 @op(input=Limits(FLOATS, ranks=(4, 4)), filter=Limits("input", ranks=(4, 4)), bias=Limits("input", ranks=(1, 1)))
@@ -82,7 +76,7 @@ def conv2d(
     )
     require(taps["o"] % groups == 0, f"groups must divide the {taps['o']} output channels, got {groups}")
     result = {"n": image["n"], "c": taps["o"]}
-    _check_bias(bias, result["c"])
+    check_shape([result["c"]], bias=bias)
     for a, *window in zip("hw", padding[::2], padding[1::2], strides, dilations, strict=True):
         result[a] = conv_size(image[a], taps[a], *window)
         require(result[a] > 0, f"the filter must fit into the padded input, got {filter.desc} and {input.desc}")
@@ -144,7 +138,7 @@ def conv_transpose2d(
     # The specification lacks this check, without which a group may have a fraction of a channel.
     require(image["c"] % groups == 0, f"groups must divide the {image['c']} input channels, got {groups}")
     result = {"n": image["n"], "c": taps["o"] * groups, "h": output_sizes[0], "w": output_sizes[1]}
-    _check_bias(bias, result["c"])
+    check_shape([result["c"]], bias=bias)
     for a, *window in zip("hw", padding[::2], padding[1::2], strides, dilations, strict=True):
         low = conv_transpose_size(image[a], taps[a], *window)
         high = low + strides["hw".index(a)]
@@ -264,21 +258,12 @@ def _check_pair(axes: Sequence[int], rank: int) -> None:
     require(distinct, f"axes must be 2 different integers in [0, {rank}), got {list(axes)}")
 
 
-def _single(number: float) -> float:
-    """The float32 closest to a number."""
-    try:
-        rounded: float = struct.unpack("f", struct.pack("f", number))[0]
-    except OverflowError:
-        return math.copysign(math.inf, number)
-    return rounded
-
-
 @resample2d.default("sizes")
 def _(input: Operand, scales: Sequence[float], axes: Sequence[int]) -> tuple[int, ...]:
     _check_scales(scales)
     _check_pair(axes, input.rank)
     # Scales are float32 in the IDL, and the product is exact: 10 * 0.7 is 6, because the float32 is 0.69999999.
-    single = [_single(scale) for scale in scales]
+    single = [cast_number(scale, "float32") for scale in scales]
     require(
         all(0 < scale < math.inf for scale in single),
         f"scales must be within the range of float32, got {list(scales)}",

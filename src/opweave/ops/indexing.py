@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..dtypes import ANY, INDICES
 from ..errors import require
-from ..graph import Builder, Desc, Operand
+from ..graph import Builder, Desc, Operand, check_shape
 from ..operation import Limits, N, op
 
 if TYPE_CHECKING:
@@ -192,6 +192,5 @@ def scatter_nd(self: Builder, input: Operand, indices: Operand, updates: Operand
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-scatternd
     """
-    wanted = _named_shape(input, indices)
-    require(updates.shape == wanted, f"updates must have shape {list(wanted)}, got {updates.desc}")
+    check_shape(_named_shape(input, indices), updates=updates)
     return input.desc

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..dtypes import FLOATS
 from ..errors import require
-from ..graph import Builder, Desc, Operand
+from ..graph import Builder, Desc, Operand, check_shape
 from ..operation import Limits, N, op
 from ..shapes import check_axes
 from .convolution import InputOperandLayout
@@ -17,12 +17,6 @@ if TYPE_CHECKING:
     from . import Operations
 
 _VECTOR = Limits("input", ranks=(1, 1))
-
-
-def _check_shapes(wanted: Sequence[int], why: str, **operands: Operand | None) -> None:
-    for name, operand in operands.items():
-        if operand is not None:
-            require(operand.shape == tuple(wanted), f"{name} must have shape {list(wanted)}, {why}, got {operand.desc}")
 
 
 @op(input=Limits(FLOATS, ranks=(1, N)), mean=_VECTOR, variance=_VECTOR, scale=_VECTOR, bias=_VECTOR)
@@ -60,7 +54,7 @@ def batch_normalization(
     """
     require(axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
     why = f"the size of axis {axis} of input"
-    _check_shapes([input.shape[axis]], why, mean=mean, variance=variance, scale=scale, bias=bias)
+    check_shape([input.shape[axis]], why, mean=mean, variance=variance, scale=scale, bias=bias)
     return input.desc
 
 
@@ -96,7 +90,7 @@ def instance_normalization(
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-instancenorm
     """
-    _check_shapes([input.shape[layout.index("c")]], "the channels of input", scale=scale, bias=bias)
+    check_shape([input.shape[layout.index("c")]], "the channels of input", scale=scale, bias=bias)
     return input.desc
 
 
@@ -136,7 +130,7 @@ def layer_normalization(
     assert axes is not None  # the default below
     check_axes(axes, input.rank)
     why = f"the sizes of the axes {list(axes)} of input"
-    _check_shapes([input.shape[axis] for axis in axes], why, scale=scale, bias=bias)
+    check_shape([input.shape[axis] for axis in axes], why, scale=scale, bias=bias)
     return input.desc
 
 

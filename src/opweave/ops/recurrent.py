@@ -6,13 +6,15 @@ update (z), reset (r) and new (n) gate of a GRU; the input (i), output (o), forg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..dtypes import FLOATS
 from ..errors import require
-from ..graph import MAX_DIMENSION, Builder, Desc, Operand
-from ..operation import Limits, call_with, op
+from ..graph import MAX_DIMENSION, Builder, Desc, Operand, check_shape
+from ..operation import Limits, Op, call_with, op
 
 if TYPE_CHECKING:
     from . import Operations
@@ -31,35 +33,71 @@ def direction_count(direction: str) -> int:
     return 2 if direction == "both" else 1
 
 
-def _check_sizes(gates: int, hidden_size: int, activations: Sequence[str], wanted: int) -> None:
+# The axes of operands and results: steps (s), batches (b), input size (i), directions (d), hidden size (h), and the blocks of
+# `hidden_size` rows for all gates (g) or all peepholes (p).
+_GRU = {"input": "sbi", "weight": "dgi", "recurrent_weight": "dgh", "bias": "dg", "recurrent_bias": "dg"}
+_GRU_CELL = {"input": "bi", "weight": "gi", "recurrent_weight": "gh", "bias": "g", "recurrent_bias": "g"}
+_LSTM = {**_GRU, "peephole_weight": "dp"}
+_LSTM_CELL = {**_GRU_CELL, "peephole_weight": "p"}
+
+
+def _network(weighted: Mapping[str, str], **others: str) -> Callable[[Callable[..., Any]], Op[..., Any]]:
+    """Declare an operation by the axes of its operands and results; its rule follows from these.
+
+    The function has a signature and a docstring only. The defaults of its layout and activations tell how many gates and
+    activations there are.
+    """
+    axes = {**weighted, **others}
+    outputs = [name for name in axes if name.startswith("output")]
+
+    def declare(function: Callable[..., Any]) -> Op[..., Any]:
+        parameters = inspect.signature(function).parameters
+        operands = [name for name in parameters if name in axes]
+        gates, functions = (len(parameters[name].default) for name in ("layout", "activations"))
+
+        @functools.wraps(function)
+        def rule(builder: Builder, **given: Any) -> Any:
+            sizes = _sizes(axes["input"], gates, functions, **given)
+            shapes = {name: tuple(sizes[axis] for axis in letters) for name, letters in axes.items()}
+            for name in operands:
+                check_shape(shapes[name], **{name: given[name]})
+            results = [Desc(given["input"].data_type, shapes[name]) for name in outputs]
+            if not given.get("return_sequence", True):
+                results.pop()
+            return results[0] if "output" in axes else tuple(results)
+
+        ranks = {name: (len(axes[name]), len(axes[name])) for name in (*operands, *outputs)}
+        limits = {name: Limits(FLOATS if name == "input" else "input", ranks=rank) for name, rank in ranks.items()}
+        return op(**limits)(rule)
+
+    return declare
+
+
+def _sizes(
+    axes: str,
+    gates: int,
+    functions: int,
+    *,
+    input: Operand,
+    hidden_size: int,
+    activations: Sequence[str],
+    steps: int | None = None,
+    direction: str = "forward",
+    **_: Any,
+) -> dict[str, int]:
+    """The size of each axis by its letter; the attributes are checked."""
     # Engines may join the two biases of all gates into one vector, so that must be a valid dimension.
     maximum = MAX_DIMENSION // (2 * gates)
     require(0 < hidden_size <= maximum, f"hidden_size must be in [1, {maximum}], got {hidden_size}")
-    require(len(activations) == wanted, f"activations must have {wanted} values, got {list(activations)}")
+    require(len(activations) == functions, f"activations must have {functions} values, got {list(activations)}")
+    if steps is not None:
+        require(steps > 0, f"steps must be greater than 0, got {steps}")
+        require(input.shape[0] == steps, f"input must have {steps} steps in its first dimension, got {input.desc}")
+    rows = {"h": hidden_size, "g": gates * hidden_size, "p": len(PEEPHOLES) * hidden_size}
+    return {**rows, "d": direction_count(direction), **dict(zip(axes, input.shape, strict=True))}
 
 
-def _check_shapes(**shapes: tuple[Operand | None, tuple[int, ...]]) -> None:
-    """Check the shapes of the operands that are present."""
-    for name, (operand, shape) in shapes.items():
-        if operand is not None:
-            require(operand.shape == shape, f"{name} must have shape {list(shape)}, got {operand.desc}")
-
-
-def _check_steps(input: Operand, steps: int) -> None:
-    require(steps > 0, f"steps must be greater than 0, got {steps}")
-    require(input.shape[0] == steps, f"input must have {steps} steps in its first dimension, got {input.desc}")
-
-
-def _limits(**ranks: int) -> dict[str, Limits]:
-    """Limits of operands and results of the given ranks, all in the data type of `input`."""
-    return {name: Limits(FLOATS if name == "input" else "input", ranks=(rank, rank)) for name, rank in ranks.items()}
-
-
-@op(
-    **_limits(
-        input=3, weight=3, recurrent_weight=3, bias=2, recurrent_bias=2, initial_hidden_state=3, output0=3, output1=4
-    )
-)
+@_network(_GRU, initial_hidden_state="dbh", output0="dbh", output1="sdbh")
 def gru(
     self: Builder,
     input: Operand,
@@ -105,23 +143,10 @@ def gru(
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-gru
     """
-    _check_sizes(3, hidden_size, activations, 2)
-    _check_steps(input, steps)
-    _, batches, input_size = input.shape
-    directions = direction_count(direction)
-    _check_shapes(
-        weight=(weight, (directions, 3 * hidden_size, input_size)),
-        recurrent_weight=(recurrent_weight, (directions, 3 * hidden_size, hidden_size)),
-        bias=(bias, (directions, 3 * hidden_size)),
-        recurrent_bias=(recurrent_bias, (directions, 3 * hidden_size)),
-        initial_hidden_state=(initial_hidden_state, (directions, batches, hidden_size)),
-    )
-    state = Desc(input.data_type, (directions, batches, hidden_size))
-    sequence = Desc(input.data_type, (steps, directions, batches, hidden_size))
-    return (state, sequence) if return_sequence else (state,)
+    raise NotImplementedError  # `_network` makes the rule
 
 
-@op(**_limits(input=2, weight=2, recurrent_weight=2, hidden_state=2, bias=1, recurrent_bias=1, output=2))
+@_network(_GRU_CELL, hidden_state="bh", output="bh")
 def gru_cell(
     self: Builder,
     input: Operand,
@@ -160,33 +185,10 @@ def gru_cell(
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-grucell
     """
-    _check_sizes(3, hidden_size, activations, 2)
-    batches, input_size = input.shape
-    _check_shapes(
-        weight=(weight, (3 * hidden_size, input_size)),
-        recurrent_weight=(recurrent_weight, (3 * hidden_size, hidden_size)),
-        hidden_state=(hidden_state, (batches, hidden_size)),
-        bias=(bias, (3 * hidden_size,)),
-        recurrent_bias=(recurrent_bias, (3 * hidden_size,)),
-    )
-    return Desc(input.data_type, (batches, hidden_size))
+    raise NotImplementedError  # `_network` makes the rule
 
 
-@op(
-    **_limits(
-        input=3,
-        weight=3,
-        recurrent_weight=3,
-        bias=2,
-        recurrent_bias=2,
-        peephole_weight=2,
-        initial_hidden_state=3,
-        initial_cell_state=3,
-        output0=3,
-        output1=3,
-        output2=4,
-    )
-)
+@_network(_LSTM, initial_hidden_state="dbh", initial_cell_state="dbh", output0="dbh", output1="dbh", output2="sdbh")
 def lstm(
     self: Builder,
     input: Operand,
@@ -238,38 +240,10 @@ def lstm(
     All three peepholes use the cell state of the previous step (in ONNX, that of the output gate uses the new one).
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-lstm
     """
-    _check_sizes(4, hidden_size, activations, 3)
-    _check_steps(input, steps)
-    _, batches, input_size = input.shape
-    directions = direction_count(direction)
-    _check_shapes(
-        weight=(weight, (directions, 4 * hidden_size, input_size)),
-        recurrent_weight=(recurrent_weight, (directions, 4 * hidden_size, hidden_size)),
-        bias=(bias, (directions, 4 * hidden_size)),
-        recurrent_bias=(recurrent_bias, (directions, 4 * hidden_size)),
-        peephole_weight=(peephole_weight, (directions, 3 * hidden_size)),
-        initial_hidden_state=(initial_hidden_state, (directions, batches, hidden_size)),
-        initial_cell_state=(initial_cell_state, (directions, batches, hidden_size)),
-    )
-    state = Desc(input.data_type, (directions, batches, hidden_size))
-    sequence = Desc(input.data_type, (steps, directions, batches, hidden_size))
-    return (state, state, sequence) if return_sequence else (state, state)
+    raise NotImplementedError  # `_network` makes the rule
 
 
-@op(
-    **_limits(
-        input=2,
-        weight=2,
-        recurrent_weight=2,
-        hidden_state=2,
-        cell_state=2,
-        bias=1,
-        recurrent_bias=1,
-        peephole_weight=1,
-        output0=2,
-        output1=2,
-    )
-)
+@_network(_LSTM_CELL, hidden_state="bh", cell_state="bh", output0="bh", output1="bh")
 def lstm_cell(
     self: Builder,
     input: Operand,
@@ -311,19 +285,7 @@ def lstm_cell(
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-lstmcell
     """
-    _check_sizes(4, hidden_size, activations, 3)
-    batches, input_size = input.shape
-    _check_shapes(
-        weight=(weight, (4 * hidden_size, input_size)),
-        recurrent_weight=(recurrent_weight, (4 * hidden_size, hidden_size)),
-        hidden_state=(hidden_state, (batches, hidden_size)),
-        cell_state=(cell_state, (batches, hidden_size)),
-        bias=(bias, (4 * hidden_size,)),
-        recurrent_bias=(recurrent_bias, (4 * hidden_size,)),
-        peephole_weight=(peephole_weight, (3 * hidden_size,)),
-    )
-    state = Desc(input.data_type, (batches, hidden_size))
-    return state, state
+    raise NotImplementedError  # `_network` makes the rule
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -99,7 +99,7 @@ class OnnxRuntime(Backend):
                 assert value.data_type == operand.data_type, f"{node.title}: emitted {value}, declared {operand.desc}"
                 values[operand] = Value(value.name, operand.data_type, operand.shape)
             done[node] = "native" if ctx.has_kernels and len(ctx.nodes) - before <= 1 else "composed"
-        return {name: lookup(operand) for name, operand in graph.outputs.items()}, done
+        return each(graph.outputs, lookup), done
 
 
 def _renamed(op: Op[..., Any], op_type: str, domain: str) -> RuleFunction:
