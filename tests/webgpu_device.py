@@ -26,6 +26,16 @@ def adapter() -> Any:
     return found.get(os.environ.get("OPWEAVE_TEST_DEVICE", "gpu-software")) or next(iter(found.values()))
 
 
+LEAST = {
+    "max-storage-buffers-per-shader-stage": 8,
+    "max-compute-invocations-per-workgroup": 256,
+    "max-compute-workgroup-size-x": 256,
+    "max-compute-workgroup-size-y": 256,
+    "max-compute-workgroup-storage-size": 16384,
+}
+"""What WebGPU guarantees on every device; wgpu gives more by default."""
+
+
 def need(feature: str) -> None:
     """Skip the test where there is no adapter, or one without the feature."""
     if feature not in adapter().features:

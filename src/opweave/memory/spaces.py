@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from ..errors import require
 from ..graph import Desc
+from ..processors import processors
 from .copying import copied, copy
 from .host import allocate, check_overlap
 from .planner import Life, Plan, plan, plan_buffers
+
+T = TypeVar("T")
 
 Memory = Any
 """Memory of a tensor in some space: a NumPy array on the host and in WebAssembly, a `DeviceArray` on a GPU; or a `Cell`."""
@@ -150,6 +154,33 @@ def intermediates(
         return [piece.view(d.data_type).reshape(d.shape) for piece, d in zip(pieces, descs, strict=True)]
 
     return made, allocate
+
+
+class Pool(Generic[T]):
+    """Memory of runs: each run takes some of its own, so that several threads may run one program at once.
+
+    Args:
+        limit: the most to keep for later runs; by default enough for one run on each processor.
+
+    Attributes:
+        idle: what no run uses.
+    """
+
+    def __init__(self, limit: int = 0) -> None:
+        self.idle: deque[T] = deque()
+        self._limit = limit or processors()
+
+    def take(self, make: Callable[[], T]) -> T:
+        """Memory for one run; `make` allocates it where none is idle."""
+        try:
+            return self.idle.pop()
+        except IndexError:
+            return make()
+
+    def give_back(self, memory: T) -> None:
+        """Let other runs use memory that a run has taken; it is freed if there is enough."""
+        if len(self.idle) < self._limit:
+            self.idle.append(memory)
 
 
 def _copy_on_host(target: Memory, source: Memory, reason: str) -> None:

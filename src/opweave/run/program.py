@@ -7,7 +7,6 @@ threads run one program at the same time.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -16,10 +15,12 @@ from ..backends import KernelTime, Measured, Placement, Runner
 from ..errors import OperationError
 from ..graph import Desc, Graph, Node, Operand
 from ..memory import Plan
-from ..memory.spaces import HOST, Cell, Memory, Space, copier, intermediates, reaches
-from ..processors import processors
+from ..memory.spaces import HOST, Cell, Memory, Pool, Space, copier, intermediates, reaches
 from .binding import Binding, Intermediates
 from .steps import Part, Step, Unsized, title
+
+MAX_SMALL = 64
+"""Runs for which a program without intermediates, whose runs take next to no memory, keeps its bound steps."""
 
 
 class Program:
@@ -241,8 +242,7 @@ class Layout:
         self.plan, self._allocators = self._lay_out()
         given = range(len(spaces))
         self._is_inner = [not any(at in given for at in (*step.reads, *step.writes)) for step in self.steps]
-        self._free: deque[Intermediates] = deque()
-        self._kept = processors()
+        self._pool: Pool[Intermediates] = Pool(0 if self._own else MAX_SMALL)
 
     def is_twin(self, operand: Operand) -> bool:
         """Whether an operand is an output that is another value under a second name."""
@@ -359,26 +359,22 @@ class Layout:
 
     def take(self) -> Intermediates:
         """Memory for one run, by number; that of inputs and outputs is not set."""
-        try:
-            return self._free.pop() if self._own else self._free[0]
-        except IndexError:
-            pass
+        return self._pool.take(self._new_run)
+
+    def _new_run(self) -> Intermediates:
         made = Intermediates(self._fixed.get(at) for at in range(len(self.operands)))
         for numbers, allocate in self._allocators:
             for at, piece in zip(numbers, allocate(), strict=True):
                 made[at] = piece
         for at in self._cells:
             made[at] = Cell()
-        if not self._own:
-            self._free.append(made)
         return made
 
     def give_back(self, memory: Intermediates) -> None:
-        """Let other runs use memory that `take` gave; it is freed if there is enough for one run on each processor."""
+        """Let other runs use memory that `take` gave."""
         for at in self._cells:
             memory[at].value = None
-        if self._own and len(self._free) < self._kept:
-            self._free.append(memory)
+        self._pool.give_back(memory)
 
     def run(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
         """Run the program once: what `Binding` does, but only the steps between intermediates stay bound."""

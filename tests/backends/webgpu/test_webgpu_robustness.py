@@ -37,7 +37,7 @@ def test_a_device_is_released_with_its_context() -> None:
     def use() -> list[ref[Any]]:
         context = ow.ml.create_context(device=names[id(adapter())])
         context.compute(softmax_of(context), {"x": np.zeros(8, "float32")})
-        space = context._space
+        space = context.backend.space
         return [ref(context), ref(space), ref(space.device)]
 
     kept = use()
@@ -65,7 +65,7 @@ def test_a_device_ends_with_a_forgotten_context_without_a_garbage_collection() -
         source, target = context.create_tensor("float32", [8]), context.create_tensor("float32", [8])
         context.dispatch(graph, {"x": source}, {"y": target})
         context.compute(graph, {"x": np.zeros(8, "float32")})
-        device = context._space.device
+        device = context.backend.space.device
         assert builder.context is context
         del context, source, target, graph
         assert is_lost(device)
@@ -164,7 +164,7 @@ def test_a_device_that_is_destroyed_while_a_tensor_is_read(polled: bool, monkeyp
     device = adapter().request_device_sync()
     context = ow.ml.create_context(device)
     tensor = context.create_tensor("float32", [4], readable=True)
-    engine: Any = context._space
+    engine: Any = context.backend.space
     take = engine._take_staging
 
     def staging(count: int) -> Any:
@@ -297,13 +297,13 @@ def test_copies_between_outputs_need_buffers_that_can_be_copied() -> None:
 
 def test_constants_of_graphs_that_are_gone_are_forgotten() -> None:
     context = gpu_context()
-    engine: Any = context._space
+    engine: Any = context.backend.space
     kept = [np.full((1, 3), k, "float32") for k in range(600)]
     for value in kept:
         builder = ow.MLGraphBuilder(context)
         graph = builder.build({"y": builder.input("x", "float32", [1, 3]) + builder.constant(value)})
         assert context.compute(graph, {"x": np.zeros((1, 3), "float32")})["y"].tolist() == value.tolist()
-    assert len(engine._uploaded) < 600
+    assert len(engine.uploaded) < 600
 
 
 def test_a_run_may_begin_while_another_is_being_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,7 +320,7 @@ def test_a_run_may_begin_while_another_is_being_submitted(monkeypatch: pytest.Mo
     (step,) = graph.check_alive().steps
     assert step.part is not None
     runner: Any = step.part.runner
-    assert len(runner._free) == 1
+    assert len(runner.pool.idle) == 1
     paused, resumed, encode = threading.Event(), threading.Event(), executable.encode
 
     def slowly(encoder: Any, runs: Any, timestamps: Any = None) -> None:
@@ -338,7 +338,7 @@ def test_a_run_may_begin_while_another_is_being_submitted(monkeypatch: pytest.Mo
     resumed.set()
     slow.join(10)
     assert got == [wanted[0]]
-    assert len(runner._free) == 2
+    assert len(runner.pool.idle) == 2
 
 
 FORKED = """

@@ -75,6 +75,11 @@ class Engine:
     Args:
         device: the device.
         is_own: whether Opweave has opened it, and ends it with the last context on it.
+
+    Attributes:
+        compiled: pipelines, by the source of their kernels.
+        staging: idle buffers through which tensors are copied to the host.
+        uploaded: the buffers of constants, by address and size of the array, for as long as both are in use.
     """
 
     is_host = False
@@ -110,12 +115,11 @@ class Engine:
         self._contexts: WeakSet[Any] = WeakSet()
         self._process = os.getpid()
         self._lock = RLock()
-        self.compiled: Cache[str, Any] = Cache(max_bytes=PIPELINE_BYTES, raw=True)  # pipelines, by their source
+        self.compiled: Cache[str, Any] = Cache(max_bytes=PIPELINE_BYTES, raw=True)
         self._layouts: dict[tuple[bool, ...], tuple[Any, Any]] = {}
-        self._staging: list[Any] = []
+        self.staging: list[Any] = []
         self._mark: DeviceArray | None = None
-        # The buffers of constants, by address and size of the array, for as long as both are in use.
-        self._uploaded: WeakValueDictionary[tuple[int, int], Any] = WeakValueDictionary()
+        self.uploaded: WeakValueDictionary[tuple[int, int], Any] = WeakValueDictionary()
 
     # Errors ----------------------------------------------------------------------------------------------------------
 
@@ -176,10 +180,10 @@ class Engine:
             if list(self._contexts):  # its length counts those that are just being freed
                 return
             self.compiled.clear()
-            self._uploaded.clear()
-            for buffer in self._staging:
+            self.uploaded.clear()
+            for buffer in self.staging:
                 buffer.destroy()
-            self._staging.clear()
+            self.staging.clear()
             if self._is_own:
                 self._is_own = False
                 self.device.destroy()
@@ -332,10 +336,10 @@ class Engine:
     def _take_staging(self, count: int) -> Any:
         """A buffer to copy through, of at least `count` bytes."""
         with self._lock:
-            fitting = [buffer for buffer in self._staging if count <= buffer.size <= max(4 * count, 1 << 16)]
+            fitting = [buffer for buffer in self.staging if count <= buffer.size <= max(4 * count, 1 << 16)]
             if fitting:
                 best = min(fitting, key=lambda buffer: buffer.size)
-                self._staging.remove(best)
+                self.staging.remove(best)
                 return best
         usage = self.wgpu.BufferUsage
         size = 1 << max(count - 1, 255).bit_length()
@@ -346,9 +350,9 @@ class Engine:
 
     def _give_staging(self, buffer: Any) -> None:
         with self._lock:
-            self._staging.append(buffer)
-            while len(self._staging) > STAGING:
-                self._staging.pop(0).destroy()
+            self.staging.append(buffer)
+            while len(self.staging) > STAGING:
+                self.staging.pop(0).destroy()
 
     def _check(self, arrays: Sequence[DeviceArray], usage: str, reason: str) -> None:
         """Raise `ValidationError` if a user's buffer lacks the usage that a copy needs, or is destroyed."""
@@ -363,14 +367,14 @@ class Engine:
         """The buffer of a constant; graphs that share the array share the buffer."""
         key = array.ctypes.data, array.nbytes
         with self._lock:
-            known = self._uploaded.get(key)
+            known = self.uploaded.get(key)
         if known is not None:
             return known
         made = self.buffer(array.nbytes, "a constant")
         self._write(made, array, "a constant to the device")
         with self._lock:
-            self._uploaded[key] = made
-        finalize(array, self._uploaded.pop, key, None).atexit = False  # another array may lie there then
+            self.uploaded[key] = made
+        finalize(array, self.uploaded.pop, key, None).atexit = False  # another array may lie there then
         return made
 
     # Kernels ---------------------------------------------------------------------------------------------------------

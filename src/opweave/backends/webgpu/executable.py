@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -12,8 +11,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from ...graph import Graph, Node
-from ...memory.spaces import intermediates
-from ...processors import processors
+from ...memory.spaces import Pool, intermediates
 from .. import Backend, How, KernelTime, Measured, Runner
 from .engine import DeviceArray, Engine
 from .forms import is_users_kernel
@@ -53,6 +51,7 @@ class DeviceRunner(Runner):
     Attributes:
         steps: the kernels, in order.
         plan: how what lies between them shares memory.
+        pool: that memory, for runs.
     """
 
     def __init__(self, graph: Graph, backend: Backend, engine: Engine) -> None:
@@ -70,31 +69,23 @@ class DeviceRunner(Runner):
         self._parts = _parts(len(self.steps))
         self._between = tuple(lives)
         self.plan, self._allocate = intermediates(engine, [place.desc for place in lives], list(lives.values()))
-        self._free = deque([self._new()])
-        self._most = processors()
+        self.pool: Pool[Intermediates] = Pool()
+        self.pool.give_back(self._new())
 
     def _new(self) -> Intermediates:
         arrays = {**self._constants, **dict(zip(self._between, self._allocate(), strict=True))}
         numbers = [n for n, step in enumerate(self.steps) if all(place in arrays for place in step.places)]
         return Intermediates(arrays, {number: self.tied(number, arrays) for number in numbers})
 
+    def take(self) -> Intermediates:
+        """Memory for one run."""
+        return self.pool.take(self._new)
+
     def tied(self, number: int, arrays: Mapping[Place, DeviceArray]) -> Run:
         """A kernel, by its number, tied to memory."""
         kernel, places = self.steps[number].kernel, self.steps[number].places
         group = self.engine.bind_group(kernel.writes, [arrays[place] for place in places])
         return Run(self._pipelines[number], group, kernel.workgroups)
-
-    def take(self) -> Intermediates:
-        """Memory for one run."""
-        try:
-            return self._free.pop()
-        except IndexError:
-            return self._new()
-
-    def give_back(self, memory: Intermediates) -> None:
-        """Let other runs use memory; it is freed if there is enough for one run on each processor."""
-        if len(self._free) < self._most:
-            self._free.append(memory)
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
         """The kernels that compute nodes."""
@@ -150,7 +141,7 @@ class DeviceCall:
         self._runs: WeakKeyDictionary[Intermediates, list[Run]] = WeakKeyDictionary()
         memory = owner.take()
         self.runs(memory)
-        owner.give_back(memory)
+        owner.pool.give_back(memory)
 
     def runs(self, memory: Intermediates) -> list[Run]:
         """The kernels in order, with these intermediates."""
@@ -172,7 +163,7 @@ class DeviceCall:
             with engine.calls("running a graph"):
                 self.submit(self.runs(memory))
         finally:
-            self.owner.give_back(memory)
+            self.owner.pool.give_back(memory)
 
 
 def encode(encoder: Any, runs: Sequence[Run], timestamps: Mapping[str, Any] | None = None) -> None:
