@@ -12,7 +12,7 @@ from .elements import Reader
 from .problem import Matrix, Problem, Window, is_spread
 from .text import entry, quarter, stack_offset, window_start, window_tap
 
-# Chosen by hand on an NVIDIA H200; `python -m benchmarks.webgpu_contraction` compares them.
+# For an NVIDIA H200; `python -m benchmarks webgpu gpu` lists the kernel that each contraction has, and its time.
 MAX_THIN_LINES = 12
 """Maximum lines on the smaller side; with more, tiles are faster."""
 MAX_NARROW_CHANNELS = 8

@@ -27,11 +27,6 @@ class Finish:
     def __init__(self, problem: Problem, result: Input, target: Buffer, axes: tuple[Index, ...], body: Expr) -> None:
         self.problem, self.result, self.target, self.axes, self.body = problem, result, target, axes, body
 
-    @property
-    def sources(self) -> list[Input | Stored]:
-        """The arrays that the expression reads, except the sum."""
-        return [source for source in ir.sources(self.body) if source is not self.result]
-
     def serves(self, features: Features, fours: bool = True) -> bool:
         """Whether results can be stored directly, in groups of four columns or one by one."""
         return Writer.serves(self.target.desc.data_type, features, fours and self.problem.contiguous)

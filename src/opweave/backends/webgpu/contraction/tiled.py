@@ -123,9 +123,6 @@ class Side:
                 i, o = f"{n}_i", plus(f"{n}_o", k * (invocations // inner))
                 if not k:
                     self.once += [f"let {n}_i = lane % {inner}u;", f"let {n}_o = lane / {inner}u;"]
-            elif inner % invocations == 0:
-                per = inner // invocations
-                i, o = plus("lane", k % per * invocations), f"{k // per}u"
             else:
                 i, o = f"{n}_i{k}", f"{n}_o{k}"
                 at = plus("lane", k * invocations)

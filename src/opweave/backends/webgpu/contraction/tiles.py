@@ -14,7 +14,7 @@ from ....expr.wgsl import Features
 from .problem import Problem
 from .tiled import Steps, Tile
 
-# Measured on an NVIDIA H200 (`python -m benchmarks.webgpu_contraction`).
+# Measured on an NVIDIA H200 (`python -m benchmarks webgpu gpu`).
 PEAK_PRODUCTS_PER_US = 128 * 1755
 """Products per microsecond of one multiprocessor: lanes times clock in MHz."""
 LAUNCH_US = 2.7
