@@ -216,10 +216,9 @@ def _(
     epsilon: float,
 ) -> Operand:
     shape = [size if a == axis else 1 for a, size in enumerate(input.shape)]
-    k, m, v, c = (None if o is None else b.reshape(o, shape) for o in (scale, mean, variance, bias))
-    assert m is not None
-    assert v is not None
-    return _normalize(b, input, widened(b, input) - widened(b, m), widened(b, v), k, c, epsilon)
+    m, v = (widened(b, b.reshape(vector, shape)) for vector in (mean, variance))
+    k, c = (None if vector is None else b.reshape(vector, shape) for vector in (scale, bias))
+    return _normalize(b, input, widened(b, input) - m, v, k, c, epsilon)
 
 
 @instance_normalization.decompose

@@ -49,7 +49,7 @@ _WIDER = {"int8": ("int32", "int64"), "uint8": ("int32", "uint32", "int64"), "in
 
 # Kernels that are wrong for int64 when two numbers differ in bit 31 but not above it; the cause and its repair:
 # https://github.com/microsoft/onnxruntime/pull/32475. The comparisons and Where are right.
-_COMPARED_WRONGLY = {"Clip", "Max", "Min", "Sign"}
+_COMPARED_WRONGLY = {"Clip", "Max", "Min"}
 
 
 def varint(number: int) -> bytes:
@@ -196,7 +196,7 @@ class Emitter:
             attributes: the ONNX attributes; those that are None are left out. Floats must be Python floats.
 
         Where the engine has no kernel for an integer type, operands are cast to the next wider one that has, and the
-        result is cast back, which wraps around as the narrow type would. Min, Max, Clip and Sign of int64 are composed,
+        result is cast back, which wraps around as the narrow type would. Min, Max and Clip of int64 are composed,
         since their kernels are wrong.
         """
         deciding = next((v for v in inputs if v is not None and v.data_type != "bool"), None)
@@ -227,8 +227,7 @@ class Emitter:
 
     def constant(self, value: Any, data_type: str = "int64") -> Value:
         """A constant made by a rule (axes, shapes, scalars); equal ones are stored once."""
-        array = np.ascontiguousarray(np.asarray(value, dtype=data_type))
-        array = array.reshape(np.shape(value))  # ascontiguousarray makes scalars 1-D
+        array = np.array(value, data_type, order="C")
         key = (data_type, array.shape, array.tobytes())
         if key not in self._values:
             self._values[key] = self.add_constant(array, INLINE_BYTES_OF_RULES)
@@ -365,13 +364,9 @@ class Emitter:
         return f"{self._prefix}t{self._count}"
 
     def _compared(self, op_type: str, first: Value, *others: Value | None) -> Value:
-        """Emit Clip, Max, Min or Sign of int64 without the faulty kernels."""
+        """Emit Clip, Max or Min of int64 without the faulty kernels."""
         self.has_kernels = False
         result = first
-        if op_type == "Sign":
-            zero = self.scalar(0, first)
-            above, below = (self.emit(op, first, zero, data_type="bool") for op in ("Greater", "Less"))
-            return self.emit("Sub", self.cast(above, "int64"), self.cast(below, "int64"))
         steps = zip(("Max", "Min"), others, strict=False) if op_type == "Clip" else ((op_type, o) for o in others)
         for step, other in steps:
             if other is not None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ...ops import normalization as ops
 from .backend import Array, reference
 
 
-def _along(vector: Array | None, axes: tuple[int, ...], like: Array) -> Array | None:
-    """Reshape `vector`, whose dimensions correspond to `axes` of `like` in this order, so that it broadcasts to `like`."""
+def _along(vector: Array | None, axes: tuple[int, ...], like: Array) -> Any:
+    """Reshape `vector`, whose dimensions correspond to `axes` of `like` in this order, so that it broadcasts to `like`; None
+    if it is absent.
+    """
     if vector is None:
         return None
     others = tuple(axis for axis in range(like.ndim) if axis not in axes)
@@ -43,8 +47,6 @@ def _(
     epsilon: float,
 ) -> Array:
     m, v, k, c = (_along(vector, (axis,), input) for vector in (mean, variance, scale, bias))
-    assert m is not None
-    assert v is not None
     return _normalize(input, m, v, k, c, epsilon)
 
 

@@ -108,15 +108,10 @@ def _linear_of_integers(ctx: Emitter, x: Value, changed: Sequence[tuple[int, int
     for axis, size in changed:
         numerators, denominator = sample_positions(x.dims[axis], size)
         before, part = np.divmod(numerators, denominator)
-        column = [-1 if a == axis else 1 for a in range(4)]
-
-        def share(at: np.ndarray, weight: np.ndarray, total: Value = total, axis: int = axis) -> Value:
-            return ctx.emit(
-                "Mul",
-                ctx.emit("Gather", total, ctx.constant(at), axis=axis),
-                ctx.constant(weight.reshape(column), "float64"),  # noqa: B023  (called at once)
-            )
-
-        total = ctx.emit("Add", share(before, denominator - part), share(before + (part > 0), part))
+        weight = part.reshape([-1 if a == axis else 1 for a in range(4)])
+        low, high = (ctx.emit("Gather", total, ctx.constant(at), axis=axis) for at in (before, before + (part > 0)))
+        low = ctx.emit("Mul", low, ctx.constant(denominator - weight, "float64"))
+        high = ctx.emit("Mul", high, ctx.constant(weight, "float64"))
+        total = ctx.emit("Add", low, high)
         divisor *= denominator
     return ctx.cast(ctx.emit("Round", ctx.emit("Div", total, ctx.scalar(divisor, total))), x.data_type)

@@ -87,12 +87,13 @@ def _(ctx: Emitter, a: Value, b: Value) -> Value:
     return choose(ctx, is_fraction, zero, result)
 
 
-ort.rename({ops.sign: "Sign"}, when=lambda input: input.data_type != "float32")
+ort.rename({ops.sign: "Sign"}, when=lambda input: input.data_type not in ("float32", "int64"))
 
 
 @ort.lower(ops.sign)
 def _(ctx: Emitter, input: Value) -> Value:
-    # The sign of NaN must be 0; the engine's float32 kernel returns NaN (float16 does not), and takes twice as long.
+    # The sign of NaN must be 0; the engine's float32 kernel returns NaN (float16 does not), and takes twice as long. The
+    # kernel of int64 is wrong where numbers differ in bit 31: https://github.com/microsoft/onnxruntime/pull/32475
     zero = ctx.scalar(0, input)
     above, below = (ctx.emit(op_type, input, zero, data_type="bool") for op_type in ("Greater", "Less"))
     return ctx.emit("Sub", ctx.cast(above, input.data_type), ctx.cast(below, input.data_type))

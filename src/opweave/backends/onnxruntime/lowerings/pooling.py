@@ -17,8 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from ....graph import Operand
-from ....operation import Op
 from ....ops import pooling as ops
 from ....shapes import Window
 from ..backend import ort
@@ -50,17 +48,15 @@ class _Axis(Window):
         return max(self.before, self.after) < self.taps and bool(self.inside.any(1).all())
 
 
-def _lower(op: Op[..., Operand]) -> Callable[[Callable[[Emitter, Value, list[_Axis]], Value]], None]:
-    """Register a rule that takes and returns nchw images."""
+def _on_nchw(rule: Callable[[Emitter, Value, list[_Axis]], Value]) -> Callable[..., Value]:
+    """The rule for images of any layout, from one that takes and returns nchw images."""
 
-    def register(rule: Callable[[Emitter, Value, list[_Axis]], Value]) -> None:
-        @ort.lower(op)
-        def _(ctx: Emitter, input: Value, layout: str, **given: Any) -> Value:
-            x = ctx.relayout(input, layout, "nchw")
-            y = rule(ctx, x, _Axis.along(x.dims[2:], given))
-            return ctx.relayout(Value(y.name, y.data_type, (*x.dims[:2], *given["output_sizes"])), "nchw", layout)
+    def rule_of_layout(ctx: Emitter, input: Value, layout: str, **given: Any) -> Value:
+        x = ctx.relayout(input, layout, "nchw")
+        y = rule(ctx, x, _Axis.along(x.dims[2:], given))
+        return ctx.relayout(Value(y.name, y.data_type, (*x.dims[:2], *given["output_sizes"])), "nchw", layout)
 
-    return register
+    return rule_of_layout
 
 
 def _pool(ctx: Emitter, op_type: str, x: Value, axes: Sequence[_Axis], fill: float, **attributes: Any) -> Value:
@@ -83,7 +79,8 @@ def _pool(ctx: Emitter, op_type: str, x: Value, axes: Sequence[_Axis], fill: flo
     )
 
 
-@_lower(ops.average_pool2d)
+@ort.lower(ops.average_pool2d)
+@_on_nchw
 def _(ctx: Emitter, x: Value, axes: list[_Axis]) -> Value:
     y = _pool(ctx, "AveragePool", x, axes, 0)
     if not all(a.regular for a in axes):  # the explicit padding was counted
@@ -94,7 +91,8 @@ def _(ctx: Emitter, x: Value, axes: list[_Axis]) -> Value:
 
 
 # The engine's LpPool takes 50 times as long.
-@_lower(ops.l2_pool2d)
+@ort.lower(ops.l2_pool2d)
+@_on_nchw
 def _(ctx: Emitter, x: Value, axes: list[_Axis]) -> Value:
     wide = ctx.cast(x, "float32")  # squares overflow in float16
     mean = _pool(ctx, "AveragePool", ctx.emit("Mul", wide, wide), axes, 0, count_include_pad=1)
@@ -102,7 +100,8 @@ def _(ctx: Emitter, x: Value, axes: list[_Axis]) -> Value:
     return ctx.cast(ctx.emit("Sqrt", total), x.data_type)
 
 
-@_lower(ops.max_pool2d)
+@ort.lower(ops.max_pool2d)
+@_on_nchw
 def _(ctx: Emitter, x: Value, axes: list[_Axis]) -> Value:
     if x.data_type in ("int64", "uint64"):
         y = _max_of_int64(ctx, x, axes)
