@@ -84,10 +84,10 @@ class Chooser:
         """Why an expression is not compiled: without a compiler, an engine's kernels for its parts are faster than NumPy."""
         if self.engine == "numpy" or kernels.is_compiled() or node.op.decomposition is None:
             return ""
-        from ..expr.decompose import operations
+        from ..expr.decompose import refusal
 
-        parts = operations(program_of(node.op, descs_of(node.inputs), node.attributes))
-        return "no compiler is installed, and the engine has kernels for its parts" if parts else ""
+        has_parts = refusal(program_of(node.op, descs_of(node.inputs), node.attributes)) is None
+        return "no compiler is installed, and the engine has kernels for its parts" if has_parts else ""
 
     def choose(self, node: Node) -> Candidate | None:
         """The first candidate that applies; None if there is none.

@@ -33,11 +33,6 @@ _MIN_LIMIT = 2**16  # elements; small values may grow further
 _MISSING = {"bit_and", "bit_or", "bit_xor", "shift_left", "shift_right"}
 
 
-def operations(program: Program) -> bool:
-    """Whether `decompose` accepts a program."""
-    return refusal(program) is None
-
-
 def refusal(program: Program) -> str | None:
     """Why `decompose` does not accept a program; None if it does."""
     if program.checks:
@@ -61,7 +56,7 @@ def decompose(program: Program, builder: Operations, operands: Sequence[Operand]
     """Build the outputs of a program from WebNN operations.
 
     Args:
-        program: accepted by `operations`.
+        program: one that `refusal` accepts.
         builder: records the operations.
         operands: one for each input of the program, of its data type and shape.
 

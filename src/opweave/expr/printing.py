@@ -1,4 +1,4 @@
-"""Print expressions. Equal programs print equally, so that the text can identify them."""
+"""Print expressions. Equal programs print equally."""
 
 from __future__ import annotations
 

@@ -50,11 +50,12 @@ class WasmKernel:
             ValidationError: the function does not accept the arguments of the signature; the message shows both.
         """
         kind = self.module.exports[self.function]
+        signature = signatures.default(call) if self.signature is None else self.signature
         try:
-            arguments = signatures.parse(self.signature, call)
+            arguments = signatures.parse(signature, call)
             signatures.check(arguments, kind, self.module.arena.wide)
         except ValidationError as error:
-            shown = signatures.written(self.signature, call)
+            shown = f"{signature} (the default)" if self.signature is None else signature
             raise ValidationError(
                 f"{call.title}: the signature {shown!r} does not fit {self.function}{kind} of {self.module.name}: {error}"
             ) from None
@@ -62,21 +63,17 @@ class WasmKernel:
 
 
 class PreparedWasm:
-    """A WebAssembly kernel prepared for one node."""
+    """A WebAssembly kernel prepared for one node.
+
+    Attributes:
+        space: the module in whose memory operands and results must lie; the same for all modules that share it.
+        detail: the names of function and module.
+    """
 
     def __init__(self, kernel: WasmKernel, call: KernelCall, arguments: list[Argument], kind: FunctionType) -> None:
         self.kernel, self.call, self.kind = kernel, call, kind
         self._arguments = arguments
-
-    @property
-    def space(self) -> Module:
-        """The module in whose memory operands and results must lie; the same for all modules that share it."""
-        return self.kernel.module.home
-
-    @property
-    def detail(self) -> str:
-        """The names of function and module."""
-        return f"wasm {self.kernel.function}, {self.kernel.module.name}"
+        self.space, self.detail = kernel.module.home, f"wasm {kernel.function}, {kernel.module.name}"
 
     def bind(self, inputs: Mapping[str, Arrays], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
         """A function that runs the kernel once on arrays in the module's memory.

@@ -75,22 +75,16 @@ class Argument(NamedTuple):
     type: str | None = None
 
 
-def parse(signature: str | None, call: KernelCall) -> list[Argument]:
+def parse(signature: str, call: KernelCall) -> list[Argument]:
     """The arguments of a function for one node.
 
     Raises:
         ValidationError: a syntax error, or a name that the operation does not have.
     """
-    items = _default(call) if signature is None else [item.strip() for item in signature.split(",")]
-    return [_argument(item, call) for item in items if item]
+    return [_argument(item.strip(), call) for item in signature.split(",") if item.strip()]
 
 
-def written(signature: str | None, call: KernelCall) -> str:
-    """The signature as text, including the default one."""
-    return signature if signature is not None else f"{', '.join(_default(call))} (the default)"
-
-
-def _default(call: KernelCall) -> list[str]:
+def default(call: KernelCall) -> str:
     """Pointers to operands and results, the number of elements of the first result, and the attributes."""
     items = []
     for name, value in call.inputs.items():
@@ -99,7 +93,7 @@ def _default(call: KernelCall) -> list[str]:
     items.append("out0.size")
     for name, value in call.attributes.items():
         items += [f"{name}[{i}]" for i in range(len(value))] if isinstance(value, (tuple, list)) else [name]
-    return items
+    return ", ".join(items)
 
 
 def _argument(item: str, call: KernelCall) -> Argument:
