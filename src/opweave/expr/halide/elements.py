@@ -16,30 +16,23 @@ from ..ir import FUNCTIONS, INTEGERS, Reduction, Type
 from . import mathematics
 from .mathematics import HalideExpr, f32, hl
 
-_TYPES: dict[Type, Any] = {
-    "float32": hl.Float(32),
-    "float16": hl.Float(32),  # arithmetic is float32
-    **{name: (hl.Int if info.kind == "i" else hl.UInt)(info.bits) for name, info in INFO.items() if info.kind != "f"},
-    "index": hl.Int(32),
-    "bool": hl.Bool(),
+_NUMBERS: dict[Type, Callable[[Any], HalideExpr]] = {
+    **dict.fromkeys(FLOATS, f32),  # the arithmetic of float16 is float32
+    **{name: getattr(hl, f"{info.kind}{info.bits}") for name, info in INFO.items() if info.kind != "f"},
+    "index": hl.i32,
+    "bool": lambda value: hl.cast(hl.Bool(), bool(value)),
 }
-
-
-def arithmetic_type(type: Type) -> HalideExpr:
-    """The Halide type in which elements of a type are computed."""
-    return _TYPES[type]
+"""Functions that make constants of the Halide type in which elements of a type are computed."""
 
 
 def constant(value: float, type: Type) -> HalideExpr:
     """A constant of a type."""
-    if type in FLOATS:
-        return f32(value)
-    if type == "bool":
-        return hl.cast(hl.Bool(), bool(value))
-    if type == "index":
-        return hl.i32(int(value))
-    prefix = "i" if INFO[type].kind == "i" else "u"
-    return getattr(hl, f"{prefix}{INFO[type].bits}")(int(value))
+    return _NUMBERS[type](value if type in FLOATS else int(value))
+
+
+def arithmetic_type(type: Type) -> HalideExpr:
+    """The Halide type in which elements of a type are computed."""
+    return constant(0, type).type()
 
 
 def _is_signed(type: Type) -> bool:
@@ -167,15 +160,12 @@ def _sign(type: Type, a: HalideExpr) -> HalideExpr:
 
 _PLAIN: dict[str, Callable[..., HalideExpr]] = {
     **{name: function.operator for name, function in FUNCTIONS.items() if function.operator},
-    "logical_not": hl.logical_not,
     "is_nan": mathematics.is_nan,
     "is_infinite": lambda a: mathematics.magnitude(a) == f32(math.inf),
-    "ceil": hl.ceil,
-    "floor": hl.floor,
     "round_even": hl.round,
-    "sqrt": hl.sqrt,
     "reciprocal": lambda a: f32(1) / a,
     "where": hl.select,
+    **{name: getattr(hl, name) for name in ("ceil", "floor", "sqrt", "logical_not")},
     **{name: getattr(mathematics, name) for name in ("exp", "log", "sin", "cos", "tan", "erf", "sigmoid", "tanh")},
 }
 """Functions that are computed the same way for all types, except for those in `_TYPED`."""

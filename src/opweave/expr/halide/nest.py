@@ -67,11 +67,7 @@ class Nest:
 
     def _stored(self, value: HalideExpr, type: Type, data_type: DataType) -> HalideExpr:
         """Convert an element to the type it is stored in."""
-        if data_type == "float16":
-            return elements.half_bits(value)
-        if type in FLOATS:
-            return value
-        return elements.cast(value, type, data_type)
+        return elements.half_bits(value) if data_type == "float16" else elements.cast(value, type, data_type)
 
     def is_reversed(self, loop: Loop) -> bool:
         """Whether a load reads backwards along a loop."""
