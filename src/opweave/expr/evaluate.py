@@ -173,8 +173,8 @@ class _Stage:
         self.slots = slots_of(axes, bodies)
         self.rank = max(self.slots.values(), default=-1) + 1
         steps = self._steps()
-        self.number = {step.node: k for k, step in enumerate(steps)}
-        self.roots = [self.number[body] for body in self.bodies]
+        number = {step.node: k for k, step in enumerate(steps)}
+        self.roots = [number[body] for body in bodies]
         live = _with_lifetimes(steps, self.roots)
         extents = self._block_extents(live)
         self.blocks = _blocks(self.axes, extents)
@@ -263,7 +263,11 @@ class _Stage:
 
         # A single function per result gains nothing from the cache: its blocks only bound the memory.
         is_single = sum(isinstance(step.node, (Call, Cast, Reduce)) for step in steps) <= len(self.bodies)
-        return _halved(extents, peak, 256 * BLOCK_BYTES if is_single else BLOCK_BYTES)
+        limit = 256 * BLOCK_BYTES if is_single else BLOCK_BYTES
+        for axis in extents:  # the leading ones first
+            while extents[axis] > 1 and peak() > limit:
+                extents[axis] = (extents[axis] + 1) // 2
+        return extents
 
     def _mark_targets(self) -> None:
         """Let ufuncs that compute a complete result write it in place."""
@@ -358,14 +362,6 @@ def _with_lifetimes(steps: Sequence[_Instruction], kept: Sequence[int]) -> list[
 def _alike(a: Expr, b: Expr) -> bool:
     """Whether the values of two nodes have the same shape and NumPy type."""
     return a.free == b.free and elements.dtype_of(a.type, "float32") == elements.dtype_of(b.type, "float32")
-
-
-def _halved(extents: dict[Index, int], peak: Callable[[], int], limit: int) -> dict[Index, int]:
-    """Halve the leading extents until `peak()` is within the limit; `peak` reads `extents`."""
-    for axis in extents:
-        while extents[axis] > 1 and peak() > limit:
-            extents[axis] = (extents[axis] + 1) // 2
-    return extents
 
 
 def _blocks(axes: tuple[Index, ...], extents: Mapping[Index, int]) -> list[Block]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...errors import OperationError
-from ...memory.host import ALIGNMENT, lease
+from ...memory.host import ALIGNMENT, address_range, lease
 from .engine import PAGE, address_of
 
 if TYPE_CHECKING:
@@ -138,5 +138,4 @@ class Arena:
 
     def offset(self, array: np.ndarray) -> int:
         """The offset of an array in linear memory, which is the pointer that functions receive."""
-        start: int = array.__array_interface__["data"][0]
-        return start - self.base
+        return address_range(array)[0] - self.base
