@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..backends.onnxruntime.emit import field
+from ..varint import read_varint
 
 HERE = "\0"
 """The location of data inside the model itself; no file can have this name."""
@@ -73,12 +74,12 @@ def _fields(data: memoryview, at: int, end: int) -> Iterator[Field]:
     """
     while at < end:
         start = at
-        key, at = _varint(data, at)
+        key, at = read_varint(data, at)
         number, kind = key >> 3, key & 7
         if kind == _BYTES:
-            length, at = _varint(data, at)
+            length, at = read_varint(data, at)
         elif kind == _VARINT:
-            _, last = _varint(data, at)
+            _, last = read_varint(data, at)
             number, length = -number, last - at
         elif kind in (_FIXED32, _FIXED64):
             number, length = -number, 4 if kind == _FIXED32 else 8
@@ -88,17 +89,3 @@ def _fields(data: memoryview, at: int, end: int) -> Iterator[Field]:
             raise IndexError(f"a field of {length} bytes")
         yield number, start, at, at + length
         at += length
-
-
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """The number at a position, and the position after it."""
-    number = shift = 0
-    while True:
-        byte = data[at]
-        number |= (byte & 0x7F) << shift
-        at += 1
-        if byte < 0x80:
-            return number, at
-        shift += 7
-        if shift > 63:
-            raise IndexError("a number of more than 64 bits")

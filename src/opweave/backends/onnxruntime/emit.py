@@ -17,6 +17,7 @@ import numpy as np
 
 from ... import memory
 from ...dtypes import ONNX_TYPES
+from ...varint import varint
 from . import kernels
 
 if TYPE_CHECKING:
@@ -50,17 +51,6 @@ _WIDER = {"int8": ("int32", "int64"), "uint8": ("int32", "uint32", "int64"), "in
 # Kernels that are wrong for int64 when two numbers differ in bit 31 but not above it; the cause and its repair:
 # https://github.com/microsoft/onnxruntime/pull/32475. The comparisons and Where are right.
 _COMPARED_WRONGLY = {"Clip", "Max", "Min"}
-
-
-def varint(number: int) -> bytes:
-    """A protobuf variable-length integer; negative ones take 10 bytes."""
-    number &= 0xFFFFFFFFFFFFFFFF
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
 
 
 def field(number: int, value: bytes | str | int) -> bytes:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...errors import DataError
+from ...varint import read_varint, varint
 from .signature import FunctionType
 
 MAGIC = b"\0asm\1\0\0\0"
@@ -89,15 +90,8 @@ class _Reader:
 
     def number(self) -> int:
         """An unsigned LEB128."""
-        value = shift = 0
-        while True:
-            byte = self.byte()
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return value
-            if shift > 63:
-                raise IndexError("a number without end")
+        value, self.at = read_varint(self.data, self.at)
+        return value
 
     def take(self, count: int) -> bytes:
         self.at += count
@@ -175,7 +169,7 @@ def read(data: bytes) -> Layout:
             while stack_pointer in exported:
                 stack_pointer += "_"
             sections = [(k, _with_export(c, stack_pointer, index) if k == _EXPORTS else c) for k, c in sections]
-            data = MAGIC + b"".join(bytes([kind]) + _leb(len(c)) + c for kind, c in sections)
+            data = MAGIC + b"".join(bytes([kind]) + varint(len(c)) + c for kind, c in sections)
     return Layout(
         data=data,
         imports=imports,
@@ -238,13 +232,6 @@ def _with_export(exports: bytes, name: str, index: int) -> bytes:
     """The section of exports with a global more."""
     reader = _Reader(exports)
     count = reader.number()
-    return _leb(count + 1) + exports[reader.at :] + _leb(len(name)) + name.encode() + bytes([_GLOBAL]) + _leb(index)
-
-
-def _leb(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+    return (
+        varint(count + 1) + exports[reader.at :] + varint(len(name)) + name.encode() + bytes([_GLOBAL]) + varint(index)
+    )

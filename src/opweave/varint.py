@@ -1,0 +1,32 @@
+"""Integers of variable length, 7 bits a byte: LEB128 of WebAssembly, varints of protocol buffers."""
+
+from __future__ import annotations
+
+
+def varint(number: int) -> bytes:
+    """The bytes of an integer of 64 bits; negative ones take 10 bytes."""
+    number &= 0xFFFFFFFFFFFFFFFF
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
+    """The number at a position, and the position after it.
+
+    Raises:
+        IndexError: the data ends before it, or it has more than 64 bits.
+    """
+    number = shift = 0
+    while True:
+        byte = data[at]
+        number |= (byte & 0x7F) << shift
+        at += 1
+        if byte < 0x80:
+            return number, at
+        shift += 7
+        if shift > 63:
+            raise IndexError("a number of more than 64 bits")
