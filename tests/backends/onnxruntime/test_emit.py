@@ -11,11 +11,12 @@ import pytest
 
 import opweave as ow
 from opweave.backends.onnxruntime import ort
-from opweave.backends.onnxruntime.emit import Emitter, attribute, field, varint
+from opweave.backends.onnxruntime.emit import Emitter, attribute, field
 from opweave.backends.onnxruntime.sessions import emit
 from opweave.compile.legalise import legalise
 from opweave.graph import Desc, Graph, Node
 from opweave.ops import Operations
+from opweave.varint import varint
 
 
 @pytest.mark.parametrize("number", [0, 1, 127, 128, 300, 2**31, 2**63 - 1, -1, -(2**63)])
