@@ -16,7 +16,7 @@ from . import backends, dtypes, hints, links
 from .backends import Backend, Device, PowerPreference
 from .context_tensors import ContextTensors, awaitable
 from .dtypes import ANY
-from .errors import InvalidStateError, NotSupportedError, require, require_flags
+from .errors import NotSupportedError, require, require_flags
 from .graph import MAX_RANK
 from .names import SnakeCaseDict, shown
 from .operation import Op
@@ -98,13 +98,12 @@ class ML:
 
 def _choose(power_preference: PowerPreference, accelerated: bool) -> str:
     """The name of the device that suits the preferences best; power preference comes first, as the specification says."""
-    devices = backends.default_devices()
-    order = {"low-power": ["npu", "gpu", "cpu"], "high-performance": ["gpu", "npu", "cpu"]}
-    kinds = order.get(power_preference, ["gpu", "npu", "cpu"]) if accelerated else ["cpu", "npu", "gpu"]
-    available = [device for device in devices if device.available]
+    available = [device for device in backends.default_devices() if device.available]
     if not available:
         raise NotSupportedError("there is no device to run on; `opweave doctor` says what is missing")
     wants_low = power_preference == "low-power"
+    accelerators = ["npu", "gpu"] if wants_low else ["gpu", "npu"]
+    kinds = [*accelerators, "cpu"] if accelerated else ["cpu", "npu", "gpu"]
     return min(available, key=lambda device: (kinds.index(device.kind), device.low_power != wants_low)).name
 
 
@@ -147,7 +146,7 @@ class MLContext(ContextTensors):
         self._place = _places.setdefault(backend, {}).setdefault((device.name, power_preference), next(_place_numbers))
         self._lost: Lost | None = None
         self._is_over = False  # it is lost, and all that belonged to it is destroyed
-        self._lost_info: MLContextLostInfo | None = None
+        self._lost_info = None
         self._lock = RLock()
         self._tensors: WeakSet[MLTensor] = WeakSet()
         self._graphs: WeakSet[MLGraph] = WeakSet()
@@ -194,11 +193,6 @@ class MLContext(ContextTensors):
             "a context belongs to its process and its device and cannot be copied or pickled; pickle the name of the device, "
             f"{self._device.name!r}, and call opweave.ml.create_context(device=...)"
         )
-
-    def check_alive(self) -> None:
-        """Raise `InvalidStateError` once the context is lost."""
-        if self._lost_info is not None:
-            raise InvalidStateError(f"the context is lost: {self._lost_info.message}")
 
     def __enter__(self) -> MLContext:
         """Make this the context of the arrays and operations in a `with` block."""

@@ -16,14 +16,14 @@ from .arrays import as_array, describe, fit
 from .backends import Backend, Device
 from .conversion import converted_desc
 from .dtypes import DataType
-from .errors import NotSupportedError, ValidationError, import_extra, require, require_flags
+from .errors import InvalidStateError, NotSupportedError, ValidationError, import_extra, require, require_flags
 from .graph import Desc, check_desc
 from .memory.spaces import Space, TensorSpace
 from .names import shown
 from .tensor import DeviceTensor, MLTensor
 
 if TYPE_CHECKING:
-    from .context import MLContext
+    from .context import MLContext, MLContextLostInfo
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -59,10 +59,12 @@ class ContextTensors:
     _space: TensorSpace
     _tensors: WeakSet[MLTensor]
     _lock: RLock
+    _lost_info: MLContextLostInfo | None
 
     def check_alive(self) -> None:
         """Raise `InvalidStateError` once the context is lost."""
-        raise NotImplementedError
+        if self._lost_info is not None:
+            raise InvalidStateError(f"the context is lost: {self._lost_info.message}")
 
     @hints.no_dictionaries
     def create_tensor(
