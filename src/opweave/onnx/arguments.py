@@ -86,13 +86,15 @@ class Argument:
         # This runs on every call, so build messages only on failure.
         if not fits:
             raise ValidationError(f"{what} must be {self.type}, got an array of {array.dtype}")
-        if self.dims is not None:
-            fits = len(array.shape) == len(self.dims) and all(
-                not isinstance(wanted, int) or wanted == size
-                for wanted, size in zip(self.dims, array.shape, strict=True)
-            )
-            if not fits:
-                raise ValidationError(f"{what} must have shape {list(self.dims)}, got {list(array.shape)}")
+        if not self.takes(array.shape):
+            raise ValidationError(f"{what} must have shape {list(self.dims or ())}, got {list(array.shape)}")
+
+    def takes(self, shape: Sequence[int]) -> bool:
+        """Whether a shape fits the declared one."""
+        return self.dims is None or (
+            len(self.dims) == len(shape)
+            and all(not isinstance(dim, int) or dim == size for dim, size in zip(self.dims, shape, strict=True))
+        )
 
     def _on_device(self, tensor: MLTensor, context: MLContext, what: str) -> Memory:
         """The device memory of a tensor; check that it fits.
@@ -251,14 +253,9 @@ class FixedShapes:
             )
             listed = wanted if isinstance(wanted, (list, tuple)) else [wanted]
             shape = tuple(_size(f"each size of {name!r}", size) for size in listed)
-            dims = argument.dims
-            fits = dims is None or (
-                len(dims) == len(shape)
-                and all(not isinstance(dim, int) or dim == size for dim, size in zip(dims, shape, strict=True))
-            )
-            require(
-                fits, f"fix_shapes: input {name!r} has the shape {list(dims or ())}, which {list(shape)} does not fit"
-            )
+            declared = list(argument.dims or ())
+            fits = f"fix_shapes: input {name!r} has the shape {declared}, which {list(shape)} does not fit"
+            require(argument.takes(shape), fits)
             shapes[name] = shape
         return cls(sizes, shapes)
 

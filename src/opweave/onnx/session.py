@@ -284,15 +284,12 @@ class InferenceSession(OnnxRuntimeMethods):
 
     def _check_overlap(self, feed: Mapping[str, Any], targets: Mapping[str, Any]) -> None:
         """Require outputs in memory of their own."""
-        arrays = {n: a for n, a in feed.items() if isinstance(a, np.ndarray) and a.dtype.kind not in "OUS"}
-        here = {name: target for name, target in targets.items() if isinstance(target, np.ndarray)}
-        memory.check_overlap(
-            {f"input {name}": array for name, array in arrays.items()},
-            {f"output {name}": array for name, array in here.items()},
-        )
+        numbers = {n: a for n, a in feed.items() if isinstance(a, np.ndarray) and a.dtype.kind not in "OUS"}
+        arrays = {f"output {n}": a for n, a in targets.items() if isinstance(a, np.ndarray)}
+        memory.check_overlap({f"input {n}": a for n, a in numbers.items()}, arrays)
         if not (space := self._context._space).is_host:
-            there = {name: value for name, value in feed.items() if space.owns(value)}
-            space.check_overlap(there, {name: target for name, target in targets.items() if name not in here})
+            sources = {name: value for name, value in feed.items() if space.owns(value)}
+            space.check_overlap(sources, {name: target for name, target in targets.items() if space.owns(target)})
 
     def _new_tensors(self, model: CompiledModel | SymbolicModel, names: Sequence[str]) -> dict[str, MLTensor]:
         """Tensors on the device for the outputs that are wanted there, where their shapes are known."""

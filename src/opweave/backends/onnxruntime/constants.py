@@ -71,6 +71,14 @@ def sub_graphs(node: Any) -> list[Any]:
     return [graph for a in node.attribute for graph in (*([a.g] if a.HasField("g") else ()), *a.graphs)]
 
 
+def all_graphs(graph: Any) -> Iterator[Any]:
+    """A GraphProto and all graphs inside of it."""
+    yield graph
+    for node in graph.node:
+        for inner in sub_graphs(node):
+            yield from all_graphs(inner)
+
+
 def is_plain(array: np.ndarray) -> bool:
     """Whether NumPy itself knows the data type: bfloat16, float8, int4 and the like come from ml_dtypes."""
     return array.dtype.isbuiltin == 1 and array.dtype.kind in "fiub"

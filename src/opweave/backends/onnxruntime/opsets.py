@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 import onnx
-from onnx import AttributeProto, NodeProto, helper
+import onnx.parser
+from onnx import AttributeProto, NodeProto
 from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
 from ...errors import OperationError
-from .constants import sub_graphs
+from .constants import all_graphs
 from .model import KNOWN_IR
+from .native import NativeSession
+from .sessions import ENGINE_ERRORS, session_options
 
 OLDEST_TARGET = 21
 """The oldest operator set that models are lowered to.
@@ -41,14 +44,8 @@ def newest_opset() -> int:
 
 
 def _takes(opset: int) -> bool:
-    from .native import NativeSession
-    from .sessions import ENGINE_ERRORS, session_options
-
-    value = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
-    other = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "probe", [value], [other])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
-    options = session_options("default")
+    text = f'<ir_version: 8, opset_import: ["": {opset}]> probe (float[1] x) => (float[1] y) {{ y = Relu(x) }}'
+    model, options = onnx.parser.parse_model(text), session_options("default")
     try:
         NativeSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except ENGINE_ERRORS:
@@ -74,9 +71,9 @@ def knows(node: NodeProto, domain: str) -> bool:
 
 def advice(proto: onnx.ModelProto) -> str:
     """How to supply the first operator of a model that the engine does not know; empty if it knows all."""
-    nodes = ((node, "" if node.domain == "ai.onnx" else node.domain) for node in all_nodes(proto.graph.node))
     local = {(function.domain, function.name) for function in proto.functions}
-    for node, domain in nodes:
+    for node in (node for graph in all_graphs(proto.graph) for node in graph.node):
+        domain = "" if node.domain == "ai.onnx" else node.domain
         if (domain, node.op_type) not in engine_operators() and (node.domain, node.op_type) not in local:
             call = f"ow.register_onnx({domain!r}, {node.op_type!r}, op)"
             return f"; nothing knows the operator {node.op_type}: {call} lets an operation of yours compute it"
@@ -118,7 +115,8 @@ def lower(proto: onnx.ModelProto) -> None:
     proto.ir_version = min(proto.ir_version, KNOWN_IR)
     for entry in proto.opset_import:
         if entry.domain in ("", "ai.onnx") and entry.version > OLDEST_TARGET:
-            nodes = [node for node in all_nodes(proto.graph.node) if node.domain in ("", "ai.onnx")]
+            graphs = all_graphs(proto.graph)
+            nodes = [node for graph in graphs for node in graph.node if node.domain in ("", "ai.onnx")]
             target = _target(nodes, entry.version)
             if target < entry.version:
                 for node in nodes:
@@ -151,12 +149,8 @@ def _refusal(nodes: Sequence[NodeProto], version: int, target: int) -> str | Non
             return f"{subject} is not in it"
         old = onnx.defs.get_schema(node.op_type, target)
         for attribute in _unknown(node, version, target):
-            default = new.attributes[attribute.name].default_value if attribute.name in new.attributes else None
-            if (
-                default is None
-                or default.type != attribute.type
-                or helper.get_attribute_value(default) != helper.get_attribute_value(attribute)
-            ):
+            declared = new.attributes.get(attribute.name)
+            if declared is None or declared.default_value != attribute:
                 return f"{subject} has {attribute.name}, which it did not have before"
         if node.op_type in MEANING_CHANGED or len(node.input) > old.max_input or len(node.output) > old.max_output:
             return f"{subject} means something else"
@@ -178,11 +172,3 @@ def _version(operator: str, opset: int) -> int | None:
     except onnx.defs.SchemaError:
         return None
     return since
-
-
-def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Nodes, and those of their sub-graphs."""
-    for node in nodes:
-        yield node
-        for graph in sub_graphs(node):
-            yield from all_nodes(graph.node)

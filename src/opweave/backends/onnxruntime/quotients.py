@@ -14,7 +14,7 @@ import numpy as np
 from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
 from ...errors import OperationError
-from .constants import sub_graphs
+from .constants import all_graphs, sub_graphs
 
 DTYPES = {6: "<i4", 7: "<i8"}
 """TensorProto.INT32 and INT64 -> NumPy's data types of their raw data: only these quotients raise signals."""
@@ -37,7 +37,7 @@ def guard_quotients(proto: Any, constants: Mapping[str, np.ndarray]) -> None:
     Raises:
         OperationError: the operator set is too old.
     """
-    graphs = list(_graphs(proto.graph))
+    graphs = list(all_graphs(proto.graph))
     quotients = [node for graph in graphs for node in graph.node if _is_quotient(node)]
     if quotients:
         others, divisors = _known_values(graphs, constants)
@@ -62,14 +62,6 @@ def guard_quotients(proto: Any, constants: Mapping[str, np.ndarray]) -> None:
             if _is_quotient(node) and node.output[0] in outputs:
                 _add_guard(graph, node)
             graph.node.append(node)
-
-
-def _graphs(graph: Any) -> Any:
-    """A graph and all graphs inside of it."""
-    yield graph
-    for node in graph.node:
-        for inner in sub_graphs(node):
-            yield from _graphs(inner)
 
 
 def _is_quotient(node: Any) -> bool:
