@@ -341,12 +341,9 @@ class Engine:
                 best = min(fitting, key=lambda buffer: buffer.size)
                 self.staging.remove(best)
                 return best
-        usage = self.wgpu.BufferUsage
-        size = 1 << max(count - 1, 255).bit_length()
-        return self.device.create_buffer(
-            label="opweave: reading", size=min(size, padded(count) if count > 1 << 26 else size),
-            usage=usage.COPY_DST | usage.MAP_READ,
-        )  # fmt: skip
+        size = padded(count) if count > 1 << 26 else 1 << max(count - 1, 255).bit_length()
+        usage = self.wgpu.BufferUsage.COPY_DST | self.wgpu.BufferUsage.MAP_READ
+        return self.device.create_buffer(label="opweave: reading", size=size, usage=usage)
 
     def _give_staging(self, buffer: Any) -> None:
         with self._lock:

@@ -337,12 +337,7 @@ class Schedule:
     def _kernel(self, node: Node) -> None:
         """A user kernel, in WGSL."""
         sources = {operand: self._in_memory(operand) for operand in dict.fromkeys(node.operands)}
-        targets = []
-        for operand in node.outputs:
-            source = Input(len(self._places), operand.desc)
-            self._places[source] = self._target(operand)
-            targets.append(source)
-            self._values[operand] = source
+        targets = [self._memory(operand, self._target(operand)) for operand in node.outputs]
         call = KernelCall(
             node.title, node.op, descs_of(node.inputs), node.attributes, tuple(o.desc for o in node.outputs)
         )

@@ -9,32 +9,35 @@ from ....expr.wgsl import Buffer, Features
 from ....expr.wgsl.types import unpacked
 
 
-def _element_type(half: bool, packed: bool, width: int) -> str:
-    """The element type of a binding that is accessed one (`width` 1) or four elements at a time."""
-    if packed:
-        return "vec2<u32>" if width == 4 else "u32"
-    element = "f16" if half else "f32"
-    return f"vec4<{element}>" if width == 4 else element
+class _Access:
+    """A binding of its own for a float array, accessed one element (`width` 1) or four elements at a time."""
 
-
-class Reader:
-    """Loads an operand through a binding of its own.
-
-    Attributes:
-        name: name of the variable.
-        source: the bound buffer.
-        width: 4 if all loads are vectors of four elements, else 1.
-    """
-
-    def __init__(self, name: str, source: Buffer, features: Features, width: int = 1) -> None:
-        self.name, self.source, self.width = name, source, width
-        self.half = source.desc.data_type == "float16"
+    def __init__(self, buffer: Buffer, features: Features, width: int) -> None:
+        self.buffer, self.width = buffer, width
+        self.half = buffer.desc.data_type == "float16"
         self.packed = self.half and not features.float16
 
     @property
     def element(self) -> str:
         """The element type of the binding."""
-        return _element_type(self.half, self.packed, self.width)
+        if self.packed:
+            return "vec2<u32>" if self.width == 4 else "u32"
+        element = "f16" if self.half else "f32"
+        return f"vec4<{element}>" if self.width == 4 else element
+
+
+class Reader(_Access):
+    """Loads an operand through a binding of its own.
+
+    Attributes:
+        name: name of the variable.
+        buffer: the bound buffer.
+        width: 4 if all loads are vectors of four elements, else 1.
+    """
+
+    def __init__(self, name: str, source: Buffer, features: Features, width: int = 1) -> None:
+        super().__init__(source, features, width)
+        self.name = name
 
     def load(self, at: str, width: int) -> str:
         """Element `at`, or the four elements from 4 * `at`, as float32."""
@@ -58,23 +61,16 @@ class Reader:
         return f"fn halves_{self.name}(at: u32) -> f32 {{\n    return {unpacked(self.name, 'at', 'float16', 2)};\n}}\n"
 
 
-class Writer:
+class Writer(_Access):
     """Stores a float result through a binding of its own, in vectors of four elements if they are aligned."""
 
     def __init__(self, target: Buffer, features: Features, contiguous: bool) -> None:
-        self.target, self.width = target, 4 if contiguous else 1
-        self.half = target.desc.data_type == "float16"
-        self.packed = self.half and not features.float16
+        super().__init__(target, features, 4 if contiguous else 1)
 
     @staticmethod
     def serves(data_type: str, features: Features, contiguous: bool) -> bool:
         """Whether tiles can store results of a type directly: a word must be written by a single invocation."""
         return data_type == "float32" or (data_type == "float16" and (features.float16 or contiguous))
-
-    @property
-    def element(self) -> str:
-        """The element type of the binding."""
-        return _element_type(self.half, self.packed, self.width)
 
     def store(self, at: str, value: str) -> str:
         """The statement that stores element `at`, or four elements from 4 * `at`."""

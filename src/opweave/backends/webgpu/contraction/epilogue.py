@@ -162,7 +162,7 @@ def assemble(
     return Kernel(
         title,
         f"// {title}: {comment}\n{module.declarations(text, lines)}\n\n{text}",
-        (*module.bindings, *(reader.source for reader in readers), writer.target),
+        (*module.bindings, *(reader.buffer for reader in readers), writer.buffer),
         (*module.writes, *(False for _ in readers), True),
         workgroups,
     )

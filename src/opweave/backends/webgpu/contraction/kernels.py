@@ -91,7 +91,7 @@ class Contraction:
             parts = Writer(partial(problem, self.splits), features, True)
             comment, text = f"{comment}, {self.splits} parts", f"{put_partial(problem)}\n{text}"
             before = [assemble(title, comment, readers, parts, Module(features), text, groups)]
-            comment, readers = f"adds up {self.splits} parts of each sum", [Reader("parts", parts.target, features, 4)]
+            comment, readers = f"adds up {self.splits} parts of each sum", [Reader("parts", parts.buffer, features, 4)]
             text, groups = addition(problem, self.splits)
         module = Module(features)
         end, writer = finish.text(module, features, fours)
