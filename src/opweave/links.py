@@ -49,9 +49,6 @@ call_custom = Link("custom")
 compute = Link("lazy.force")
 """Computes pending arrays: `(arrays)`."""
 
-when_gone = Link("lazy.force")
-"""Drops the programs whose constants were arrays that have been deleted: `()`."""
-
 op_level = Link("lazy.force")
 """A function of `opweave.ops` for arrays: `(name)`."""
 

@@ -368,15 +368,3 @@ def op(**limits: Limits) -> _Declare:
         return Op(function, function.__name__, inspect.getdoc(function) or "", limits)
 
     return declare
-
-
-__all__ = [
-    "ANY",
-    "DataType",
-    "Limits",
-    "N",
-    "Op",
-    "call_with",
-    "op",
-    "parameter_names",
-]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import opweave as ow
-from opweave.lazy import background, force, graphs, weights as learned
+from opweave.lazy import background, dropping, force, graphs, weights as learned
 
 STATISTICS = ow.ops.statistics
 CONTEXT = ow.ml.create_context(device="cpu")
@@ -372,5 +372,5 @@ def test_threads_that_replace_weights() -> None:
     assert errors == []
     gc.collect()
     ow.ops.wait()
-    force._sweep()
+    dropping.drop_waiting()
     assert variants() == []

@@ -222,7 +222,7 @@ def test_arrows_point_one_way() -> None:
     [
         ("lazy/call.py", "from .. import operation\noperation.on_arrays = call", "sets operation.on_arrays"),
         ("lazy/force.py", "from . import array as arrays\narrays.compute = force", "sets arrays.compute"),
-        ("lazy/force.py", "weights.when_gone = _try_to_sweep", "sets weights.when_gone"),
+        ("lazy/force.py", "dropping.lock = None", "sets dropping.lock"),
         ("context.py", "from . import names\nnames.default_context = ml", "sets names.default_context"),
         ("context.py", "from . import names\nsetattr(names, 'x', ml)", "sets names.'x'"),
         (
@@ -300,7 +300,6 @@ def test_links_from_the_api_to_packages_that_build_on_it() -> None:
         "on_arrays": "lazy.call",
         "op_level": "lazy.force",
         "profile": "inspect.profile",
-        "when_gone": "lazy.force",
     }
     for link in found.values():
         function = link.load()

@@ -45,6 +45,9 @@ DeviceName = Literal["cpu", "wasm", "webgpu", "cuda"]
 Made = TypeVar("Made", covariant=True)
 """The result of the declared function: one result or a tuple."""
 
+Kind = TypeVar("Kind", Traced, "Array", "MLTensor", np.ndarray)
+"""What a call without a builder takes, and returns."""
+
 One: TypeAlias = "Traced | Operand | Desc"
 Several: TypeAlias = "tuple[Any, ...]"
 Plain: TypeAlias = "np.ndarray | np.number[Any] | float | str | Sequence[Any] | None"
@@ -226,29 +229,13 @@ class CustomOp(Op[..., Any], Generic[Made]):
     @overload
     def __call__(self: CustomOp[One], first: Builder | Operand, /, *args: Any, **kwargs: Any) -> Operand: ...
     @overload
-    def __call__(self: CustomOp[One], first: Traced, /, *args: Any, **kwargs: Any) -> Traced: ...
-    @overload
-    def __call__(self: CustomOp[One], first: Array, /, *args: Plain | Array, **kwargs: Any) -> Array: ...
-    @overload
-    def __call__(self: CustomOp[One], first: MLTensor, /, *args: Plain | MLTensor, **kwargs: Any) -> MLTensor: ...
-    @overload
-    def __call__(self: CustomOp[One], first: np.ndarray, /, *args: Plain, **kwargs: Any) -> np.ndarray: ...
+    def __call__(self: CustomOp[One], first: Kind, /, *args: Plain | Kind, **kwargs: Any) -> Kind: ...
     @overload
     def __call__(
         self: CustomOp[Several], first: Builder | Operand, /, *args: Any, **kwargs: Any
     ) -> tuple[Operand, ...]: ...
     @overload
-    def __call__(
-        self: CustomOp[Several], first: Array, /, *args: Plain | Array, **kwargs: Any
-    ) -> tuple[Array, ...]: ...
-    @overload
-    def __call__(
-        self: CustomOp[Several], first: MLTensor, /, *args: Plain | MLTensor, **kwargs: Any
-    ) -> tuple[MLTensor, ...]: ...
-    @overload
-    def __call__(
-        self: CustomOp[Several], first: np.ndarray, /, *args: Plain, **kwargs: Any
-    ) -> tuple[np.ndarray, ...]: ...
+    def __call__(self: CustomOp[Several], first: Kind, /, *args: Plain | Kind, **kwargs: Any) -> tuple[Kind, ...]: ...
     @overload
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # type: ignore[misc]  # (mypy on *args: Any)

@@ -133,9 +133,6 @@ def _validate(
     inputs: list[Any] = []
     context: MLContext | None = None
     others = False  # whether an operand is not an `Array`
-    if len(args) > len(op.positional):
-        who = title(op.name, str(kwargs.get("label", "")))
-        raise ValidationError(f"{who}: takes {len(op.positional)} positional arguments, got {len(args)}")
     given: Iterable[tuple[int, Any]] = zip(op.positional_flags, args, strict=False)
     if kwargs:
         given = list(given)
@@ -145,11 +142,8 @@ def _validate(
                     raise ValidationError(f"{op.name}: label must be a string, got {shown(value)}")
                 label = value
                 continue
-            if name not in flags:
-                who = title(op.name, str(kwargs.get("label", "")))
-                raise ValidationError(f"{who}: has no argument {name!r}; it takes {', '.join(flags)}, label")
             key.append(name)
-            given.append((flags[name], value))
+            given.append((flags.get(name, _ATTRIBUTE), value))
     for flag, value in given:
         if type(value) is Array and flag == _OPERAND:
             key.append(value._code)
@@ -279,7 +273,7 @@ def _validated(
         return Operand(recorder, desc, name=f"x{len(operands) - 1}")
 
     def convert(name: str, value: Any) -> Any:
-        if flags[name] == _ATTRIBUTE or value is None:
+        if flags.get(name, _ATTRIBUTE) == _ATTRIBUTE or value is None:
             return value
         if flags[name] == _SEQUENCE:
             slots[name] = tuple(range(len(operands), len(operands) + len(value)))
@@ -293,7 +287,7 @@ def _validated(
 
     converted = [convert(name, value) for name, value in zip(op.positional, args, strict=False)]
     named = {name: convert(name, value) for name, value in kwargs.items() if name != "label"}
-    result = op.add(recorder, tuple(converted), {**named, "label": label})
+    result = op.add(recorder, (*converted, *args[len(converted) :]), {**named, "label": label})
     outputs = result if isinstance(result, tuple) else (result,)
     node = outputs[0].node
     for name, position in numbers.items():

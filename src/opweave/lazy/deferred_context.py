@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import count
 from mmap import mmap
 from types import SimpleNamespace
@@ -33,13 +34,14 @@ from ..tensor import MLTensor
 from . import force as reads
 from .array import LONGEST, Array, Number, PendingCall, Template, Watched, code_of, site_of
 from .background import statistics
+from .dropping import drop_later
 from .force import force
 
 if TYPE_CHECKING:
     from ..run.program import Program
 
 _serials = count()
-_DISPATCH: Any = SimpleNamespace(name="dispatch")
+_DISPATCH: Any = SimpleNamespace(name="dispatch", kernels={})
 """The operation of calls of whole graphs."""
 
 
@@ -236,7 +238,7 @@ def _template(graph: MLGraph) -> GraphTemplate:
 def _forget(template: GraphTemplate) -> None:
     """Drop the programs that contain a destroyed graph. Pending calls of it still run, one at a time."""
     template.size = reads.LARGEST + 1
-    reads.forget(template.serial)
+    drop_later(partial(reads.forget, template.serial))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -359,6 +361,3 @@ class DeferredContext(MLContext):
 
     def _make_tensor(self, desc: Desc, array: np.ndarray, pinned: bool, **flags: bool) -> MLTensor:
         return DeferredTensor(self, desc, array, pinned=pinned, **flags)
-
-
-__all__ = ["DeferredContext", "DeferredTensor"]

@@ -10,10 +10,8 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from threading import RLock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -24,8 +22,8 @@ from .. import memory
 from ..cache import Cache
 from ..errors import MLError, require
 from ..graph import title
-from ..links import compute, op_level, when_gone
-from . import borrowed, records, weights
+from ..links import compute, op_level
+from . import borrowed, dropping, records
 from .array import Array, PendingCall, Template, room
 from .background import compile_now, statistics, wait
 from .graphs import CallGraph, Kept, kept_results, needed, signature
@@ -64,9 +62,6 @@ def _release(template: ref[Template]) -> None:
 singles: Cache[Hashable, ref[Template]] = Cache(SINGLES, SINGLES_BYTES, raw=True, on_drop=_release)
 """Templates that have a program of their own, by serial number. Their operations own them."""
 
-_gone: deque[Hashable] = deque()
-_lock = RLock()
-
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Reading
@@ -95,8 +90,8 @@ def force(arrays: Sequence[Array]) -> None:
     """Compute pending arrays, and the intermediate results that are referenced elsewhere."""
     if len(arrays) == 1 and not records.active and _run_ready(arrays[0]):
         return
-    # The locks of tensors are always taken before this module's. One read at a time: reads may share pending calls.
-    with borrowed.borrowed_by(arrays), _lock:
+    # The locks of tensors are always taken before that of reads. One read at a time: reads may share pending calls.
+    with borrowed.borrowed_by(arrays), dropping.lock:
         wanted = [array for array in arrays if array._array is None]
         while wanted:
             context = wanted[0]._context
@@ -151,7 +146,7 @@ def _run_together(
         return None
     key, leaves = signature(context, nodes, kept)
     inputs = [array._values() for array in leaves]
-    _sweep()
+    dropping.drop_waiting()
     entry = graphs.make(key, Whole)
     program, given = _compiled(entry, partial(CallGraph, context, nodes, kept), leaves, inputs)
     if program is None:
@@ -215,7 +210,7 @@ def _run_ready(array: Array) -> bool:
 
     It makes the most frequent read, of one result of computed operands, about a third faster (measured).
     """
-    with _lock:
+    with dropping.lock:
         node = array._node
         if node is None or node.borrows or len(node.outputs) > 1:
             return False
@@ -296,35 +291,16 @@ def _locate_in(error: MLError, nodes: Sequence[PendingCall]) -> None:
 
 
 def forget(serial: Hashable) -> None:
-    """Drop the graphs that contain a template: now, or on the next read if another thread is reading. Never waits."""
-    _gone.append(serial)
-    _try_to_sweep()
-
-
-@when_gone.provide
-def _try_to_sweep() -> None:
-    """Drop programs that are not needed any more, unless another thread is reading: it does so on its next read."""
-    if _lock.acquire(blocking=False):
-        try:
-            _sweep()
-        finally:
-            _lock.release()
-
-
-def _sweep() -> None:
-    weights.sweep()
-    while _gone:
-        serial = _gone.popleft()
-        for key, entry in graphs.items():
-            if serial in key:
-                graphs.pop(key)
-                entry.drop()
+    """Drop the graphs that contain a template. The caller holds the lock of reads."""
+    for key, entry in graphs.items():
+        if serial in key:
+            graphs.pop(key)
+            entry.drop()
 
 
 def _after_fork() -> None:
-    """A child process has no engine threads, and no thread that would release the lock."""
-    global _lock
-    _lock = RLock()
+    """A child process has no engine threads, and no thread that would release the locks."""
+    dropping.after_fork()
     borrowed.after_fork()
     # Ending an engine's session waits for its threads, here forever: sessions of the parent are leaked on purpose.
     entries = [entry for _, entry in graphs.items()]

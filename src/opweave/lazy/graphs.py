@@ -181,6 +181,3 @@ def kept_results(nodes: Sequence[PendingCall], uses: dict[int, int], asked: set[
                 kept.append((number, position, array))
             del array
     return kept
-
-
-__all__ = ["CallGraph", "Kept", "kept_results", "needed", "signature"]

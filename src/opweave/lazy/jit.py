@@ -252,6 +252,3 @@ def _identity(value: Any) -> Any:
             f"an object of type {kind.__name__} is neither an array, nor a tuple, list or dict of arrays, nor hashable"
         ) from None
     return exact(value)
-
-
-__all__ = ["CacheInfo", "Jitted", "jit"]

@@ -79,6 +79,3 @@ def profile() -> Iterator[list[Record]]:
         yield records
     finally:
         active[:] = [other for other in active if other is not records]
-
-
-__all__ = ["Record", "active", "profile"]

@@ -251,10 +251,7 @@ class Tracer(MLGraphBuilder):
         tree = mapped(result, self._marked)
         graph = self.build(self._outputs) if self._outputs else None
         self._built = True
-        known: dict[str, int | MLTensor] = {operand.name: number for operand, number in self._arguments.items()}
-        known |= self._tensors
-        sources = [known[name] for name in graph.inputs] if graph is not None else []
-        return TracedFunction(self.context, tree, graph, sources, self._captured, len(self._arguments))
+        return TracedFunction(self, tree, graph)
 
     def _marked(self, value: Any) -> Any:
         """A result, or the marker for one that is computed."""
@@ -294,27 +291,23 @@ class TracedFunction:
     """A traced function.
 
     Args:
-        context: where it runs.
+        tracer: has built the graph.
         tree: what the function returned, with markers for what depends on its arguments.
         graph: what it computes; None if nothing is computed.
+
+    Attributes:
         sources: for each input of the graph, the number of an argument, or a tensor that the function found elsewhere.
         captured: the owners of the memory of the graph's constants.
-        count: number of arguments.
     """
 
-    def __init__(
-        self,
-        context: MLContext,
-        tree: Any,
-        graph: MLGraph | None,
-        sources: Sequence[int | MLTensor],
-        captured: Any,
-        count: int,
-    ) -> None:
-        self.context, self.tree, self.graph, self.captured = context, tree, graph, captured
-        self.sources = list(sources)
-        self.takes_all = self.sources == list(range(count))
-        self.allocate = memory.empty if context._space.is_host else context._space.allocate
+    def __init__(self, tracer: Tracer, tree: Any, graph: MLGraph | None) -> None:
+        self.context, self.tree, self.graph, self.captured = tracer.context, tree, graph, tracer._captured
+        known: dict[str, int | MLTensor] = {operand.name: number for operand, number in tracer._arguments.items()}
+        known |= tracer._tensors
+        self.sources = [known[name] for name in graph.inputs] if graph is not None else []
+        self.takes_all = self.sources == list(range(len(tracer._arguments)))
+        space = self.context._space
+        self.allocate = memory.empty if space.is_host else space.allocate
         self.program = graph.check_alive() if graph is not None else None
         descs = graph.outputs.values() if graph is not None else ()
         self.outputs: list[tuple[Desc, int]] = [(desc, code_of(desc)) for desc in descs]
@@ -372,6 +365,3 @@ def _copied(context: MLContext, values: Memory, desc: Desc) -> Array:
     else:
         context._space.copy(own, values, reason)
     return Array(context, desc, code_of(desc), array=own)
-
-
-__all__ = ["NoValueError", "Traced", "TracedFunction", "Tracer", "is_array", "is_named_tuple", "mapped"]

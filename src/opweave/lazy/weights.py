@@ -11,7 +11,6 @@ are constants. Otherwise results could be folded that depend on data which is th
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import is_
@@ -22,11 +21,11 @@ import numpy as np
 
 from .. import memory
 from ..cache import Cache
-from ..links import when_gone
 from ..run.program import Program
 from .array import Array, Number, Template
 from .background import Recurring
 from .borrowed import Borrowed
+from .dropping import drop_later
 from .graphs import CallGraph
 
 RECURRENCES = 4
@@ -44,8 +43,6 @@ SHARE = 4
 INEXACT = frozenset({"dequantize_linear"})
 """Operations whose operands stay inputs: ONNX Runtime multiplies constant quantized weights with activations in eight bits, so
 results would change from one read to the next."""
-
-_gone: deque[Specialised] = deque()
 
 
 class Specialised(Recurring):
@@ -92,10 +89,9 @@ class Specialised(Recurring):
             self.program = None
 
     def release(self) -> None:
-        """Drop it: now, or on the next read if another thread is reading. Never waits."""
+        """Drop it as soon as no other thread is reading."""
         self.is_dropped = True
-        _gone.append(self)
-        (when_gone.function or when_gone.load())()
+        drop_later(self.drop)
 
     def drop(self) -> None:
         """Drop it. The caller holds the lock of reads."""
@@ -117,12 +113,6 @@ def _release(variant: ref[Specialised], _: object) -> None:
     found = variant()
     if found is not None:
         found.release()
-
-
-def sweep() -> None:
-    """Drop the programs whose constants have been deleted."""
-    while _gone:
-        _gone.popleft().drop()
 
 
 class Whole(Recurring):
@@ -217,12 +207,8 @@ class Whole(Recurring):
             self.variants[-1].drop()
         specialised.put(variant, variant, variant.size)
         self.variants = [variant, *self.variants]
-        variant.start(partial(_compiled, calls, variant))
+        variant.start(lambda: calls.compiled(dict(zip(variant.positions, variant.values, strict=True))))
         return variant
-
-
-def _compiled(calls: CallGraph, variant: Specialised) -> Program:
-    return calls.compiled(dict(zip(variant.positions, variant.values, strict=True)))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -239,7 +225,7 @@ def candidates(calls: CallGraph, leaves: Sequence[Array]) -> tuple[int, ...]:
             roots.update({(number, k): roots[arrays[0]] for k in range(len(template.descs))})
     numbers = frozenset(found)
     for template, refs in zip(calls.templates, calls.refs, strict=True):
-        if not _has_kernels(template) and template.op.name not in INEXACT:  # users' kernels do not pack weights
+        if not template.op.kernels and template.op.name not in INEXACT:  # users' kernels do not pack weights
             for operand in _ordered(template, refs)[1:]:
                 found |= roots.get(operand, frozenset())
     return tuple(sorted(found)) if found > numbers else ()
@@ -283,10 +269,3 @@ def _ordered(template: Template, refs: Sequence[tuple[int, int]]) -> list[tuple[
         if number is not None:
             found.append(refs[number])
     return found
-
-
-def _has_kernels(template: Template) -> bool:
-    return bool(getattr(template.op, "kernels", ()))
-
-
-__all__ = ["RECURRENCES", "Specialised", "Whole", "candidates", "choose", "sweep"]

@@ -1,0 +1,34 @@
+"""The lock of reads, and the programs that are dropped while no other thread reads."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from threading import RLock
+
+lock = RLock()
+"""Held while pending arrays are computed."""
+
+_waiting: deque[Callable[[], object]] = deque()
+
+
+def drop_later(action: Callable[[], object]) -> None:
+    """Call a function that drops programs: now, or on the next read if another thread is reading. Never waits."""
+    _waiting.append(action)
+    if lock.acquire(blocking=False):
+        try:
+            drop_waiting()
+        finally:
+            lock.release()
+
+
+def drop_waiting() -> None:
+    """Call the functions of `drop_later`. The caller holds the lock."""
+    while _waiting:
+        _waiting.popleft()()
+
+
+def after_fork() -> None:
+    """Replace the lock, which another thread of the parent process may have held."""
+    global lock
+    lock = RLock()
