@@ -110,6 +110,11 @@ HABITS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
         lambda b, x: np.sum(ow.array(X)),
         r"np.add.reduce takes .*; x.reduce_sum\(\) is in WebNN",
     ),
+    "NumPy's sum of an operand": (lambda b, x: np.sum(x), r"np.add.reduce takes .*; x.reduce_sum\(\) is in WebNN"),
+    "NumPy's comparison of an array": (
+        lambda b, x: np.greater_equal(ow.array(X), X),
+        r"np.greater_equal takes .*; x.greater_or_equal\(y\) is in WebNN",
+    ),
     "NumPy's function of an array that WebNN lacks": (
         lambda b, x: np.sinh(ow.array(X)),
         "np.sinh .*; there is no such operation; x.numpy",
