@@ -327,10 +327,6 @@ class Builder:
         """The allowed data types and ranks of the operands of `op`."""
         return op.limits
 
-    def owns(self, operand: Operand) -> bool:
-        """Whether `operand` may be used in this builder."""
-        return operand.builder is self
-
     def as_operand(self, value: Any, data_type: DataType) -> Operand:
         """A constant for an array, or for a number (or nested sequences of numbers) in the given data type."""
         raise ValidationError(f"expected an operand, got {type(value).__name__}")

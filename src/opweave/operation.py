@@ -313,7 +313,7 @@ def _first(value: Any) -> Operand:
 def _operand(builder: Builder, name: str, value: Any, number_type: DataType | None) -> Operand:
     """The operand for an argument; arrays become constants, as do numbers if their data type is known."""
     if isinstance(value, Operand):
-        if not builder.owns(value):
+        if value.builder is not builder:
             raise ValidationError(f"{name} is an operand of another builder: {shown(value)}")
         return value
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
