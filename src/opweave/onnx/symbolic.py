@@ -80,7 +80,8 @@ class SymbolicModel:
             ValidationError: an array of `outputs` has another shape than its output.
         """
         feed = dict(zip(self.inputs, inputs, strict=True))
-        out = {name: given for name, given in zip(self.outputs, outputs, strict=False) if given is not None}
+        targets = zip(self.outputs, outputs, strict=True) if outputs else ()
+        out = {name: given for name, given in targets if given is not None}
         try:
             return self._runner.run(feed, [self.outputs[k] for k in wanted], out)
         except OtherShapes as found:

@@ -94,7 +94,8 @@ class ModelSession:
         try:
             if self._can_bind and (out or not self._is_plain):
                 return self._run_bound(feed, names, out)
-            found: list[Any] = self._session.run(asked := [*dict.fromkeys([*names, *out])], feed, None)
+            asked = list(dict.fromkeys([*names, *out])) if out else names
+            found: list[Any] = self._session.run(asked, feed, None)
         except ENGINE_ERRORS as error:
             if self._can_bind and out:
                 # The engine may have found its results, and only no room for them.
