@@ -140,7 +140,7 @@ class FrameLoop:
         return np.frombuffer(self.device.queue.read_buffer(buffer), np.uint8).reshape(size[1], size[0], channels)
 
     def rate(self, frame: Callable[[float], None], frames: int, title: str) -> float:
-        """Frames a second, of so many; the last one is waited for."""
+        """Measure the rate of `frames` frames, until the last one is finished; return frames a second."""
         console = Console(stderr=True)
         frame(0.0)
         self.device.queue.read_buffer(self.picture, 0, 4)

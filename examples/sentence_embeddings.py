@@ -56,7 +56,7 @@ def tokens(folder: Path, sentences: list[str]) -> dict[str, np.ndarray]:
 
 
 def network(context: ow.MLContext, folder: Path, sentences: int, words: int) -> ow.MLGraph:
-    """The network for so many sentences of so many words."""
+    """The network for `sentences` sentences of `words` words each."""
     weights = load_file(folder / "model.safetensors")
     b = ow.MLGraphBuilder(context)
     ids = b.input("ids", "int32", [sentences, words])

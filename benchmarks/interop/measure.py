@@ -306,7 +306,7 @@ def agree(what: str, got: np.ndarray, expected: np.ndarray) -> None:
 
 
 def versions() -> list[str]:
-    """What the custom operations are compiled by, as far as it is installed."""
+    """The installed compilers of custom operations, with their versions."""
     return [f"{name} {metadata.version(name)}" for name in ("halide", "wasmtime", "numba") if find_spec(name)]
 
 

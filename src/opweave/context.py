@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import count
@@ -39,7 +39,10 @@ class MLContextLostInfo:
 
 
 class ML:
-    """The entry point, `navigator.ml` in a browser (https://www.w3.org/TR/webnn/#api-ml); its one object is `opweave.ml`."""
+    """The entry point, `navigator.ml` in a browser; `opweave.ml` is its only instance.
+
+    https://www.w3.org/TR/webnn/#api-ml
+    """
 
     @hints.no_dictionaries
     def create_context(
@@ -54,10 +57,11 @@ class ML:
         """Create a context.
 
         Args:
-            gpu_device: a `wgpu.GPUDevice` of yours: graphs run on it, and tensors are its buffers.
-            power_preference: "low-power" lets idle threads sleep instead of spinning between operations.
-            accelerated: whether a GPU or NPU is preferred, if there is one.
-            device: the name of a device of `opweave.devices()` to run on; default: the best by the two preferences.
+            gpu_device: your own `wgpu.GPUDevice`: graphs run on it, and tensors are its buffers.
+            power_preference: "default", "high-performance" or "low-power"; "low-power" prefers devices that take little
+                power, and on a CPU lets idle threads sleep instead of spinning between operations.
+            accelerated: whether to prefer a GPU or NPU, if there is one.
+            device: the name of a device of `opweave.devices()` to run on; by default, the two preferences select one.
             deferred: whether dispatches wait until a result is read, and then run together.
 
         Raises:
@@ -84,11 +88,10 @@ class ML:
             backend = backend.open(found, power_preference)
         if deferred and not backend.space.is_host:
             raise NotSupportedError(
-                f"deferred=True is for contexts on the CPU; on {found.name} dispatches only enqueue work as it is"
+                f"deferred=True is for contexts on the CPU; on {found.name} dispatches are asynchronous already"
             )
-        kind = (links.deferred_context.function or links.deferred_context.load()) if deferred else MLContext
-        made: MLContext = kind(backend, found, power_preference)
-        return made
+        context_class: Callable[..., MLContext] = links.deferred_context if deferred else MLContext
+        return context_class(backend, found, power_preference)
 
     create_context_async = awaitable(create_context)
 
@@ -97,7 +100,12 @@ class ML:
 
 
 def _choose(power_preference: PowerPreference, accelerated: bool) -> str:
-    """The name of the device that suits the preferences best; power preference comes first, as the specification says."""
+    """The name of the available device that suits the preferences best.
+
+    `accelerated` decides between the CPU and accelerators; among these, "low-power" prefers an NPU to a GPU, and an integrated
+    GPU to a discrete one. (The specification gives power preference the higher priority; its authors discuss the reverse:
+    https://github.com/webmachinelearning/webnn/issues/911.)
+    """
     available = [device for device in backends.default_devices() if device.available]
     if not available:
         raise NotSupportedError("there is no device to run on; `opweave doctor` says what is missing")
@@ -112,6 +120,7 @@ ml = ML()
 entered: ContextVar[tuple[MLContext, ...]] = ContextVar("contexts", default=())
 """The contexts of the open `with` blocks, the innermost last."""
 
+# By back end, device name and power preference: see `MLContext._place`.
 _places: WeakKeyDictionary[Backend, dict[tuple[str, str], int]] = WeakKeyDictionary()
 _place_numbers = count(1)
 
@@ -137,16 +146,16 @@ def current_context() -> MLContext:
 class MLContext(ContextTensors):
     """Owns tensors and compiled graphs, and runs graphs on its device. Made by `opweave.ml.create_context`.
 
-    A context may be used from several threads: what touches the same tensor runs one after the other.
+    A context may be used from several threads: calls that use the same tensor run one after the other.
     """
 
     def __init__(self, backend: Backend, device: Device, power_preference: PowerPreference) -> None:
         self._backend, self._device, self._power_preference = backend, device, power_preference
-        # Equal for contexts whose programs are interchangeable: programs belong to a back end, and so to a GPU device.
+        # Contexts with the same number can share compiled programs. (Each open GPU device has a back end of its own.)
         self._place = _places.setdefault(backend, {}).setdefault((device.name, power_preference), next(_place_numbers))
-        self._lost: Lost | None = None
-        self._is_over = False  # it is lost, and all that belonged to it is destroyed
-        self._lost_info = None
+        self._lost: Lost | None = None  # the future `lost`, made when it is first read
+        self._lost_info = None  # the reason, as soon as the context is lost
+        self._is_torn_down = False  # whether it is lost, and its graphs and tensors are destroyed
         self._lock = RLock()
         self._tensors: WeakSet[MLTensor] = WeakSet()
         self._graphs: WeakSet[MLGraph] = WeakSet()
@@ -157,7 +166,7 @@ class MLContext(ContextTensors):
 
     @property
     def accelerated(self) -> bool:
-        """Whether the device is massively parallel (a GPU or NPU), not only what was asked for."""
+        """Whether the device is a GPU or NPU, whatever was asked for."""
         return self._device.kind != "cpu"
 
     @property
@@ -177,13 +186,13 @@ class MLContext(ContextTensors):
 
     @property
     def lost(self) -> Lost:
-        """Resolves with an `MLContextLostInfo` when the context is lost: its device is gone, or `destroy` was called."""
+        """A future that gets an `MLContextLostInfo` when the context is lost: its device failed, or `destroy` was called."""
         from .context_loss import Lost
 
         with self._lock:
             if self._lost is None:
                 self._lost = Lost()
-                if self._is_over:
+                if self._is_torn_down:
                     assert self._lost_info is not None
                     self._lost.set_result(self._lost_info)
             return self._lost
@@ -211,9 +220,9 @@ class MLContext(ContextTensors):
     def dispatch(self, graph: MLGraph, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> None:
         """Run a graph on tensors (https://www.w3.org/TR/webnn/#api-mlcontext-dispatch).
 
-        On a CPU this is synchronous: the results are there when it returns, and errors are raised here. On a GPU it only puts
-        work into the device's queue: what comes after finds the results, and reading them waits. In a context with
-        `deferred=True` it is recorded, and runs when a result is read; errors of kernels are raised there, too.
+        On a CPU this is synchronous: the results are there when it returns, and errors are raised here. On a GPU it only adds
+        work to the device's queue: later dispatches see the results, and reading them waits for the device. In a context with
+        `deferred=True` a dispatch is recorded, and runs when a result is read, which then raises the errors of its kernels.
 
         Args:
             graph: a graph of this context.
@@ -226,7 +235,7 @@ class MLContext(ContextTensors):
             ValidationError: missing or unknown names; tensors that do not fit, are destroyed or belong to another context.
         """
         try:
-            find = graph._bindings.peek  # a variable, since methods are looked up more slowly
+            find = graph._bindings.peek  # it is an attribute, not a method, so calling it in one expression is slower
             binding = find((len(inputs), *inputs, *map(id, inputs.values()), *outputs, *map(id, outputs.values())))
         except (AttributeError, TypeError):
             binding = None
@@ -260,7 +269,7 @@ class MLContext(ContextTensors):
     compute_async = awaitable(compute)
 
     def _check(self, graph: MLGraph, what: str) -> MLGraph:
-        """The graph, if it is one and belongs to this context."""
+        """Require a graph of this context, and return it."""
         require(isinstance(graph, MLGraph), f"{what}: graph must be an MLGraph, got {type(graph).__name__}")
         require(graph.context is self, f"{what}: the graph belongs to another context")
         return graph
@@ -271,10 +280,10 @@ class MLContext(ContextTensors):
         """What this context supports (https://www.w3.org/TR/webnn/#api-mlcontext-opsupportlimits).
 
         Returns:
-            The dictionary `MLOpSupportLimits`: `preferred_input_layout`, `max_tensor_byte_length`, the limits of graph inputs,
-            constants and outputs, and of each operand of each operation:
+            The dictionary `MLOpSupportLimits`. It has `preferred_input_layout`, `max_tensor_byte_length`, and the limits of
+            graph inputs, constants and outputs, and of each operand of each operation:
             `limits["conv2d"]["input"] == {"data_types": [...], "rank_range": {"min": 4, "max": 4}}`. The specification's
-            camelCase names are found, too, with a DeprecationWarning.
+            camelCase names work, too, with a DeprecationWarning.
         """
         from .ops import Operations
 
@@ -295,21 +304,21 @@ class MLContext(ContextTensors):
         table = SnakeCaseDict()
         for name, limit in limits.items():
             data_types, ranks = limit.data_types, limit.ranks
-            while isinstance(data_types, str):
+            while isinstance(data_types, str):  # the name of the operand whose limits it shares
                 data_types = limits[data_types].data_types
             while isinstance(ranks, str):
                 ranks = limits[ranks].ranks
             table[name] = SnakeCaseDict(data_types=list(data_types), rank_range={"min": ranks[0], "max": ranks[1]})
         return table
 
-    # The end ---------------------------------------------------------------------------------------------------------
+    # Loss ------------------------------------------------------------------------------------------------------------
 
     def destroy(self) -> None:
         """Release all graphs and tensors of the context; it cannot be used any more. Further calls do nothing."""
         self.lose("destroy() was called")
 
     def lose(self, message: str) -> None:
-        """Mark the context lost, destroy what belongs to it, and resolve `lost` (for back ends whose device is gone)."""
+        """Mark the context lost, destroy its graphs and tensors, and resolve `lost`. Back ends call it if the device fails."""
         info = MLContextLostInfo(message)
         with self._lock:
             if self._lost_info is not None:
@@ -321,9 +330,9 @@ class MLContext(ContextTensors):
         for tensor in tensors:
             tensor.destroy()
         self._space.detach(self)
-        # Last, and without the lock: callbacks find everything destroyed, and may wait for other threads.
+        # Resolve `lost` last, when everything is destroyed, and without the lock, as callbacks may wait for other threads.
         with self._lock:
-            lost, self._is_over = self._lost, True
+            lost, self._is_torn_down = self._lost, True
         if lost is not None:
             lost.set_result(info)
 

@@ -116,7 +116,7 @@ class ContextTensors:
         readable: bool = False,
         writable: bool = False,
     ) -> MLTensor:
-        """Create a tensor of zeros that `export_to_gpu` can lend to `gpu_device`; on a WebGPU device, all tensors are such.
+        """Create a tensor of zeros that `export_to_gpu` can lend to `gpu_device`, like every tensor on a WebGPU device.
 
         Args:
             data_type: one of the eight data types of WebNN.

@@ -156,7 +156,7 @@ def converted_desc(data_type: object, shape: object) -> Desc:
 
 
 def converter(annotation: str, function: Callable[..., Any]) -> Converter:
-    """The converter of an annotation; enumerations are `Literal`s, or names of such in the function's module."""
+    """The converter of an annotation; enumerations are `Literal`s, or names of `Literal`s in the function's module."""
     annotation = annotation.removesuffix(" | None")
     if annotation in _CONVERTERS:
         return _CONVERTERS[annotation]

@@ -168,7 +168,7 @@ Operand = MLOperand
 
 
 def check_shape(shape: Sequence[int], why: str = "", /, **operands: Operand | None) -> None:
-    """Require a shape of operands by parameter, if they are present; `why` tells where it comes from."""
+    """Require a shape of operands by parameter, if they are present; `why` says where it comes from."""
     for name, operand in operands.items():
         if operand is not None and operand.shape != tuple(shape):
             raise ValidationError(f"{name} must have shape {list(shape)}{why and ', '}{why}, got {operand.desc}")
@@ -202,7 +202,7 @@ class Node:
 
 
 def flat(operands: Mapping[str, Any]) -> Iterator[Any]:
-    """All operands by parameter, or what stands for them, in order: sequences one by one, absent ones left out."""
+    """The values of a dictionary of operands by parameter, in order: those of sequences one by one, without None."""
     for value in operands.values():
         if isinstance(value, tuple):
             yield from value
@@ -211,7 +211,7 @@ def flat(operands: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def each(operands: Mapping[str, Any], function: Callable[[Any], Any]) -> dict[str, Any]:
-    """Apply a function to all operands by parameter, or to what stands for them; sequences and absent ones stay such."""
+    """Apply a function to the values of a dictionary of operands by parameter; sequences stay sequences, None stays None."""
 
     def apply(value: Any) -> Any:
         return tuple(map(function, value)) if isinstance(value, tuple) else None if value is None else function(value)

@@ -38,7 +38,7 @@ class MLTensor(Described):
         self._context, self._desc = context, desc
         self._readable, self._writable, self._constant = readable, writable, constant
         self._array: np.ndarray | None = array
-        # Held while a graph runs on the tensor, or its contents are read or written: orders what touches it.
+        # Held while a graph runs on the tensor, or its contents are read or written, one at a time.
         self._lock = RLock()
         self._bindings: WeakSet[Any] = WeakSet()
         # The array by which pending operations read the memory (`opweave.lazy.borrowed.Borrowed`).

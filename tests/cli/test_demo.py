@@ -175,7 +175,7 @@ def test_one_graph_gives_what_numpy_around_the_network_gives(height: int, width:
     rgb = noise(height, width) if source == "noise" else photograph(width, height)
     context = ow.ml.create_context()
     whole = enlarger.Enlarger(context, height, width)
-    assert whole.expressions.lower().startswith(engine)
+    assert whole.expression_engine.lower().startswith(engine)
     check_alike(whole(rgb), enlarger.around_network(context, height, width)(rgb))
 
 

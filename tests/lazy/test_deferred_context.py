@@ -631,7 +631,7 @@ def test_custom_operations_on_tensors_wait_with_the_dispatches(context: ow.MLCon
     np.testing.assert_array_equal(b.numpy(), 2 * START + 1)
     np.testing.assert_array_equal(context.read_tensor(a), 4 * START + 2)
     assert runs == [2, 3]
-    # What can be seen, and changed, without Opweave runs at once: an array, and a tensor that has a view.
+    # What can be seen, and changed, without Opweave runs immediately: an array, and a tensor that has a view.
     np.testing.assert_array_equal(context.read_tensor(shift(a, np.ones(4, "float32"))), 4 * START + 3)
     view = b.numpy()
     view.setflags(write=True)

@@ -198,7 +198,7 @@ def same(ours: np.ndarray, theirs: np.ndarray) -> None:
     np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5)
 
 
-@pytest.fixture(params=[True, False], ids=["compiled at once", "compiled when it recurs"])
+@pytest.fixture(params=[True, False], ids=["compiled immediately", "compiled when it recurs"])
 def compile_now(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = ow.ops.compile_now(request.param)
     monkeypatch.setattr(weights, "RECURRENCES", 1)

@@ -146,7 +146,7 @@ def test_numbers_are_converted(value: Any) -> None:
         ow.InferenceSession(identity(TensorProto.UINT8), CONTEXT).run(None, {"x": np.int64(300)})
 
 
-# Operators that nothing knows ----------------------------------------------------------------------------------------
+# Unknown operators --------------------------------------------------------------------------------------------------
 
 
 def test_an_operator_that_nothing_knows_names_the_function_that_registers_one() -> None:

@@ -58,7 +58,7 @@ class Rule:
 
 
 class Runner(ABC):
-    """A compiled graph, or a compiled part of one. Several threads may run it at once."""
+    """A compiled graph, or a compiled part of one. Several threads may run it at the same time."""
 
     name: str = ""
     """Prefix of its error messages; may be empty."""
@@ -97,7 +97,7 @@ class Runner(ABC):
 
 
 class ModelRunner(Protocol):
-    """An ONNX model that runs with any sizes of its dynamic dimensions. Several threads may run it at once."""
+    """An ONNX model that runs with any sizes of its dynamic dimensions. Several threads may run it at the same time."""
 
     types: Mapping[str, str]
     """The type of each input and output as ONNX Runtime writes it, by name."""

@@ -1,4 +1,4 @@
-"""Colours with NumPy and Pillow: RGB to luma and chroma and back, the bicubic filter, PSNR.
+"""Image functions with NumPy and Pillow: conversion between RGB and YCbCr, bicubic resizing, PSNR.
 
 The colour space is YCbCr of ITU-R BT.601, full range, as in JPEG; pictures are uint8 [height, width, 3].
 """
@@ -15,7 +15,7 @@ from PIL import Image
 Pixels = NDArray[np.uint8]
 Plane = NDArray[np.float32]
 
-# Rows: luma, blue difference, red difference; columns: red, green, blue.
+# Rows: luma (Y), blue difference (Cb), red difference (Cr); columns: red, green, blue.
 TO_YCBCR = np.array(
     [[0.299, 0.587, 0.114], [-0.299 / 1.772, -0.587 / 1.772, 0.5], [0.5, -0.587 / 1.402, -0.114 / 1.402]], np.float32
 )
@@ -23,13 +23,13 @@ FROM_YCBCR = np.linalg.inv(TO_YCBCR.astype(np.float64)).astype(np.float32)
 
 
 def split(rgb: Pixels) -> tuple[Plane, Plane, Plane]:
-    """Split a picture into luma in [0, 1], and blue and red difference in [-0.5, 0.5]."""
+    """Split a picture into luma in [0, 1] and two planes of chroma, Cb and Cr, in [-0.5, 0.5]: float32 [height, width]."""
     luma, cb, cr = (_weighted(rgb, row) for row in TO_YCBCR)
     return luma, cb, cr
 
 
 def _weighted(rgb: Pixels, weights: Plane) -> Plane:
-    # One channel at a time: a float copy of all three of a large picture would take much memory.
+    # Convert one channel at a time, to save memory: a float copy of a large picture is four times its size.
     plane = np.zeros(rgb.shape[:2], np.float32)
     for channel, weight in enumerate(weights / np.float32(255)):
         plane += rgb[..., channel] * weight
@@ -51,11 +51,11 @@ def bicubic(image: NDArray[Any], width: int, height: int) -> NDArray[Any]:
 
 
 def squared_error(picture: Pixels, original: Pixels) -> NDArray[Any]:
-    """The squared difference of the luma of two pictures."""
+    """The squared difference of the luma of two pictures for each pixel, [height, width]."""
     return np.asarray(np.square(_weighted(picture, TO_YCBCR[0]) - _weighted(original, TO_YCBCR[0])))
 
 
 def psnr(picture: Pixels, original: Pixels) -> float:
-    """Peak signal-to-noise ratio of the luma of two pictures in decibels; infinite if they are equal."""
+    """Peak signal-to-noise ratio of the luma of two pictures, in decibels; infinite if they are equal. The peak is 1."""
     mean = float(squared_error(picture, original).mean(dtype=np.float64))
     return math.inf if mean == 0 else -10 * math.log10(mean)

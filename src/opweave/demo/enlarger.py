@@ -1,4 +1,4 @@
-"""One graph for a whole picture: expressions around the network, 8-bit pixels in, 8-bit pixels out.
+"""Enlarge pictures with one graph: the network, and expressions that convert 8-bit pixels before and after it.
 
 rgb --+-- luma ---- network --+-- merged -- rgb, three times as wide and high
       '-- chroma -------------'
@@ -18,53 +18,57 @@ from . import expressions
 from .colours import FROM_YCBCR, TO_YCBCR, Pixels, bicubic, merge, split
 from .network import FACTOR, Network, bicubic_taps
 
-TILE = 512  # side of the largest piece that is enlarged at once, which takes about 100 MB
+TILE = 512  # default side of a window without its margins, in pixels; enlarging a window takes about 100 MB
 
 
 class Enlarger:
     """The graph that enlarges pictures of `height` by `width` pixels.
 
-    A picture of more than about `tile` by `tile` pixels is enlarged in windows of equal size, to bound the memory. Windows
-    overlap, so that their edges, where pixels outside of them are missing, are not needed: there are no seams.
+    To bound the memory, a picture larger than about `tile` by `tile` pixels is enlarged in windows of equal size. Results in
+    the margin of a window would depend on pixels outside of it. Windows overlap by two margins, so that each pixel is taken
+    from a window in which it is not in the margin (unless it is at the edge of the picture), and no seams are visible.
 
     Attributes:
-        graph: enlarges one window, whose height and width are `shape`.
-        windows: how many times the graph runs for one picture.
+        graph: enlarges one window.
+        shape: height and width of a window.
+        windows: number of windows of a picture; the graph runs once for each.
     """
 
     def __init__(self, context: MLContext, height: int, width: int, *, tile: int = TILE) -> None:
         network = Network.load()
-        self._context, self._size, self._margin = context, (height, width), network.halo
-        self.shape = min(height, tile + 2 * network.halo), min(width, tile + 2 * network.halo)
-        rows, columns = (starts(*sizes, network.halo) for sizes in zip(self._size, self.shape, strict=True))
-        self._corners = list(product(rows, columns))
+        margin = network.halo
+        self._context, self._size, self._margin = context, (height, width), margin
+        self.shape = min(height, tile + 2 * margin), min(width, tile + 2 * margin)
+        self._corners = list(product(starts(height, self.shape[0], margin), starts(width, self.shape[1], margin)))
         self.windows = len(self._corners)
 
         builder = MLGraphBuilder(context)
         to_ycbcr, from_ycbcr = builder.constant(TO_YCBCR), builder.constant(FROM_YCBCR)
         rgb = builder.input("small", "uint8", [*self.shape, 3])
-        sharp = network.build(builder, expressions.luma(rgb, to_ycbcr, margin=network.halo))
+        sharp = network.build(builder, expressions.luma(rgb, to_ycbcr, margin=margin))
         smooth = expressions.chroma(rgb, to_ycbcr, builder.constant(bicubic_taps()))
         self.graph = builder.build({"large": expressions.merged(sharp, smooth, from_ycbcr)})
 
     @property
-    def expressions(self) -> str:
-        """The engine for the expressions on a CPU: a compiler, or NumPy."""
+    def expression_engine(self) -> str:
+        """The engine that runs the expressions on a CPU: a compiler, or NumPy."""
         return next(p.detail.removeprefix("expression, ") for p in self.graph.placements() if p.how == "expression")
 
     def __call__(self, rgb: Pixels, done: Callable[[int], object] = lambda windows: None) -> Pixels:
         """Enlarge a picture, uint8 [height, width, 3]; `done` is called with the number of finished windows."""
-        (height, width), (down, across) = self._size, self.shape
+        (height, width), (window_height, window_width) = self._size, self.shape
         large = np.empty((FACTOR * height, FACTOR * width, 3), np.uint8)
         for number, (top, left) in enumerate(self._corners, start=1):
-            result = self.enlarge(rgb[top : top + down, left : left + across])
+            bottom, right = top + window_height, left + window_width
+            result = self.enlarge(rgb[top:bottom, left:right])
             done(number)
             if self.windows == 1:
                 return result
-            # The next windows overwrite the margins at the right and at the bottom.
-            above, before = (FACTOR * self._margin if start else 0 for start in (top, left))
-            target = large[FACTOR * top : FACTOR * (top + down), FACTOR * left : FACTOR * (left + across)]
-            memory.copy(target[above:, before:], result[above:, before:], "place a window")
+            # Leave out the margins at the top and left, except at the edge of the picture. The windows that follow overwrite
+            # those at the bottom and right.
+            skip_y, skip_x = (FACTOR * self._margin if start else 0 for start in (top, left))
+            target = large[FACTOR * top : FACTOR * bottom, FACTOR * left : FACTOR * right]
+            memory.copy(target[skip_y:, skip_x:], result[skip_y:, skip_x:], "place a window")
         return large
 
     def enlarge(self, window: Pixels) -> Pixels:
@@ -74,12 +78,14 @@ class Enlarger:
 
 
 def starts(size: int, window: int, margin: int) -> list[int]:
-    """The first pixel of each window along one axis; neighbours overlap by two margins at least."""
+    """The first pixel of each window along one axis; neighbouring windows overlap by at least two margins."""
     return [*range(0, size - window, window - 2 * margin), size - window]
 
 
 def around_network(context: MLContext, height: int, width: int) -> Callable[[Pixels], Pixels]:
-    """The same for pictures of one window, with NumPy and Pillow around a graph of the network alone."""
+    """Return a function that enlarges a picture like `Enlarger`, for comparison: in one window, with the network alone as a
+    graph, and with NumPy and Pillow for the colours.
+    """
     network = Network.load()
     builder = MLGraphBuilder(context)
     shape = [1, 1, height + 2 * network.halo, width + 2 * network.halo]

@@ -86,7 +86,7 @@ def run(photo: Path | None, output: Path, *, enlarge: bool, console: Console | N
     facts = {
         "size": f"{width} x {height} -> {FACTOR * width} x {FACTOR * height}",
         "device": ", ".join(enlarger.graph.devices),
-        "expressions": enlarger.expressions,
+        "expressions": enlarger.expression_engine,
         "runs of the graph": str(enlarger.windows),
         "copies": str(memory.copies.count - copies),
     }

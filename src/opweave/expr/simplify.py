@@ -1,8 +1,9 @@
 """Simplify index arithmetic.
 
-Composed operations leave positions such as `((i * 6 + j) // 6) % 4`, which is `i % 4`, and conditions that always hold.
-Positions are rewritten as linear sums, quotients and remainders drop the terms that divide evenly, and comparisons,
-`where` and clamps that ranges decide are replaced by the result. Expressions of data are not changed.
+Composed operations leave positions such as `((i * 6 + j) // 6) % 4`, which equals `i % 4` for `j` in [0, 6), and conditions
+that are always true. Positions become linear sums. Terms that are multiples of a divisor are moved out of its quotients and
+remainders. Comparisons, clamps and `where` are evaluated if the ranges of the positions determine the result. Arithmetic on
+the elements of arrays is not changed.
 """
 
 from __future__ import annotations
@@ -15,25 +16,31 @@ from .linear import Linear, combined
 from .ranges import Range, bounds
 
 _REFLECTED = {"greater": "lesser", "lesser_or_equal": "greater_or_equal"}
-_COMPARISONS = frozenset({"equal", "not_equal", "lesser", "greater_or_equal", *_REFLECTED})
+"""Comparisons -> the same with exchanged operands: a > b is b < a."""
+_ORDERINGS = frozenset({*_REFLECTED, *_REFLECTED.values()})
+_COMPARISONS = _ORDERINGS | {"equal", "not_equal"}
 
 
 class _Simplifier:
-    """Rewrites nodes. Equal nodes are merged, so that terms can cancel."""
+    """Rewrites nodes. Equal calls become one node, so that terms can cancel.
+
+    Attributes:
+        stored: for each stored array of the original program, the one that replaces it.
+    """
 
     def __init__(self) -> None:
         self.stored: dict[Stored, Stored] = {}
-        self._made: dict[Expr, Expr] = {}
-        self._sums: dict[Expr, Linear] = {}
-        self._alike: dict[tuple[object, ...], Expr] = {}
+        self._rewritten: dict[Expr, Expr] = {}  # original node -> rewritten node
+        self._sums: dict[Expr, Linear] = {}  # rewritten node -> the sum that it computes
+        self._calls: dict[tuple[object, ...], Expr] = {}  # function and arguments -> their only node
         self._ranges: dict[Expr, Range | None] = {}
 
     def rewritten(self, root: Expr) -> Expr:
         """`root`, simplified."""
-        for node in walk(root, enter=lambda n: () if n in self._made else n.parts):
-            if node not in self._made:
-                self._made[node] = self._rewrite(node, tuple(self._made[part] for part in node.parts))
-        return self._made[root]
+        for node in walk(root, enter=lambda n: () if n in self._rewritten else n.parts):
+            if node not in self._rewritten:
+                self._rewritten[node] = self._rewrite(node, tuple(self._rewritten[part] for part in node.parts))
+        return self._rewritten[root]
 
     def _rewrite(self, node: Expr, parts: tuple[Expr, ...]) -> Expr:
         match node:
@@ -52,11 +59,11 @@ class _Simplifier:
         if name == "where" and isinstance(first, Const):
             return parts[1] if first.value else parts[2]
         if name in ("logical_and", "logical_or"):
-            return _junction(name, parts)
+            return _and_or(name, parts)
         if name in _COMPARISONS:
-            parts = _narrowed(parts)
+            parts = _without_cast(parts)
         if parts[-1].type == "index":
-            if name in ("lesser", "greater_or_equal", *_REFLECTED):
+            if name in _ORDERINGS:
                 return self._compared(name, parts)
             if node.type == "index":
                 return self._index(name, parts)
@@ -65,70 +72,73 @@ class _Simplifier:
     # Conditions ------------------------------------------------------------------------------------------------------
 
     def _compared(self, name: str, parts: tuple[Expr, ...]) -> Expr:
-        """A comparison of positions; a constant if their ranges decide it."""
+        """A comparison of positions; a constant if their ranges determine the result."""
         a, b = reversed(parts) if name in _REFLECTED else parts
-        known = self._range_of(self._sum(a).plus(self._sum(b), -1))
-        if known is not None:
-            if known[1] < 0:
-                return Const(_REFLECTED.get(name, name) == "lesser", "bool")
-            if known[0] >= 0:
-                return Const(_REFLECTED.get(name, name) != "lesser", "bool")
+        is_lesser = _REFLECTED.get(name, name) == "lesser"  # a < b; otherwise a >= b
+        difference = self._range_of(self._sum(a).plus(self._sum(b), -1))
+        if difference is not None:
+            if difference[1] < 0:
+                return Const(is_lesser, "bool")
+            if difference[0] >= 0:
+                return Const(not is_lesser, "bool")
         return call(name, *parts)
 
     # Positions -------------------------------------------------------------------------------------------------------
 
     def _index(self, name: str, parts: tuple[Expr, ...]) -> Expr:
         sums = [self._sum(part) for part in parts]
-        made = combined(name, sums)
-        if made is not None:
-            return self._expression(made)
+        total = combined(name, sums)
+        if total is not None:
+            return self._expression(total)
         match name:
             case "floor_div" if not sums[1].terms and sums[1].constant > 0:
                 return self._expression(self._quotient(sums[0], sums[1].constant))
             case "mod" if not sums[1].terms and sums[1].constant > 0:
                 return self._expression(self._remainder(sums[0], sums[1].constant))
             case "max" | "min":
-                return self._chosen(name, parts, sums)
+                return self._extremum(name, parts, sums)
             case "abs":
-                known = self._range_of(sums[0])
-                if known is not None and known[0] >= 0:
+                ends = self._range_of(sums[0])
+                if ends is not None and ends[0] >= 0:
                     return parts[0]
-        return self._alone(name, *parts)
+        return self._unique(name, *parts)
 
     def _quotient(self, dividend: Linear, divisor: int) -> Linear:
         """`dividend // divisor`."""
         whole, rest = _divided(dividend, divisor)
-        known = self._range_of(rest)
-        if known is not None and known[0] // divisor == known[1] // divisor:
-            return whole.plus(Linear(known[0] // divisor))
-        common, rest, _ = self._common(rest, divisor)  # (g * x + y) // (g * n) is x // n
+        ends = self._range_of(rest)
+        if ends is not None and ends[0] // divisor == ends[1] // divisor:  # the quotient of `rest` is constant
+            return whole.plus(Linear(ends[0] // divisor))
+        common, rest, _ = self._common_factor(rest, divisor)  # (g * x + y) // (g * n) is x // n
         divisor //= common
-        inner = _only(rest)
+        inner = _only_term(rest)
         if isinstance(inner, Call) and inner.name == "floor_div" and isinstance(inner.parts[1], Const):
+            # x // m // n is x // (m * n)
             rest, divisor = self._sum(inner.parts[0]), divisor * int(inner.parts[1].value)
-        return whole.plus(self._single("floor_div", rest, divisor))
+        return whole.plus(self._call_as_sum("floor_div", rest, divisor))
 
     def _remainder(self, dividend: Linear, divisor: int) -> Linear:
         """`dividend % divisor`."""
         _, rest = _divided(dividend, divisor)
-        known = self._range_of(rest)
-        if known is not None and known[0] // divisor == known[1] // divisor:
-            return rest.plus(Linear(-(known[0] // divisor) * divisor))
-        common, rest, beside = self._common(rest, divisor)  # (g * x + y) % (g * n) is g * (x % n) + y
-        return self._single("mod", rest, divisor // common).times(common).plus(beside)
+        ends = self._range_of(rest)
+        if ends is not None and ends[0] // divisor == ends[1] // divisor:  # the quotient of `rest` is constant
+            return rest.plus(Linear(-(ends[0] // divisor) * divisor))
+        common, rest, below = self._common_factor(rest, divisor)  # (g * x + y) % (g * n) is g * (x % n) + y
+        return self._call_as_sum("mod", rest, divisor // common).times(common).plus(below)
 
-    def _common(self, value: Linear, divisor: int) -> tuple[int, Linear, Linear]:
-        """Split `value` as `g * x + y` with `y` in [0, g), for the largest divisor `g` of `divisor` found; return `g`,
-        `x` and `y`.
+    def _common_factor(self, value: Linear, divisor: int) -> tuple[int, Linear, Linear]:
+        """Split `value` into `g * x + y` with `y` in [0, g); return `g`, `x` and `y`.
+
+        `g` is the largest common divisor of `divisor` and a factor in `value` for which this is possible; 1 if there is none.
         """
         for common in sorted({math.gcd(divisor, count) for count in value.terms.values()}, reverse=True):
-            multiple, beside = _divided(value, common)
-            known = self._range_of(beside)
-            if known is not None and known[0] >= 0 and known[1] < common:
-                return common, multiple, beside
+            multiple, below = _divided(value, common)
+            ends = self._range_of(below)
+            if ends is not None and ends[0] >= 0 and ends[1] < common:
+                return common, multiple, below
         return 1, value, Linear()
 
-    def _chosen(self, name: str, parts: tuple[Expr, ...], sums: list[Linear]) -> Expr:
+    def _extremum(self, name: str, parts: tuple[Expr, ...], sums: list[Linear]) -> Expr:
         """The maximum or minimum of two positions."""
         difference = self._range_of(sums[0].plus(sums[1], -1))
         if difference is not None:
@@ -136,59 +146,61 @@ class _Simplifier:
                 return parts[0] if name == "max" else parts[1]
             if difference[1] <= 0:
                 return parts[1] if name == "max" else parts[0]
-        return self._alone(name, *parts)
+        return self._unique(name, *parts)
 
     # Sums ------------------------------------------------------------------------------------------------------------
 
     def _sum(self, node: Expr) -> Linear:
-        """A rewritten node as a sum."""
+        """The sum that a rewritten node computes."""
         if isinstance(node, Const):
             return Linear(int(node.value))
         return self._sums.get(node) or Linear(0, {node: 1})
 
     def _expression(self, value: Linear) -> Expr:
-        """A sum as a node."""
-        value = self._joined(value)
-        only = _only(value)
+        """The node that computes a sum."""
+        value = self._recombined(value)
+        only = _only_term(value)
         if only is not None:
             return only
         if not value.terms:
             return Const(value.constant, "index")
         ordered = sorted(value.terms.items(), key=lambda item: item[1] < 0)  # negative terms last
-        pieces = [(t if abs(n) == 1 else self._alone("mul", t, Const(abs(n), "index")), n) for t, n in ordered]
+        pieces = [(t if abs(n) == 1 else self._unique("mul", t, Const(abs(n), "index")), n) for t, n in ordered]
         if value.constant and ordered[0][1] < 0:  # 5 - x rather than -x + 5
             pieces.insert(0, (Const(value.constant, "index"), 1))
         elif value.constant:
             pieces.append((Const(abs(value.constant), "index"), value.constant))
         (first, sign), *others = pieces
-        result = first if sign > 0 else self._alone("neg", first)
+        result = first if sign > 0 else self._unique("neg", first)
         for piece, sign in others:
-            result = self._alone("add" if sign > 0 else "sub", result, piece)
+            result = self._unique("add" if sign > 0 else "sub", result, piece)
         self._sums[result] = value
         return result
 
-    def _joined(self, value: Linear) -> Linear:
+    def _recombined(self, value: Linear) -> Linear:
         """Replace `x // n * n + x % n` by `x`."""
         for term, count in value.terms.items():
             if isinstance(term, Call) and term.name == "mod" and isinstance(term.parts[1], Const):
                 divisor, dividend = int(term.parts[1].value), self._sum(term.parts[0])
-                quotient = _only(self._quotient(dividend, divisor))
+                quotient = _only_term(self._quotient(dividend, divisor))
                 if quotient is not None and value.terms.get(quotient) == count * divisor:
                     rest = {t: n for t, n in value.terms.items() if t is not term and t is not quotient}
-                    return self._joined(Linear(value.constant, rest).plus(dividend, count))
+                    return self._recombined(Linear(value.constant, rest).plus(dividend, count))
         return value
 
-    def _single(self, name: str, dividend: Linear, divisor: int) -> Linear:
-        return Linear(0, {self._alone(name, self._expression(dividend), Const(divisor, "index")): 1})
+    def _call_as_sum(self, name: str, dividend: Linear, divisor: int) -> Linear:
+        """The sum whose only term is a quotient or remainder."""
+        return Linear(0, {self._unique(name, self._expression(dividend), Const(divisor, "index")): 1})
 
-    def _alone(self, name: str, *parts: Expr) -> Expr:
-        """A call; the same node for the same arguments."""
+    def _unique(self, name: str, *parts: Expr) -> Expr:
+        """A call, as the same node whenever the function and the arguments are the same."""
         key = name, *(("constant", p.value) if isinstance(p, Const) else p for p in parts)
-        if key not in self._alike:
-            self._alike[key] = Call(name, parts)
-        return self._alike[key]
+        if key not in self._calls:
+            self._calls[key] = Call(name, parts)
+        return self._calls[key]
 
     def _range_of(self, value: Linear) -> Range | None:
+        """The range of a sum; None if that of a term is unknown."""
         low = high = value.constant
         for term, count in value.terms.items():
             if term not in self._ranges:
@@ -196,36 +208,40 @@ class _Simplifier:
             known = self._ranges[term]
             if known is None:
                 return None
-            ends = known[0] * count, known[1] * count
+            ends = known[0] * count, known[1] * count  # in reverse order if `count` is negative
             low, high = low + min(ends), high + max(ends)
         return low, high
 
 
-def _only(value: Linear) -> Expr | None:
-    """The term of a sum that consists of one term with factor 1; else None."""
+def _only_term(value: Linear) -> Expr | None:
+    """The term of a sum that consists of one term with factor 1; None for other sums."""
     if value.constant or list(value.terms.values()) != [1]:
         return None
     return next(iter(value.terms))
 
 
 def _divided(value: Linear, divisor: int) -> tuple[Linear, Linear]:
-    """Divide the terms that `divisor` divides; return the quotient and the rest, whose constant is in [0, divisor)."""
+    """Split `value` into `divisor * quotient + rest`; return `quotient` and `rest`.
+
+    Terms whose factor is a multiple of `divisor` go into the quotient, the others into the rest. The constant of the rest is
+    in [0, divisor).
+    """
     whole = {term: count // divisor for term, count in value.terms.items() if count % divisor == 0}
     rest = {term: count for term, count in value.terms.items() if count % divisor}
     return Linear(value.constant // divisor, whole), Linear(value.constant % divisor, rest)
 
 
-def _junction(name: str, parts: tuple[Expr, ...]) -> Expr:
+def _and_or(name: str, parts: tuple[Expr, ...]) -> Expr:
     """`and` or `or`, folded if a condition is constant."""
-    decides = name == "logical_or"
+    decides = name == "logical_or"  # `True or x` is True, and `False and x` is False
     for condition, other in (parts, parts[::-1]):
         if isinstance(condition, Const):
             return condition if condition.value == decides else other
     return call(name, *parts)
 
 
-def _narrowed(parts: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """Drop a cast to int64 in a comparison with a constant that the original type can hold."""
+def _without_cast(parts: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """The operands of a comparison, without a cast to int64 if the other operand is a constant that fits the original type."""
     for cast, other in (parts, parts[::-1]):
         if isinstance(cast, Cast) and isinstance(other, Const) and cast.type == "int64":
             inner = cast.parts[0]
@@ -237,7 +253,7 @@ def _narrowed(parts: tuple[Expr, ...]) -> tuple[Expr, ...]:
 
 
 def _reduced(node: Reduce, body: Expr) -> Expr:
-    """A reduction without the variables of extent 1."""
+    """A reduction over the variables of more than one position; without any, it is the element, or its position, 0."""
     variables = tuple(variable for variable in node.variables if variable.extent > 1)
     if variables:
         return Reduce(node.reduction, variables, body)
@@ -249,8 +265,10 @@ def simplified(program: Program) -> Program:
 
     >>> from opweave.expr import compute, trace
     >>> from opweave.graph import Desc
-    >>> flat = lambda x: compute((24,), lambda i: x[i // 6, i % 6])
-    >>> print(simplified(trace(lambda x: compute((4, 6), lambda i, j: flat(x)[i * 6 + j]), "copy", [Desc("int8", (4, 6))])))
+    >>> def copy(x):
+    ...     flat = compute((24,), lambda i: x[i // 6, i % 6])
+    ...     return compute((4, 6), lambda i, j: flat[i * 6 + j])
+    >>> print(simplified(trace(copy, "copy", [Desc("int8", (4, 6))])))
     copy(x0: int8[4, 6]) -> (y0: int8[4, 6]):
       y0[i, j] =
         x0[i, j]

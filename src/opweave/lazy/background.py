@@ -1,4 +1,4 @@
-"""Compilation of recurring graphs: in a background thread on their second use, or at once after `compile_now()`."""
+"""Compilation of recurring graphs: in a background thread on their second use, or immediately after `compile_now()`."""
 
 from __future__ import annotations
 

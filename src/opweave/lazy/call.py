@@ -174,7 +174,7 @@ def _validate(
     key.append(context._place)
     whole = tuple(key)
     try:
-        find = op.templates.peek  # a variable, since methods are looked up more slowly
+        find = op.templates.peek  # it is an attribute, not a method, so calling it in one expression is slower
         template = find(whole)
     except TypeError:  # an attribute that cannot be compared: validated each time
         template = None

@@ -5,7 +5,7 @@ its outputs new ones. Values never change, so the order of dispatches and writes
 without a tensor or a pending reader is never computed. Reads run pending dispatches as those of arrays run pending calls
 (`force`): one graph after the other at first, and as one compiled graph if they recur.
 
-A dispatch runs at once if it touches memory that is accessible without Opweave: the user's own (`tensor_from`), that of a
+A dispatch runs immediately if it uses memory that is accessible without Opweave: the user's own (`tensor_from`), that of a
 WebAssembly module, and tensors of which a view exists.
 """
 
@@ -109,7 +109,7 @@ class DeferredTensor(MLTensor):
     def numpy(self) -> np.ndarray:
         """A view of the contents, no copy. A pending value is computed first. The view stays valid after `destroy`.
 
-        While there is a view, dispatches that write the tensor run at once, and so do those that read it if the view is
+        While there is a view, dispatches that write the tensor run immediately, and so do those that read it if the view is
         writable.
 
         Raises:

@@ -123,7 +123,7 @@ def owner(array: np.ndarray) -> object:
 
 
 def physical() -> int:
-    """Size of the physical memory in bytes; 64 TiB if the system does not tell."""
+    """Size of the physical memory in bytes; 64 TiB if the system does not report it."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):

@@ -16,7 +16,7 @@ from ..graph import Desc
 from . import host
 
 LARGE = 32 * 2**20
-"""Size in bytes from which the C library returns freed memory at once (the largest `M_MMAP_THRESHOLD` of glibc)."""
+"""Size in bytes from which the C library returns freed memory immediately (the largest `M_MMAP_THRESHOLD` of glibc)."""
 
 MOST = host.physical() // 32
 """Maximum number of bytes to keep for reuse."""

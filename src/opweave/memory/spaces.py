@@ -157,7 +157,7 @@ def intermediates(
 
 
 class Pool(Generic[T]):
-    """Memory of runs: each run takes some of its own, so that several threads may run one program at once.
+    """Memory of runs: each run takes some of its own, so that several threads may run one program at the same time.
 
     Args:
         limit: the most to keep for later runs; by default enough for one run on each processor.

@@ -37,7 +37,7 @@ _BUILDER = Builder()
 
 
 class CompiledModel:
-    """A model for given input shapes, which has been traced. Several threads may run it at once.
+    """A model for given input shapes, which has been traced. Several threads may run it at the same time.
 
     Args:
         model: the model.

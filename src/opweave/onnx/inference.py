@@ -38,7 +38,7 @@ def infer(
         environment: all values, by name, for sub-graphs that use values from around them.
 
     Returns:
-        The types by name of the output, as far as ONNX's shape inference finds them.
+        The types that ONNX's shape inference finds, by name of the output.
     """
     schema = schema_of(node, model)
     if schema is None:

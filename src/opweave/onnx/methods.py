@@ -111,7 +111,7 @@ class OnnxRuntimeMethods:
         raise _refused("get_input_epdevices")
 
     def get_provider_graph_assignment_info(self) -> list[Any]:
-        """Refuse: no execution provider runs the model; `explain()` tells where each node runs.
+        """Refuse: no execution provider runs the model; `explain()` shows where each node runs.
 
         Raises:
             NotSupportedError: always.

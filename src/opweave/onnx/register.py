@@ -43,7 +43,7 @@ def register_onnx(domain: str, op_type: str, op: Op[..., Any], *, attributes: Ma
         names.pop(ours, None)
         names[theirs] = ours
     several = bool(op.sequences)
-    require(not several or len(op.operands) == 1, f"register_onnx: {op.name} takes a sequence beside other operands")
+    require(not several or len(op.operands) == 1, f"register_onnx: {op.name} takes a sequence and other operands")
     flags = {name for name in op.attributes if op.parameters[name].annotation == "bool"}  # integers in ONNX
 
     def convert(b: MLGraphBuilder, /, *inputs: Tensor | None, label: str, **given: Any) -> Any:

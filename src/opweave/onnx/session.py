@@ -57,8 +57,8 @@ class InferenceSession(OnnxRuntimeMethods):
         limits: bounds on the number of nodes, and on memory while the model is loaded; see `Limits`.
         specialise: which shapes of inputs are compiled, if dimensions are dynamic: "recurring" compiles those that recur,
             in the background, and runs others in the model's own session of ONNX Runtime, which takes all shapes; "always"
-            compiles each shape at its first call; "never" compiles none. Contexts on other devices, models with operations
-            of yours, and `fallback="error"` always compile.
+            compiles each shape at its first call; "never" compiles none. Contexts on other devices, models with your own
+            operations, and `fallback="error"` always compile.
         program_bytes: memory limit for compiled shapes, as estimated from the weights; default: 32 MiB
             more than the weights take, or 512 MiB where all shapes are compiled. With 0, only what must be is compiled.
 

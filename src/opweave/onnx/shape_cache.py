@@ -69,8 +69,8 @@ VALUES = 4
 """The number of values of deciding inputs for which a session compiles the same shapes; with more, these nodes fall back."""
 
 MAX_THREADS = 5
-"""The most threads of all models compiled in the background: a process is to have no more than 8 beside one for each
-processor. On machines where one pool has more, one compiled model may have them."""
+"""The most threads of all models compiled in the background: a process is to have at most 8 threads more than it has
+processors. On machines where one pool has more, one compiled model may have them."""
 
 MAX_POOLS = 5
 """Maximum number of segments with their own threads. A static model with more runs in its own session, which has one pool of

@@ -101,8 +101,8 @@ class Tracer:
         context: where it will run.
         shapes: the shape of each input; None if it is unknown.
         values: the values of inputs that determine shapes.
-        available: inputs whose values can be had. If one of them determines shapes, tracing stops at once with
-            `ValuesNeeded`: to go on would be useless, and takes memory while branches and loops are whole.
+        available: inputs whose values the caller can supply. If one of them determines shapes, tracing stops immediately
+            with `ValuesNeeded`: going on would be useless, and takes memory while branches and loops are not unrolled.
     """
 
     def __init__(
@@ -339,7 +339,7 @@ class Tracer:
             self.trace.values[name] = self._placeholder(name, type, tensor.elem_type, shape)
 
     def _infer(self, node: NodeProto, values: Sequence[Value | None]) -> dict[str, TypeProto]:
-        """The types of a node's outputs, by name, as far as they can be inferred."""
+        """The types of a node's outputs, by name; those that cannot be inferred are missing."""
         return infer(node, values, self.model, self.trace.values)
 
     def _blame(self, node: NodeProto, error: Exception) -> str:

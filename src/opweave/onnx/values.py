@@ -44,7 +44,7 @@ class Dynamic:
     """An output of a node that falls back, whose shape is known only when the graph runs.
 
     Attributes:
-        type: the type as far as it is known.
+        type: what is known about the type.
     """
 
     type: TypeProto | None = None

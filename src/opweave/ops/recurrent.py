@@ -1,4 +1,4 @@
-"""Recurrent networks: gru and lstm over all time steps, gruCell and lstmCell for a single one.
+"""Recurrent networks: gru and lstm run over all time steps, gru_cell and lstm_cell compute a single one.
 
 A weight or bias contains one block of `hidden_size` rows for each gate, in the order of the letters of `layout`: the
 update (z), reset (r) and new (n) gate of a GRU; the input (i), output (o), forget (f) and cell (g) gate of an LSTM.
@@ -25,7 +25,7 @@ RecurrentNetworkActivation = Literal["relu", "sigmoid", "tanh"]
 RecurrentNetworkDirection = Literal["forward", "backward", "both"]
 
 PEEPHOLES = "iof"
-"""The gates that read the cell state, in the order of the peephole weights for all layouts."""
+"""The gates that read the cell state. Their peephole weights have this order in every layout."""
 
 
 def direction_count(direction: str) -> int:
@@ -41,13 +41,17 @@ _LSTM = {**_GRU, "peephole_weight": "dp"}
 _LSTM_CELL = {**_GRU_CELL, "peephole_weight": "p"}
 
 
-def _network(weighted: Mapping[str, str], **others: str) -> Callable[[Callable[..., Any]], Op[..., Any]]:
-    """Declare an operation by the axes of its operands and results; its rule follows from these.
+def _network(shared: Mapping[str, str], **others: str) -> Callable[[Callable[..., Any]], Op[..., Any]]:
+    """Decorator: declare an operation by the axes of its operands and results, from which its shape rule is made.
 
-    The function has a signature and a docstring only. The defaults of its layout and activations tell how many gates and
-    activations there are.
+    The decorated function only has a signature and a docstring, and is never called. The number of gates and of activations
+    are the lengths of its default `layout` and `activations`.
+
+    Args:
+        shared: the axes of operands that the operation shares with others, by name.
+        others: the axes of its other operands and of its results, by name. Names of results begin with "output".
     """
-    axes = {**weighted, **others}
+    axes = {**shared, **others}
     outputs = [name for name in axes if name.startswith("output")]
 
     def declare(function: Callable[..., Any]) -> Op[..., Any]:
@@ -63,7 +67,7 @@ def _network(weighted: Mapping[str, str], **others: str) -> Callable[[Callable[.
                 check_shape(shapes[name], **{name: given[name]})
             results = [Desc(given["input"].data_type, shapes[name]) for name in outputs]
             if not given.get("return_sequence", True):
-                results.pop()
+                results.pop()  # the sequence is the last result
             return results[0] if "output" in axes else tuple(results)
 
         ranks = {name: (len(axes[name]), len(axes[name])) for name in (*operands, *outputs)}
@@ -85,8 +89,8 @@ def _sizes(
     direction: str = "forward",
     **_: Any,
 ) -> dict[str, int]:
-    """The size of each axis by its letter; the attributes are checked."""
-    # Engines may join the two biases of all gates into one vector, so that must be a valid dimension.
+    """Check the attributes, and return the size of each axis by its letter."""
+    # Engines may concatenate the two biases of all gates, so their total size must be a valid dimension.
     maximum = MAX_DIMENSION // (2 * gates)
     require(0 < hidden_size <= maximum, f"hidden_size must be in [1, {maximum}], got {hidden_size}")
     require(len(activations) == functions, f"activations must have {functions} values, got {list(activations)}")
@@ -116,34 +120,34 @@ def gru(
     activations: Sequence[RecurrentNetworkActivation] = ("sigmoid", "tanh"),
     label: str = "",
 ) -> tuple[Desc, ...]:
-    """Run a gated recurrent unit over a sequence.
+    """Run a gated recurrent unit (GRU) over a sequence.
 
     Args:
         input: float32 or float16 [steps, batches, input size].
-        weight: of the inputs, [directions, 3 * hidden_size, input size]; directions is 2 for "both", else 1.
-        recurrent_weight: of the hidden state, [directions, 3 * hidden_size, hidden_size].
+        weight: weights of the input, [directions, 3 * hidden_size, input size]; directions is 2 for "both", else 1.
+        recurrent_weight: weights of the hidden state, [directions, 3 * hidden_size, hidden_size].
         steps: number of time steps, the first dimension of `input`.
         hidden_size: number of features of the hidden state.
-        bias: added to the weighted inputs, [directions, 3 * hidden_size].
+        bias: added to the weighted input, [directions, 3 * hidden_size].
         recurrent_bias: added to the weighted hidden state, [directions, 3 * hidden_size].
         initial_hidden_state: [directions, batches, hidden_size]; default: zeros.
-        reset_after: whether the reset gate is applied after the product with `recurrent_weight`, or before.
+        reset_after: whether the reset gate is applied after the product with `recurrent_weight` (else before).
         return_sequence: whether to also return the hidden state of every step.
-        direction: in which order steps are processed: "forward", "backward", or "both".
+        direction: the order in which steps are processed: "forward", "backward", or "both".
         layout: the order of the update (z), reset (r) and new (n) gate in weights and biases.
         activations: two functions: for the update and reset gates, and for the new gate.
         label: a name for messages and tables.
 
     Returns:
-        The last hidden state, [directions, batches, hidden_size], and with `return_sequence` that of every step of the
-        input, [steps, directions, batches, hidden_size], in the data type of `input`.
+        The last hidden state, [directions, batches, hidden_size]. With `return_sequence`, also the hidden state of every step
+        of the input, [steps, directions, batches, hidden_size]. All have the data type of `input`.
 
     Raises:
         ValidationError: inconsistent sizes, or not two activations.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-gru
     """
-    raise NotImplementedError  # `_network` makes the rule
+    raise NotImplementedError  # not called: `_network` makes the shape rule from the signature
 
 
 @_network(_GRU_CELL, hidden_state="bh", output="bh")
@@ -162,17 +166,17 @@ def gru_cell(
     activations: Sequence[RecurrentNetworkActivation] = ("sigmoid", "tanh"),
     label: str = "",
 ) -> Desc:
-    """Run a gated recurrent unit for one time step.
+    """Run a gated recurrent unit (GRU) for one time step.
 
     Args:
         input: float32 or float16 [batches, input size].
-        weight: of the inputs, [3 * hidden_size, input size].
-        recurrent_weight: of the hidden state, [3 * hidden_size, hidden_size].
+        weight: weights of the input, [3 * hidden_size, input size].
+        recurrent_weight: weights of the hidden state, [3 * hidden_size, hidden_size].
         hidden_state: [batches, hidden_size].
         hidden_size: number of features of the hidden state.
-        bias: added to the weighted inputs, [3 * hidden_size].
+        bias: added to the weighted input, [3 * hidden_size].
         recurrent_bias: added to the weighted hidden state, [3 * hidden_size].
-        reset_after: whether the reset gate is applied after the product with `recurrent_weight`, or before.
+        reset_after: whether the reset gate is applied after the product with `recurrent_weight` (else before).
         layout: the order of the update (z), reset (r) and new (n) gate in weights and biases.
         activations: two functions: for the update and reset gates, and for the new gate.
         label: a name for messages and tables.
@@ -185,7 +189,7 @@ def gru_cell(
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-grucell
     """
-    raise NotImplementedError  # `_network` makes the rule
+    raise NotImplementedError  # not called: `_network` makes the shape rule from the signature
 
 
 @_network(_LSTM, initial_hidden_state="dbh", initial_cell_state="dbh", output0="dbh", output1="dbh", output2="sdbh")
@@ -208,39 +212,39 @@ def lstm(
     activations: Sequence[RecurrentNetworkActivation] = ("sigmoid", "tanh", "tanh"),
     label: str = "",
 ) -> tuple[Desc, ...]:
-    """Run a long short-term memory over a sequence.
+    """Run a long short-term memory (LSTM) over a sequence.
 
     Args:
         input: float32 or float16 [steps, batches, input size].
-        weight: of the inputs, [directions, 4 * hidden_size, input size]; directions is 2 for "both", else 1.
-        recurrent_weight: of the hidden state, [directions, 4 * hidden_size, hidden_size].
+        weight: weights of the input, [directions, 4 * hidden_size, input size]; directions is 2 for "both", else 1.
+        recurrent_weight: weights of the hidden state, [directions, 4 * hidden_size, hidden_size].
         steps: number of time steps, the first dimension of `input`.
         hidden_size: number of features of the hidden state and of the cell state.
-        bias: added to the weighted inputs, [directions, 4 * hidden_size].
+        bias: added to the weighted input, [directions, 4 * hidden_size].
         recurrent_bias: added to the weighted hidden state, [directions, 4 * hidden_size].
-        peephole_weight: of the cell state, [directions, 3 * hidden_size]: of the input, output and forget gate, in any
-            layout.
+        peephole_weight: weights of the cell state for the input, output and forget gate, in this order in every layout,
+            [directions, 3 * hidden_size].
         initial_hidden_state: [directions, batches, hidden_size]; default: zeros.
         initial_cell_state: [directions, batches, hidden_size]; default: zeros.
         return_sequence: whether to also return the hidden state of every step.
-        direction: in which order steps are processed: "forward", "backward", or "both".
+        direction: the order in which steps are processed: "forward", "backward", or "both".
         layout: the order of the input (i), output (o), forget (f) and cell (g) gate in weights and biases.
-        activations: three functions: for the input, forget and output gates, for the cell gate, and for the cell state
-            in the hidden state.
+        activations: three functions: for the input, forget and output gates; for the cell gate; and for the new cell state,
+            from which the hidden state is computed.
         label: a name for messages and tables.
 
     Returns:
-        The last hidden state and the last cell state, both [directions, batches, hidden_size], and with
-        `return_sequence` the hidden state of every step of the input, [steps, directions, batches, hidden_size], in the
-        data type of `input`.
+        The last hidden state and the last cell state, both [directions, batches, hidden_size]. With `return_sequence`, also
+        the hidden state of every step of the input, [steps, directions, batches, hidden_size]. All have the data type of
+        `input`.
 
     Raises:
         ValidationError: inconsistent sizes, or not three activations.
 
-    All three peepholes use the cell state of the previous step (in ONNX, that of the output gate uses the new one).
+    The peepholes of all three gates read the cell state of the previous step. (In ONNX, the output gate reads the new one.)
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-lstm
     """
-    raise NotImplementedError  # `_network` makes the rule
+    raise NotImplementedError  # not called: `_network` makes the shape rule from the signature
 
 
 @_network(_LSTM_CELL, hidden_state="bh", cell_state="bh", output0="bh", output1="bh")
@@ -260,21 +264,22 @@ def lstm_cell(
     activations: Sequence[RecurrentNetworkActivation] = ("sigmoid", "tanh", "tanh"),
     label: str = "",
 ) -> tuple[Desc, ...]:
-    """Run a long short-term memory for one time step.
+    """Run a long short-term memory (LSTM) for one time step.
 
     Args:
         input: float32 or float16 [batches, input size].
-        weight: of the inputs, [4 * hidden_size, input size].
-        recurrent_weight: of the hidden state, [4 * hidden_size, hidden_size].
+        weight: weights of the input, [4 * hidden_size, input size].
+        recurrent_weight: weights of the hidden state, [4 * hidden_size, hidden_size].
         hidden_state: [batches, hidden_size].
         cell_state: [batches, hidden_size].
         hidden_size: number of features of the hidden state and of the cell state.
-        bias: added to the weighted inputs, [4 * hidden_size].
+        bias: added to the weighted input, [4 * hidden_size].
         recurrent_bias: added to the weighted hidden state, [4 * hidden_size].
-        peephole_weight: of the cell state, [3 * hidden_size]: of the input, output and forget gate, in any layout.
+        peephole_weight: weights of the cell state for the input, output and forget gate, in this order in every layout,
+            [3 * hidden_size].
         layout: the order of the input (i), output (o), forget (f) and cell (g) gate in weights and biases.
-        activations: three functions: for the input, forget and output gates, for the cell gate, and for the cell state
-            in the hidden state.
+        activations: three functions: for the input, forget and output gates; for the cell gate; and for the new cell state,
+            from which the hidden state is computed.
         label: a name for messages and tables.
 
     Returns:
@@ -285,11 +290,10 @@ def lstm_cell(
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-lstmcell
     """
-    raise NotImplementedError  # `_network` makes the rule
+    raise NotImplementedError  # not called: `_network` makes the shape rule from the signature
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Decompositions
+# Decompositions ------------------------------------------------------------------------------------------------------
 
 
 def _pick(b: Operations, operand: Operand, index: int) -> Operand:
@@ -309,9 +313,13 @@ def _gru_step(
     layout: GruWeightLayout,
     activations: Sequence[RecurrentNetworkActivation],
 ) -> tuple[Operand]:
-    """The next hidden state; `weighted` are the weighted inputs of all gates, [batches, 3 * hidden_size]."""
+    """The next hidden state; `weighted` is the weighted input of all gates, [batches, 3 * hidden_size].
+
+    Names begin with x for the weighted input, h for the weighted hidden state, u for recurrent weights and c for recurrent
+    biases; they end with the letters of the gates: update (z) and reset (r), in the order of `layout`, and new (n).
+    """
     f, g = (getattr(b, name) for name in activations)
-    h, blocks = hidden_state, (2 * hidden_size, hidden_size)  # the update and reset gate, in any order; the new gate
+    h, blocks = hidden_state, (2 * hidden_size, hidden_size)  # the new gate is last in both layouts
     x_zr, x_n = b.split(weighted, blocks, axis=1)
     if reset_after:
         h_zr, h_n = b.split(b.gemm(h, recurrent_weight, c=recurrent_bias, b_transpose=True), blocks, axis=1)
@@ -319,7 +327,7 @@ def _gru_step(
         u_zr, u_n = b.split(recurrent_weight, blocks)
         c_zr, c_n = (None, None) if recurrent_bias is None else b.split(recurrent_bias, blocks)
         h_zr = b.gemm(h, u_zr, c=c_zr, b_transpose=True)
-    gates = dict(zip(layout, b.split(f(x_zr + h_zr), 2, axis=1), strict=False))
+    gates = dict(zip(layout[:2], b.split(f(x_zr + h_zr), 2, axis=1), strict=True))
     z, r = gates["z"], gates["r"]
     n = g(x_n + (r * h_n if reset_after else b.gemm(r * h, u_n, c=c_n, b_transpose=True)))
     return (z * h + n * (1 - z),)
@@ -336,25 +344,28 @@ def _lstm_step(
     layout: LstmWeightLayout,
     activations: Sequence[RecurrentNetworkActivation],
 ) -> tuple[Operand, Operand]:
-    """The next hidden and cell state; `weighted` are the weighted inputs of all gates, [batches, 4 * hidden_size]."""
+    """The next hidden and cell state; `weighted` is the weighted input of all gates, [batches, 4 * hidden_size]."""
     f, g, k = (getattr(b, name) for name in activations)
     sums = b.gemm(hidden_state, recurrent_weight, c=weighted, b_transpose=True)
-    # One function of three gates is faster than three functions.
+    # Join the gates that have the same activation, because one call of it is faster than three.
     if layout == "iofg":
-        gates, new = b.split(sums, (3 * hidden_size, hidden_size), axis=1)
+        gates, cell_gate = b.split(sums, (3 * hidden_size, hidden_size), axis=1)
     else:
-        i, forget, new, o = b.split(sums, 4, axis=1)
+        i, forget, cell_gate, o = b.split(sums, 4, axis=1)
         gates = b.concat([i, o, forget], 1)
     if peephole_weight is not None:
         gates += b.tile(cell_state, [1, 3]) * peephole_weight
     i, o, forget = b.split(f(gates), 3, axis=1)
-    cell: Operand = forget * cell_state + i * g(new)
+    cell: Operand = forget * cell_state + i * g(cell_gate)
     return o * k(cell), cell
 
 
-def _sum(bias: Operand | None, recurrent_bias: Operand | None) -> Operand | None:
-    """The biases of a network that only uses their sum."""
-    return recurrent_bias if bias is None else bias if recurrent_bias is None else bias + recurrent_bias
+def _sum_of_biases(bias: Operand | None, recurrent_bias: Operand | None) -> Operand | None:
+    """The sum of the biases that are given; None if there are none."""
+    if bias is None or recurrent_bias is None:
+        return bias if recurrent_bias is None else recurrent_bias
+    total: Operand = bias + recurrent_bias
+    return total
 
 
 @gru_cell.decompose
@@ -377,7 +388,7 @@ def _(
     recurrent_bias: Operand | None,
     **given: Any,
 ) -> tuple[Operand, ...]:
-    weighted = b.gemm(input, weight, c=_sum(bias, recurrent_bias), b_transpose=True)
+    weighted = b.gemm(input, weight, c=_sum_of_biases(bias, recurrent_bias), b_transpose=True)
     hidden, cell = call_with(_lstm_step, given, b, weighted, hidden_state, cell_state)
     return hidden, cell
 
@@ -391,34 +402,33 @@ def _over_time(
     return_sequence: bool,
     **given: Any,
 ) -> tuple[Operand, ...]:
-    """Run `step` for each direction and time step; one product weights the inputs of all steps.
+    """Run `step` for each direction and time step. The weighted inputs of all steps are computed by one matrix product.
 
     Args:
         b: the builder.
-        step: computes the next states, the hidden state first, from the weighted inputs, the states, and those of `given`
-            that it names.
+        step: computes the next states, of which the hidden state is the first. Its arguments are the builder, the weighted
+            input, the states, and those arguments in `given` that its parameters name.
         initial_states: the states before the first step, [directions, batches, hidden_size]; None for zeros.
         input: [steps, batches, input size].
-        direction: in which order steps are processed.
+        direction: the order in which steps are processed.
         return_sequence: whether to also return the hidden state of every step.
-        given: the network's other arguments; operands have directions as their first dimension.
+        given: the network's other arguments; directions are the first axis of all operands.
     """
     steps, batches, input_size = input.shape
-    rows, state = b.reshape(input, [steps * batches, input_size]), [batches, given["hidden_size"]]
-    zeros = b.expand(b.as_operand(0, input.data_type), state)
+    rows, state_shape = b.reshape(input, [steps * batches, input_size]), [batches, given["hidden_size"]]
+    zeros = b.expand(b.as_operand(0, input.data_type), state_shape)
     last, sequences = [], []
     for k in range(direction_count(direction)):
-        own = {name: _pick(b, value, k) if isinstance(value, Operand) else value for name, value in given.items()}
-        weighted = b.gemm(rows, own["weight"], c=own["bias"], b_transpose=True)
-        of_step = b.split(weighted, steps)
+        picked = {name: _pick(b, value, k) if isinstance(value, Operand) else value for name, value in given.items()}
+        weighted = b.split(b.gemm(rows, picked["weight"], c=picked["bias"], b_transpose=True), steps)
         states = tuple(zeros if initial is None else _pick(b, initial, k) for initial in initial_states)
         order = -1 if k == 1 or direction == "backward" else 1
         hidden = []
-        for x in of_step[::order]:
-            states = call_with(step, own, b, x, *states)
+        for x in weighted[::order]:
+            states = call_with(step, picked, b, x, *states)
             hidden.append(states[0])
-        last.append([b.reshape(value, [1, *state]) for value in states])
-        sequences.append(b.reshape(b.concat(hidden[::order], 0), [steps, 1, *state]))
+        last.append([b.reshape(value, [1, *state_shape]) for value in states])
+        sequences.append(b.reshape(b.concat(hidden[::order], 0), [steps, 1, *state_shape]))
     final = tuple(b.concat(parts, 0) for parts in zip(*last, strict=True))
     return (*final, b.concat(sequences, 1)) if return_sequence else final
 
@@ -438,4 +448,4 @@ def _(
     **given: Any,
 ) -> tuple[Operand, ...]:
     states = [initial_hidden_state, initial_cell_state]
-    return _over_time(b, _lstm_step, states, bias=_sum(bias, recurrent_bias), **given)
+    return _over_time(b, _lstm_step, states, bias=_sum_of_biases(bias, recurrent_bias), **given)

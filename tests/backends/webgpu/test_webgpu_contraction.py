@@ -361,13 +361,13 @@ def test_what_follows_parts_of_sums(features: Features, monkeypatch: pytest.Monk
     assert parts in second.bindings
 
 
-def test_an_epilogue_must_read_at_its_own_position() -> None:
+def test_an_epilogue_must_read_at_the_position_that_it_writes() -> None:
     row = matmul((10, 20), (20, 10))
     found = made(row, values_of(row), FLOAT16)
     axes = tuple(ir.Index(10, k - 2) for k in range(2))
     total = found.contraction.result
     program = ir.Program("turned", (total,), (ir.Output(axes, ir.Load(total, axes[::-1])),))
-    with pytest.raises(AssertionError, match="sample: the epilogue must read the result at its own position"):
+    with pytest.raises(AssertionError, match="sample: the epilogue must read the result at the position"):
         found.kernels(program)
 
 

@@ -1,4 +1,4 @@
-"""The data types of the engine's kernels, read from its own registry; and whether its integer products saturate."""
+"""What ONNX Runtime's kernels can do: their data types, from the engine's registry, and whether integer products saturate."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from functools import cache
 
 PROVIDER = "CPUExecutionProvider"
 _NAMES = {"float": "float32", "double": "float64"}
+"""Data types that ONNX Runtime names differently -> WebNN's names."""
 
 
 @cache
 def _registry() -> dict[tuple[str, str], set[str]]:
+    """The data types of the first operand, by domain and operator."""
     from onnxruntime.capi import _pybind_state as engine
 
     from .emit import OPSET
@@ -18,7 +20,9 @@ def _registry() -> dict[tuple[str, str], set[str]]:
     table: dict[tuple[str, str], set[str]] = defaultdict(set)
     for kernel in engine.get_all_opkernel_def():
         first, last = kernel.version_range
-        if kernel.provider != PROVIDER or (not kernel.domain and not first <= OPSET <= last):
+        if kernel.provider != PROVIDER:
+            continue
+        if not kernel.domain and not first <= OPSET <= last:  # `OPSET` is a version of ONNX's own domain, ""
             continue
         constraints = kernel.type_constraints
         # "T", or "T1" where there are several, is the type of the first operand in nearly all schemas.
@@ -29,18 +33,18 @@ def _registry() -> dict[tuple[str, str], set[str]]:
 
 
 def data_types(op_type: str, domain: str = "") -> frozenset[str] | None:
-    """The data types of the first operand for which there is a kernel; None where the registry says nothing."""
+    """The data types of the first operand for which there is a kernel; None if the registry does not list them."""
     found = _registry().get((domain, op_type))
     return frozenset(found) if found else None
 
 
 @cache
 def saturates() -> bool:
-    """Whether products of uint8 by int8 are wrong on this processor.
+    """Whether matrix products of uint8 by int8 are wrong on this processor.
 
-    On x86 without VNNI instructions, the engine adds up pairs of such products in 16 bits, which saturate. It calls that
-    acceptable. An option (`PRECISE_PRODUCTS` in `sessions`) makes it convert constants; other operands stay as they are:
-    https://github.com/microsoft/onnxruntime/issues/6004. Computed once, by a product of two vectors (about 1 ms).
+    On x86 without VNNI instructions, the engine adds up pairs of products in 16 bits, which saturate. Its maintainers consider
+    this acceptable (https://github.com/microsoft/onnxruntime/issues/6004). The option `PRECISE_PRODUCTS` in `sessions`
+    avoids it for constant operands only. The answer is measured once, by a product of two vectors (about 1 ms).
     """
     import numpy as np
     from onnxruntime import SessionOptions
@@ -48,11 +52,14 @@ def saturates() -> bool:
     from .emit import IR_VERSION, OPSET, field, value_info
     from .native import NativeSession
 
-    # Without an `Emitter`, which would read the registry: every process asks this for its first session.
-    graph = field(1, field(1, "a") + field(1, "b") + field(2, "y") + field(4, "MatMulInteger")) + field(2, "products")
-    graph += field(11, value_info("a", "uint8", (1, 64))) + field(11, value_info("b", "int8", (64, 1)))
-    graph += field(12, value_info("y", "int32", (1, 1)))
-    model = field(1, IR_VERSION) + field(7, graph) + field(8, field(1, "") + field(2, OPSET))
+    # Write the protobuf messages by hand: an `Emitter` would read the registry, and every process runs this for its first
+    # session.
+    node = field(1, "a") + field(1, "b") + field(2, "y") + field(4, "MatMulInteger")  # input, input, output, op_type
+    inputs = field(11, value_info("a", "uint8", (1, 64))) + field(11, value_info("b", "int8", (64, 1)))
+    outputs = field(12, value_info("y", "int32", (1, 1)))
+    graph = field(1, node) + field(2, "products") + inputs + outputs
+    opset = field(1, "") + field(2, OPSET)  # domain, version
+    model = field(1, IR_VERSION) + field(7, graph) + field(8, opset)
     options = SessionOptions()
     options.intra_op_num_threads = 1
     session = NativeSession(model, options, providers=[PROVIDER])

@@ -16,7 +16,7 @@ from .emit import Emitter, Value
 from .sessions import Session
 
 SUFFIX = "_kernel_time"
-"""The names of profiler events that tell how long a kernel ran end like this."""
+"""Suffix of the names of profiler events that have the duration of a kernel."""
 MAX_FUSED_OPERATORS = 4
 """How many operators to follow back from a fused kernel's result, to find the one it is named after."""
 

@@ -24,7 +24,7 @@ KNOWN_IR, KNOWN_OPSET = 10, 21
 
 
 class ModelSession:
-    """An ONNX model that the engine runs as it is. Several threads may run it at once.
+    """An ONNX model that the engine runs as it is. Several threads may run it at the same time.
 
     Args:
         proto: the ModelProto, without the constants that it uses; it gets those.
@@ -106,7 +106,7 @@ class ModelSession:
             results = dict(zip(asked, found, strict=True))
             _compare_shapes(out, results)
             for name, target in out.items():
-                memory.copy(target, results[name], "an output beside strings or sequences")
+                memory.copy(target, results[name], "an output of a model with strings or sequences")
             found = [out.get(name, results[name]) for name in names]
         return found
 

@@ -76,7 +76,7 @@ def advice(proto: onnx.ModelProto) -> str:
         domain = "" if node.domain == "ai.onnx" else node.domain
         if (domain, node.op_type) not in engine_operators() and (node.domain, node.op_type) not in local:
             call = f"ow.register_onnx({domain!r}, {node.op_type!r}, op)"
-            return f"; nothing knows the operator {node.op_type}: {call} lets an operation of yours compute it"
+            return f"; the operator {node.op_type} is unknown: {call} lets your own operation compute it"
     return ""
 
 
@@ -107,7 +107,7 @@ def lower(proto: onnx.ModelProto) -> None:
     """Lower a model in place to a file format and an operator set that the engine has kernels for.
 
     Of the sets that have kernels for all nodes, and in which all mean the same, the newest is taken. If there is none, it is
-    the newest that the engine takes: creating a session tells which kernel is missing.
+    the newest that the engine takes: creating a session shows which kernel is missing.
 
     Raises:
         OperationError: a node means something else in the older operator set, or is not in it.

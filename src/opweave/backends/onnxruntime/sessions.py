@@ -250,7 +250,7 @@ class Session(Runner):
     def run_new(self, inputs: Sequence[np.ndarray], outputs: Sequence[int]) -> list[np.ndarray]:
         """Run the session once on arrays, and return these outputs in new memory of the engine's: no binding is needed.
 
-        For small networks this takes half as long as `run` does beside the kernels.
+        For small networks, the overhead (the time without the kernels) is half of that of `run`.
         """
         feed = dict(zip(self._inputs, inputs, strict=True))
         try:

@@ -1,4 +1,4 @@
-"""The reference back end itself; its rules are beside it."""
+"""The reference back end itself. Its rules are in the other modules of this package."""
 
 from __future__ import annotations
 

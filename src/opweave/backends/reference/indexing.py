@@ -9,13 +9,16 @@ from .backend import Array, reference
 
 
 def _positions(indices: Array, size: int) -> Array:
-    """Positions in [0, size): indices are clamped to [-size, size - 1], and negative ones count from the end."""
+    """Convert indices to positions in [0, size): clamp them to [-size, size - 1]; negative ones count from the end."""
     clamped = np.clip(indices.astype(np.int64), -size, size - 1)
     return np.where(clamped < 0, clamped + size, clamped)
 
 
-def _points(indices: Array, shape: tuple[int, ...]) -> tuple[Array, ...]:
-    """The positions along each of the leading dimensions, given coordinates along the last axis of `indices`."""
+def _coordinates(indices: Array, shape: tuple[int, ...]) -> tuple[Array, ...]:
+    """Split indices of gather_nd or scatter_nd into an array of positions for each of the first axes of `shape`.
+
+    `indices[..., axis]` are the indices along `axis`.
+    """
     return tuple(_positions(indices[..., axis], shape[axis]) for axis in range(indices.shape[-1]))
 
 
@@ -31,7 +34,7 @@ def _(input: Array, indices: Array, axis: int) -> Array:
 
 @reference.lower(ops.gather_nd)
 def _(input: Array, indices: Array) -> Array:
-    return input[_points(indices, input.shape)]
+    return input[_coordinates(indices, input.shape)]
 
 
 @reference.lower(ops.scatter_elements)
@@ -44,5 +47,5 @@ def _(input: Array, indices: Array, updates: Array, axis: int) -> Array:
 @reference.lower(ops.scatter_nd)
 def _(input: Array, indices: Array, updates: Array) -> Array:
     output = input.copy()
-    output[_points(indices, input.shape)] = updates
+    output[_coordinates(indices, input.shape)] = updates
     return output

@@ -106,7 +106,7 @@ def adapters() -> dict[str, Any]:
         info = adapter.info
         identity = info["device"], info["device_id"]
         if identity in seen and info["backend_type"] != "Vulkan":
-            continue  # DirectX 12 beside Vulkan, say
+            continue  # the same adapter through another API, such as DirectX 12 and Vulkan
         seen.add(identity)
         base = "gpu-software" if is_software(info) else "gpu"
         count = sum(name.partition(":")[0] == base for name in named)

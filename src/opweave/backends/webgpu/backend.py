@@ -1,4 +1,4 @@
-"""The WebGPU back end itself: devices, and the table of rules that all of them share; the rules are beside it."""
+"""The WebGPU back end itself: its devices, and the table of rules that they share. The rules are in `rules`."""
 
 from __future__ import annotations
 

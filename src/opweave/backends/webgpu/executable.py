@@ -45,8 +45,8 @@ class Intermediates:
 class DeviceRunner(Runner):
     """A graph whose operations are kernels.
 
-    Each run takes intermediates of its own from a pool, so that several threads may run the graph at once. They go back as
-    soon as the run is submitted: the queue of the device runs what comes later in order.
+    Each run takes intermediates of its own from a pool, so that several threads may run the graph at the same time. They go
+    back as soon as the run is submitted, because the queue of the device runs later work in order.
 
     Attributes:
         steps: the kernels, in order.

@@ -1,13 +1,14 @@
 """The layout of a drawing: layers from top to bottom, few crossings, straight lines where possible.
 
-This is the method of Sugiyama, Tagawa and Toda (1981). The layer of a box is the length of the longest path to it within its
-lane; a line that crosses a layer gets a place in it. Barycentres order the places of each layer. Isotonic regression then
-moves each place as close to its neighbours in the other layers as the order allows.
+This is the method of Sugiyama, Tagawa and Toda (1981). Boxes are grouped into lanes, one below the other, and the boxes of a
+lane into layers: the layer of a box is the length of the longest path to it within its lane. A line that crosses a layer gets
+a place in it, like a box. Barycentres order the places of each layer. Isotonic regression then moves each place as close to
+its neighbours in the other layers as the order allows.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby, pairwise
@@ -18,13 +19,22 @@ GAP = 26.0
 """Distance between two boxes of a layer."""
 LINE_GAP = 14.0
 """Distance between a line and its neighbours in a layer that it crosses."""
+LINE_WIDTH = 2.0
+"""Width of a line in a layer that it crosses."""
 LINE_WEIGHT = 1e-4
-"""Weight of a line in a layer that it crosses; that of a box is 1."""
+"""Weight of a line in a layer that it crosses, for the positions; that of a box is 1."""
+PORT_WEIGHT = 1e-4
+"""Weight of a port's distance in the order of a layer: small, so that it only orders the lines that come from one box."""
 
 
 @dataclass
 class Item:
-    """A box to place."""
+    """A box to place.
+
+    Attributes:
+        width: width of the box.
+        lane: number of its lane, from the top.
+    """
 
     width: float
     lane: int
@@ -32,7 +42,7 @@ class Item:
 
 @dataclass
 class Link:
-    """A line between two items. Lines from the same port share their path as far as possible.
+    """A line between two items. Lines from the same port share the places in the layers that they all cross.
 
     Attributes:
         source: the index of the item that it starts from.
@@ -51,7 +61,7 @@ class Placed:
 
     Attributes:
         x: the middle of each item.
-        layer: of each item.
+        layer: the layer of each item.
         routes: for each link, its positions in the layers that it crosses.
         layers: the number of layers.
     """
@@ -64,13 +74,22 @@ class Placed:
 
 @dataclass
 class _Place:
-    """A box, or a line that crosses a layer."""
+    """A box, or the point where a line crosses a layer.
+
+    Attributes:
+        width: width of the box or line.
+        layer: number of the layer.
+        is_line: whether it is a line.
+        x: the position of its middle.
+        above: the index of each place above that a line leads here from, and the port where the line starts.
+        below: the index of each place below that a line leads to, and the port where the line starts.
+    """
 
     width: float
     layer: int
     is_line: bool = False
     x: float = 0.0
-    above: list[tuple[int, float]] = field(default_factory=list)  # the places that lines come from, and their ports
+    above: list[tuple[int, float]] = field(default_factory=list)
     below: list[tuple[int, float]] = field(default_factory=list)
 
     @property
@@ -79,10 +98,16 @@ class _Place:
 
 
 def layout(items: Sequence[Item], links: Sequence[Link], lanes: int) -> Placed:
-    """Place items; they come in topological order, those of a lane together, and links lead forward."""
+    """Place boxes, and the lines between them.
+
+    Args:
+        items: the boxes, in topological order; the boxes of a lane follow each other.
+        links: the lines, each from a box to a later one.
+        lanes: number of lanes.
+    """
     layer = _layers(items, links, lanes)
     places = [_Place(item.width, layer[index]) for index, item in enumerate(items)]
-    ways = _lines(places, links, layer)
+    crossed = _lines(places, links, layer)
     rows: list[list[int]] = [[] for _ in range(max(layer, default=-1) + 1)]
     for index, place in enumerate(places):
         rows[place.layer].append(index)
@@ -91,16 +116,16 @@ def layout(items: Sequence[Item], links: Sequence[Link], lanes: int) -> Placed:
     leftmost = min((place.x - place.width / 2 for place in places), default=0.0)
     for place in places:
         place.x -= leftmost
-    routes = [[places[index].x for index in way] for way in ways]
+    routes = [[places[index].x for index in indices] for indices in crossed]
     return Placed([place.x for place in places[: len(items)]], layer, routes, len(rows))
 
 
 def _layers(items: Sequence[Item], links: Sequence[Link], lanes: int) -> list[int]:
+    """The layer of each box; those of a lane are below all layers of the lanes before it."""
     before: dict[int, list[int]] = {}
+    after: dict[int, list[int]] = {}  # within a lane
     for link in links:
         before.setdefault(link.target, []).append(link.source)
-    after: dict[int, list[int]] = {}
-    for link in links:
         if items[link.source].lane == items[link.target].lane:
             after.setdefault(link.source, []).append(link.target)
     layer = [0] * len(items)
@@ -110,30 +135,30 @@ def _layers(items: Sequence[Item], links: Sequence[Link], lanes: int) -> list[in
         for index in inside:
             layer[index] = max([start, *(layer[maker] + 1 for maker in before.get(index, ()))])
         for index in inside:
-            if index not in before and index in after:  # a box without inputs lies just above its first reader
+            if index not in before and index in after:  # move a box without inputs to just above its first reader
                 layer[index] = min(layer[user] for user in after[index]) - 1
-        start = max([start - 1, *(layer[index] for index in inside)]) + 1
+        start = max([start, *(layer[index] + 1 for index in inside)])
     return layer
 
 
 def _lines(places: list[_Place], links: Sequence[Link], layer: Sequence[int]) -> list[list[int]]:
-    """Add places for lines that cross layers; return the places of each link."""
-    shared: dict[tuple[int, float, int], int] = {}
-    ways = []
+    """Add places for the lines that cross layers, and connect all places; return the indices of each line's places."""
+    shared: dict[tuple[int, float, int], int] = {}  # source, port and layer -> the place of all lines from this port
+    crossed = []
     for link in links:
-        way: list[int] = []
+        indices: list[int] = []
         last, port = link.source, link.port
-        for passed in range(layer[link.source] + 1, layer[link.target]):
-            key = link.source, link.port, passed
+        for between in range(layer[link.source] + 1, layer[link.target]):
+            key = link.source, link.port, between
             if key not in shared:
                 shared[key] = len(places)
-                places.append(_Place(2.0, passed, is_line=True))
+                places.append(_Place(LINE_WIDTH, between, is_line=True))
                 _connect(places, last, port, shared[key])
             last, port = shared[key], 0.0
-            way.append(last)
+            indices.append(last)
         _connect(places, last, port, link.target)
-        ways.append(way)
-    return ways
+        crossed.append(indices)
+    return crossed
 
 
 def _connect(places: list[_Place], source: int, port: float, target: int) -> None:
@@ -145,19 +170,18 @@ def _connect(places: list[_Place], source: int, port: float, target: int) -> Non
 
 
 def _order(places: list[_Place], rows: list[list[int]]) -> list[list[int]]:
-    """Order the rows with few crossings: the best of several passes of barycentres."""
+    """Order the places of each row, so that few lines cross. Each pass sorts all rows by barycentre; the best pass counts."""
     best, fewest = [list(row) for row in rows], _crossings(places, rows)
-    for turn in range(ROUNDS):
+    for number in range(ROUNDS):
         if not fewest:
             break
-        down = turn % 2 == 0
+        down = number % 2 == 0
         spot = {index: float(at) for row in rows for at, index in enumerate(row)}
         for row in rows if down else reversed(rows):
             keys = {}
             for index in row:
                 others = places[index].above if down else places[index].below
-                # Ports order lines that come from the same place.
-                total = sum(spot[other] + (port * 1e-4 if down else 0) for other, port in others)
+                total = sum(spot[other] + (port * PORT_WEIGHT if down else 0) for other, port in others)
                 keys[index] = total / len(others) if others else spot[index]
             row.sort(key=keys.__getitem__)
             spot.update((index, float(at)) for at, index in enumerate(row))
@@ -168,17 +192,19 @@ def _order(places: list[_Place], rows: list[list[int]]) -> list[list[int]]:
 
 
 def _crossings(places: Sequence[_Place], rows: Sequence[Sequence[int]]) -> int:
+    """The number of crossings of lines between neighbouring rows. Lines from the same port do not cross each other."""
     count = 0
     for above, below in pairwise(rows):
         spot = {index: at for at, index in enumerate(below)}
-        seen: list[int] = []
+        ends: list[int] = []  # sorted: where the lines to the left of the current port end
         for index in above:
             lines = sorted((port, spot[target]) for target, port in places[index].below)
-            for _, together in groupby(lines, key=lambda line: line[0]):
-                targets = [target for _, target in together]
-                count += sum(len(seen) - bisect_left(seen, target + 1) for target in targets)
+            for _, same_port in groupby(lines, key=lambda line: line[0]):
+                targets = [target for _, target in same_port]
+                # A line crosses those that start to its left and end to its right.
+                count += sum(len(ends) - bisect_right(ends, target) for target in targets)
                 for target in targets:
-                    insort(seen, target)
+                    insort(ends, target)
     return count
 
 
@@ -186,13 +212,13 @@ def _crossings(places: Sequence[_Place], rows: Sequence[Sequence[int]]) -> int:
 
 
 def _position(places: list[_Place], rows: Sequence[Sequence[int]]) -> None:
-    """Set the x of each place from its neighbours above or below; then straighten columns."""
+    """Set the x of each place: move it towards its neighbours above or below in turn, then align the places of columns."""
     for row in rows:
         _settle(places, row, [0.0] * len(row))
-    for turn in range(ROUNDS):
-        down = turn % 2 == 1
+    for number in range(ROUNDS):
+        down = number % 2 == 1
         for row in rows if down else reversed(rows):
-            _settle(places, row, [_wish(places, index, down) for index in row])
+            _settle(places, row, [_mean_of_neighbours(places, index, down) for index in row])
     columns = _columns(places)
     for _ in range(ROUNDS):
         for column in columns:
@@ -204,8 +230,8 @@ def _position(places: list[_Place], rows: Sequence[Sequence[int]]) -> None:
             _settle(places, row, [places[index].x for index in row])
 
 
-def _wish(places: Sequence[_Place], index: int, down: bool) -> float:
-    """The mean position of the neighbours of a place above (in downward passes) or below."""
+def _mean_of_neighbours(places: Sequence[_Place], index: int, down: bool) -> float:
+    """The mean position of the neighbours of a place: those above in downward passes, else those below."""
     place = places[index]
     if down:  # directly below the port
         spots = [(places[other].weight, places[other].x + port) for other, port in place.above]
@@ -216,7 +242,10 @@ def _wish(places: Sequence[_Place], index: int, down: bool) -> float:
 
 
 def _columns(places: Sequence[_Place]) -> list[list[int]]:
-    """Places one below the other that have no other neighbours above and below."""
+    """Sequences of places, one below the other, that can be aligned in a vertical line.
+
+    Each place is the only neighbour above the next one, has no other neighbour below, and the line starts at its middle.
+    """
 
     def above(index: int) -> int | None:
         if len(places[index].above) != 1:
@@ -234,11 +263,11 @@ def chains(order: Iterable[int], previous: Callable[[int], int | None]) -> list[
     >>> chains(range(5), {2: 0, 3: 2}.get)
     [[0, 2, 3], [1], [4]]
     """
-    found: dict[int | None, list[int]] = {}
+    chain_of: dict[int | None, list[int]] = {}  # the members of a chain share one list
     for index in order:
-        found[index] = found.get(previous(index), [])
-        found[index].append(index)
-    return list({id(chain): chain for chain in found.values()}.values())
+        chain_of[index] = chain_of.get(previous(index), [])
+        chain_of[index].append(index)
+    return list({id(chain): chain for chain in chain_of.values()}.values())
 
 
 def _settle(places: list[_Place], row: Sequence[int], wanted: Sequence[float]) -> None:
@@ -252,11 +281,14 @@ def _settle(places: list[_Place], row: Sequence[int], wanted: Sequence[float]) -
 
 
 def spread(wanted: Sequence[float], weights: Sequence[float], gaps: Sequence[float]) -> list[float]:
-    """Positions in order, at least `gaps` apart, closest to `wanted` by least squares (pool adjacent violators).
+    """Increasing positions, at least `gaps` apart, as close to `wanted` as possible by weighted least squares.
+
+    This is isotonic regression by the algorithm "pool adjacent violators".
 
     >>> spread([0, 10, 11], [1, 1, 1], [5, 5])
     [0.0, 8.0, 13.0]
     """
+    # Positions at least `gaps` apart, minus the sums of these, only have to increase.
     offsets = [0.0, *accumulate(gaps)][: len(wanted)]
     pools: list[tuple[float, float, int]] = []  # mean, weight, members
     for goal, offset, weight in zip(wanted, offsets, weights, strict=True):

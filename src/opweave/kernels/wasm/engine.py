@@ -109,7 +109,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def ticks(timeout: float) -> int:
-    """The number of ticks that takes at least `timeout` seconds; the first tick may come at once, or be missed."""
+    """The number of ticks that takes at least `timeout` seconds; the first tick may come immediately, or be missed."""
     return min(math.ceil(timeout / TICK) + 2, 1 << 62)
 
 

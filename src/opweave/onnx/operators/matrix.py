@@ -10,13 +10,16 @@ from .activation import activated
 
 @converts("MatMul")
 def _product(b: MLGraphBuilder, left: MLOperand, right: MLOperand) -> MLOperand:
-    """A matrix product; a vector on the left is a row, on the right a column, and the result lacks that axis."""
+    """A matrix product. A vector is multiplied as a row (left) or as a column (right), and the result has no axis for it."""
     unsupported_if(not left.rank or not right.rank, "a scalar is not a matrix")
     row = b.reshape(left, [1, *left.shape]) if left.rank == 1 else left
     column = b.reshape(right, [*right.shape, 1]) if right.rank == 1 else right
     product = b.matmul(row, column)
-    *batches, rows, columns = product.shape
-    shape = [*batches, *[rows] * (left.rank > 1), *[columns] * (right.rank > 1)]
+    shape = list(product.shape)
+    if left.rank == 1:
+        del shape[-2]
+    if right.rank == 1:
+        del shape[-1]
     return product if len(shape) == product.rank else b.reshape(product, shape)
 
 
@@ -34,20 +37,24 @@ def _(
 ) -> Tensor:
     if left.rank == right.rank == 2:
         return b.gemm(left, right, alpha=alpha, a_transpose=bool(transA), b_transpose=bool(transB))
-    product = _product(b, _turned(b, left, transA, transBatchA), _turned(b, right, transB, transBatchB))
+    product = _product(b, _transposed(b, left, transA, transBatchA), _transposed(b, right, transB, transBatchB))
     return product if alpha == 1 else b.mul(product, alpha)
 
 
-def _turned(b: MLGraphBuilder, x: MLOperand, trans: int, trans_batch: int) -> MLOperand:
-    """A factor with its axes in order, [batches..., rows, columns].
+def _transposed(b: MLGraphBuilder, x: MLOperand, trans: int, trans_batch: int) -> MLOperand:
+    """A factor as [batches..., rows, columns].
 
-    `trans_batch` means that the rows come before the batches, `trans` that rows and columns are exchanged.
+    `trans_batch` means that `x` has the rows before the batches: [rows, batches..., columns]. `trans` means that rows and
+    columns are exchanged; with both, `x` is [columns, batches..., rows].
     """
     if x.rank < 2 or not (trans or trans_batch):
         return x
-    *rest, columns = range(x.rank)
-    *batch, rows = [*rest[1:], rest[0]] if trans_batch else rest
-    return b.transpose(x, permutation=[*batch, columns, rows] if trans else [*batch, rows, columns])
+    axes = list(range(x.rank))
+    if trans_batch:
+        axes = [*axes[1:-1], axes[0], axes[-1]]
+    if trans:
+        axes[-2:] = axes[-1], axes[-2]
+    return b.transpose(x, permutation=axes)
 
 
 @converts("Gemm")
@@ -75,7 +82,7 @@ def _(
     activation: str = "",
     activation_alpha: float = 0.0,
     activation_beta: float = 0.0,
-    activation_gamma: float = 0.0,  # of Selu, which is not fused
+    activation_gamma: float = 0.0,  # only Selu has it, which `activated` does not support
     alpha: float = 1.0,
     beta: float = 1.0,
     transA: int = 0,

@@ -58,7 +58,7 @@ class CellAttributes:
 
         Args:
             b: the builder.
-            op: `b.gru`, `b.lstm`, or what is called like them.
+            op: `b.gru`, `b.lstm`, or a function with the same parameters.
             inputs: the sequence, the weights of its elements and of the hidden state, the bias, the lengths of the
                 sequences, and the initial states; as ONNX has them.
             options: other arguments of `op`.

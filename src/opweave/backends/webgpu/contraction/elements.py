@@ -68,8 +68,8 @@ class Writer(_Access):
         super().__init__(target, features, 4 if contiguous else 1)
 
     @staticmethod
-    def serves(data_type: str, features: Features, contiguous: bool) -> bool:
-        """Whether tiles can store results of a type directly: a word must be written by a single invocation."""
+    def can_store(data_type: str, features: Features, contiguous: bool) -> bool:
+        """Whether the kernel can store results of a type: each word must be written by a single invocation."""
         return data_type == "float32" or (data_type == "float16" and (features.float16 or contiguous))
 
     def store(self, at: str, value: str) -> str:

@@ -1,4 +1,6 @@
-"""The end of contraction kernels: `finish` computes the final element from the sum, and `put` stores it."""
+"""Epilogues of contraction kernels, as WGSL functions: `finish` computes an element of the result from its sum, and `put`
+stores it.
+"""
 
 from __future__ import annotations
 
@@ -15,73 +17,80 @@ from .problem import Problem
 from .text import entry, function, plus
 
 
-class Finish:
-    """The element-wise end of a contraction.
+class Epilogue:
+    """Element-wise operations on the sums of a contraction.
 
     Attributes:
+        problem: the contraction.
+        result: the sums, as an array that `body` loads from.
         target: the buffer to write.
         axes: axes of the result.
-        body: the element of `target`, as a function of `axes` and of the sum, a load of `result`.
+        body: an element of `target` as a function of `axes`; it reads the sum as a load of `result`.
     """
 
     def __init__(self, problem: Problem, result: Input, target: Buffer, axes: tuple[Index, ...], body: Expr) -> None:
         self.problem, self.result, self.target, self.axes, self.body = problem, result, target, axes, body
 
-    def serves(self, features: Features, fours: bool = True) -> bool:
-        """Whether results can be stored directly, in groups of four columns or one by one."""
-        return Writer.serves(self.target.desc.data_type, features, fours and self.problem.contiguous)
+    def can_store(self, features: Features, vectors: bool = True) -> bool:
+        """Whether the kernel of the contraction can store the result: four columns at a time if `vectors`, else one."""
+        return Writer.can_store(self.target.desc.data_type, features, vectors and self.problem.contiguous)
 
-    def text(self, module: Module, features: Features, fours: bool = True) -> tuple[str, Writer]:
-        """The functions `finish` and `put`, which takes four columns or one, and the writer of the result."""
+    def text(self, module: Module, features: Features, vectors: bool = True) -> tuple[str, Writer]:
+        """The functions `finish` and `put`, and the writer of the result; `put` takes four columns if `vectors`, else one."""
         problem = self.problem
-        writer = Writer(self.target, features, fours and problem.contiguous)
-        whole = self.target.desc.shape
-        known: dict[Expr, str] = {}
+        writer = Writer(self.target, features, vectors and problem.contiguous)
+        shape = self.target.desc.shape
+        known: dict[Expr, str] = {}  # the text of loads that need no index arithmetic
         for node in ir.walk(self.body):
             if isinstance(node, Load) and node.source is self.result:
                 known[node] = "sum"
-            elif isinstance(node, Load) and node.source.desc.shape == whole and self.at_own_position(node):
+            elif isinstance(node, Load) and node.source.desc.shape == shape and self.is_aligned(node):
                 known[node] = module.load(node.source, "at")
         positions = {axis: f"i{k}" for k, axis in enumerate(self.axes)}
         block = Block(module, positions, known)
         value = block.value(self.body)
         used = "\n".join([*block.lines, value])
-        places = [
+        definitions = [  # of the positions that the text contains
             f"let i{k} = i32({text});"
             for k, text in enumerate(problem.axes("stack", "row", "column"))
             if f"i{k}" in used
         ]
-        lines = [*places, *block.lines, f"return {value};"]
+        lines = [*definitions, *block.lines, f"return {value};"]
         finish = function("fn finish(sum: f32, at: u32, stack: u32, row: u32, column: u32) -> f32", lines)
-        return finish + "\n" + _put(problem, writer, fours), writer
+        return finish + "\n" + _put(problem, writer, vectors), writer
 
-    def apart(self, title: str, features: Features) -> tuple[Finish, list[Kernel]]:
-        """An end that stores the sums as they are, in float32, and the kernels that compute the final elements of these."""
+    def as_kernels(self, title: str, features: Features) -> tuple[Epilogue, list[Kernel]]:
+        """Move the operations into kernels of their own.
+
+        Returns:
+            An epilogue that only stores the sums, in float32, and the kernels that compute the result from these.
+        """
         target = Stored(self.axes, ir.number(0.0, "float32"))
-        sums = Finish(self.problem, self.result, target, self.axes, Load(self.result, self.axes))
-        stands = Input(0, target.desc)
+        sums = Epilogue(self.problem, self.result, target, self.axes, Load(self.result, self.axes))
+        # In the program the sums are an input, because it would compute a stored array; the bindings refer to `target`.
+        sums_input = Input(0, target.desc)
 
-        def total(load: Load) -> Expr:
-            made: Expr = Load(stands, load.parts)
-            return made if load.type == "float32" else ir.Cast(made, load.type)
+        def sum_at(load: Load) -> Expr:
+            total: Expr = Load(sums_input, load.parts)
+            return total if load.type == "float32" else ir.Cast(total, load.type)
 
         loads = [node for node in ir.walk(self.body) if isinstance(node, Load) and node.source is self.result]
-        output = ir.Output(self.axes, ir.substitute(self.body, {load: total(load) for load in loads}))
+        output = ir.Output(self.axes, ir.substitute(self.body, {load: sum_at(load) for load in loads}))
         inputs = tuple(source for source in ir.sources(output.body) if isinstance(source, Input))
-        known: dict[Buffer, Buffer] = {stands: target, output: self.target}
+        buffers: dict[Buffer, Buffer] = {sums_input: target, output: self.target}
         return sums, [
-            replace(kernel, bindings=tuple(known.get(buffer, buffer) for buffer in kernel.bindings))
+            replace(kernel, bindings=tuple(buffers.get(buffer, buffer) for buffer in kernel.bindings))
             for kernel in kernels(Program(title, inputs, (output,)), features)
         ]
 
-    def at_own_position(self, load: Load) -> bool:
-        """Whether a load of an array of the same shape reads at the position that is written."""
+    def is_aligned(self, load: Load) -> bool:
+        """Whether a load from an array of the result's shape reads at the position that is written."""
         pairs = zip(load.parts, self.axes, strict=True)
         return all(part is axis or (axis.extent == 1 and isinstance(part, ir.Const)) for part, axis in pairs)
 
 
-def _put(problem: Problem, writer: Writer, fours: bool) -> str:
-    """The function that stores four adjacent columns of a row, or one column, as far as they exist."""
+def _put(problem: Problem, writer: Writer, vectors: bool) -> str:
+    """The function that stores four adjacent columns of a row, or one column, except those outside of the result."""
     head = "fn put(stack: u32, row: u32, column: u32, sum: vec4<f32>)"
     if writer.width == 4:
         values = [f"finish(sum.{c}, {plus('at', k)}, stack, row, {plus('column', k)})" for k, c in enumerate("xyzw")]
@@ -103,15 +112,15 @@ def _put(problem: Problem, writer: Writer, fours: bool) -> str:
         f"    {writer.store('at', 'finish(sum, at, stack, row, column)')}",
         "}",
     ]
-    one = function(f"fn {'put_one' if fours else 'put'}(stack: u32, row: u32, column: u32, sum: f32)", lines)
-    if not fours:
+    one = function(f"fn {'put_one' if vectors else 'put'}(stack: u32, row: u32, column: u32, sum: f32)", lines)
+    if not vectors:
         return one
     calls = [f"put_one(stack, row, {plus('column', k)}, sum.{c});" for k, c in enumerate("xyzw")]
     return one + "\n" + function(head, calls)
 
 
 def put_partial(problem: Problem) -> str:
-    """The function `put` for partial sums, [splits, stacks, rows, columns], with columns padded to whole vectors."""
+    """The function `put` for the array of `partial_sums`; `part` is `split * stacks + stack`."""
     quads = -(-problem.columns // 4)
     lines = [
         f"if (row < {problem.rows}u && column < {problem.columns}u) {{",
@@ -121,15 +130,15 @@ def put_partial(problem: Problem) -> str:
     return function("fn put(part: u32, row: u32, column: u32, sum: vec4<f32>)", lines)
 
 
-def partial(problem: Problem, splits: int) -> Stored:
-    """The array of partial sums."""
+def partial_sums(problem: Problem, splits: int) -> Stored:
+    """The array of partial sums, [splits * stacks, rows, columns], with columns padded to a multiple of 4."""
     shape = (splits * problem.stacks, problem.rows, -(-problem.columns // 4) * 4)
     axes = tuple(Index(size, k - len(shape)) for k, size in enumerate(shape))
     return Stored(axes, ir.number(0.0, "float32"))
 
 
 def addition(problem: Problem, splits: int, width: int = 64) -> tuple[str, tuple[int, int, int]]:
-    """The entry point that adds partial sums and calls `put`, and its dispatch size."""
+    """The entry point of the kernel that adds up partial sums and calls `put`, and its dispatch size."""
     quads = -(-problem.columns // 4)
     total = problem.stacks * problem.rows * quads
     number, groups = numbered(-(-total // width))
@@ -140,7 +149,7 @@ def addition(problem: Problem, splits: int, width: int = 64) -> tuple[str, tuple
         "}",
         "var sum = parts[index];",
         *(f"sum += parts[{plus('index', k * total)}];" for k in range(1, splits)),
-        f"let line = index / {quads}u;",
+        f"let line = index / {quads}u;",  # stack * rows + row
         f"put(line / {problem.rows}u, line % {problem.rows}u, index % {quads}u * 4u, sum);",
     ]
     return entry(width, lines), groups
@@ -155,9 +164,9 @@ def assemble(
     body: str,
     workgroups: tuple[int, int, int],
 ) -> Kernel:
-    """Assemble a kernel; its bindings are those of the module, of `readers`, and the result."""
-    named = [*((reader.name, reader.element, False) for reader in readers), ("result", writer.element, True)]
-    lines = [binding(number, *rest) for number, rest in enumerate(named, len(module.bindings))]
+    """Assemble a kernel. Its bindings are those of the module, then the buffers of `readers`, then the result."""
+    variables = [*((reader.name, reader.element, False) for reader in readers), ("result", writer.element, True)]
+    lines = [binding(number, *rest) for number, rest in enumerate(variables, len(module.bindings))]
     text = "\n".join([*(reader.helper for reader in readers if reader.helper), body])
     return Kernel(
         title,

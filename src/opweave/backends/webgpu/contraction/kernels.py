@@ -14,7 +14,7 @@ from ....graph import Desc
 from . import tiled
 from .direct import Thin, is_narrow, is_thin, narrow
 from .elements import Reader, Writer
-from .epilogue import Finish, addition, assemble, partial, put_partial
+from .epilogue import Epilogue, addition, assemble, partial_sums, put_partial
 from .problem import Matrix, Problem, divided, is_spread, strided, strides_of
 from .tiles import choose
 
@@ -24,7 +24,7 @@ class Contraction:
 
     Args:
         problem: what is multiplied and added up.
-        result: the sums in the expressions of epilogues, as an array of the result's data type and shape.
+        result: stands for the sums in the expressions of epilogues: an array of the result's data type and shape.
         constants: those of the sources that are constants, which may be rearranged.
         features: features and limits of the device.
 
@@ -66,18 +66,18 @@ class Contraction:
         """The kernels, in order.
 
         Args:
-            epilogue: a program that computes the final element: the body of its only output loads `result` at its own
-                position, and possibly other arrays. None stores the sum in `result`.
+            epilogue: a program that computes an element of the result: the body of its only output loads `result` at the
+                position that is written, and possibly other arrays. None stores the sum in `result`.
             title: for tables.
         """
         problem, features = self.problem, self.features
-        finish, last = self._finish(epilogue, title), list[Kernel]()
+        end, last = self._epilogue(epilogue, title), list[Kernel]()
         a, b = readers = [Reader(name, source, features) for name, source in zip("ab", self.sources, strict=True)]
         thin = Thin(problem, a, b) if self.method == "thin" else None
-        fours = self.method == "tiled" or (thin is not None and thin.vectors)
-        if not finish.serves(features, fours):
-            finish, last = finish.apart(title, features)
-        before: list[Kernel] = []
+        vectors = self.method == "tiled" or (thin is not None and thin.vectors)
+        if not end.can_store(features, vectors):
+            end, last = end.as_kernels(title, features)
+        first: list[Kernel] = []
         if thin is not None:
             text, groups, how = thin.text(), thin.workgroups, thin.comment
         elif self.method == "narrow":
@@ -88,25 +88,25 @@ class Contraction:
             how = f"tiles of {self.tile}"
         comment = f"{self._size()}; {how}"
         if self.method == "tiled" and self.splits > 1:
-            parts = Writer(partial(problem, self.splits), features, True)
+            parts = Writer(partial_sums(problem, self.splits), features, True)
             comment, text = f"{comment}, {self.splits} parts", f"{put_partial(problem)}\n{text}"
-            before = [assemble(title, comment, readers, parts, Module(features), text, groups)]
+            first = [assemble(title, comment, readers, parts, Module(features), text, groups)]
             comment, readers = f"adds up {self.splits} parts of each sum", [Reader("parts", parts.buffer, features, 4)]
             text, groups = addition(problem, self.splits)
         module = Module(features)
-        end, writer = finish.text(module, features, fours)
-        return [*before, assemble(title, comment, readers, writer, module, f"{end}\n{text}", groups), *last]
+        functions, writer = end.text(module, features, vectors)
+        return [*first, assemble(title, comment, readers, writer, module, f"{functions}\n{text}", groups), *last]
 
-    def _finish(self, epilogue: Program | None, title: str) -> Finish:
+    def _epilogue(self, epilogue: Program | None, title: str) -> Epilogue:
         if epilogue is None:
             axes = tuple(Index(size, k - self.result.desc.rank) for k, size in enumerate(self.result.desc.shape))
-            return Finish(self.problem, self.result, self.result, axes, Load(self.result, axes))
+            return Epilogue(self.problem, self.result, self.result, axes, Load(self.result, axes))
         (output,) = epilogue.outputs
-        finish = Finish(self.problem, self.result, output, output.axes, output.body)
+        made = Epilogue(self.problem, self.result, output, output.axes, output.body)
         loads = [n for n in ir.walk(output.body) if isinstance(n, Load) and n.source is self.result]
-        own = all(finish.at_own_position(load) for load in loads)
-        assert own, f"{title}: the epilogue must read the result at its own position"
-        return finish
+        is_aligned = all(made.is_aligned(load) for load in loads)
+        assert is_aligned, f"{title}: the epilogue must read the result at the position that it writes"
+        return made
 
     def _size(self) -> str:
         p = self.problem

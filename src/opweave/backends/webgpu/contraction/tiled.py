@@ -2,7 +2,7 @@
 
 A workgroup computes a tile of `rows` x `columns`. In each step it loads `depth` terms of its lines into registers while
 it computes with those of the previous step, and then stores them in workgroup memory, with terms as the slowest axis,
-so that an invocation reads four adjacent lines at once. Each sum is a separate variable, because devices spill arrays
+so that an invocation reads four adjacent lines together. Each sum is a separate variable, because devices spill arrays
 with dynamic indices.
 """
 
@@ -99,7 +99,7 @@ class Side:
         self.positions = list(self._positions(inner, tile.invocations))
 
     def _in_vectors(self) -> bool:
-        """Whether four adjacent elements, aligned, can be loaded at once."""
+        """Whether four adjacent elements, aligned, can be loaded as a vector."""
         matrix, problem = self.matrix, self.problem
         if problem.stacks > 1 and any(stride % 4 for _, stride in matrix.stack):
             return False

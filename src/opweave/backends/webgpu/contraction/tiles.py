@@ -71,7 +71,7 @@ SHAPES = (
 
 
 def microseconds(problem: Problem, shape: Shape, depth: int, splits: int, units: int) -> float:
-    """Estimated time of a problem on a device that runs `units` workgroups at once."""
+    """Estimated time of a problem on a device that runs `units` workgroups at the same time."""
     groups = ceil(problem.rows / shape.rows) * ceil(problem.columns / shape.columns) * problem.stacks * splits
     steps = ceil(Steps.of(problem, depth).count / splits)
     step = shape.rows * shape.columns * (depth + STEP_OVERHEAD_TERMS) / PEAK_PRODUCTS_PER_US / shape.rate
