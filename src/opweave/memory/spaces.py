@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
@@ -156,8 +157,9 @@ def intermediates(
     return made, allocate
 
 
-class Pool(Generic[T]):
-    """Memory of runs: each run takes some of its own, so that several threads may run one program at the same time.
+class Pool(ABC, Generic[T]):
+    """What runs take memory from: each has some of its own, so that several threads may run one program at the same
+    time.
 
     Args:
         limit: the most to keep for later runs; by default enough for one run on each processor.
@@ -170,12 +172,16 @@ class Pool(Generic[T]):
         self.idle: deque[T] = deque()
         self._limit = limit or processors()
 
-    def take(self, make: Callable[[], T]) -> T:
-        """Memory for one run; `make` allocates it where none is idle."""
+    @abstractmethod
+    def new(self) -> T:
+        """New memory for one run."""
+
+    def take(self) -> T:
+        """Memory for one run: what is idle, or new memory."""
         try:
             return self.idle.pop()
         except IndexError:
-            return make()
+            return self.new()
 
     def give_back(self, memory: T) -> None:
         """Let other runs use memory that a run has taken; it is freed if there is enough."""

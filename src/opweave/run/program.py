@@ -201,7 +201,7 @@ class MeasuredProgram:
 # Where memory lies
 
 
-class Layout:
+class Layout(Pool[Intermediates]):
     """A program for inputs and outputs in certain spaces: its steps with copies between them, and room for the rest.
 
     Memory is known by numbers: the inputs, the outputs, then constants and intermediates.
@@ -242,7 +242,7 @@ class Layout:
         self.plan, self._allocators = self._lay_out()
         given = range(len(spaces))
         self._is_inner = [not any(at in given for at in (*step.reads, *step.writes)) for step in self.steps]
-        self._pool: Pool[Intermediates] = Pool(0 if self._own else MAX_SMALL)
+        super().__init__(0 if self._own else MAX_SMALL)
 
     def is_twin(self, operand: Operand) -> bool:
         """Whether an operand is an output that is another value under a second name."""
@@ -357,11 +357,8 @@ class Layout:
             allocators.append((numbers, allocate))
         return whole, allocators
 
-    def take(self) -> Intermediates:
-        """Memory for one run, by number; that of inputs and outputs is not set."""
-        return self._pool.take(self._new_run)
-
-    def _new_run(self) -> Intermediates:
+    def new(self) -> Intermediates:
+        """New memory for one run, by number; that of inputs and outputs is not set."""
         made = Intermediates(self._fixed.get(at) for at in range(len(self.operands)))
         for numbers, allocate in self._allocators:
             for at, piece in zip(numbers, allocate(), strict=True):
@@ -371,10 +368,10 @@ class Layout:
         return made
 
     def give_back(self, memory: Intermediates) -> None:
-        """Let other runs use memory that `take` gave."""
+        """Let other runs use memory that a run has taken."""
         for at in self._cells:
             memory[at].value = None
-        self._pool.give_back(memory)
+        super().give_back(memory)
 
     def run(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
         """Run the program once: what `Binding` does, but only the steps between intermediates stay bound."""

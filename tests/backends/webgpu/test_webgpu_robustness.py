@@ -320,7 +320,7 @@ def test_a_run_may_begin_while_another_is_being_submitted(monkeypatch: pytest.Mo
     (step,) = graph.check_alive().steps
     assert step.part is not None
     runner: Any = step.part.runner
-    assert len(runner.pool.idle) == 1
+    assert len(runner.idle) == 1
     paused, resumed, encode = threading.Event(), threading.Event(), executable.encode
 
     def slowly(encoder: Any, runs: Any, timestamps: Any = None) -> None:
@@ -338,7 +338,7 @@ def test_a_run_may_begin_while_another_is_being_submitted(monkeypatch: pytest.Mo
     resumed.set()
     slow.join(10)
     assert got == [wanted[0]]
-    assert len(runner.pool.idle) == 2
+    assert len(runner.idle) == 2
 
 
 FORKED = """

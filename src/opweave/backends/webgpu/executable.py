@@ -42,7 +42,7 @@ class Intermediates:
     runs: Mapping[int, Run]
 
 
-class DeviceRunner(Runner):
+class DeviceRunner(Runner, Pool[Intermediates]):
     """A graph whose operations are kernels.
 
     Each run takes intermediates of its own from a pool, so that several threads may run the graph at the same time. They go
@@ -51,7 +51,6 @@ class DeviceRunner(Runner):
     Attributes:
         steps: the kernels, in order.
         plan: how what lies between them shares memory.
-        pool: that memory, for runs.
     """
 
     def __init__(self, graph: Graph, backend: Backend, engine: Engine) -> None:
@@ -69,17 +68,14 @@ class DeviceRunner(Runner):
         self._parts = _parts(len(self.steps))
         self._between = tuple(lives)
         self.plan, self._allocate = intermediates(engine, [place.desc for place in lives], list(lives.values()))
-        self.pool: Pool[Intermediates] = Pool()
-        self.pool.give_back(self._new())
+        super().__init__()
+        self.give_back(self.new())
 
-    def _new(self) -> Intermediates:
+    def new(self) -> Intermediates:
+        """New memory for one run, with the kernels that use nothing else tied to it."""
         arrays = {**self._constants, **dict(zip(self._between, self._allocate(), strict=True))}
         numbers = [n for n, step in enumerate(self.steps) if all(place in arrays for place in step.places)]
         return Intermediates(arrays, {number: self.tied(number, arrays) for number in numbers})
-
-    def take(self) -> Intermediates:
-        """Memory for one run."""
-        return self.pool.take(self._new)
 
     def tied(self, number: int, arrays: Mapping[Place, DeviceArray]) -> Run:
         """A kernel, by its number, tied to memory."""
@@ -141,7 +137,7 @@ class DeviceCall:
         self._runs: WeakKeyDictionary[Intermediates, list[Run]] = WeakKeyDictionary()
         memory = owner.take()
         self.runs(memory)
-        owner.pool.give_back(memory)
+        owner.give_back(memory)
 
     def runs(self, memory: Intermediates) -> list[Run]:
         """The kernels in order, with these intermediates."""
@@ -163,7 +159,7 @@ class DeviceCall:
             with engine.calls("running a graph"):
                 self.submit(self.runs(memory))
         finally:
-            self.owner.pool.give_back(memory)
+            self.owner.give_back(memory)
 
 
 def encode(encoder: Any, runs: Sequence[Run], timestamps: Mapping[str, Any] | None = None) -> None:
