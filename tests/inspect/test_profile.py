@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import opweave as ow
+from opweave.backends import KernelTime
 from opweave.errors import InvalidStateError, ValidationError
-from opweave.inspect.profile import CopyProfile
+from opweave.inspect.profile import CopyProfile, KernelTotal, Profile
 
 CPU = ow.ml.create_context(accelerated=False)
 N = 1000
@@ -220,6 +221,33 @@ def test_engines_measure_their_kernels(tmp_path: Path, monkeypatch: pytest.Monke
     assert json.dumps(profile.to_dict()["kernels"])
     assert "Softmax" in profile._repr_html_()
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+
+
+def test_times_of_kernels_are_added_up() -> None:
+    times = [("first", "MatMul", 4e-3), ("head", "Softmax", 1e-3), ("second", "MatMul", 3e-3)]
+    kernels = tuple(KernelTime(node, kernel, "float[2]", median, median) for node, kernel, median in times)
+    profile = Profile("cpu", 1, (), (), 8e-3, 8e-3, kernels=kernels)
+    assert profile.kernel_totals == (
+        KernelTotal("MatMul", 2, pytest.approx(7e-3), pytest.approx(7 / 8)),
+        KernelTotal("Softmax", 1, pytest.approx(1e-3), pytest.approx(1 / 8)),
+    )
+    rows = [line.split() for line in str(profile).splitlines()]
+    start = rows.index(["totals", "of", "kernels:"])
+    assert rows[start + 1 : start + 4] == [
+        ["kernel", "calls", "total", "share"],
+        ["MatMul", "2", "7.00", "ms", "87.5%"],
+        ["Softmax", "1", "1.00", "ms", "12.5%"],
+    ]
+    totals = json.loads(json.dumps(profile.to_dict()))["kernel_totals"]
+    assert [(total["kernel"], total["count"]) for total in totals] == [("MatMul", 2), ("Softmax", 1)]
+    assert ">7.00 ms</td>" in profile._repr_html_()
+
+
+def test_without_kernels_there_are_no_totals() -> None:
+    profile = built().profile(repeat=1)
+    assert profile.kernel_totals == ()
+    assert profile.to_dict()["kernel_totals"] == []
+    assert "totals" not in str(profile) + profile._repr_html_()
 
 
 @pytest.mark.parametrize("device", ["cpu", "reference"])

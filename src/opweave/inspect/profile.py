@@ -30,6 +30,7 @@ MAX_TITLE = 70
 """Maximum characters of a title in a table; `Profile.steps` has all of it."""
 
 _KERNEL_HEAD = ("", "of operation", "kernel", "makes", "median", "min", "share")
+_TOTAL_HEAD = ("kernel", "calls", "total", "share")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,23 @@ class CopyProfile:
     bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class KernelTotal:
+    """All calls of one kernel in a run.
+
+    Attributes:
+        kernel: what the engine calls it.
+        count: how often it runs.
+        total: the sum of the median times of its calls, in seconds.
+        share: its fraction of the sum of all kernels' times.
+    """
+
+    kernel: str
+    count: int
+    total: float
+    share: float
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Profile:
     """The result of `MLGraph.profile`; a prompt, `print` and notebooks show it as a table.
@@ -112,12 +130,27 @@ class Profile:
         """The time of a run minus the sum of its steps, in seconds; noise can make it negative."""
         return self.median - self.parts
 
+    @property
+    def kernel_totals(self) -> tuple[KernelTotal, ...]:
+        """The times of `kernels`, added up for each kernel; the one that takes longest comes first."""
+        medians: dict[str, list[float]] = {}
+        for kernel in self.kernels:
+            medians.setdefault(kernel.kernel, []).append(kernel.median)
+        whole = self._kernel_seconds
+        totals = [KernelTotal(name, len(each), sum(each), sum(each) / whole) for name, each in medians.items()]
+        return tuple(sorted(totals, key=lambda total: -total.total))
+
+    @property
+    def _kernel_seconds(self) -> float:
+        return sum(kernel.median for kernel in self.kernels) or 1.0
+
     def to_dict(self) -> dict[str, Any]:
         """All numbers, for tools: plain lists, dictionaries, strings and numbers; times in seconds, sizes in bytes."""
         result = asdict(self)
         for step, made in zip(self.steps, result["steps"], strict=True):
             made["bandwidth"] = step.bandwidth
-        return {**result, "parts": self.parts, "overhead": self.overhead}
+        totals = [asdict(total) for total in self.kernel_totals]
+        return {**result, "kernel_totals": totals, "parts": self.parts, "overhead": self.overhead}
 
     def __repr__(self) -> str:
         return str(self)
@@ -128,14 +161,18 @@ class Profile:
         if self.kernels:
             rows = [_KERNEL_HEAD, *self._kernel_cells()]
             lines += ["", "kernels, while their engine measures them:", *table(rows, words=4)]
+            lines += ["", "totals of kernels:", *table([_TOTAL_HEAD, *self._total_cells()], words=1)]
         return "\n".join([*lines, "", *self._notes()])
 
     def _kernel_cells(self) -> list[tuple[str, ...]]:
-        total = sum(kernel.median for kernel in self.kernels) or 1.0
+        total = self._kernel_seconds
         return [
             (str(k.segment), shortened(k.node, MAX_TITLE), k.kernel, k.result, *_times(k, k.median / total))
             for k in self.kernels
         ]
+
+    def _total_cells(self) -> list[tuple[str, ...]]:
+        return [(t.kernel, str(t.count), duration(t.total), f"{t.share:.1%}") for t in self.kernel_totals]
 
     def _notes(self) -> list[str]:
         notes = [
@@ -163,9 +200,10 @@ class Profile:
         steps = _html(("", "step", "runs as", "median", "min", "", "share", "GB/s"), rows, words=3)
         kernels = ""
         if self.kernels:
-            cells_of = [tuple(map(escape, cells)) for cells in self._kernel_cells()]
-            made = _html(_KERNEL_HEAD, cells_of, words=4)
-            kernels = f"<details><summary>{len(self.kernels)} kernels</summary>{made}</details>"
+            each, totals = _escaped(self._kernel_cells()), _escaped(self._total_cells())
+            kernels = _html(_TOTAL_HEAD, totals, words=1)
+            listing = _html(_KERNEL_HEAD, each, words=4)
+            kernels += f"<details><summary>{len(self.kernels)} kernels</summary>{listing}</details>"
         return f"{steps}{kernels}<p>{'<br>'.join(map(escape, self._notes()))}</p>"
 
 
@@ -176,6 +214,10 @@ def _html(head: Sequence[str], rows: Sequence[Sequence[str]], words: int) -> str
     body = ("".join(f"{tag}{cell}</td>" for tag, cell in zip(tags, row, strict=True)) for row in rows)
     lines = "".join(f"<tr>{cells}</tr>" for cells in body)
     return f"<table><thead><tr>{names}</tr></thead><tbody>{lines}</tbody></table>"
+
+
+def _escaped(rows: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+    return [tuple(map(escape, row)) for row in rows]
 
 
 def _step_cells(step: StepProfile) -> tuple[str, ...]:
@@ -328,4 +370,4 @@ def random(descs: Mapping[str, Desc]) -> dict[str, np.ndarray]:
     return made
 
 
-__all__ = ["CopyProfile", "Profile", "StepProfile", "engine", "profile", "random"]
+__all__ = ["CopyProfile", "KernelTotal", "Profile", "StepProfile", "engine", "profile", "random"]

@@ -115,8 +115,8 @@ class MLGraph:
             inputs: an array or tensor for each input, by name; None for random ones.
             outputs: arrays or tensors to write results into, by name; those without one get memory of their own.
             repeat: how many runs to measure, after one that is not measured.
-            detail: whether engines that can tell shall measure each of their kernels, too; the graph is compiled once more
-                for that.
+            detail: whether engines that can tell shall measure each of their kernels, too, with totals for those of one
+                name; the graph is compiled once more for that.
 
         Returns:
             A table to `print`, and its numbers.
