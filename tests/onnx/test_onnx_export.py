@@ -152,17 +152,16 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_errors_say_what_is_wrong(tmp_path: Path) -> None:
-    b = ow.MLGraphBuilder(CONTEXT)
-    twice = b.build({"x": b.input("x", "float32", [2]).relu()})
-    with pytest.raises(ow.ValidationError, match="different names for inputs and outputs, got 'x'"):
-        ow.onnx.save(twice, tmp_path / "x.onnx")
     with pytest.raises(ow.DataError, match=r"nowhere/x\.onnx: No such file or directory"):
         ow.onnx.save(network()[0], tmp_path / "nowhere" / "x.onnx")
     with pytest.raises(ow.ValidationError, match="save takes an MLGraph, got str"):
         ow.onnx.save("graph", tmp_path / "x.onnx")
-    twice.destroy()
+    graph = network()[0]
+    with pytest.raises(ow.ValidationError, match=r"operators must be one of \['onnx', 'onnxruntime'\], got 'ort'"):
+        ow.onnx.save(graph, tmp_path / "x.onnx", operators="ort")
+    graph.destroy()
     with pytest.raises(ow.InvalidStateError, match="destroyed"):
-        ow.onnx.save(twice, tmp_path / "x.onnx")
+        ow.onnx.save(graph, tmp_path / "x.onnx")
     assert not list(tmp_path.iterdir())
 
 
@@ -187,3 +186,84 @@ def test_what_is_written_is_read_without_fallback(data_type: str, tmp_path: Path
     for (name, value), again in zip(wanted.items(), found, strict=True):
         np.testing.assert_array_equal(value, again)
         np.testing.assert_array_equal(value, runtime(path, feed)[name])
+
+
+def test_an_output_with_the_name_of_an_input_is_renamed(tmp_path: Path) -> None:
+    b = ow.MLGraphBuilder(CONTEXT)
+    x, y = b.input("x", "float32", [2]), b.input("y_out", "float32", [2])
+    outputs = {"x": x.neg(), "x_out": x.exp(), "y": (x + y).abs(), "y_out": y.sqrt()}
+    graph = b.build(outputs)
+    path = tmp_path / "model.onnx"
+    ow.onnx.save(graph, path)
+    onnx.checker.check_model(onnx.load(path), full_check=True)
+    renamed = {"x": "x_out_out", "x_out": "x_out", "y": "y", "y_out": "y_out_out"}
+    feed = {"x": np.float32([1, 2]), "y_out": np.float32([4, 9])}
+    wanted = CONTEXT.compute(graph, feed)
+    found = runtime(path, feed)
+    assert list(found) == list(renamed.values())
+    session = ow.InferenceSession(path, CONTEXT, fallback="error")
+    for (name, other), again in zip(renamed.items(), session.run(None, feed), strict=True):
+        np.testing.assert_allclose(found[other], wanted[name], rtol=1e-6)
+        np.testing.assert_allclose(again, wanted[name], rtol=1e-6)
+
+
+ROOM, WIDTH, SIZE = 8, 32, 16
+
+
+def decoder(rng: np.random.Generator, new: int) -> ow.MLGraph:
+    """A layer of a language model, whose keys and values go out under the names by which they come in."""
+    b = ow.MLGraphBuilder(CONTEXT)
+    x, length = b.input("x", "float32", [1, new, WIDTH]), b.input("length", "int32", [1])
+    positions = b.input("positions", "int64", [1, new])
+    past = [b.input(name, "float32", [1, 1, ROOM, SIZE]) for name in ("key", "value")]
+
+    def linear(y: ow.MLOperand, columns: int) -> ow.MLOperand:
+        weight = composites.pack_bits(rng.integers(0, 16, (columns, y.shape[2] // 16, 16)))
+        scale = rng.random((columns, y.shape[2] // 16), "float32") / 16
+        return composites.matmul_n_bits(y, weight, scale, block_size=16, accuracy="int8")
+
+    h, residual = composites.skip_rms_norm(x, x, np.ones(WIDTH, "float32"))
+    angles = np.outer(np.arange(ROOM), 0.1 ** np.arange(SIZE // 2)).astype("float32")
+    tables = np.cos(angles), np.sin(angles)
+    q, k = (composites.rotary_embedding(linear(h, n * SIZE), *tables, positions, heads=n) for n in (2, 1))
+    y, keys, values = composites.group_query_attention(q, k, linear(h, SIZE), *past, length, heads=2, groups=1)
+    gate = composites.quick_gelu(linear(y, WIDTH))
+    return b.build({"y": gate + residual, "key": keys, "value": values})
+
+
+def test_the_engines_own_operators_stay(tmp_path: Path) -> None:
+    """Two tokens, then one more: by the graph, by ONNX Runtime and by a session, on memory of their own."""
+    kept = ["GroupQueryAttention", *["MatMulNBits"] * 4, "QuickGelu", *["RotaryEmbedding"] * 2]
+    rng = np.random.default_rng(0)
+    weights = rng.bit_generator.state
+    memories = [{name: np.zeros((1, 1, ROOM, SIZE), "float32") for name in ("key", "value")} for _ in range(3)]
+    for start, new in ((0, 2), (2, 1)):
+        rng.bit_generator.state = weights
+        graph = decoder(rng, new)
+        path, plain = tmp_path / f"{new}.onnx", tmp_path / "plain.onnx"
+        ow.onnx.save(graph, path, operators="onnxruntime")
+        model = onnx.load(path)
+        assert sorted(node.op_type for node in model.graph.node if node.domain == "com.microsoft") == kept
+        assert [node.op_type for node in model.graph.node].count("SimplifiedLayerNormalization") == 1
+        ow.onnx.save(graph, plain)
+        assert {entry.domain for entry in onnx.load(plain).opset_import} == {""}
+        feed = {
+            "x": rng.standard_normal((1, new, WIDTH), "float32"),
+            "length": np.int32([start]),
+            "positions": np.arange(start, start + new)[None],
+        }
+        wanted = CONTEXT.compute(graph, {**feed, **memories[0]})
+        raw = runtime(path, {**feed, **memories[1]})
+        session = ow.InferenceSession(path, CONTEXT)
+        mine = dict(zip(raw, session.run(None, {**feed, **memories[2]}), strict=True))
+        for found in (raw, mine):
+            np.testing.assert_allclose(found["y"], wanted["y"], rtol=1e-5, atol=1e-5)
+            for name in ("key", "value"):
+                used = slice(start + new)
+                np.testing.assert_allclose(
+                    found[f"{name}_out"][:, :, used], wanted[name][:, :, used], rtol=1e-5, atol=1e-5
+                )
+        memories = [
+            {name: found[name + suffix] for name in ("key", "value")}
+            for found, suffix in ((wanted, ""), (raw, "_out"), (mine, "_out"))
+        ]

@@ -6,7 +6,7 @@ import stat
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from ..compile.legalise import legalise
 from ..errors import ValidationError, require
 from ..files import atomic_writer, resolved
 from ..graph import Graph
+from ..names import shown
 from ..run.graph import MLGraph
 from .messages import ModelProto, TensorProto
 
@@ -25,28 +26,39 @@ MAX_EMBEDDED_BYTES = 1_500_000_000
 
 _ALIGNMENT = 4096  # so that every tensor of a data file can be mapped into memory on its own
 
+Operators = Literal["onnx", "onnxruntime"]
+"""The operators that a model is written with: ONNX's own, or those that only ONNX Runtime has, too."""
 
-def save(graph: MLGraph, path: str | Path) -> None:
-    """Write a graph as an ONNX model, for any engine that reads ONNX.
 
-    Inputs and outputs keep their names. Weights are written into the file; beyond 1.5 GB they go into a second file beside
-    it, whose name ends in `.data`. An existing file is replaced once the new one is complete. If `path` is
-    a symbolic link, its target is replaced. A pipe or a device is written directly.
+def save(graph: MLGraph, path: str | Path, *, operators: Operators = "onnx") -> None:
+    """Write a graph as an ONNX model.
+
+    Inputs and outputs keep their names, with one exception: in ONNX, an output cannot have the name of an input. Such an
+    output is called `NAME_out` in the file (`NAME_out_out` where that is taken, and so on).
+
+    Weights are written into the file; beyond 1.5 GB they go into a second file beside it, whose name ends in `.data`. An
+    existing file is replaced once the new one is complete. If `path` is a symbolic link, its target is replaced. A pipe or
+    a device is written directly.
 
     Args:
         graph: as returned by `MLGraphBuilder.build`.
         path: the file to write.
+        operators: "onnx" writes operators of ONNX only, for any engine that reads ONNX. "onnxruntime" also writes those that
+            only ONNX Runtime has, as a graph on the CPU runs them: MatMulNBits, GroupQueryAttention, MultiHeadAttention,
+            RotaryEmbedding, SimplifiedLayerNormalization, FastGelu, QuickGelu. They are faster than what they stand for.
 
     Raises:
-        ValidationError: an input and an output have the same name, or a name cannot be encoded as UTF-8, as ONNX requires; or
-            `path` is not a regular file, and the weights need a second one.
+        ValidationError: a name cannot be encoded as UTF-8, as ONNX requires; `operators` is neither; or `path` is not a
+            regular file, and the weights need a second one.
         InvalidStateError: the graph is destroyed.
         DataError: the file cannot be written.
     """
     require(isinstance(graph, MLGraph), f"save takes an MLGraph, got {type(graph).__name__}")
+    choices = get_args(Operators)
+    require(operators in choices, f"save: operators must be one of {list(choices)}, got {shown(operators)}")
     graph.check_alive()
     assert graph._graph is not None
-    model, weights = to_onnx(graph._graph)
+    model, weights = to_onnx(graph._graph, operators)
     size = sum(array.nbytes for array in weights.values())
     (path, mode), given = resolved(path), path  # the data file goes beside the target of a link, not beside the link
     if size > MAX_EMBEDDED_BYTES:
@@ -76,20 +88,19 @@ def save(graph: MLGraph, path: str | Path) -> None:
         file.write(model.SerializeToString())
 
 
-def to_onnx(graph: Graph) -> tuple[ModelProto, dict[str, np.ndarray]]:
+def to_onnx(graph: Graph, operators: Operators = "onnx") -> tuple[ModelProto, dict[str, np.ndarray]]:
     """The ONNX model of a graph, and by name the arrays of the initializers that are stored outside it."""
-    both = graph.inputs.keys() & graph.outputs.keys()
-    if both:
-        raise ValidationError(f"ONNX needs different names for inputs and outputs, got {min(both)!r} for both")
-    names, prefix = [*graph.inputs, *graph.outputs], "_"
+    renamed = _output_names(graph)
+    names, prefix = [*graph.inputs, *renamed.values()], "_"
     for name in names:
         if any("\ud800" <= character <= "\udfff" for character in name):
             raise ValidationError(f"ONNX names must be encodable in UTF-8, got {name!r}")
     while any(name.startswith(prefix) for name in names):
         prefix += "_"
     ctx = Emitter(portable=True, prefix=prefix)
-    values, _ = ort.emit(ctx, legalise(graph, ort.is_portable, "ONNX")[0])
-    results = {name: (values[name], operand.desc) for name, operand in graph.outputs.items()}
+    supports, what = (ort.is_portable, "ONNX") if operators == "onnx" else (ort.supports, "ONNX Runtime")
+    values, _ = ort.emit(ctx, legalise(graph, supports, what)[0])
+    results = {renamed[name]: (values[name], operand.desc) for name, operand in graph.outputs.items()}
     model = ModelProto.FromString(ctx.finish(results)[0])
     model.producer_name, model.producer_version = "opweave", __version__
     used = {node.domain for node in model.graph.node} | {""}
@@ -98,6 +109,18 @@ def to_onnx(graph: Graph) -> tuple[ModelProto, dict[str, np.ndarray]]:
     model.opset_import.extend(kept)
     outside = [t.name for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL]
     return model, {name: ctx.constants[name] for name in outside}
+
+
+def _output_names(graph: Graph) -> dict[str, str]:
+    """What each output is called in ONNX; see `save`."""
+    both = [name for name in graph.outputs if name in graph.inputs]
+    names = {name: name for name in graph.outputs if name not in both}
+    for name in both:
+        other = name
+        while other in graph.inputs or other in names.values():
+            other += "_out"
+        names[name] = other
+    return names
 
 
 def _set_location(tensor: TensorProto, place: Mapping[str, object]) -> None:

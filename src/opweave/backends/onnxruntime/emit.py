@@ -129,8 +129,8 @@ class Emitter:
     """Collects the ONNX nodes that the rules emit.
 
     Args:
-        portable: whether other engines will run the nodes, too; rules then leave out rewrites that only help this one, and
-            inputs keep their names.
+        portable: whether the nodes are written to a file, to be run elsewhere; rules then leave out rewrites that only help
+            here, and inputs keep their names.
         prefix: what the names of inner values begin with; no input or output may be called so.
 
     A rule gets the emitter, and the op's operands as `Value`s. While it runs, `node` is the node being lowered, and
