@@ -232,7 +232,8 @@ class MLContext(ContextTensors):
 
         Raises:
             InvalidStateError: the graph is destroyed, or the context lost.
-            ValidationError: missing or unknown names; tensors that do not fit, are destroyed or belong to another context.
+            ValidationError: missing or unknown names; tensors that do not fit, are destroyed or belong to another context;
+                on a CPU, positions or lengths out of the range that an operation takes.
         """
         try:
             find = graph._bindings.peek  # it is an attribute, not a method, so calling it in one expression is slower
@@ -260,7 +261,8 @@ class MLContext(ContextTensors):
 
         Raises:
             InvalidStateError: the graph is destroyed, or the context lost.
-            ValidationError: missing or unknown names; arrays that do not fit.
+            ValidationError: missing or unknown names; arrays that do not fit; on a CPU, positions or lengths out of the range
+                that an operation takes.
         """
         if type(graph) is not MLGraph or graph.context is not self:
             self._check(graph, "compute")

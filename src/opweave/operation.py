@@ -44,6 +44,7 @@ from .errors import ValidationError
 from .graph import MAX_RANK, Builder, Desc, Operand, check_desc, title
 from .links import on_arrays
 from .names import listed, shown
+from .value_ranges import ValueRange
 
 P = ParamSpec("P")
 R = TypeVar("R", bound="Operand | tuple[Operand, ...]")
@@ -115,6 +116,7 @@ class Op(Generic[P, R]):
         self.decomposition: Callable[..., Any] | None = None
         self.formula: Callable[..., Any] | None = None
         self.kernels: dict[str, Any] = {}
+        self._ranges: dict[str, Callable[..., ValueRange]] = {}
 
     def __repr__(self) -> str:
         return f"<Op {self.name}>"
@@ -127,7 +129,7 @@ class Op(Generic[P, R]):
         """Another operation with the same function: its name, the first sentence of its docstring, and limits that differ."""
         family = inspect.cleandoc(self.__doc__ or "").partition("\n")[2]
         member: Op[P, R] = Op(self.function, name, f"{doc}\n{family}", {**self.limits, **limits})
-        member._fillers, member._casts = self._fillers, self._casts
+        member._fillers, member._casts, member._ranges = self._fillers, self._casts, self._ranges
         return member
 
     def decompose(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -164,6 +166,25 @@ class Op(Generic[P, R]):
         https://www.w3.org/TR/webnn/#cast
         """
         self._casts.update(dict.fromkeys(attributes, like))
+
+    def value_range(self, operand: str) -> Callable[[Callable[..., ValueRange]], Callable[..., ValueRange]]:
+        """Declare a function for the values that an operand of integers may hold; it takes other parameters by name.
+
+        The values of constants are checked when a graph is built, those of a graph's inputs before it runs, where they are in
+        the host's memory. Others are not checked.
+        """
+
+        def register(function: Callable[..., ValueRange]) -> Callable[..., ValueRange]:
+            self._ranges[operand] = function
+            return function
+
+        return register
+
+    def value_ranges(self, arguments: Mapping[str, Any]) -> Iterator[tuple[str, ValueRange]]:
+        """The operands of a call whose values have a range, by name, without absent ones."""
+        for name, function in self._ranges.items():
+            if arguments[name] is not None:
+                yield name, call_with(function, arguments)
 
     def given(self, arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """The arguments that differ from their defaults, in order, for printing."""
@@ -215,6 +236,9 @@ class Op(Generic[P, R]):
             for desc in descs:
                 check_desc(desc, builder.max_byte_length, "the result")
             self._check_results(builder, descs)
+            for name, values in self.value_ranges({**inputs, **attributes}) if self._ranges else ():
+                if inputs[name].is_constant:
+                    values.check(name, inputs[name].value)
         except ValidationError as error:
             hint = hints.of_call(self, args, kwargs, error)
             raise ValidationError(f"{title(self.name, label)}: {error}{hint}") from None

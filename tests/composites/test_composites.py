@@ -119,6 +119,20 @@ HOW: dict[CustomOp[Any], tuple[str, Call]] = {
 """Each composite, how the engine does it, and a call that shows it."""
 
 
+OWN = {
+    composites.fast_gelu: "FastGelu",
+    composites.group_query_attention: "GroupQueryAttention",
+    composites.matmul_n_bits: "MatMulNBits",
+    composites.multi_head_attention: "MultiHeadAttention",
+    composites.quick_gelu: "QuickGelu",
+    composites.rms_normalization: "SimplifiedLayerNormalization",
+    composites.rotary_embedding: "RotaryEmbedding",
+    composites.skip_rms_norm: "SimplifiedLayerNormalization",
+    composites.swiglu: "QuickGelu",
+}
+"""Operators that only ONNX Runtime has, for the calls of `HOW`."""
+
+
 def test_every_composite_is_tested() -> None:
     everything = {
         op for name, op in vars(composites).items() if name in composites.__all__ and isinstance(op, CustomOp)
@@ -136,13 +150,21 @@ def test_the_engine_takes_it_whole(op: CustomOp[Any]) -> None:
 
 
 @pytest.mark.parametrize("op", HOW, ids=lambda op: op.name)
-def test_written_models_need_only_onnx(op: CustomOp[Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("operators", ["onnx", "onnxruntime"])
+def test_written_models_have_the_operators_that_are_asked_for(
+    op: CustomOp[Any], operators: Any, tmp_path: Path
+) -> None:
     _, call = HOW[op]
     builder, result, arrays = record(CPU, op, call)
     graph = builder.build(outputs_of(result))
     path = tmp_path / "model.onnx"
-    ow.onnx.save(graph, path)
-    assert {entry.domain for entry in onnx.load(path).opset_import} == {""}
+    ow.onnx.save(graph, path, operators=operators)
+    model = onnx.load(path)
+    made = {node.op_type for node in model.graph.node}
+    kept = OWN.get(op) if operators == "onnxruntime" else None
+    assert made & set(OWN.values()) == ({kept} if kept else set())
+    is_contrib = kept is not None and kept != "SimplifiedLayerNormalization"  # that one is in the domain of ONNX
+    assert {entry.domain for entry in model.opset_import} == ({"", "com.microsoft"} if is_contrib else {""})
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     found = session.run(None, {name: arrays[name] for name in graph.inputs})
     for array, wanted in zip(found, run(CPU, op, call), strict=True):
@@ -354,10 +376,42 @@ def test_messages(op: CustomOp[Any], call: Call, message: str) -> None:
 def test_positions_that_are_known_must_exist() -> None:
     builder = ow.MLGraphBuilder(CPU)
     x, table = builder.input("x", "float32", [1, 2, 3, 4]), floats(3, 2)
-    with pytest.raises(
-        ow.ValidationError, match=r"rotary_embedding 'turn': positions must be in \[0, 3\), .* got 0 to 3"
-    ):
+    message = r"rotary_embedding 'turn': positions must be in \[0, 2\], the rows of cosines, got 3"
+    with pytest.raises(ow.ValidationError, match=message):
         composites.rotary_embedding(x, table, table, np.int64([[0, 3, 1]]), label="turn")
+
+
+@pytest.mark.parametrize("context", [CPU, REFERENCE], ids=["cpu", "reference"])
+@pytest.mark.parametrize("wrong", [-1, 3])
+def test_positions_that_are_inputs_are_checked_before_a_run(context: ow.MLContext, wrong: int) -> None:
+    message = f"rotary_embedding 'first': positions must be in [0, 2], the rows of cosines, got {wrong}"
+    builder = ow.MLGraphBuilder(context)
+    x, table = builder.input("x", "float32", [1, 2, 3, 4]), floats(3, 2)
+    rows = builder.input("rows", "int64", [1, 3])
+    turned = [composites.rotary_embedding(y, table, table, rows, label=name) for name, y in (("first", x), ("", -x))]
+    graph = builder.build({"y": turned[0] + turned[1]})
+    feed = {"x": floats(1, 2, 3, 4), "rows": np.int64([[0, 2, 1]])}
+    context.compute(graph, feed)
+    tensors = {name: context.create_tensor(d.data_type, d.shape, writable=True) for name, d in graph.inputs.items()}
+    outputs = {"y": context.create_tensor("float32", [1, 2, 3, 4])}
+    context.dispatch(graph, tensors, outputs)
+    context.write_tensor(tensors["rows"], np.int64([[0, wrong, 1]]))
+    feed["rows"][0, 1] = wrong
+    calls: list[Callable[[], object]] = [
+        lambda: context.compute(graph, feed),
+        lambda: context.compute(graph, feed, {"y": np.empty((1, 2, 3, 4), "float32")}),
+        lambda: context.dispatch(graph, tensors, outputs),
+    ]
+    for call in calls:
+        with pytest.raises(ow.ValidationError) as raised:
+            call()
+        assert str(raised.value) == f"{message} in the input 'rows'"
+
+
+def test_positions_of_calls_on_arrays_are_checked() -> None:
+    x, table = floats(1, 2, 3, 4), floats(3, 2)
+    with pytest.raises(ow.ValidationError, match=r"positions must be in \[0, 2\], the rows of cosines, got 5"):
+        np.asarray(composites.rotary_embedding(x, table, table, np.int64([[0, 5, 1]])))
 
 
 def test_pack_bits() -> None:

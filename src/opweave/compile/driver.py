@@ -17,6 +17,7 @@ from ..kernels.expression import descs_of, program_of_nodes
 from ..memory.spaces import HOST
 from ..run.program import Program
 from ..run.steps import Part, title
+from ..value_ranges import input_ranges
 from .choose import EXPRESSION, HOST_KERNELS, Chooser
 from .fuse import fusible
 from .legalise import cut_out, legalise
@@ -70,7 +71,8 @@ def compile(
             made.append(Part(runner, engine.space, where, part.nodes, sub.nodes, reads, writes))
         else:
             made.append(_kernel(part, device if backend is host else "cpu"))
-    return Program(legal, origin, made, _placements(graph, legal, origin, made, chooser), backend.space)
+    placements = _placements(graph, legal, origin, made, chooser)
+    return Program(legal, origin, made, placements, backend.space, input_ranges(graph))
 
 
 def _sub_graph(graph: Graph, part: Segment[Node, Operand], alone: bool) -> tuple[Graph, list[Operand], list[Operand]]:

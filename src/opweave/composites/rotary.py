@@ -8,6 +8,7 @@ from ..dtypes import FLOATS
 from ..errors import require
 from ..graph import Builder, Desc, Operand
 from ..operation import Limits
+from ..value_ranges import ValueRange
 from .declare import check_divides, check_shape, declare
 
 if TYPE_CHECKING:
@@ -64,13 +65,14 @@ def rotary_embedding(
     pairs = cosines.shape[1]
     require(2 * pairs <= size, f"cosines must be of at most {size // 2} pairs, half of the size, got {cosines.desc}")
     check_shape("positions", positions, [batches, length], "batches and length of input")
-    rows = cosines.shape[0]
-    if positions is None:
-        require(length <= rows, f"cosines must have a row for each of {length} positions, got {cosines.desc}")
-    elif positions.is_constant:
-        low, high = int(positions.value.min()), int(positions.value.max())
-        require(low >= 0 and high < rows, f"positions must be in [0, {rows}), the rows of cosines, got {low} to {high}")
+    fits = positions is not None or length <= cosines.shape[0]
+    require(fits, f"cosines must have a row for each of {length} positions, got {cosines.desc}")
     return input.desc
+
+
+@rotary_embedding.value_range("positions")
+def _(cosines: Operand) -> ValueRange:
+    return ValueRange(0, cosines.shape[0] - 1, "the rows of cosines")
 
 
 @rotary_embedding.decompose

@@ -14,6 +14,7 @@ import numpy as np
 from .. import memory
 from ..errors import OperationError, ValidationError
 from ..graph import Desc
+from ..value_ranges import InputRange
 from .arguments import Argument
 from .compiled import CompiledModel
 from .messages import TensorProto
@@ -35,9 +36,10 @@ class Repeat:
         asked: `output_names` of that call.
         names: the outputs that were returned.
         deciding: the inputs whose values determine shapes; those of the next call must be the same.
+        ranges: of the values of inputs.
     """
 
-    __slots__ = ("_asked", "_inputs", "_model", "_outputs", "_taken", "_values", "_wanted")
+    __slots__ = ("_asked", "_inputs", "_model", "_outputs", "_ranges", "_taken", "_values", "_wanted")
 
     def __init__(
         self,
@@ -46,8 +48,9 @@ class Repeat:
         asked: Sequence[str] | None,
         names: list[str],
         deciding: Collection[str] = (),
+        ranges: Sequence[InputRange] = (),
     ) -> None:
-        self._model, self._asked = model, asked
+        self._model, self._asked, self._ranges = model, asked, ranges
         # Those that the model does not take come last: they are only checked.
         order = dict.fromkeys([*model.inputs, *feed])
         self._inputs: list[Expected] = [(name, feed[name].dtype, feed[name].shape) for name in order]
@@ -85,6 +88,9 @@ class Repeat:
             inputs.append(array)
         if self._values and any(given[name].tobytes() != content for name, content in self._values):
             return None
+        for each in self._ranges:
+            if each.values.outside(given[each.name]) is not None:
+                return None
         outputs: list[np.ndarray | None] = []
         if out is not None:
             if type(out) is not dict:

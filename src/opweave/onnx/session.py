@@ -22,6 +22,7 @@ from . import summary
 from .arguments import Argument, FixedShapes, HostValues, NodeArg, check_target
 from .booleans import bool_as_uint8
 from .compiled import CompiledModel, Fallback
+from .index_ranges import index_ranges
 from .limits import DEFAULT as DEFAULT_LIMITS, Limits
 from .methods import OnnxRuntimeMethods
 from .model import Model
@@ -123,6 +124,7 @@ class InferenceSession(OnnxRuntimeMethods):
         required = {info.name for info in declared}
         self._overridable = [Argument.of(info, fixed) for info in graph.input if info.name not in required]
         self._outputs = {info.name: Argument.of(info, fixed) for info in graph.output}
+        self._ranges = index_ranges(graph)
         self._locations = self._locate(preferred_output_location)
         self._repeatable = Repeat.fits(self._inputs) and set(self._locations.values()) == {"cpu"}
         self._repeat: Repeat | None = None
@@ -201,7 +203,7 @@ class InferenceSession(OnnxRuntimeMethods):
             The outputs in the order of `output_names`: arrays, or tensors where `preferred_output_location` says so.
 
         Raises:
-            ValidationError: names, types or shapes that do not fit.
+            ValidationError: names, types or shapes that do not fit; indices into weights (token ids, say) out of range.
             OperationError: the engine failed.
         """
         if run_options is not None:
@@ -247,6 +249,8 @@ class InferenceSession(OnnxRuntimeMethods):
         tensors = [value for value in (*input_feed.values(), *out.values()) if isinstance(value, MLTensor)]
         with Locks(tensors):
             feed = {i.name: i.as_input(input_feed[i.name], context) for i in inputs}
+            for each in self._ranges:
+                each.check(feed)
             targets = {name: known[name].as_output(value, context) for name, value in out.items()}
             self._check_overlap(feed, targets)
             shapes = {
@@ -270,7 +274,7 @@ class InferenceSession(OnnxRuntimeMethods):
             if is_settled and is_plain and (space.is_host or not tensors):
                 deciding = self._shape_cache.deciding & feed.keys()
                 same = None if output_names is None else list(output_names)
-                self._repeat = Repeat(model, feed, same, names, deciding)
+                self._repeat = Repeat(model, feed, same, names, deciding, self._ranges)
         by_name = dict(zip(names, results, strict=True))
         wanted = {**made, **out}
         return [

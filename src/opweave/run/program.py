@@ -16,6 +16,7 @@ from ..errors import OperationError
 from ..graph import Desc, Graph, Node, Operand
 from ..memory import Plan
 from ..memory.spaces import HOST, Cell, Memory, Pool, Space, copier, intermediates, reaches
+from ..value_ranges import InputRange, checking
 from .binding import Binding, Intermediates
 from .steps import Part, Step, Unsized, title
 
@@ -32,6 +33,7 @@ class Program:
         parts: what computes it, in order.
         placements: where each of the user's nodes runs.
         space: where inputs and outputs lie by default.
+        ranges: the values that inputs may hold, which are checked before each run.
 
     Attributes:
         operands: what each value is, by number: the inputs first.
@@ -45,8 +47,10 @@ class Program:
         parts: Sequence[Part],
         placements: list[Placement],
         space: Space,
+        ranges: Sequence[InputRange] = (),
     ) -> None:
         self.graph, self.origin, self.placements, self.space = graph, origin, placements, space
+        self._ranges = ranges
         numbers = {operand: number for number, operand in enumerate(graph.inputs.values())}
 
         def number(operand: Operand) -> int:
@@ -91,11 +95,15 @@ class Program:
     def bind(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> Callable[[], None]:
         """Tie the program to memory of its inputs and outputs; what is returned runs it once."""
         if self._direct is not None and (self.space is HOST or self._is_at_home(inputs, outputs)):
-            return self._direct.bind(inputs, outputs)
-        return Binding(self.layout(inputs, outputs), inputs, outputs)
+            call = self._direct.bind(inputs, outputs)
+        else:
+            call = Binding(self.layout(inputs, outputs), inputs, outputs)
+        return checking(call, self._ranges, inputs)
 
     def run(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
         """Run the program once: what `bind(inputs, outputs)()` does, for memory that is not used again."""
+        for each in self._ranges:
+            each.check(inputs)
         direct = self._direct
         if direct is not None and (self.space is HOST or self._is_at_home(inputs, outputs)):
             direct.run(inputs, outputs)
@@ -106,6 +114,8 @@ class Program:
         """Run the program once, and return these outputs in memory that its engine allocates; None where none does that."""
         if self._direct is None or self.space is not HOST:
             return None
+        for each in self._ranges:
+            each.check(inputs)
         return self._direct.run_new(inputs, outputs)
 
     def _is_at_home(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> bool:
