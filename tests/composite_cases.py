@@ -280,48 +280,53 @@ def _(make: Make) -> tuple[Call, Sequence[Any]]:
     size, heads = make.choice((3, 8, 16)), groups * times
     q = make.array("x", (batches, new, heads * size), -1, 1)
     k, v = (make.array("x", (batches, new, groups * size), -1, 1) for _ in range(2))
-    split = [x.reshape(*x.shape[:2], -1, size).swapaxes(1, 2) for x in (q, k, v)]
+    a, b, c = (x.reshape(*x.shape[:2], -1, size).swapaxes(1, 2) for x in (q, k, v))
+    same: dict[str, Any] = {**scale_for(make), "softcap": make.choice((0.0, 1.5)), "window": make.integer(0, 3)}
+    operands: dict[str, Any] = {}
     kind = make.choice(("none", "full", "room"))
-    scale = scale_for(make)
-    options = {"heads": heads, "groups": groups, **scale}
     if kind == "none":
-        y = witness.attention(*split, causal=True, **scale)
-        return Call(q, k, v, **options), [joined_heads(y), split[1], split[2]]
-    room = 0 if kind == "full" else new + make.integer(0, 2)
-    olds = [make.array("x", (batches, groups, past + room, size), -1, 1) for _ in range(2)]
+        past = 0
+    room = new + make.integer(0, 2) if kind == "room" else 0
+    keys = past + (room or new)
     lengths = make.random.integers(0, past + 1, batches) if room else np.full(batches, past)
-    results, memories = [], [np.full((batches, groups, past + (room or new), size), np.nan) for _ in range(2)]
-    for batch, length in enumerate(lengths):
-        both = [np.concatenate([old[batch, :, :length], x[batch]], 1) for old, x in zip(olds, split[1:], strict=True)]
-        for memory, filled in zip(memories, both, strict=True):
-            memory[batch, :, : length + new] = filled
-        mask = np.tri(new, length + new, length, dtype=np.uint8)
-        y = witness.attention(split[0][batch, None], both[0][None], both[1][None], mask, **scale)
-        results.append(joined_heads(y)[0])
+    if kind != "none":
+        for name in ("past_key", "past_value"):
+            operands[name] = make.array("x", (batches, groups, past + room, size), -1, 1)
     if room:
-        olds[1][:, :, past:] = np.nan  # the values beyond the past ones must not matter
-        options["lengths"] = lengths.astype(np.int32)
-    return Call(q, k, v, *olds, **options), [np.stack(results), *memories]
+        operands["past_value"][:, :, past:] = np.nan  # the values beyond the past ones must not matter
+        operands["lengths"] = lengths.astype(np.int32)
+    if make.boolean():
+        same["bias"] = make.array("x", make.broadcastable((batches, heads, new, keys)), -2, 2)
+    if make.boolean():
+        same["sinks"] = make.array("x", (heads,), -1, 1)
+    interleaved = make.boolean()
+    if make.boolean():
+        cos, sin = tables(make, keys + make.integer(0, 2), make.integer(1, size // 2))
+        operands |= {"cosines": cos, "sines": sin}
+        positions = lengths[:, None] + np.arange(new)
+        a, b = (witness.rotated(x, cos, sin, positions, interleaved) for x in (a, b))
+    pasts = [operands[name] for name in ("past_key", "past_value") if name in operands]
+    y, *memories = witness.cached_attention(a, b, c, pasts, lengths, keys, **same)
+    options = {"heads": heads, "groups": groups, "interleaved": interleaved, **same}
+    return Call(q, k, v, **operands, **options), [joined_heads(y), *memories]
+
+
+def tables(make: Make, rows: int, pairs: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cosines and sines of angles."""
+    angles = make.random.random((rows, pairs)) * 6
+    return np.cos(angles).astype(make.types["x"]), np.sin(angles).astype(make.types["x"])
 
 
 @case(composites.rotary_embedding)
 def _(make: Make) -> tuple[Call, Sequence[Any]]:
     batches, heads, length, half, rows = (make.integer(1, 4) for _ in range(5))
-    pairs, rows = make.integer(1, half), rows + length
-    angles = make.random.random((rows, pairs)) * 6
-    dtype = make.types["x"]
-    cos, sin = np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)
-    positions = make.random.integers(0, rows, (batches, length)) if make.boolean() else None
+    cos, sin = tables(make, rows + length, make.integer(1, half))
+    positions = make.random.integers(0, rows + length, (batches, length)) if make.boolean() else None
     interleaved, joined = make.boolean(), make.boolean()
     x = make.array("x", (batches, heads, length, 2 * half))
-    turned = x[..., : 2 * pairs].astype(float)
-    first, second = (slice(0, None, 2), slice(1, None, 2)) if interleaved else (slice(pairs), slice(pairs, None))
-    where = np.arange(length)[None] if positions is None else positions
-    numbers = (turned[..., first] + 1j * turned[..., second]) * (cos.astype(float) + 1j * sin)[where][:, None]
-    wanted = x.astype(float)
-    wanted[..., : 2 * pairs][..., first], wanted[..., : 2 * pairs][..., second] = numbers.real, numbers.imag
+    wanted = witness.rotated(x, cos, sin, np.arange(length)[None] if positions is None else positions, interleaved)
     if joined:
-        x, wanted = (y.transpose(0, 2, 1, 3).reshape(batches, length, -1) for y in (x, wanted))
+        x, wanted = (joined_heads(y) for y in (x, wanted))
     options = {"interleaved": interleaved, **({"heads": heads} if joined else {})}
     return Call(np.ascontiguousarray(x), cos, sin, positions, **options), [wanted]
 

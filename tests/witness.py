@@ -6,6 +6,7 @@ They compute in float64 whatever they are given.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -64,6 +65,8 @@ def attention(
     *,
     causal: bool = False,
     scale: float | None = None,
+    softcap: float = 0,
+    sinks: Array | None = None,
 ) -> Array:
     """Scaled dot product attention of [batch, heads, length, size]; a query that sees no key gives zeros.
 
@@ -74,18 +77,81 @@ def attention(
         mask: broadcasts to [batch, heads, queries, keys]: of booleans or bytes, what is seen; of floats, what is added.
         causal: whether query i sees the keys up to i only.
         scale: of the scores; the default is 1 / sqrt(size).
+        softcap: the scores, before the mask is added, are bounded by this; 0 for no bound.
+        sinks: [heads], the score of a key whose value is zero.
     """
     times = q.shape[1] // k.shape[1]
     k, v = (np.repeat(np.asarray(x, np.float64), times, 1) for x in (k, v))
     scores = q @ k.swapaxes(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if softcap:
+        scores = softcap * np.tanh(scores / softcap)
     if mask is not None:
         scores = scores + (np.where(mask != 0, 0.0, -np.inf) if mask.dtype.kind in "bu" else mask.astype(np.float64))
     if causal:
         scores = np.where(np.tri(*scores.shape[-2:]) > 0, scores, -np.inf)
     largest = scores.max(-1, keepdims=True)
-    weights = np.exp(scores - np.where(np.isfinite(largest), largest, 0))
+    largest = np.where(np.isfinite(largest), largest, 0)
+    weights = np.exp(scores - largest)
     total = weights.sum(-1, keepdims=True)
+    if sinks is not None:
+        total = total + np.exp(wide(sinks)[:, None, None] - largest)
     return np.asarray(weights / np.where(total > 0, total, 1) @ v)
+
+
+def cached_attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    pasts: Sequence[Array],
+    lengths: Sequence[int],
+    keys: int,
+    *,
+    bias: Array | None = None,
+    window: int = 0,
+    **options: Any,
+) -> tuple[Array, Array, Array]:
+    """Causal attention after a past, all of [batch, heads, length, size]; `options` are those of `attention`.
+
+    Args:
+        q: queries.
+        k: new keys; there may be fewer heads of them than of queries.
+        v: new values.
+        pasts: the keys and the values of the past; none for no past.
+        lengths: how many of these are valid in each sequence.
+        keys: how many keys and values to return.
+        bias: broadcasts to [batch, heads, queries, keys].
+        window: how many keys a query sees at most; 0 for all.
+
+    Returns:
+        The result, and all keys and values, with NaN where there is none.
+    """
+    batch, heads, new, _ = q.shape
+    results, memories = [], [np.full((*x.shape[:2], keys, x.shape[3]), np.nan) for x in (k, v)]
+    for n, length in enumerate(lengths):
+        total = length + new
+        for memory, past in zip(memories, pasts, strict=False):
+            memory[n, :, :length] = past[n, :, :length]
+        for memory, x in zip(memories, (k, v), strict=True):
+            memory[n, :, length:total] = x[n]
+        query, place = np.ogrid[length:total, :total]
+        seen = (place <= query) & (place > query - (window or total))
+        mask = np.where(seen, 0.0, -np.inf)
+        if bias is not None:
+            mask = mask + np.broadcast_to(wide(bias), (batch, heads, new, keys))[n, :, :, :total]
+        known = (memory[n : n + 1, :, :total] for memory in memories)
+        results.append(attention(q[n : n + 1], *known, mask, **options))
+    return np.concatenate(results), memories[0], memories[1]
+
+
+def rotated(x: Array, cos: Array, sin: Array, positions: Array, interleaved: bool = False) -> Array:
+    """Rotate pairs of elements of [batch, heads, length, size] by the angles at `positions`, [batch or 1, length]."""
+    pairs = cos.shape[1]
+    halves = slice(pairs), slice(pairs, 2 * pairs)
+    first, second = (slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2)) if interleaved else halves
+    numbers = (wide(x[..., first]) + 1j * wide(x[..., second])) * (wide(cos) + 1j * wide(sin))[positions][:, None]
+    y = wide(x)
+    y[..., first], y[..., second] = numbers.real, numbers.imag
+    return y
 
 
 def conv2d(

@@ -357,6 +357,41 @@ HEADS = floats(1, 2, 3, 4)
             "past_key must have room for 4 new keys, got float32[1, 2, 3, 4]",
         ),
         (
+            composites.group_query_attention,
+            Call(Q, Q, Q, cosines=floats(4, 2), heads=2, groups=2),
+            "cosines and sines must be given together",
+        ),
+        (
+            composites.group_query_attention,
+            Call(Q, Q, Q, cosines=floats(4, 5), sines=floats(4, 5), heads=2, groups=2),
+            "cosines must be of at most 4 pairs, half of the size, got float32[4, 5]",
+        ),
+        (
+            composites.group_query_attention,
+            Call(Q, Q, Q, cosines=floats(3, 4), sines=floats(3, 4), heads=2, groups=2),
+            "cosines must have a row for each of 4 positions, got float32[3, 4]",
+        ),
+        (
+            composites.group_query_attention,
+            Call(Q, Q, Q, bias=floats(3, 4), heads=2, groups=2),
+            "bias must broadcast to [1, 2, 4, 4], got float32[3, 4]",
+        ),
+        (
+            composites.group_query_attention,
+            Call(Q, Q, Q, sinks=floats(3), heads=2, groups=2),
+            "sinks must have shape [2], the number of heads, got float32[3]",
+        ),
+        (
+            composites.group_query_attention,
+            Call(Q, Q, Q, heads=2, groups=2, softcap=-1.0),
+            "softcap must not be negative, got -1.0",
+        ),
+        (
+            composites.group_query_attention,
+            Call(Q, Q, Q, heads=2, groups=2, window=-1),
+            "window must not be negative, got -1",
+        ),
+        (
             composites.rotary_embedding,
             Call(HEADS, floats(2, 2), floats(2, 2)),
             "cosines must have a row for each of 3 positions",

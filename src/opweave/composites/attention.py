@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import reduce
-from math import copysign, inf, sqrt
+from math import sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..dtypes import FLOATS, DataType
+from ..dtypes import FLOATS
 from ..errors import require
 from ..graph import Builder, Desc, Operand
 from ..operation import Limits
 from ..shapes import broadcasts_to
+from .attend import Mask, attend, check_heads, heads_first, heads_joined
 from .declare import check_divides, check_shape, declare
+from .rotary import rotary_embedding
 
 if TYPE_CHECKING:
     from ..ops import Operations
@@ -22,15 +22,6 @@ if TYPE_CHECKING:
 MASKS = (*FLOATS, "uint8")
 _HEADS = Limits("query", ranks=(4, 4))
 _JOINED = Limits("query", ranks=(3, 3))
-
-
-def _check_heads(query: Operand, key: Operand, value: Operand) -> None:
-    """Require that keys and values, all of rank 4, belong to each other and to the queries."""
-    batches, heads, _, size = query.shape
-    _, groups, keys, _ = key.shape
-    check_shape("key", key, [batches, groups, keys, size], "of the batches and head size of query")
-    check_shape("value", value, [batches, groups, keys, value.shape[3]], "of the batches, heads and length of key")
-    require(heads % groups == 0, f"the heads of query must be a multiple of those of key, got {heads} and {groups}")
 
 
 def _check_mask(mask: Operand | None, query: Operand, shape: tuple[int, ...]) -> None:
@@ -83,7 +74,7 @@ def scaled_dot_product_attention(
     >>> scaled_dot_product_attention(one, one, value, causal=True).ravel().tolist()
     [1.0, 2.0]
     """
-    _check_heads(query, key, value)
+    check_heads(query, key, value)
     batches, heads, queries, _ = query.shape
     _check_mask(mask, query, (batches, heads, queries, key.shape[2]))
     return Desc(query.data_type, (batches, heads, queries, value.shape[3]))
@@ -112,136 +103,8 @@ def _(
     return attend(b, query, key, value, bounds, scale=scale)
 
 
-@dataclass
-class Mask:
-    """The keys that each query sees, and the bias of its scores; all parts broadcast to [batches, heads, queries, keys].
-
-    Attributes:
-        constant: the sum of the known terms: 0, or -inf for a hidden key.
-        allowed: uint8 operands, 1 for a visible key; a key is visible where all of them are 1.
-        added: operands that are added to the scores.
-        may_hide_all: whether the operands may hide all keys from a query.
-    """
-
-    constant: np.ndarray | None = None
-    allowed: list[Operand] = field(default_factory=list)
-    added: list[Operand] = field(default_factory=list)
-    may_hide_all: bool = False
-
-    def restrict(self, visible: Operand | np.ndarray) -> None:
-        """Hide the keys for which `visible` is 0 or false."""
-        if isinstance(visible, Operand) and not visible.is_constant:
-            self.allowed.append(visible)
-            self.may_hide_all = True
-            return
-        array = visible.value if isinstance(visible, Operand) else visible
-        if not array.all():
-            self.add(hidden(array))
-
-    def add(self, bias: Operand | np.ndarray, *, finite: bool = False) -> None:
-        """Add `bias` to the scores; with `finite`, it is known to hide no key."""
-        if isinstance(bias, Operand) and not bias.is_constant:
-            self.added.append(bias)
-            self.may_hide_all = self.may_hide_all or not finite
-            return
-        array = bias.value if isinstance(bias, Operand) else bias
-        self.constant = array if self.constant is None else self.constant + array
-
-    def build(self, b: Operations, data_type: DataType) -> tuple[Operand | None, Operand | None]:
-        """Return what to add to the scores, and whether each query sees a key; None for nothing, and for all queries."""
-        terms = list(self.added)
-        if self.allowed:
-            visible = reduce(b.logical_and, self.allowed)
-            terms.append(b.where(visible, b.as_operand(0, data_type), b.as_operand(-inf, data_type)))
-        seen = None
-        if self.constant is not None:
-            known = np.atleast_1d(self.constant).astype(data_type)
-            terms.append(b.as_operand(known, data_type))
-            some = known.max(axis=-1, keepdims=True) > -inf
-            seen = None if some.all() else b.as_operand(some.astype(np.uint8), "uint8")
-        if not terms:
-            return None, None
-        total = reduce(b.add, terms)
-        if not self.may_hide_all:
-            return total, seen
-        if not total.rank:
-            total = b.reshape(total, [1])
-        largest = b.reduce_max(total, axes=[total.rank - 1], keep_dimensions=True)
-        return total, b.greater(largest, b.as_operand(-inf, data_type))
-
-
-def hidden(visible: np.ndarray) -> np.ndarray:
-    """The scores' term for a mask: 0 where `visible` is not 0, -inf elsewhere; float32."""
-    return np.where(visible, np.float32(0), np.float32(-inf))
-
-
-def attend(
-    b: Operations,
-    query: Operand,
-    key: Operand,
-    value: Operand,
-    mask: Mask,
-    *,
-    scale: float | None = None,
-    softcap: float = 0.0,
-) -> Operand:
-    """Build scaled dot product attention of built-in operations.
-
-    Args:
-        b: the builder.
-        query: [batches, heads, queries, size].
-        key: [batches, groups, keys, size].
-        value: [batches, groups, keys, size of values].
-        mask: hides keys from queries, and adds to scores.
-        scale: of the scores. Default: 1 / sqrt(size).
-        softcap: scores are replaced by `softcap * tanh(scores / softcap)`; 0 leaves them.
-
-    Returns:
-        [batches, heads, queries, size of values]; zeros for a query that sees no key.
-
-    Raises:
-        ValidationError: shapes that do not fit.
-    """
-    _check_heads(query, key, value)
-    batches, heads, queries, size = query.shape
-    groups, keys = key.shape[1:3]
-    own = query.data_type
-    scale = 1 / sqrt(size) if scale is None else scale
-    columns = b.transpose(key, permutation=[0, 1, 3, 2])
-    if own == "float16":  # half of the scale for each, so that the product does not overflow
-        root = sqrt(abs(scale))
-        query, columns = query * copysign(root, scale), columns * root
-    else:
-        query = query * scale
-    # Heads that share keys are taken together as more queries, so that no key is repeated.
-    shared = [batches, groups, heads // groups * queries]
-    scores = b.matmul(query if heads == groups else b.reshape(query, [*shared, size]), columns)
-    if heads != groups:
-        scores = b.reshape(scores, [batches, heads, queries, keys])
-    if softcap:
-        scores = b.tanh(scores * (1 / softcap)) * softcap
-    bias, seen = mask.build(b, own)
-    weights = b.softmax(scores if bias is None else scores + bias, axis=3)
-    y = b.matmul(weights if heads == groups else b.reshape(weights, [*shared, keys]), value)
-    if heads != groups:
-        y = b.reshape(y, [batches, heads, queries, value.shape[3]])
-    return y if seen is None else b.where(seen, y, b.as_operand(0, own))
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Heads joined in the last axis
-
-
-def heads_first(b: Operations, x: Operand, heads: int) -> Operand:
-    """[batches, length, heads * size] -> [batches, heads, length, size]."""
-    size = check_divides("input", x, heads)
-    return b.transpose(b.reshape(x, [*x.shape[:2], heads, size]), permutation=[0, 2, 1, 3])
-
-
-def heads_joined(b: Operations, x: Operand) -> Operand:
-    """[batches, heads, length, size] -> [batches, length, heads * size]."""
-    batches, heads, length, size = x.shape
-    return b.reshape(b.transpose(x, permutation=[0, 2, 1, 3]), [batches, length, heads * size])
 
 
 @declare(query=Limits(FLOATS, ranks=(3, 3)), key=_JOINED, value=_JOINED, mask=Limits((*FLOATS, "uint8"), ranks=(0, 4)))
@@ -322,6 +185,10 @@ def _(
     past_key=_HEADS,
     past_value=_HEADS,
     lengths=Limits(("int32",), ranks=(1, 1)),
+    cosines=Limits("query", ranks=(2, 2)),
+    sines=Limits("query", ranks=(2, 2)),
+    bias=Limits("query", ranks=(0, 4)),
+    sinks=Limits("query", ranks=(1, 1)),
 )
 def group_query_attention(
     self: Builder,
@@ -331,10 +198,17 @@ def group_query_attention(
     past_key: Operand | None = None,
     past_value: Operand | None = None,
     lengths: Operand | None = None,
+    cosines: Operand | None = None,
+    sines: Operand | None = None,
+    bias: Operand | None = None,
+    sinks: Operand | None = None,
     *,
     heads: int,
     groups: int,
     scale: float | None = None,
+    softcap: float = 0.0,
+    window: int = 0,
+    interleaved: bool = False,
     label: str = "",
 ) -> tuple[Desc, Desc, Desc]:
     """Causal attention of heads that share keys and values in groups, with a cache of earlier keys and values.
@@ -347,9 +221,18 @@ def group_query_attention(
         past_value: the values so far [batches, groups, past, size].
         lengths: int32 [batches]: how many keys of the past are valid. The rest is room for the new keys, which must fit.
             Default: all are valid, and the cache grows.
+        cosines: rotate queries and new keys by their positions first, as `rotary_embedding` does with this table
+            [positions, pairs]. The first new key has the position `lengths`, or past. Default: no rotation.
+        sines: the sines that belong to `cosines`.
+        bias: added to the scores, broadcasts to [batches, heads, new, keys], where `keys` is the length of the keys that
+            are returned. It must leave each query a finite score.
+        sinks: [heads]: for each head, the score of one more key that all queries see, and whose value is zero.
         heads: the number of heads of the queries.
         groups: the number of heads of keys and values; divides `heads`.
         scale: of the scores. Default: 1 / sqrt(size).
+        softcap: scores become `softcap * tanh(scores / softcap)`, before `bias` is added; 0 leaves them.
+        window: how many keys a query sees at most, the last of them its own; 0 for all up to its own.
+        interleaved: whether the rotated pairs are neighbours, see `rotary_embedding`.
         label: a name for messages and tables.
 
     Returns:
@@ -360,7 +243,8 @@ def group_query_attention(
     Raises:
         ValidationError: shapes that do not fit.
 
-    ONNX Runtime's GroupQueryAttention; Ainslie et al., GQA (2023), arXiv:2305.13245.
+    ONNX Runtime's GroupQueryAttention; Ainslie et al., GQA (2023), arXiv:2305.13245. Windows: Beltagy et al., Longformer
+    (2020), arXiv:2004.05150; soft caps: Gemma 2 (2024), arXiv:2408.00118; sinks: Xiao et al. (2023), arXiv:2309.17453.
 
     >>> one, value = np.ones((1, 1, 2), "float32"), np.float32([[[4, 8]]])
     >>> past = np.zeros((1, 1, 1, 2), "float32")
@@ -378,15 +262,38 @@ def group_query_attention(
     require((past_key is None) == (past_value is None), "past_key and past_value must be given together")
     require(lengths is None or past_key is not None, "lengths must come with past_key and past_value")
     check_shape("lengths", lengths, [batches], "the number of batches")
-    total = new
     if past_key is not None:
         past = past_key.shape[2]
         for name, memory in {"past_key": past_key, "past_value": past_value}.items():
             check_shape(name, memory, [batches, groups, past, size], "[batches, groups, past, size of a head]")
         require(lengths is None or past >= new, f"past_key must have room for {new} new keys, got {past_key.desc}")
-        total = past if lengths is not None else past + new
-    present = Desc(query.data_type, (batches, groups, total, size))
+    keys = key_count(query, past_key, lengths)
+    _check_rotation(cosines, sines, size, keys if lengths is None else new)
+    scores = (batches, heads, new, keys)
+    fits = bias is None or broadcasts_to(bias.shape, scores)
+    require(fits, f"bias must broadcast to {list(scores)}, got {bias.desc if bias is not None else None}")
+    check_shape("sinks", sinks, [heads], "the number of heads")
+    require(softcap >= 0, f"softcap must not be negative, got {softcap}")
+    require(window >= 0, f"window must not be negative, got {window}")
+    present = Desc(query.data_type, (batches, groups, keys, size))
     return query.desc, present, present
+
+
+def key_count(query: Operand, past_key: Operand | None, lengths: Operand | None) -> int:
+    """The length of the keys that `group_query_attention` returns."""
+    past = 0 if past_key is None else past_key.shape[2]
+    return past if lengths is not None else past + query.shape[1]
+
+
+def _check_rotation(cosines: Operand | None, sines: Operand | None, size: int, positions: int) -> None:
+    """Require tables that can rotate heads of `size`, with a row for each position that is known."""
+    require((cosines is None) == (sines is None), "cosines and sines must be given together")
+    if cosines is None:
+        return
+    check_shape("sines", sines, cosines.shape, "that of cosines")
+    rows, pairs = cosines.shape
+    require(2 * pairs <= size, f"cosines must be of at most {size // 2} pairs, half of the size, got {cosines.desc}")
+    require(positions <= rows, f"cosines must have a row for each of {positions} positions, got {cosines.desc}")
 
 
 group_query_attention.default("scale")(_scale)
@@ -401,29 +308,57 @@ def _(
     past_key: Operand | None,
     past_value: Operand | None,
     lengths: Operand | None,
+    cosines: Operand | None,
+    sines: Operand | None,
+    bias: Operand | None,
+    sinks: Operand | None,
     heads: int,
     groups: int,
     scale: float,
+    softcap: float,
+    window: int,
+    interleaved: bool,
 ) -> tuple[Operand, Operand, Operand]:
-    q, k, v = heads_first(b, query, heads), heads_first(b, key, groups), heads_first(b, value, groups)
     batches, new = query.shape[:2]
+    total = key_count(query, past_key, lengths)
+    if cosines is not None and sines is not None:  # on its own: an engine may have a kernel for what is left
+        steps = np.arange(new) if lengths is not None else np.arange(total - new, total)
+        positions = b.as_operand(np.tile(steps, (batches, 1)), "int64")
+        if lengths is not None:
+            positions = positions + b.reshape(b.cast(lengths, "int64"), [batches, 1])
+        query, key = (
+            rotary_embedding(b, x, cosines, sines, positions, heads=count, interleaved=interleaved)
+            for x, count in ((query, heads), (key, groups))
+        )
+        operands = (query, key, value, past_key, past_value, lengths, None, None, bias, sinks)
+        options = {"heads": heads, "groups": groups, "scale": scale, "softcap": softcap, "window": window}
+        return group_query_attention(b, *operands, **options)
+    q, k, v = heads_first(b, query, heads), heads_first(b, key, groups), heads_first(b, value, groups)
     mask = Mask()
+    if bias is not None:
+        mask.add(bias, finite=True)
     if lengths is None:
         if past_key is not None and past_value is not None:
             k, v = b.concat([past_key, k], 2), b.concat([past_value, v], 2)
-        total = k.shape[2]
         mask.restrict(np.tri(new, total, total - new, dtype=bool))
-        return heads_joined(b, attend(b, q, k, v, mask, scale=scale)), k, v
+        if window:
+            mask.restrict(~np.tri(new, total, total - new - window, dtype=bool))
+        y = attend(b, q, k, v, mask, scale=scale, softcap=softcap, sinks=sinks)
+        return heads_joined(b, y), k, v
     assert past_key is not None
     assert past_value is not None
     start = b.reshape(lengths, [batches, 1, 1, 1])
-    steps, places = (b.as_operand(range(count), "int32") for count in (new, past_key.shape[2]))
+    steps, places = (b.as_operand(range(count), "int32") for count in (new, total))
     positions = start + b.reshape(steps, [1, 1, new, 1])
     rows = b.expand(positions, k.shape)
     k, v = (b.scatter_elements(old, rows, x, axis=2) for old, x in ((past_key, k), (past_value, v)))
     # The unused room may hold anything, NaN included, and 0 * NaN is NaN.
-    filled = b.lesser(b.reshape(places, [1, 1, past_key.shape[2], 1]), start + new)
+    filled = b.lesser(b.reshape(places, [1, 1, total, 1]), start + new)
     nothing = b.as_operand(0, query.data_type)
-    mask.restrict(b.lesser_or_equal(b.reshape(places, [1, 1, 1, past_key.shape[2]]), positions))
-    y = attend(b, q, b.where(filled, k, nothing), b.where(filled, v, nothing), mask, scale=scale)
+    columns = b.reshape(places, [1, 1, 1, total])
+    mask.restrict(b.lesser_or_equal(columns, positions), some=True)
+    if window:
+        mask.restrict(b.greater(columns, positions - window), some=True)
+    known = (b.where(filled, x, nothing) for x in (k, v))
+    y = attend(b, q, *known, mask, scale=scale, softcap=softcap, sinks=sinks)
     return heads_joined(b, y), k, v

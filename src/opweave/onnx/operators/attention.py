@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
 
 from ...builder import MLGraphBuilder
 from ...composites import group_query_attention, multi_head_attention, rotary_embedding
-from ...composites.attention import Mask, attend, heads_first, heads_joined
+from ...composites.attend import Mask, attend, heads_first, heads_joined
 from ...graph import MLOperand
 from ..messages import TensorProto
-from ..registry import MICROSOFT, Tensor, Unsupported, as_type, converts, integer, integers, operand, shape_of
+from ..registry import MICROSOFT, Tensor, Unsupported, as_type, converts, integer, operand, shape_of
 
 
 @converts("Attention")
@@ -152,6 +153,7 @@ def _(
     sin_cache: Tensor | None = None,
     position_ids: Tensor | None = None,
     attention_bias: Tensor | None = None,
+    head_sink: Tensor | None = None,
     *,
     num_heads: int,
     kv_num_heads: int,
@@ -163,53 +165,95 @@ def _(
     smooth_softmax: int = 0,
     outputs: int,
 ) -> tuple[MLOperand, ...]:
-    if smooth_softmax == 1:
-        raise Unsupported("smooth_softmax is 1")
     if outputs > 3:
         raise Unsupported("it outputs scores")
-    # Even a single sequence may be shorter than total_sequence_length, if past and mask have a fixed length.
-    lengths = integers(seqlens_k, "the number of keys of each sequence")
-    total = integer(total_sequence_length, "the number of keys")
-    if any(last + 1 != total for last in lengths):
-        raise Unsupported("seqlens_k + 1 differs from total_sequence_length")
-    batch, queries, _ = q.shape
-    past, capacity = total - queries, 0 if past_key is None else shape_of(past_key)[2]
-    if past > capacity or past < capacity < total:
-        raise Unsupported(f"{past} past and {queries} new keys do not fit a cache of {capacity}")
+    if local_window_size == 0:
+        raise Unsupported("local_window_size is 0, so that no key is seen")
     if key is None or value is None:
         size = q.shape[2] // (num_heads + 2 * kv_num_heads)
         q, k, v = b.split(q, [num_heads * size, kv_num_heads * size, kv_num_heads * size], axis=2)
     else:
         k, v = operand(b, key), operand(b, value)
+    # Without a past, only the length of the keys that are returned depends on `total_sequence_length`.
+    given = [past for past in (past_key, past_value) if past is not None]
+    capacity = shape_of(given[0])[2] if given else 0
+    total = integer(total_sequence_length, "the number of keys") if capacity or outputs > 1 else q.shape[1]
+    pasts, lengths = _cache(b, given, seqlens_k, q, capacity, total)
+    tables: list[MLOperand | None] = [None, None]
     if do_rotary:
         if cos_cache is None or sin_cache is None:
             raise Unsupported("do_rotary is set, but cos_cache or sin_cache is missing")
-        positions = np.arange(past, total)[None] if position_ids is None else position_ids
-        q, k = (
-            _rotated(b, x, cos_cache, sin_cache, positions, heads=heads, interleaved=rotary_interleaved)
-            for x, heads in ((q, num_heads), (k, kv_num_heads))
-        )
-    if not softcap and local_window_size < 0 and attention_bias is None:
-        caches = [operand(b, cache) if cache is not None and capacity else None for cache in (past_key, past_value)]
-        filled = b.constant(np.full(batch, past, np.int32)) if past < capacity else None
-        made: tuple[MLOperand, ...] = group_query_attention(
-            b, q, k, v, *caches, filled, heads=num_heads, groups=kv_num_heads, scale=scale or None
-        )
-        return made
-    if past < capacity:
-        raise Unsupported(
-            f"its cache is not full ({past} of {capacity}), and it has softcap, a local window or attention_bias"
-        )
-    q, k, v = heads_first(b, q, num_heads), heads_first(b, k, kv_num_heads), heads_first(b, v, kv_num_heads)
-    k, v, _ = _with_past(b, past_key, past_value, k, v)
-    mask = Mask()
-    mask.restrict(np.tri(queries, total, past, dtype=bool))
-    if local_window_size >= 0:
-        mask.restrict(~np.tri(queries, total, past - local_window_size, dtype=bool))
+        if position_ids is None:
+            tables = [operand(b, cos_cache), operand(b, sin_cache)]
+        else:
+            q, k = (
+                _rotated(b, x, cos_cache, sin_cache, position_ids, heads=heads, interleaved=rotary_interleaved)
+                for x, heads in ((q, num_heads), (k, kv_num_heads))
+            )
+    bias = None
     if attention_bias is not None:
-        # finite: like ONNX Runtime, no special case for queries whose keys are all masked
-        mask.add(attention_bias, finite=True)
-    return heads_joined(b, attend(b, q, k, v, mask, scale=scale or None, softcap=softcap)), k, v
+        bias = operand(b, attention_bias)
+        if bias.shape[3] != total:
+            raise Unsupported(f"attention_bias covers {bias.shape[3]} of {total} keys")
+        if total < capacity and lengths is not None:  # it has no columns for the room that is left
+            bias = b.pad(bias, [0] * 4, [0, 0, 0, capacity - total])
+    if head_sink is not None:
+        sinks = operand(b, head_sink)
+    else:
+        sinks = b.constant(np.zeros(num_heads, q.data_type)) if smooth_softmax == 1 else None
+    made: tuple[MLOperand, ...] = group_query_attention(
+        b,
+        *(q, k, v, *pasts, lengths, *tables, bias, sinks),
+        heads=num_heads,
+        groups=kv_num_heads,
+        scale=scale or None,
+        softcap=softcap,
+        window=max(local_window_size, 0),
+        interleaved=bool(rotary_interleaved),
+    )
+    return made
+
+
+def _cache(
+    b: MLGraphBuilder,
+    given: Sequence[Tensor],
+    seqlens_k: Tensor,
+    q: MLOperand,
+    capacity: int,
+    total: int,
+) -> tuple[list[MLOperand | None], MLOperand | None]:
+    """The past keys and values with room for the new ones, and how many of them are valid; None for all.
+
+    Args:
+        b: the builder.
+        given: the past keys and values [batch, groups, capacity, size]; or nothing.
+        seqlens_k: [batch], for each sequence the number of its keys less one; the new ones count.
+        q: [batch, new, heads * size].
+        capacity: the length of the past, of which the sequences may use less.
+        total: the least length of the keys that are returned. A mask of fixed length makes it longer than the sequences.
+    """
+    none: list[MLOperand | None] = [None, None]
+    batch, new, _ = q.shape
+    pasts: list[MLOperand | None] = [operand(b, past) for past in given] if capacity else none
+    if total == new:  # the first call: ONNX Runtime ignores the past
+        if capacity <= new:
+            return none, None
+        lengths: Tensor = np.zeros(batch, np.int32)
+    elif total < new or not capacity:
+        raise Unsupported(f"total_sequence_length is {total}, with {new} new and {capacity} past keys")
+    elif isinstance(seqlens_k, np.ndarray):
+        lengths = np.maximum(seqlens_k.reshape(batch) - np.int32(new - 1), 0)
+        if lengths.max() > capacity or lengths.max() + new > max(total, capacity):
+            raise Unsupported(f"{new} new keys do not fit after {lengths.max()}: there is room for {max(total, capacity)}")
+        if total == capacity + new and (lengths == capacity).all():
+            return pasts, None
+    else:
+        lengths = b.reshape(seqlens_k, [batch])
+        if new > 1:  # a sequence that is padded on its right has fewer keys than there are new ones
+            lengths = b.max(b.sub(lengths, np.full((), new - 1, np.int32)), np.zeros((), np.int32))
+    if total > capacity:
+        pasts = [b.pad(past, [0] * 4, [0, 0, total - capacity, 0]) for past in pasts if past is not None]
+    return pasts, operand(b, lengths)
 
 
 # Rotary embeddings ----------------------------------------------------------------------------------------------------

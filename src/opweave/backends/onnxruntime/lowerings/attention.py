@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from .... import composites
-from ....composites.attention import hidden
+from ....composites.attend import hidden
+from ....composites.attention import key_count
 from ....graph import Operand
 from ..backend import ort
 from ..emit import MICROSOFT, Emitter, Value
@@ -77,10 +78,30 @@ def _(ctx: Emitter, query: Value, key: Value, value: Value, scale: float) -> Val
     return ctx.transpose(ctx.reshape(y, [batches, queries, heads, value.dims[3]]), [0, 2, 1, 3])
 
 
-def _has_kernel(query: Operand, past_key: Operand | None, heads: int) -> bool:
-    """Whether the engine's kernel supports the head size; with a past, it supports only one new key, or one batch."""
+def _has_kernel(
+    query: Operand,
+    past_key: Operand | None,
+    lengths: Operand | None,
+    cosines: Operand | None,
+    bias: Operand | None,
+    heads: int,
+) -> bool:
+    """Whether the engine's kernel supports the head size, the rotation, and the number of batches and new keys.
+
+    After a past, several new keys are supported for a single batch only.
+    """
     batches, new, hidden = query.shape
-    return hidden // heads % 8 == 0 and (past_key is None or new == 1 or batches == 1)
+    size = hidden // heads
+    if cosines is not None:
+        rows, pairs = cosines.shape
+        if size % 16 or pairs % 8 or rows < key_count(query, past_key, lengths):
+            return False
+    return size % 8 == 0 and (past_key is None or new == 1 or batches == 1 or _has_no_past(lengths, bias))
+
+
+def _has_no_past(lengths: Operand | None, bias: Operand | None) -> bool:
+    """Whether the kernel can be told that no key of the past is valid; a bias would have to be as long as the new keys then."""
+    return bias is None and lengths is not None and lengths.is_constant and not lengths.value.any()
 
 
 @ort.lower_contrib(composites.group_query_attention, when=_has_kernel)
@@ -92,21 +113,43 @@ def _(
     past_key: Value | None,
     past_value: Value | None,
     lengths: Value | None,
+    cosines: Value | None,
+    sines: Value | None,
+    bias: Value | None,
+    sinks: Value | None,
     heads: int,
     groups: int,
     scale: float,
+    softcap: float,
+    window: int,
+    interleaved: bool,
 ) -> list[Value]:
     batches, new = query.dims[:2]
+    total = ctx.node.outputs[1].shape[2]
+    arguments = ctx.node.arguments
     if lengths is None:
-        total = new + (0 if past_key is None else past_key.dims[2])
-        last, all_keys = ctx.constant([total - 1] * batches, "int32"), ctx.constant(total, "int32")
+        last = ctx.constant([total - 1] * batches, "int32")
     else:
-        last = ctx.emit("Add", lengths, ctx.constant(new - 1, "int32"))
-        longest = ctx.emit("ReduceMax", lengths, keepdims=0)
-        all_keys = ctx.emit("Add", longest, ctx.constant(new, "int32"))
-    operands = (query, key, value, past_key, past_value, last, all_keys)
-    flags: dict[str, Any] = {"num_heads": heads, "kv_num_heads": groups, "scale": scale}
-    return ctx.emit("GroupQueryAttention", *operands, outputs=3, domain=MICROSOFT, **flags)
+        last = lengths if new == 1 else ctx.emit("Add", lengths, ctx.constant(new - 1, "int32"))
+    # With as many keys as new ones the kernel ignores the past. Otherwise it reads the lengths from `last`, and only the room
+    # that it returns from `all_keys`: the size of the past, where the new keys fit.
+    all_keys = new if _has_no_past(arguments["lengths"], arguments["bias"]) else total
+    if bias is not None:
+        shape = [*[1] * (4 - bias.rank), *bias.dims]
+        bias, whole = ctx.reshape(bias, shape), [*shape[:2], new, total]
+        if shape != whole:
+            bias = ctx.emit("Expand", bias, ctx.constant(whole))
+    operands = (query, key, value, past_key, past_value, last, ctx.constant(all_keys, "int32"), cosines, sines)
+    flags: dict[str, Any] = {
+        "num_heads": heads,
+        "kv_num_heads": groups,
+        "scale": scale,
+        "softcap": softcap,
+        "local_window_size": window or -1,
+        "do_rotary": int(cosines is not None),
+        "rotary_interleaved": int(interleaved),
+    }
+    return ctx.emit("GroupQueryAttention", *operands, None, bias, sinks, outputs=3, domain=MICROSOFT, **flags)
 
 
 @ort.lower_contrib(composites.rotary_embedding)

@@ -1,0 +1,163 @@
+"""What the composites of attention are made of: masks, scaled dot product attention of built-in operations, heads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import reduce
+from math import copysign, inf, sqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..dtypes import DataType
+from ..errors import require
+from ..graph import Operand
+from .declare import check_divides, check_shape
+
+if TYPE_CHECKING:
+    from ..ops import Operations
+
+
+def check_heads(query: Operand, key: Operand, value: Operand) -> None:
+    """Require that keys and values, all of rank 4, belong to each other and to the queries."""
+    batches, heads, _, size = query.shape
+    _, groups, keys, _ = key.shape
+    check_shape("key", key, [batches, groups, keys, size], "of the batches and head size of query")
+    check_shape("value", value, [batches, groups, keys, value.shape[3]], "of the batches, heads and length of key")
+    require(heads % groups == 0, f"the heads of query must be a multiple of those of key, got {heads} and {groups}")
+
+
+@dataclass
+class Mask:
+    """The keys that each query sees, and the bias of its scores; all parts broadcast to [batches, heads, queries, keys].
+
+    Attributes:
+        constant: the sum of the known terms: 0, or -inf for a hidden key.
+        allowed: uint8 operands, 1 for a visible key; a key is visible where all of them are 1.
+        added: operands that are added to the scores.
+        may_hide_all: whether the operands may hide all keys from a query.
+    """
+
+    constant: np.ndarray | None = None
+    allowed: list[Operand] = field(default_factory=list)
+    added: list[Operand] = field(default_factory=list)
+    may_hide_all: bool = False
+
+    def restrict(self, visible: Operand | np.ndarray, *, some: bool = False) -> None:
+        """Hide the keys for which `visible` is 0 or false; with `some`, it is known to leave each query a key."""
+        if isinstance(visible, Operand) and not visible.is_constant:
+            self.allowed.append(visible)
+            self.may_hide_all = self.may_hide_all or not some
+            return
+        array = visible.value if isinstance(visible, Operand) else visible
+        if not array.all():
+            self.add(hidden(array))
+
+    def add(self, bias: Operand | np.ndarray, *, finite: bool = False) -> None:
+        """Add `bias` to the scores; with `finite`, it is known to hide no key."""
+        if isinstance(bias, Operand) and not bias.is_constant:
+            self.added.append(bias)
+            self.may_hide_all = self.may_hide_all or not finite
+            return
+        array = bias.value if isinstance(bias, Operand) else bias
+        self.constant = array if self.constant is None else self.constant + array
+
+    def build(self, b: Operations, data_type: DataType) -> tuple[Operand | None, Operand | None]:
+        """Return what to add to the scores, and whether each query sees a key; None for nothing, and for all queries."""
+        terms = list(self.added)
+        if self.allowed:
+            visible = reduce(b.logical_and, self.allowed)
+            terms.append(b.where(visible, b.as_operand(0, data_type), b.as_operand(-inf, data_type)))
+        seen = None
+        if self.constant is not None:
+            known = np.atleast_1d(self.constant).astype(data_type)
+            terms.append(b.as_operand(known, data_type))
+            some = known.max(axis=-1, keepdims=True) > -inf
+            seen = None if some.all() else b.as_operand(some.astype(np.uint8), "uint8")
+        if not terms:
+            return None, None
+        total = reduce(b.add, terms)
+        if not self.may_hide_all:
+            return total, seen
+        if not total.rank:
+            total = b.reshape(total, [1])
+        largest = b.reduce_max(total, axes=[total.rank - 1], keep_dimensions=True)
+        return total, b.greater(largest, b.as_operand(-inf, data_type))
+
+
+def hidden(visible: np.ndarray) -> np.ndarray:
+    """The scores' term for a mask: 0 where `visible` is not 0, -inf elsewhere; float32."""
+    return np.where(visible, np.float32(0), np.float32(-inf))
+
+
+def attend(
+    b: Operations,
+    query: Operand,
+    key: Operand,
+    value: Operand,
+    mask: Mask,
+    *,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    sinks: Operand | None = None,
+) -> Operand:
+    """Build scaled dot product attention of built-in operations.
+
+    Args:
+        b: the builder.
+        query: [batches, heads, queries, size].
+        key: [batches, groups, keys, size].
+        value: [batches, groups, keys, size of values].
+        mask: hides keys from queries, and adds to scores.
+        scale: of the scores. Default: 1 / sqrt(size).
+        softcap: scores are replaced by `softcap * tanh(scores / softcap)` before the mask is added; 0 leaves them.
+        sinks: [heads], for each head the score of one more key that all its queries see, whose value is zero.
+
+    Returns:
+        [batches, heads, queries, size of values]; zeros for a query that sees no key.
+
+    Raises:
+        ValidationError: shapes that do not fit.
+    """
+    check_heads(query, key, value)
+    batches, heads, queries, size = query.shape
+    groups, keys = key.shape[1:3]
+    own = query.data_type
+    scale = 1 / sqrt(size) if scale is None else scale
+    columns = b.transpose(key, permutation=[0, 1, 3, 2])
+    if own == "float16":  # half of the scale for each, so that the product does not overflow
+        root = sqrt(abs(scale))
+        query, columns = query * copysign(root, scale), columns * root
+    else:
+        query = query * scale
+    # Heads that share keys are taken together as more queries, so that no key is repeated.
+    shared = [batches, groups, heads // groups * queries]
+    scores = b.matmul(query if heads == groups else b.reshape(query, [*shared, size]), columns)
+    if heads != groups:
+        scores = b.reshape(scores, [batches, heads, queries, keys])
+    if softcap:
+        scores = b.tanh(scores * (1 / softcap)) * softcap
+    bias, seen = mask.build(b, own)
+    if bias is not None:
+        scores = scores + bias
+    if sinks is None:
+        weights = b.softmax(scores, axis=3)
+    else:
+        column = b.expand(b.reshape(sinks, [1, heads, 1, 1]), [batches, heads, queries, 1])
+        weights = b.slice(b.softmax(b.concat([scores, column], 3), axis=3), [0] * 4, scores.shape)
+    y = b.matmul(weights if heads == groups else b.reshape(weights, [*shared, keys]), value)
+    if heads != groups:
+        y = b.reshape(y, [batches, heads, queries, value.shape[3]])
+    return y if seen is None else b.where(seen, y, b.as_operand(0, own))
+
+
+def heads_first(b: Operations, x: Operand, heads: int) -> Operand:
+    """[batches, length, heads * size] -> [batches, heads, length, size]."""
+    size = check_divides("input", x, heads)
+    return b.transpose(b.reshape(x, [*x.shape[:2], heads, size]), permutation=[0, 2, 1, 3])
+
+
+def heads_joined(b: Operations, x: Operand) -> Operand:
+    """[batches, heads, length, size] -> [batches, length, heads * size]."""
+    batches, heads, length, size = x.shape
+    return b.reshape(b.transpose(x, permutation=[0, 2, 1, 3]), [batches, length, heads * size])
