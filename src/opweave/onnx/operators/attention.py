@@ -176,6 +176,8 @@ def _(
         k, v = operand(b, key), operand(b, value)
     # Without a past, only the length of the keys that are returned depends on `total_sequence_length`.
     given = [past for past in (past_key, past_value) if past is not None]
+    if len(given) == 1:
+        raise Unsupported("it has one of past_key and past_value")
     capacity = shape_of(given[0])[2] if given else 0
     total = integer(total_sequence_length, "the number of keys") if capacity or outputs > 1 else q.shape[1]
     pasts, lengths = _cache(b, given, seqlens_k, q, capacity, total)
