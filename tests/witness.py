@@ -110,7 +110,7 @@ def cached_attention(
     window: int = 0,
     **options: Any,
 ) -> tuple[Array, Array, Array]:
-    """Causal attention after a past, all of [batch, heads, length, size]; `options` are those of `attention`.
+    """Causal attention after a past, all of [batch, heads, length, size].
 
     Args:
         q: queries.
@@ -121,6 +121,7 @@ def cached_attention(
         keys: how many keys and values to return.
         bias: broadcasts to [batch, heads, queries, keys].
         window: how many keys a query sees at most; 0 for all.
+        **options: of `attention`.
 
     Returns:
         The result, and all keys and values, with NaN where there is none.
@@ -138,8 +139,8 @@ def cached_attention(
         mask = np.where(seen, 0.0, -np.inf)
         if bias is not None:
             mask = mask + np.broadcast_to(wide(bias), (batch, heads, new, keys))[n, :, :, :total]
-        known = (memory[n : n + 1, :, :total] for memory in memories)
-        results.append(attention(q[n : n + 1], *known, mask, **options))
+        known_k, known_v = (memory[n : n + 1, :, :total] for memory in memories)
+        results.append(attention(q[n : n + 1], known_k, known_v, mask, **options))
     return np.concatenate(results), memories[0], memories[1]
 
 

@@ -259,6 +259,40 @@ def test_generation_token_by_token(context: ow.MLContext) -> None:
         np.testing.assert_array_equal(memory[:, :, :6], wanted)
 
 
+@pytest.mark.parametrize("new", [1, 3])
+def test_keys_beyond_the_room_are_refused(new: int) -> None:
+    """The engine would return more keys than there is room for."""
+    x, past = floats(1, new, 16), floats(1, 2, 8, 8)
+    call = Call(x, x, x, past, past, np.int32([8]), heads=2, groups=2)
+    with pytest.raises(ow.OperationError, match="out of range"):
+        run(CPU, composites.group_query_attention, call)
+
+
+ROTATED = {"cosines": floats(8, 8), "sines": floats(8, 8)}
+
+
+@pytest.mark.parametrize(
+    ("more", "how"),
+    [
+        ({"softcap": 2.0, "window": 3, "bias": floats(1, 4, 1, 8), "sinks": floats(4)}, "native"),
+        (ROTATED, "native"),
+        ({"cosines": floats(8, 4), "sines": floats(8, 4)}, "decomposed"),
+        ({"cosines": floats(7, 8), "sines": floats(7, 8)}, "decomposed"),
+    ],
+    ids=["scores", "rotated", "few pairs", "few positions"],
+)
+def test_a_token_after_others_takes_the_kernel(more: dict[str, Any], how: str) -> None:
+    """A rotation that the kernel does not support is done before it."""
+    op, (q, k, past) = composites.group_query_attention, (floats(2, 1, 64), floats(2, 1, 32), floats(2, 2, 8, 16))
+    call = Call(q, k, k, past, past, np.int32([3, 6]), heads=4, groups=2, **more)
+    builder, result, _ = record(CPU, op, call)
+    line = builder.build(outputs_of(result)).explain().splitlines()[-1]
+    assert line.split()[2] == how
+    assert how == "native" or line.endswith("rotary_embedding, rotary_embedding, group_query_attention")
+    for found, wanted in zip(run(CPU, op, call), run(REFERENCE, op, call), strict=True):
+        np.testing.assert_allclose(found[..., :4, :], wanted[..., :4, :], rtol=1e-5, atol=1e-5)  # the valid keys
+
+
 @pytest.mark.parametrize("context", [CPU, REFERENCE], ids=["cpu", "reference"])
 def test_a_query_that_sees_nothing_gives_zeros(context: ow.MLContext) -> None:
     x = np.ones((1, 2, 4), "float32")

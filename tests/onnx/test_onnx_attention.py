@@ -262,9 +262,7 @@ def test_one_graph_decodes_all_tokens(
 
 
 @pytest.mark.parametrize(("extra", "attributes"), ORT_OPTIONS, ids=ids)
-def test_group_query_attention_of_a_whole_prompt(
-    extra: list[np.ndarray | None], attributes: dict[str, Any]
-) -> None:
+def test_group_query_attention_of_a_whole_prompt(extra: list[np.ndarray | None], attributes: dict[str, Any]) -> None:
     cut = [array[..., :3] if array is not None and array.ndim == 4 else array for array in extra]
     inputs = [*sequence(2, 3, 0, 3), *cut]
     check("GroupQueryAttention", inputs, 3, constants=(6,), **GROUPED, **attributes)
@@ -303,14 +301,28 @@ def test_a_key_lands_behind_the_valid_ones(capacity: int, context: ow.MLContext 
 def test_a_prompt_of_two_sequences_in_chunks() -> None:
     """ONNX Runtime takes several new keys after a past for a single sequence only."""
     q, k, v, *_ = sequence(2, 3, 0, 3)
-    assert q is not None and k is not None and v is not None
+    assert q is not None
+    assert k is not None
+    assert v is not None
     pasts, lengths = [randn(2, 2, 12, 16) for _ in range(2)], [2, 5]
-    inputs = [q, k, v, *pasts, np.array(lengths, np.int32) + 2, np.array(12, np.int32), None, None, None, None, randn(4)]
+    inputs = [
+        q,
+        k,
+        v,
+        *pasts,
+        np.array(lengths, np.int32) + 2,
+        np.array(12, np.int32),
+        None,
+        None,
+        None,
+        None,
+        randn(4),
+    ]
     proto = model("GroupQueryAttention", inputs, 3, "com.microsoft", **GROUPED, softcap=2.0, local_window_size=3)
     session = InferenceSession(proto, fallback="error")
     got = session.run(None, {f"i{k}": array for k, array in enumerate(inputs) if array is not None})
-    heads = (x.reshape(2, 3, -1, 16).swapaxes(1, 2) for x in (q, k, v))
-    y, *memories = witness.cached_attention(*heads, pasts, lengths, 12, softcap=2.0, window=3, sinks=inputs[-1])
+    a, b, c = (x.reshape(2, 3, -1, 16).swapaxes(1, 2) for x in (q, k, v))
+    y, *memories = witness.cached_attention(a, b, c, pasts, lengths, 12, softcap=2.0, window=3, sinks=inputs[-1])
     close(got[0], y.swapaxes(1, 2).reshape(2, 3, 64))
     for mine, other in zip(got[1:], memories, strict=True):
         close(mine[~np.isnan(other)], other[~np.isnan(other)])
@@ -344,7 +356,9 @@ def test_the_number_of_keys_is_not_read_where_nothing_depends_on_it() -> None:
 @pytest.mark.parametrize("rotates", [False, True])
 def test_group_query_attention_packed_after_a_past(rotates: bool) -> None:
     q, k, v, *rest = sequence(2, 1, 4, 5, 12)
-    assert q is not None and k is not None and v is not None
+    assert q is not None
+    assert k is not None
+    assert v is not None
     tables: dict[str, Any] = {"do_rotary": 1} if rotates else {}
     inputs = [np.concatenate([q, k, v], axis=2), None, None, *rest, *([randn(16, 8), randn(16, 8)] if rotates else [])]
     check("GroupQueryAttention", inputs, 3, constants=(6,), **GROUPED, **tables)

@@ -322,8 +322,8 @@ def _(
     batches, new = query.shape[:2]
     total = key_count(query, past_key, lengths)
     if cosines is not None and sines is not None:  # on its own: an engine may have a kernel for what is left
-        steps = np.arange(new) if lengths is not None else np.arange(total - new, total)
-        positions = b.as_operand(np.tile(steps, (batches, 1)), "int64")
+        first = 0 if lengths is not None else total - new
+        positions = b.as_operand(np.tile(np.arange(first, first + new), (batches, 1)), "int64")
         if lengths is not None:
             positions = positions + b.reshape(b.cast(lengths, "int64"), [batches, 1])
         query, key = (
@@ -332,7 +332,8 @@ def _(
         )
         operands = (query, key, value, past_key, past_value, lengths, None, None, bias, sinks)
         options = {"heads": heads, "groups": groups, "scale": scale, "softcap": softcap, "window": window}
-        return group_query_attention(b, *operands, **options)
+        y, k, v = group_query_attention(b, *operands, **options)
+        return y, k, v
     q, k, v = heads_first(b, query, heads), heads_first(b, key, groups), heads_first(b, value, groups)
     mask = Mask()
     if bias is not None:
@@ -359,6 +360,6 @@ def _(
     mask.restrict(b.lesser_or_equal(columns, positions), some=True)
     if window:
         mask.restrict(b.greater(columns, positions - window), some=True)
-    known = (b.where(filled, x, nothing) for x in (k, v))
-    y = attend(b, q, *known, mask, scale=scale, softcap=softcap, sinks=sinks)
+    known_k, known_v = (b.where(filled, x, nothing) for x in (k, v))
+    y = attend(b, q, known_k, known_v, mask, scale=scale, softcap=softcap, sinks=sinks)
     return heads_joined(b, y), k, v

@@ -199,10 +199,9 @@ def _(
             raise Unsupported(f"attention_bias covers {bias.shape[3]} of {total} keys")
         if total < capacity and lengths is not None:  # it has no columns for the room that is left
             bias = b.pad(bias, [0] * 4, [0, 0, 0, capacity - total])
-    if head_sink is not None:
-        sinks = operand(b, head_sink)
-    else:
-        sinks = b.constant(np.zeros(num_heads, q.data_type)) if smooth_softmax == 1 else None
+    sinks = None if head_sink is None else operand(b, head_sink)
+    if sinks is None and smooth_softmax == 1:
+        sinks = b.constant(np.zeros(num_heads, q.data_type))
     made: tuple[MLOperand, ...] = group_query_attention(
         b,
         *(q, k, v, *pasts, lengths, *tables, bias, sinks),
@@ -246,7 +245,9 @@ def _cache(
     elif isinstance(seqlens_k, np.ndarray):
         lengths = np.maximum(seqlens_k.reshape(batch) - np.int32(new - 1), 0)
         if lengths.max() > capacity or lengths.max() + new > max(total, capacity):
-            raise Unsupported(f"{new} new keys do not fit after {lengths.max()}: there is room for {max(total, capacity)}")
+            raise Unsupported(
+                f"{new} new keys do not fit after {lengths.max()}: there is room for {max(total, capacity)}"
+            )
         if total == capacity + new and (lengths == capacity).all():
             return pasts, None
     else:

@@ -100,7 +100,7 @@ def _has_kernel(
 
 
 def _has_no_past(lengths: Operand | None, bias: Operand | None) -> bool:
-    """Whether the kernel can be told that no key of the past is valid; a bias would have to be as long as the new keys then."""
+    """Whether the kernel can be told that no key of the past is valid. A bias would have to end with the new keys then."""
     return bias is None and lengths is not None and lengths.is_constant and not lengths.value.any()
 
 
