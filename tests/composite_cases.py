@@ -218,13 +218,19 @@ def _(make: Make) -> tuple[Call, Sequence[Any]]:
     x = make.array("x", (*make.shape(1, 3), inner), -1, 1)
     numbers = make.random.integers(0, 2**bits, (columns, blocks, size))
     scale = (make.random.integers(1, 9, (columns, blocks)) / 2 ** (bits + 1)).astype(x.dtype)
-    zeros = make.random.integers(0, 2**bits, (columns, blocks)) if make.boolean() else None
+    kind = make.choice(("none", "zero point", "minimum"))
+    zeros = make.random.integers(0, 2**bits, (columns, blocks)) if kind == "zero point" else None
+    minimum = make.array("x", (columns, blocks)) if kind == "minimum" else None
     bias = make.array("x", (columns,)) if make.boolean() else None
     middle = np.full((columns, blocks), 2 ** (bits - 1)) if zeros is None else zeros
-    matrix = ((numbers - middle[..., None]) * scale[..., None].astype(float)).reshape(columns, -1)[:, :inner]
+    if minimum is None:
+        blockwise = (numbers - middle[..., None]) * scale[..., None].astype(float)
+    else:
+        blockwise = numbers * scale[..., None].astype(float) + minimum[..., None]
+    matrix = blockwise.reshape(columns, -1)[:, :inner]
     wanted = x.astype(float) @ matrix.T + (0 if bias is None else bias.astype(float))
     packed = [None if array is None else composites.pack_bits(array, bits=bits) for array in (numbers, zeros)]
-    return Call(x, packed[0], scale, packed[1], bias, bits=bits, block_size=size), [wanted]
+    return Call(x, packed[0], scale, packed[1], bias, minimum, bits=bits, block_size=size), [wanted]
 
 
 # Attention -----------------------------------------------------------------------------------------------------------

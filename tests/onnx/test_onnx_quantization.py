@@ -144,6 +144,17 @@ def test_matmul_of_few_bits(bits: int, zero_points: bool, inner: int) -> None:
     np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("dynamic", [(0,), (0, 2, 3)])
+def test_matmul_of_few_bits_with_floats_as_zero_points(dynamic: tuple[int, ...]) -> None:
+    """ONNX Runtime takes them with 4 bits."""
+    inputs = [randn(2, 3, 40), integers(0, 256, 6, 3, 8, dtype="uint8"), _scale(18), randn(18) + np.float32(7)]
+    attributes = {"K": 40, "N": 6, "bits": 4, "block_size": 16}
+    model, feed = node_model("MatMulNBits", inputs, attributes, domain=MICROSOFT, dynamic=dynamic)
+    (got,) = InferenceSession(model, CONTEXT, fallback="error").run(None, feed)
+    (wanted,) = run_engine(model, feed)
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
 def _network(dtype: str, per_channel: bool) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     """Three quantised convolutions, global pooling and a product, each between QuantizeLinear and DequantizeLinear."""
     # The same numbers whichever tests came before: of some, all results are 0.

@@ -88,6 +88,7 @@ def _(builder: Operations, a: Operand, b: Operand, a_zero_point: Operand, b_zero
     scale=Limits("input", ranks=(2, 2)),
     zero_point=Limits(("uint8",), ranks=(2, 2)),
     bias=Limits("input", ranks=(1, 1)),
+    minimum=Limits("input", ranks=(2, 2)),
 )
 def matmul_n_bits(
     self: Builder,
@@ -96,6 +97,7 @@ def matmul_n_bits(
     scale: Operand,
     zero_point: Operand | None = None,
     bias: Operand | None = None,
+    minimum: Operand | None = None,
     *,
     bits: int = 4,
     block_size: int = 32,
@@ -112,6 +114,8 @@ def matmul_n_bits(
         zero_point: uint8, subtracted from the numbers of each block first, packed like them: [columns, blocks] for 8 bits,
             [columns, blocks / 2, rounded up] for 4. Default: 2 ** (bits - 1).
         bias: added to the product [columns].
+        minimum: instead of a zero point, what a number 0 of each block stands for: `weight * scale + minimum`
+            [columns, blocks]. Formats that store a smallest value for each block have it (GGUF's Q4_1, Q4_K).
         bits: 4 or 8.
         block_size: the count of numbers that share a scale: a power of two, 16 or more.
         accuracy: "int8" allows the engine to quantise `input` to 8 bits, too, in blocks, which is a lot faster.
@@ -121,7 +125,7 @@ def matmul_n_bits(
         `input @ ((weight - zero_point) * scale).T + bias`, in the data type of `input` [..., rows, columns].
 
     Raises:
-        ValidationError: shapes, bits or a block size that do not fit.
+        ValidationError: shapes, bits or a block size that do not fit; a zero point and a minimum.
 
     ONNX Runtime's MatMulNBits.
 
@@ -140,6 +144,8 @@ def matmul_n_bits(
     check_shape("scale", scale, [columns, blocks], "one for each block")
     check_shape("zero_point", zero_point, [columns, -(-blocks * bits // 8)], f"{bits} bits for each block")
     check_shape("bias", bias, [columns], "the number of columns")
+    check_shape("minimum", minimum, [columns, blocks], "one for each block")
+    require(zero_point is None or minimum is None, "zero_point and minimum must not be given together")
     return Desc(input.data_type, (*input.shape[:-1], columns))
 
 
@@ -185,6 +191,23 @@ def _unpacked(b: Operations, packed: Operand, bits: int) -> Operand:
     return b.reshape(b.concat(list(pair), packed.rank), [*packed.shape[:-1], 2 * packed.shape[-1]])
 
 
+def _plus_multiple(b: Operations, minimum: Operand, scale: Operand, factor: int) -> Operand:
+    """`(minimum + factor * scale).T` as float32; a constant, if both are."""
+    if minimum.is_constant and scale.is_constant:
+        matrix = (minimum.value.astype(np.float32) + factor * scale.value.astype(np.float32)).T
+        return b.as_operand(np.ascontiguousarray(matrix), "float32")
+    return b.transpose(widened(b, minimum) + widened(b, scale) * factor, permutation=[1, 0])
+
+
+def _block_sums(b: Operations, x: Operand, block_size: int) -> Operand:
+    """The sums of the blocks along the last axis [..., blocks]."""
+    *rows, inner = x.shape
+    blocks = -(-inner // block_size)
+    if inner % block_size:
+        x = b.pad(x, [0] * x.rank, [*[0] * len(rows), blocks * block_size - inner])
+    return b.reduce_sum(b.reshape(x, [*rows, blocks, block_size]), axes=[x.rank])
+
+
 @matmul_n_bits.decompose
 def _(
     b: Operations,
@@ -193,9 +216,20 @@ def _(
     scale: Operand,
     zero_point: Operand | None,
     bias: Operand | None,
+    minimum: Operand | None,
     bits: int,
     block_size: int,
+    accuracy: Literal["float32", "int8"],
 ) -> Operand:
+    if minimum is not None:
+        product = matmul_n_bits(
+            b, input, weight, scale, None, bias, bits=bits, block_size=block_size, accuracy=accuracy
+        )
+        # The default zero point has been subtracted from the numbers. It stays the centre, since a kernel that rounds
+        # the input makes an error proportional to the numbers: with zero points of 0 it is twice as large.
+        offset = _plus_multiple(b, minimum, scale, 2 ** (bits - 1))
+        sums = _block_sums(b, widened(b, input), block_size)
+        return narrowed(b, widened(b, product) + b.matmul(sums, offset), input)
     (columns, blocks), inner = scale.shape, input.shape[-1]
     numbers = _unpacked(b, weight, bits)
     if zero_point is None:

@@ -18,6 +18,7 @@ from ..registry import (
     MICROSOFT,
     Tensor,
     Unsupported,
+    constant_or_same,
     converts,
     data_type_of,
     known,
@@ -216,6 +217,15 @@ def _(b: MLGraphBuilder, value: MLOperand) -> tuple[MLOperand, MLOperand, MLOper
     return WHOLE.quantized(b, value, scale, zero_point), scale, zero_point
 
 
+def _minimum(b: MLGraphBuilder, zero_point: Tensor, scale: Tensor) -> Tensor:
+    """What a number 0 stands for; a constant, if the zero points and scales are."""
+    zero_point, scale = constant_or_same(zero_point), constant_or_same(scale)
+    if isinstance(zero_point, np.ndarray) and isinstance(scale, np.ndarray):
+        product: np.ndarray = -zero_point * scale
+        return product
+    return b.neg(b.mul(operand(b, zero_point), operand(b, scale)))
+
+
 @converts("MatMulNBits", domain=MICROSOFT)
 def _(
     b: MLGraphBuilder,
@@ -235,15 +245,19 @@ def _(
 ) -> MLOperand:
     unsupported_if(bits not in (4, 8), f"its weights have {bits} bits")
     unsupported_if(g_idx is not None or weight_prepacked, "its weights are in another order")
-    unsupported_if(zero_points is not None and data_type_of(zero_points) != "uint8", "its zero points are floats")
     blocks = -(-K // block_size)
-    zeros = None if zero_points is None else reshaped(b, zero_points, [N, -(-blocks * bits // 8)])
+    scale = reshaped(b, scales, [N, blocks])
+    zeros, minimum = None, None
+    if zero_points is not None and data_type_of(zero_points) == "uint8":
+        zeros = reshaped(b, zero_points, [N, -(-blocks * bits // 8)])
+    elif zero_points is not None:
+        minimum = _minimum(b, reshaped(b, zero_points, [N, blocks]), scale)
     return matmul_n_bits(
         b,
         A,
         operand(b, reshaped(b, B, [N, blocks, block_size * bits // 8])),
-        operand(b, reshaped(b, scales, [N, blocks])),
-        *(None if value is None else operand(b, value) for value in (zeros, bias)),
+        operand(b, scale),
+        *(None if value is None else operand(b, value) for value in (zeros, bias, minimum)),
         bits=bits,
         block_size=block_size,
         accuracy="int8" if accuracy_level == 4 else "float32",
