@@ -1,4 +1,4 @@
-"""The command line: `opweave demo | run | info | bench | convert | devices | ops | doctor`."""
+"""The command line: `opweave demo | run | info | bench | convert | chat | devices | ops | doctor`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from rich.text import Text
 
 from ..errors import MLError
-from . import models as models, system as system  # the commands register themselves
+from . import chat as chat, models as models, system as system  # the commands register themselves
 from .common import Settings, app as app, errors
 
 

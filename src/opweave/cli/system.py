@@ -17,6 +17,7 @@ from .. import __version__
 from .common import Verbose, app, console, errors
 
 EXTRAS = {
+    "chat": (["tokenizers", "jinja2"], "conversations with language models: `opweave chat`"),
     "demo": (["PIL", "safetensors"], "photographs and weights for `opweave demo`"),
     "halide": (["halide", "llvmlite"], "compiles expressions, and chains of element-wise operations"),
     "numba": (["numba"], "compiles host kernels written in Python"),

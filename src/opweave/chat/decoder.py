@@ -1,0 +1,109 @@
+"""A language model that remembers the tokens so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..builder import MLGraphBuilder
+from ..context import MLContext
+from ..errors import require
+from ..run.graph import MLGraph
+from ..tensor import MLTensor
+from .network import Model, network
+
+CHUNK = 64
+"""How many tokens of a prompt go through the network together. A shorter rest is filled up: the graph has one shape, and
+64 tokens take a processor little longer than 16."""
+
+
+class Decoder:
+    """A language model with the keys and values of the tokens so far.
+
+    Args:
+        model: sizes and weights.
+        context: where it runs.
+        room: the most tokens that it remembers.
+
+    Attributes:
+        tokens: those that have been through the network.
+    """
+
+    def __init__(self, model: Model, context: MLContext, room: int) -> None:
+        require(0 < room <= model.sizes.context, f"room must be in [1, {model.sizes.context}], got {room}")
+        self.model, self.context, self.room = model, context, room
+        self.tokens: list[int] = []
+        self._graphs: dict[int, MLGraph] = {}
+        s = model.sizes
+        names = [f"{kind}.{n}" for n in range(s.layers) for kind in ("key", "value")]
+        shape = [1, s.groups, room, s.size]
+        # Each pass reads one of them and writes the other one.
+        self._past, self._present = ({name: self._zeros("float32", shape) for name in names} for _ in range(2))
+        self._x = {count: self._zeros("float32", [1, count, s.width]) for count in (1, CHUNK)}
+        self._length, self._last = (self._zeros("int32", [1]) for _ in range(2))
+        self._logits = self._zeros("float32", [1, 1, s.words])
+
+    def _zeros(self, data_type: Any, shape: Sequence[int]) -> MLTensor:
+        return self.context.create_tensor(data_type, shape, readable=True, writable=True)
+
+    def _write(self, tensor: MLTensor, values: Any) -> None:
+        """Fill a tensor, on the host in place."""
+        if self.context.accelerated:
+            self.context.write_tensor(tensor, np.asarray(values, tensor.data_type))
+        else:
+            tensor.numpy()[...] = values
+
+    def forget(self, length: int) -> None:
+        """Keep only the first tokens."""
+        del self.tokens[length:]
+
+    def feed(self, tokens: Sequence[int]) -> np.ndarray:
+        """Put tokens through the network.
+
+        Args:
+            tokens: one or more, which follow those so far.
+
+        Returns:
+            The logits of the token after them, float32 [words]; valid until the next call.
+
+        Raises:
+            ValidationError: no tokens, unknown ones, or no room for them.
+        """
+        words, left = self.model.sizes.words, self.room - len(self.tokens)
+        require(len(tokens) > 0, "there must be a token to feed")
+        require(min(tokens) >= 0 and max(tokens) < words, f"tokens must be in [0, {words}), got {list(tokens)}")
+        require(len(tokens) <= left, f"{len(tokens)} tokens do not fit into the {left} that are left of {self.room}")
+        waiting = list(tokens)
+        while waiting:
+            count = CHUNK if len(waiting) > 1 and len(self.tokens) + CHUNK <= self.room else 1
+            self._pass(waiting[:count], count)
+            del waiting[:count]
+        found = self.context.read_tensor(self._logits) if self.context.accelerated else self._logits.numpy()
+        logits: np.ndarray = found.reshape(-1)
+        return logits
+
+    def _pass(self, tokens: Sequence[int], count: int) -> None:
+        """A pass of the graph for `count` tokens. Those that are missing are zeros, and overwritten by what comes next."""
+        graph = self._graph(count)
+        missing = count - len(tokens)
+        self._write(self._x[count], np.pad(self.model.embedded(np.array(tokens)), [(0, 0), (0, missing), (0, 0)]))
+        self._write(self._length, len(self.tokens))
+        self._write(self._last, len(tokens) - 1)
+        inputs = {"x": self._x[count], "length": self._length, "last": self._last, **self._past}
+        self.context.dispatch(graph, inputs, {"logits": self._logits, **self._present})
+        self._past, self._present = self._present, self._past
+        self.tokens += tokens
+
+    def build(self) -> None:
+        """Compile the graphs, which `feed` does otherwise."""
+        for count in (1, CHUNK) if self.room >= CHUNK else (1,):
+            self._graph(count)
+
+    def _graph(self, count: int) -> MLGraph:
+        """The graph for so many new tokens."""
+        if count not in self._graphs:
+            builder = MLGraphBuilder(self.context)
+            self._graphs[count] = builder.build(network(builder, self.model, count, self.room))
+        return self._graphs[count]

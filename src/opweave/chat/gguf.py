@@ -1,0 +1,258 @@
+"""GGUF files, mapped into memory: what they say of a language model, and its weights.
+
+The format is that of ggml: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Of its types of weights these are read:
+F32, F16, Q4_0, Q4_1, Q8_0, Q4_K, Q6_K.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import DataError, NotSupportedError
+
+Array = np.ndarray
+
+SCALARS = {
+    0: "<u1",
+    1: "<i1",
+    2: "<u2",
+    3: "<i2",
+    4: "<u4",
+    5: "<i4",
+    6: "<f4",
+    7: "?",
+    10: "<u8",
+    11: "<i8",
+    12: "<f8",
+}
+"""Types of metadata that have one size, as NumPy calls them."""
+
+STRING, ARRAY = 8, 9
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Rows of small integers, which share a scale in blocks.
+
+    They stand for `(numbers - 2 ** (bits - 1)) * scale`, or with a minimum for `numbers * scale + minimum`: what
+    `composites.matmul_n_bits` multiplies with.
+
+    Attributes:
+        bits: 4 or 8.
+        numbers: uint8 [rows, blocks, block size].
+        scale: float32 [rows, blocks].
+        minimum: None, or float32 [rows, blocks].
+    """
+
+    bits: int
+    numbers: Array
+    scale: Array
+    minimum: Array | None = None
+
+    def real(self) -> Array:
+        """The numbers that they stand for, float32 [rows, columns]."""
+        scale, numbers = self.scale[..., None], self.numbers.astype(np.float32)
+        if self.minimum is None:
+            values = (numbers - np.float32(2 ** (self.bits - 1))) * scale
+        else:
+            values = numbers * scale + self.minimum[..., None]
+        return values.reshape(len(values), -1)
+
+
+def _nibbles(packed: Array) -> Array:
+    """Two numbers of each byte: all lower halves of the last axis, then all upper ones."""
+    return np.concatenate([packed & 15, packed >> 4], axis=-1)
+
+
+def _q4_0(block: Array) -> Blocks:
+    return Blocks(4, _nibbles(block["numbers"]), block["scale"].astype(np.float32))
+
+
+def _q4_1(block: Array) -> Blocks:
+    return Blocks(4, _nibbles(block["numbers"]), *(block[name].astype(np.float32) for name in ("scale", "minimum")))
+
+
+def _q8_0(block: Array) -> Blocks:
+    return Blocks(8, block["numbers"] ^ 128, block["scale"].astype(np.float32))
+
+
+def _q4_k(block: Array) -> Blocks:
+    """Eight blocks of 32, whose scales and minima are 6 bits times a number that all eight share."""
+    rows, packed = len(block), block["scales"]
+    first, second, third = (packed[..., k : k + 4] for k in (0, 4, 8))
+    scales = np.concatenate([first & 63, third & 15 | first >> 6 << 4], axis=-1)
+    minima = np.concatenate([second & 63, third >> 4 | second >> 6 << 4], axis=-1)
+    scale = block["scale"].astype(np.float32)[..., None] * scales
+    minimum = -block["minimum"].astype(np.float32)[..., None] * minima
+    numbers = _nibbles(block["numbers"].reshape(rows, -1, 4, 32))
+    return Blocks(4, numbers.reshape(rows, -1, 32), scale.reshape(rows, -1), minimum.reshape(rows, -1))
+
+
+def _q6_k(block: Array) -> Blocks:
+    """Sixteen blocks of 16 numbers of 6 bits: the lower four of the bits, and the upper two of four numbers to a byte."""
+    rows = len(block)
+    low, high = block["low"].reshape(rows, -1, 2, 2, 32), block["high"].reshape(rows, -1, 2, 1, 32)
+    low = np.concatenate([low & 15, low >> 4], axis=-2)
+    high = high >> np.array([0, 2, 4, 6], np.uint8)[:, None] & 3
+    numbers = (low | high << 4) + np.uint8(128 - 32)
+    scale = block["scale"].astype(np.float32)[..., None] * block["scales"]
+    return Blocks(8, numbers.reshape(rows, -1, 16), scale.reshape(rows, -1))
+
+
+@dataclass(frozen=True)
+class Format:
+    """A type of weights: how many elements a block has, what lies in it, and how it is taken apart; None for floats."""
+
+    name: str
+    elements: int
+    layout: np.dtype[Any]
+    blocks: Callable[[Array], Blocks] | None = None
+
+
+_SCALE, _MINIMUM = ("scale", "<f2"), ("minimum", "<f2")
+
+FORMATS = {
+    0: Format("F32", 1, np.dtype("<f4")),
+    1: Format("F16", 1, np.dtype("<f2")),
+    2: Format("Q4_0", 32, np.dtype([_SCALE, ("numbers", "u1", 16)]), _q4_0),
+    3: Format("Q4_1", 32, np.dtype([_SCALE, _MINIMUM, ("numbers", "u1", 16)]), _q4_1),
+    8: Format("Q8_0", 32, np.dtype([_SCALE, ("numbers", "u1", 32)]), _q8_0),
+    12: Format("Q4_K", 256, np.dtype([_SCALE, _MINIMUM, ("scales", "u1", 12), ("numbers", "u1", 128)]), _q4_k),
+    14: Format("Q6_K", 256, np.dtype([("low", "u1", 128), ("high", "u1", 64), ("scales", "i1", 16), _SCALE]), _q6_k),
+}
+
+UNREAD = {6: "Q5_0", 7: "Q5_1", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 13: "Q5_K", 15: "Q8_K", 30: "BF16"}
+"""Names of formats that are not read, for messages."""
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A tensor of a file.
+
+    Attributes:
+        format: how its elements are stored.
+        shape: its dimensions, the one that is contiguous in memory last.
+        data: the mapped part of the file, of the layout of the format [..., blocks in a row].
+    """
+
+    format: Format
+    shape: tuple[int, ...]
+    data: Array
+
+    def blocks(self) -> Blocks | None:
+        """The rows as small integers; None for a matrix of floats."""
+        return None if self.format.blocks is None else self.format.blocks(self.data)
+
+    def real(self, rows: Any = slice(None)) -> Array:
+        """Some rows as float32; those of F32 stay in the file."""
+        data = self.data[rows]
+        return data.astype(np.float32, copy=False) if self.format.blocks is None else self.format.blocks(data).real()
+
+
+class GGUF:
+    """A file of a language model.
+
+    Args:
+        path: the file, which must not change while the model is used.
+
+    Raises:
+        DataError: it is no GGUF file, or one that ends too early.
+        NotSupportedError: another version of the format, or a type of weights that is not read.
+
+    Attributes:
+        metadata: what the file says of the model, by name; arrays of numbers are NumPy arrays.
+        weights: the tensors, by name.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if self.path.stat().st_size < 24:
+            raise DataError(f"{path} is no GGUF file: it has {self.path.stat().st_size} bytes")
+        self._bytes: Array = np.memmap(self.path, np.uint8, "r")
+        self._at = 0
+        try:
+            self._read()
+        except (ValueError, struct.error, OverflowError) as error:
+            raise DataError(f"{path} is damaged or ends too early, at byte {self._at}: {error}") from None
+
+    def _read(self) -> None:
+        magic, version = bytes(self._bytes[:4]), int(self._bytes[4:8].view("<u4")[0])
+        if magic != b"GGUF":
+            raise DataError(f"{self.path} is no GGUF file: it begins with {magic!r}")
+        if version not in (2, 3):
+            raise NotSupportedError(f"{self.path} is GGUF of version {version}; 2 and 3 are read")
+        self._at = 8
+        tensors, entries = self._number("<u8"), self._number("<u8")
+        self.metadata: dict[str, Any] = {}
+        for _ in range(entries):
+            name = self._string()
+            self.metadata[name] = self._value(self._number("<u4"))
+        found = [self._tensor_info() for _ in range(tensors)]
+        alignment = int(self.metadata.get("general.alignment", 32))
+        start = -(-self._at // alignment) * alignment
+        self.weights = {name: self._weight(name, shape, kind, start + at) for name, shape, kind, at in found}
+
+    def _take(self, count: int) -> Array:
+        """The next bytes."""
+        end = self._at + count
+        if end > len(self._bytes):
+            raise ValueError(f"{count} bytes are wanted, and {len(self._bytes) - self._at} are left")
+        part = self._bytes[self._at : end]
+        self._at = end
+        return part
+
+    def _number(self, data_type: str) -> Any:
+        return self._take(np.dtype(data_type).itemsize).view(data_type)[0].item()
+
+    def _string(self) -> str:
+        return self._take(self._number("<u8")).tobytes().decode("utf-8", "replace")
+
+    def _strings(self, count: int) -> list[str]:
+        """As `_string`, for the hundred thousand tokens of a vocabulary."""
+        buffer, at, found = memoryview(self._bytes), self._at, []
+        for _ in range(count):
+            (length,) = struct.unpack_from("<Q", buffer, at)
+            at += 8 + length
+            found.append(str(buffer[at - length : at], "utf-8", "replace"))
+        self._at = at
+        return found
+
+    def _value(self, kind: int) -> Any:
+        if kind == STRING:
+            return self._string()
+        if kind != ARRAY:
+            return self._number(self._scalar(kind))
+        kind, count = self._number("<u4"), self._number("<u8")
+        if kind == STRING:
+            return self._strings(count)
+        data_type = np.dtype(self._scalar(kind))
+        return self._take(count * data_type.itemsize).view(data_type)
+
+    def _scalar(self, kind: int) -> str:
+        if kind not in SCALARS:
+            raise ValueError(f"there is no type {kind} of metadata")
+        return SCALARS[kind]
+
+    def _tensor_info(self) -> tuple[str, tuple[int, ...], int, int]:
+        name, rank = self._string(), self._number("<u4")
+        sizes = self._take(8 * rank).view("<u8").tolist()
+        return name, tuple(reversed(sizes)), self._number("<u4"), self._number("<u8")
+
+    def _weight(self, name: str, shape: tuple[int, ...], kind: int, start: int) -> Weight:
+        if kind not in FORMATS:
+            what = UNREAD.get(kind, f"of type {kind}")
+            known = ", ".join(form.name for form in FORMATS.values())
+            raise NotSupportedError(f"{self.path}: {name} is {what}; {known} are read")
+        form, columns = FORMATS[kind], shape[-1] if shape else 1
+        if columns % form.elements:
+            raise ValueError(f"rows of {name} have {columns} elements, not a multiple of {form.elements}")
+        blocks = (*shape[:-1], columns // form.elements)
+        self._at = start
+        return Weight(form, shape, self._take(prod(blocks) * form.layout.itemsize).view(form.layout).reshape(blocks))

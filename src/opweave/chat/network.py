@@ -1,0 +1,201 @@
+"""The network of Llama-type language models, built with `MLGraphBuilder` from the weights of a GGUF file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from .. import composites
+from ..builder import MLGraphBuilder
+from ..errors import DataError, NotSupportedError
+from ..graph import MLOperand
+from .gguf import GGUF
+
+Array = np.ndarray
+
+
+def network(b: MLGraphBuilder, model: Model, new: int, room: int) -> dict[str, MLOperand]:
+    """Some tokens through the network: logits of what comes next, and the keys and values of all tokens so far.
+
+    Args:
+        b: the builder.
+        model: sizes and weights.
+        new: how many tokens there are.
+        room: how many tokens the keys and values have room for.
+
+    Returns:
+        The outputs: `logits` [1, 1, words] after the token `last` of the new ones, and `key.N` and `value.N`
+        [1, groups, room, size] of each layer. Inputs are `x`, the embeddings of the new tokens [1, new, width]; `length`,
+        the count of tokens before them, int32 [1]; `last`, int32 [1]; and `key.N` and `value.N` as they came out before.
+    """
+    s = model.sizes
+    x = b.input("x", "float32", [1, new, s.width])
+    length, last = b.input("length", "int32", [1]), b.input("last", "int32", [1])
+    positions = b.cast(b.reshape(length, [1, 1]) + np.arange(new, dtype=np.int32)[None], "int64")
+    cosines, sines = model.rotations(room)
+    outputs = {}
+    for n in range(s.layers):
+        h = model.normalized(x, f"blk.{n}.attn_norm")
+        q, k, v = (model.linear(h, f"blk.{n}.attn_{name}") for name in "qkv")
+        q, k = (
+            composites.rotary_embedding(y, cosines, sines, positions, heads=heads, interleaved=s.interleaved)
+            for y, heads in ((q, s.heads), (k, s.groups))
+        )
+        past = [b.input(f"{kind}.{n}", "float32", [1, s.groups, room, s.size]) for kind in ("key", "value")]
+        y, keys, values = composites.group_query_attention(q, k, v, *past, length, heads=s.heads, groups=s.groups)
+        outputs |= {f"key.{n}": keys, f"value.{n}": values}
+        x = x + model.linear(y, f"blk.{n}.attn_output")
+        h = model.normalized(x, f"blk.{n}.ffn_norm")
+        gated = composites.swiglu(model.linear(h, f"blk.{n}.ffn_gate"), model.linear(h, f"blk.{n}.ffn_up"))
+        x = x + model.linear(gated, f"blk.{n}.ffn_down")
+    x = model.normalized(b.gather(x, last, axis=1), "output_norm")
+    return {"logits": model.linear(x, model.head), **outputs}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the file says of the network.
+
+    Attributes:
+        layers: how many there are.
+        width: elements of a token's vector.
+        heads: of the queries.
+        groups: heads of keys and values.
+        size: elements of a head.
+        words: how many tokens there are to choose from.
+        context: the longest text that the model was trained for, in tokens.
+        epsilon: added to mean squares.
+        interleaved: whether neighbours are rotated as pairs, or the halves of a head.
+    """
+
+    layers: int
+    width: int
+    heads: int
+    groups: int
+    size: int
+    words: int
+    context: int
+    epsilon: float
+    interleaved: bool
+
+
+MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+REQUIRED = ("attn_norm.weight", "ffn_norm.weight", *(f"{name}.weight" for name in MATRICES))
+OPTIONAL = ("attn_q.bias", "attn_k.bias", "attn_v.bias")
+
+INTERLEAVED = {"llama": True, "qwen2": False}
+"""The architectures that `network` builds, and which elements of a head are rotated as pairs."""
+
+
+class Model:
+    """Sizes and weights of a language model.
+
+    Args:
+        file: the model.
+        quantized: whether matrices of small integers are multiplied as such, or converted to float32.
+
+    Raises:
+        NotSupportedError: the file describes another network than `network` builds.
+        DataError: a weight or a size is missing.
+    """
+
+    def __init__(self, file: GGUF, *, quantized: bool = True) -> None:
+        self.file, self.quantized = file, quantized
+        self._operands: dict[str, tuple[Array | None, ...]] = {}
+        kind = self._about("general.architecture")
+        if kind not in INTERLEAVED:
+            raise NotSupportedError(f"{file.path} is a model of type {kind}; {', '.join(INTERLEAVED)} are run")
+        scaling = file.metadata.get(f"{kind}.rope.scaling.type", "none")
+        if scaling != "none":
+            raise NotSupportedError(f"{file.path}: its rotary embedding is scaled ({scaling})")
+        layers, heads = self._about(f"{kind}.block_count"), self._about(f"{kind}.attention.head_count")
+        self._check_names(layers)
+        words, width = file.weights["token_embd.weight"].shape
+        self.sizes = Sizes(
+            layers=layers,
+            width=width,
+            heads=heads,
+            groups=file.metadata.get(f"{kind}.attention.head_count_kv", heads),
+            size=file.metadata.get(f"{kind}.attention.key_length", width // heads),
+            words=words,
+            context=self._about(f"{kind}.context_length"),
+            epsilon=self._about(f"{kind}.attention.layer_norm_rms_epsilon"),
+            interleaved=INTERLEAVED[kind],
+        )
+        self._theta = file.metadata.get(f"{kind}.rope.freq_base", 10000.0)
+        self._rotated = file.metadata.get(f"{kind}.rope.dimension_count", self.sizes.size)
+        self.head = "output" if "output.weight" in file.weights else "token_embd"
+
+    def _about(self, name: str) -> Any:
+        if name not in self.file.metadata:
+            raise DataError(f"{self.file.path} does not tell {name}")
+        return self.file.metadata[name]
+
+    def _check_names(self, layers: int) -> None:
+        """Require all weights of the network, and no others: what they would do is unknown."""
+
+        def names(endings: Iterable[str]) -> set[str]:
+            return {f"blk.{layer}.{ending}" for layer in range(layers) for ending in endings}
+
+        found = set(self.file.weights)
+        needed = {"token_embd.weight", "output_norm.weight", *names(REQUIRED)}
+        if missing := sorted(needed - found):
+            raise DataError(f"{self.file.path} lacks {len(missing)} weights: {', '.join(missing[:3])}")
+        known = {*needed, "output.weight", "rope_freqs.weight", *names(OPTIONAL)}
+        if unknown := sorted(found - known):
+            raise NotSupportedError(
+                f"{self.file.path} has {len(unknown)} weights that networks of this type do not have: "
+                f"{', '.join(unknown[:3])}"
+            )
+
+    @cached_property
+    def frequencies(self) -> Array:
+        """Radians a position, for each pair of elements that is rotated; float64."""
+        pairs = np.arange(0, self._rotated, 2) / self._rotated
+        factors = self.file.weights.get("rope_freqs.weight")
+        return self._theta**-pairs / (1.0 if factors is None else factors.real())
+
+    def rotations(self, room: int) -> tuple[Array, Array]:
+        """The cosines and sines of all positions, float32 [room, pairs]."""
+        angles = np.arange(room)[:, None] * self.frequencies
+        return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+
+    def embedded(self, tokens: Array) -> Array:
+        """The vectors of tokens, float32 [1, tokens, width]."""
+        return self.file.weights["token_embd.weight"].real(tokens)[None]
+
+    def normalized(self, x: MLOperand, name: str) -> MLOperand:
+        """RMS normalisation of the last axis."""
+        weight = self.file.weights[f"{name}.weight"].real()
+        return composites.rms_norm(x, weight, epsilon=self.sizes.epsilon, label=name)
+
+    def linear(self, x: MLOperand, name: str) -> MLOperand:
+        """The product with a matrix, and a bias where there is one: [1, tokens, columns] -> [1, tokens, rows]."""
+        bias = self.file.weights.get(f"{name}.bias")
+        added = None if bias is None else bias.real()
+        weight = self.file.weights[f"{name}.weight"]
+        if not self.quantized or weight.format.blocks is None:
+            matrix, *_ = self._kept(name, lambda: (weight.real(),))
+            flat = x.builder.reshape(x, [x.shape[1], x.shape[2]])
+            y = x.builder.gemm(flat, matrix, c=added, b_transpose=True, label=name)
+            return x.builder.reshape(y, [1, *y.shape])
+        packed, scale, minimum = self._kept(name, lambda: self._packed(weight))
+        size = weight.shape[1] // scale.shape[1]
+        bits = packed.shape[2] * 8 // size
+        return composites.matmul_n_bits(
+            x, packed, scale, None, added, minimum, bits=bits, block_size=size, accuracy="int8", label=name
+        )
+
+    def _kept(self, name: str, make: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+        """The arrays of a matrix: the same ones for all graphs."""
+        if name not in self._operands:
+            self._operands[name] = make()
+        return self._operands[name]
+
+    def _packed(self, weight: Any) -> tuple[Array, Array, Array | None]:
+        blocks = weight.blocks()
+        return composites.pack_bits(blocks.numbers, bits=blocks.bits), blocks.scale, blocks.minimum

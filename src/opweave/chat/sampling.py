@@ -1,0 +1,54 @@
+"""The choice of the next token."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import require
+
+
+class Sampler:
+    """Chooses tokens by their logits.
+
+    Args:
+        temperature: what logits are divided by: 0 takes the most likely token, 1 the probabilities as they are.
+        top_k: only so many of the most likely tokens are left; 0: all.
+        top_p: of these, the most likely ones that together have this probability are left, at least one.
+        seed: the same one gives the same choices; None: other ones each time.
+
+    Raises:
+        ValidationError: a value out of range.
+
+    >>> logits = np.log([0.5, 0.3, 0.2])
+    >>> Sampler(temperature=0)(logits)
+    0
+    >>> sampler = Sampler(temperature=1, top_k=0, top_p=0.75, seed=0)
+    >>> chosen = [sampler(logits) for _ in range(100)]
+    >>> sorted(set(chosen)), 50 < chosen.count(0) < 75
+    ([0, 1], True)
+    """
+
+    def __init__(
+        self, *, temperature: float = 0.8, top_k: int = 40, top_p: float = 0.95, seed: int | None = None
+    ) -> None:
+        require(0 <= temperature < np.inf, f"temperature must be 0 or more, got {temperature}")
+        require(top_k >= 0, f"top_k must be 0 or more, got {top_k}")
+        require(0 < top_p <= 1, f"top_p must be in (0, 1], got {top_p}")
+        require(seed is None or seed >= 0, f"seed must be 0 or more, got {seed}")
+        self._temperature, self._top_k, self._top_p = temperature, top_k, top_p
+        self._random = np.random.default_rng(seed)
+
+    def __call__(self, logits: np.ndarray) -> int:
+        """Choose a token by its logits [words]."""
+        if self._temperature == 0:
+            return int(logits.argmax())
+        tokens = np.arange(len(logits))
+        if 0 < self._top_k < len(logits):
+            tokens = np.argpartition(logits, -self._top_k)[-self._top_k :]
+        tokens = tokens[np.argsort(-logits[tokens], kind="stable")]
+        scores = logits[tokens].astype(np.float64)
+        weights = np.exp((scores - scores[0]) / self._temperature)
+        weights /= weights.sum()
+        count = int(np.searchsorted(weights.cumsum(), self._top_p)) + 1
+        kept = weights[:count] / weights[:count].sum()
+        return int(tokens[self._random.choice(len(kept), p=kept)])

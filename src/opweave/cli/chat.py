@@ -1,0 +1,100 @@
+"""The command `opweave chat`: a conversation with a language model."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from ..errors import ValidationError
+from .common import Verbose, app, console, errors
+
+if TYPE_CHECKING:
+    from ..chat import Conversation
+
+DEFAULT_ROOM = 2048
+"""Tokens of a conversation, unless the model takes fewer; SmolLM2 keeps 92 KB of keys and values for each."""
+
+ENDS = {
+    "full": "the context is full: the reply ends here; /new starts anew, and --context makes room",
+    "limit": "the reply has as many tokens as --limit allows",
+    "open": "stopped",
+}
+
+
+@app.command()
+def chat(
+    model: Annotated[Path, typer.Argument(help="A .gguf file of a Llama-type model.")],
+    prompt: Annotated[str | None, typer.Option("-p", "--prompt", help="Reply to this, and leave.")] = None,
+    system: Annotated[str | None, typer.Option(help="What the model is told first. Default: by its template.")] = None,
+    temperature: Annotated[float, typer.Option(help="0 takes the most likely token, more is more various.")] = 0.8,
+    top_k: Annotated[int, typer.Option(help="Choose of so many of the most likely tokens; 0: all.")] = 40,
+    top_p: Annotated[float, typer.Option(help="Choose of the most likely tokens of this probability.")] = 0.95,
+    seed: Annotated[int | None, typer.Option(help="Gives the same replies again.")] = None,
+    context: Annotated[int | None, typer.Option(help=f"Tokens of a conversation. Default: {DEFAULT_ROOM}.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Tokens of a reply. Default: what there is room for.")] = None,
+    device: Annotated[str, typer.Option(help="Where to run; `opweave devices` lists them.")] = "cpu",
+    verbose: Verbose = False,
+) -> None:
+    """Talk with a language model: a message a line, until the input ends.
+
+    A line /new forgets the conversation; Ctrl-C stops a reply. The replies go to standard output, all else to standard error.
+    """
+    from ..chat import GGUF, Conversation, Decoder, Model, Sampler, Vocabulary
+    from ..context import ml
+
+    start = perf_counter()
+    sampler = Sampler(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    file, place = GGUF(model), ml.create_context(device=device)
+    vocabulary = Vocabulary(file)
+    network = Model(file, quantized=not place.accelerated)
+    decoder = Decoder(network, place, min(DEFAULT_ROOM, network.sizes.context) if context is None else context)
+    decoder.build()
+    errors.print(Text(f"{model.name} on {device}, ready in {perf_counter() - start:.1f} s", "dim"))
+
+    def begin() -> Conversation:
+        decoder.forget(0)
+        return Conversation(decoder, vocabulary, sampler, system)
+
+    conversation = begin()
+    for line in _lines() if prompt is None else [prompt]:
+        if line == "/new":
+            conversation = begin()
+        elif line:
+            try:
+                _reply(conversation, line, limit)
+            except ValidationError as error:  # a full context; there may be room for a shorter message
+                if prompt is not None:
+                    raise
+                errors.print(Text(f"{error}; /new starts anew, and --context makes room", "yellow"), soft_wrap=True)
+
+
+def _lines() -> Iterator[str]:
+    """The lines of standard input, with a sign before each where a person types them."""
+    interactive = sys.stdin.isatty()
+    while True:
+        try:
+            yield (input("> ") if interactive else input()).strip()
+        except (EOFError, KeyboardInterrupt):
+            return
+
+
+def _reply(conversation: Conversation, message: str, limit: int | None) -> None:
+    """Print a reply while it comes, and then what it took."""
+    reply = conversation.say(message, limit)
+    try:
+        for part in reply:
+            console.print(part, end="", soft_wrap=True)
+            console.file.flush()
+    except KeyboardInterrupt:
+        reply.close()
+    console.print()
+    took = conversation.reply
+    if took.end in ENDS:
+        errors.print(Text(ENDS[took.end], "yellow"), soft_wrap=True)
+    errors.print(Text(str(took), "dim"))
