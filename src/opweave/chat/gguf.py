@@ -195,7 +195,9 @@ class GGUF:
             name = self._string()
             self.metadata[name] = self._value(self._number("<u4"))
         found = [self._tensor_info() for _ in range(tensors)]
-        alignment = int(self.metadata.get("general.alignment", 32))
+        alignment = self.metadata.get("general.alignment", 32)
+        if not isinstance(alignment, int) or alignment < 1:
+            raise ValueError(f"general.alignment is {alignment!r}")
         start = -(-self._at // alignment) * alignment
         self.weights = {name: self._weight(name, shape, kind, start + at) for name, shape, kind, at in found}
 

@@ -137,7 +137,6 @@ class Vocabulary:
         Raises:
             DataError: the file has no template, or one that cannot be used for these messages.
         """
-        jinja2 = import_extra("jinja2", "chat", "the template of a conversation")
         template = self._file.metadata.get("tokenizer.chat_template")
         if template is None:
             raise DataError(f"{self._file.path} has no chat template (tokenizer.chat_template)")
@@ -159,6 +158,8 @@ class Vocabulary:
                 strftime_now=lambda form: datetime.now().strftime(form),
                 **{name: "" if token is None else self._tokens[token] for name, token in special.items()},
             )
-        except jinja2.TemplateError as error:
+        except DataError:
+            raise
+        except Exception as error:  # it may do anything that programs do
             raise DataError(f"the chat template of {self._file.path} fails: {error}") from None
         return text

@@ -1,0 +1,196 @@
+"""Conversations, the choice of tokens, and `opweave chat`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_models
+from typer.testing import CliRunner, Result
+
+import opweave as ow
+from opweave import ValidationError
+from opweave.chat import GGUF, Conversation, Decoder, Model, Sampler, Vocabulary
+from opweave.cli import app, chat
+
+
+class Scripted(Sampler):
+    """Chooses the tokens of given replies, whatever the logits."""
+
+    def __init__(self, known: Vocabulary, *replies: str) -> None:
+        super().__init__()
+        self._tokens = iter([token for text in replies for token in [*known.encode(text), tiny_models.END]])
+
+    def __call__(self, logits: np.ndarray) -> int:
+        return next(self._tokens)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    tiny_models.write(tmp_path / "x.gguf")
+    return tmp_path / "x.gguf"
+
+
+def conversation(path: Path, *replies: str, room: int = 150, system: str | None = None) -> Conversation:
+    file = GGUF(path)
+    known = Vocabulary(file)
+    decoder = Decoder(Model(file), ow.ml.create_context(device="cpu"), room)
+    return Conversation(decoder, known, Scripted(known, *replies) if replies else Sampler(seed=0), system)
+
+
+def test_only_what_is_new_is_read(path: Path) -> None:
+    talk = conversation(path, "hello", "hell é", system="Be brief.")
+    parts = list(talk.say("Who?"))
+    assert parts == ["hello"]
+    assert (talk.reply.end, talk.reply.written) == ("done", 1)
+    first = talk.reply.read
+    assert "".join(talk.say("And?")) == "hell é"
+    # <|end|>\n<|start|>user\nAnd?<|end|>\n<|start|>assistant\n
+    assert talk.reply.read == len("E.SuserN" + "And?" + "E.SassistantN") < first
+    assert [message["role"] for message in talk.messages] == ["system", "user", "assistant", "user", "assistant"]
+    assert [message["content"] for message in talk.messages[2::2]] == ["hello", "hell é"]
+
+
+def test_what_is_remembered_gives_the_same_replies(path: Path) -> None:
+    """A second message continues the keys and values of the first, which a model that forgot all has to read again."""
+    talk = conversation(path)
+    "".join(talk.say("hello", limit=5))
+    text = talk._vocabulary.encode(talk._vocabulary.render([*talk.messages, {"role": "user", "content": "hell"}]))
+    "".join(talk.say("hell", limit=1))
+    assert talk.reply.read < len(text)
+    assert talk._decoder.tokens == text
+    fresh = conversation(path)._decoder
+    fresh.feed(text)
+    np.testing.assert_allclose(talk._decoder.feed([1]), fresh.feed([1]), atol=1e-3)
+
+
+def test_a_full_context_ends_the_reply(path: Path) -> None:
+    talk = conversation(path, "o" * 200, room=60)
+    text = "".join(talk.say("Who?"))
+    assert talk.reply.end == "full"
+    assert text == "o" * talk.reply.written
+    assert len(talk._decoder.tokens) == 60
+    with pytest.raises(ValidationError, match=r"the context is full: with this message the conversation has \d+ tokens, "
+                       "and there is room for 60, the reply included"):  # fmt: skip
+        talk.say("And?")
+    assert len(talk.messages) == 2  # the message is dropped
+
+
+def test_a_reply_ends_at_its_limit_or_when_it_is_stopped(path: Path) -> None:
+    talk = conversation(path, "hello hello hello")
+    assert "".join(talk.say("Who?", limit=2)) == "hello hello"
+    assert talk.reply.end == "limit"
+    talk = conversation(path, "hello hello hello")
+    reply = talk.say("Who?")
+    assert next(reply) == "hello"
+    reply.close()
+    assert talk.reply.end == "open"
+    assert talk.messages[-1] == {"role": "assistant", "content": "hello"}
+
+
+def test_the_same_seed_chooses_the_same() -> None:
+    logits = np.random.default_rng(0).standard_normal(1000).astype("float32")
+
+    def chosen(seed: int | None) -> list[int]:
+        sampler = Sampler(seed=seed)
+        return [sampler(logits) for _ in range(20)]
+
+    assert chosen(1) == chosen(1) != chosen(2)
+    assert chosen(None) != chosen(None)
+
+
+def test_tokens_are_chosen_as_often_as_they_are_likely() -> None:
+    probabilities = np.array([0.4, 0.05, 0.3, 0.15, 0.1])
+    for options, wanted in (
+        ({"temperature": 1.0, "top_k": 0, "top_p": 1.0}, probabilities),
+        ({"temperature": 0.5, "top_k": 0, "top_p": 1.0}, probabilities**2),
+        ({"temperature": 1.0, "top_k": 2, "top_p": 1.0}, [0.4, 0, 0.3, 0, 0]),
+        ({"temperature": 1.0, "top_k": 0, "top_p": 0.8}, [0.4, 0, 0.3, 0.15, 0]),
+        ({"temperature": 1.0, "top_k": 0, "top_p": 0.01}, [1, 0, 0, 0, 0]),
+    ):
+        sampler = Sampler(seed=3, **options)
+        counts = np.bincount([sampler(np.log(probabilities)) for _ in range(4000)], minlength=5)
+        np.testing.assert_allclose(counts / 4000, wanted / np.sum(wanted), atol=0.03)
+        assert (counts[np.array(wanted) == 0] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": -1}, "temperature must be 0 or more, got -1"),
+        ({"top_k": -1}, "top_k must be 0 or more, got -1"),
+        ({"top_p": 0}, r"top_p must be in \(0, 1\], got 0"),
+        ({"seed": -1}, "seed must be 0 or more, got -1"),
+    ],
+)
+def test_choices_out_of_range(options: dict[str, int], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        Sampler(**options)
+
+
+# The command ---------------------------------------------------------------------------------------------------------
+
+
+def run(path: Path, *options: str, text: str = "") -> Result:
+    result = CliRunner().invoke(app, ["chat", str(path), *options], input=text, env={"COLUMNS": "200"})
+    assert result.exit_code == 0 or result.exception is not None
+    return result
+
+
+def test_a_line_is_a_message(path: Path) -> None:
+    """The same seed gives the same replies; /new forgets what was said."""
+    result = run(path, "--seed", "4", "--limit", "8", text="hello\n\n/new\nhell\n")
+    assert result.exit_code == 0
+    assert result.stdout
+    assert result.stdout == run(path, "--seed", "4", "--limit", "8", text="hello\n/new\nhell").stdout
+    first, *lines = result.stderr.splitlines()
+    assert first.startswith("x.gguf on cpu, ready in ")
+    took = [line for line in lines if "tokens read in" in line]
+    # <|start|>user\n…<|end|>\n<|start|>assistant\n, all of it again after /new
+    assert [line.split()[0] for line in took] == [str(len("SuserN") + 1 + len("E.SassistantN"))] * 2
+    assert all("8 written, " in line and line.endswith(" tokens/s") for line in took)
+    assert lines.count("the reply has as many tokens as --limit allows") == 2
+
+
+def test_one_reply_to_a_prompt(path: Path) -> None:
+    result = run(path, "-p", "hello", "--temperature", "0", "--context", "40", "--system", "hell")
+    assert result.exit_code == 0
+    assert "the context is full: the reply ends here; /new starts anew, and --context makes room" in result.stderr
+
+
+def test_a_full_context_is_said_and_does_not_end_the_program(path: Path) -> None:
+    result = run(path, "--context", "30", "--limit", "1", text=f"{'x' * 40}\nhello\n")
+    assert result.exit_code == 0
+    assert "the context is full: with this message the conversation has 59 tokens" in result.stderr
+    assert "20 tokens read in" in result.stderr
+    result = run(path, "--context", "10", "-p", "hello")
+    assert isinstance(result.exception, ValidationError)
+
+
+def test_an_interrupted_reply_is_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    say = Conversation.say
+
+    def interrupted(self: Conversation, text: str, limit: int | None = None) -> Iterator[str]:
+        reply = say(self, text, limit)
+
+        class Stopped:
+            close = reply.close
+
+            def __iter__(self) -> Iterator[str]:
+                yield next(reply)
+                raise KeyboardInterrupt
+
+        return Stopped()  # type: ignore[return-value]
+
+    monkeypatch.setattr(Conversation, "say", interrupted)
+    result = run(path, text="hello\nhell\n")
+    assert result.exit_code == 0
+    assert result.stderr.count("stopped") == 2
+    assert chat.ENDS["open"] == "stopped"
+
+
+def test_control_characters_are_not_sent_to_the_terminal(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Conversation, "say", lambda self, text, limit: iter(["a\x1b[31m[b]\n"]))
+    assert run(path, "-p", "hello").stdout == "a\\x1b[31m[b]\n\n"

@@ -1,0 +1,121 @@
+"""GGUF files, as the package `gguf` writes and reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_models
+from tiny_models import gguf
+
+from opweave import DataError, MLError, NotSupportedError
+from opweave.chat import GGUF
+
+
+def written(path: Path, name: str, rows: int = 3, columns: int = 512) -> np.ndarray:
+    """Write a file with one random weight of a format, and return its blocks."""
+    data = tiny_models.random_blocks(name, rows, columns, np.random.default_rng(1))
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tensor("before", np.float32([1, 2, 3]))
+    writer.add_tensor("w", data, raw_dtype=gguf.GGMLQuantizationType[name])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return data
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K"])
+def test_blocks_are_those_of_the_format(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    data = written(path, name)
+    weight = GGUF(path).weights["w"]
+    wanted = gguf.dequantize(data, gguf.GGMLQuantizationType[name])
+    assert (weight.shape, weight.format.name) == ((3, 512), name)
+    np.testing.assert_allclose(weight.real(), wanted, rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(weight.real(np.array([2, 0])), weight.real()[[2, 0]])
+    blocks = weight.blocks()
+    assert blocks is not None
+    assert blocks.numbers.max() < 2**blocks.bits
+    assert (blocks.minimum is not None) == (name in ("Q4_1", "Q4_K"))
+
+
+def test_floats_stay_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    values = np.random.default_rng(0).standard_normal((4, 8))
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tensor("single", values.astype(np.float32))
+    writer.add_tensor("half", values.astype(np.float16))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    file = GGUF(path)
+    single = file.weights["single"].real()
+    np.testing.assert_array_equal(single, values.astype(np.float32))
+    assert not single.flags.owndata
+    assert not single.flags.writeable
+    np.testing.assert_array_equal(file.weights["half"].real(), values.astype(np.float16).astype(np.float32))
+    assert file.weights["half"].blocks() is None
+
+
+def test_metadata_of_all_types(tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    wanted = {
+        "uint8": 200, "int8": -3, "uint16": 60_000, "int16": -300, "uint32": 2**31, "int32": -70_000,
+        "uint64": 2**40, "int64": -(2**40), "float32": 0.5, "float64": 0.1, "bool": True, "string": "größer",
+    }  # fmt: skip
+    for kind, value in wanted.items():
+        getattr(writer, f"add_{kind}")(f"a.{kind}", value)
+    writer.add_array("a.strings", ["", "ein", "Größe"])
+    writer.add_array("a.floats", [0.5, 1.5])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    found = GGUF(path).metadata
+    assert {kind: found[f"a.{kind}"] for kind in wanted} == wanted
+    assert found["general.architecture"] == "llama"
+    assert found["a.strings"] == ["", "ein", "Größe"]
+    assert found["a.floats"].tolist() == [0.5, 1.5]
+
+
+def test_files_cut_off_anywhere_are_damaged(tmp_path: Path) -> None:
+    path, cut = tmp_path / "x.gguf", tmp_path / "cut.gguf"
+    written(path, "Q4_0", columns=32)
+    whole = path.read_bytes()
+    for length in range(0, GGUF(path).weights["w"].data.nbytes + len(whole) // 2, 3):
+        cut.write_bytes(whole[:length])
+        with pytest.raises(DataError):
+            GGUF(cut)
+
+
+def test_files_with_other_bytes_are_read_or_refused(tmp_path: Path) -> None:
+    """Sizes and counts may be anything."""
+    path, other = tmp_path / "x.gguf", tmp_path / "other.gguf"
+    written(path, "Q4_0", columns=32)
+    whole = bytearray(path.read_bytes())
+    random, refused = np.random.default_rng(3), 0
+    for _ in range(300):
+        data = whole.copy()
+        data[random.integers(4, 200)] = random.integers(256)
+        other.write_bytes(data)
+        try:
+            GGUF(other)
+        except MLError:
+            refused += 1
+    assert refused > 100
+
+
+def test_what_is_not_read_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    written(path, "Q5_0", columns=32)
+    with pytest.raises(NotSupportedError, match=r"w is Q5_0; F32, F16, Q4_0, Q4_1, Q8_0, Q4_K, Q6_K are read"):
+        GGUF(path)
+    path.write_bytes(b"GGUF" + b"\1\0\0\0" + bytes(40))
+    with pytest.raises(NotSupportedError, match="of version 1; 2 and 3 are read"):
+        GGUF(path)
+    path.write_bytes(b"PK\3\4" + bytes(40))
+    with pytest.raises(DataError, match=r"x\.gguf is no GGUF file: it begins with b'PK"):
+        GGUF(path)

@@ -1,0 +1,163 @@
+"""Small language models as GGUF files, with random weights, written by the package `gguf`; and what they must compute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+gguf = pytest.importorskip("gguf", reason="gguf, which writes the files, is not installed")
+
+WIDTH, HIDDEN, LAYERS, HEADS, GROUPS, THETA, EPSILON = 64, 96, 2, 4, 2, 1000.0, 1e-5
+TEMPLATE = (
+    "{% for m in messages %}<|start|>{{ m.role }}\n{{ m.content }}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
+)
+BLOCK_BYTES = {"Q4_K": 144, "Q6_K": 210}
+
+
+def bytes_as_tokens() -> list[str]:
+    """The characters that stand for bytes in vocabularies like GPT-2's."""
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = [byte for byte in range(256) if byte not in shown]
+    names = {byte: chr(byte) for byte in shown} | {byte: chr(256 + k) for k, byte in enumerate(hidden)}
+    return [names[byte] for byte in range(256)]
+
+
+TOKENS = [*bytes_as_tokens(), "he", "ll", "hell", "hello", "Ġhello", "<|start|>", "<|end|>", "<tool>"]
+TYPES = [*[1] * 261, 3, 3, 4]
+MERGES = ["h e", "l l", "he ll", "hell o", "Ġ hello"]
+END = TOKENS.index("<|end|>")
+
+
+def random_blocks(name: str, rows: int, columns: int, random: np.random.Generator) -> np.ndarray:
+    """Random blocks of a format, as bytes [rows, bytes in a row]; scales are small."""
+    elements, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]]
+    data = random.integers(0, 256, (rows, columns // elements, size)).astype(np.uint8)
+    small = random.uniform(0.001, 0.01, (*data.shape[:2], 2)).astype("<f2").view(np.uint8)
+    if name == "Q6_K":
+        data[..., -2:] = small[..., :2]
+    else:
+        data[..., : 2 if name in ("Q4_0", "Q8_0") else 4] = small[..., : 2 if name in ("Q4_0", "Q8_0") else 4]
+    return data.reshape(rows, -1)
+
+
+def write(
+    path: Path,
+    *,
+    architecture: str = "llama",
+    formats: Mapping[str, str] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    extra: Sequence[str] = (),
+    without: Sequence[str] = (),
+    context: int = 256,
+) -> dict[str, np.ndarray]:
+    """Write a model, and return its weights as float64.
+
+    Args:
+        path: the file.
+        architecture: of the network; Qwen2 has biases.
+        formats: the types of matrices by the ends of their names; others are F32.
+        metadata: strings and integers to add, or to replace.
+        extra: names of vectors to add.
+        without: weights to leave out.
+        context: the longest text.
+    """
+    random = np.random.default_rng(7)
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_block_count(LAYERS)
+    writer.add_context_length(context)
+    writer.add_embedding_length(WIDTH)
+    writer.add_feed_forward_length(HIDDEN)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(GROUPS)
+    writer.add_rope_freq_base(THETA)
+    writer.add_layer_norm_rms_eps(EPSILON)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(TOKENS)
+    writer.add_token_types(TYPES)
+    writer.add_token_merges(MERGES)
+    writer.add_eos_token_id(END)
+    writer.add_chat_template(TEMPLATE)
+    for name, value in (metadata or {}).items():
+        writer.kv_data[0].pop(name, None)
+        (writer.add_string if isinstance(value, str) else writer.add_uint32)(name, value)
+    size = WIDTH // HEADS
+    shapes: dict[str, tuple[int, ...]] = {
+        "token_embd.weight": (len(TOKENS), WIDTH),
+        "output_norm.weight": (WIDTH,),
+        **dict.fromkeys(extra, (WIDTH,)),
+    }
+    for layer in range(LAYERS):
+        parts = {
+            "attn_norm": (WIDTH,),
+            "attn_q": (WIDTH, WIDTH),
+            "attn_k": (GROUPS * size, WIDTH),
+            "attn_v": (GROUPS * size, WIDTH),
+            "attn_output": (WIDTH, WIDTH),
+            "ffn_norm": (WIDTH,),
+            "ffn_gate": (HIDDEN, WIDTH),
+            "ffn_up": (HIDDEN, WIDTH),
+            "ffn_down": (WIDTH, HIDDEN),
+        }
+        shapes |= {f"blk.{layer}.{name}.weight": shape for name, shape in parts.items()}
+        if architecture == "qwen2":
+            shapes |= {f"blk.{layer}.attn_{name}.bias": parts[f"attn_{name}"][:1] for name in "qkv"}
+    weights = {}
+    for name, shape in shapes.items():
+        if name in without:
+            continue
+        array = random.standard_normal(shape) / np.sqrt(shape[-1]) * 2 + (1 if "norm" in name else 0)
+        endings = [kind for end, kind in (formats or {}).items() if name.endswith(f"{end}.weight")]
+        kind = gguf.GGMLQuantizationType[endings[0] if endings else "F32"]
+        stored = gguf.quantize(array.astype(np.float32), kind)
+        writer.add_tensor(name, stored, raw_dtype=kind)
+        weights[name] = gguf.dequantize(stored, kind).astype(np.float64)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return weights
+
+
+def logits(weights: Mapping[str, np.ndarray], tokens: Sequence[int], *, interleaved: bool = True) -> np.ndarray:
+    """The logits after each token of a text, by the definition, [tokens, words]."""
+    count, size = len(tokens), WIDTH // HEADS
+    angles = np.arange(count)[:, None] * THETA ** (-np.arange(0, size, 2) / size)
+    hidden = np.triu(np.full((count, count), -np.inf), 1)
+
+    def normalized(x: np.ndarray, name: str) -> np.ndarray:
+        return x / np.sqrt((x**2).mean(-1, keepdims=True) + EPSILON) * weights[f"{name}.weight"]
+
+    def linear(x: np.ndarray, name: str) -> np.ndarray:
+        return x @ weights[f"{name}.weight"].T + weights.get(f"{name}.bias", 0.0)
+
+    def split(x: np.ndarray) -> np.ndarray:
+        """[tokens, heads * size] -> [heads, tokens, size]."""
+        return x.reshape(count, -1, size).swapaxes(0, 1)
+
+    def rotated(x: np.ndarray) -> np.ndarray:
+        halves = (x[..., ::2], x[..., 1::2]) if interleaved else (x[..., : size // 2], x[..., size // 2 :])
+        turned = (halves[0] + 1j * halves[1]) * np.exp(1j * angles)
+        if interleaved:
+            return np.stack([turned.real, turned.imag], -1).reshape(x.shape)
+        return np.concatenate([turned.real, turned.imag], -1)
+
+    x = weights["token_embd.weight"][list(tokens)]
+    for layer in range(LAYERS):
+        name = f"blk.{layer}"
+        h = normalized(x, f"{name}.attn_norm")
+        q, k, v = (split(linear(h, f"{name}.attn_{part}")) for part in "qkv")
+        k, v = rotated(k).repeat(HEADS // GROUPS, 0), v.repeat(HEADS // GROUPS, 0)
+        scores = rotated(q) @ k.swapaxes(1, 2) / np.sqrt(size) + hidden
+        seen = np.exp(scores - scores.max(-1, keepdims=True))
+        y = (seen / seen.sum(-1, keepdims=True) @ v).swapaxes(0, 1).reshape(count, -1)
+        x = x + linear(y, f"{name}.attn_output")
+        h = normalized(x, f"{name}.ffn_norm")
+        gate = linear(h, f"{name}.ffn_gate")
+        x = x + linear(gate / (1 + np.exp(-gate)) * linear(h, f"{name}.ffn_up"), f"{name}.ffn_down")
+    return normalized(x, "output_norm") @ weights["token_embd.weight"].T
