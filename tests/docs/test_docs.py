@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import inspect
 import io
 import re
 import tokenize
@@ -11,8 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import smollm2_file
 import webgpu_device
 
+from opweave.chat import network as network_module
 from opweave.demo.network import Network
 from opweave.onnx.shape_cache import MAX_COMPILED, RECENT, VALUES
 
@@ -94,6 +97,8 @@ def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """All snippets of a page run in order, in one namespace; each statement prints what the comment beside it says."""
     if page.name == "webgpu.md":
         webgpu_device.adapter()  # skips where there is none
+    if page.name == "chat.md":
+        (tmp_path / "model.gguf").symlink_to(smollm2_file.path())  # skips where it is not installed
     monkeypatch.chdir(tmp_path)  # for the files that they write
     assert differences(page.read_text(), str(page)) == []
 
@@ -137,3 +142,19 @@ def test_all_environment_variables_are_in_the_table() -> None:
     read = {name for path in (ROOT / "src").rglob("*.py") for name in re.findall(pattern, path.read_text())}
     page = (ROOT / "docs" / "how-it-works.md").read_text()
     assert sorted(re.findall(rf"^\| `({pattern})`", page, re.MULTILINE)) == sorted(read)
+
+
+def test_the_network_on_the_page_is_the_one_that_runs() -> None:
+    """Its function in docs/chat.md is that of opweave.chat, without the docstring."""
+    page = (ROOT / "docs" / "chat.md").read_text()
+    (block,) = re.findall(r"```python\n([^`]*?def network\(.*?)```", page, re.DOTALL)
+    shown, real = (
+        next(node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef) and node.name == "network")
+        for source in (block, inspect.getsource(network_module))
+    )
+    del real.body[0]
+    for part in (shown, real):  # the page has no annotations
+        part.returns = None
+        for argument in part.args.args:
+            argument.annotation = None
+    assert ast.unparse(shown) == ast.unparse(real)

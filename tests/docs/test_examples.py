@@ -12,6 +12,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+import smollm2_file
 import webgpu_device
 import witness
 from safetensors.numpy import load_file
@@ -45,7 +46,14 @@ def check_neighbours(printed: str) -> None:
 OPTIONS = {"frame_loop": ["--width", "48", "--frames", "1"]}
 """Arguments of examples: fewer and smaller frames than they make by themselves."""
 
-CHECKS: dict[str, Callable[[str], None]] = {"sentence_embeddings": check_neighbours}
+
+def check_text(printed: str) -> None:
+    """The text goes on as all that know the model say."""
+    assert printed.startswith("The capital of France is Paris.\n")
+    assert printed.rstrip().endswith(" tokens/s")
+
+
+CHECKS: dict[str, Callable[[str], None]] = {"chat": check_text, "sentence_embeddings": check_neighbours}
 """What must hold for what examples print."""
 
 
@@ -53,6 +61,8 @@ CHECKS: dict[str, Callable[[str], None]] = {"sentence_embeddings": check_neighbo
 def test_it_runs(path: Path, tmp_path: Path) -> None:
     if "import wgpu" in path.read_text():
         webgpu_device.adapter()  # skips where there is none
+    if path.stem == "chat":
+        smollm2_file.path()  # skips where it is not installed
     environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}  # Mesa complains where it is missing
     command = [sys.executable, path, *OPTIONS.get(path.stem, [])]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, env=environment)

@@ -1,0 +1,96 @@
+"""SmolLM2, a language model of 135 million weights of 4 bits, against what PyTorch computes with them in float32."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import smollm2_file
+import webgpu_device
+from typer.testing import CliRunner
+
+import opweave as ow
+from opweave.chat import GGUF, Decoder, Model, Vocabulary
+from opweave.cli import app
+
+KNOWN = np.load(Path(__file__).parents[1] / "data" / "smollm2.npz")
+TOKENS = KNOWN["tokens"].tolist()
+CPU = ow.ml.create_context(device="cpu")
+PROMPT, CONTINUED = "The capital of France is", " Paris.\n\nThe United States"
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return Model(GGUF(smollm2_file.path()))
+
+
+@pytest.fixture(scope="module")
+def vocabulary(model: Model) -> Vocabulary:
+    return Vocabulary(model.file)
+
+
+@pytest.fixture
+def decoder(model: Model) -> Decoder:
+    """With a room that ends with the text."""
+    return Decoder(model, CPU, len(TOKENS))
+
+
+def greedy(decoder: Decoder, tokens: list[int], count: int) -> list[int]:
+    """The most likely tokens after those of a text, which are read one at a time."""
+    for token in tokens:
+        logits = decoder.feed([token])
+    chosen = [int(logits.argmax())]
+    while len(chosen) < count:
+        chosen.append(int(decoder.feed(chosen[-1:]).argmax()))
+    return chosen
+
+
+def test_logits_are_close_to_those_of_floats(decoder: Decoder) -> None:
+    """Up to the end of the room. Products round their inputs to 8 bits, as those of llama.cpp do."""
+    found = np.array([decoder.feed([token]).copy() for token in TOKENS])
+    error = found[:, KNOWN["words"]] - KNOWN["logits"]
+    assert np.sqrt((error**2).mean()) < 0.25
+    assert (found.argmax(axis=1) == KNOWN["likeliest"]).sum() >= 76
+    with pytest.raises(ow.ValidationError, match="1 tokens do not fit into the 0 that are left of 80"):
+        decoder.feed([0])
+
+
+def test_floats_give_the_same_logits_in_chunks_and_one_at_a_time(model: Model) -> None:
+    decoder = Decoder(Model(model.file, quantized=False), CPU, 100)
+    for first in (1, 33, 79):
+        decoder.forget(0)
+        decoder.feed(TOKENS[:first])
+        found = decoder.feed(TOKENS[first:])
+        np.testing.assert_allclose(found[KNOWN["words"]], KNOWN["logits"][-1], atol=1e-3)
+
+
+def test_the_text_goes_on(decoder: Decoder, vocabulary: Vocabulary) -> None:
+    assert vocabulary.decode(greedy(decoder, vocabulary.encode(PROMPT), 7)) == CONTINUED
+    ow.memory.copies.reset()
+    decoder.feed([0])
+    assert ow.memory.copies.count == 0
+
+
+def test_text_is_split_into_tokens_as_the_model_was_trained(vocabulary: Vocabulary) -> None:
+    """The numbers are those of llama.cpp."""
+    text = "Hello, world!  It's 1234 degrees\n\n\tok\n<|im_start|>Ünïcode 日本語 don't"
+    wanted = [
+        *(19556, 28, 905, 17, 216, 657, 506, 216, 33, 34, 35, 36, 5027, 1116, 197, 2231, 198, 1),
+        *(142, 246, 94, 25972, 4635, 17097, 241, 115, 40993, 179, 120, 248, 1326, 982),
+    ]
+    assert vocabulary.encode(text) == wanted
+    assert vocabulary.decode(wanted) == text.replace("<|im_start|>", "")
+
+
+def test_the_command_replies() -> None:
+    options = ["--temperature", "0", "-p", "How many days are in a week?"]
+    result = CliRunner().invoke(app, ["chat", str(smollm2_file.path()), *options])
+    assert result.stdout == "A week is approximately 7 days.\n"
+    assert "38 tokens read in " in result.stderr
+
+
+def test_a_gpu_says_the_same(model: Model, vocabulary: Vocabulary) -> None:
+    """With the same matrices as floats; software adapters are slow, so it says a part of it."""
+    decoder = Decoder(Model(model.file, quantized=False), webgpu_device.gpu_context(), 32)
+    assert vocabulary.decode(greedy(decoder, vocabulary.encode(PROMPT), 4)) == CONTINUED[:8]
