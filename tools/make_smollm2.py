@@ -250,8 +250,8 @@ class GenAI:
             self.constant(f"{name}.scale", scale.astype(np.float32)),
             self.constant(f"{name}.zero_point", pack_bits(zeros.astype(np.uint8), bits=bits)),
         )
-        sizes = {"K": matrix.shape[1], "N": len(matrix), "bits": bits, "block_size": 32, "accuracy_level": 4}
-        return self.node("MatMulNBits", x, *inputs, **sizes)[0]
+        sizes: dict[str, Any] = {"K": matrix.shape[1], "N": len(matrix), "bits": bits, "block_size": 32}
+        return self.node("MatMulNBits", x, *inputs, accuracy_level=4, **sizes)[0]
 
     def added(self, x: str, y: str, name: str) -> tuple[str, str]:
         """The sum, normalized and as it is."""
@@ -262,11 +262,11 @@ class GenAI:
     def build(self, room: int = 8192) -> onnx.ModelProto:
         """The model, for texts of at most `room` tokens."""
         s = self.sizes
-        one = self.constant("one", np.int64([1]))
+        one = self.constant("one", np.array([1]))
         count = self.node("ReduceSum", "attention_mask", one, contrib=False)[0]
         lengths = self.node("Cast", *self.node("Sub", count, one, contrib=False), contrib=False, to=TensorProto.INT32)
         shape = self.node("Shape", "attention_mask", contrib=False)[0]
-        total = self.node("Gather", shape, self.constant("axis", np.int64(1)), contrib=False, axis=0)
+        total = self.node("Gather", shape, self.constant("axis", np.array(1)), contrib=False, axis=0)
         total = self.node("Cast", *total, contrib=False, to=TensorProto.INT32)
         angles = np.arange(room)[:, None] * s.theta ** (-np.arange(0, s.size, 2) / s.size)
         rotations = [self.constant(name, f(angles).astype("f4")) for name, f in (("cos", np.cos), ("sin", np.sin))]
@@ -280,7 +280,7 @@ class GenAI:
             name = f"blk.{layer}"
             past = [f"past_key_values.{layer}.{kind}" for kind in ("key", "value")]
             joined = self.linear(h, f"{name}.attn_qkv", *(f"{name}.attn_{part}" for part in "qkv"))
-            heads = {"num_heads": s.heads, "kv_num_heads": s.groups, "do_rotary": 1}
+            heads: dict[str, Any] = {"num_heads": s.heads, "kv_num_heads": s.groups, "do_rotary": 1}
             operands = (joined, "", "", *past, *lengths, *total, *rotations)
             y, *present = self.node("GroupQueryAttention", *operands, outputs=3, **heads)
             caches += zip(past, present, strict=True)

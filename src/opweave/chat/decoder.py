@@ -35,6 +35,7 @@ class Decoder:
         require(0 < room <= model.sizes.context, f"room must be in [1, {model.sizes.context}], got {room}")
         self.model, self.context, self.room = model, context, room
         self.tokens: list[int] = []
+        self._on_host = context.backend.space.is_host
         self._graphs: dict[int, MLGraph] = {}
         s = model.sizes
         names = [f"{kind}.{n}" for n in range(s.layers) for kind in ("key", "value")]
@@ -50,10 +51,10 @@ class Decoder:
 
     def _write(self, tensor: MLTensor, values: Any) -> None:
         """Fill a tensor, on the host in place."""
-        if self.context.accelerated:
-            self.context.write_tensor(tensor, np.asarray(values, tensor.data_type))
-        else:
+        if self._on_host:
             tensor.numpy()[...] = values
+        else:
+            self.context.write_tensor(tensor, np.broadcast_to(np.asarray(values, tensor.data_type), tensor.shape))
 
     def forget(self, length: int) -> None:
         """Keep only the first tokens."""
@@ -80,7 +81,7 @@ class Decoder:
             count = CHUNK if len(waiting) > 1 and len(self.tokens) + CHUNK <= self.room else 1
             self._pass(waiting[:count], count)
             del waiting[:count]
-        found = self.context.read_tensor(self._logits) if self.context.accelerated else self._logits.numpy()
+        found = self._logits.numpy() if self._on_host else self.context.read_tensor(self._logits)
         logits: np.ndarray = found.reshape(-1)
         return logits
 

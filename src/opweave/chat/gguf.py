@@ -60,7 +60,7 @@ class Blocks:
         """The numbers that they stand for, float32 [rows, columns]."""
         scale, numbers = self.scale[..., None], self.numbers.astype(np.float32)
         if self.minimum is None:
-            values = (numbers - np.float32(2 ** (self.bits - 1))) * scale
+            values: Array = (numbers - np.float32(2 ** (self.bits - 1))) * scale
         else:
             values = numbers * scale + self.minimum[..., None]
         return values.reshape(len(values), -1)
@@ -218,7 +218,7 @@ class GGUF:
 
     def _strings(self, count: int) -> list[str]:
         """As `_string`, for the hundred thousand tokens of a vocabulary."""
-        buffer, at, found = memoryview(self._bytes), self._at, []
+        buffer, at, found = self._bytes.data, self._at, []
         for _ in range(count):
             (length,) = struct.unpack_from("<Q", buffer, at)
             at += 8 + length

@@ -47,7 +47,7 @@ def network(b: MLGraphBuilder, model: Model, new: int, room: int) -> dict[str, M
         )
         past = [b.input(f"{kind}.{n}", "float32", [1, s.groups, room, s.size]) for kind in ("key", "value")]
         y, keys, values = composites.group_query_attention(q, k, v, *past, length, heads=s.heads, groups=s.groups)
-        outputs |= {f"key.{n}": keys, f"value.{n}": values}
+        outputs.update({f"key.{n}": keys, f"value.{n}": values})
         x = x + model.linear(y, f"blk.{n}.attn_output")
         h = model.normalized(x, f"blk.{n}.ffn_norm")
         gated = composites.swiglu(model.linear(h, f"blk.{n}.ffn_gate"), model.linear(h, f"blk.{n}.ffn_up"))
@@ -157,7 +157,8 @@ class Model:
         """Radians a position, for each pair of elements that is rotated; float64."""
         pairs = np.arange(0, self._rotated, 2) / self._rotated
         factors = self.file.weights.get("rope_freqs.weight")
-        return self._theta**-pairs / (1.0 if factors is None else factors.real())
+        found: Array = self._theta**-pairs / (1.0 if factors is None else factors.real())
+        return found
 
     def rotations(self, room: int) -> tuple[Array, Array]:
         """The cosines and sines of all positions, float32 [room, pairs]."""
@@ -180,9 +181,9 @@ class Model:
         weight = self.file.weights[f"{name}.weight"]
         if not self.quantized or weight.format.blocks is None:
             matrix, *_ = self._kept(name, lambda: (weight.real(),))
-            flat = x.builder.reshape(x, [x.shape[1], x.shape[2]])
-            y = x.builder.gemm(flat, matrix, c=added, b_transpose=True, label=name)
-            return x.builder.reshape(y, [1, *y.shape])
+            y: MLOperand = x.reshape(x.shape[1:]).gemm(matrix, c=added, b_transpose=True, label=name)
+            product: MLOperand = y.reshape([1, *y.shape])
+            return product
         packed, scale, minimum = self._kept(name, lambda: self._packed(weight))
         size = weight.shape[1] // scale.shape[1]
         bits = packed.shape[2] * 8 // size

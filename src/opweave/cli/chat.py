@@ -52,7 +52,7 @@ def chat(
     sampler = Sampler(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
     file, place = GGUF(model), ml.create_context(device=device)
     vocabulary = Vocabulary(file)
-    network = Model(file, quantized=not place.accelerated)
+    network = Model(file, quantized=place.backend.space.is_host)
     decoder = Decoder(network, place, min(DEFAULT_ROOM, network.sizes.context) if context is None else context)
     decoder.build()
     errors.print(Text(f"{model.name} on {device}, ready in {perf_counter() - start:.1f} s", "dim"))
