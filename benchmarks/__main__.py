@@ -32,6 +32,7 @@ TABLES = {
 
 OTHERS = {
     "against": "hot paths of the working tree against another revision",
+    "chat": "a language model beside llama.cpp; writes docs/chat.md",
     "composites": "kernels for composites against their parts; writes docs/composites.md",
     "decoder": "tokens a second of a language model",
     "interop": "custom operations beside built-in ones; writes docs/interop.md",

