@@ -105,7 +105,7 @@ def alone(engine: str, path: str) -> None:
     shallow = decoding(feed, token)
     memory = peak_mib()
     del feed, forget
-    feed, forget = ENGINES[engine](path, 2048)
+    feed, _ = ENGINES[engine](path, 2048)
     _, token = timed(feed, (text * (DEEP // len(text) + 1))[:DEEP])
     logits = np.array(found)
     error = logits[:, known["words"]] - known["logits"]

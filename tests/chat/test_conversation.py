@@ -151,13 +151,16 @@ def test_a_line_is_a_message(path: Path) -> None:
     # <|start|>user\n…<|end|>\n<|start|>assistant\n, all of it again after /new
     assert [line.split()[0] for line in took] == [str(len("SuserN") + 1 + len("E.SassistantN"))] * 2
     assert all("8 written, " in line and line.endswith(" tokens/s") for line in took)
-    assert lines.count("the reply has as many tokens as --limit allows") == 2
+    assert lines.count("the reply has reached --limit") == 2
 
 
 def test_one_reply_to_a_prompt(path: Path) -> None:
     result = run(path, "-p", "hello", "--temperature", "0", "--context", "40", "--system", "hell")
     assert result.exit_code == 0
-    assert "the context is full: the reply ends here; /new starts anew, and --context makes room" in result.stderr
+    assert (
+        "the context is full: the reply ends here. /new begins a new conversation; --context makes more room"
+        in result.stderr
+    )
 
 
 def test_a_full_context_is_said_and_does_not_end_the_program(path: Path) -> None:

@@ -131,6 +131,11 @@ def test_tokens_out_of_range(tokens: list[int], message: str, tmp_path: Path) ->
             r"has 1 weights that networks of this type do not have: blk\.0\.attn_q_norm\.weight",
         ),
         ({"without": ["blk.1.ffn_up.weight"]}, DataError, r"lacks 1 weights: blk\.1\.ffn_up\.weight"),
+        (
+            {"metadata": {"llama.attention.head_count": "4"}},
+            DataError,
+            r"head_count must be a positive number, got '4'",
+        ),
         ({"metadata": {"llama.rope.scaling.type": "yarn"}}, NotSupportedError, r"rotary embedding is scaled \(yarn\)"),
     ],
 )

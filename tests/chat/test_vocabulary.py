@@ -107,13 +107,20 @@ def test_other_vocabularies_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     with pytest.raises(NotSupportedError, match="has tokens of type bert; gpt2, llama are read"):
         vocabulary(path, tokenizer__ggml__model="bert")
-    with pytest.raises(NotSupportedError, match="splits text in the way of tekken; gpt-2, smollm, llama-bpe, qwen2"):
+    with pytest.raises(NotSupportedError, match="splits text as tekken does; gpt-2, smollm, llama-bpe, qwen2"):
         vocabulary(path, tokenizer__ggml__pre="tekken")
-    with pytest.raises(DataError, match=r"x\.gguf does not tell tokenizer\.ggml\.scores"):
+    with pytest.raises(DataError, match=r"x\.gguf lacks tokenizer\.ggml\.scores"):
         pieces(scores=None)
 
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
+
+
+def test_damaged_vocabularies_are_refused() -> None:
+    with pytest.raises(DataError, match=r"the vocabulary of x\.gguf is not valid: zip\(\)"):
+        pieces(token_type=[1, 3])
+    with pytest.raises(DataError, match=r"the vocabulary of x\.gguf is not valid"):
+        pieces(model="gpt2", pre="smollm", merges=["h x"])
 
 
 def test_templates_write_conversations(tmp_path: Path) -> None:
@@ -131,10 +138,10 @@ def test_templates_write_conversations(tmp_path: Path) -> None:
     ("template", "message"),
     [
         ("{{ raise_exception('no system role') }}", r"the chat template of .*x\.gguf says: no system role"),
-        ("{% for m in %}", r"the chat template of .*x\.gguf fails: Expected an expression"),
+        ("{% for m in %}", r"the chat template of .*x\.gguf is not valid: Expected an expression"),
         ("{{ messages.__class__.__mro__ }}", "access to attribute '__class__' of 'list' object is unsafe"),
         ("{{ messages.append(1) }}", "access to attribute 'append' of 'list' object is unsafe"),
-        ("{{ 1 + 'a' }}", r"the chat template of .*x\.gguf fails: unsupported operand"),
+        ("{{ 1 + 'a' }}", r"the chat template of .*x\.gguf is not valid: unsupported operand"),
     ],
 )
 def test_templates_that_fail_or_reach_for_python(template: str, message: str, tmp_path: Path) -> None:

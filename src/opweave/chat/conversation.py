@@ -14,14 +14,14 @@ from .vocabulary import Message, Vocabulary
 
 @dataclass
 class Reply:
-    """What a reply took.
+    """How long a reply took, and why it ended.
 
     Attributes:
-        read: how many tokens of the prompt had to be read: those that are not remembered.
-        read_seconds: how long that took, with the first token of the reply.
+        read: how many tokens were read: those of the conversation that the decoder did not remember.
+        read_seconds: the time to the first token of the reply.
         written: how many tokens the reply has.
-        written_seconds: how long those after the first one took.
-        end: why it ended: "done" (by the model), "full" (the room), "limit", or "open" if it was interrupted.
+        written_seconds: the time for all tokens of the reply but the first.
+        end: why it ended: "done" (the model ended it), "full" (no room is left), "limit", or "open" (it was interrupted).
     """
 
     read: int
@@ -47,8 +47,8 @@ class Conversation:
         system: what the model is told first; default: what its template says.
 
     Attributes:
-        messages: all so far.
-        reply: what the latest reply took.
+        messages: those so far.
+        reply: how long the latest reply took, and why it ended.
     """
 
     def __init__(self, decoder: Decoder, vocabulary: Vocabulary, sampler: Sampler, system: str | None = None) -> None:
@@ -57,17 +57,17 @@ class Conversation:
         self.reply = Reply(0)
 
     def say(self, text: str, limit: int | None = None) -> Generator[str]:
-        """Say something to the model.
+        """Send a message to the model, and return its reply.
 
         Args:
             text: the message.
             limit: the most tokens of the reply; default: as many as there is room for.
 
         Returns:
-            The parts of the reply, as they come. Whoever stops in between keeps what has come.
+            The parts of the reply, as they come. Closing the generator ends the reply early.
 
         Raises:
-            ValidationError: there is no room for the conversation with this message, which is then dropped.
+            ValidationError: there is no room for the conversation with this message; it is not added to `messages`.
         """
         said = {"role": "user", "content": text}
         tokens = self._vocabulary.encode(self._vocabulary.render([*self.messages, said]))
@@ -81,7 +81,7 @@ class Conversation:
 
     def _replies(self, said: Message, tokens: list[int], limit: int | None) -> Generator[str]:
         decoder, reply = self._decoder, Reply(0)
-        # The last token is read again even if it is remembered: its logits are needed.
+        # The last token is read even if the decoder remembers it, for the logits of the next one.
         known = min(_equal(tokens, decoder.tokens), len(tokens) - 1)
         decoder.forget(known)
         self.reply, reply.read = reply, len(tokens) - known

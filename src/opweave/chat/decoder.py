@@ -15,20 +15,23 @@ from ..tensor import MLTensor
 from .network import Model, network
 
 CHUNK = 64
-"""How many tokens of a prompt go through the network together. A shorter rest is filled up: the graph has one shape, and
-64 tokens take a processor little longer than 16."""
+"""How many tokens of a prompt go through the network together. The last chunk of a prompt is padded, so that one graph serves
+all prompts."""
 
 
 class Decoder:
-    """A language model with the keys and values of the tokens so far.
+    """A language model, and the keys and values of the tokens that it has read.
 
     Args:
         model: sizes and weights.
         context: where it runs.
-        room: the most tokens that it remembers.
+        room: the most tokens that it can remember.
+
+    Raises:
+        ValidationError: the model was trained for less room.
 
     Attributes:
-        tokens: those that have been through the network.
+        tokens: those that it remembers.
     """
 
     def __init__(self, model: Model, context: MLContext, room: int) -> None:
@@ -40,7 +43,7 @@ class Decoder:
         s = model.sizes
         names = [f"{kind}.{n}" for n in range(s.layers) for kind in ("key", "value")]
         shape = [1, s.groups, room, s.size]
-        # Each pass reads one of them and writes the other one.
+        # Each pass reads the keys and values of one set, and writes all of them, with the new ones, to the other set.
         self._past, self._present = ({name: self._zeros("float32", shape) for name in names} for _ in range(2))
         self._x = {count: self._zeros("float32", [1, count, s.width]) for count in (1, CHUNK)}
         self._length, self._last = (self._zeros("int32", [1]) for _ in range(2))
@@ -50,24 +53,24 @@ class Decoder:
         return self.context.create_tensor(data_type, shape, readable=True, writable=True)
 
     def _write(self, tensor: MLTensor, values: Any) -> None:
-        """Fill a tensor, on the host in place."""
+        """Fill a tensor; on the host without a copy in between."""
         if self._on_host:
             tensor.numpy()[...] = values
         else:
             self.context.write_tensor(tensor, np.broadcast_to(np.asarray(values, tensor.data_type), tensor.shape))
 
     def forget(self, length: int) -> None:
-        """Keep only the first tokens."""
+        """Remember only the first `length` tokens."""
         del self.tokens[length:]
 
     def feed(self, tokens: Sequence[int]) -> np.ndarray:
-        """Put tokens through the network.
+        """Read tokens.
 
         Args:
-            tokens: one or more, which follow those so far.
+            tokens: one or more, which follow those that it remembers.
 
         Returns:
-            The logits of the token after them, float32 [words]; valid until the next call.
+            The logits of the next token, float32 [words]; valid until the next call.
 
         Raises:
             ValidationError: no tokens, unknown ones, or no room for them.
@@ -86,10 +89,12 @@ class Decoder:
         return logits
 
     def _pass(self, tokens: Sequence[int], count: int) -> None:
-        """A pass of the graph for `count` tokens. Those that are missing are zeros, and overwritten by what comes next."""
+        """Run the graph for `count` tokens. The keys and values of padding are overwritten by those of the next tokens."""
         graph = self._graph(count)
-        missing = count - len(tokens)
-        self._write(self._x[count], np.pad(self.model.embedded(np.array(tokens)), [(0, 0), (0, missing), (0, 0)]))
+        x = self.model.embedded(np.array(tokens))
+        if len(tokens) < count:
+            x = np.pad(x, [(0, 0), (0, count - len(tokens)), (0, 0)])
+        self._write(self._x[count], x)
         self._write(self._length, len(self.tokens))
         self._write(self._last, len(tokens) - 1)
         inputs = {"x": self._x[count], "length": self._length, "last": self._last, **self._past}
@@ -98,12 +103,12 @@ class Decoder:
         self.tokens += tokens
 
     def build(self) -> None:
-        """Compile the graphs, which `feed` does otherwise."""
+        """Compile the graphs now rather than in the first calls of `feed`."""
         for count in (1, CHUNK) if self.room >= CHUNK else (1,):
             self._graph(count)
 
     def _graph(self, count: int) -> MLGraph:
-        """The graph for so many new tokens."""
+        """The graph that reads `count` tokens."""
         if count not in self._graphs:
             builder = MLGraphBuilder(self.context)
             self._graphs[count] = builder.build(network(builder, self.model, count, self.room))

@@ -6,6 +6,7 @@ F32, F16, Q4_0, Q4_1, Q8_0, Q4_K, Q6_K.
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -163,11 +164,11 @@ class GGUF:
         path: the file, which must not change while the model is used.
 
     Raises:
-        DataError: it is no GGUF file, or one that ends too early.
+        DataError: it is no GGUF file, or is damaged.
         NotSupportedError: another version of the format, or a type of weights that is not read.
 
     Attributes:
-        metadata: what the file says of the model, by name; arrays of numbers are NumPy arrays.
+        metadata: properties of the model by name; arrays of numbers are NumPy arrays.
         weights: the tensors, by name.
     """
 
@@ -181,6 +182,12 @@ class GGUF:
             self._read()
         except (ValueError, struct.error, OverflowError) as error:
             raise DataError(f"{path} is damaged or ends too early, at byte {self._at}: {error}") from None
+
+    def release(self) -> None:
+        """Free the memory of the pages that were read; those that are needed again are read from the file again."""
+        mapping = self._bytes._mmap  # type: ignore[attr-defined]
+        if hasattr(mapping, "madvise"):  # not on Windows
+            mapping.madvise(mmap.MADV_DONTNEED)
 
     def _read(self) -> None:
         magic, version = bytes(self._bytes[:4]), int(self._bytes[4:8].view("<u4")[0])

@@ -13,24 +13,27 @@ from .. import composites
 from ..builder import MLGraphBuilder
 from ..errors import DataError, NotSupportedError
 from ..graph import MLOperand
+from ..names import shown
 from .gguf import GGUF
 
 Array = np.ndarray
 
 
 def network(b: MLGraphBuilder, model: Model, new: int, room: int) -> dict[str, MLOperand]:
-    """Some tokens through the network: logits of what comes next, and the keys and values of all tokens so far.
+    """Build a step of a decoder, which reads new tokens and predicts the next one.
+
+    The inputs of the graph are `x`, the embeddings of the new tokens, float32 [1, new, width]; `length`, the number of tokens
+    before them, int32 [1]; `last`, the index of the new token whose successor is predicted, int32 [1]; and `key.N` and
+    `value.N`, the keys and values of each layer, float32 [1, groups, room, size].
 
     Args:
         b: the builder.
         model: sizes and weights.
-        new: how many tokens there are.
+        new: the number of new tokens.
         room: how many tokens the keys and values have room for.
 
     Returns:
-        The outputs: `logits` [1, 1, words] after the token `last` of the new ones, and `key.N` and `value.N`
-        [1, groups, room, size] of each layer. Inputs are `x`, the embeddings of the new tokens [1, new, width]; `length`,
-        the count of tokens before them, int32 [1]; `last`, int32 [1]; and `key.N` and `value.N` as they came out before.
+        The outputs: `logits` [1, 1, words], and `key.N` and `value.N` with those of the new tokens, to pass next time.
     """
     s = model.sizes
     x = b.input("x", "float32", [1, new, s.width])
@@ -61,15 +64,15 @@ class Sizes:
     """What the file says of the network.
 
     Attributes:
-        layers: how many there are.
+        layers: the number of layers.
         width: elements of a token's vector.
         heads: of the queries.
         groups: heads of keys and values.
         size: elements of a head.
-        words: how many tokens there are to choose from.
+        words: the number of tokens in the vocabulary.
         context: the longest text that the model was trained for, in tokens.
         epsilon: added to mean squares.
-        interleaved: whether neighbours are rotated as pairs, or the halves of a head.
+        interleaved: whether the pairs that are rotated are neighbours; otherwise one is in each half of a head.
     """
 
     layers: int
@@ -88,7 +91,7 @@ REQUIRED = ("attn_norm.weight", "ffn_norm.weight", *(f"{name}.weight" for name i
 OPTIONAL = ("attn_q.bias", "attn_k.bias", "attn_v.bias")
 
 INTERLEAVED = {"llama": True, "qwen2": False}
-"""The architectures that `network` builds, and which elements of a head are rotated as pairs."""
+"""The architectures that `network` builds, and whether they rotate neighbours; see `Sizes`."""
 
 
 class Model:
@@ -96,7 +99,7 @@ class Model:
 
     Args:
         file: the model.
-        quantized: whether matrices of small integers are multiplied as such, or converted to float32.
+        quantized: whether quantized matrices stay so, or are converted to float32.
 
     Raises:
         NotSupportedError: the file describes another network than `network` builds.
@@ -106,37 +109,39 @@ class Model:
     def __init__(self, file: GGUF, *, quantized: bool = True) -> None:
         self.file, self.quantized = file, quantized
         self._operands: dict[str, tuple[Array | None, ...]] = {}
-        kind = self._about("general.architecture")
+        kind = file.metadata.get("general.architecture")
         if kind not in INTERLEAVED:
             raise NotSupportedError(f"{file.path} is a model of type {kind}; {', '.join(INTERLEAVED)} are run")
         scaling = file.metadata.get(f"{kind}.rope.scaling.type", "none")
         if scaling != "none":
             raise NotSupportedError(f"{file.path}: its rotary embedding is scaled ({scaling})")
-        layers, heads = self._about(f"{kind}.block_count"), self._about(f"{kind}.attention.head_count")
+
+        def number(name: str, default: float | None = None) -> Any:
+            found = file.metadata.get(f"{kind}.{name}", default)
+            if not isinstance(found, (int, float)) or found <= 0:
+                raise DataError(f"{file.path}: {kind}.{name} must be a positive number, got {shown(found)}")
+            return found
+
+        layers, heads = number("block_count"), number("attention.head_count")
         self._check_names(layers)
         words, width = file.weights["token_embd.weight"].shape
         self.sizes = Sizes(
             layers=layers,
             width=width,
             heads=heads,
-            groups=file.metadata.get(f"{kind}.attention.head_count_kv", heads),
-            size=file.metadata.get(f"{kind}.attention.key_length", width // heads),
+            groups=number("attention.head_count_kv", heads),
+            size=number("attention.key_length", width // heads),
             words=words,
-            context=self._about(f"{kind}.context_length"),
-            epsilon=self._about(f"{kind}.attention.layer_norm_rms_epsilon"),
+            context=number("context_length"),
+            epsilon=number("attention.layer_norm_rms_epsilon"),
             interleaved=INTERLEAVED[kind],
         )
-        self._theta = file.metadata.get(f"{kind}.rope.freq_base", 10000.0)
-        self._rotated = file.metadata.get(f"{kind}.rope.dimension_count", self.sizes.size)
+        self._theta = number("rope.freq_base", 10000.0)
+        self._rotated = number("rope.dimension_count", self.sizes.size)
         self.head = "output" if "output.weight" in file.weights else "token_embd"
 
-    def _about(self, name: str) -> Any:
-        if name not in self.file.metadata:
-            raise DataError(f"{self.file.path} does not tell {name}")
-        return self.file.metadata[name]
-
     def _check_names(self, layers: int) -> None:
-        """Require all weights of the network, and no others: what they would do is unknown."""
+        """Require all weights of the network, and no others: what a network does with them is not known."""
 
         def names(endings: Iterable[str]) -> set[str]:
             return {f"blk.{layer}.{ending}" for layer in range(layers) for ending in endings}
@@ -154,7 +159,7 @@ class Model:
 
     @cached_property
     def frequencies(self) -> Array:
-        """Radians a position, for each pair of elements that is rotated; float64."""
+        """The angle in radians by which each pair is rotated from one position to the next; float64."""
         pairs = np.arange(0, self._rotated, 2) / self._rotated
         factors = self.file.weights.get("rope_freqs.weight")
         found: Array = self._theta**-pairs / (1.0 if factors is None else factors.real())
@@ -166,7 +171,7 @@ class Model:
         return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
     def embedded(self, tokens: Array) -> Array:
-        """The vectors of tokens, float32 [1, tokens, width]."""
+        """The embeddings of tokens, float32 [1, tokens, width]."""
         return self.file.weights["token_embd.weight"].real(tokens)[None]
 
     def normalized(self, x: MLOperand, name: str) -> MLOperand:
@@ -175,7 +180,7 @@ class Model:
         return composites.rms_norm(x, weight, epsilon=self.sizes.epsilon, label=name)
 
     def linear(self, x: MLOperand, name: str) -> MLOperand:
-        """The product with a matrix, and a bias where there is one: [1, tokens, columns] -> [1, tokens, rows]."""
+        """The product with a matrix, plus its bias if it has one: [1, tokens, columns] -> [1, tokens, rows]."""
         bias = self.file.weights.get(f"{name}.bias")
         added = None if bias is None else bias.real()
         weight = self.file.weights[f"{name}.weight"]
@@ -192,9 +197,10 @@ class Model:
         )
 
     def _kept(self, name: str, make: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
-        """The arrays of a matrix: the same ones for all graphs."""
+        """The arrays of a matrix, which all graphs share."""
         if name not in self._operands:
             self._operands[name] = make()
+            self.file.release()
         return self._operands[name]
 
     def _packed(self, weight: Any) -> tuple[Array, Array, Array | None]:

@@ -11,10 +11,10 @@ class Sampler:
     """Chooses tokens by their logits.
 
     Args:
-        temperature: what logits are divided by: 0 takes the most likely token, 1 the probabilities as they are.
-        top_k: only so many of the most likely tokens are left; 0: all.
-        top_p: of these, the most likely ones that together have this probability are left, at least one.
-        seed: the same one gives the same choices; None: other ones each time.
+        temperature: divides the logits; 0 always chooses the most likely token.
+        top_k: choose among this number of the most likely tokens; 0: among all.
+        top_p: of these, choose among the most likely ones whose probabilities add up to this.
+        seed: of the random numbers; None: different ones each time.
 
     Raises:
         ValidationError: a value out of range.

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NoReturn
 
-from ..errors import DataError, NotSupportedError, import_extra
+from ..errors import DataError, MLError, NotSupportedError, import_extra
 from .gguf import GGUF
 
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
-"""Types of tokens: control tokens stand for no text, and those that users define are never split."""
+"""Types of tokens. Control tokens stand for no text; tokens defined by users are never split."""
 
 ENDS = {"<|im_end|>", "<|eot_id|>", "<|end|>", "<|endoftext|>", "<end_of_turn>", "</s>"}
-"""Control tokens after which a reply is complete, whether the file names them or not."""
+"""Control tokens that end a reply, besides those that the file names."""
 
 _WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _LLAMA_3 = (
@@ -30,7 +31,7 @@ SPLITS = {
 """The regular expressions that split text, one after the other, before bytes are merged; by `tokenizer.ggml.pre`."""
 
 Message = Mapping[str, str]
-"""What one side says: a `role` ("system", "user" or "assistant") and the `content`."""
+"""A message of a conversation: its `role` ("system", "user" or "assistant") and its `content`."""
 
 
 class Vocabulary:
@@ -40,23 +41,27 @@ class Vocabulary:
         file: the model.
 
     Raises:
-        NotSupportedError: tokens of a kind that is not read.
-        DataError: something is missing in the file.
+        NotSupportedError: the vocabulary is of another kind than those that are read.
+        DataError: the file lacks a part of the vocabulary, or its parts do not fit.
         MissingExtraError: without the extra `chat`.
 
     Attributes:
-        ends: the tokens after which a reply is complete.
+        ends: the tokens that end a reply.
     """
 
     def __init__(self, file: GGUF) -> None:
         self._file = file
         self._library = import_extra("tokenizers", "chat", "the vocabulary of a language model")
+        with self._foreign("the vocabulary"):
+            self._read()
+
+    def _read(self) -> None:
         self._tokens: list[str] = self._need("tokens")
         types = list(self._need("token_type"))
         kind = self._need("model")
         makers: dict[str, Callable[[], Any]] = {"gpt2": self._bytewise, "llama": self._piecewise}
         if kind not in makers:
-            raise NotSupportedError(f"{file.path} has tokens of type {kind}; {', '.join(makers)} are read")
+            raise NotSupportedError(f"{self._file.path} has tokens of type {kind}; {', '.join(makers)} are read")
         self._tokenizer = makers[kind]()
 
         def of_type(wanted: int) -> list[Any]:
@@ -70,22 +75,30 @@ class Vocabulary:
         self.ends = {k for k, each in enumerate(types) if each == CONTROL and self._tokens[k] in ENDS}
         self.ends |= {self._about(name) for name in ("eos_token_id", "eot_token_id")} - {None}
 
+    @contextmanager
+    def _foreign(self, what: str) -> Iterator[None]:
+        """Raise `DataError` for any error that the contents of the file cause in a library."""
+        try:
+            yield
+        except MLError:
+            raise
+        except Exception as error:
+            raise DataError(f"{what} of {self._file.path} is not valid: {error}") from None
+
     def _about(self, name: str, default: Any = None) -> Any:
         return self._file.metadata.get(f"tokenizer.ggml.{name}", default)
 
     def _need(self, name: str) -> Any:
         found = self._about(name)
         if found is None:
-            raise DataError(f"{self._file.path} does not tell tokenizer.ggml.{name}")
+            raise DataError(f"{self._file.path} lacks tokenizer.ggml.{name}")
         return found
 
     def _bytewise(self) -> Any:
         """A tokenizer that merges bytes, as GPT-2's does."""
         lib, split = self._library, self._need("pre")
         if split not in SPLITS:
-            raise NotSupportedError(
-                f"{self._file.path} splits text in the way of {split}; {', '.join(SPLITS)} are known"
-            )
+            raise NotSupportedError(f"{self._file.path} splits text as {split} does; {', '.join(SPLITS)} are known")
         merges = [tuple(pair.split(" ")) for pair in self._need("merges")]
         made = lib.Tokenizer(lib.models.BPE({token: k for k, token in enumerate(self._tokens)}, merges))
         splits = [lib.pre_tokenizers.Split(lib.Regex(pattern), "isolated") for pattern in SPLITS[split]]
@@ -114,7 +127,7 @@ class Vocabulary:
         return made
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text, in which control tokens may be written out."""
+        """The tokens of a text. Names of control tokens in it become these tokens."""
         tokens: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return tokens if self._begin is None or tokens[:1] == [self._begin] else [self._begin, *tokens]
 
@@ -124,18 +137,18 @@ class Vocabulary:
         return text
 
     def stream(self) -> Callable[[int], str]:
-        """A function that takes the tokens of a text one after the other, and returns what each adds to it.
+        """A function that takes the tokens of a text one at a time, and returns what each adds to the text.
 
-        A character of several tokens comes with the last of them.
+        A character of several tokens is added by the last of them.
         """
         decoder = self._library.decoders.DecodeStream(skip_special_tokens=True)
         return lambda token: decoder.step(self._tokenizer, token) or ""
 
     def render(self, messages: Iterable[Message]) -> str:
-        """A conversation as the text that the model continues with its next reply, by the file's template.
+        """Write a conversation by the template of the file, up to the beginning of the next reply.
 
         Raises:
-            DataError: the file has no template, or one that cannot be used for these messages.
+            DataError: the file has no template, or the template refuses these messages.
         """
         template = self._file.metadata.get("tokenizer.chat_template")
         if template is None:
@@ -144,13 +157,13 @@ class Vocabulary:
         def refuse(message: str) -> NoReturn:
             raise DataError(f"the chat template of {self._file.path} says: {message}")
 
-        # The template is a program in the file: it must not reach Python's objects.
+        # The template is a program of the file's author, which must not reach Python's objects.
         sandbox = import_extra("jinja2.sandbox", "chat", "the template of a conversation")
         environment = sandbox.ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )
         special = {name: self._about(f"{name}_id") for name in ("bos_token", "eos_token")}
-        try:
+        with self._foreign("the chat template"):
             text: str = environment.from_string(template).render(
                 messages=list(messages),
                 add_generation_prompt=True,
@@ -158,8 +171,4 @@ class Vocabulary:
                 strftime_now=lambda form: datetime.now().strftime(form),
                 **{name: "" if token is None else self._tokens[token] for name, token in special.items()},
             )
-        except DataError:
-            raise
-        except Exception as error:  # it may do anything that programs do
-            raise DataError(f"the chat template of {self._file.path} fails: {error}") from None
         return text

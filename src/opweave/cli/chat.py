@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from ..chat import Conversation
 
 DEFAULT_ROOM = 2048
-"""Tokens of a conversation, unless the model takes fewer; SmolLM2 keeps 92 KB of keys and values for each."""
+"""The most tokens of a conversation, unless the model was trained for fewer. Keys and values of SmolLM2 take 46 KB a token."""
 
 ENDS = {
-    "full": "the context is full: the reply ends here; /new starts anew, and --context makes room",
-    "limit": "the reply has as many tokens as --limit allows",
+    "full": "the context is full: the reply ends here. /new begins a new conversation; --context makes more room",
+    "limit": "the reply has reached --limit",
     "open": "stopped",
 }
 
@@ -30,20 +30,27 @@ ENDS = {
 @app.command()
 def chat(
     model: Annotated[Path, typer.Argument(help="A .gguf file of a Llama-type model.")],
-    prompt: Annotated[str | None, typer.Option("-p", "--prompt", help="Reply to this, and leave.")] = None,
+    prompt: Annotated[str | None, typer.Option("-p", "--prompt", help="Reply to this message, and exit.")] = None,
     system: Annotated[str | None, typer.Option(help="What the model is told first. Default: by its template.")] = None,
-    temperature: Annotated[float, typer.Option(help="0 takes the most likely token, more is more various.")] = 0.8,
-    top_k: Annotated[int, typer.Option(help="Choose of so many of the most likely tokens; 0: all.")] = 40,
-    top_p: Annotated[float, typer.Option(help="Choose of the most likely tokens of this probability.")] = 0.95,
-    seed: Annotated[int | None, typer.Option(help="Gives the same replies again.")] = None,
+    temperature: Annotated[
+        float, typer.Option(help="0 always chooses the most likely token; higher is more varied.")
+    ] = 0.8,
+    top_k: Annotated[int, typer.Option(help="Choose among this number of the most likely tokens; 0: all.")] = 40,
+    top_p: Annotated[float, typer.Option(help="Choose among the most likely tokens of this total probability.")] = 0.95,
+    seed: Annotated[
+        int | None, typer.Option(help="Of the random numbers; the same seed gives the same replies.")
+    ] = None,
     context: Annotated[int | None, typer.Option(help=f"Tokens of a conversation. Default: {DEFAULT_ROOM}.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Tokens of a reply. Default: what there is room for.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="The most tokens of a reply. Default: what there is room for.")
+    ] = None,
     device: Annotated[str, typer.Option(help="Where to run; `opweave devices` lists them.")] = "cpu",
     verbose: Verbose = False,
 ) -> None:
-    """Talk with a language model: a message a line, until the input ends.
+    """Talk with a language model: each line is a message, until the input ends.
 
-    A line /new forgets the conversation; Ctrl-C stops a reply. The replies go to standard output, all else to standard error.
+    The line /new begins a new conversation; Ctrl-C stops a reply. Replies are written to standard output, everything else to
+    standard error.
     """
     from ..chat import GGUF, Conversation, Decoder, Model, Sampler, Vocabulary
     from ..context import ml
@@ -71,11 +78,14 @@ def chat(
             except ValidationError as error:  # a full context; there may be room for a shorter message
                 if prompt is not None:
                     raise
-                errors.print(Text(f"{error}; /new starts anew, and --context makes room", "yellow"), soft_wrap=True)
+                errors.print(
+                    Text(f"{error}. /new begins a new conversation; --context makes more room", "yellow"),
+                    soft_wrap=True,
+                )
 
 
 def _lines() -> Iterator[str]:
-    """The lines of standard input, with a sign before each where a person types them."""
+    """The lines of standard input, with a prompt if it is a terminal."""
     interactive = sys.stdin.isatty()
     while True:
         try:
@@ -85,7 +95,7 @@ def _lines() -> Iterator[str]:
 
 
 def _reply(conversation: Conversation, message: str, limit: int | None) -> None:
-    """Print a reply while it comes, and then what it took."""
+    """Print a reply as it comes, then how long it took."""
     reply = conversation.say(message, limit)
     try:
         for part in reply:
