@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,7 +12,7 @@ import pytest
 import tiny_models
 from tiny_models import TOKENS
 
-from opweave import DataError, NotSupportedError
+from opweave import DataError, MissingExtraError, NotSupportedError
 from opweave.chat import GGUF, Vocabulary
 
 PIECES = [
@@ -114,6 +115,12 @@ def test_other_vocabularies_are_refused(tmp_path: Path) -> None:
 
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
+
+
+def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(MissingExtraError, match=r"needs tokenizers: pip install 'opweave\[chat\]'"):
+        pieces()
 
 
 def test_damaged_vocabularies_are_refused() -> None:

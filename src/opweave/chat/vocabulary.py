@@ -71,7 +71,9 @@ class Vocabulary:
         self._tokenizer.add_tokens(of_type(USER_DEFINED))
         self._tokenizer.add_special_tokens(of_type(CONTROL))
         begin = self._about("bos_token_id")
-        self._begin = begin if self._about("add_bos_token", kind == "llama") else None
+        self._begin = (
+            begin if self._about("add_bos_token", kind == "llama" or self._about("pre") == "llama-bpe") else None
+        )
         self.ends = {k for k, each in enumerate(types) if each == CONTROL and self._tokens[k] in ENDS}
         self.ends |= {self._about(name) for name in ("eos_token_id", "eot_token_id")} - {None}
 
@@ -100,7 +102,13 @@ class Vocabulary:
         if split not in SPLITS:
             raise NotSupportedError(f"{self._file.path} splits text as {split} does; {', '.join(SPLITS)} are known")
         merges = [tuple(pair.split(" ")) for pair in self._need("merges")]
-        made = lib.Tokenizer(lib.models.BPE({token: k for k, token in enumerate(self._tokens)}, merges))
+        made = lib.Tokenizer(
+            lib.models.BPE(
+                {token: k for k, token in enumerate(self._tokens)},
+                merges,
+                ignore_merges=split == "llama-bpe",  # whole words of the vocabulary are taken first, as Llama 3 does
+            )
+        )
         splits = [lib.pre_tokenizers.Split(lib.Regex(pattern), "isolated") for pattern in SPLITS[split]]
         in_bytes = lib.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         made.pre_tokenizer = lib.pre_tokenizers.Sequence([*splits, in_bytes])
