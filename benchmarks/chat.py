@@ -6,7 +6,7 @@
 
 Both run alternately, each in processes of their own, with as many threads as the process may use processors. Decoding
 continues a text at once (room 512) and after 1,792 tokens (room 2,048); the prompt has 64 tokens. Accuracy is that of
-tests/data/smollm2.npz, against PyTorch in float32. Without llama-cpp-python, Opweave runs alone.
+tests/data/smollm2.npz, against PyTorch in float32.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -125,29 +125,32 @@ def main(
     rounds: Annotated[int, typer.Option(help="How many processes of each engine.")] = 5,
 ) -> None:
     """Run a language model in Opweave and in llama.cpp, and write the table of docs/chat.md."""
+    if find_spec("llama_cpp") is None:
+        raise SystemExit("llama.cpp is missing: pip install llama-cpp-python")
     path = str(model or installed())
-    engines = [engine for engine in ENGINES if engine == "opweave" or find_spec("llama_cpp") is not None]
-    found = processes("benchmarks.chat", {engine: (engine, path) for engine in engines}, turns=rounds)
+    found = processes("benchmarks.chat", {engine: (engine, path) for engine in ENGINES}, turns=rounds)
+    ours, theirs = (found[engine] for engine in ENGINES)
 
-    def row(what: str, key: str, show: Callable[[float], str], *, rate: bool = False) -> list[str]:
-        cells = [what, *(show(median(found[engine][key])) for engine in engines)]
-        if len(engines) == 2 and key not in ("error", "likeliest"):
-            ours, theirs = (found[engine][key] for engine in engines)
-            cells.append(str(Ratio.of(theirs, ours) if rate else Ratio.of(ours, theirs)))
-        return cells + [""] * (len(engines) + 2 - len(cells)) if len(engines) == 2 else cells
+    def row(what: str, key: str, show: Callable[[float], str], ratio: Ratio | None = None) -> list[str]:
+        return [what, *(show(median(values[key])) for values in (ours, theirs)), "" if ratio is None else str(ratio)]
+
+    def rate(what: str, key: str) -> list[str]:
+        return row(what, key, lambda seconds: f"{1 / seconds:.0f} tokens/s", Ratio.of(theirs[key], ours[key]))
+
+    def amount(what: str, key: str, unit: str, factor: float) -> list[str]:
+        return row(what, key, lambda value: f"{value * factor:.0f} {unit}", Ratio.of(ours[key], theirs[key]))
 
     rows = [
-        row("decoding, room 512", "decoding", lambda seconds: f"{1 / seconds:.0f} tokens/s", rate=True),
-        row(f"decoding after {DEEP:,} tokens, room 2,048", "deep", lambda s: f"{1 / s:.0f} tokens/s", rate=True),
-        row(f"first token of a prompt of {PROMPT}", "first", lambda seconds: f"{seconds * 1e3:.0f} ms"),
-        row("peak memory, room 512", "memory", lambda mib: f"{mib:.0f} MiB"),
+        rate("decoding, room 512", "decoding"),
+        rate(f"decoding after {DEEP:,} tokens, room 2,048", "deep"),
+        amount(f"first token of a prompt of {PROMPT}", "first", "ms", 1e3),
+        amount("peak memory, room 512", "memory", "MiB", 1),
         row("error of the logits (rms)", "error", lambda error: f"{error:.3f}"),
         row("likeliest token as in float32, of 80", "likeliest", lambda count: f"{count:.0f}"),
     ]
-    header = ["SmolLM2-135M, Q4_1", *engines, *(["ratio"] if len(engines) == 2 else [])]
-    made: Any = table(header, rows)
-    also = versions("llama-cpp-python").partition(", ")[2]
-    note = f"Made by `python -m benchmarks chat` on: {machine()}{', ' if also else ''}{also}. Medians; ratios of pairs."
+    made = table(["SmolLM2-135M, Q4_1", *ENGINES, "ratio"], rows)
+    llama = versions("llama-cpp-python").partition(", ")[2]
+    note = f"Made by `python -m benchmarks chat` on: {machine()}, {llama}. Medians; ratios of pairs, with quartiles."
     replace_part(DOCS / "chat.md", f"{note}\n\n{made}")
     print(made)
 

@@ -11,12 +11,11 @@ import pytest
 
 gguf = pytest.importorskip("gguf", reason="gguf, which writes the files, is not installed")
 
-WIDTH, HIDDEN, LAYERS, HEADS, GROUPS, THETA, EPSILON = 64, 96, 2, 4, 2, 1000.0, 1e-5
+WIDTH, HIDDEN, LAYERS, HEADS, GROUPS, THETA, EPSILON = 64, 256, 2, 4, 2, 1000.0, 1e-5
 TEMPLATE = (
     "{% for m in messages %}<|start|>{{ m.role }}\n{{ m.content }}<|end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
 )
-BLOCK_BYTES = {"Q4_K": 144, "Q6_K": 210}
 
 
 def bytes_as_tokens() -> list[str]:
@@ -34,14 +33,13 @@ END = TOKENS.index("<|end|>")
 
 
 def random_blocks(name: str, rows: int, columns: int, random: np.random.Generator) -> np.ndarray:
-    """Random blocks of a format, as bytes [rows, bytes in a row]; scales are small."""
+    """Random blocks of a format, as bytes [rows, bytes in a row]; their elements are small."""
     elements, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]]
     data = random.integers(0, 256, (rows, columns // elements, size)).astype(np.uint8)
-    small = random.uniform(0.001, 0.01, (*data.shape[:2], 2)).astype("<f2").view(np.uint8)
-    if name == "Q6_K":
-        data[..., -2:] = small[..., :2]
-    else:
-        data[..., : 2 if name in ("Q4_0", "Q8_0") else 4] = small[..., : 2 if name in ("Q4_0", "Q8_0") else 4]
+    largest = 1e-4 if name.endswith("K") else 0.01  # those of K are scales of scales
+    scales = random.uniform(largest / 10, largest, (*data.shape[:2], 2)).astype("<f2").view(np.uint8)
+    count = 2 if name in ("Q4_0", "Q8_0", "Q6_K") else 4
+    data[..., slice(-2, None) if name == "Q6_K" else slice(count)] = scales[..., :count]
     return data.reshape(rows, -1)
 
 
@@ -60,7 +58,8 @@ def write(
     Args:
         path: the file.
         architecture: of the network; Qwen2 has biases.
-        formats: the types of matrices by the ends of their names; others are F32.
+        formats: the types of matrices by the ends of their names; others are F32. `ffn_down` alone is wide enough for Q4_K and
+            Q6_K.
         metadata: strings and integers to add, or to replace.
         extra: names of vectors to add.
         without: weights to leave out.
@@ -114,7 +113,10 @@ def write(
         array = random.standard_normal(shape) / np.sqrt(shape[-1]) * 2 + (1 if "norm" in name else 0)
         endings = [kind for end, kind in (formats or {}).items() if name.endswith(f"{end}.weight")]
         kind = gguf.GGMLQuantizationType[endings[0] if endings else "F32"]
-        stored = gguf.quantize(array.astype(np.float32), kind)
+        if kind.name.endswith("K"):  # which gguf reads only
+            stored = random_blocks(kind.name, *shape, random)
+        else:
+            stored = gguf.quantize(array.astype(np.float32), kind)
         writer.add_tensor(name, stored, raw_dtype=kind)
         weights[name] = gguf.dequantize(stored, kind).astype(np.float64)
     writer.write_header_to_file()

@@ -17,6 +17,7 @@ from opweave.chat.decoder import CHUNK
 CPU = ow.ml.create_context(device="cpu")
 TEXT = [int(k) for k in np.random.default_rng(5).integers(0, len(tiny_models.TOKENS), 100)]
 MIXED = {"attn_q": "Q4_0", "attn_v": "Q4_1", "attn_output": "F16", "ffn_gate": "Q8_0", "ffn_up": "Q4_1", "embd": "Q8_0"}
+MIXED |= {"blk.0.ffn_down": "Q4_K", "blk.1.ffn_down": "Q6_K"}
 
 
 def decoder(path: Path, room: int = 200, *, context: ow.MLContext = CPU, quantized: bool = True) -> Decoder:
@@ -45,7 +46,8 @@ def test_small_integers_are_multiplied_as_such(tmp_path: Path) -> None:
     found = steps(each, TEXT)
     assert 1e-4 < np.sqrt(((found - wanted) ** 2).mean()) < 0.05 * wanted.std()
     steps_of_it = [line.split()[:4] for line in each._graph(1).explain().splitlines()]
-    assert ["matmul_n_bits", "'blk.0.attn_q'", "cpu", "native"] in steps_of_it
+    for name in ("blk.0.attn_q", "blk.1.ffn_down", "token_embd"):
+        assert ["matmul_n_bits", f"'{name}'", "cpu", "native"] in steps_of_it
 
 
 @pytest.mark.parametrize("quantized", [False, True])

@@ -1,7 +1,7 @@
-"""GGUF files, mapped into memory: what they say of a language model, and its weights.
+"""GGUF files, mapped into memory: the metadata and the weights of a language model.
 
-The format is that of ggml: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Of its types of weights these are read:
-F32, F16, Q4_0, Q4_1, Q8_0, Q4_K, Q6_K.
+The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Weights of these types are read: F32, F16, Q4_0, Q4_1,
+Q8_0, Q4_K, Q6_K.
 """
 
 from __future__ import annotations
@@ -33,17 +33,16 @@ SCALARS = {
     11: "<i8",
     12: "<f8",
 }
-"""Types of metadata that have one size, as NumPy calls them."""
+"""NumPy's names of the types of metadata, but for strings and arrays."""
 
 STRING, ARRAY = 8, 9
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """Rows of small integers, which share a scale in blocks.
+    """A quantized matrix, as `composites.matmul_n_bits` takes it.
 
-    They stand for `(numbers - 2 ** (bits - 1)) * scale`, or with a minimum for `numbers * scale + minimum`: what
-    `composites.matmul_n_bits` multiplies with.
+    Its elements are `(numbers - 2 ** (bits - 1)) * scale`, or `numbers * scale + minimum` if there is a minimum.
 
     Attributes:
         bits: 4 or 8.
@@ -58,7 +57,7 @@ class Blocks:
     minimum: Array | None = None
 
     def real(self) -> Array:
-        """The numbers that they stand for, float32 [rows, columns]."""
+        """The elements as float32 [rows, columns]."""
         scale, numbers = self.scale[..., None], self.numbers.astype(np.float32)
         if self.minimum is None:
             values: Array = (numbers - np.float32(2 ** (self.bits - 1))) * scale
@@ -68,7 +67,7 @@ class Blocks:
 
 
 def _nibbles(packed: Array) -> Array:
-    """Two numbers of each byte: all lower halves of the last axis, then all upper ones."""
+    """The two numbers in each byte along the last axis: first all lower halves, then all upper halves."""
     return np.concatenate([packed & 15, packed >> 4], axis=-1)
 
 
@@ -85,7 +84,7 @@ def _q8_0(block: Array) -> Blocks:
 
 
 def _q4_k(block: Array) -> Blocks:
-    """Eight blocks of 32, whose scales and minima are 6 bits times a number that all eight share."""
+    """Eight blocks of 32. Their scales and minima are integers of 6 bits, times a scale that all eight share."""
     rows, packed = len(block), block["scales"]
     first, second, third = (packed[..., k : k + 4] for k in (0, 4, 8))
     scales = np.concatenate([first & 63, third & 15 | first >> 6 << 4], axis=-1)
@@ -97,7 +96,7 @@ def _q4_k(block: Array) -> Blocks:
 
 
 def _q6_k(block: Array) -> Blocks:
-    """Sixteen blocks of 16 numbers of 6 bits: the lower four of the bits, and the upper two of four numbers to a byte."""
+    """Sixteen blocks of 16 numbers of 6 bits. `low` has their lower 4 bits, two numbers a byte, `high` their upper 2 bits."""
     rows = len(block)
     low, high = block["low"].reshape(rows, -1, 2, 2, 32), block["high"].reshape(rows, -1, 2, 1, 32)
     low = np.concatenate([low & 15, low >> 4], axis=-2)
@@ -109,7 +108,14 @@ def _q6_k(block: Array) -> Blocks:
 
 @dataclass(frozen=True)
 class Format:
-    """A type of weights: how many elements a block has, what lies in it, and how it is taken apart; None for floats."""
+    """A type of weights.
+
+    Attributes:
+        name: as the format calls it.
+        elements: of a block.
+        layout: the fields of a block.
+        blocks: makes `Blocks` of them; None for floats.
+    """
 
     name: str
     elements: int

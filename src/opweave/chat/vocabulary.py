@@ -70,10 +70,8 @@ class Vocabulary:
 
         self._tokenizer.add_tokens(of_type(USER_DEFINED))
         self._tokenizer.add_special_tokens(of_type(CONTROL))
-        begin = self._about("bos_token_id")
-        self._begin = (
-            begin if self._about("add_bos_token", kind == "llama" or self._about("pre") == "llama-bpe") else None
-        )
+        begins = self._about("add_bos_token", kind == "llama" or self._about("pre") == "llama-bpe")
+        self._begin = self._about("bos_token_id") if begins else None
         self.ends = {k for k, each in enumerate(types) if each == CONTROL and self._tokens[k] in ENDS}
         self.ends |= {self._about(name) for name in ("eos_token_id", "eot_token_id")} - {None}
 
