@@ -15,7 +15,7 @@ import pytest
 import smollm2_file
 import webgpu_device
 
-from opweave.chat import network as network_module
+from opweave.chat import network
 from opweave.demo.network import Network
 from opweave.onnx.shape_cache import MAX_COMPILED, RECENT, VALUES
 
@@ -150,7 +150,7 @@ def test_the_network_on_the_page_is_the_one_that_runs() -> None:
     (block,) = re.findall(r"```python\n([^`]*?def network\(.*?)```", page, re.DOTALL)
     shown, real = (
         next(node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef) and node.name == "network")
-        for source in (block, inspect.getsource(network_module))
+        for source in (block, inspect.getsource(network))
     )
     del real.body[0]
     real.returns = None

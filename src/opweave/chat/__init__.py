@@ -9,7 +9,7 @@ from __future__ import annotations
 from .conversation import Conversation, Reply
 from .decoder import Decoder
 from .gguf import GGUF
-from .network import Model, network
+from .model import Model, network
 from .sampling import Sampler
 from .vocabulary import Vocabulary
 

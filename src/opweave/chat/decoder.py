@@ -12,7 +12,7 @@ from ..context import MLContext
 from ..errors import require
 from ..run.graph import MLGraph
 from ..tensor import MLTensor
-from .network import Model, network
+from .model import Model, network
 
 CHUNK = 64
 """How many tokens of a prompt go through the network together. The last chunk of a prompt is padded, so that one graph serves
