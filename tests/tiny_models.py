@@ -114,7 +114,7 @@ def write(
         endings = [kind for end, kind in (formats or {}).items() if name.endswith(f"{end}.weight")]
         kind = gguf.GGMLQuantizationType[endings[0] if endings else "F32"]
         if kind.name.endswith("K"):  # which gguf reads only
-            stored = random_blocks(kind.name, *shape, random)
+            stored = random_blocks(kind.name, shape[0], shape[-1], random)
         else:
             stored = gguf.quantize(array.astype(np.float32), kind)
         writer.add_tensor(name, stored, raw_dtype=kind)

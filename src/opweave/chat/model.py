@@ -181,20 +181,22 @@ class Model:
 
     def linear(self, x: MLOperand, name: str) -> MLOperand:
         """The product with a matrix, plus its bias if it has one: [1, tokens, columns] -> [1, tokens, rows]."""
+        product: MLOperand
         bias = self.file.weights.get(f"{name}.bias")
         added = None if bias is None else bias.real()
         weight = self.file.weights[f"{name}.weight"]
         if not self.quantized or weight.format.blocks is None:
             matrix, *_ = self._kept(name, lambda: (weight.real(),))
             y: MLOperand = x.reshape(x.shape[1:]).gemm(matrix, c=added, b_transpose=True, label=name)
-            product: MLOperand = y.reshape([1, *y.shape])
+            product = y.reshape([1, *y.shape])
             return product
         packed, scale, minimum = self._kept(name, lambda: self._packed(weight))
         size = weight.shape[1] // scale.shape[1]
         bits = packed.shape[2] * 8 // size
-        return composites.matmul_n_bits(
+        product = composites.matmul_n_bits(
             x, packed, scale, None, added, minimum, bits=bits, block_size=size, accuracy="int8", label=name
         )
+        return product
 
     def _kept(self, name: str, make: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
         """The arrays of a matrix, which all graphs share."""
