@@ -294,6 +294,29 @@ def test_a_token_after_others_takes_the_kernel(more: dict[str, Any], how: str) -
 
 
 @pytest.mark.parametrize("context", [CPU, REFERENCE], ids=["cpu", "reference"])
+@pytest.mark.parametrize(("new", "length"), [(1, 8), (3, 6), (2, -1), (1, 10**6)])
+def test_new_keys_must_fit_the_room(context: ow.MLContext, new: int, length: int) -> None:
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", [2, new, 16])
+    past = [builder.input(name, "float32", [2, 2, 8, 8]) for name in ("keys", "values")]
+    lengths = builder.input("lengths", "int32", [2])
+    outputs = composites.group_query_attention(x, x, x, *past, lengths, heads=2, groups=2, label="layer")
+    graph = builder.build(dict(zip(("y", "keys", "values"), outputs, strict=True)))
+    tensors = {name: context.create_tensor(d.data_type, d.shape, writable=True) for name, d in graph.inputs.items()}
+    results = {name: context.create_tensor(d.data_type, d.shape, readable=True) for name, d in graph.outputs.items()}
+    context.write_tensor(tensors["lengths"], np.int32([8 - new, 0]))
+    if new == 1:
+        context.dispatch(graph, tensors, results)
+    context.write_tensor(tensors["lengths"], np.int32([0, length]))
+    with pytest.raises(ow.ValidationError) as raised:
+        context.dispatch(graph, tensors, results)
+    assert str(raised.value) == (
+        f"group_query_attention 'layer': lengths must be in [0, {8 - new}], so that {new} new keys fit a past of 8, "
+        f"got {length} in the input 'lengths'"
+    )
+
+
+@pytest.mark.parametrize("context", [CPU, REFERENCE], ids=["cpu", "reference"])
 def test_a_query_that_sees_nothing_gives_zeros(context: ow.MLContext) -> None:
     x = np.ones((1, 2, 4), "float32")
     for mask in (np.uint8([[1, 0], [0, 0]]), np.float32([[0, 1], [-np.inf, -np.inf]])):

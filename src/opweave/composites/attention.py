@@ -12,6 +12,7 @@ from ..errors import require
 from ..graph import Builder, Desc, Operand
 from ..operation import Limits
 from ..shapes import broadcasts_to
+from ..value_ranges import ValueRange
 from .attend import Mask, attend, check_heads, heads_first, heads_joined
 from .declare import check_divides, check_shape, declare
 from .rotary import rotary_embedding
@@ -297,6 +298,12 @@ def _check_rotation(cosines: Operand | None, sines: Operand | None, size: int, p
 
 
 group_query_attention.default("scale")(_scale)
+
+
+@group_query_attention.value_range("lengths")
+def _(query: Operand, past_key: Operand) -> ValueRange:
+    new, room = query.shape[1], past_key.shape[2]
+    return ValueRange(0, room - new, f"so that {new} new keys fit a past of {room}")
 
 
 @group_query_attention.decompose
