@@ -260,12 +260,15 @@ def test_generation_token_by_token(context: ow.MLContext) -> None:
 
 
 @pytest.mark.parametrize("new", [1, 3])
-def test_keys_beyond_the_room_are_refused(new: int) -> None:
-    """The engine would return more keys than there is room for."""
+def test_keys_beyond_the_room_are_refused_by_the_engine(new: int) -> None:
+    """Lengths that the graph computes are not checked before it runs."""
     x, past = floats(1, new, 16), floats(1, 2, 8, 8)
-    call = Call(x, x, x, past, past, np.int32([8]), heads=2, groups=2)
+    builder = ow.MLGraphBuilder(CPU)
+    half = builder.input("half", "int32", [1])
+    query = builder.input("x", "float32", [1, new, 16])
+    y, *_ = composites.group_query_attention(query, x, x, past, past, half + half, heads=2, groups=2)
     with pytest.raises(ow.OperationError, match="out of range"):
-        run(CPU, composites.group_query_attention, call)
+        CPU.compute(builder.build({"y": y}), {"x": x, "half": np.int32([4])})
 
 
 ROTATED = {"cosines": floats(8, 8), "sines": floats(8, 8)}
@@ -305,8 +308,7 @@ def test_new_keys_must_fit_the_room(context: ow.MLContext, new: int, length: int
     tensors = {name: context.create_tensor(d.data_type, d.shape, writable=True) for name, d in graph.inputs.items()}
     results = {name: context.create_tensor(d.data_type, d.shape, readable=True) for name, d in graph.outputs.items()}
     context.write_tensor(tensors["lengths"], np.int32([8 - new, 0]))
-    if new == 1:
-        context.dispatch(graph, tensors, results)
+    context.dispatch(graph, tensors, results)
     context.write_tensor(tensors["lengths"], np.int32([0, length]))
     with pytest.raises(ow.ValidationError) as raised:
         context.dispatch(graph, tensors, results)
@@ -314,6 +316,16 @@ def test_new_keys_must_fit_the_room(context: ow.MLContext, new: int, length: int
         f"group_query_attention 'layer': lengths must be in [0, {8 - new}], so that {new} new keys fit a past of 8, "
         f"got {length} in the input 'lengths'"
     )
+
+
+def test_new_keys_must_have_a_rotation() -> None:
+    x, past = floats(1, 1, 32), floats(1, 2, 8, 16)
+    message = r"lengths must be in \[0, 6\], so that cosines, with 7 rows, have one for each of 1 new keys, got 7"
+    tables = {"cosines": floats(7, 8), "sines": floats(7, 8)}
+    with pytest.raises(ow.ValidationError, match=message):
+        run(
+            CPU, composites.group_query_attention, Call(x, x, x, past, past, np.int32([7]), heads=2, groups=2, **tables)
+        )
 
 
 @pytest.mark.parametrize("context", [CPU, REFERENCE], ids=["cpu", "reference"])

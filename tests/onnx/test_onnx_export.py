@@ -254,7 +254,7 @@ def test_the_engines_own_operators_stay(tmp_path: Path) -> None:
         }
         wanted = CONTEXT.compute(graph, {**feed, **memories[0]})
         raw = runtime(path, {**feed, **memories[1]})
-        session = ow.InferenceSession(path, CONTEXT)
+        session = ow.InferenceSession(path, CONTEXT, fallback="error")
         mine = dict(zip(raw, session.run(None, {**feed, **memories[2]}), strict=True))
         for found in (raw, mine):
             np.testing.assert_allclose(found["y"], wanted["y"], rtol=1e-5, atol=1e-5)

@@ -242,7 +242,8 @@ def group_query_attention(
         [batches, groups, past + new, size]. All have the data type of `query`.
 
     Raises:
-        ValidationError: shapes that do not fit.
+        ValidationError: shapes that do not fit; before a graph runs on a CPU, an input `lengths` that leaves no room for
+            the new keys.
 
     ONNX Runtime's GroupQueryAttention; Ainslie et al., GQA (2023), arXiv:2305.13245. Windows: Beltagy et al., Longformer
     (2020), arXiv:2004.05150; soft caps: Gemma 2 (2024), arXiv:2408.00118; sinks: Xiao et al. (2023), arXiv:2309.17453.
@@ -301,8 +302,11 @@ group_query_attention.default("scale")(_scale)
 
 
 @group_query_attention.value_range("lengths")
-def _(query: Operand, past_key: Operand) -> ValueRange:
+def _(query: Operand, past_key: Operand, cosines: Operand | None) -> ValueRange:
     new, room = query.shape[1], past_key.shape[2]
+    if cosines is not None and cosines.shape[0] < room:
+        rows = cosines.shape[0]
+        return ValueRange(0, rows - new, f"so that cosines, with {rows} rows, have one for each of {new} new keys")
     return ValueRange(0, room - new, f"so that {new} new keys fit a past of {room}")
 
 
