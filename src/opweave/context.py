@@ -228,7 +228,8 @@ class MLContext(ContextTensors):
             graph: a graph of this context.
             inputs: a tensor for each input of the graph, by name, of its data type and shape.
             outputs: likewise for the outputs. No tensor may stand for two of them, and no output may overlap another
-                tensor's memory.
+                tensor's memory, except that an output may be the tensor of an input which an operation updates: the past
+                keys and values of `group_query_attention`.
 
         Raises:
             InvalidStateError: the graph is destroyed, or the context lost.
@@ -254,7 +255,8 @@ class MLContext(ContextTensors):
         Args:
             graph: a graph of this context.
             inputs: an array (or MLTensor) for each input, by name. C-contiguous arrays are read in place.
-            outputs: arrays to write results into, in place; outputs without one get a new array.
+            outputs: arrays to write results into, in place; outputs without one get a new array. As in `dispatch`, an
+                array may also be that of an input which an operation updates.
 
         Returns:
             The array of each output, by name.

@@ -279,6 +279,20 @@ class Graph:
         used = (operand for node in self.nodes for operand in node.operands if operand.is_constant)
         return list(dict.fromkeys(used))
 
+    def in_place(self) -> dict[str, str]:
+        """The outputs that may lie in the memory of an input, and that input, by name (`Op.in_place`)."""
+        names: dict[Any, str] = {operand: name for name, operand in self.inputs.items()}
+        found: dict[str, str] = {}
+        for name, output in self.outputs.items():
+            if (node := output.node) is None:
+                continue
+            for number, operand in node.op.updates.items():
+                source = node.inputs[operand]
+                is_pair = node.outputs[number] is output and isinstance(source, Operand) and source.desc == output.desc
+                if is_pair and source in names:
+                    found[name] = names[source]
+        return found
+
     def __str__(self) -> str:
         names: dict[Operand, str] = {operand: printable(name) for name, operand in self.inputs.items()}
 

@@ -82,6 +82,7 @@ class Op(Generic[P, R]):
         decomposition: the function that expresses it by other operations, or None for the core set.
         formula: the function that computes one element of its result (see `opweave.expr`), or None.
         kernels: the user's kernels, by name of the device.
+        updates: the results that may lie in the memory of an operand, by number, and the name of that operand.
     """
 
     def __init__(self, function: Callable[..., Any], name: str, doc: str, limits: Mapping[str, Limits]) -> None:
@@ -117,6 +118,7 @@ class Op(Generic[P, R]):
         self.formula: Callable[..., Any] | None = None
         self.kernels: dict[str, Any] = {}
         self._ranges: dict[str, Callable[..., ValueRange]] = {}
+        self.updates: dict[int, str] = {}
 
     def __repr__(self) -> str:
         return f"<Op {self.name}>"
@@ -130,6 +132,7 @@ class Op(Generic[P, R]):
         family = inspect.cleandoc(self.__doc__ or "").partition("\n")[2]
         member: Op[P, R] = Op(self.function, name, f"{doc}\n{family}", {**self.limits, **limits})
         member._fillers, member._casts, member._ranges = self._fillers, self._casts, self._ranges
+        member.updates = self.updates
         return member
 
     def decompose(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -185,6 +188,26 @@ class Op(Generic[P, R]):
         for name, function in self._ranges.items():
             if arguments[name] is not None:
                 yield name, call_with(function, arguments)
+
+    def in_place(self, **operands: str) -> None:
+        """Declare results that may lie in the memory of an operand: `in_place(output1="past_key")`.
+
+        Callers may then pass the same memory for an input and an output of a graph, if they have the same data type and
+        shape. A kernel that can updates this memory; elsewhere, the result is computed in other memory and copied.
+
+        Args:
+            operands: the name of an operand for each such result: `output`, or `output0`, `output1`, … for several results.
+
+        Raises:
+            ValidationError: there is no such operand, or it is a sequence of operands.
+        """
+        for result, operand in operands.items():
+            number = result.removeprefix("output") or "0"
+            if not number.isdigit() or operand not in self.operands or operand in self.sequences:
+                raise ValidationError(
+                    f"{self.name}: in_place takes the name of an operand for output, output0, …; got {result}={operand!r}"
+                )
+            self.updates[int(number)] = operand
 
     def given(self, arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """The arguments that differ from their defaults, in order, for printing."""

@@ -262,6 +262,24 @@ def _() -> None:
     assert not ow.ml.create_context(device="cpu", accelerated=True).accelerated
 
 
+@demonstrates("change", "MLContext.dispatch: tensors that are updated")
+def _() -> None:
+    builder = new_builder()
+    context = builder.context
+    x = builder.input("x", "float32", [1, 1, 8])
+    past = [builder.input(name, "float32", [1, 1, 4, 8]) for name in ("key", "value")]
+    lengths = builder.input("lengths", "int32", [1])
+    results = ow.composites.group_query_attention(x, x, x, *past, lengths, heads=1, groups=1)
+    graph = builder.build(dict(zip(("y", "key", "value"), results, strict=True)))
+    inputs = {
+        n: context.create_tensor(d.data_type, d.shape, readable=True, writable=True) for n, d in graph.inputs.items()
+    }
+    inputs["x"].numpy()[:] = 2
+    y = context.create_tensor("float32", (1, 1, 8), readable=True)
+    context.dispatch(graph, inputs, {"y": y, "key": inputs["key"], "value": inputs["value"]})
+    assert context.read_tensor(inputs["key"])[0, 0, :, 0].tolist() == [2, 0, 0, 0]
+
+
 @demonstrates("change", "MLGraphBuilder.constant: memory")
 def _() -> None:
     array = np.ones(3, "float32")

@@ -160,10 +160,10 @@ def test_what_is_destroyed_while_it_is_bound_stays_destroyed(context: ow.MLConte
 
     destroyer = threading.Thread(target=destroy)
 
-    def slow_bind(inputs: Any, outputs: Any) -> Any:
+    def slow_bind(*given: Any) -> Any:
         destroyer.start()
         started.wait(5)
-        return bind(inputs, outputs)
+        return bind(*given)
 
     program.bind = slow_bind
     context.dispatch(graph, {"x": x}, {"y": y})
@@ -260,11 +260,11 @@ def test_compute_holds_the_tensors_it_reads() -> None:
     program: Any = graph.check_alive()
     run = program.run
 
-    def slow_run(inputs: Any, outputs: Any) -> None:
+    def slow_run(*given: Any) -> None:
         writer.start()
         writer.join(0.2)
         order.append("run")
-        run(inputs, outputs)
+        run(*given)
 
     def write() -> None:
         context.write_tensor(x, 5 * ones())

@@ -10,7 +10,7 @@ needs, by name. Several rules for one op are tried in order; `when=` says which 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
@@ -57,6 +57,20 @@ class Rule:
         return call_with(self.function, arguments, *provided)
 
 
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Inputs that a kernel of an engine updates where they are, if its outputs lie there; otherwise it copies them.
+
+    Attributes:
+        pairs: the positions of an input and of the output that may lie in its memory. All of them do, or none. Empty where
+            the kernel always copies.
+        sizes: the size in bytes of each input that it copies otherwise.
+    """
+
+    pairs: tuple[tuple[int, int], ...]
+    sizes: tuple[int, ...]
+
+
 class Runner(ABC):
     """A compiled graph, or a compiled part of one. Several threads may run it at the same time."""
 
@@ -66,6 +80,8 @@ class Runner(ABC):
     """How the intermediates that it has inside share memory."""
     threads: int = 0
     """How many threads its engine has started for it."""
+    updates: Sequence[Update] = ()
+    """What its kernels update in place, or copy. No other output may lie in the memory of an input."""
 
     @abstractmethod
     def bind(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> Callable[[], None]:
@@ -102,8 +118,16 @@ class ModelRunner(Protocol):
     types: Mapping[str, str]
     """The type of each input and output as ONNX Runtime writes it, by name."""
 
-    def run(self, feed: Mapping[str, Any], names: Sequence[str], out: Mapping[str, np.ndarray]) -> list[Any]:
+    def run(
+        self,
+        feed: Mapping[str, Any],
+        names: Sequence[str],
+        out: Mapping[str, np.ndarray],
+        shared: Collection[str] = (),
+    ) -> list[Any]:
         """The outputs `names` for a feed that fits, each in memory of its own; those in `out` are written in place.
+
+        Those in `shared` are in `out`, in the memory of the input that they update.
 
         Raises:
             OtherShapes: an array of `out` has another shape than its output.

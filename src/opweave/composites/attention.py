@@ -299,6 +299,7 @@ def _check_rotation(cosines: Operand | None, sines: Operand | None, size: int, p
 
 
 group_query_attention.default("scale")(_scale)
+group_query_attention.in_place(output1="past_key", output2="past_value")
 
 
 @group_query_attention.value_range("lengths")

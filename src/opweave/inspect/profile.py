@@ -24,7 +24,7 @@ from .words import duration, intermediates, shortened, size, table
 
 if TYPE_CHECKING:
     from ..backends import KernelTime, Placement
-    from ..run.program import Program
+    from ..run.program import Pairs, Program
 
 MAX_TITLE = 70
 """Maximum characters of a title in a table; `Profile.steps` has all of it."""
@@ -243,8 +243,8 @@ def profile(
     given = list(sources.values()), list(targets.values())
     space = graph.context._space
     with Locks(tensors):
-        space.check_overlap(sources, targets, graph._constants)
-        call = Binding(program.layout(*given), *given)
+        shared = graph.check_overlap(space, sources, targets)
+        call = Binding(program.layout(*given, shared), *given)
         call()  # the first run is slower
         space.wait()
         counted = _copies_of(call)
@@ -258,7 +258,7 @@ def profile(
             if len(call.layout.steps) > 1:
                 parts.append(call.timed())
         # Measuring kernels does not slow down a device, as it does the CPU.
-        kernels = _kernels(program, *given, repeat) if detail or not space.is_host else ()
+        kernels = _kernels(program, *given, shared, repeat) if detail or not space.is_host else ()
     steps = _steps(program, call, parts or [[time] for time in whole])
     plan = program.plan
     device, times = graph.context.device.name, (median(whole) / 1e9, min(whole) / 1e9)
@@ -266,13 +266,13 @@ def profile(
 
 
 def _kernels(
-    program: Program, sources: Sequence[Memory], targets: Sequence[Memory], repeat: int
+    program: Program, sources: Sequence[Memory], targets: Sequence[Memory], shared: Pairs, repeat: int
 ) -> tuple[KernelTime, ...]:
     """The times of kernels, measured by their engines; empty if no engine measures them."""
     measured = program.measured()
     if measured is None:
         return ()
-    call = measured.program.bind(sources, targets)
+    call = measured.program.bind(sources, targets, shared)
     for _ in range(repeat + 1):
         call()
     return tuple(measured.finish())

@@ -130,10 +130,11 @@ class DeferredTensor(MLTensor):
             view.setflags(write=self._writable)
             return view
 
-    def _target(self) -> np.ndarray:
-        """The memory to overwrite: new memory if the contents of the old are still needed."""
+    def _target(self, is_updated: bool = False) -> np.ndarray:
+        """The memory to overwrite: new memory if the contents of the old are still needed, unless they are updated."""
         value = self._value
-        if value is not None and not value.pending and (self._is_seen or not value.pending_readers):
+        keeps = is_updated or self._is_seen
+        if value is not None and not value.pending and (keeps or not value.pending_readers):
             force(value.pending_readers)
             self._array = value._array  # the tensor no longer has that value
         elif value is not None:
@@ -302,8 +303,9 @@ def _at_once(
     with Locks([*sources, *targets]):
         for tensor in sources:
             tensor.memory()
+        updated = set(map(id, sources))
         for tensor in targets:
-            tensor._target()
+            tensor._target(id(tensor) in updated)
     key = (len(inputs), *inputs, *map(id, inputs.values()), *outputs, *map(id, outputs.values()))
     binding = graph._bindings.peek(key) or graph._bind(inputs, outputs)
     with Locks([*sources, *targets]):
@@ -330,7 +332,8 @@ def _checked(
         fits = False
     if not fits:
         graph.check_dispatch(inputs, outputs)
-        require(False, "dispatch: the tensors do not fit the graph")  # the line above raises the detailed error
+        # The line above raises the detailed error, except where a tensor is updated.
+        require(len(set(map(id, tensors))) < len(tensors), "dispatch: the tensors do not fit the graph")
     return sources, targets  # type: ignore[return-value]
 
 

@@ -11,13 +11,25 @@
 (1, 16)
 """
 
-from .copying import Copies, Tally, copied, copies, copy
-from .host import ALIGNMENT, address_range, allocate, check_overlap, empty, merged_ranges, owner, physical, trim
+from .copying import NOT_IN_PLACE, OVER_INPUT, Copies, Tally, copied, copies, copy
+from .host import (
+    ALIGNMENT,
+    address_range,
+    allocate,
+    check_overlap,
+    empty,
+    in_place,
+    is_same,
+    merged_ranges,
+    owner,
+    physical,
+    trim,
+)
 from .mapped import FileRegion, find_in_files, mapped_files
 from .planner import Life, Plan, plan, plan_buffers
 
 __all__ = [
-    "ALIGNMENT", "Copies", "FileRegion", "Life", "Plan", "Tally", "address_range", "allocate", "check_overlap", "copied",
-    "copies", "copy", "empty", "find_in_files", "mapped_files", "merged_ranges", "owner", "physical", "plan",
-    "plan_buffers", "trim",
+    "ALIGNMENT", "NOT_IN_PLACE", "OVER_INPUT", "Copies", "FileRegion", "Life", "Plan", "Tally", "address_range",
+    "allocate", "check_overlap", "copied", "copies", "copy", "empty", "find_in_files", "in_place", "is_same",
+    "mapped_files", "merged_ranges", "owner", "physical", "plan", "plan_buffers", "trim",
 ]  # fmt: skip

@@ -39,11 +39,11 @@ class Copies:
         """Bytes copied."""
         return sum(tally.bytes for tally in self.by_reason.values())
 
-    def add(self, size: int, reason: str) -> None:
-        """Count one copy of `size` bytes."""
+    def add(self, size: int, reason: str, count: int = 1) -> None:
+        """Count one copy of `size` bytes, or `count` copies of `size` bytes together."""
         with self._lock:
             tally = self.by_reason[reason]
-            tally.count += 1
+            tally.count += count
             tally.bytes += size
 
     def reset(self) -> None:
@@ -54,6 +54,12 @@ class Copies:
 
 copies = Copies()
 """The counter of this process."""
+
+OVER_INPUT = "an output in the memory of an input"
+"""The reason for copying outputs that lie in the memory of inputs, and are computed elsewhere first."""
+
+NOT_IN_PLACE = "inside an engine: an input that is not updated in place"
+"""The reason for copies that an engine makes of inputs whose outputs lie in other memory: the past of attention, say."""
 
 
 def copy(target: np.ndarray, source: np.ndarray, reason: str) -> None:

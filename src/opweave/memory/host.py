@@ -103,6 +103,30 @@ def check_overlap(
                 raise ValidationError(f"the memory of {name!r} overlaps that of a constant of the graph")
 
 
+def is_same(one: object, other: object) -> bool:
+    """Whether two tensors lie in the same memory, from the first byte to the last."""
+    if one is other or not isinstance(one, np.ndarray) or not isinstance(other, np.ndarray):
+        return one is other
+    return one.nbytes == other.nbytes > 0 and address_range(one) == address_range(other)
+
+
+def in_place(
+    inputs: Mapping[str, object], outputs: Mapping[str, object], may_share: Mapping[str, str]
+) -> dict[str, str]:
+    """The outputs that lie exactly in the memory of an input, and that input, by name.
+
+    Args:
+        inputs: contiguous arrays, or memory of a device, by name.
+        outputs: likewise.
+        may_share: for each output that may lie in the memory of an input, that input.
+    """
+    return {
+        name: source
+        for name, source in may_share.items()
+        if name in outputs and source in inputs and is_same(inputs[source], outputs[name])
+    }
+
+
 def merged_ranges(arrays: Iterable[np.ndarray]) -> list[tuple[int, int]]:
     """The address ranges of contiguous arrays, sorted; ranges that overlap or touch are merged."""
     merged: list[tuple[int, int]] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +19,7 @@ from ..context import MLContext
 from ..errors import DataError, NotSupportedError
 from ..graph import Builder, Desc, Graph, Operand
 from ..memory.spaces import HOST, Cell, copier
-from ..run.program import Program
+from ..run.program import Pairs, Program
 from ..run.steps import Part, Unsized
 from .arguments import check_target
 from .booleans import bool_as_uint8
@@ -31,6 +32,9 @@ from .values import Constant, Dynamic, Tensor, Value, shape_of, type_of
 
 Fallback = Literal["auto", "error"]
 """How nodes that WebNN cannot express are handled: "auto" runs them in ONNX Runtime, "error" refuses the model."""
+
+NOTHING_SHARED: Mapping[str, str] = MappingProxyType({})
+"""No output lies in the memory of an input."""
 
 _BUILDER = Builder()
 """Makes the operands that no node of WebNN takes: values of unknown shape, and outputs that are constants."""
@@ -121,7 +125,13 @@ class CompiledModel:
 
     # Running ---------------------------------------------------------------------------------------------------------
 
-    def run(self, inputs: Sequence[Any], outputs: Sequence[Any], wanted: Sequence[int]) -> list[Any]:
+    def run(
+        self,
+        inputs: Sequence[Any],
+        outputs: Sequence[Any],
+        wanted: Sequence[int],
+        shared: Mapping[str, str] = NOTHING_SHARED,
+    ) -> list[Any]:
         """Run on arrays, or memory of the context's device, that have been checked.
 
         Args:
@@ -129,6 +139,7 @@ class CompiledModel:
             outputs: for each of `self.outputs`, the memory that it is written into, None for new memory; or nothing, for new
                 memory for all of them.
             wanted: the positions of the outputs to return.
+            shared: the outputs that lie in the memory of the input which they update, and that input, by name.
 
         Raises:
             ValidationError: memory in `outputs` does not have the shape of its output, which was not known in advance.
@@ -142,15 +153,25 @@ class CompiledModel:
                 return found
             outputs = [None] * len(self.outputs)
         made = [self._new(k, k in wanted) if given is None else given for k, given in enumerate(outputs)]
+        pairs = self._pairs(shared) if shared else ()
         if self._gives_arrays:
-            self.program.run(inputs, made)
+            self.program.run(inputs, made, pairs)
             return [made[k] for k in wanted]
         passed = [Cell() if known is None else bool_as_uint8(m) for known, m in zip(self._results, made, strict=True)]
-        self.program.run(inputs, passed)
+        self.program.run(inputs, passed, pairs)
         for k, cell in enumerate(passed):
             if isinstance(cell, Cell):
                 made[k] = self._from_cell(k, cell.value, outputs[k])
         return [made[k] for k in wanted]
+
+    def _pairs(self, shared: Mapping[str, str]) -> Pairs:
+        """The positions of inputs and of the outputs in their memory; those of unknown shape are copied there afterwards."""
+        places = {name: k for k, name in enumerate(self.inputs)}
+        return tuple(
+            (places[shared[name]], k)
+            for k, name in enumerate(self.outputs)
+            if name in self.results and shared.get(name) in places
+        )
 
     def _wrapper(self, name: str) -> Callable[[Any], Any] | None:
         """How the value of an input is passed to the program; None for as it is."""

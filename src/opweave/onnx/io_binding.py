@@ -166,10 +166,15 @@ class IOBinding:
             OperationError: the engine failed.
         """
         require(bool(self._targets), "at least one output must be bound; see bind_output")
-        inputs = [array for array in self._feeds.values() if isinstance(array, np.ndarray)]
+        inputs = {name: array for name, array in self._feeds.items() if isinstance(array, np.ndarray)}
         targets = {name: array for name, array in self._targets.items() if array is not None}
-        # ONNX Runtime allows an output to overlap an input; here it is computed in other memory, and copied.
-        shared = {n for n, a in targets.items() if any(np.may_share_memory(a, other) for other in inputs)}
+        updated = memory.in_place(inputs, targets, self._owner._in_place)
+        # ONNX Runtime allows an output to overlap any input; here it is computed in other memory, and copied.
+        shared = {
+            name
+            for name, array in targets.items()
+            if any(updated.get(name) != n and np.may_share_memory(array, other) for n, other in inputs.items())
+        }
         out = {name: array for name, array in targets.items() if name not in shared}
         results = self._owner.run(list(self._targets), self._feeds, out=out)
         self._results = dict(zip(self._targets, results, strict=True))

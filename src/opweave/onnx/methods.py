@@ -50,6 +50,7 @@ class OnnxRuntimeMethods:
     _settings: options.Settings
     _model: Model
     _run_trace: RunTrace | None
+    _in_place: dict[str, str]  # the outputs that may lie in the memory of an input, and that input
 
     # Methods of the session.
     run: Callable[..., list[Any]]

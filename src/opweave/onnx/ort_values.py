@@ -34,11 +34,11 @@ def array_of_value(value: Any, what: str) -> Any:
     return from_engine(value._get_c_value())
 
 
-def unwrapped(feed: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The inputs of a call, with arrays in place of OrtValues."""
-    if not any(is_ort_value(value) for value in feed.values()):
-        return feed
-    return {n: array_of_value(v, f"input {n!r}") if is_ort_value(v) else v for n, v in feed.items()}
+def unwrapped(values: Mapping[str, Any], what: str = "input") -> Mapping[str, Any]:
+    """The inputs or outputs of a call, with arrays in place of OrtValues."""
+    if not any(is_ort_value(value) for value in values.values()):
+        return values
+    return {n: array_of_value(v, f"{what} {n!r}") if is_ort_value(v) else v for n, v in values.items()}
 
 
 def ort_value(array: Any, what: str) -> Any:

@@ -25,8 +25,8 @@ Tensors of bool are uint8 operands that hold 0 and 1.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -35,7 +35,7 @@ from ..builder import MLGraphBuilder
 from ..dtypes import INFO, DataType
 from ..graph import MLOperand
 from ..operation import Op
-from .messages import NodeProto, TensorProto, domain_of
+from .messages import GraphProto, NodeProto, TensorProto, domain_of
 
 Tensor: TypeAlias = "MLOperand | np.ndarray"
 
@@ -82,6 +82,7 @@ class Converter:
         required: the smallest number of inputs.
         is_custom: whether it is an operation of the user, for an operator that no engine knows.
         op: the name of the user's operation, if it is one.
+        updates: the outputs that may lie in the memory of an input, by position, and the position of that input.
     """
 
     function: Callable[..., Any]
@@ -90,15 +91,24 @@ class Converter:
     required: int
     is_custom: bool = False
     op: str = ""
+    updates: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, function: Callable[..., Any], moved: Collection[str] = ()) -> Converter:
-        """Read the inputs and attributes from a function's signature; `moved` are inputs that may also be attributes."""
+    def of(
+        cls, function: Callable[..., Any], moved: Collection[str] = (), updates: Op[..., Any] | None = None
+    ) -> Converter:
+        """Read the inputs and attributes from a function's signature.
+
+        Args:
+            function: the converter.
+            moved: inputs that may also be attributes.
+            updates: an operation with the same outputs, which updates operands that have the names of inputs.
+        """
         parameters = list(inspect.signature(function).parameters.values())[1:]
         positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
         groups: dict[str, Any] = {p.name: type(p.default) for p in keywords if is_dataclass(p.default)}
-        members = {name: {field.name for field in fields(group)} for name, group in groups.items()}
+        members = {name: {member.name for member in fields(group)} for name, group in groups.items()}
         operands = {k for k, p in enumerate(positional) if str(p.annotation).startswith("MLOperand")}
         takes_any = any(p.kind is p.VAR_POSITIONAL for p in parameters)
 
@@ -115,6 +125,7 @@ class Converter:
             frozenset(p.name for p in keywords if p.name not in groups).union(moved, *members.values()),
             None if takes_any else len(positional),
             sum(p.default is p.empty for p in positional),
+            updates=_updates(updates, [p.name for p in positional]),
         )
 
     @classmethod
@@ -125,7 +136,13 @@ class Converter:
         if op.sequences:  # any number of operands
             return cls(function, frozenset(attributes), None, 1, **more)
         required = sum(name not in op.defaults for name in op.operands)
-        return cls(function, frozenset(attributes), len(op.operands), required, **more)
+        updates = _updates(op, op.operands)
+        return cls(function, frozenset(attributes), len(op.operands), required, updates=updates, **more)
+
+
+def _updates(op: Op[..., Any] | None, inputs: Sequence[str]) -> dict[int, int]:
+    """The results of an operation that may lie in the memory of an operand, with the position of that among `inputs`."""
+    return {result: inputs.index(name) for result, name in op.updates.items()} if op is not None else {}
 
 
 CONVERTERS: dict[tuple[str, str], Converter] = {}
@@ -133,13 +150,13 @@ CONVERTERS: dict[tuple[str, str], Converter] = {}
 
 
 def converts(
-    *op_types: str, domain: str = "", moved: Collection[str] = ()
+    *op_types: str, domain: str = "", moved: Collection[str] = (), updates: Op[..., Any] | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register the decorated function as the converter of ONNX operators."""
+    """Register the decorated function as the converter of ONNX operators; the arguments are those of `Converter.of`."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         for op_type in op_types:
-            CONVERTERS[domain, op_type] = Converter.of(function, moved)
+            CONVERTERS[domain, op_type] = Converter.of(function, moved, updates)
         return function
 
     return register
@@ -164,6 +181,20 @@ def register(operators: Mapping[str, Op[..., Any]], domain: str = "") -> None:
 def key_of(node: NodeProto) -> tuple[str, str]:
     """The key of a node's converter in `CONVERTERS`."""
     return domain_of(node), node.op_type
+
+
+def in_place(graph: GraphProto) -> dict[str, str]:
+    """The outputs of a model that may lie in the memory of an input which a node updates, and that input, by name."""
+    inputs, outputs = {info.name for info in graph.input}, {info.name for info in graph.output}
+    found: dict[str, str] = {}
+    for node in graph.node:
+        converter = CONVERTERS.get(key_of(node))
+        for result, position in converter.updates.items() if converter is not None else ():
+            if result < len(node.output) and position < len(node.input):
+                source, target = node.input[position], node.output[result]
+                if source in inputs and target in outputs:
+                    found[target] = source
+    return found
 
 
 def known(value: Tensor | None, what: str) -> np.ndarray:

@@ -13,10 +13,9 @@ import numpy as np
 
 from .. import memory
 from ..errors import OperationError, ValidationError
-from ..graph import Desc
 from ..value_ranges import InputRange
 from .arguments import Argument
-from .compiled import CompiledModel
+from .compiled import NOTHING_SHARED, CompiledModel
 from .messages import TensorProto
 from .symbolic import SymbolicModel
 
@@ -37,9 +36,11 @@ class Repeat:
         names: the outputs that were returned.
         deciding: the inputs whose values determine shapes; those of the next call must be the same.
         ranges: of the values of inputs.
+        in_place: the outputs that may lie in the memory of an input, and that input, by name.
+        targets: the memory that the call wrote outputs into, by name.
     """
 
-    __slots__ = ("_asked", "_inputs", "_model", "_outputs", "_ranges", "_taken", "_values", "_wanted")
+    __slots__ = ("_asked", "_in_place", "_inputs", "_model", "_outputs", "_ranges", "_taken", "_values", "_wanted")
 
     def __init__(
         self,
@@ -49,15 +50,21 @@ class Repeat:
         names: list[str],
         deciding: Collection[str] = (),
         ranges: Sequence[InputRange] = (),
+        in_place: Mapping[str, str] = NOTHING_SHARED,
+        targets: Mapping[str, Any] = NOTHING_SHARED,
     ) -> None:
-        self._model, self._asked, self._ranges = model, asked, ranges
+        self._model, self._asked, self._ranges, self._in_place = model, asked, ranges, in_place
         # Those that the model does not take come last: they are only checked.
         order = dict.fromkeys([*model.inputs, *feed])
         self._inputs: list[Expected] = [(name, feed[name].dtype, feed[name].shape) for name in order]
         self._taken = len(model.inputs)
-        unknown = Desc("uint8", (0,)), None  # no array has this data type
-        results = [(name, *model.results.get(name, unknown)) for name in model.outputs]
-        self._outputs: list[Expected] = [(name, dtype, desc.shape) for name, desc, dtype in results]
+        self._outputs: list[Expected] = [(name, None, ()) for name in model.outputs]  # no array has this data type
+        for k, name in enumerate(model.outputs):
+            if name in model.results:
+                desc, dtype = model.results[name]
+                self._outputs[k] = name, dtype, desc.shape
+            elif isinstance(array := targets.get(name), np.ndarray):
+                self._outputs[k] = name, array.dtype, array.shape
         self._wanted = [model.outputs.index(name) for name in names]
         self._values = [(name, feed[name].tobytes()) for name in deciding]
 
@@ -92,6 +99,7 @@ class Repeat:
             if each.values.outside(given[each.name]) is not None:
                 return None
         outputs: list[np.ndarray | None] = []
+        shared = NOTHING_SHARED
         if out is not None:
             if type(out) is not dict:
                 return None
@@ -105,10 +113,14 @@ class Repeat:
                         return None
                     targets.append(value)
                 outputs.append(value)
-            if len(targets) != len(out) or _overlap(inputs, targets):
+            others = inputs
+            if self._in_place and (shared := memory.in_place(given, out, self._in_place)):
+                updated = set(shared.values())
+                others = [a for a, (name, _, _) in zip(inputs, self._inputs, strict=True) if name not in updated]
+            if len(targets) != len(out) or _overlap(others, targets):
                 return None
         try:
-            return self._model.run(inputs[: self._taken], outputs, self._wanted)
+            return self._model.run(inputs[: self._taken], outputs, self._wanted, shared)
         except OperationError:
             if isinstance(self._model, SymbolicModel):  # the full path finds out more
                 return None

@@ -29,6 +29,7 @@ from .model import Model
 from .options import Settings, check_run_options, write_optimized
 from .ort_values import unwrapped
 from .pickling import Recipe
+from .registry import in_place
 from .repeat import Repeat
 from .run_trace import RunTrace
 from .shape_cache import ShapeCache, Specialise
@@ -125,6 +126,7 @@ class InferenceSession(OnnxRuntimeMethods):
         self._overridable = [Argument.of(info, fixed) for info in graph.input if info.name not in required]
         self._outputs = {info.name: Argument.of(info, fixed) for info in graph.output}
         self._ranges = index_ranges(graph)
+        self._in_place = in_place(graph)
         self._locations = self._locate(preferred_output_location)
         self._repeatable = Repeat.fits(self._inputs) and set(self._locations.values()) == {"cpu"}
         self._repeat: Repeat | None = None
@@ -197,7 +199,9 @@ class InferenceSession(OnnxRuntimeMethods):
                 sequence. C-contiguous arrays are read in place, as `onnxruntime.OrtValue`s on the CPU are. Overridable
                 initializers may be among them, or not.
             run_options: `onnxruntime.RunOptions`; what has no meaning here is ignored, with a message in the log "opweave".
-            out: arrays, or tensors, to write outputs into, by name; they must not overlap inputs.
+            out: arrays, tensors, or `onnxruntime.OrtValue`s on the CPU to write outputs into, by name. They must not overlap
+                inputs, except that an output may lie exactly in the memory of the input which its node updates: the past and
+                present keys and values of com.microsoft's GroupQueryAttention.
 
         Returns:
             The outputs in the order of `output_names`: arrays, or tensors where `preferred_output_location` says so.
@@ -241,7 +245,7 @@ class InferenceSession(OnnxRuntimeMethods):
         inputs = [*self._inputs, *(i for i in self._overridable if i.name in input_feed)]
         check_names("inputs", input_feed, {i.name: i for i in inputs})
         require(out is None or isinstance(out, Mapping), f"out must map names to arrays, got {type(out).__name__}")
-        out = out or {}
+        out = unwrapped(out or {}, "output")
         for what, given in (("output_names", asked), ("out", list(out))):
             unknown = [name for name in given if name not in known]
             require(not unknown, f"{what} must be among {list(known)}; unknown: {unknown}")
@@ -252,7 +256,7 @@ class InferenceSession(OnnxRuntimeMethods):
             for each in self._ranges:
                 each.check(feed)
             targets = {name: known[name].as_output(value, context) for name, value in out.items()}
-            self._check_overlap(feed, targets)
+            shared = self._check_overlap(feed, targets)
             shapes = {
                 name: value.shape if isinstance(value, np.ndarray) or space.owns(value) else None
                 for name, value in feed.items()
@@ -262,19 +266,20 @@ class InferenceSession(OnnxRuntimeMethods):
             made = self._new_tensors(model, [name for name in names if name not in targets])
             targets |= {name: tensor.memory() for name, tensor in made.items()}
             try:
-                results = _run_by_name(model, feed, names, targets)
+                results = _run_by_name(model, feed, names, targets, shared)
             except OperationError:
                 if isinstance(model, CompiledModel):
                     raise
                 # WebNN defines more than the engine does (indices out of range, say), and has errors of its own.
                 model = self._shape_cache.compiled_for(shapes, feed)
-                results = _run_by_name(model, feed, names, targets)
+                results = _run_by_name(model, feed, names, targets, shared)
             self._repeat = None
             is_plain = self._repeatable and names == asked and len(feed) == len(self._inputs)
             if is_settled and is_plain and (space.is_host or not tensors):
                 deciding = self._shape_cache.deciding & feed.keys()
                 same = None if output_names is None else list(output_names)
-                self._repeat = Repeat(model, feed, same, names, deciding, self._ranges)
+                ranges = self._ranges
+                self._repeat = Repeat(model, feed, same, names, deciding, ranges, self._in_place, targets)
         by_name = dict(zip(names, results, strict=True))
         wanted = {**made, **out}
         return [
@@ -286,14 +291,17 @@ class InferenceSession(OnnxRuntimeMethods):
             for position, name in enumerate(asked)
         ]
 
-    def _check_overlap(self, feed: Mapping[str, Any], targets: Mapping[str, Any]) -> None:
-        """Require outputs in memory of their own."""
+    def _check_overlap(self, feed: Mapping[str, Any], targets: Mapping[str, Any]) -> dict[str, str]:
+        """Require outputs in memory of their own, or of the input that they may update; such outputs and their inputs."""
+        shared = memory.in_place(feed, targets, self._in_place)
+        feed = {name: value for name, value in feed.items() if name not in shared.values()}
         numbers = {n: a for n, a in feed.items() if isinstance(a, np.ndarray) and a.dtype.kind not in "OUS"}
         arrays = {f"output {n}": a for n, a in targets.items() if isinstance(a, np.ndarray)}
         memory.check_overlap({f"input {n}": a for n, a in numbers.items()}, arrays)
         if not (space := self._context._space).is_host:
             sources = {name: value for name, value in feed.items() if space.owns(value)}
             space.check_overlap(sources, {name: target for name, target in targets.items() if space.owns(target)})
+        return shared
 
     def _new_tensors(self, model: CompiledModel | SymbolicModel, names: Sequence[str]) -> dict[str, MLTensor]:
         """Tensors on the device for the outputs that are wanted there, where their shapes are known."""
@@ -442,13 +450,21 @@ class InferenceSession(OnnxRuntimeMethods):
 
 
 def _run_by_name(
-    model: CompiledModel | SymbolicModel, feed: Mapping[str, Any], names: Sequence[str], targets: Mapping[str, Any]
+    model: CompiledModel | SymbolicModel,
+    feed: Mapping[str, Any],
+    names: Sequence[str],
+    targets: Mapping[str, Any],
+    shared: Mapping[str, str],
 ) -> list[Any]:
-    """Run a model on a feed; the outputs `names`, of which those in `targets` are written in place."""
+    """Run a model on a feed; the outputs `names`, of which those in `targets` are written in place.
+
+    Those in `shared` lie in the memory of the input that it names.
+    """
     for name in model.results.keys() & targets.keys():
         check_target(name, targets[name], model.results[name][0].shape)
     outputs = [targets.get(name) for name in model.outputs] if targets else []
-    return model.run([feed[name] for name in model.inputs], outputs, [model.outputs.index(name) for name in names])
+    wanted = [model.outputs.index(name) for name in names]
+    return model.run([feed[name] for name in model.inputs], outputs, wanted, shared)
 
 
 def _check_choice(what: str, given: Any, allowed: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from ..errors import MLError, NotSupportedError
 from ..graph import Desc
 from ..shapes import OtherShapes
 from .arguments import Argument, check_target
+from .compiled import NOTHING_SHARED
 from .engine_rules import check_decided
 from .messages import PLAIN, ModelProto, NodeProto, TensorProto, sub_graphs, tensor_type
 from .model import Model
@@ -72,7 +73,13 @@ class SymbolicModel:
                 raise NotSupportedError(f"{name!r} is {type}, which has no equivalent in NumPy")
         self._runner: ModelRunner = runner
 
-    def run(self, inputs: Sequence[Any], outputs: Sequence[Any], wanted: Sequence[int]) -> list[Any]:
+    def run(
+        self,
+        inputs: Sequence[Any],
+        outputs: Sequence[Any],
+        wanted: Sequence[int],
+        shared: Mapping[str, str] = NOTHING_SHARED,
+    ) -> list[Any]:
         """Run on arrays that have been checked; see `CompiledModel.run`.
 
         Raises:
@@ -83,7 +90,7 @@ class SymbolicModel:
         targets = zip(self.outputs, outputs, strict=True) if outputs else ()
         out = {name: given for name, given in targets if given is not None}
         try:
-            return self._runner.run(feed, [self.outputs[k] for k in wanted], out)
+            return self._runner.run(feed, [self.outputs[k] for k in wanted], out, shared)
         except OtherShapes as found:
             for name, shape in found.shapes.items():
                 check_target(name, out[name], shape)

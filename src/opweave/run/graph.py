@@ -20,6 +20,7 @@ from ..arrays import as_array, contiguous, fit
 from ..cache import Cache
 from ..errors import InvalidStateError, ValidationError, require
 from ..graph import Desc, Graph, printable
+from ..memory.spaces import HOST, TensorSpace
 from ..names import shown
 from ..operators import Operators
 from ..tensor import MLTensor
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from ..context import MLContext
     from ..inspect.drawing import Drawing
     from ..inspect.profile import Profile
-    from .program import Program
+    from .program import Pairs, Program
 
 MAX_BINDINGS = 64
 """How many combinations of tensors a graph stays bound to; beyond that, the oldest must be bound (and validated) again."""
@@ -48,6 +49,7 @@ class MLGraph:
         self._inputs = {name: operand.desc for name, operand in graph.inputs.items()}
         self._outputs = {name: operand.desc for name, operand in graph.outputs.items()}
         self._constants = memory.merged_ranges(operand.value for operand in graph.constants)
+        self._in_place = graph.in_place()
         self._lock = RLock()
         # What `dispatch` was called with -> the binding. An entry lives until one of its tensors goes away, so a key made
         # of identities is never mistaken for another.
@@ -185,10 +187,10 @@ class MLGraph:
         everything = [*inputs.items(), *outputs.items()]
         for name, tensor in everything:
             self._context.check_own(tensor, f"dispatch: {name!r}")
-        require(
-            len({id(tensor) for _, tensor in everything}) == len(everything),
-            "dispatch: each input and output needs a tensor of its own, got one of them twice",
-        )
+        targets = set(map(id, outputs.values()))
+        alone = [tensor for name, tensor in inputs.items() if not self._may_share(name, tensor, outputs)]
+        is_distinct = len(targets) == len(outputs) and len({*targets, *map(id, alone)}) == len(targets) + len(alone)
+        require(is_distinct, "dispatch: each input and output needs a tensor of its own, got one of them twice")
         for what, tensors, descs in (("input", inputs, self._inputs), ("output", outputs, self._outputs)):
             check_names(f"dispatch: {what}s", tensors, descs)
             for name, tensor in tensors.items():
@@ -198,10 +200,31 @@ class MLGraph:
                     f"dispatch: {what} {name!r} must be {descs[name]}, got a tensor {tensor.desc}",
                 )
 
+    def _may_share(self, name: str, tensor: MLTensor, outputs: Mapping[str, MLTensor]) -> bool:
+        """Whether a tensor stands for an input and for an output that may lie in its memory."""
+        return any(source == name and outputs.get(output) is tensor for output, source in self._in_place.items())
+
+    def check_overlap(self, space: TensorSpace, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Pairs:
+        """Require outputs in memory of their own, or of the input that they may update.
+
+        Returns:
+            The positions of the inputs and outputs that lie in the same memory.
+
+        Raises:
+            ValidationError: naming the two that overlap.
+        """
+        found = memory.in_place(inputs, outputs, self._in_place) if self._in_place else {}
+        alone = {name: given for name, given in inputs.items() if name not in found.values()} if found else inputs
+        space.check_overlap(alone, outputs, self._constants)
+        if not found:
+            return ()
+        sources, targets = list(self._inputs), list(self._outputs)
+        return tuple((sources.index(source), targets.index(name)) for name, source in found.items())
+
     def _bind(self, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> DispatchBinding:
         """Validate, bind to the tensors' memory, and remember the binding."""
         self.check_dispatch(inputs, outputs)
-        all_tensors = [*inputs.values(), *outputs.values()]
+        all_tensors = list({id(tensor): tensor for tensor in (*inputs.values(), *outputs.values())}.values())
         for tensor in outputs.values():
             tensor._settle()
         with Locks(all_tensors), self._lock:
@@ -212,9 +235,9 @@ class MLGraph:
             space = self._context._space
             for name, array in targets.items() if space.is_host else ():
                 require(bool(array.flags.writeable), f"dispatch: output {name!r} is read-only memory")
-            space.check_overlap(sources, targets, self._constants)
+            shared = self.check_overlap(space, sources, targets)
             key = (len(inputs), *inputs, *map(id, inputs.values()), *outputs, *map(id, outputs.values()))
-            call = program.bind(list(sources.values()), list(targets.values()))
+            call = program.bind(list(sources.values()), list(targets.values()), shared)
             binding = DispatchBinding(self, key, call, all_tensors)
             self._bindings.put(key, binding)
             for tensor in all_tensors:
@@ -247,6 +270,7 @@ class MLGraph:
         for name, desc in self._outputs.items():
             target = outputs.get(name) if outputs else None
             targets[name] = memory.empty(desc) if target is None else target
+        shared: Pairs = ()
         with Locks(tensors):
             for name, value in inputs.items():
                 if isinstance(value, MLTensor):
@@ -254,8 +278,8 @@ class MLGraph:
                     sources[name] = fit_tensor(value, self._context._own(value, what), what, self._inputs[name])
             if outputs:
                 here = {name: array for name, array in sources.items() if isinstance(array, np.ndarray)}
-                memory.check_overlap(here, targets, self._constants)
-            program.run([sources[name] for name in self._inputs], list(targets.values()))
+                shared = self.check_overlap(HOST, here, targets)
+            program.run([sources[name] for name in self._inputs], list(targets.values()), shared)
         return targets
 
     def _check_outputs(self, outputs: Mapping[str, Any]) -> dict[str, np.ndarray]:

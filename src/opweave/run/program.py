@@ -14,11 +14,14 @@ from dataclasses import dataclass, replace
 from ..backends import KernelTime, Measured, Placement, Runner
 from ..errors import OperationError
 from ..graph import Desc, Graph, Node, Operand
-from ..memory import Plan
+from ..memory import OVER_INPUT, Plan
 from ..memory.spaces import HOST, Cell, Memory, Pool, Space, copier, intermediates, reaches
 from ..value_ranges import InputRange, checking
 from .binding import Binding, Intermediates
 from .steps import Part, Step, Unsized, title
+
+Pairs = tuple[tuple[int, int], ...]
+"""The positions of inputs, and of the outputs that lie in their memory."""
 
 MAX_SMALL = 64
 """Runs for which a program without intermediates, whose runs take next to no memory, keeps its bound steps."""
@@ -78,37 +81,45 @@ class Program:
         # HOST owns what the others do not: it comes last.
         used = dict.fromkeys([space, *(step.space for step in self.steps)])
         self._spaces = (*(each for each in used if each is not HOST), HOST)
-        self._layouts: dict[tuple[Space, ...], Layout] = {}
+        self._layouts: dict[tuple[tuple[Space, ...], Pairs], Layout] = {}
         self._constants: dict[tuple[int, Space], Memory] = {}
         self._direct = self._find_direct()
 
     def _find_direct(self) -> Runner | None:
-        """The runner that is all there is to run, with the program's own inputs and outputs."""
+        """The runner that is all there is to run, with the program's own inputs and outputs, and no copies to count."""
         if len(self.steps) != 1:
             return None
         (step,) = self.steps
         is_whole = step.reads == tuple(range(len(self.graph.inputs))) and step.writes == self.outputs
-        return step.part.runner if step.part and is_whole and step.space is self.space else None
+        if step.part is None or not is_whole or step.space is not self.space or step.part.runner.updates:
+            return None
+        return step.part.runner
 
     # Running ---------------------------------------------------------------------------------------------------------
 
-    def bind(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> Callable[[], None]:
-        """Tie the program to memory of its inputs and outputs; what is returned runs it once."""
-        if self._direct is not None and (self.space is HOST or self._is_at_home(inputs, outputs)):
+    def bind(self, inputs: Sequence[Memory], outputs: Sequence[Memory], shared: Pairs = ()) -> Callable[[], None]:
+        """Tie the program to memory of its inputs and outputs; what is returned runs it once.
+
+        Args:
+            inputs: their memory, in order.
+            outputs: likewise. It overlaps no other memory, but for `shared`.
+            shared: the inputs and outputs that lie in the same memory.
+        """
+        if self._direct is not None and not shared and (self.space is HOST or self._is_at_home(inputs, outputs)):
             call = self._direct.bind(inputs, outputs)
         else:
-            call = Binding(self.layout(inputs, outputs), inputs, outputs)
+            call = Binding(self.layout(inputs, outputs, shared), inputs, outputs)
         return checking(call, self._ranges, inputs)
 
-    def run(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
-        """Run the program once: what `bind(inputs, outputs)()` does, for memory that is not used again."""
+    def run(self, inputs: Sequence[Memory], outputs: Sequence[Memory], shared: Pairs = ()) -> None:
+        """Run the program once: what `bind(inputs, outputs, shared)()` does, for memory that is not used again."""
         for each in self._ranges:
             each.check(inputs)
         direct = self._direct
-        if direct is not None and (self.space is HOST or self._is_at_home(inputs, outputs)):
+        if direct is not None and not shared and (self.space is HOST or self._is_at_home(inputs, outputs)):
             direct.run(inputs, outputs)
         else:
-            self.layout(inputs, outputs).run(inputs, outputs)
+            self.layout(inputs, outputs, shared).run(inputs, outputs)
 
     def run_new(self, inputs: Sequence[Memory], outputs: Sequence[int]) -> list[Memory] | None:
         """Run the program once, and return these outputs in memory that its engine allocates; None where none does that."""
@@ -121,17 +132,19 @@ class Program:
     def _is_at_home(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> bool:
         return all(map(self.space.owns, inputs)) and all(map(self.space.owns, outputs))
 
-    def layout(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> Layout:
+    def layout(self, inputs: Sequence[Memory], outputs: Sequence[Memory], shared: Pairs = ()) -> Layout:
         """The layout for memory where it lies."""
         if len(self._spaces) == 1:
-            return self.layout_in((HOST,) * (len(inputs) + len(outputs)))
-        return self.layout_in(tuple(next(s for s in self._spaces if s.owns(given)) for given in (*inputs, *outputs)))
+            return self.layout_in((HOST,) * (len(inputs) + len(outputs)), shared)
+        spaces = tuple(next(s for s in self._spaces if s.owns(given)) for given in (*inputs, *outputs))
+        return self.layout_in(spaces, shared)
 
-    def layout_in(self, spaces: tuple[Space, ...]) -> Layout:
-        """The layout for inputs and outputs in certain spaces."""
-        known = self._layouts.get(spaces)
+    def layout_in(self, spaces: tuple[Space, ...], shared: Pairs = ()) -> Layout:
+        """The layout for inputs and outputs in certain spaces, of which the pairs `shared` lie in the same memory."""
+        key = spaces, shared
+        known = self._layouts.get(key)
         if known is None:
-            known = self._layouts.setdefault(spaces, Layout(self, spaces))
+            known = self._layouts.setdefault(key, Layout(self, spaces, shared))
         return known
 
     def constant(self, number: int, space: Space) -> Memory:
@@ -216,13 +229,16 @@ class Layout(Pool[Intermediates]):
 
     Memory is known by numbers: the inputs, the outputs, then constants and intermediates.
 
+    An output that lies in the memory of an input is written there by a step whose engine updates that input, if no later
+    step and no other output takes the input. Otherwise it is computed in an intermediate, and copied in the end.
+
     Attributes:
         steps: what runs, copies included; `reads` and `writes` are numbers of memory.
         operands: what lies in memory, by number.
         plan: how intermediates share memory.
     """
 
-    def __init__(self, program: Program, spaces: Sequence[Space]) -> None:
+    def __init__(self, program: Program, spaces: Sequence[Space], shared: Pairs = ()) -> None:
         count = len(program.graph.inputs)
         self.program = program
         self.operands: list[Operand] = [
@@ -244,10 +260,11 @@ class Layout(Pool[Intermediates]):
                 self._targets[value] = at
         self.steps: list[Step] = []
         homes = self._homes()
-        for step in program.steps:
+        copied = self._share({count + output: number for number, output in shared})
+        for step, sizes in zip(program.steps, copied, strict=True):
             reads = tuple(self._read(value, step) for value in step.reads)
             writes = tuple(self._write(value, step, homes.get(value, step.space)) for value in step.writes)
-            self.steps.append(replace(step, reads=reads, writes=writes))
+            self.steps.append(replace(step, reads=reads, writes=writes, copied=sizes))
         self._finish(len(program.steps) - 1)
         self.plan, self._allocators = self._lay_out()
         given = range(len(spaces))
@@ -273,6 +290,40 @@ class Layout(Pool[Intermediates]):
                 possible = [space for space in dict.fromkeys(its) if reaches(step.space, space)]
                 homes[value] = max(possible, key=lambda space: sum(reaches(other, space) for other in its))
         return homes
+
+    def _share(self, shared: Mapping[int, int]) -> list[tuple[int, ...]]:
+        """Decide which outputs are written in the memory of inputs, and take the others out of the targets.
+
+        Args:
+            shared: the outputs that lie in the memory of an input, by number, and the number of that input.
+
+        Returns:
+            The sizes of what each step copies, since it is not updated in place.
+        """
+        last = {value: number for number, step in enumerate(self.program.steps) for value in step.reads}
+        passed_on = {value for value, _ in self._twins}
+        in_place: set[int] = set()
+        copied: list[tuple[int, ...]] = []
+        for number, step in enumerate(self.program.steps):
+            sizes: tuple[int, ...] = ()
+            for update in step.part.runner.updates if step.part else ():
+                pairs = [(step.reads[k], self._targets.get(step.writes[j], -1)) for k, j in update.pairs]
+                if pairs and all(
+                    shared.get(at) == value
+                    and last[value] == number
+                    and value not in passed_on
+                    and reaches(step.space, self._spaces[at])
+                    for value, at in pairs
+                ):
+                    in_place.update(at for _, at in pairs)
+                else:
+                    sizes += update.sizes
+            copied.append(sizes)
+        apart = {at for at in shared if at not in in_place}
+        self._apart = [(value, at) for value, at in (*self._targets.items(), *self._twins) if at in apart]
+        self._targets = {value: at for value, at in self._targets.items() if at not in apart}
+        self._twins = [(value, at) for value, at in self._twins if at not in apart]
+        return copied
 
     def _new(self, value: int, space: Space) -> int:
         self.operands.append(self.program.operands[value])
@@ -321,7 +372,8 @@ class Layout(Pool[Intermediates]):
         """Copy outputs to where they are wanted: those of one space and reason together."""
         together: dict[tuple[Space, Space, str, int], list[tuple[int, int]]] = {}
         makers = {value: step for step in self.program.steps for value in step.writes}
-        for value, at in [*self._targets.items(), *self._twins]:
+        # What overwrites inputs comes last: other copies may read them.
+        for value, at in [*self._targets.items(), *self._twins, *self._apart]:
             if at in self._found.get(value, ()):
                 continue
             if value not in self._found:  # a constant
@@ -333,6 +385,8 @@ class Layout(Pool[Intermediates]):
             )
             if (value, at) in self._twins:
                 segment, reason = last, "an output under another name"
+            elif (value, at) in self._apart:
+                segment, reason = last, OVER_INPUT
             else:
                 segment = makers[value].segment
                 if not self._spaces[source].is_host:

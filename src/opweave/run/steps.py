@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..backends import Runner
 from ..errors import OperationError
 from ..graph import Builder, Desc, Node, Operand
+from ..memory import NOT_IN_PLACE, copies
 from ..memory.spaces import Cell, Memory, Space
 
 
@@ -59,6 +60,7 @@ class Step:
         read_bytes: how many bytes it reads, weights included.
         written_bytes: how many bytes it writes.
         part: what it computes; None for copies.
+        copied: the sizes in bytes of inputs that its engine copies, since it does not update them in place.
     """
 
     title: str
@@ -70,6 +72,7 @@ class Step:
     read_bytes: int
     written_bytes: int
     part: Part | None = None
+    copied: tuple[int, ...] = ()
 
     def tie(self, memory: Sequence[Memory]) -> Callable[[], None]:
         """Bind it to its part of the memory of a run, which is given by number.
@@ -78,10 +81,20 @@ class Step:
             OperationError: it cannot be bound; the message names the operations.
         """
         try:
-            return self.bind([memory[at] for at in self.reads], [memory[at] for at in self.writes])
+            call = self.bind([memory[at] for at in self.reads], [memory[at] for at in self.writes])
         except OperationError as error:
             failed = self.failed(error)
             raise failed from failed.__cause__
+        return self._counting(call) if self.copied else call
+
+    def _counting(self, call: Callable[[], None]) -> Callable[[], None]:
+        size, count = sum(self.copied), len(self.copied)
+
+        def run() -> None:
+            call()
+            copies.add(size, NOT_IN_PLACE, count)
+
+        return run
 
     def run(self, reads: Sequence[Memory], writes: Sequence[Memory]) -> None:
         """Run it once: what `bind(reads, writes)()` does."""
@@ -89,6 +102,8 @@ class Step:
             self.bind(reads, writes)()
         else:
             self.part.runner.run(reads, writes)
+            if self.copied:
+                copies.add(sum(self.copied), NOT_IN_PLACE, len(self.copied))
 
     def failed(self, error: OperationError) -> OperationError:
         """The error of a run, which names the operations."""

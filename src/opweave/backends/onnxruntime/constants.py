@@ -54,16 +54,16 @@ def add_constants(
             place = {"location": found[0][1:], "offset": str(found[1]), "length": str(array.nbytes)}
         for key, text in place.items():
             tensor.external_data.add(key=key, value=text)
-    return hand_over(options, by_reference, _readers(graph.node))
+    return hand_over(options, by_reference, readers(graph.node))
 
 
-def _readers(nodes: Iterable[Any]) -> Iterator[tuple[str, Sequence[str], Sequence[str]]]:
+def readers(nodes: Iterable[Any]) -> Iterator[tuple[str, Sequence[str], Sequence[str]]]:
     """NodeProtos and those of their sub-graphs, as `hand_over` wants them; results of sub-graphs are read, too."""
     for node in nodes:
         yield node.op_type, node.input, node.output
         for inner in sub_graphs(node):
             yield node.op_type, [output.name for output in inner.output], ()
-            yield from _readers(inner.node)
+            yield from readers(inner.node)
 
 
 def sub_graphs(node: Any) -> list[Any]:

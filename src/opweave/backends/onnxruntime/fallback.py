@@ -8,9 +8,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from ... import memory
 from ...graph import Node
 from ...memory.spaces import Cell, Memory
-from .. import How, PowerPreference, Runner
+from .. import How, PowerPreference, Runner, Update
 from .model import ModelSession
 
 
@@ -44,6 +45,10 @@ class FallbackSession(Runner):
         types = self._session.types
         self._inputs = [(name, types[name] == "tensor(bool)") for name in self._session.inputs]
         self._outputs = [(name, types[name] == "tensor(bool)") for name in self._session.outputs]
+        takes, gives = self._session.inputs, self._session.outputs
+        self.updates = [  # the session itself counts what it copies
+            Update(tuple((takes.index(i), gives.index(o)) for i, o in pairs), ()) for pairs, _ in self._session.updates
+        ]
         self.types: dict[str, onnx.TypeProto] = {name: type_of(types[name]) for name in self._session.outputs}
 
     def bind(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> Callable[[], None]:
@@ -67,7 +72,9 @@ class FallbackSession(Runner):
                 cells[name] = target
             else:
                 targets[name] = _declared(target, is_bool)
-        for cell, value in zip(cells.values(), self._session.run(feed, list(cells), targets), strict=True):
+        pairs = (pair for update in self._session.updates for pair in update.pairs)
+        shared = [o for i, o in pairs if o in targets and memory.is_same(feed[i], targets[o])]
+        for cell, value in zip(cells.values(), self._session.run(feed, list(cells), targets, shared), strict=True):
             cell.value = value
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -13,7 +13,8 @@ from ... import memory
 from ...errors import MLError, OperationError
 from ...shapes import OtherShapes
 from .. import PowerPreference
-from .constants import add_constants
+from .constants import add_constants, readers
+from .in_place import find_updates
 from .native import NativeSession
 from .quotients import guard_quotients
 from .sessions import CPU, ENGINE_ERRORS, session_options
@@ -38,6 +39,7 @@ class ModelSession:
         inputs: the names of its inputs, in order.
         outputs: likewise of its outputs.
         types: the type of each input and output, by name.
+        updates: the inputs that its nodes update.
 
     Raises:
         OperationError: the engine refuses the model.
@@ -69,6 +71,7 @@ class ModelSession:
         self.inputs = [value.name for value in session.get_inputs()]
         self.outputs = [value.name for value in session.get_outputs()]
         self.types = {value.name: value.type for value in (*session.get_inputs(), *session.get_outputs())}
+        self.updates = find_updates(readers(proto.graph.node), self.inputs, self.outputs)
         found = set(self.types.values())
         self._is_plain = found <= PLAIN_TYPES
         # Strings, sequences and optionals cannot be bound to memory.
@@ -76,13 +79,20 @@ class ModelSession:
         # The Python wrapper costs microseconds; the engine's own session is called.
         self._session = session._sess
 
-    def run(self, feed: Mapping[str, Any], names: Sequence[str], out: Mapping[str, np.ndarray]) -> list[Any]:
+    def run(
+        self,
+        feed: Mapping[str, Any],
+        names: Sequence[str],
+        out: Mapping[str, np.ndarray],
+        shared: Collection[str] = (),
+    ) -> list[Any]:
         """Run on a feed that has been checked.
 
         Args:
             feed: an array for each input, by name; a list of arrays for a sequence.
             names: the outputs to return, each once.
             out: C-contiguous arrays for some of the model's outputs, which are written in place.
+            shared: those of `out` that lie in the memory of the input that they update.
 
         Returns:
             The outputs in order: those of `out`, and new arrays in memory of their own.
@@ -91,6 +101,29 @@ class ModelSession:
             OtherShapes: arrays of `out` have other shapes than their outputs.
             OperationError: the engine failed.
         """
+        if not self.updates and not shared:
+            return self._run(feed, names, out)
+        in_place: set[str] = set()
+        copied: list[int] = []
+        for pairs, inputs in self.updates:
+            targets = {output for _, output in pairs}
+            if targets and targets.issubset(shared):
+                in_place |= targets
+            else:
+                copied += [feed[name].nbytes for name in inputs]
+        apart = {name: out[name] for name in shared if name not in in_place}
+        asked = list(dict.fromkeys([*names, *apart]))
+        found = self._run(feed, asked, {name: array for name, array in out.items() if name not in apart})
+        results = dict(zip(asked, found, strict=True))
+        _compare_shapes(apart, results)
+        for name, target in apart.items():
+            memory.copy(target, results[name], memory.OVER_INPUT)
+            results[name] = target
+        if copied:
+            memory.copies.add(sum(copied), memory.NOT_IN_PLACE, len(copied))
+        return [results[name] for name in names]
+
+    def _run(self, feed: Mapping[str, Any], names: Sequence[str], out: Mapping[str, np.ndarray]) -> list[Any]:
         try:
             if self._can_bind and (out or not self._is_plain):
                 return self._run_bound(feed, names, out)

@@ -14,9 +14,10 @@ from onnxruntime.capi import onnxruntime_pybind11_state as engine
 from ...errors import OperationError
 from ...graph import Desc, Graph, Node
 from ...processors import processors
-from .. import How, Measured, PowerPreference, Runner
+from .. import How, Measured, PowerPreference, Runner, Update
 from . import kernels
 from .emit import Emitter, Value
+from .in_place import updates_of
 from .native import NativeSession
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ def compile(
     except ENGINE_ERRORS as error:
         raise OperationError(f"ONNX Runtime does not take the graph: {error}") from error
     again = partial(compile, backend, graph, power_preference, alone, measures=True)
-    given = (session, len(graph.inputs), len(emitted), values, done, again, threads)
+    updates = updates_of(ctx, emitted, graph)
+    given = (session, len(graph.inputs), len(emitted), values, done, again, threads, updates)
     if folder is not None:
         from .measure import MeasuredSession, Owners
 
@@ -230,8 +232,9 @@ class Session(Runner):
         done: Mapping[Node, How],
         again: Callable[[], Any],
         threads: int,
+        updates: Sequence[Update],
     ) -> None:
-        self._session, self._again, self.threads = session, again, threads
+        self._session, self._again, self.threads, self.updates = session, again, threads, updates
         self._inputs = [f"i{k}" for k in range(inputs)]
         self._outputs = [f"o{k}" for k in range(outputs)]
         self._weights, self._done = weights, done

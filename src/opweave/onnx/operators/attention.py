@@ -139,7 +139,7 @@ def _padding_bias(
     return b.where(seen, np.zeros((), like.data_type), np.full((), hidden, like.data_type))
 
 
-@converts("GroupQueryAttention", domain=MICROSOFT)
+@converts("GroupQueryAttention", domain=MICROSOFT, updates=group_query_attention)
 def _(
     b: MLGraphBuilder,
     q: MLOperand,

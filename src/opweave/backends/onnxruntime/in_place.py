@@ -1,0 +1,66 @@
+"""Operators whose kernels update inputs in place."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from ...graph import Desc, Graph
+from .. import Update
+from .emit import Emitter, Value
+
+IN_PLACE = {"GroupQueryAttention": ((3, 1), (4, 2))}
+"""For each such operator, the positions of inputs and of the outputs that may lie in their memory: all of them, or none.
+
+Where they do not, the kernel copies the inputs. Where only one of two does, it fills that one with zeros, and loses the past:
+https://github.com/microsoft/onnxruntime/blob/main/onnxruntime/contrib_ops/cpu/bert/gqa_attention_base.h"""
+
+
+class NamedUpdate(NamedTuple):
+    """What one node updates.
+
+    Attributes:
+        pairs: the names of each input and of the output that may lie in its memory; empty where the kernel always copies.
+        inputs: the inputs of the model that it copies otherwise.
+    """
+
+    pairs: tuple[tuple[str, str], ...]
+    inputs: tuple[str, ...]
+
+
+def find_updates(
+    nodes: Iterable[tuple[str, Sequence[str], Sequence[str]]], inputs: Collection[str], outputs: Collection[str]
+) -> list[NamedUpdate]:
+    """The inputs of a model that its nodes update; in place only where no other node, and no output, takes them.
+
+    Args:
+        nodes: the operator, the inputs and the outputs of all nodes, also of those in sub-graphs.
+        inputs: the names of the model's inputs.
+        outputs: the names of its outputs.
+    """
+    known = list(nodes)
+    readers = Counter(outputs)
+    readers.update(name for _, read, _ in known for name in read)
+    found = []
+    for op_type, read, written in known:
+        places = IN_PLACE.get(op_type, ())
+        pairs = tuple((read[i], written[o]) for i, o in places if i < len(read) and o < len(written))
+        fits = len(pairs) == len(places) and all(i in inputs and o in outputs and readers[i] == 1 for i, o in pairs)
+        copied = tuple(read[i] for i, _ in places if i < len(read) and read[i] in inputs)
+        if copied:
+            found.append(NamedUpdate(pairs if fits else (), copied))
+    return found
+
+
+def updates_of(ctx: Emitter, emitted: Mapping[str, tuple[Value, Desc]], graph: Graph) -> list[Update]:
+    """What the nodes update that an emitter has written for a graph; its inputs are called `i0`, `i1`, …"""
+    places: dict[str, int] = {}
+    for k, (value, _) in enumerate(emitted.values()):
+        places.setdefault(value.name, k)  # an output again has an Identity of its own
+    inputs = {f"i{k}": (k, operand.desc.byte_length) for k, operand in enumerate(graph.inputs.values())}
+    nodes = ((node.op_type, node.inputs, node.outputs) for node in ctx.nodes)
+    return [
+        Update(tuple((inputs[i][0], places[o]) for i, o in pairs), tuple(inputs[i][1] for i in copied))
+        for pairs, copied in find_updates(nodes, inputs, places)
+    ]
