@@ -175,6 +175,21 @@ def test_convert_takes_files_as_cp_does(run, pair: Path, tmp_path: Path) -> None
     assert "is given twice" in run("convert", pair, out, "-o", out, code=2)
 
 
+def test_convert_keeps_the_engines_operators(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    node = helper.make_node("QuickGelu", ["x"], ["y"], domain="com.microsoft")
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy")
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    model, out = tmp_path / "gelu.onnx", tmp_path / "out.onnx"
+    onnx.save(helper.make_model(helper.make_graph([node], "g", [x], [y]), opset_imports=opsets, ir_version=10), model)
+    run("convert", model, out)
+    assert "QuickGelu" not in {node.op_type for node in onnx.load(out).graph.node}
+    run("convert", model, out, "--operators", "onnxruntime")
+    assert [node.op_type for node in onnx.load(out).graph.node] == ["QuickGelu"]
+    assert "operators must be one of ['onnx', 'onnxruntime'], got 'ort'" in run(
+        *("convert", model, out, "--operators", "ort"), code=1
+    )
+
+
 def test_errors_are_one_line_and_verbose_shows_more(run, pair: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     (tmp_path / "bad.onnx").write_bytes(b"\xff\xff")
     (tmp_path / "bad.npy").write_bytes(b"\x93NUMPY")

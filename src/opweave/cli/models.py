@@ -265,6 +265,9 @@ def convert(
     output: Annotated[Path | None, typer.Option("-o", "--output", help="The same, as an option.")] = None,
     fix_shapes: Sizes = None,
     limit: Bounds = None,
+    operators: Annotated[
+        str, typer.Option("--operators", help="onnx, or onnxruntime to keep operators that only ONNX Runtime has.")
+    ] = "onnx",
     verbose: Verbose = False,
 ) -> None:
     """Turn an ONNX model into a WebNN graph, and write that as ONNX: static shapes, and WebNN's operations only."""
@@ -279,5 +282,5 @@ def convert(
     if output.is_dir():
         output /= model.name
     graph = load(model, fix_shapes=sizes(fix_shapes or []), limits=limits(limit or []))
-    save(graph, output)
+    save(graph, output, operators=operators)  # type: ignore[arg-type]  # `save` checks it
     console.print(f"wrote {output}: {graph!r}", soft_wrap=True)
