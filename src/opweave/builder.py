@@ -16,9 +16,10 @@ from .conversion import Number, converted_desc
 from .dtypes import DataType
 from .errors import InvalidStateError, ValidationError, require
 from .graph import Desc, Graph, MLOperand, Operand, check_desc, printable
-from .names import shown
+from .names import counted, shown
 from .operation import Limits, Op
 from .ops import Operations
+from .progress import reported
 from .run.graph import MLGraph
 from .tensor import MLTensor
 
@@ -210,14 +211,15 @@ class MLGraphBuilder(Operations):
         self._context = ref(context)  # operands and builder refer to each other, and stay until a garbage collection
         from .compile.driver import compile  # not before something is compiled: it brings much along
 
-        program = compile(
-            graph,
-            context.backend,
-            device=context.device.name,
-            power_preference=context.power_preference,
-            fuse=fuse,
-            fallback=fallback,
-        )
+        with reported(f"compiling a graph of {counted(len(graph.nodes), 'operation')}"):
+            program = compile(
+                graph,
+                context.backend,
+                device=context.device.name,
+                power_preference=context.power_preference,
+                fuse=fuse,
+                fallback=fallback,
+            )
         return MLGraph(context, graph, program)
 
     build_async = awaitable(build)

@@ -7,12 +7,18 @@ import sys
 from rich.text import Text
 
 from ..errors import MLError
+from ..progress import show_with
 from . import chat as chat, models as models, system as system  # the commands register themselves
 from .common import Settings, app as app, errors
 
 
 def main() -> None:
-    """Run the command line. Errors of Opweave, files and the terminal are printed on one line of standard error."""
+    """Run the command line.
+
+    Long compilation is shown on standard error while it goes on. Errors of Opweave, files and the terminal are printed there,
+    on one line.
+    """
+    show_with(errors.status)
     try:
         app()
     except (MLError, OSError) as error:

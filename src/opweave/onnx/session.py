@@ -14,6 +14,7 @@ from ..context_tensors import in_thread
 from ..errors import OperationError, ValidationError, require
 from ..graph import Desc
 from ..names import counted, listed
+from ..progress import reported
 from ..run.graph import check_names
 from ..run.locks import Locks
 from ..shapes import OtherShapes
@@ -134,7 +135,8 @@ class InferenceSession(OnnxRuntimeMethods):
         shapes = {i.name: i.static_shape() for i in self._inputs}
         self._is_static = all(shapes[i.name] is not None or not i.element_type for i in self._inputs)
         if self._is_static:
-            self._shape_cache.compile_static(shapes)
+            with reported("compiling the model"):
+                self._shape_cache.compile_static(shapes)
         if self._run_trace is not None:
             self._run_trace.note("session_initialization", begin)
 

@@ -22,6 +22,7 @@ from ..context import MLContext
 from ..errors import MLError, OperationError
 from ..lazy.background import Recurring
 from ..names import counted
+from ..progress import reported
 from ..shapes import OtherShapes
 from .arguments import Argument
 from .compiled import CompiledModel, Fallback, is_large_segment, segments
@@ -177,7 +178,8 @@ class ShapeCache:
                 if must_be_traced(self._model):
                     self._trace(shapes, {})  # refuses models that would crash the engine, or make it hang
                 try:
-                    self._own_session = SymbolicModel(self._model, self._context, self._inputs)
+                    with reported("loading the model for all shapes"):
+                        self._own_session = SymbolicModel(self._model, self._context, self._inputs)
                     memory.trim()
                 except MLError as error:
                     self._compiles_all = True
@@ -188,8 +190,12 @@ class ShapeCache:
         """The model compiled for input shapes and for the values of deciding inputs; from the cache, or new."""
         if compiled := self._find(shapes, feed):
             return compiled
-        with self.compiled.turn(tuple(shapes.items())):  # threads with the same shapes wait for the result
-            return self._find(shapes, feed) or self._compile(shapes, feed)
+        sizes = tuple(shapes.items())
+        with self.compiled.turn(sizes):  # threads with the same shapes wait for the result
+            if compiled := self._find(shapes, feed):
+                return compiled
+            with reported(f"compiling the model for {_text(sizes)}"):
+                return self._compile(shapes, feed)
 
     def compile_static(self, shapes: Shapes) -> None:
         """Compile a model of static shapes, unless its own session is to run it, or small inputs determine shapes."""
