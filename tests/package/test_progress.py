@@ -106,7 +106,9 @@ def test_what_is_compiled_is_reported(shown: Shown, monkeypatch: pytest.MonkeyPa
 def test_without_a_display_it_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "PATIENCE_SECONDS", 0.001)
     with caplog.at_level(logging.INFO, "opweave"), reported("work"):
-        while not caplog.records:
+        for _ in range(500):
+            if caplog.records:
+                break
             assert not Event().wait(0.01)
     first, last = (record.message for record in caplog.records)
     assert first == "work takes more than a second"
@@ -121,8 +123,11 @@ def test_the_command_line_shows_it_on_the_terminal(monkeypatch: pytest.MonkeyPat
 
     def app() -> None:
         with reported("compiling [x]"):
-            while "compiling [x]" not in text.getvalue():
+            for _ in range(500):
+                if "compiling [x]" in text.getvalue():
+                    return
                 assert not begun.wait(0.01)
+            pytest.fail(f"only {text.getvalue()!r} was shown")
 
     monkeypatch.setattr(cli, "app", app)
     try:

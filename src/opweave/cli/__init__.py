@@ -18,7 +18,7 @@ def main() -> None:
     Long compilation is shown on standard error while it goes on. Errors of Opweave, files and the terminal are printed there,
     on one line.
     """
-    show_with(errors.status)
+    show_with(lambda work: errors.status(Text(work)))  # not as markup: it may contain brackets
     try:
         app()
     except (MLError, OSError) as error:
