@@ -38,25 +38,17 @@ def continuation(context: ow.MLContext, model: Model, tokens: list[int]) -> Iter
     """The most likely tokens after those of a text."""
     builder = ow.MLGraphBuilder(context)
     step = builder.build(network(builder, model, 1, ROOM))
-    # Each step reads the keys and values of all tokens so far, and writes them, with those of its own token, into other
-    # tensors: the next step reads these. Nothing is copied, and nothing is made anew.
+    # A step adds the keys and values of its token to those of all tokens before it, in place: they are inputs and outputs.
     tensors = {
         name: context.create_tensor(operand.data_type, operand.shape, readable=True, writable=True)
         for name, operand in [*step.inputs.items(), *step.outputs.items()]
     }
-    others = {
-        name: context.create_tensor(operand.data_type, operand.shape)
-        for name, operand in step.outputs.items()
-        if name in step.inputs
-    }
-    past = {name: tensors[name] for name in others}
+    inputs, outputs = ({name: tensors[name] for name in names} for names in (step.inputs, step.outputs))
     for position in range(ROOM):
         token = tokens[position]
         context.write_tensor(tensors["x"], model.embedded(np.array([token])))
         context.write_tensor(tensors["length"], np.array([position], np.int32))
-        inputs = {name: tensors[name] for name in ("x", "length", "last")}
-        context.dispatch(step, {**inputs, **past}, {"logits": tensors["logits"], **others})
-        past, others = others, past
+        context.dispatch(step, inputs, outputs)
         if position + 1 == len(tokens):
             tokens.append(int(context.read_tensor(tensors["logits"]).argmax()))
             yield tokens[-1]

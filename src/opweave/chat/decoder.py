@@ -43,8 +43,7 @@ class Decoder:
         s = model.sizes
         names = [f"{kind}.{n}" for n in range(s.layers) for kind in ("key", "value")]
         shape = [1, s.groups, room, s.size]
-        # Each pass reads the keys and values of one set, and writes all of them, with the new ones, to the other set.
-        self._past, self._present = ({name: self._zeros("float32", shape) for name in names} for _ in range(2))
+        self._past = {name: self._zeros("float32", shape) for name in names}
         self._x = {count: self._zeros("float32", [1, count, s.width]) for count in (1, CHUNK)}
         self._length, self._last = (self._zeros("int32", [1]) for _ in range(2))
         self._logits = self._zeros("float32", [1, 1, s.words])
@@ -98,8 +97,8 @@ class Decoder:
         self._write(self._length, len(self.tokens))
         self._write(self._last, len(tokens) - 1)
         inputs = {"x": self._x[count], "length": self._length, "last": self._last, **self._past}
-        self.context.dispatch(graph, inputs, {"logits": self._logits, **self._present})
-        self._past, self._present = self._present, self._past
+        # Keys and values are updated in place: the same tensors are inputs and outputs.
+        self.context.dispatch(graph, inputs, {"logits": self._logits, **self._past})
         self.tokens += tokens
 
     def build(self) -> None:

@@ -38,18 +38,15 @@ def network(b: MLGraphBuilder, model: Model, new: int, room: int) -> dict[str, M
     s = model.sizes
     x = b.input("x", "float32", [1, new, s.width])
     length, last = b.input("length", "int32", [1]), b.input("last", "int32", [1])
-    positions = b.cast(b.reshape(length, [1, 1]) + np.arange(new, dtype=np.int32)[None], "int64")
     cosines, sines = model.rotations(room)
     outputs = {}
     for n in range(s.layers):
         h = model.normalized(x, f"blk.{n}.attn_norm")
         q, k, v = (model.linear(h, f"blk.{n}.attn_{name}") for name in "qkv")
-        q, k = (
-            composites.rotary_embedding(y, cosines, sines, positions, heads=heads, interleaved=s.interleaved)
-            for y, heads in ((q, s.heads), (k, s.groups))
-        )
         past = [b.input(f"{kind}.{n}", "float32", [1, s.groups, room, s.size]) for kind in ("key", "value")]
-        y, keys, values = composites.group_query_attention(q, k, v, *past, length, heads=s.heads, groups=s.groups)
+        y, keys, values = composites.group_query_attention(
+            *(q, k, v, *past, length, cosines, sines), heads=s.heads, groups=s.groups, interleaved=s.interleaved
+        )
         outputs.update({f"key.{n}": keys, f"value.{n}": values})
         x = x + model.linear(y, f"blk.{n}.attn_output")
         h = model.normalized(x, f"blk.{n}.ffn_norm")
