@@ -251,7 +251,7 @@ def _cache(
         if total == capacity + new and (lengths == capacity).all():
             return pasts, None
     else:
-        lengths = b.reshape(seqlens_k, [batch])
+        lengths = seqlens_k if seqlens_k.shape == (batch,) else b.reshape(seqlens_k, [batch])
         if new > 1:  # a sequence that is padded on its right has fewer keys than there are new ones
             lengths = b.max(b.sub(lengths, np.full((), new - 1, np.int32)), np.zeros((), np.int32))
     if total > capacity:
