@@ -40,7 +40,7 @@ from . import dtypes, hints
 from .cache import Cache
 from .conversion import Converter, converter
 from .dtypes import ANY, DataType
-from .errors import ValidationError
+from .errors import ValidationError, require
 from .graph import MAX_RANK, Builder, Desc, Operand, check_desc, title
 from .links import on_arrays
 from .names import listed, shown
@@ -175,7 +175,12 @@ class Op(Generic[P, R]):
 
         The values of constants are checked when a graph is built, those of a graph's inputs before it runs, where they are in
         the host's memory. Others are not checked.
+
+        Raises:
+            ValidationError: there is no such operand, or it is a sequence of operands.
         """
+        is_one = operand in self.operands and operand not in self.sequences
+        require(is_one, f"{self.name}: value_range takes the name of an operand, got {operand!r}")
 
         def register(function: Callable[..., ValueRange]) -> Callable[..., ValueRange]:
             self._ranges[operand] = function

@@ -23,6 +23,7 @@ from opweave.compile.driver import compile
 from opweave.compile.legalise import legalise
 from opweave.custom import CustomOp
 from opweave.graph import Graph, Node
+from opweave.value_ranges import ValueRange
 
 # ---------------------------------------------------------------------------------------------------------------------
 # All of them
@@ -526,6 +527,29 @@ def test_positions_of_calls_on_arrays_are_checked() -> None:
     x, table = floats(1, 2, 3, 4), floats(3, 2)
     with pytest.raises(ow.ValidationError, match=r"positions must be in \[0, 2\], the rows of cosines, got 5"):
         np.asarray(composites.rotary_embedding(x, table, table, np.int64([[0, 5, 1]])))
+
+
+def test_operations_of_users_declare_ranges() -> None:
+    @ow.op
+    def rows(self: ow.MLGraphBuilder, table: ow.MLOperand, numbers: ow.MLOperand | None = None) -> ow.Desc:
+        return table.desc
+
+    @rows.decompose
+    def _(b: Any, table: ow.MLOperand, numbers: ow.MLOperand | None) -> ow.MLOperand:
+        return table if numbers is None else b.gather(table, numbers)
+
+    @rows.value_range("numbers")
+    def _(table: ow.MLOperand) -> ValueRange:
+        return ValueRange(0, table.shape[0] - 1, "the rows of table")
+
+    builder = ow.MLGraphBuilder(CPU)
+    table = builder.input("table", "float32", [2, 3])
+    builder.build({"y": rows(builder, table, np.int32([1, 0])), "same": rows(builder, table)})
+    with pytest.raises(ow.ValidationError, match=r"rows: numbers must be in \[0, 1\], the rows of table, got -1"):
+        np.asarray(rows(floats(2, 3), np.int32([0, -1])))
+    for wrong in ("rows", "label"):
+        with pytest.raises(ow.ValidationError, match=f"rows: value_range takes the name of an operand, got '{wrong}'"):
+            rows.value_range(wrong)
 
 
 def test_pack_bits() -> None:

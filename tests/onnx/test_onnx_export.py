@@ -256,7 +256,11 @@ def test_the_engines_own_operators_stay(tmp_path: Path) -> None:
         raw = runtime(path, {**feed, **memories[1]})
         session = ow.InferenceSession(path, CONTEXT, fallback="error")
         mine = dict(zip(raw, session.run(None, {**feed, **memories[2]}), strict=True))
-        for found in (raw, mine):
+        targets = {f"{name}_out": array.copy() for name, array in memories[2].items()}
+        past = {name: targets[f"{name}_out"] for name in ("key", "value")}
+        in_place = dict(zip(raw, session.run(None, feed | past, out=targets), strict=True))
+        assert in_place["key_out"] is targets["key_out"]
+        for found in (raw, mine, in_place):
             np.testing.assert_allclose(found["y"], wanted["y"], rtol=1e-5, atol=1e-5)
             for name in ("key", "value"):
                 used = slice(start + new)
