@@ -187,10 +187,10 @@ class BuilderMethods:
         """Compute alpha * a @ b + beta * c, for matrices."""
 
     def gru(self, input: OperandLike, weight: OperandLike, recurrent_weight: OperandLike, steps: int, hidden_size: int, *, bias: OperandLike | None = None, recurrent_bias: OperandLike | None = None, initial_hidden_state: OperandLike | None = None, reset_after: bool = True, return_sequence: bool = False, direction: Literal["forward", "backward", "both"] = 'forward', layout: Literal["zrn", "rzn"] = 'zrn', activations: Sequence[Literal["relu", "sigmoid", "tanh"]] = ('sigmoid', 'tanh'), label: str = '') -> tuple[MLOperand, ...]:
-        """Run a gated recurrent unit over a sequence."""
+        """Run a gated recurrent unit (GRU) over a sequence."""
 
     def gru_cell(self, input: OperandLike, weight: OperandLike, recurrent_weight: OperandLike, hidden_state: OperandLike, hidden_size: int, *, bias: OperandLike | None = None, recurrent_bias: OperandLike | None = None, reset_after: bool = True, layout: Literal["zrn", "rzn"] = 'zrn', activations: Sequence[Literal["relu", "sigmoid", "tanh"]] = ('sigmoid', 'tanh'), label: str = '') -> MLOperand:
-        """Run a gated recurrent unit for one time step."""
+        """Run a gated recurrent unit (GRU) for one time step."""
 
     def hard_sigmoid(self, input: OperandLike, *, alpha: float = 0.2, beta: float = 0.5, label: str = '') -> MLOperand:
         """Piecewise linear approximation of the sigmoid: max(0, min(1, alpha * x + beta))."""
@@ -211,10 +211,10 @@ class BuilderMethods:
         """Linear function of each element: alpha * x + beta."""
 
     def lstm(self, input: OperandLike, weight: OperandLike, recurrent_weight: OperandLike, steps: int, hidden_size: int, *, bias: OperandLike | None = None, recurrent_bias: OperandLike | None = None, peephole_weight: OperandLike | None = None, initial_hidden_state: OperandLike | None = None, initial_cell_state: OperandLike | None = None, return_sequence: bool = False, direction: Literal["forward", "backward", "both"] = 'forward', layout: Literal["iofg", "ifgo"] = 'iofg', activations: Sequence[Literal["relu", "sigmoid", "tanh"]] = ('sigmoid', 'tanh', 'tanh'), label: str = '') -> tuple[MLOperand, ...]:
-        """Run a long short-term memory over a sequence."""
+        """Run a long short-term memory (LSTM) over a sequence."""
 
     def lstm_cell(self, input: OperandLike, weight: OperandLike, recurrent_weight: OperandLike, hidden_state: OperandLike, cell_state: OperandLike, hidden_size: int, *, bias: OperandLike | None = None, recurrent_bias: OperandLike | None = None, peephole_weight: OperandLike | None = None, layout: Literal["iofg", "ifgo"] = 'iofg', activations: Sequence[Literal["relu", "sigmoid", "tanh"]] = ('sigmoid', 'tanh', 'tanh'), label: str = '') -> tuple[MLOperand, ...]:
-        """Run a long short-term memory for one time step."""
+        """Run a long short-term memory (LSTM) for one time step."""
 
     def matmul(self, a: OperandLike, b: OperandLike, *, label: str = '') -> MLOperand:
         """Multiply matrices, or stacks of matrices."""
@@ -472,10 +472,10 @@ class ArrayMethods:
         """Compute alpha * a @ b + beta * c, for matrices."""
 
     def gru(self: Same, weight: OperandLike, recurrent_weight: OperandLike, steps: int, hidden_size: int, *, bias: OperandLike | None = None, recurrent_bias: OperandLike | None = None, initial_hidden_state: OperandLike | None = None, reset_after: bool = True, return_sequence: bool = False, direction: Literal["forward", "backward", "both"] = 'forward', layout: Literal["zrn", "rzn"] = 'zrn', activations: Sequence[Literal["relu", "sigmoid", "tanh"]] = ('sigmoid', 'tanh'), label: str = '') -> tuple[Same, ...]:
-        """Run a gated recurrent unit over a sequence."""
+        """Run a gated recurrent unit (GRU) over a sequence."""
 
     def gru_cell(self: Same, weight: OperandLike, recurrent_weight: OperandLike, hidden_state: OperandLike, hidden_size: int, *, bias: OperandLike | None = None, recurrent_bias: OperandLike | None = None, reset_after: bool = True, layout: Literal["zrn", "rzn"] = 'zrn', activations: Sequence[Literal["relu", "sigmoid", "tanh"]] = ('sigmoid', 'tanh'), label: str = '') -> Same:
-        """Run a gated recurrent unit for one time step."""
+        """Run a gated recurrent unit (GRU) for one time step."""
 
     def hard_sigmoid(self: Same, *, alpha: float = 0.2, beta: float = 0.5, label: str = '') -> Same:
         """Piecewise linear approximation of the sigmoid: max(0, min(1, alpha * x + beta))."""
@@ -496,10 +496,10 @@ class ArrayMethods:
         """Linear function of each element: alpha * x + beta."""
 
     def lstm(self: Same, weight: OperandLike, recurrent_weight: OperandLike, steps: int, hidden_size: int, *, bias: OperandLike | None = None, recurrent_bias: OperandLike | None = None, peephole_weight: OperandLike | None = None, initial_hidden_state: OperandLike | None = None, initial_cell_state: OperandLike | None = None, return_sequence: bool = False, direction: Literal["forward", "backward", "both"] = 'forward', layout: Literal["iofg", "ifgo"] = 'iofg', activations: Sequence[Literal["relu", "sigmoid", "tanh"]] = ('sigmoid', 'tanh', 'tanh'), label: str = '') -> tuple[Same, ...]:
-        """Run a long short-term memory over a sequence."""
+        """Run a long short-term memory (LSTM) over a sequence."""
 
     def lstm_cell(self: Same, weight: OperandLike, recurrent_weight: OperandLike, hidden_state: OperandLike, cell_state: OperandLike, hidden_size: int, *, bias: OperandLike | None = None, recurrent_bias: OperandLike | None = None, peephole_weight: OperandLike | None = None, layout: Literal["iofg", "ifgo"] = 'iofg', activations: Sequence[Literal["relu", "sigmoid", "tanh"]] = ('sigmoid', 'tanh', 'tanh'), label: str = '') -> tuple[Same, ...]:
-        """Run a long short-term memory for one time step."""
+        """Run a long short-term memory (LSTM) for one time step."""
 
     def matmul(self: Same, b: OperandLike, *, label: str = '') -> Same:
         """Multiply matrices, or stacks of matrices."""
@@ -1247,7 +1247,7 @@ class _gru(Op[..., tuple[MLOperand, ...]]):
     def __call__(self, input: OperandLike, weight: OperandLike, recurrent_weight: OperandLike, steps: int, hidden_size: int, *, bias: OperandLike | None = None, recurrent_bias: OperandLike | None = None, initial_hidden_state: OperandLike | None = None, reset_after: bool = True, return_sequence: bool = False, direction: Literal["forward", "backward", "both"] = 'forward', layout: Literal["zrn", "rzn"] = 'zrn', activations: Sequence[Literal["relu", "sigmoid", "tanh"]] = ('sigmoid', 'tanh'), label: str = '') -> tuple[MLOperand, ...]: ...
 
 gru: _gru
-"""Run a gated recurrent unit over a sequence."""
+"""Run a gated recurrent unit (GRU) over a sequence."""
 
 class _gru_cell(Op[..., MLOperand]):
     @overload
@@ -1260,7 +1260,7 @@ class _gru_cell(Op[..., MLOperand]):
     def __call__(self, input: OperandLike, weight: OperandLike, recurrent_weight: OperandLike, hidden_state: OperandLike, hidden_size: int, *, bias: OperandLike | None = None, recurrent_bias: OperandLike | None = None, reset_after: bool = True, layout: Literal["zrn", "rzn"] = 'zrn', activations: Sequence[Literal["relu", "sigmoid", "tanh"]] = ('sigmoid', 'tanh'), label: str = '') -> MLOperand: ...
 
 gru_cell: _gru_cell
-"""Run a gated recurrent unit for one time step."""
+"""Run a gated recurrent unit (GRU) for one time step."""
 
 class _hard_sigmoid(Op[..., MLOperand]):
     @overload
@@ -1339,7 +1339,7 @@ class _lstm(Op[..., tuple[MLOperand, ...]]):
     def __call__(self, input: OperandLike, weight: OperandLike, recurrent_weight: OperandLike, steps: int, hidden_size: int, *, bias: OperandLike | None = None, recurrent_bias: OperandLike | None = None, peephole_weight: OperandLike | None = None, initial_hidden_state: OperandLike | None = None, initial_cell_state: OperandLike | None = None, return_sequence: bool = False, direction: Literal["forward", "backward", "both"] = 'forward', layout: Literal["iofg", "ifgo"] = 'iofg', activations: Sequence[Literal["relu", "sigmoid", "tanh"]] = ('sigmoid', 'tanh', 'tanh'), label: str = '') -> tuple[MLOperand, ...]: ...
 
 lstm: _lstm
-"""Run a long short-term memory over a sequence."""
+"""Run a long short-term memory (LSTM) over a sequence."""
 
 class _lstm_cell(Op[..., tuple[MLOperand, ...]]):
     @overload
@@ -1352,7 +1352,7 @@ class _lstm_cell(Op[..., tuple[MLOperand, ...]]):
     def __call__(self, input: OperandLike, weight: OperandLike, recurrent_weight: OperandLike, hidden_state: OperandLike, cell_state: OperandLike, hidden_size: int, *, bias: OperandLike | None = None, recurrent_bias: OperandLike | None = None, peephole_weight: OperandLike | None = None, layout: Literal["iofg", "ifgo"] = 'iofg', activations: Sequence[Literal["relu", "sigmoid", "tanh"]] = ('sigmoid', 'tanh', 'tanh'), label: str = '') -> tuple[MLOperand, ...]: ...
 
 lstm_cell: _lstm_cell
-"""Run a long short-term memory for one time step."""
+"""Run a long short-term memory (LSTM) for one time step."""
 
 class _matmul(Op[..., MLOperand]):
     @overload
