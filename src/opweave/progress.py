@@ -61,16 +61,13 @@ def reported(work: str) -> Iterator[None]:
     Args:
         work: what is done, in a few words.
     """
-    guard = Lock()
-    is_done = False
     display: Display | None = None
 
     def show() -> None:
         nonlocal display
-        with guard:
-            if not is_done and _shown.acquire(blocking=False):
-                display = _make(work)
-                display.start()
+        if _shown.acquire(blocking=False):
+            display = _make(work)
+            display.start()
 
     timer = Timer(PATIENCE_SECONDS, show)
     timer.daemon = True
@@ -79,8 +76,7 @@ def reported(work: str) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-        with guard:  # it may be showing the work now
-            is_done = True
+        timer.join()  # it may be showing the work now; and no thread is left of it
         if display is not None:
             display.stop()
             _shown.release()
