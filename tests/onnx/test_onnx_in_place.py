@@ -223,7 +223,9 @@ def test_a_cache_that_grows_is_copied(specialise: Any) -> None:
     _, key, _ = session.run(["y", *PAST], chunk(1, 3, 1) | past)
     assert key.shape == (1, GROUPS, 4, SIZE)
     assert memory.copies.by_reason[NOT_IN_PLACE].count == 2
-    assert memory.copies.by_reason[NOT_IN_PLACE].bytes == 2 * past["past_key"].nbytes
+    # Compiled, the kernel copies a past that has been padded.
+    copied = key if specialise == "always" else past["past_key"]
+    assert memory.copies.by_reason[NOT_IN_PLACE].bytes == 2 * copied.nbytes
 
 
 def test_other_overlaps_are_refused() -> None:

@@ -98,6 +98,7 @@ class OnnxRuntime(Backend):
             for operand, value in zip(node.outputs, results, strict=True):
                 assert value.data_type == operand.data_type, f"{node.title}: emitted {value}, declared {operand.desc}"
                 values[operand] = Value(value.name, operand.data_type, operand.shape)
+                ctx.sizes[value.name] = operand.desc.byte_length
             done[node] = "native" if ctx.has_kernels and len(ctx.nodes) - before <= 1 else "composed"
         return each(graph.outputs, lookup), done
 

@@ -143,12 +143,15 @@ class Emitter:
     """Whether the engine has kernels, of the very data types, for all that was emitted for `node`."""
     disabled_optimizers: set[str]
     """Optimisers of the engine that the session must not run; rules add them."""
+    sizes: dict[str, int]
+    """The bytes of inputs, and of the results of nodes that have been lowered, by name."""
 
     def __init__(self, *, portable: bool = False, prefix: str = "") -> None:
         self.portable, self._prefix = portable, prefix
         self.nodes: list[_OnnxNode] = []
         self.constants: dict[str, np.ndarray] = {}
         self.disabled_optimizers: set[str] = set()
+        self.sizes: dict[str, int] = {}
         self._inline: set[str] = set()
         self._values: dict[Any, Value] = {}
         self._bools: dict[str, Value] = {}
@@ -281,6 +284,7 @@ class Emitter:
     def add_input(self, name: str, desc: Desc) -> Value:
         """Declare an input of the model."""
         self._inputs.append(value_info(name, desc.data_type, desc.shape))
+        self.sizes[name] = desc.byte_length
         return Value(name, desc.data_type, desc.shape)
 
     def add_constant(self, array: np.ndarray, inline_bytes: int = INLINE_BYTES) -> Value:

@@ -22,7 +22,7 @@ class NamedUpdate(NamedTuple):
 
     Attributes:
         pairs: the names of each input and of the output that may lie in its memory; empty where the kernel always copies.
-        inputs: the inputs of the model that it copies otherwise.
+        inputs: what it copies otherwise: inputs of the model, or results of other nodes.
     """
 
     pairs: tuple[tuple[str, str], ...]
@@ -47,7 +47,7 @@ def find_updates(
         places = IN_PLACE.get(op_type, ())
         pairs = tuple((read[i], written[o]) for i, o in places if i < len(read) and o < len(written))
         fits = len(pairs) == len(places) and all(i in inputs and o in outputs and readers[i] == 1 for i, o in pairs)
-        copied = tuple(read[i] for i, _ in places if i < len(read) and read[i] in inputs)
+        copied = tuple(read[i] for i, _ in places if i < len(read) and read[i])
         if copied:
             found.append(NamedUpdate(pairs if fits else (), copied))
     return found
@@ -58,9 +58,9 @@ def updates_of(ctx: Emitter, emitted: Mapping[str, tuple[Value, Desc]], graph: G
     places: dict[str, int] = {}
     for k, (value, _) in enumerate(emitted.values()):
         places.setdefault(value.name, k)  # an output again has an Identity of its own
-    inputs = {f"i{k}": (k, operand.desc.byte_length) for k, operand in enumerate(graph.inputs.values())}
+    inputs = {f"i{k}": k for k in range(len(graph.inputs))}
     nodes = ((node.op_type, node.inputs, node.outputs) for node in ctx.nodes)
     return [
-        Update(tuple((inputs[i][0], places[o]) for i, o in pairs), tuple(inputs[i][1] for i in copied))
+        Update(tuple((inputs[i], places[o]) for i, o in pairs), tuple(ctx.sizes[i] for i in copied if i in ctx.sizes))
         for pairs, copied in find_updates(nodes, inputs, places)
     ]

@@ -110,7 +110,7 @@ class ModelSession:
             if targets and targets.issubset(shared):
                 in_place |= targets
             else:
-                copied += [feed[name].nbytes for name in inputs]
+                copied += [feed[name].nbytes for name in inputs if name in feed]
         apart = {name: out[name] for name in shared if name not in in_place}
         asked = list(dict.fromkeys([*names, *apart]))
         found = self._run(feed, asked, {name: array for name, array in out.items() if name not in apart})
