@@ -21,8 +21,8 @@ import numpy as np
 import opweave as ow
 
 session = ow.InferenceSession(sys.argv[1], fallback="error")
-(y,) = session.run(None, {"x": np.float32([[-1, 2]])})
-assert y.tolist() == [[0, 7]], y
+y, square = session.run(None, {"x": np.float32([[-1, 2]]), "n": np.int64([3])})
+assert (y.tolist(), square.tolist()) == ([[0, 7]], [9])
 print("onnx" in sys.modules)
 """
 
@@ -88,11 +88,16 @@ def test_a_model_runs_without_the_onnx_package(tmp_path: Path) -> None:
         helper.make_node("Gemm", ["x", "w", "b"], ["g"], alpha=1.0),
         helper.make_node("Relu", ["g"], ["r"]),
         helper.make_node("Reshape", ["r", "shape"], ["y"]),
+        helper.make_node("Mul", ["n", "n"], ["square"]),
     ]
+    n = helper.make_tensor_value_info("n", TensorProto.INT64, [1])
+    square = helper.make_tensor_value_info("square", TensorProto.INT64, [1])
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 2])
     model = helper.make_model(
-        helper.make_graph(nodes, "g", [x], [y], constants), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+        helper.make_graph(nodes, "g", [x, n], [y, square], constants),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
     )
     onnx.save(model, tmp_path / "model.onnx")
     assert python(MODEL, str(tmp_path / "model.onnx")) == "False"

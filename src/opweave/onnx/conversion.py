@@ -116,10 +116,15 @@ def _result_types(
     """The types of a node's outputs by name; empty where those of WebNN's results are right."""
     if node.op_type in BOOLEAN and domain_of(node) == "":
         return {node.output[0]: tensor_type(TensorProto.BOOL)}
-    # ONNX's schemas take time and megabytes to load, and are not needed where one type of floats comes in and goes out.
-    given = {DATA_TYPES[element_type] for element_type in types if element_type} & set(FLOATS)
-    made = {data_type_of(result) for result in results if result is not None} - {"bool"}
-    return {} if made <= set(FLOATS) and len(made | given) <= 1 else infer()
+    # ONNX's schemas take time and megabytes to load, and are not needed where one type of floats comes in and goes out, or
+    # results have the type of the first input. uint8 may stand for bool.
+    given = [DATA_TYPES[element_type] for element_type in types if element_type]
+    made = {data_type_of(result) for result in results if result is not None}
+    if made == set(given[:1]) and made.isdisjoint(("uint8", "bool")):
+        return {}
+    floats = set(FLOATS)
+    made -= {"bool"}
+    return {} if made <= floats and len(made | floats.intersection(given)) <= 1 else infer()
 
 
 def _value(name: str, item: Any, element_type: int) -> Value:
