@@ -88,7 +88,7 @@ GATE = {
     "steady": 1.05,
     "new shapes": 1.5,
     "new shape": 3.0,
-    "memory": 1.5,
+    "memory": 1.3,
     "threads": len(os.sched_getaffinity(0)) + 8,
 }
 """Of the gate of real models: the difference of results relative to the largest element; ratios of times to ONNX Runtime's at

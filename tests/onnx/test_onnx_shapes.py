@@ -188,20 +188,42 @@ def test_program_bytes_of_0_compiles_nothing_that_need_not_be(compiled: list[Com
 
 def test_models_with_many_weights_run_in_their_own_session(compiled: list[CompiledModel]) -> None:
     """Compiled shapes of theirs are no faster, and each would hold the weights once more."""
-    weights = np.ones((8, 2**18), np.float32)
+    weights = np.ones((8, 2**19), np.float32)
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
-    proto = model_of(nodes, {"x": (FLOAT, ["n", 8])}, {"y": (FLOAT, ["n", 2**18])}, w=weights)
+    proto = model_of(nodes, {"x": (FLOAT, ["n", 8])}, {"y": (FLOAT, ["n", 2**19])}, w=weights)
     session = ow.InferenceSession(proto, CONTEXT)
     for _ in range(3):
         session.run(None, rows(2))
         background.wait()
     assert compiled == []
-    assert "program_bytes is 20971520" in session.shapes()["x [2, 8]"]
+    assert "program_bytes is 25165824" in session.shapes()["x [2, 8]"]
     roomy = ow.InferenceSession(proto, CONTEXT, program_bytes=2**26)
     for _ in range(2):
         roomy.run(None, rows(2))
     background.wait()
     assert len(compiled) == 1
+
+
+def test_weights_in_branches_count(compiled: list[CompiledModel]) -> None:
+    """They are held by compiled shapes, too."""
+    branches = {
+        name: helper.make_graph(
+            [helper.make_node("Gemm", ["x", f"w_{name}"], [f"y_{name}"], alpha=scale)],
+            name,
+            [],
+            [helper.make_tensor_value_info(f"y_{name}", FLOAT, ["n", 2**18])],
+            [numpy_helper.from_array(np.ones((8, 2**18), np.float32), f"w_{name}")],
+        )
+        for name, scale in (("then_branch", 1.0), ("else_branch", 2.0))
+    }
+    nodes = [helper.make_node("If", ["c"], ["y"], **branches)]
+    proto = model_of(nodes, {"x": (FLOAT, ["n", 8]), "c": (BOOL, [])}, {"y": (FLOAT, ["n", 2**18])})
+    session, feed = ow.InferenceSession(proto, CONTEXT), {**rows(2), "c": np.array(True)}
+    for _ in range(3):
+        session.run(None, feed)
+        background.wait()
+    assert compiled == []
+    assert any("program_bytes is 25165824" in way for way in session.shapes().values())
 
 
 # What a session promises ---------------------------------------------------------------------------------------------

@@ -62,8 +62,8 @@ class InferenceSession(OnnxRuntimeMethods):
             in the background, and runs others in the model's own session of ONNX Runtime, which takes all shapes; "always"
             compiles each shape at its first call; "never" compiles none. Contexts on other devices, models with your own
             operations, and `fallback="error"` always compile.
-        program_bytes: memory limit for compiled shapes, as estimated from the weights; default: 20 MiB, enough for models with
-            at most 6 MB of weights, or 512 MiB where all shapes are compiled. With 0, only what must be is compiled.
+        program_bytes: memory limit for compiled shapes, as estimated from the weights; default: 24 MiB, enough for models with
+            at most 9 MB of weights, or 512 MiB where all shapes are compiled. With 0, only what must be is compiled.
 
     Raises:
         DataError: the model cannot be read, or exceeds a limit.

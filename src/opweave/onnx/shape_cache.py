@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 from math import prod
 from threading import Lock
 from typing import Any, Literal
@@ -26,8 +27,9 @@ from ..progress import reported
 from ..shapes import OtherShapes
 from .arguments import Argument
 from .compiled import CompiledModel, Fallback, is_large_segment, segments
-from .messages import PLAIN
+from .messages import PLAIN, sub_graphs
 from .model import Model
+from .scopes import all_nodes
 from .symbolic import SymbolicModel, must_be_traced
 from .trace import DECIDING_ELEMENTS, Trace, Tracer, ValuesNeeded
 
@@ -43,9 +45,9 @@ Key = tuple[Any, ...]
 MAX_COMPILED = 64
 """The most shapes that a session keeps compiled."""
 
-PROGRAM_BYTES = 20 * 2**20
+PROGRAM_BYTES = 24 * 2**20
 """The default of `program_bytes` where the model's own session can run all shapes. It has room for models with few weights, at
-most 6 MB: their calls are short, and the overheads that compilation removes count. Of the models of the gate, compiled shapes
+most 9 MB: their calls are short, and the overheads that compilation removes count. Of the models of the gate, compiled shapes
 take 0.6 to 1.0 of the time where the weights take up to 4 MB, and the same time where they take more; each would hold the
 packed weights once more. With this limit, the models stay below 1.3 times ONNX Runtime's memory."""
 
@@ -56,7 +58,7 @@ FIRST_BYTES = 8 * 2**20
 """The memory of modules that the first compiled shape loads, to trace and convert. Measured: 5 to 10 MB; 10 more with the
 package onnx."""
 
-BASE_BYTES = 4 * 2**20
+BASE_BYTES = 5 * 2**20
 """The memory of a compiled shape without weights. Measured: 2 to 7 MB for the models of the gate."""
 
 PACKED_PERCENT = 125
@@ -402,9 +404,12 @@ def _weight_bytes(model: Model) -> tuple[int, int]:
     """The bytes of a model's weights, and of those in Constant nodes alone, whose data are copied when it is traced."""
     sizes = {element_type: np.dtype(name).itemsize for element_type, name in PLAIN.items()}
     graph = model.proto.graph
-    nodes = [a.t for node in graph.node if node.op_type == "Constant" for a in node.attribute if a.HasField("t")]
+    nodes = list(all_nodes(graph.node))
+    tensors = [
+        tensor for inner in (graph, *chain.from_iterable(map(sub_graphs, nodes))) for tensor in inner.initializer
+    ]
+    constants = [a.t for node in nodes if node.op_type == "Constant" for a in node.attribute if a.HasField("t")]
     first, second = (
-        sum(prod(tensor.dims) * sizes.get(tensor.data_type, 1) for tensor in tensors)
-        for tensors in (graph.initializer, nodes)
+        sum(prod(tensor.dims) * sizes.get(tensor.data_type, 1) for tensor in each) for each in (tensors, constants)
     )
     return first + second, second
