@@ -118,6 +118,7 @@ def test_without_a_display_it_is_logged(caplog: pytest.LogCaptureFixture, monkey
 
 def test_the_command_line_shows_it_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     begun, text = Event(), StringIO()
+    monkeypatch.setenv("TERM", "xterm")  # on a dumb terminal nothing is drawn
     monkeypatch.setattr(progress, "PATIENCE_SECONDS", 0.001)
     monkeypatch.setattr(cli, "errors", PlainConsole(file=text, force_terminal=True))
 
