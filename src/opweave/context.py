@@ -52,6 +52,7 @@ class ML:
         power_preference: PowerPreference = "default",
         accelerated: bool = True,
         device: str | None = None,
+        backend: str | None = None,
         deferred: bool = False,
     ) -> MLContext:
         """Create a context.
@@ -62,11 +63,13 @@ class ML:
                 power, and on a CPU lets idle threads sleep instead of spinning between operations.
             accelerated: whether to prefer a GPU or NPU, if there is one.
             device: the name of a device of `opweave.devices()` to run on; by default, the two preferences select one.
+            backend: the back end that drives the device, where several can: "onnxruntime", "openvino", …; by default, the
+                first in `opweave.devices()` that has the device.
             deferred: whether dispatches wait until a result is read, and then run together.
 
         Raises:
             ValidationError: an option has the wrong type or value.
-            NotSupportedError: there is no such device here.
+            NotSupportedError: there is no such device or back end here.
             MissingExtraError: a `gpu_device` without the extra `webgpu`.
 
         >>> import opweave as ow
@@ -77,21 +80,24 @@ class ML:
         listing = ", ".join(map(repr, preferences))
         require(power_preference in preferences, f"power_preference must be one of {listing}, got {got}")
         require_flags(accelerated=accelerated, deferred=deferred)
-        require(device is None or isinstance(device, str), f"device must be a name, got {shown(device)}")
+        for option, name in {"device": device, "backend": backend}.items():
+            require(name is None or isinstance(name, str), f"{option} must be a name, got {shown(name)}")
+            require(
+                name is None or gpu_device is None, f"{option} must not be given with gpu_device, got {shown(name)}"
+            )
         if gpu_device is not None:
-            require(device is None, f"device must not be given with gpu_device, got {shown(device)}")
-            backend, found = backends.of_gpu_device(gpu_device)
+            driver, found = backends.of_gpu_device(gpu_device)
         else:
             if device is None:
-                device = _choose(power_preference, accelerated)
-            backend, found = backends.find_device(device)
-            backend = backend.open(found, power_preference)
-        if deferred and not backend.space.is_host:
+                device = _choose(power_preference, accelerated, backend)
+            driver, found = backends.find_device(device, backend)
+            driver = driver.open(found, power_preference)
+        if deferred and not driver.space.is_host:
             raise NotSupportedError(
                 f"deferred=True is for contexts on the CPU; on {found.name} dispatches are asynchronous already"
             )
         context_class: Callable[..., MLContext] = links.deferred_context if deferred else MLContext
-        return context_class(backend, found, power_preference)
+        return context_class(driver, found, power_preference)
 
     create_context_async = awaitable(create_context)
 
@@ -99,14 +105,17 @@ class ML:
         return "<ML>"
 
 
-def _choose(power_preference: PowerPreference, accelerated: bool) -> str:
-    """The name of the available device that suits the preferences best.
+def _choose(power_preference: PowerPreference, accelerated: bool, backend: str | None = None) -> str:
+    """The name of the available device, of one back end or all, that suits the preferences best.
 
     `accelerated` decides between the CPU and accelerators; among these, "low-power" prefers an NPU to a GPU, and an integrated
     GPU to a discrete one. (The specification gives power preference the higher priority; its authors discuss the reverse:
     https://github.com/webmachinelearning/webnn/issues/911.)
     """
-    available = [device for device in backends.default_devices() if device.available]
+    listed = backends.default_devices() if backend is None else backends.find(backend).devices()
+    available = [device for device in listed if device.available]
+    if not available and listed and backend is not None:
+        raise NotSupportedError(f"back end {backend!r} has no device here: {listed[0].hint}")
     if not available:
         raise NotSupportedError("there is no device to run on; `opweave doctor` says what is missing")
     wants_low = power_preference == "low-power"

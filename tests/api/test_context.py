@@ -46,6 +46,14 @@ def test_the_default_context_runs_on_the_cpu() -> None:
     assert repr(context) == "<MLContext on cpu>"
 
 
+@pytest.mark.parametrize("name", DEVICES)
+def test_a_back_end_can_be_chosen(name: str) -> None:
+    backend = {"cpu": "onnxruntime"}.get(name, name)
+    for device in (None, name):
+        context = ow.ml.create_context(device=device, backend=backend)
+        assert (context.device.name, context.backend.name) == (name, backend)
+
+
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
@@ -55,6 +63,14 @@ def test_the_default_context_runs_on_the_cpu() -> None:
         ({"device": "npu7"}, ow.NotSupportedError, "there is no device 'npu7'; available: 'cpu', "),
         ({"gpu_device": object()}, ow.ValidationError, "gpu_device must be a wgpu.GPUDevice, got object"),
         ({"gpu_device": object(), "device": "cpu"}, ow.ValidationError, "device must not be given with gpu_device"),
+        ({"gpu_device": object(), "backend": "a"}, ow.ValidationError, "backend must not be given with gpu_device"),
+        ({"backend": 3}, ow.ValidationError, "backend must be a name, got 3"),
+        ({"backend": "tpu"}, ow.NotSupportedError, "there is no back end 'tpu'; there are 'onnxruntime', "),
+        (
+            {"backend": "reference", "device": "cpu"},
+            ow.NotSupportedError,
+            "there is no device 'cpu' of back end 'reference'; available: 'reference'",
+        ),
     ],
 )
 def test_bad_context_options(options: dict[str, Any], error: type[Exception], message: str) -> None:

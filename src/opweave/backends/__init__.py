@@ -208,6 +208,9 @@ class Backend(ABC):
     """The largest tensor in bytes."""
     expressions: Engine = "auto"
     """The engine for expressions on the host."""
+    stand_in: str | None = None
+    """The back end on the host that runs operations for which it has no rule, and which have neither a kernel, an expression
+    nor a decomposition; None where such operations are an error."""
     gains_from_loops = False
     """Whether chains of element-wise operations run faster as one compiled loop than by its own kernels."""
 
@@ -357,18 +360,34 @@ def default_devices() -> list[Device]:
     return [device for backend in discover().values() if backend.by_default() for device in backend.devices()]
 
 
-def find_device(name: str) -> tuple[Backend, Device]:
-    """The available device called `name`, or `NotSupportedError` that lists what there is."""
+def find(name: str) -> Backend:
+    """The back end called `name`, or `NotSupportedError` that lists what there is."""
+    found = discover().get(name)
+    if found is None:
+        raise NotSupportedError(f"there is no back end {name!r}; there are {', '.join(map(repr, discover()))}")
+    return found
+
+
+def find_device(name: str, backend: str | None = None) -> tuple[Backend, Device]:
+    """The first available device called `name`, or `NotSupportedError` that lists what there is.
+
+    Args:
+        name: of the device.
+        backend: the name of the back end to ask; None for all.
+    """
     known: list[Device] = []
-    for backend in discover().values():  # those that take long to list come after those that were asked for
-        for device in backend.devices():
-            if device.name == name:
-                if not device.available:
-                    raise NotSupportedError(f"device {name!r} is not available here: {device.hint}")
-                return backend, device
+    asked = discover().values() if backend is None else [find(backend)]
+    for each in asked:  # those that take long to list come after those that were asked for
+        for device in each.devices():
+            if device.name == name and device.available:
+                return each, device
             known.append(device)
-    names = ", ".join(repr(device.name) for device in known if device.available)
-    raise NotSupportedError(f"there is no device {name!r}; available: {names}")
+    for device in known:
+        if device.name == name:
+            raise NotSupportedError(f"device {name!r} is not available here: {device.hint}")
+    names = ", ".join(dict.fromkeys(repr(device.name) for device in known if device.available)) or "none"
+    of = f" of back end {backend!r}" if backend else ""
+    raise NotSupportedError(f"there is no device {name!r}{of}; available: {names}")
 
 
 def of_gpu_device(gpu_device: Any) -> tuple[Backend, Device]:

@@ -1,7 +1,7 @@
 """What runs a node: the candidates in the order of preference, each with the reason why it does not apply.
 
 The order is the same on all devices: the back end's own rule, the user's kernel for the device, the expression, the
-decomposition, and the host for what a device lacks.
+decomposition, and the host for what a device lacks. On the host, a back end may name another one as its stand-in.
 """
 
 from __future__ import annotations
@@ -44,14 +44,23 @@ class Chooser:
         backend: of the device.
         device: its name.
         host: the host's back end; `backend` itself if that runs on the host.
+        stand_in: the host's back end for what `host` cannot run in any way; None if there is none.
         fallback: whether the host runs what the device lacks, or that is an error.
 
     Attributes:
         taken: nodes that run in compiled loops though an engine could run them.
     """
 
-    def __init__(self, backend: Backend, device: str, host: Backend, fallback: Literal["auto", "error"]) -> None:
-        self.backend, self.device, self.host, self.fallback = backend, device, host, fallback
+    def __init__(
+        self,
+        backend: Backend,
+        device: str,
+        host: Backend,
+        stand_in: Backend | None,
+        fallback: Literal["auto", "error"],
+    ) -> None:
+        self.backend, self.device, self.host, self.stand_in = backend, device, host, stand_in
+        self.fallback = fallback
         self.engine: kernels.Engine = host.expressions
         self.taken: set[Node] = set()
 
@@ -79,6 +88,9 @@ class Chooser:
             yield Candidate(EXPRESSION, self._why_no_loop(node))
         if op.decomposition is not None:
             yield Candidate(None)
+        if self.stand_in is not None:
+            other = self.stand_in
+            yield Candidate(other.name, "" if other.supports(node) else f"{other.name} has no rule for it")
 
     def _why_no_loop(self, node: Node) -> str:
         """Why an expression is not compiled: without a compiler, an engine's kernels for its parts are faster than NumPy."""

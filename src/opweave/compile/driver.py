@@ -50,7 +50,9 @@ def compile(
         OperationError: an engine refuses its part.
     """
     host = backend if backend.space.is_host else next(each for each in discover().values() if each.space.is_host)
-    chooser = Chooser(backend, device, host, fallback)
+    stand_in = None if host.stand_in is None else discover()[host.stand_in]
+    engines = {each.name: (each, "cpu") for each in (stand_in, host) if each} | {backend.name: (backend, device)}
+    chooser = Chooser(backend, device, host, stand_in, fallback)
     legal = graph
     origin: Mapping[Node, Node] = {node: node for node in graph.nodes}
     if not all(backend.supports(node) for node in graph.nodes):
@@ -63,8 +65,8 @@ def compile(
     for part in parts:
         if part.kind == EXPRESSION:
             made.append(_expression(part, chooser, device if backend is host else "cpu"))
-        elif part.kind in (backend.name, host.name):
-            engine, where = (backend, device) if part.kind == backend.name else (host, "cpu")
+        elif part.kind in engines:
+            engine, where = engines[part.kind]
             sub, reads, writes = _sub_graph(legal, part, alone=len(parts) == 1)
             is_alone = alone and len(parts) == 1
             runner = engine.compile(sub, device=where, power_preference=power_preference, alone=is_alone)

@@ -87,14 +87,15 @@ class Settings:
                 log(level, logging.INFO, ignored, list(chosen), context)
             return cls(context, session_options, {}, level)
         options: dict[str, dict[str, str]] = {}
-        device = None
+        place: tuple[str | None, str | None] = None, None
         if providers is not None:
-            name, device = _device(chosen, level)
+            name, place = _place(chosen, level)
             options = {name: chosen.get(name, {})}
-        made = ml.create_context(device=device)
+        made = ml.create_context(device=place[0], backend=place[1])
         if _config(session_options, "session.intra_op.allow_spinning") == "0":
             # The preference decides how threads wait; naming the device keeps it from choosing another one.
-            made = ml.create_context(device=made.device.name, power_preference="low-power")
+            device = made.device
+            made = ml.create_context(device=device.name, backend=device.backend, power_preference="low-power")
         threads = session_options.intra_op_num_threads if session_options is not None else 0
         if threads > 0:
             made = MLContext(made.backend.with_threads(threads), made.device, made.power_preference)
@@ -311,19 +312,19 @@ def _normalised(providers: Any, provider_options: Any) -> dict[str, dict[str, st
     return found
 
 
-def _device(chosen: Mapping[str, Mapping[str, str]], level: int) -> tuple[str, str | None]:
-    """The first provider with a device on this machine, and the device's name; the CPU if there is none."""
+def _place(chosen: Mapping[str, Mapping[str, str]], level: int) -> tuple[str, tuple[str | None, str | None]]:
+    """The first provider with a device on this machine, the CPU if there is none; and the names of the device and back end."""
     for name, options in chosen.items():
         if name == CPU_PROVIDER:
-            return name, "cpu"
+            break
         if name == "WebNNExecutionProvider":
-            return name, None
+            return name, (None, None)
         kinds = {"cpu", "gpu", "npu"} if name == "OpenVINOExecutionProvider" else {"gpu", "npu"}
         wanted = options.get("device_type", "").partition(".")[0].lower()  # OpenVINO writes a second GPU as GPU.1
         if name == "OpenVINOExecutionProvider" and wanted in kinds:
             kinds = {wanted}
         for device in devices():
             if device.available and device.backend == BACKENDS.get(name) and device.kind in kinds:
-                return name, device.name
+                return name, (device.name, device.backend)
         log(level, logging.WARNING, "provider %s is ignored: Opweave has no such device here", name)
-    return CPU_PROVIDER, "cpu"
+    return CPU_PROVIDER, ("cpu", None)
