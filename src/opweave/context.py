@@ -20,6 +20,7 @@ from .errors import NotSupportedError, require, require_flags
 from .graph import MAX_RANK
 from .names import SnakeCaseDict, shown
 from .operation import Op
+from .processors import chosen_threads
 from .run.graph import MLGraph
 from .tensor import MLTensor
 
@@ -54,6 +55,7 @@ class ML:
         device: str | None = None,
         backend: str | None = None,
         deferred: bool = False,
+        threads: int | None = None,
     ) -> MLContext:
         """Create a context.
 
@@ -66,6 +68,9 @@ class ML:
             backend: the back end that drives the device, where several can: "onnxruntime", "openvino", …; by default, the
                 first in `opweave.devices()` that has the device.
             deferred: whether dispatches wait until a result is read, and then run together.
+            threads: how many threads an operation on the CPU may use, the calling thread included. Default: the environment
+                variable `OPWEAVE_THREADS`, or as many as the process may use processors. Compiled expressions share the
+                threads of the process; GPUs and the device "reference" have no use for it.
 
         Raises:
             ValidationError: an option has the wrong type or value.
@@ -85,6 +90,9 @@ class ML:
             require(
                 name is None or gpu_device is None, f"{option} must not be given with gpu_device, got {shown(name)}"
             )
+        is_count = threads is None or (isinstance(threads, int) and not isinstance(threads, bool) and threads > 0)
+        require(is_count, f"threads must be a positive integer or None, got {shown(threads)}")
+        threads = chosen_threads() if threads is None else threads
         if gpu_device is not None:
             driver, found = backends.of_gpu_device(gpu_device)
         else:
@@ -96,6 +104,8 @@ class ML:
             raise NotSupportedError(
                 f"deferred=True is for contexts on the CPU; on {found.name} dispatches are asynchronous already"
             )
+        if threads is not None:
+            driver = driver.with_threads(threads)
         context_class: Callable[..., MLContext] = links.deferred_context if deferred else MLContext
         return context_class(driver, found, power_preference)
 

@@ -1,14 +1,78 @@
-"""How many processors this process may use."""
+"""How many processors this process may use, and how many threads an operation."""
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from .errors import require
+
+CGROUPS = Path("/sys/fs/cgroup")
+"""Where Linux describes the limits of control groups, which containers are."""
 
 
 def processors() -> int:
-    """How many processors this process may use, which can be fewer than the machine has."""
+    """How many processors this process may use: no more than it may run on, and than its container has time of."""
     affinity = getattr(os, "sched_getaffinity", None)  # not everywhere
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+    count = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+    limit = container_limit(CGROUPS, Path("/proc/self/cgroup"))
+    return count if limit >= count else max(1, math.ceil(limit))
 
 
-__all__ = ["processors"]
+def chosen_threads() -> int | None:
+    """The value of `$OPWEAVE_THREADS`; None if it is not set.
+
+    Raises:
+        ValidationError: it is not a positive integer.
+    """
+    text = os.environ.get("OPWEAVE_THREADS", "").strip()
+    require(
+        not text or (text.isdecimal() and int(text) > 0), f"OPWEAVE_THREADS must be a positive integer, got {text!r}"
+    )
+    return int(text) if text else None
+
+
+@cache
+def container_limit(root: Path, membership: Path) -> float:
+    """The processor time that control groups allow this process, in processors; infinite without a limit.
+
+    Args:
+        root: where control groups are mounted.
+        membership: the file that lists the groups of the process.
+    """
+    return min(_quotas(root, membership), default=math.inf) if membership.exists() else math.inf
+
+
+def _quotas(root: Path, membership: Path) -> Iterator[float]:
+    """The limits of all groups that this process is in, in processors."""
+    for line in membership.read_text().splitlines():
+        number, names, path = line.split(":", 2)
+        if number != "0" and "cpu" not in names.split(","):
+            continue
+        # Version 2 has one tree (number 0); in version 1, the controller "cpu" has one of its own.
+        tree = root if number == "0" else root / "cpu"
+        group = tree / path.lstrip("/")
+        # Inside of a container the path may be that outside of it; then the root of the tree is the container's group.
+        for folder in (group, *group.parents) if group.is_dir() else (tree,):
+            if not folder.is_relative_to(tree):
+                break
+            yield from _quota(folder)
+
+
+def _quota(folder: Path) -> Iterator[float]:
+    """The limit of one group, in processors, if it has one."""
+    try:
+        if (folder / "cpu.max").exists():
+            limit, period = (folder / "cpu.max").read_text().split()
+        else:
+            limit, period = ((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+        if limit != "max" and int(limit) > 0:
+            yield int(limit) / int(period)
+    except (OSError, ValueError):  # there is no such file in the root of a tree
+        return
+
+
+__all__ = ["chosen_threads", "container_limit", "processors"]

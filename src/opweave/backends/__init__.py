@@ -204,6 +204,8 @@ class Backend(ABC):
     name: str
     space: TensorSpace = HOST
     """Where the tensors of its contexts lie."""
+    threads: int | None = None
+    """How many threads an operation may use; None for one on each processor. `with_threads` sets it."""
     max_byte_length = 2**31 - 1
     """The largest tensor in bytes."""
     expressions: Engine = "auto"

@@ -91,14 +91,13 @@ class Settings:
         if providers is not None:
             name, place = _place(chosen, level)
             options = {name: chosen.get(name, {})}
-        made = ml.create_context(device=place[0], backend=place[1])
+        count = session_options.intra_op_num_threads if session_options is not None else 0
+        threads = count if count > 0 else None
+        made = ml.create_context(device=place[0], backend=place[1], threads=threads)
         if _config(session_options, "session.intra_op.allow_spinning") == "0":
             # The preference decides how threads wait; naming the device keeps it from choosing another one.
-            device = made.device
-            made = ml.create_context(device=device.name, backend=device.backend, power_preference="low-power")
-        threads = session_options.intra_op_num_threads if session_options is not None else 0
-        if threads > 0:
-            made = MLContext(made.backend.with_threads(threads), made.device, made.power_preference)
+            name, backend = made.device.name, made.device.backend
+            made = ml.create_context(device=name, backend=backend, power_preference="low-power", threads=threads)
         return cls(made, session_options, options, level)
 
     def providers(self) -> list[str]:

@@ -355,8 +355,9 @@ class ShapeCache:
         if not self._fits(1):
             return f"it would take {self._estimate(1)} bytes, and program_bytes is {self._max_bytes()}"
         threads = sum(compiled.threads for compiled in tuple(_compiled_in_background))
-        threads += self._queued * pool_threads()
-        if threads and threads + pool_threads() > MAX_THREADS:
+        pool = pool_threads(self._context.backend.threads)
+        threads += self._queued * pool
+        if threads and threads + pool > MAX_THREADS:
             return f"compiled shapes have {threads} threads already"
         used = self._queued + sum(not self._is_idle(key) for key, _ in self.compiled.items())
         if not self._fits(used + 1):

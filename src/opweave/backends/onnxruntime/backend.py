@@ -19,13 +19,12 @@ class OnnxRuntime(Backend):
     """Microsoft's ONNX Runtime."""
 
     name = "onnxruntime"
-    threads: int | None = None
-    """How many threads an operation may use; None for as many as there are processors."""
     gains_from_loops = True  # it runs a kernel for each operation
 
     def __init__(self) -> None:
         super().__init__()
         self._contrib: set[Op[..., Any]] = set()
+        self._by_threads: dict[int, OnnxRuntime] = {}
 
     def devices(self) -> list[Device]:
         from .devices import devices
@@ -64,7 +63,7 @@ class OnnxRuntime(Backend):
     def with_threads(self, threads: int) -> OnnxRuntime:
         made = copy(self)  # with the same rules
         made.threads = threads
-        return made
+        return self._by_threads.setdefault(threads, made)  # contexts on one back end share compiled programs
 
     def compile(self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True) -> Any:
         from .sessions import compile

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import OperationError, import_extra
-from ...processors import processors
+from ...processors import chosen_threads, processors
 from .cache import kept
 from .mathematics import hl
 
@@ -162,11 +162,11 @@ def runtime() -> Library:
 
 
 def default_threads() -> int:
-    """`$HL_NUM_THREADS`, or the number of processors available to this process."""
+    """`$HL_NUM_THREADS`, `$OPWEAVE_THREADS`, or the number of processors available to this process."""
     chosen = os.environ.get("HL_NUM_THREADS", "")
     if chosen.isdigit() and int(chosen) > 0:
         return int(chosen)
-    return processors()
+    return chosen_threads() or processors()
 
 
 def _set_threads(library: Library, count: int) -> None:

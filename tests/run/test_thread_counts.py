@@ -1,0 +1,119 @@
+"""How many threads operations use: as asked for, else as the environment says, else as the process and its container may."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import opweave as ow
+from opweave import processors as module
+from opweave.processors import container_limit, processors
+
+COUNT = """
+import os
+import numpy as np, opweave as ow
+context = ow.ml.create_context(device="cpu", threads={threads})
+builder = ow.MLGraphBuilder(context)
+x = builder.input("x", "float32", [256, 256])
+before = len(os.listdir("/proc/self/task"))
+graph = builder.build({{"y": builder.matmul(x, builder.constant(np.ones((256, 256), "float32")))}})
+context.compute(graph, {{"x": np.ones((256, 256), "float32")}})
+print(1 + len(os.listdir("/proc/self/task")) - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
+@pytest.mark.parametrize(("threads", "variable", "expected"), [(3, "", 3), (None, "3", 3), (1, "3", 1), (None, "1", 1)])
+def test_operations_use_so_many_threads(threads: int | None, variable: str, expected: int) -> None:
+    environment = {**os.environ, "OPWEAVE_THREADS": variable}
+    code = COUNT.format(threads=threads)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert int(done.stdout) == expected
+
+
+def test_contexts_with_the_same_number_share_compiled_programs() -> None:
+    one, other, two = (ow.ml.create_context(device="cpu", threads=count) for count in (1, 1, 2))
+    assert one.backend is other.backend
+    assert one._place == other._place != two._place
+    assert [context.backend.threads for context in (one, two)] == [1, 2]
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.0, True, "2", [1]])
+def test_threads_must_be_a_positive_integer(threads: object) -> None:
+    with pytest.raises(ow.ValidationError, match="threads must be a positive integer or None, got"):
+        ow.ml.create_context(threads=threads)
+
+
+@pytest.mark.parametrize("text", ["0", "-2", "two", "1.5"])
+def test_the_environment_variable_must_be_a_positive_integer(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPWEAVE_THREADS", text)
+    with pytest.raises(ow.ValidationError, match=f"OPWEAVE_THREADS must be a positive integer, got '{text}'"):
+        ow.ml.create_context()
+
+
+def test_devices_that_have_no_threads_take_the_argument() -> None:
+    context = ow.ml.create_context(device="reference", threads=2)
+    builder = ow.MLGraphBuilder(context)
+    graph = builder.build({"y": builder.input("x", "float32", [2]).relu()})
+    assert context.compute(graph, {"x": np.float32([-1, 1])})["y"].tolist() == [0, 1]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Containers
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+
+
+QUOTAS = {
+    "version 2, inside": ("0::/", {"cpu.max": "150000 100000"}, 1.5),
+    "version 2, a service": ("0::/a/b", {"a/cpu.max": "400000 100000", "a/b/cpu.max": "max 100000"}, 4.0),
+    "version 2, the smallest counts": ("0::/a/b", {"a/cpu.max": "100000 100000", "a/b/cpu.max": "300000 100000"}, 1.0),
+    "version 2, the path of the host": ("0::/kubepods/pod", {"cpu.max": "50000 100000"}, 0.5),
+    "version 2, no limit": ("0::/a", {"a/cpu.max": "max 100000"}, float("inf")),
+    "version 1": (
+        "4:memory:/x\n1:cpu,cpuacct:/x\n0::/",
+        {"cpu/x/cpu.cfs_quota_us": "200000", "cpu/x/cpu.cfs_period_us": "100000"},
+        2.0,
+    ),
+    "version 1, inside": (
+        "1:cpu:/docker/1",
+        {"cpu/cpu.cfs_quota_us": "50000", "cpu/cpu.cfs_period_us": "100000"},
+        0.5,
+    ),
+    "version 1, no limit": (
+        "1:cpu:/",
+        {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"},
+        float("inf"),
+    ),
+    "nonsense": ("0::/", {"cpu.max": "many"}, float("inf")),
+}
+
+
+@pytest.mark.parametrize(("membership", "files", "expected"), QUOTAS.values(), ids=QUOTAS)
+def test_limits_of_containers_are_read(membership: str, files: dict[str, str], expected: float, tmp_path: Path) -> None:
+    write(tmp_path, {"membership": membership})
+    write(tmp_path / "root", files)
+    assert container_limit(tmp_path / "root", tmp_path / "membership") == expected
+
+
+def test_no_control_groups(tmp_path: Path) -> None:
+    assert container_limit(tmp_path, tmp_path / "missing") == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"), [(0.2, 1), (1.0, 1), (1.5, 2), (3.0, 3), (1000.0, 4), (float("inf"), 4)]
+)
+def test_processors_are_within_the_limit(limit: float, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
+    monkeypatch.setattr(module, "container_limit", lambda *_: limit)
+    assert processors() == expected
