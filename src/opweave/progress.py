@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock, Timer
@@ -11,8 +10,6 @@ from typing import Protocol
 
 PATIENCE_SECONDS = 1.0
 """Work that takes no longer than this is not reported."""
-
-log = logging.getLogger("opweave")
 
 
 class Display(Protocol):
@@ -32,10 +29,15 @@ class _Logged:
         self._work, self._begin = work, perf_counter() - PATIENCE_SECONDS
 
     def start(self) -> None:
-        log.info("%s takes more than a second", self._work)
+        self._log("%s takes more than a second", self._work)
 
     def stop(self) -> None:
-        log.info("%s took %.1f s", self._work, perf_counter() - self._begin)
+        self._log("%s took %.1f s", self._work, perf_counter() - self._begin)
+
+    def _log(self, message: str, *values: object) -> None:
+        import logging  # here, since it would be 2 ms of `import opweave`
+
+        logging.getLogger("opweave").info(message, *values)
 
 
 _make: Callable[[str], Display] = _Logged

@@ -45,16 +45,14 @@ class Binding:
         """Run the program once."""
         layout = self.layout
         intermediates = layout.take()
-        number = 0
         try:
             known = self._calls.get(id(intermediates))
             calls = self._bind(intermediates) if known is None else known[1]
             try:
                 for call in calls:
                     call()
-                    number += 1
             except OperationError as error:
-                failed = layout.steps[number].failed(error)
+                failed = layout.steps[calls.index(call)].failed(error)
                 raise failed from failed.__cause__
         finally:
             layout.give_back(intermediates)
