@@ -13,6 +13,7 @@ import opweave as ow
 from opweave import DataError, NotSupportedError, ValidationError
 from opweave.chat import GGUF, Decoder, Model
 from opweave.chat.decoder import CHUNK
+from opweave.chat.model import MATRICES
 
 CPU = ow.ml.create_context(device="cpu")
 TEXT = [int(k) for k in np.random.default_rng(5).integers(0, len(tiny_models.TOKENS), 100)]
@@ -48,6 +49,18 @@ def test_small_integers_are_multiplied_as_such(tmp_path: Path) -> None:
     steps_of_it = [line.split()[:4] for line in each._graph(1).explain().splitlines()]
     for name in ("blk.0.attn_q", "blk.1.ffn_down", "token_embd"):
         assert ["matmul_n_bits", f"'{name}'", "cpu", "native"] in steps_of_it
+
+
+def test_prompts_and_single_tokens_share_the_packed_weights(tmp_path: Path) -> None:
+    """Both graphs run in one session of the engine, which holds the weights once."""
+    path = tmp_path / "x.gguf"
+    tiny_models.write(path, formats=dict.fromkeys(["embd", *MATRICES], "Q4_1"))
+    each = decoder(path)
+    each.build()
+    one, many = (graph.check_alive().steps for graph in each._graphs.values())
+    for first, second in zip(one, many, strict=True):
+        runners: list[Any] = [step.part.runner for step in (first, second) if step.part]
+        assert runners[0]._session is runners[1]._session
 
 
 @pytest.mark.parametrize("quantized", [False, True])

@@ -77,10 +77,16 @@ def attribute(name: str, value: Any) -> bytes:
     return field(1, name) + field(8, b"".join(varint(item) for item in items)) + field(20, 7)
 
 
-def value_info(name: str, data_type: str, shape: Sequence[int]) -> bytes:
-    """A ValueInfoProto."""
-    dims = b"".join(field(1, field(1, size)) for size in shape)
+def value_info(name: str, data_type: str, shape: Sequence[int | str | None]) -> bytes:
+    """A ValueInfoProto; dimensions may be names, or unknown."""
+    dims = b"".join(field(1, _dimension(size)) for size in shape)
     return field(1, name) + field(2, field(1, field(1, ONNX_TYPES[data_type]) + field(2, dims)))
+
+
+def _dimension(size: int | str | None) -> bytes:
+    if size is None:
+        return b""
+    return field(2, size) if isinstance(size, str) else field(1, size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +138,8 @@ class Emitter:
         portable: whether the nodes are written to a file, to be run elsewhere; rules then leave out rewrites that only help
             here, and inputs keep their names.
         prefix: what the names of inner values begin with; no input or output may be called so.
+        any_size: whether the model takes inputs of any sizes, except that the last dimension of each is fixed. Graphs that
+            differ only in sizes then become the same model.
 
     A rule gets the emitter, and the op's operands as `Value`s. While it runs, `node` is the node being lowered, and
     `graph` what it is a part of.
@@ -145,9 +153,12 @@ class Emitter:
     """Optimisers of the engine that the session must not run; rules add them."""
     sizes: dict[str, int]
     """The bytes of inputs, and of the results of nodes that have been lowered, by name."""
+    parameters: dict[str, np.ndarray]
+    """Inputs of the model that the graph does not have, and what they must be given: see `parameter`."""
 
-    def __init__(self, *, portable: bool = False, prefix: str = "") -> None:
-        self.portable, self._prefix = portable, prefix
+    def __init__(self, *, portable: bool = False, prefix: str = "", any_size: bool = False) -> None:
+        self.portable, self._prefix, self.any_size = portable, prefix, any_size
+        self.parameters: dict[str, np.ndarray] = {}
         self.nodes: list[_OnnxNode] = []
         self.constants: dict[str, np.ndarray] = {}
         self.disabled_optimizers: set[str] = set()
@@ -230,6 +241,18 @@ class Emitter:
         """A constant of rank 0 in the data type of `like`."""
         return self.constant(value, like.data_type)
 
+    def parameter(self, value: Any, data_type: str = "int64") -> Value:
+        """A constant that depends on sizes. It is an input of a model that takes any sizes."""
+        if not self.any_size:
+            return self.constant(value, data_type)
+        array = np.array(value, data_type)
+        key = ("parameter", data_type, array.shape, array.tobytes())
+        if key not in self._values:
+            self._values[key] = made = Value(f"p{len(self.parameters)}", data_type, array.shape)
+            self.parameters[made.name] = array
+            self._inputs.append(value_info(made.name, data_type, array.shape))
+        return self._values[key]
+
     def array_of(self, value: Value) -> np.ndarray | None:
         """The array of a constant, None for what is computed: for choices at build time."""
         return self.constants.get(value.name)
@@ -259,7 +282,13 @@ class Emitter:
         array = self.array_of(value)
         if array is not None:
             return self.add_constant(array.reshape(shape))
-        made: Value = self.emit("Reshape", value, self.constant(list(shape)), shape=shape)
+        wanted = list(shape)
+        if self.any_size:  # 0 stands for the size that it has
+            for axis, (old, new) in enumerate(zip(value.shape or (), shape, strict=False)):
+                if old != new:
+                    break
+                wanted[axis] = 0
+        made: Value = self.emit("Reshape", value, self.constant(wanted), shape=shape)
         self._before_reshape[made.name] = value
         return made
 
@@ -283,7 +312,10 @@ class Emitter:
 
     def add_input(self, name: str, desc: Desc) -> Value:
         """Declare an input of the model."""
-        self._inputs.append(value_info(name, desc.data_type, desc.shape))
+        dims: list[int | str | None] = list(desc.shape)
+        if self.any_size:
+            dims[:-1] = [f"{name}_{axis}" for axis in range(len(dims) - 1)]
+        self._inputs.append(value_info(name, desc.data_type, dims))
         self.sizes[name] = desc.byte_length
         return Value(name, desc.data_type, desc.shape)
 
@@ -333,7 +365,9 @@ class Emitter:
                 )
             body += field(5, proto)
         body += field(2, "opweave") + b"".join(field(11, info) for info in self._inputs)
-        body += b"".join(field(12, value_info(name, d.data_type, d.shape)) for name, (_, d) in outputs.items())
+        for name, (_, desc) in outputs.items():
+            dims = [None] * len(desc.shape) if self.any_size else desc.shape
+            body += field(12, value_info(name, desc.data_type, dims))
         model = field(1, IR_VERSION) + field(2, "opweave") + field(7, bytes(body))
         opsets = field(8, field(1, "") + field(2, _opset(nodes))) + field(8, field(1, MICROSOFT) + field(2, 1))
         return model + opsets, by_reference

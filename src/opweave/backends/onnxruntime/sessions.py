@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
+from ...composites import matmul_n_bits
 from ...errors import OperationError
 from ...graph import Desc, Graph, Node
+from ...memory import is_same
 from ...processors import processors
 from .. import How, Measured, PowerPreference, Runner, Update
 from . import kernels
@@ -66,7 +70,7 @@ def compile(
     Raises:
         OperationError: the engine refuses the graph.
     """
-    ctx, emitted, done = emit(backend, graph)
+    ctx, emitted, done = emit(backend, graph, any_size=packs_weights(graph))
     model, weights = ctx.finish(emitted)
     options = session_options(power_preference, alone, backend.threads)
     threads = pool_threads(backend.threads) if gains_from_threads(graph) else 0
@@ -78,21 +82,68 @@ def compile(
 
         folder = TemporaryDirectory(prefix="opweave-")
         options.enable_profiling, options.profile_file_prefix = True, os.path.join(folder.name, "times")
-    try:
-        values = hand_over(options, weights, ((node.op_type, node.inputs, node.outputs) for node in ctx.nodes))
-        session = NativeSession(
-            model, options, providers=["CPUExecutionProvider"], disabled_optimizers=sorted(ctx.disabled_optimizers)
-        )
-    except ENGINE_ERRORS as error:
-        raise OperationError(f"ONNX Runtime does not take the graph: {error}") from error
+    if ctx.any_size and not measures:
+        settings = power_preference, alone, options.intra_op_num_threads
+        loaded = _shared(model, weights, settings, lambda: _load(model, weights, ctx, options))
+    else:
+        loaded = _load(model, weights, ctx, options)
     again = partial(compile, backend, graph, power_preference, alone, measures=True)
     updates = updates_of(ctx, emitted, graph)
-    given = (session, len(graph.inputs), len(emitted), values, done, again, threads, updates)
+    given = (loaded, ctx.parameters, len(graph.inputs), len(emitted), done, again, threads, updates)
     if folder is not None:
         from .measure import MeasuredSession, Owners
 
         return MeasuredSession(folder, Owners(ctx, emitted), *given)
     return Session(*given)
+
+
+def packs_weights(graph: Graph) -> bool:
+    """Whether each session of a graph would hold its weights once more, rearranged, and would not be faster for known sizes.
+
+    A language model reads several tokens of a prompt at once, and then one at a time: those are two graphs.
+    """
+    return any(node.op is matmul_n_bits for node in graph.nodes)
+
+
+class Loaded:
+    """A session of the engine, and what it reads.
+
+    Attributes:
+        session: the session.
+        weights: the arrays that it was given, by name.
+    """
+
+    def __init__(self, session: NativeSession, weights: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
+        self.session, self.weights, self._values = session, weights, values
+
+
+_loaded: WeakValueDictionary[Any, Loaded] = WeakValueDictionary()
+"""The sessions in use that take any sizes, by model and settings."""
+
+
+def _shared(model: bytes, weights: Mapping[str, np.ndarray], settings: Any, load: Callable[[], Loaded]) -> Loaded:
+    """The session in use of the same model with equal weights; a new one if there is none."""
+    key = sha256(model).digest(), settings
+    known = _loaded.get(key)
+    if known is None or not all(_is_equal(array, known.weights[name]) for name, array in weights.items()):
+        _loaded[key] = known = load()
+    return known
+
+
+def _is_equal(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether arrays of the same type and shape have the same bytes."""
+    return is_same(one, other) or one.tobytes() == other.tobytes()
+
+
+def _load(model: bytes, weights: Mapping[str, np.ndarray], ctx: Emitter, options: onnxruntime.SessionOptions) -> Loaded:
+    """Make a session of the model that `ctx` has written."""
+    nodes, disabled = ctx.nodes, sorted(ctx.disabled_optimizers)
+    try:
+        values = hand_over(options, weights, ((node.op_type, node.inputs, node.outputs) for node in nodes))
+        session = NativeSession(model, options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled)
+    except ENGINE_ERRORS as error:
+        raise OperationError(f"ONNX Runtime does not take the graph: {error}") from error
+    return Loaded(session, weights, values)
 
 
 USED_IN_PLACE = frozenset(
@@ -207,9 +258,11 @@ def pool_threads(threads: int | None = None) -> int:
     return (processors() if threads is None else threads) - 1
 
 
-def emit(backend: OnnxRuntime, graph: Graph) -> tuple[Emitter, dict[str, tuple[Value, Desc]], dict[Node, How]]:
+def emit(
+    backend: OnnxRuntime, graph: Graph, any_size: bool = False
+) -> tuple[Emitter, dict[str, tuple[Value, Desc]], dict[Node, How]]:
     """Write a legal graph as ONNX: the emitter that holds it, its outputs, and how each node is done."""
-    ctx = Emitter()
+    ctx = Emitter(any_size=any_size)
     values, done = backend.emit(ctx, graph)
     descs = [operand.desc for operand in graph.outputs.values()]
     outputs = {f"o{k}": (value, desc) for k, (value, desc) in enumerate(zip(values.values(), descs, strict=True))}
@@ -217,7 +270,15 @@ def emit(backend: OnnxRuntime, graph: Graph) -> tuple[Emitter, dict[str, tuple[V
 
 
 class Session(Runner):
-    """A compiled graph. It keeps the weights, whose memory the engine reads.
+    """A compiled graph.
+
+    Args:
+        loaded: the session, which several graphs may use.
+        parameters: what it takes beside the inputs of the graph, by name.
+        inputs: how many inputs the graph has.
+        outputs: likewise of its outputs.
+        done: how each node is done.
+        again: makes a session of the graph that measures its kernels.
 
     Attributes:
         threads: how many threads of its own the engine has for it.
@@ -225,19 +286,21 @@ class Session(Runner):
 
     def __init__(
         self,
-        session: NativeSession,
+        loaded: Loaded,
+        parameters: dict[str, np.ndarray],
         inputs: int,
         outputs: int,
-        weights: Mapping[str, Any],
         done: Mapping[Node, How],
         again: Callable[[], Any],
         threads: int,
         updates: Sequence[Update],
     ) -> None:
-        self._session, self._again, self.threads, self.updates = session, again, threads, updates
+        self._loaded, self._session = loaded, loaded.session
+        self._again, self.threads, self.updates = again, threads, updates
+        self._parameters = parameters
         self._inputs = [f"i{k}" for k in range(inputs)]
         self._outputs = [f"o{k}" for k in range(outputs)]
-        self._weights, self._done = weights, done
+        self._done = done
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Call:
         """Tie the session to arrays, which it reads and writes in place."""
@@ -255,7 +318,7 @@ class Session(Runner):
 
         For small networks, the overhead (the time without the kernels) is half of that of `run`.
         """
-        feed = dict(zip(self._inputs, inputs, strict=True))
+        feed = dict(zip(self._inputs, inputs, strict=True)) | self._parameters
         try:
             results: list[np.ndarray] = self._session._sess.run([self._outputs[k] for k in outputs], feed, None)
         except ENGINE_ERRORS as error:
@@ -267,6 +330,8 @@ class Session(Runner):
         binding = engine.SessionIOBinding(self._session._sess)
         for slot, array in zip(self._inputs, inputs, strict=True):
             binding.bind_input(slot, array)  # in place, since arrays are contiguous
+        for name, array in self._parameters.items():
+            binding.bind_input(name, array)
         for slot, array in zip(self._outputs, outputs, strict=True):
             binding.bind_ortvalue_output(slot, _to_engine(array, CPU))
         return binding

@@ -130,7 +130,8 @@ def _(
     if lengths is None:
         last = ctx.constant([total - 1] * batches, "int32")
     else:
-        last = lengths if new == 1 else ctx.emit("Add", lengths, ctx.constant(new - 1, "int32"))
+        is_single = new == 1 and not ctx.any_size
+        last = lengths if is_single else ctx.emit("Add", lengths, ctx.parameter([new - 1], "int32"))
     # With as many keys as new ones the kernel ignores the past. Otherwise it reads the lengths from `last`, and only the room
     # that it returns from `all_keys`: the size of the past, where the new keys fit.
     all_keys = new if _has_no_past(arguments["lengths"], arguments["bias"]) else total

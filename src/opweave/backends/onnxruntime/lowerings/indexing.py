@@ -27,8 +27,8 @@ def _within(ctx: Emitter, indices: Value, sizes: int | Sequence[int], *types: st
     uniform = low.min() == low.max()
     # The engine's kernels compare int64 incorrectly. float64 holds all sizes, and is faster than Less and Where.
     exact = "float64" if indices.data_type == "int64" and not ctx.portable else indices.data_type
-    least = None if exact == "uint32" else ctx.constant(low.max() if uniform else low, exact)
-    maximum = ctx.constant(high.max() if uniform else high, exact)
+    least = None if exact == "uint32" else ctx.parameter(low.max() if uniform else low, exact)
+    maximum = ctx.parameter(high.max() if uniform else high, exact)
     moved = ctx.cast(indices, exact)
     if uniform:
         return ctx.cast(ctx.emit("Clip", moved, least, maximum), data_type)
