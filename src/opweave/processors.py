@@ -10,16 +10,24 @@ from pathlib import Path
 
 from .errors import require
 
+_share: float = math.inf  # see `share_processors`
+
 CGROUPS = Path("/sys/fs/cgroup")
 """Where Linux describes the limits of control groups, which containers are."""
 
 
 def processors() -> int:
-    """How many processors this process may use: no more than it may run on, and than its container has time of."""
+    """How many processors this process may use: those it may run on, within the limit of its container and its share."""
     affinity = getattr(os, "sched_getaffinity", None)  # not everywhere
     count = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
-    limit = container_limit(CGROUPS, Path("/proc/self/cgroup"))
+    limit = min(container_limit(CGROUPS, Path("/proc/self/cgroup")), _share)
     return count if limit >= count else max(1, math.ceil(limit))
+
+
+def share_processors(count: float) -> None:
+    """Count on `count` processors at most, from now on: the scheduler of a cluster has given the others to other processes."""
+    global _share
+    _share = count
 
 
 def chosen_threads() -> int | None:
@@ -75,4 +83,4 @@ def _quota(folder: Path) -> Iterator[float]:
         return
 
 
-__all__ = ["chosen_threads", "container_limit", "processors"]
+__all__ = ["chosen_threads", "container_limit", "processors", "share_processors"]

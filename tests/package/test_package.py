@@ -98,6 +98,7 @@ COMPUTED_IMPORTS = {
     "backends/__init__.py": "back ends are entry points",
     "errors.py": "extras: packages of others",
     "links.py": "links from the API to packages that build on it",
+    "scale/predictor.py": "modules of users, which declare operations",
 }
 """Files that import modules whose names are computed, and why they may."""
 

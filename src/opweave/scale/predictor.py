@@ -1,0 +1,262 @@
+"""`Predictor`: an ONNX model as a function of batches, which clusters copy to their processes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from .. import memory
+from ..context import ml
+from ..errors import MLError, require
+from ..names import shown
+from ..onnx.arguments import Argument
+from ..onnx.session import InferenceSession
+from ..processors import share_processors
+
+SEPARATE_ROWS = "rows that are separate arrays"
+"""The reason for copying the rows of a column into one array."""
+
+FIXED_ROWS = "a model with a fixed number of rows"
+"""The reason for copies where such a model gets another number of rows: padding of the last ones, and all results."""
+
+
+class Predictor:
+    """Runs an ONNX model on batches: dictionaries of columns, which are arrays with a row for each example.
+
+    It works in one process, and where a cluster makes one in each of its processes: it is pickled by its arguments.
+
+        dataset.map_batches(
+            Predictor,
+            fn_constructor_args=("model.onnx",),
+            fn_constructor_kwargs={"inputs": {"image": "x"}, "outputs": {"y": "label"}},
+            compute=ray.data.ActorPoolStrategy(size=4), num_cpus=2, batch_size=64, batch_format="numpy",
+        )
+
+    Args:
+        model: the path of an ONNX file that each machine can read; its bytes; or a reference to them in Ray's object store.
+            From `ray.put(np.fromfile(path, np.uint8))`, all processes of a machine use the weights in shared memory.
+        inputs: the model's input for each column that it reads, {column: input}. Default: columns with the inputs' names.
+        outputs: the column for each output that is computed, {output: column}. Default: all outputs, under their names.
+        threads: how many threads an operation on the CPU may use. In a worker of Ray, the default is the number of
+            processors that Ray has assigned to it (`num_cpus`), and more are refused. Elsewhere as for `create_context`.
+        device: the name of a device of `opweave.devices()` to run on.
+        operations: what declares operations of your own in each process: the name of a module to import, or a function to
+            call. The WebAssembly modules that a function refers to are pickled with it.
+
+    Raises:
+        DataError: the model cannot be read.
+        ValidationError: an argument is wrong: the model has no such input or output, Ray has assigned fewer processors.
+        NotSupportedError: there is no such device here.
+
+    A model with a fixed number of rows runs several times, the last time with padding; others run once on all rows.
+
+    >>> import onnx.parser
+    >>> model = onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
+    ...     g (float[batch, 2] x) => (float[batch, 2] y) { y = Relu(x) }''')
+    >>> predict = Predictor(model.SerializeToString(), inputs={"feature": "x"})
+    >>> batch = predict({"id": np.array([7, 8]), "feature": np.float32([[-1, 1], [2, -2]])})
+    >>> batch["id"].tolist(), batch["y"].tolist()
+    ([7, 8], [[0.0, 1.0], [2.0, 0.0]])
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        inputs: Mapping[str, str] | None = None,
+        outputs: Mapping[str, str] | None = None,
+        *,
+        threads: int | None = None,
+        device: str = "cpu",
+        operations: str | Callable[[], object] | None = None,
+    ) -> None:
+        if isinstance(model, (str, os.PathLike)):
+            model = os.path.abspath(model)  # pickles are read in other directories
+        made = partial(type(self), threads=threads, device=device, operations=operations)
+        self._recipe = made, (model, inputs, outputs)
+        context = ml.create_context(device=device, threads=threads)
+        _take_share(context.backend.threads)
+        if isinstance(operations, str):
+            import_module(operations)
+        elif operations is not None:
+            require(callable(operations), f"operations must be a module's name or a function, got {shown(operations)}")
+            operations()
+        self._session = InferenceSession(_content(model), context=context)
+        self._inputs = _by_column(self._session._inputs, inputs)
+        self._rows = _fixed_rows(self._inputs.values())
+        self._outputs = _by_output(self._session._outputs, outputs)
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return self._recipe
+
+    def __repr__(self) -> str:
+        return f"<Predictor {list(self._inputs)} -> {list(self._outputs.values())}: {self._session!r}>"
+
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Run the model on a batch.
+
+        Args:
+            batch: the columns, each an array of shape [rows, …]. C-contiguous arrays are read in place, also read-only ones.
+
+        Returns:
+            The columns that are not inputs, unchanged, and the columns of the outputs.
+
+        Raises:
+            ValidationError: a column is missing, or does not fit the model; the message names the column, and the row if
+                others fit.
+            OperationError: the engine failed; the message names the row if others can be computed.
+        """
+        require(isinstance(batch, Mapping), f"a batch must map columns to arrays, got {type(batch).__name__}")
+        for column, argument in self._inputs.items():
+            known = f"the batch has no column {column!r} (input {argument.name!r}); its columns: {list(batch)}"
+            require(column in batch, known)
+        kept = {column: values for column, values in batch.items() if column not in self._inputs}
+        for output, column in self._outputs.items():
+            require(column not in kept, f"output {output!r} goes to {column!r}, which is a column of the batch already")
+        feed = {argument.name: _array(column, batch[column], argument) for column, argument in self._inputs.items()}
+        counts = {column: len(feed[argument.name]) for column, argument in self._inputs.items()}
+        require(len(set(counts.values())) == 1, f"columns must have the same number of rows, got {counts}")
+        found = self._run(feed, next(iter(counts.values())))
+        return kept | {self._outputs[name]: found[name] for name in self._outputs}
+
+    def _run(self, feed: Mapping[str, np.ndarray], rows: int) -> dict[str, Any]:
+        """The outputs for all rows."""
+        if not rows:
+            return {name: _no_rows(self._session._outputs[name]) for name in self._outputs}
+        size = self._rows or rows
+        if rows == size:
+            return self._run_part(feed, 0)
+        parts = []
+        for start in range(0, rows, size):
+            part = {name: array[start : start + size] for name, array in feed.items()}
+            if (missing := start + size - rows) > 0:
+                part = {name: np.concatenate([a, np.repeat(a[-1:], missing, axis=0)]) for name, a in part.items()}
+                memory.copies.add(sum(array.nbytes for array in part.values()), FIXED_ROWS, len(part))
+            parts.append(self._run_part(part, start))
+        whole = {name: np.concatenate([part[name] for part in parts])[:rows] for name in self._outputs}
+        memory.copies.add(sum(array.nbytes for array in whole.values()), FIXED_ROWS, len(whole))
+        return whole
+
+    def _run_part(self, feed: Mapping[str, np.ndarray], first: int) -> dict[str, Any]:
+        """The outputs for as many rows as the model takes.
+
+        Args:
+            feed: the inputs.
+            first: the number of their first row in the batch, for messages.
+        """
+        rows, names = len(next(iter(feed.values()))), list(self._outputs)
+        try:
+            results = self._session.run(names, feed)
+        except MLError as error:
+            for row in range(rows):
+                alone = {name: np.repeat(array[row : row + 1], self._rows or 1, axis=0) for name, array in feed.items()}
+                try:
+                    self._session.run(names, alone)
+                except MLError as cause:
+                    columns = ", ".join(f"{c!r} (input {a.name!r})" for c, a in self._inputs.items())
+                    raise type(cause)(f"row {first + row} of the columns {columns}: {cause}") from error
+            raise
+        found = dict(zip(names, results, strict=True))
+        for name, values in found.items():
+            fits = np.ndim(values) > 0 and len(values) == rows
+            require(
+                fits, f"output {name!r} must have a row for each of the {rows} rows, got shape {list(np.shape(values))}"
+            )
+        return found
+
+
+def _content(model: Any) -> Any:
+    """The model as a session takes it: without references to Ray's object store, and with arrays as their bytes."""
+    ray = sys.modules.get("ray")
+    if ray is not None and isinstance(model, ray.ObjectRef):
+        model = ray.get(model)
+    return np.ascontiguousarray(model).data if isinstance(model, np.ndarray) else model
+
+
+def _take_share(threads: int | None) -> None:
+    """In a worker of Ray, count on the processors that are assigned to it alone.
+
+    Raises:
+        ValidationError: operations are to use more threads.
+    """
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized() or ray.get_runtime_context().worker.mode != ray.WORKER_MODE:
+        return
+    assigned = ray.get_runtime_context().get_assigned_resources().get("CPU", 1)  # actors may have none; one is fair
+    share = max(1, int(assigned))
+    wanted = f"threads must be within num_cpus: {threads} of them, and Ray has assigned {assigned:g} to this worker"
+    require(threads is None or threads <= share, wanted)
+    share_processors(share)
+
+
+def _by_column(declared: Sequence[Argument], inputs: Mapping[str, str] | None) -> dict[str, Argument]:
+    """The inputs of a model by their columns, with any number of rows."""
+    names = [argument.name for argument in declared]
+    columns = _checked_names("inputs", {name: name for name in names} if inputs is None else inputs)
+    given = list(columns.values())
+    require(
+        sorted(given) == sorted(names), f"inputs must give each input of the model once; it has {names}, got {given}"
+    )
+    by_name = {argument.name: argument for argument in declared}
+    for argument in declared:
+        has_rows = bool(argument.element_type) and argument.dims != ()
+        require(has_rows, f"input {argument.name!r} is {argument.type}{list(argument.dims or ())}, which has no rows")
+    return {column: by_name[name] for column, name in columns.items()}
+
+
+def _by_output(declared: Mapping[str, Argument], outputs: Mapping[str, str] | None) -> dict[str, str]:
+    """The column of each output."""
+    columns = _checked_names("outputs", {name: name for name in declared} if outputs is None else outputs)
+    unknown = [name for name in columns if name not in declared]
+    require(not unknown, f"outputs must be among {list(declared)}; unknown: {unknown}")
+    require(len(set(columns.values())) == len(columns), f"outputs must go to different columns, got {columns}")
+    return columns
+
+
+def _checked_names(what: str, given: Any) -> dict[str, str]:
+    fits = isinstance(given, Mapping) and all(isinstance(n, str) for pair in given.items() for n in pair) and given
+    require(bool(fits), f"{what} must map names to names, got {shown(given)}")
+    return dict(given)
+
+
+def _fixed_rows(inputs: Any) -> int | None:
+    """The number of rows that a model takes; None if it takes any."""
+    sizes = {argument.name: argument.dims[0] for argument in inputs if argument.dims}
+    fixed = {name: size for name, size in sizes.items() if isinstance(size, int)}
+    require(
+        len(set(fixed.values())) <= 1, f"inputs must have the same number of rows in the model, it declares {sizes}"
+    )
+    return next(iter(fixed.values()), None)
+
+
+def _array(column: str, values: Any, argument: Argument) -> np.ndarray:
+    """A column as an array that fits an input, in any number of rows."""
+    what = f"column {column!r} (input {argument.name!r})"
+    dims = argument.dims
+    if isinstance(values, np.ndarray) and (values.dtype != object or argument.dtype == object):
+        require(values.ndim > 0, f"{what} must be an array of rows, got a scalar")
+        replace(argument, dims=None if dims is None else (None, *dims[1:])).check(values, what)
+        return values
+    require(np.iterable(values), f"{what} must be an array of rows, got {type(values).__name__}")
+    rows, inner = [np.asarray(row) for row in values], replace(argument, dims=None if dims is None else dims[1:])
+    for number, row in enumerate(rows):
+        inner.check(row, f"{what}, row {number},")
+        same = f"{what}, row {number}, must have the shape of row 0, {list(rows[0].shape)}, got {list(row.shape)}"
+        require(row.shape == rows[0].shape, same)
+    array = np.stack(rows) if rows else _no_rows(argument)
+    memory.copies.add(array.nbytes, SEPARATE_ROWS)
+    return array
+
+
+def _no_rows(argument: Argument) -> np.ndarray:
+    sizes = [size if isinstance(size, int) else 0 for size in (argument.dims or ())[1:]]
+    return np.empty([0, *sizes], argument.dtype)
+
+
+__all__ = ["Predictor"]

@@ -1,0 +1,231 @@
+"""`Predictor` in one process, as it also runs in each process of a cluster."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import onnxruntime as ort
+import pytest
+
+import opweave as ow
+from opweave import processors
+from opweave.memory import copies
+from opweave.scale import Predictor, predictor
+
+LAYER = """g (float[{rows}, 3] x, float[{rows}, 3] z) => (float[{rows}, 2] y, float[{rows}, 3] s)
+<float[3, 2] w = {{1, 2, 3, 4, 5, 6}}> {{ s = Add(x, z) y = MatMul(s, w) }}"""
+
+WORDS = """g (int64[n, 2] ids) => (float[n, 2, 1] y) <float[4, 1] w = {1, 2, 3, 4}> { y = Gather(w, ids) }"""
+
+
+def model(graph: str, **names: Any) -> bytes:
+    text = graph.format(**names) if names else graph
+    header = '<ir_version: 8, opset_import: ["": 17, "test.scale": 1]>'
+    return onnx.parser.parse_model(f"{header} {text}").SerializeToString()
+
+
+def batch(rows: int) -> dict[str, np.ndarray]:
+    made = np.arange(rows * 6, dtype="float32").reshape(2, rows, 3)
+    return {"x": made[0], "z": made[1]}
+
+
+def expected(rows: int) -> dict[str, np.ndarray]:
+    session = ort.InferenceSession(model(LAYER, rows="n"), providers=["CPUExecutionProvider"])
+    return dict(zip("ys", session.run(["y", "s"], batch(rows)), strict=True))
+
+
+@pytest.mark.parametrize("fixed", ["n", "1", "4"])
+@pytest.mark.parametrize("rows", [1, 3, 4, 5, 8])
+def test_any_number_of_rows_gives_what_onnx_runtime_gives(fixed: str, rows: int) -> None:
+    found = Predictor(model(LAYER, rows=fixed))(batch(rows))
+    assert found.keys() == {"y", "s"}
+    for name, values in expected(rows).items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-6)
+
+
+@pytest.mark.parametrize("fixed", ["n", "4"])
+def test_no_rows(fixed: str) -> None:
+    found = Predictor(model(LAYER, rows=fixed))(batch(0))
+    assert {name: (values.shape, values.dtype) for name, values in found.items()} == {
+        "y": ((0, 2), np.dtype("float32")),
+        "s": ((0, 3), np.dtype("float32")),
+    }
+
+
+def test_columns_have_names_of_their_own_and_others_are_kept() -> None:
+    predict = Predictor(model(LAYER, rows="n"), inputs={"left": "x", "right": "z"}, outputs={"y": "score"})
+    given = {"id": np.array([5, 6]), "left": batch(2)["x"], "right": batch(2)["z"], "label": ["a", "b"]}
+    found = predict(given)
+    assert list(found) == ["id", "label", "score"]
+    assert found["id"] is given["id"]
+    assert found["label"] is given["label"]
+    np.testing.assert_allclose(found["score"], expected(2)["y"], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("fixed", "rows"), [("n", 5), ("4", 4)])
+def test_read_only_columns_are_read_in_place(fixed: str, rows: int) -> None:
+    predict, given = Predictor(model(LAYER, rows=fixed)), batch(rows)
+    for values in given.values():
+        values.flags.writeable = False
+    predict(given)
+    before = copies.count
+    for _ in range(3):
+        predict(given)
+    assert copies.count == before
+
+
+def test_copies_for_a_fixed_number_of_rows_are_counted() -> None:
+    predict = Predictor(model(LAYER, rows="4"))
+    copies.reset()
+    predict(batch(6))
+    assert copies.by_reason[predictor.FIXED_ROWS].count == 4  # two inputs of the last part, two results
+
+
+def test_rows_that_are_separate_arrays() -> None:
+    rows = np.empty(2, object)
+    rows[:] = list(batch(2)["x"])
+    copies.reset()
+    found = Predictor(model(LAYER, rows="n"))({"x": rows, "z": list(batch(2)["z"])})
+    np.testing.assert_allclose(found["y"], expected(2)["y"], rtol=1e-6)
+    assert copies.by_reason[predictor.SEPARATE_ROWS].count == 2
+
+
+@pytest.mark.parametrize("kind", ["path", "bytes", "array"])
+def test_pickled_predictors_give_the_same(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = model(LAYER, rows="n")
+    (tmp_path / "model.onnx").write_bytes(data)
+    monkeypatch.chdir(tmp_path)
+    given: Any = {"path": "model.onnx", "bytes": data, "array": np.frombuffer(data, np.uint8)}[kind]
+    predict = Predictor(given, outputs={"y": "y"}, threads=1)
+    monkeypatch.chdir("/")
+    again = pickle.loads(pickle.dumps(predict))
+    np.testing.assert_array_equal(again(batch(3))["y"], predict(batch(3))["y"])
+    assert again._session.context.backend.threads == 1
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Errors
+
+
+def ragged() -> np.ndarray:
+    rows = np.empty(3, object)
+    rows[:] = [np.ones(3, "float32"), np.ones(3, "float32"), np.ones(4, "float32")]
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ([1], "a batch must map columns to arrays, got list"),
+        ({"x": batch(2)["x"]}, r"the batch has no column 'b' (input 'z'); its columns: ['x']"),
+        ({**batch(2), "b": np.zeros((2, 3))}, "column 'b' (input 'z') must be tensor(float), got an array of float64"),
+        (
+            {**batch(2), "b": np.zeros((2, 4), "float32")},
+            "column 'b' (input 'z') must have shape [None, 3], got [2, 4]",
+        ),
+        ({**batch(2), "b": np.float32(1)}, "column 'b' (input 'z') must be an array of rows, got float32"),
+        ({**batch(2), "b": np.array(1, "float32")}, "column 'b' (input 'z') must be an array of rows, got a scalar"),
+        ({**batch(2), "b": batch(3)["z"]}, "columns must have the same number of rows, got {'x': 2, 'b': 3}"),
+        ({**batch(2), "b": ragged()}, "column 'b' (input 'z'), row 2, must have shape [3], got [4]"),
+        ({**batch(2), "b": [[1.0, 2.0, 3.0]]}, "column 'b' (input 'z'), row 0, must be tensor(float)"),
+        ({**batch(2), "b": batch(2)["z"], "y": 0}, "output 'y' goes to 'y', which is a column of the batch already"),
+    ],
+)
+def test_what_does_not_fit_is_named(given: Any, text: str) -> None:
+    predict = Predictor(model(LAYER, rows="n"), inputs={"x": "x", "b": "z"})
+    with pytest.raises(ow.ValidationError) as caught:
+        predict(given)
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("rows", ["n", "2"])
+def test_a_row_with_wrong_values_is_named(rows: str) -> None:
+    predict = Predictor(model(WORDS.replace("[n", f"[{rows}")), inputs={"tokens": "ids"})
+    tokens = np.array([[0, 1], [2, 3], [3, 4], [1, 1]])
+    with pytest.raises(ow.ValidationError, match=r"^row 2 of the columns 'tokens' \(input 'ids'\): .*\b4\b"):
+        predict({"tokens": tokens})
+    assert predict({"tokens": tokens[:2]})["y"].tolist() == [[[1], [2]], [[3], [4]]]
+
+
+def test_rows_of_different_shapes_are_named() -> None:
+    predict = Predictor(model("g (float[n, m] x) => (float[n, m] y) { y = Relu(x) }"))
+    with pytest.raises(ow.ValidationError, match=r"row 2, must have the shape of row 0, \[3\], got \[4\]"):
+        predict({"x": ragged()})
+
+
+def test_outputs_have_a_row_for_each_row() -> None:
+    text = "g (float[n, 2] x) => (float y) { y = ReduceMax<keepdims = 0>(x) }"
+    with pytest.raises(ow.ValidationError, match=r"output 'y' must have a row for each of the 3 rows, got shape \[\]"):
+        Predictor(model(text))({"x": np.ones((3, 2), "float32")})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"inputs": {"a": "x"}}, r"inputs must give each input of the model once; it has \['x', 'z'\], got \['x'\]"),
+        ({"inputs": {"a": "x", "b": "x"}}, r"inputs must give each input of the model once"),
+        ({"inputs": ["x", "z"]}, r"inputs must map names to names, got \['x', 'z'\]"),
+        ({"outputs": {}}, r"outputs must map names to names, got \{\}"),
+        ({"outputs": {"q": "y"}}, r"outputs must be among \['y', 's'\]; unknown: \['q'\]"),
+        ({"outputs": {"y": "a", "s": "a"}}, r"outputs must go to different columns, got"),
+        ({"operations": 3}, "operations must be a module's name or a function, got 3"),
+        ({"threads": 0}, "threads must be a positive integer"),
+    ],
+)
+def test_wrong_arguments(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(ow.ValidationError, match=text):
+        Predictor(model(LAYER, rows="n"), **arguments)
+
+
+def test_inputs_without_rows_are_refused() -> None:
+    text = "g (float[n] x, float z) => (float[r] y) { y = Add(x, z) }"
+    with pytest.raises(ow.ValidationError, match=r"input 'z' is tensor\(float\)\[\], which has no rows"):
+        Predictor(model(text))
+
+
+def test_inputs_with_different_numbers_of_rows_are_refused() -> None:
+    text = "g (float[2, 1] x, float[3] z) => (float[2, 3] y) { y = Add(x, z) }"
+    with pytest.raises(ow.ValidationError, match="inputs must have the same number of rows in the model"):
+        Predictor(model(text))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Operations of one's own, and threads
+
+TWICE = "g (float[n] x) => (float[r] y) { y = test.scale.Twice(x) }"
+
+
+def declare() -> None:
+    @ow.expression
+    def twice(x: Any) -> Any:
+        return x + x
+
+    ow.register_onnx("test.scale", "Twice", twice)
+
+
+def test_operations_are_declared_by_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "import opweave as ow\n\n@ow.expression\ndef twice(x):\n    return x + x\n\n"
+    (tmp_path / "twice_of_scale.py").write_text(source + "ow.register_onnx('test.scale', 'Twice', twice)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    predict = Predictor(model(TWICE), operations="twice_of_scale")
+    assert "twice_of_scale" in sys.modules
+    assert predict({"x": np.float32([1, 2, 3])})["y"].tolist() == [2, 4, 6]
+
+
+def test_operations_are_declared_by_a_function() -> None:
+    predict = pickle.loads(pickle.dumps(Predictor(model(TWICE), operations=declare)))
+    assert predict({"x": np.float32([1, 2])})["y"].tolist() == [2, 4]
+
+
+def test_a_share_of_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processors, "_share", float("inf"))
+    whole = processors.processors()
+    processors.share_processors(1)
+    assert processors.processors() == 1
+    processors.share_processors(1000)
+    assert processors.processors() == whole
