@@ -93,3 +93,10 @@ GATE = {
 }
 """Of the gate of real models: the difference of results relative to the largest element; ratios of times to ONNX Runtime's at
 the first shape, of the median of the new shapes, and of each of them; the ratio of peak memory; threads of the process."""
+
+DECODER = {
+    "growing": {"rate": 0.9, "memory": 1500.0},
+    "genai": {"rate": 0.95, "memory": 1500.0},
+}
+"""Of language models as ONNX files, in both forms: the least ratio of tokens a second to ONNX Runtime's (of the upper quartile),
+and the largest peak memory in MiB."""
