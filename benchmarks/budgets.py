@@ -98,5 +98,5 @@ DECODER = {
     "growing": {"rate": 0.9, "memory": 1500.0},
     "genai": {"rate": 0.95, "memory": 1500.0},
 }
-"""Of language models as ONNX files, in both forms: the least ratio of tokens a second to ONNX Runtime's (of the upper quartile),
-and the largest peak memory in MiB."""
+"""Of language models as ONNX files, in both forms: the least ratio of tokens a second to ONNX Runtime's, with which the upper
+quartile is compared, and the largest peak memory in MiB."""

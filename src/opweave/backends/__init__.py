@@ -134,6 +134,34 @@ class ModelRunner(Protocol):
             OperationError: the engine failed.
         """
 
+    def bind(
+        self, feed: Mapping[str, np.ndarray], out: Mapping[str, np.ndarray | None], shared: Collection[str] = ()
+    ) -> BoundModel | None:
+        """Tie the model to memory, for runs that differ in some arrays only; None where it cannot, or a run would copy.
+
+        Args:
+            feed: an array for each input, by name.
+            out: the memory of outputs, by name; None for new memory at each run.
+            shared: as for `run`.
+        """
+
+
+class BoundModel(Protocol):
+    """A `ModelRunner` that is tied to memory. One thread at a time may run it. The caller keeps the arrays."""
+
+    def read(self, name: str, array: np.ndarray) -> None:
+        """Take an input from an array from now on."""
+
+    def write(self, name: str, target: np.ndarray | None) -> None:
+        """Write an output into an array from now on, or into new memory at each run."""
+
+    def run(self) -> dict[str, np.ndarray]:
+        """Run the model once; the outputs by name.
+
+        Raises:
+            OperationError: the engine failed.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:

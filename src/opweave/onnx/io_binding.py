@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import memory
-from ..errors import NotSupportedError, ValidationError, require
+from ..errors import NotSupportedError, OperationError, ValidationError, require
+from .arguments import NodeArg
+from .kept_call import KeptCall
 from .messages import TensorProto, dtype_of
 from .ort_values import array_of_value, is_ort_value, ort_value
 
@@ -30,7 +33,7 @@ class IOBinding:
         (features,) = binding.copy_outputs_to_cpu()
 
     All memory is on the CPU, on whatever device the session runs. Arrays are read when the session runs, not when they are
-    bound.
+    bound. A binding that is used again checks only what was bound anew, where the model's own session runs all shapes.
     """
 
     def __init__(self, session: OnnxRuntimeMethods) -> None:
@@ -39,6 +42,8 @@ class IOBinding:
         self._targets: dict[str, np.ndarray | None] = {}
         self._values: dict[str, Any] = {}  # OrtValues that are bound as outputs
         self._results: dict[str, Any] = {}
+        self._kept: KeptCall | None = None  # the last run, for as long as bindings only exchange some inputs
+        self._new: set[str] = set()  # the inputs that were bound since
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
         """Bind an input to an array, or to any other value that `run` takes.
@@ -46,9 +51,11 @@ class IOBinding:
         Raises:
             ValidationError: the model has no such input.
         """
-        known = [*self._owner.get_inputs(), *self._owner.get_overridable_initializers()]
-        self._check_name(name, "input", [argument.name for argument in known])
-        self._feeds[name] = arr_on_cpu
+        if name not in self._owner._inputs_by_name:
+            self._check_name(name, "input", [*self._owner.get_inputs(), *self._owner.get_overridable_initializers()])
+        # An owner can still change the data type and the shape of their array object.
+        self._feeds[name] = arr_on_cpu.view() if type(arr_on_cpu) is np.ndarray else arr_on_cpu
+        self._new.add(name)
 
     def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
         """Bind an input to an `onnxruntime.OrtValue` on the CPU.
@@ -152,11 +159,13 @@ class IOBinding:
     def clear_binding_inputs(self) -> None:
         """Unbind all inputs."""
         self._feeds.clear()
+        self._kept = None
 
     def clear_binding_outputs(self) -> None:
         """Unbind all outputs, and drop the results of the last run."""
         for bound in (self._targets, self._values, self._results):
             bound.clear()
+        self._kept = None
 
     def run(self) -> None:
         """Run the session on the bound inputs and outputs.
@@ -166,6 +175,19 @@ class IOBinding:
             OperationError: the engine failed.
         """
         require(bool(self._targets), "at least one output must be bound; see bind_output")
+        kept, new, self._kept = self._kept, self._new, None
+        if kept is not None and kept.is_current and all(kept.reads(name, self._feeds[name]) for name in new):
+            with suppress(OperationError):  # the session finds out more
+                self._results = kept.run()
+                new.clear()
+                self._kept = kept
+                return
+        self._run_as_new()
+        self._kept = KeptCall.of(self._owner, self._feeds, self._targets)
+        new.clear()
+
+    def _run_as_new(self) -> None:
+        """Run the session on all that is bound."""
         inputs = {name: array for name, array in self._feeds.items() if isinstance(array, np.ndarray)}
         targets = {name: array for name, array in self._targets.items() if array is not None}
         updated = memory.in_place(inputs, targets, self._owner._in_place)
@@ -186,12 +208,16 @@ class IOBinding:
             self._results[name] = target
 
     def _bind_target(self, name: str, target: np.ndarray | None) -> None:
-        self._check_name(name, "output", [argument.name for argument in self._owner.get_outputs()])
+        if name not in self._owner._outputs:
+            self._check_name(name, "output", self._owner.get_outputs())
         self._values.pop(name, None)
+        if self._kept is not None and not self._kept.writes(name, target):
+            self._kept = None
         self._targets[name] = target
 
-    def _check_name(self, name: str, what: str, known: list[str]) -> None:
-        require(name in known, f"the model has the {what}s {known}; unknown: {name!r}")
+    def _check_name(self, name: str, what: str, known: Sequence[NodeArg]) -> None:
+        names = [argument.name for argument in known]
+        require(name in names, f"the model has the {what}s {names}; unknown: {name!r}")
 
 
 def _described(array: np.ndarray) -> str:

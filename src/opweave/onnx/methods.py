@@ -16,8 +16,12 @@ from .io_binding import IOBinding
 from .ort_values import is_ort_value, ort_value
 
 if TYPE_CHECKING:
+    from ..context import MLContext
+    from ..value_ranges import InputRange
+    from .arguments import Argument
     from .model import Model
     from .run_trace import RunTrace
+    from .shape_cache import ShapeCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,13 @@ class OnnxRuntimeMethods:
     _run_trace: RunTrace | None
     _in_place: dict[str, str]  # the outputs that may lie in the memory of an input, and that input
 
-    # Methods of the session.
+    # Of the session.
+    _context: MLContext
+    _shape_cache: ShapeCache
+    _inputs_by_name: dict[str, Argument]
+    _outputs: dict[str, Argument]
+    _ranges: list[InputRange]
+    _repeatable: bool  # whether calls may be repeated: all values are plain tensors on the CPU
     run: Callable[..., list[Any]]
     get_inputs: Callable[[], list[NodeArg]]
     get_outputs: Callable[[], list[NodeArg]]

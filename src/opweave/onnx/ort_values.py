@@ -42,7 +42,7 @@ def unwrapped(values: Mapping[str, Any], what: str = "input") -> Mapping[str, An
 
 
 def ort_value(array: Any, what: str) -> Any:
-    """An OrtValue over the memory of an array.
+    """An OrtValue over the memory of an array, which it keeps alive, and arrays made of it, too.
 
     Raises:
         NotSupportedError: `array` is not an array of numbers.
@@ -58,5 +58,9 @@ def ort_value(array: Any, what: str) -> Any:
     from ..backends.onnxruntime.values import to_engine
 
     if is_plain(array):
-        return onnxruntime.OrtValue.ortvalue_from_numpy(array)  # keeps the array alive
+        # `ortvalue_from_numpy` makes one whose `numpy()` does not keep the memory alive.
+        from onnxruntime.capi.onnxruntime_pybind11_state import OrtValue
+
+        stored = array.view(np.uint8) if array.dtype == bool else array
+        return onnxruntime.OrtValue(OrtValue.from_dlpack(stored.__dlpack__(), array.dtype == bool))
     return onnxruntime.OrtValue(to_engine(array))

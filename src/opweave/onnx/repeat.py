@@ -1,5 +1,7 @@
 """The fast path of a call that is like the last one: arrays of the same types and shapes, and the same outputs asked for.
 
+Where the model's own session runs all calls, shapes may differ: a language model gets others at each token.
+
 What the full path of `InferenceSession.run` has checked and selected once holds for such a call, too. The fast path raises no
 errors about arguments: a call with something new or wrong takes the full path, which has the messages.
 """
@@ -38,9 +40,21 @@ class Repeat:
         ranges: of the values of inputs.
         in_place: the outputs that may lie in the memory of an input, and that input, by name.
         targets: the memory that the call wrote outputs into, by name.
+        declared: if shapes may differ, the inputs and the outputs that the model declares, by name.
     """
 
-    __slots__ = ("_asked", "_in_place", "_inputs", "_model", "_outputs", "_ranges", "_taken", "_values", "_wanted")
+    __slots__ = (
+        "_asked",
+        "_declared",
+        "_in_place",
+        "_inputs",
+        "_model",
+        "_outputs",
+        "_ranges",
+        "_taken",
+        "_values",
+        "_wanted",
+    )
 
     def __init__(
         self,
@@ -52,8 +66,10 @@ class Repeat:
         ranges: Sequence[InputRange] = (),
         in_place: Mapping[str, str] = NOTHING_SHARED,
         targets: Mapping[str, Any] = NOTHING_SHARED,
+        declared: tuple[Mapping[str, Argument], Mapping[str, Argument]] | None = None,
     ) -> None:
         self._model, self._asked, self._ranges, self._in_place = model, asked, ranges, in_place
+        self._declared = declared
         # Those that the model does not take come last: they are only checked.
         order = dict.fromkeys([*model.inputs, *feed])
         self._inputs: list[Expected] = [(name, feed[name].dtype, feed[name].shape) for name in order]
@@ -84,14 +100,18 @@ class Repeat:
         if type(given) is not dict or len(given) != len(self._inputs):
             return None
         inputs: list[np.ndarray] = []
-        for name, dtype, shape in self._inputs:
+        for k, (name, dtype, shape) in enumerate(self._inputs):
             value = given.get(name)
             if type(value) is not np.ndarray:
                 return None
             array = value.view()  # an owner can still change the data type and the shape of their array object
             flags = array.flags
-            if array.dtype != dtype or array.shape != shape or not (flags.c_contiguous and flags.aligned):
+            if array.dtype != dtype or not (flags.c_contiguous and flags.aligned):
                 return None
+            if array.shape != shape:
+                if self._declared is None or not self._declared[0][name].takes(array.shape):
+                    return None
+                self._inputs[k] = name, dtype, array.shape
             inputs.append(array)
         if self._values and any(given[name].tobytes() != content for name, content in self._values):
             return None
@@ -104,13 +124,15 @@ class Repeat:
             if type(out) is not dict:
                 return None
             targets = []
-            for name, dtype, shape in self._outputs:
+            for k, (name, dtype, shape) in enumerate(self._outputs):
                 value = out.get(name)
                 if value is not None:
-                    if type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape:
+                    if type(value) is not np.ndarray or value.dtype != dtype or not value.flags.carray:
                         return None
-                    if not value.flags.carray:
-                        return None
+                    if value.shape != shape:
+                        if self._declared is None or not self._declared[1][name].takes(value.shape):
+                            return None
+                        self._outputs[k] = name, dtype, value.shape
                     targets.append(value)
                 outputs.append(value)
             others = inputs

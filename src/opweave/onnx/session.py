@@ -125,6 +125,7 @@ class InferenceSession(OnnxRuntimeMethods):
         fixed, self._inputs = self._settings.fix(declared, FixedShapes.of(fix_shapes, declared))
         required = {info.name for info in declared}
         self._overridable = [Argument.of(info, fixed) for info in graph.input if info.name not in required]
+        self._inputs_by_name = {argument.name: argument for argument in self._inputs}
         self._outputs = {info.name: Argument.of(info, fixed) for info in graph.output}
         self._ranges = index_ranges(graph)
         self._in_place = in_place(graph)
@@ -280,8 +281,9 @@ class InferenceSession(OnnxRuntimeMethods):
             if is_settled and is_plain and (space.is_host or not tensors):
                 deciding = self._shape_cache.deciding & feed.keys()
                 same = None if output_names is None else list(output_names)
-                ranges = self._ranges
-                self._repeat = Repeat(model, feed, same, names, deciding, ranges, self._in_place, targets)
+                declared = (self._inputs_by_name, known) if model is self._shape_cache.only_own else None
+                ranges, in_place = self._ranges, self._in_place
+                self._repeat = Repeat(model, feed, same, names, deciding, ranges, in_place, targets, declared)
         by_name = dict(zip(names, results, strict=True))
         wanted = {**made, **out}
         return [

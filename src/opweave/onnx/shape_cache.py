@@ -83,6 +83,7 @@ MAX_POOLS = 5
 threads."""
 
 OWN_SESSION = "the model's own session"
+NEVER = "specialise='never'"
 
 log = logging.getLogger("opweave")
 
@@ -145,7 +146,11 @@ class ShapeCache:
         self._given_bytes = program_bytes
         self._weight_bytes, self._node_bytes = _weight_bytes(model)
         self._compiles_all = specialise == "always" or fallback == "error"
-        self._why_none = "specialise='never'" if specialise == "never" else ""  # why no shapes are compiled
+        self._why_none = ""  # why no shapes are compiled
+        if specialise == "never":
+            self._why_none = NEVER
+        elif not self._compiles_all and not self._fits(1):
+            self._why_none = f"it would take {self._estimate(1)} bytes, and program_bytes is {self._max_bytes()}"
         self._own_session: SymbolicModel | None = None
         self._own_lock = Lock()  # held while that is made
         self._lock = Lock()  # guards all that follows; never held while something is compiled
@@ -159,6 +164,11 @@ class ShapeCache:
         self._queued = 0  # shapes that are being compiled in the background, or wait for it
 
     # Choosing ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def only_own(self) -> SymbolicModel | None:
+        """The model's own session, if it runs all calls, whatever their shapes; None if it does not, or is not made yet."""
+        return self._own_session if self._why_none and not self._compiles_all and not self.compiled else None
 
     def select(self, shapes: Shapes, feed: Mapping[str, Any]) -> tuple[CompiledModel | SymbolicModel, bool]:
         """Select what runs a call, and tell whether later calls like it will be run by the same.
@@ -204,7 +214,7 @@ class ShapeCache:
 
     def compile_static(self, shapes: Shapes) -> None:
         """Compile a model of static shapes, unless its own session is to run it, or small inputs determine shapes."""
-        if self._why_none and self.own_session(shapes):
+        if self._why_none == NEVER and self.own_session(shapes):
             return
         trace = self._trace(shapes, {})  # all of it: what is broken is refused now
         if trace.deciding:
@@ -212,7 +222,7 @@ class ShapeCache:
         large = sum(is_large_segment(segment, trace.values) for segment in segments(trace, self._outputs))
         if large > MAX_POOLS and self.own_session(shapes):
             self._why_none = f"it would run in {large} segments, each with threads of its own"
-            self._recent.put(self._key(shapes, {}), _RecentShape(self._why_none))
+            self._note_use(shapes, {})
         else:
             self._finish(self._key(shapes, {}), trace)
 
@@ -246,7 +256,7 @@ class ShapeCache:
         """Count a call with shapes that are not compiled, and queue them if they recur. Return whether they never will be."""
         with self._lock:
             key = self._key(shapes, feed)
-            recent = self._recent.make(key, _RecentShape)
+            recent = self._recent.make(key, lambda: _RecentShape("" if self._why_none == NEVER else self._why_none))
             if self._why_none:
                 return True
             if recent.seen and not recent.has_room:
@@ -352,8 +362,6 @@ class ShapeCache:
         """Why recurring shapes are not compiled; empty if they are."""
         from ..backends.onnxruntime.sessions import pool_threads  # loads ONNX Runtime
 
-        if not self._fits(1):
-            return f"it would take {self._estimate(1)} bytes, and program_bytes is {self._max_bytes()}"
         threads = sum(compiled.threads for compiled in tuple(_compiled_in_background))
         pool = pool_threads(self._context.backend.threads)
         threads += self._queued * pool

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import ModelRunner
+from ..backends import BoundModel, ModelRunner
 from ..context import MLContext
 from ..errors import MLError, NotSupportedError
 from ..graph import Desc
@@ -95,6 +95,12 @@ class SymbolicModel:
             for name, shape in found.shapes.items():
                 check_target(name, out[name], shape)
             raise
+
+    def bind(
+        self, feed: Mapping[str, np.ndarray], out: Mapping[str, np.ndarray | None], shared: Mapping[str, str]
+    ) -> BoundModel | None:
+        """Tie it to memory; see `ModelRunner.bind`."""
+        return self._runner.bind(feed, out, shared)
 
 
 def must_be_traced(model: Model) -> bool:

@@ -23,6 +23,8 @@ from .values import PLAIN_TYPES, from_engine, to_engine
 KNOWN_IR, KNOWN_OPSET = 10, 21
 """Models up to this version of the file format and of ONNX's operators need not be lowered for the engine."""
 
+FAILURES: tuple[type[Exception], ...] = (OperationError, *ENGINE_ERRORS)
+
 
 class ModelSession:
     """An ONNX model that the engine runs as it is. Several threads may run it at the same time.
@@ -129,12 +131,14 @@ class ModelSession:
                 return self._run_bound(feed, names, out)
             asked = list(dict.fromkeys([*names, *out])) if out else names
             found: list[Any] = self._session.run(asked, feed, None)
-        except ENGINE_ERRORS as error:
+        except FAILURES as error:
             if self._can_bind and out:
                 # The engine may have found its results, and only no room for them.
-                with suppress(*ENGINE_ERRORS):
+                with suppress(*FAILURES):
                     _compare_shapes(out, dict(zip(out, self._run_bound(feed, list(out), {}), strict=True)))
-            raise OperationError(f"ONNX Runtime failed to run {self._title}: {error}") from error
+            if isinstance(error, OperationError):
+                raise
+            raise _failed(self._title, error) from error
         if out:
             results = dict(zip(asked, found, strict=True))
             _compare_shapes(out, results)
@@ -146,18 +150,83 @@ class ModelSession:
     def _run_bound(
         self, feed: Mapping[str, np.ndarray], names: Sequence[str], out: Mapping[str, np.ndarray]
     ) -> list[Any]:
-        binding = engine.SessionIOBinding(self._session)
-        held = {name: to_engine(array) for name, array in feed.items()}  # the binding holds addresses only
-        for name, value in held.items():
-            binding.bind_ortvalue_input(name, value)
+        targets = {**out, **{name: None for name in names if name not in out}}
+        found = BoundModel(self._session, self._title, feed, targets).run()
+        return [found[name] for name in names]
+
+    def bind(
+        self, feed: Mapping[str, np.ndarray], out: Mapping[str, np.ndarray | None], shared: Collection[str] = ()
+    ) -> BoundModel | None:
+        """Tie the model to memory of all inputs and of some outputs; None where a run would copy, or values are no arrays.
+
+        Args:
+            feed: as for `run`.
+            out: likewise; None for new memory at each run.
+            shared: those of `out` that lie in the memory of the input that they update.
+        """
+        updated = [{output for _, output in pairs} for pairs, _ in self.updates]
+        is_in_place = all(updated) and set(shared) == set().union(*updated)
+        return BoundModel(self._session, self._title, feed, out) if self._is_plain and is_in_place else None
+
+
+class BoundModel:
+    """A session that is tied to memory, which can be exchanged between runs. One thread at a time may run it.
+
+    Args:
+        session: the engine's session.
+        title: what it computes, for messages.
+        feed: a contiguous array for each input, by name. The caller keeps them.
+        out: likewise for outputs; None for new memory at each run.
+    """
+
+    __slots__ = ("_binding", "_session", "_targets", "_title", "_values")
+
+    def __init__(
+        self, session: Any, title: str, feed: Mapping[str, np.ndarray], out: Mapping[str, np.ndarray | None]
+    ) -> None:
+        self._session, self._title, self._binding = session, title, engine.SessionIOBinding(session)
+        self._values: dict[str, Any] = {}  # the engine's values of inputs: the binding holds addresses only
+        self._targets: dict[str, np.ndarray | None] = {}
+        for name, array in feed.items():
+            self.read(name, array)
         for name, target in out.items():
-            binding.bind_ortvalue_output(name, engine.OrtValue.ortvalue_from_numpy(target, CPU))
-        new = [name for name in names if name not in out]
-        for name in new:
-            binding.bind_output(name, CPU)
-        self._session.run_with_iobinding(binding, None)
-        made = dict(zip(new, list(binding.get_outputs())[len(out) :], strict=True))
-        return [from_engine(made[name]) if name in made else out[name] for name in names]
+            self.write(name, target)
+
+    def read(self, name: str, array: np.ndarray) -> None:
+        """Take an input from an array from now on."""
+        value = self._values[name] = to_engine(array)
+        self._binding.bind_ortvalue_input(name, value)
+
+    def write(self, name: str, target: np.ndarray | None) -> None:
+        """Write an output into an array from now on, or into new memory at each run."""
+        self._targets[name] = target
+        if target is None:
+            self._binding.bind_output(name, CPU)
+        else:
+            self._binding.bind_ortvalue_output(name, engine.OrtValue.ortvalue_from_numpy(target, CPU))
+
+    def run(self) -> dict[str, np.ndarray]:
+        """Run the model once; the outputs by name, in the order of `out`.
+
+        Raises:
+            OperationError: the engine failed.
+        """
+        try:
+            self._session.run_with_iobinding(self._binding, None)
+        except ENGINE_ERRORS as error:
+            raise _failed(self._title, error) from error
+        made = self._binding.get_outputs()
+        found: dict[str, np.ndarray] = {}
+        for k, (name, target) in enumerate(self._targets.items()):
+            if target is None:
+                target = from_engine(made[k])
+                self._binding.bind_output(name, CPU)  # the next run would write into the same memory
+            found[name] = target
+        return found
+
+
+def _failed(title: str, error: Exception) -> OperationError:
+    return OperationError(f"ONNX Runtime failed to run {title}: {error}")
 
 
 def _compare_shapes(targets: Mapping[str, np.ndarray], found: Mapping[str, np.ndarray]) -> None:
