@@ -389,7 +389,7 @@ def test_engine_errors_are_translated(context: ow.MLContext, tmp_path: Path) -> 
     y = builder.add(builder.input("x", "float32", [10000]), builder.constant(weights))
     region = memory.FileRegion(*memory.address_range(weights), 0, str(tmp_path / "gone"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory, "mapped_files", lambda: [region])
+        patch.setattr(memory, "mapped_files", lambda _: [region])
         with pytest.raises(ow.OperationError, match="ONNX Runtime does not take the graph"):
             builder.build({"y": y})
 

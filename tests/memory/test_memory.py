@@ -25,7 +25,7 @@ def stored(path: Path, mode: Literal["r", "r+", "c"] = "r") -> np.ndarray:
 def test_arrays_are_found_in_their_files(tmp_path: Path) -> None:
     path = tmp_path / "with space.npy"
     part = stored(path)[1000:3000].reshape(20, 100)
-    found = memory.find_in_files(part, memory.mapped_files())
+    found = memory.find_in_files(part, memory.mapped_files([part]))
     assert found is not None
     assert found[0] == str(path)
     assert np.fromfile(path, "float32", 2000, offset=found[1]).tolist() == part.ravel().tolist()
@@ -41,8 +41,9 @@ def test_memory_that_may_differ_from_its_file_is_not_taken_for_it(tmp_path: Path
     replaced = stored(tmp_path / "replaced.npy")
     (tmp_path / "new.npy").write_bytes(bytes(100000))
     (tmp_path / "new.npy").rename(tmp_path / "replaced.npy")
-    regions = memory.mapped_files()
-    for array in (own, changed, deleted, replaced):
+    arrays = own, changed, deleted, replaced
+    regions = memory.mapped_files(arrays)
+    for array in arrays:
         assert memory.find_in_files(array, regions) is None
 
 

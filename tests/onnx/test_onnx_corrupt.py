@@ -102,7 +102,7 @@ def test_external_data_are_mapped_not_read(tmp_path: Path, monkeypatch: pytest.M
         assert s.run(None, {"x": np.ones((4, 100), np.float32)})[0].max() == 2
         loaded = Model.load(path)
         array = loaded.array(loaded.proto.graph.initializer[0])
-        assert memory.find_in_files(array, memory.mapped_files()) == (str(tmp_path / "weights.bin"), 0)
+        assert memory.find_in_files(array, memory.mapped_files([array])) == (str(tmp_path / "weights.bin"), 0)
 
 
 @pytest.mark.parametrize(

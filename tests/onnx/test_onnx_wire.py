@@ -67,7 +67,7 @@ def test_weights_in_a_file_are_used_from_where_they_are(tmp_path: Path, shift: i
     assert memory.copies.count == before
     model = Model.load(path)
     data, weights = path.read_bytes(), dict(model.weights)
-    files = memory.mapped_files()
+    files = memory.mapped_files(weights.values())
     np.testing.assert_array_equal(weights["w"], WEIGHTS)
     assert memory.find_in_files(weights["w"], files) == (str(path), data.index(WEIGHTS.tobytes()))
 
@@ -76,7 +76,7 @@ def test_small_weights_are_read_so_that_none_of_their_neighbours_are_mapped(tmp_
     weights = dict(Model.load(written(tmp_path, product())).weights)
     assert LEAST_BYTES < weights["b"].nbytes <= SMALL_BYTES < weights["w"].nbytes
     np.testing.assert_array_equal(weights["b"], np.arange(ROWS))
-    assert memory.find_in_files(weights["b"], memory.mapped_files()) is None
+    assert memory.find_in_files(weights["b"], memory.mapped_files([weights["b"]])) is None
 
 
 @pytest.mark.parametrize("shift", range(4))

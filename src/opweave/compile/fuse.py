@@ -38,6 +38,9 @@ def fusible(graph: Graph, chooser: Chooser, most: int) -> set[Node]:
         chooser: knows what runs each node.
         most: how much work it may be to compile a loop (`Chooser.work`).
     """
+    is_large = any(output.desc.element_count >= MIN_ELEMENTS for node in graph.nodes for output in node.outputs)
+    if not is_large and not any(map(chooser.is_expression, graph.nodes)):
+        return set()  # as `_is_worth_it` would say of each loop
     absorbed = _absorbed(graph)
     candidates = {
         node

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from .host import address_range
+from .host import address_range, owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,34 +22,48 @@ class FileRegion:
     path: str
 
 
-def mapped_files() -> list[FileRegion]:
+def mapped_files(arrays: Iterable[np.ndarray]) -> list[FileRegion]:
     """The memory-mapped files of this process, in order of address; empty on systems other than Linux.
 
     Private writable mappings are left out, because they may differ from the file, and so are files that have been
     replaced or deleted.
+
+    Args:
+        arrays: what will be looked for. The result is empty, too, if the memory of all of them is NumPy's or Python's.
     """
+    if all(isinstance(owner(array), (bytes, bytearray, type(None))) for array in arrays):
+        return []
     regions = []
     try:
         with open("/proc/self/maps", errors="surrogateescape") as file:
             lines = file.readlines()
     except OSError:
         return []
+    identities: dict[str, tuple[int, int, int] | None] = {}  # most files are mapped in several pieces
     for line in lines:
         addresses, permissions, offset, device, inode, *name = line.rstrip("\n").split(maxsplit=5)
         if not name or not name[0].startswith("/") or permissions[0] != "r" or permissions[1:] == "w-p":
             continue
-        try:
-            name[0].encode()
-            status = os.stat(name[0])
-        except (OSError, UnicodeError):  # deleted, or a name that a model cannot contain
-            continue
-        if not os.access(name[0], os.R_OK):
-            continue
+        path = name[0]
+        if path not in identities:
+            identities[path] = _identity(path)
         major, minor = (int(part, 16) for part in device.split(":"))
-        if status.st_ino == int(inode) and (os.major(status.st_dev), os.minor(status.st_dev)) == (major, minor):
+        if identities[path] == (major, minor, int(inode)):
             start, stop = (int(address, 16) for address in addresses.split("-"))
-            regions.append(FileRegion(start, stop, int(offset, 16), name[0]))
+            regions.append(FileRegion(start, stop, int(offset, 16), path))
     return regions
+
+
+def _identity(path: str) -> tuple[int, int, int] | None:
+    """The device, in two numbers, and the inode of a file; None if an engine could not open it by this name."""
+    try:
+        path.encode()  # a model cannot contain every name
+        status = os.stat(path)
+    except (OSError, UnicodeError):  # deleted
+        return None
+    if not os.access(path, os.R_OK):
+        return None
+    return os.major(status.st_dev), os.minor(status.st_dev), status.st_ino
 
 
 def find_in_files(array: np.ndarray, regions: list[FileRegion]) -> tuple[str, int] | None:

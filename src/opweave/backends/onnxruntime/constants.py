@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from mmap import mmap
 from typing import Any
 
 import numpy as np
@@ -33,8 +32,7 @@ def add_constants(
         The engine's values, by name; the caller must keep them as long as the session.
     """
     by_reference: dict[str, np.ndarray] = {}
-    in_files = any(isinstance(memory.owner(array), mmap) for array in constants.values())
-    files = memory.mapped_files() if in_files else []
+    files = memory.mapped_files(constants.values())
     for name, array in constants.items():
         if not is_plain(array):
             from onnx import numpy_helper

@@ -347,7 +347,7 @@ class Emitter:
         read = {name for node in nodes for name in node.inputs}
         constants = {name: array for name, array in self.constants.items() if name in read}
         by_reference: dict[str, np.ndarray] = {}
-        files = memory.mapped_files() if constants.keys() - self._inline else []
+        files = memory.mapped_files(array for name, array in constants.items() if name not in self._inline)
         for name, array in constants.items():
             proto = b"".join(field(1, size) for size in array.shape)
             proto += field(2, ONNX_TYPES[array.dtype.name]) + field(8, name)
