@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +90,23 @@ def test_the_command_replies() -> None:
     result = CliRunner().invoke(app, ["chat", str(smollm2_file.path()), *options])
     assert result.stdout == "A week is approximately 7 days.\n"
     assert "38 tokens read in " in result.stderr
+
+
+PEAK = """
+import sys
+from opweave.cli import app
+app(["chat", *sys.argv[1:]], standalone_mode=False)
+with open("/proc/self/status") as file:
+    print(next(int(line.split()[1]) for line in file if line.startswith("VmHWM")))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how much memory a process had at its peak")
+def test_the_command_takes_at_most_450_mb() -> None:
+    """The engine holds the weights, 112 MB, in a form of its own; both graphs use these."""
+    command = [sys.executable, "-c", PEAK, str(smollm2_file.path()), "-p", "How many days are in a week?"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(done.stdout.split()[-1]) * 1024 <= 450e6
 
 
 def test_a_gpu_says_the_same(model: Model, vocabulary: Vocabulary) -> None:

@@ -58,10 +58,10 @@ def chat(
     start = perf_counter()
     sampler = Sampler(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
     file, place = GGUF(model), ml.create_context(device=device)
-    vocabulary = Vocabulary(file)
     network = Model(file, quantized=place.backend.space.is_host)
     decoder = Decoder(network, place, min(DEFAULT_ROOM, network.sizes.context) if context is None else context)
     decoder.build()
+    vocabulary = Vocabulary(file)  # later: to build takes more memory for a while
     errors.print(Text(f"{model.name} on {device}, ready in {perf_counter() - start:.1f} s", "dim"))
 
     def begin() -> Conversation:

@@ -11,6 +11,7 @@ import pytest
 
 import opweave as ow
 from opweave import composites
+from opweave.backends.onnxruntime import sessions
 
 CPU = ow.ml.create_context(device="cpu")
 RANDOM = np.random.default_rng(3)
@@ -131,3 +132,14 @@ def test_a_session_is_freed_with_the_last_graph() -> None:
     del second
     gc.collect()
     assert freed() is None
+
+
+@pytest.mark.parametrize(("limit", "times"), [(-1, 1), (2**20, 0)])
+def test_memory_goes_back_once_large_weights_are_packed(
+    limit: int, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trimmed: list[None] = []
+    monkeypatch.setattr(sessions, "TRIMMED_BYTES", limit)
+    monkeypatch.setattr(sessions, "trim", lambda: trimmed.append(None))
+    step(Weights(11), 1)
+    assert len(trimmed) == times

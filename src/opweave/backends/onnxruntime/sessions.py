@@ -16,7 +16,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as engine
 from ...composites import matmul_n_bits
 from ...errors import OperationError
 from ...graph import Desc, Graph, Node
-from ...memory import is_same
+from ...memory import is_same, trim
 from ...processors import processors
 from .. import How, Measured, PowerPreference, Runner, Update
 from . import kernels
@@ -117,6 +117,10 @@ class Loaded:
         self.session, self.weights, self._values = session, weights, values
 
 
+TRIMMED_BYTES = 2**24
+"""Once a session with more weights is made, freed memory is returned to the system: the engine copies weights before it
+rearranges them. For SmolLM2 that leaves 50 MB."""
+
 _loaded: WeakValueDictionary[Any, Loaded] = WeakValueDictionary()
 """The sessions in use that take any sizes, by model and settings."""
 
@@ -143,6 +147,8 @@ def _load(model: bytes, weights: Mapping[str, np.ndarray], ctx: Emitter, options
         session = NativeSession(model, options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled)
     except ENGINE_ERRORS as error:
         raise OperationError(f"ONNX Runtime does not take the graph: {error}") from error
+    if sum(array.nbytes for array in weights.values()) > TRIMMED_BYTES:
+        trim()
     return Loaded(session, weights, values)
 
 
