@@ -1,0 +1,174 @@
+"""The command `opweave deploy`: an ONNX model behind an HTTP address."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shlex
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import typer
+from rich.text import Text
+
+from ..errors import OperationError
+from ..names import counted
+from ..processors import processors
+from .common import Verbose, app, console, errors
+
+if TYPE_CHECKING:
+    from ..scale.protocol import Interface
+
+APPLICATION = "opweave"
+"""The name of the application in Ray Serve."""
+
+EXAMPLE_SIZES = (1, 8, 64, 224)
+"""Sizes of dynamic dimensions to try for the example: most models take 1, those of images need more."""
+
+
+@app.command()
+def deploy(
+    model: Annotated[Path, typer.Argument(help="An .onnx file.")],
+    name: Annotated[str | None, typer.Option(help="The model's name in requests. Default: that of the file.")] = None,
+    host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 is all of the machine's.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The port to listen on.")] = 8000,
+    batch: Annotated[int, typer.Option(min=1, help="The most rows of several requests that run as one batch.")] = 8,
+    wait: Annotated[float, typer.Option(min=0, help="Seconds that a request waits for others to join.")] = 0.005,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads of a replica. Default: the processors, divided by the replicas.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="Where to run; `opweave devices` lists them.")] = "cpu",
+    replicas: Annotated[int, typer.Option(min=1, help="How many processes run the model.")] = 1,
+    verbose: Verbose = False,
+) -> None:
+    """Serve an ONNX model over HTTP, for clients of the Open Inference Protocol v2 (KServe, Triton).
+
+    Ray Serve runs on this machine until Ctrl-C. For a cluster, pass `opweave.scale.deployment` to `ray.serve.run`.
+    """
+    from ..context import ml
+    from ..scale.protocol import Interface
+
+    interface = Interface.load(model, name)
+    _check_port(host, port)
+    ml.create_context(device=device)  # fails here rather than in a replica
+    threads = threads or max(processors() // replicas, 1)
+    from ..scale import deployment  # loads Ray
+
+    served = deployment(
+        model, name=interface.name, batch=batch, wait=wait, threads=threads, device=device, replicas=replicas
+    )
+    try:
+        with _running(served, host, port, threads * replicas, device):
+            url = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}/v2/models/{interface.name}"
+            count = f"{counted(replicas, 'replica')} of {counted(threads, 'thread')}"
+            console.print(f"{model.name} is served on {device} by {count}:", url, sep="\n", soft_wrap=True)
+            _print_example(interface, f"{url}/infer")
+            console.print("Ctrl-C stops it.")
+            console.file.flush()
+            Event().wait()
+    except KeyboardInterrupt:
+        pass
+
+
+def _check_port(host: str, port: int) -> None:
+    """Require that nothing listens on the port.
+
+    Raises:
+        OperationError: something does, or the address is not this machine's.
+    """
+    try:
+        with socket.create_server((host, port)):
+            pass
+    except OSError as error:
+        raise OperationError(
+            f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}; --port takes another"
+        ) from None
+
+
+@contextmanager
+def _running(served: Any, host: str, port: int, cpus: int, device: str) -> Iterator[None]:
+    """Run an application on a Ray of its own, which ends with the block.
+
+    Raises:
+        KeyboardInterrupt: SIGINT or SIGTERM came; Ray has ended.
+        OperationError: the application cannot be started.
+    """
+    import ray
+    from ray import serve
+
+    is_stopped, is_served = Event(), False
+
+    def stop(*_: object) -> None:
+        is_stopped.set()
+        if ray.is_initialized():  # Ray cannot be interrupted while it starts
+            raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    for noisy in ("ray", "ray.serve"):
+        logging.getLogger(noisy).setLevel(logging.ERROR)
+    is_gpu = device.partition(":")[0] in ("gpu", "cuda")
+    try:
+        with errors.status(Text("starting Ray")):
+            ray.init(
+                "local",
+                num_cpus=max(cpus, processors()),
+                num_gpus=cpus if is_gpu else None,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
+            if is_stopped.is_set():
+                raise KeyboardInterrupt
+            serve.start(http_options={"host": host, "port": port}, logging_config={"log_level": "ERROR"})
+            is_served = True
+            try:
+                serve.run(served, name=APPLICATION)
+            except RuntimeError as error:
+                found = re.findall(r"opweave\.errors\.\w+: (.*)", str(error))
+                raise OperationError(f"the model cannot be served: {found[-1] if found else error}") from error
+        yield
+    except KeyboardInterrupt:
+        errors.print("stopping")
+        raise
+    finally:
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)  # nothing may interrupt the end of Ray's processes
+        if ray.is_initialized():
+            if is_served:
+                serve.delete(APPLICATION)  # lets requests finish
+            ray.shutdown()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _print_example(interface: Interface, url: str) -> None:
+    """Print a line for a shell that sends a request, after it was tried."""
+    from ..scale.protocol import HEADER_LENGTH
+
+    problem = ""
+    for size in EXAMPLE_SIZES:
+        body, header_length = interface.example(size)
+        headers = {HEADER_LENGTH: str(header_length)} if header_length < len(body) else {}
+        try:
+            with urlopen(Request(url, body, headers)):
+                break
+        except HTTPError as error:
+            problem = error.read().decode(errors="replace")
+    else:
+        console.print(f"No example of zeros fits this model: {problem}", soft_wrap=True)
+        return
+    text = shlex.quote(body[:header_length].decode())
+    if headers:
+        zeros = f"head -c {len(body) - header_length} /dev/zero"
+        sent = f"(printf %s {text}; {zeros}) | curl -sS --data-binary @- -H '{HEADER_LENGTH}: {header_length}'"
+    else:
+        sent = f"curl -sS -d {text}"
+    console.print(f"{sent} {url}", soft_wrap=True)

@@ -1,0 +1,204 @@
+"""Requests that wait at the same time, run as one batch where that gives each its own results."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+from ..errors import MLError, OperationError
+from ..onnx.arguments import Argument
+from ..onnx.session import InferenceSession
+from .protocol import Interface, Request
+
+log = logging.getLogger("opweave")
+
+MAX_DIFFERENCE = 1e-3
+"""Largest difference between results alone and in a batch, relative to the largest value. Sums of float32 in another order
+differ by 1e-6 to 1e-4 after a network; rows that influence each other (a recurrent network over them, quantization with the
+range of the whole batch) differ by more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """A run of the model.
+
+    Attributes:
+        rows: the size of the batch.
+        started: when it began, by `perf_counter_ns`.
+        durations: nanoseconds that joining the inputs, running the model, and splitting the outputs took.
+    """
+
+    rows: int
+    started: int
+    durations: tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of a request.
+
+    Attributes:
+        outcome: the outputs by name, or the error.
+        rows: how many rows the request has.
+        execution: the run that computed the outputs; None after an error.
+    """
+
+    outcome: Mapping[str, np.ndarray] | MLError
+    rows: int = 1
+    execution: Execution | None = None
+
+
+class BatchedModel:
+    """Runs requests of many clients; an error of one does not touch the others.
+
+    Requests are joined along the first dimension if that is dynamic in all inputs and outputs, and the other dimensions of
+    the requests agree. The first batch is also run request by request: if the results differ, nothing is joined any more.
+
+    Args:
+        session: the model.
+        interface: its inputs and outputs.
+        batch: the most rows to join; 1 runs each request alone.
+
+    Attributes:
+        why_alone: why each request runs alone; empty if they are joined.
+    """
+
+    def __init__(self, session: InferenceSession, interface: Interface, batch: int) -> None:
+        self._session, self._batch = session, batch
+        self._names = [output.name for output in interface.outputs]
+        self.why_alone = "the batch is 1" if batch == 1 else why_alone(interface.inputs, interface.outputs)
+        self._is_compared = False
+
+    def check(self, request: Request) -> Request:
+        """A request whose inputs fit the declared shapes and ranges, in memory that the engine can read.
+
+        Raises:
+            ValidationError: they do not fit.
+        """
+        session = self._session
+        feed = {a.name: a.as_input(request.feed[a.name], session.context) for a in session._inputs}
+        for indices in session._ranges:
+            indices.check(feed)
+        return replace(request, feed=feed)
+
+    def run(self, requests: Sequence[Request]) -> list[Answer]:
+        """Run checked requests.
+
+        Returns:
+            An answer for each, in order.
+
+        Raises:
+            Exception: a defect of a kernel or of this package; errors of Opweave are in the answers.
+        """
+        answers: dict[int, Answer] = {}
+        for group in self._groups(requests):
+            answers |= zip(group, self._run_group([requests[number] for number in group]), strict=True)
+        return [answers[number] for number in range(len(requests))]
+
+    def _groups(self, requests: Sequence[Request]) -> list[list[int]]:
+        """The numbers of the requests that run together: at most `batch` rows, or one request."""
+        groups: list[list[int]] = []
+        latest: dict[Any, tuple[int, list[int]]] = {}  # rows and requests of the last group of these shapes
+        for number, request in enumerate(requests):
+            rows = {array.shape[:1] for array in request.feed.values()}
+            count = min(rows)[0] if len(rows) == 1 and min(rows) and not self.why_alone else 0
+            if not count:
+                groups.append([number])
+                continue
+            key = tuple(array.shape[1:] for array in request.feed.values())
+            before, group = latest.get(key, (0, []))
+            if not group or before + count > self._batch:
+                before, group = 0, []
+                groups.append(group)
+            group.append(number)
+            latest[key] = before + count, group
+        return groups
+
+    def _run_group(self, group: Sequence[Request]) -> list[Answer]:
+        if len(group) == 1:
+            return [self._run_alone(group[0])]
+        try:
+            joined = self._run_joined(group)
+        except MLError:  # of one of them, which now finds its own error
+            return [self._run_alone(request) for request in group]
+        if self._is_compared:
+            return joined
+        alone = [self._run_alone(request) for request in group]
+        self._is_compared = True
+        for one, other in zip(alone, joined, strict=True):
+            if isinstance(one.outcome, MLError) or isinstance(other.outcome, MLError):
+                continue
+            different = [name for name in self._names if _differ(one.outcome[name], other.outcome[name])]
+            if different:
+                self.why_alone = f"in a batch, the outputs {different} of a request depend on the other requests"
+                log.warning("requests run one by one: %s", self.why_alone)
+                return alone
+        return joined
+
+    def _run_alone(self, request: Request) -> Answer:
+        started = perf_counter_ns()
+        first = next(iter(request.feed.values()), None)
+        rows = first.shape[0] if first is not None and first.ndim and not self.why_alone else 1
+        try:
+            results = self._session.run(None, request.feed)
+        except MLError as error:
+            return Answer(error)
+        execution = Execution(rows, started, (0, perf_counter_ns() - started, 0))
+        return Answer(dict(zip(self._names, results, strict=True)), rows, execution)
+
+    def _run_joined(self, group: Sequence[Request]) -> list[Answer]:
+        """Run requests as one batch.
+
+        Raises:
+            MLError: the engine failed, or an output does not have the rows of the inputs.
+        """
+        times = [perf_counter_ns()]
+        names = list(group[0].feed)
+        counts = [request.feed[names[0]].shape[0] for request in group]
+        feed = {name: np.concatenate([request.feed[name] for request in group]) for name in names}
+        times.append(perf_counter_ns())
+        results = self._session.run(None, feed)
+        times.append(perf_counter_ns())
+        for name, result in zip(self._names, results, strict=True):
+            if not result.ndim or result.shape[0] != sum(counts):
+                raise OperationError(f"output {name!r} of {sum(counts)} rows has the shape {list(result.shape)}")
+        ends = np.cumsum(counts)[:-1]
+        parts = [np.split(result, ends) for result in results]
+        times.append(perf_counter_ns())
+        steps = [end - start for start, end in pairwise(times)]
+        execution = Execution(sum(counts), times[0], (steps[0], steps[1], steps[2]))
+        return [
+            Answer(dict(zip(self._names, outputs, strict=True)), count, execution)
+            for count, *outputs in zip(counts, *parts, strict=True)
+        ]
+
+
+def why_alone(inputs: Sequence[Argument], outputs: Sequence[Argument]) -> str:
+    """Why requests for a model cannot be joined along the first dimension, as declared; empty if they can."""
+    for what, arguments in (("input", inputs), ("output", outputs)):
+        for argument in arguments:
+            if not argument.dims:
+                return f"{what} {argument.name!r} has no first dimension"
+            if isinstance(argument.dims[0], int):
+                return f"the first dimension of {what} {argument.name!r} is {argument.dims[0]}"
+    names = sorted({a.dims[0] for a in inputs if a.dims and isinstance(a.dims[0], str)})
+    if len(names) > 1:
+        return f"the first dimensions of the inputs are different ones: {names}"
+    return "" if inputs and outputs else "it has no inputs or no outputs"
+
+
+def _differ(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether results differ by more than rounding, or in more than one of 100 integers (classes found by rounding)."""
+    if one.shape != other.shape:
+        return True
+    if one.dtype.kind not in "fV":
+        return bool(np.mean(one != other) > 0.01) if one.size else False
+    one, other = one.astype(np.float64), other.astype(np.float64)
+    largest = np.abs(one, where=np.isfinite(one), out=np.zeros_like(one)).max(initial=0)
+    return not np.allclose(one, other, rtol=0, atol=MAX_DIFFERENCE * largest, equal_nan=True)

@@ -1,0 +1,422 @@
+"""The Open Inference Protocol v2 over HTTP, from bytes to arrays and back; without a server.
+
+The protocol: https://github.com/kserve/open-inference-protocol. Tensors are JSON, or binary data after the JSON, as in
+Triton's extension "binary_tensor_data". The header Inference-Header-Content-Length gives the size of the JSON; 0 means that
+the body is the data of the only input, without JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ..errors import NotSupportedError, ValidationError, require
+from ..names import shown
+from ..onnx.arguments import Argument
+from ..onnx.messages import ModelProto
+from ..onnx.model import Model
+from ..run.graph import check_names
+
+ModelFile: TypeAlias = "str | os.PathLike[str] | bytes | ModelProto"
+
+HEADER_LENGTH = "Inference-Header-Content-Length"
+VERSION = "1"
+"""The version of every model: a deployment has one."""
+
+EXTENSIONS = ["binary_tensor_data", "statistics"]
+
+DATATYPES = {
+    "bool": "BOOL",
+    **{f"{sign}int{bits}": f"{sign}int{bits}".upper() for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    "float16": "FP16",
+    "bfloat16": "BF16",
+    "float32": "FP32",
+    "float64": "FP64",
+    "object": "BYTES",
+}
+"""The protocol's data types by NumPy's names. BF16 is Triton's; "object" holds strings."""
+
+MAX_UNCOMPRESSED_BYTES = 1 << 28
+"""Largest body that a compressed one may expand to: a few kilobytes of gzip can hold gigabytes."""
+
+REFUSED = ("classification", "sequence_", "shared_memory_")
+"""The beginnings of parameters that would change results or where data lie. Others are ignored, as the protocol allows."""
+
+_JSON_KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "iuf", "V": "iuf"}
+"""For the kind of a data type, the kinds of numbers in JSON that it takes. bfloat16 is "V"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """An inference request.
+
+    Attributes:
+        id: what the response repeats; None if there was none.
+        feed: the input arrays by name. Binary ones are read-only views of the body.
+        outputs: the names of the wanted outputs, and whether each is to be binary.
+    """
+
+    id: str | None
+    feed: Mapping[str, np.ndarray]
+    outputs: Mapping[str, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """The inputs and outputs of a model under the name by which clients know it.
+
+    Attributes:
+        name: letters, digits, ".", "_" and "-".
+        inputs: the declared inputs.
+        outputs: the declared outputs.
+
+    Raises:
+        ValidationError: the name has other characters.
+        NotSupportedError: the protocol has no data type for an input or output.
+    """
+
+    name: str
+    inputs: Sequence[Argument]
+    outputs: Sequence[Argument]
+
+    def __post_init__(self) -> None:
+        is_name = isinstance(self.name, str) and re.fullmatch(r"[\w.-]+", self.name, re.ASCII)
+        require(bool(is_name), f"name must be letters, digits, '.', '_' and '-', got {shown(self.name)}")
+        for what, arguments in (("input", self.inputs), ("output", self.outputs)):
+            for argument in arguments:
+                if not argument.element_type or argument.dtype.name not in DATATYPES:
+                    text = f"{what} {argument.name!r} is {argument.type}, for which the Open Inference Protocol has no type"
+                    raise NotSupportedError(text)
+
+    @classmethod
+    def load(cls, model: ModelFile, name: str | None = None) -> Interface:
+        """The inputs and outputs that a model declares; it is read, and not compiled.
+
+        Args:
+            model: the path of an `.onnx` file, the bytes of one, or a ModelProto.
+            name: the model's name in requests. Default: that of the file, with "-" for other characters; "model" for bytes.
+
+        Raises:
+            DataError: the model cannot be read.
+        """
+        loaded = Model.load(model)
+        if name is None:
+            stem = Path(model).stem if isinstance(model, (str, os.PathLike)) else "model"
+            name = re.sub(r"[^\w.-]+", "-", stem, flags=re.ASCII)
+        inputs, outputs = loaded.required_inputs, loaded.proto.graph.output
+        return cls(name, [Argument.of(info) for info in inputs], [Argument.of(info) for info in outputs])
+
+    def metadata(self) -> dict[str, Any]:
+        """The model's metadata as the protocol has them; dynamic dimensions are -1."""
+
+        def described(arguments: Sequence[Argument]) -> list[dict[str, Any]]:
+            return [{"name": a.name, "datatype": datatype(a), "shape": protocol_shape(a)} for a in arguments]
+
+        inputs, outputs = described(self.inputs), described(self.outputs)
+        return {
+            "name": self.name,
+            "versions": [VERSION],
+            "platform": "onnx_onnxv1",
+            "inputs": inputs,
+            "outputs": outputs,
+        }
+
+    def parse(self, body: bytes, header_length: str | None = None) -> Request:
+        """Read an inference request.
+
+        Args:
+            body: the body of the HTTP request, uncompressed.
+            header_length: the value of the HTTP header `Inference-Header-Content-Length`, None if there was none.
+
+        Returns:
+            The request; its arrays have the declared names and data types, but not yet the declared shapes.
+
+        Raises:
+            ValidationError: the body is not a request for this model.
+        """
+        size = len(body)
+        if header_length is not None:
+            fits = header_length.isdecimal() and int(header_length) <= len(body)
+            require(fits, f"{HEADER_LENGTH} must be at most {len(body)}, the size of the body, got {header_length!r}")
+            size = int(header_length)
+            if not size:
+                return self._parse_raw(body)
+        message = _parse_json(body[:size])
+        arguments, feed = {a.name: a for a in self.inputs}, {}
+        binary = _Binary(memoryview(body)[size:])
+        for entry in _entries(message, "inputs"):
+            name = entry["name"]
+            require(name in arguments, f"there is no input {shown(name)}; the model has {list(arguments)}")
+            require(name not in feed, f"input {name!r} is given twice")
+            feed[name] = _array(entry, arguments[name], binary)
+        binary.check_end()
+        check_names("inputs", feed, arguments)
+        id = message.get("id")
+        require(id is None or isinstance(id, str), f"id must be a string, got {shown(id)}")
+        return Request(id, feed, self._wanted(message))
+
+    def respond(self, request: Request, results: Mapping[str, np.ndarray]) -> tuple[bytes, dict[str, str]]:
+        """The response to a request.
+
+        Args:
+            request: the request.
+            results: the outputs that it wants, by name.
+
+        Returns:
+            The body of the HTTP response, and headers.
+
+        Raises:
+            NotSupportedError: an output that is to be JSON is not finite.
+        """
+        entries, parts = [], []
+        types = {a.name: datatype(a) for a in self.outputs}
+        for name, is_binary in request.outputs.items():
+            array = results[name]
+            entry: dict[str, Any] = {"name": name, "datatype": types[name], "shape": list(array.shape)}
+            if is_binary:
+                parts.append(_binary_data(array))
+                entry["parameters"] = {"binary_data_size": len(parts[-1])}
+            else:
+                entry["data"] = _json_data(array, name)
+            entries.append(entry)
+        message: dict[str, Any] = {"model_name": self.name, "model_version": VERSION, "outputs": entries}
+        if request.id is not None:
+            message["id"] = request.id
+        header = json.dumps(message, separators=(",", ":")).encode()
+        if not parts:
+            return header, {"Content-Type": "application/json"}
+        headers = {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(len(header))}
+        return b"".join([header, *parts]), headers
+
+    def example(self, size: int = 1) -> tuple[bytes, int]:
+        """A request of zeros and empty strings, as bytes, and the size of the JSON in it.
+
+        Args:
+            size: of dynamic dimensions but the first, which is 1. Inputs of more than 64 elements in total are binary.
+        """
+        shapes = {a.name: _example_shape(a, size) for a in self.inputs}
+        is_binary = sum(map(prod, shapes.values())) > 64
+        entries, total = [], 0
+        for argument in self.inputs:
+            shape = shapes[argument.name]
+            entry: dict[str, Any] = {"name": argument.name, "shape": shape, "datatype": datatype(argument)}
+            if is_binary:
+                # The length of an empty string is four bytes.
+                byte_size = prod(shape) * (4 if argument.dtype.kind == "O" else argument.dtype.itemsize)
+                entry["parameters"] = {"binary_data_size": byte_size}
+                total += byte_size
+            else:
+                zero = "" if argument.dtype.kind == "O" else np.zeros((), argument.dtype).tolist()
+                entry["data"] = [zero] * prod(shape)
+            entries.append(entry)
+        header = json.dumps({"inputs": entries}).encode()
+        return header + bytes(total), len(header)
+
+    def _parse_raw(self, body: bytes) -> Request:
+        """A request whose body is the data of the only input; all outputs are wanted as binary."""
+        one = "a body without JSON is for models with one input of numbers and at most one dynamic dimension"
+        require(len(self.inputs) == 1, f"{one}; this model has {len(self.inputs)} inputs")
+        argument = self.inputs[0]
+        shape = protocol_shape(argument)
+        fits = argument.dims is not None and argument.dtype.kind != "O" and shape.count(-1) <= 1
+        require(fits, f"{one}; {argument.name!r} is {datatype(argument)} of shape {shape}")
+        known = prod(size for size in shape if size >= 0) * argument.dtype.itemsize
+        whole = len(body) == known if -1 not in shape else known > 0 and len(body) % known == 0
+        require(whole, f"input {argument.name!r} is {datatype(argument)} of shape {shape}, got {len(body)} bytes")
+        array = np.frombuffer(body, argument.dtype).reshape(shape)
+        return Request(None, {argument.name: array}, {output.name: True for output in self.outputs})
+
+    def _wanted(self, message: Mapping[str, Any]) -> dict[str, bool]:
+        """The outputs that a request names, or all, and whether each is to be binary."""
+        known = [output.name for output in self.outputs]
+        default = _flag(_parameters(message, "the request"), "binary_data_output", False)
+        wanted: dict[str, bool] = {}
+        for entry in _entries(message, "outputs") if message.get("outputs") else ():
+            name = entry["name"]
+            require(name in known, f"there is no output {shown(name)}; the model has {known}")
+            require(name not in wanted, f"output {name!r} is asked for twice")
+            wanted[name] = _flag(_parameters(entry, f"output {name!r}"), "binary_data", default)
+        return wanted or dict.fromkeys(known, default)
+
+
+def datatype(argument: Argument) -> str:
+    """The protocol's data type of an input or output."""
+    return DATATYPES[argument.dtype.name]
+
+
+def protocol_shape(argument: Argument) -> list[int]:
+    """The shape of an input or output, with -1 for dynamic dimensions."""
+    return [size if isinstance(size, int) else -1 for size in argument.dims or ()]
+
+
+def uncompressed(body: bytes, encoding: str | None) -> bytes:
+    """A body without the compression that the HTTP header `Content-Encoding` names: gzip or deflate.
+
+    Raises:
+        ValidationError: another encoding, damaged data, or more than `MAX_UNCOMPRESSED_BYTES`.
+    """
+    if encoding in (None, "", "identity"):
+        return body
+    bits = {"gzip": 31, "deflate": 15}
+    require(encoding in bits, f"Content-Encoding must be gzip or deflate, got {shown(encoding)}")
+    stream = zlib.decompressobj(bits[str(encoding)])
+    try:
+        data = stream.decompress(body, MAX_UNCOMPRESSED_BYTES)
+    except zlib.error as error:
+        raise ValidationError(f"the body is not {encoding}: {error}") from None
+    require(not stream.unconsumed_tail, f"the uncompressed body must have at most {MAX_UNCOMPRESSED_BYTES:,} bytes")
+    require(stream.eof and not stream.unused_data, f"the body is not {encoding}: it does not end where the data end")
+    return data
+
+
+class _Binary:
+    """The bytes after the JSON of a request, from which inputs are taken in order."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data, self._position = data, 0
+
+    def take(self, size: Any, what: str) -> memoryview:
+        """The next `size` bytes."""
+        left = len(self._data) - self._position
+        fits = isinstance(size, int) and not isinstance(size, bool) and 0 <= size <= left
+        require(fits, f"{what}: binary_data_size must be at most {left}, the bytes that are left, got {shown(size)}")
+        self._position += size
+        return self._data[self._position - size : self._position]
+
+    def check_end(self) -> None:
+        """Require that all bytes were taken."""
+        left = len(self._data) - self._position
+        require(not left, f"{left} bytes after the JSON belong to no input: their binary_data_size are too small")
+
+
+def _parse_json(data: bytes) -> dict[str, Any]:
+    try:
+        message = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ValidationError(f"the request is not JSON: {error}") from None
+    require(isinstance(message, dict), f"the request must be a JSON object, got {shown(message)}")
+    return dict(message)
+
+
+def _entries(message: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]:
+    """The objects of a list in a request; each has a name."""
+    listing = message.get(key)
+    require(isinstance(listing, list), f"{key!r} must be a list of objects, got {shown(listing)}")
+    for entry in listing or ():
+        fits = isinstance(entry, dict) and isinstance(entry.get("name"), str)
+        require(fits, f"each of {key!r} must be an object with a name, got {shown(entry)}")
+        yield entry
+
+
+def _parameters(entry: Mapping[str, Any], what: str) -> Mapping[str, Any]:
+    """The parameters of a request, an input or an output."""
+    found = entry.get("parameters") or {}
+    require(isinstance(found, dict), f"{what}: 'parameters' must be an object, got {shown(found)}")
+    refused = [name for name in found if name.startswith(REFUSED)]
+    require(not refused, f"{what}: the parameters {refused} are not supported")
+    return dict(found)
+
+
+def _flag(parameters: Mapping[str, Any], name: str, default: bool) -> bool:
+    value = parameters.get(name, default)
+    require(isinstance(value, bool), f"{name} must be true or false, got {shown(value)}")
+    return bool(value)
+
+
+def _array(entry: Mapping[str, Any], argument: Argument, binary: _Binary) -> np.ndarray:
+    """The array of an input of a request."""
+    what, expected, dtype = f"input {argument.name!r}", datatype(argument), argument.dtype
+    got = entry.get("datatype")
+    require(got == expected, f"{what} must be {expected}, which is {argument.type}, got {shown(got)}")
+    shape = entry.get("shape")
+    sizes: list[Any] = shape if isinstance(shape, list) else [None]
+    fits = all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in sizes)
+    require(fits, f"{what}: 'shape' must be a list of sizes, got {shown(shape)}")
+    parameters = _parameters(entry, what)
+    if "binary_data_size" not in parameters:
+        return _from_json(entry.get("data"), sizes, dtype, what)
+    require("data" not in entry, f"{what} has both 'data' and binary_data_size")
+    data = binary.take(parameters["binary_data_size"], what)
+    if dtype.kind == "O":
+        texts = list(_strings(data, what))
+        require(len(texts) == prod(sizes), f"{what}: shape {sizes} needs {prod(sizes)} strings, got {len(texts)}")
+        return np.array(texts, object).reshape(sizes)
+    needed = prod(sizes) * dtype.itemsize
+    require(len(data) == needed, f"{what}: {expected} of shape {sizes} needs {needed} bytes, got {len(data)}")
+    return np.frombuffer(data, dtype).reshape(sizes)
+
+
+def _from_json(data: Any, shape: list[int], dtype: np.dtype[Any], what: str) -> np.ndarray:
+    """The array of 'data', nested or flat. Numbers are converted if no value changes, or by rounding of floats."""
+    require(isinstance(data, list), f"{what}: 'data' must be a list, got {shown(data)}")
+    try:
+        found = np.array(data, object if dtype.kind == "O" else None)
+    except ValueError:
+        raise ValidationError(f"{what}: the lists in 'data' must have equal lengths") from None
+    is_nested = found.ndim > 1
+    fits = list(found.shape) == shape if is_nested else found.size == prod(shape)
+    got = f"lists of shape {list(found.shape)}" if is_nested else f"{found.size} values"
+    require(fits, f"{what}: 'data' must have shape {shape} or {prod(shape)} values, got {got}")
+    if dtype.kind == "O":
+        odd = [item for item in found.flat if not isinstance(item, str)]
+        require(not odd, f"{what}: 'data' must hold strings, got {shown(odd[:1])}")
+        return found.reshape(shape)
+    if not found.size:
+        return np.empty(shape, dtype)
+    if dtype == np.uint64 and found.dtype.kind == "f":  # NumPy's choice for integers from 2**63 on
+        exact = np.array(data, object)
+        found = exact.astype(dtype) if all(type(item) is int and 0 <= item < 2**64 for item in exact.flat) else found
+    name = DATATYPES[dtype.name]
+    require(found.dtype.kind in _JSON_KINDS[dtype.kind], f"{what}: 'data' must hold {name}, got {shown(data)}")
+    with np.errstate(over="ignore"):
+        array = found.astype(dtype)
+    if dtype.kind in "iu":
+        fits = bool((array == found).all())
+    else:
+        fits = bool((np.isfinite(array) == np.isfinite(found)).all())
+    require(fits, f"{what}: 'data' has values that {name} cannot hold")
+    return array.reshape(shape)
+
+
+def _strings(data: memoryview, what: str) -> Iterator[str]:
+    """The strings of binary BYTES: each is its length in four bytes, and UTF-8."""
+    position = 0
+    while position < len(data):
+        start = position + 4
+        position = start + int.from_bytes(data[position:start], "little")
+        require(position <= len(data), f"{what}: a string of BYTES ends after the data")
+        try:
+            yield str(data[start:position], "utf-8")
+        except UnicodeDecodeError as error:
+            raise ValidationError(f"{what}: strings must be UTF-8 ({error})") from None
+
+
+def _binary_data(array: np.ndarray) -> bytes:
+    if array.dtype.kind not in "OUS":
+        return array.tobytes()
+    texts = [text if isinstance(text, bytes) else str(text).encode() for text in array.flat]
+    return b"".join(len(text).to_bytes(4, "little") + text for text in texts)
+
+
+def _json_data(array: np.ndarray, name: str) -> list[Any]:
+    """The elements of an output as a flat list."""
+    if array.dtype.kind in "OUS":
+        return [text.decode() if isinstance(text, bytes) else str(text) for text in array.flat]
+    if array.dtype.kind in "fV" and not np.isfinite(array).all():
+        text = f"output {name!r} has NaN or infinity, which JSON cannot hold; ask for it with binary_data"
+        raise NotSupportedError(text)
+    return array.ravel().tolist()
+
+
+def _example_shape(argument: Argument, size: int) -> list[int]:
+    shape = protocol_shape(argument)
+    return [(1 if axis == 0 else size) if length < 0 else length for axis, length in enumerate(shape)]

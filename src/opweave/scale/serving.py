@@ -1,0 +1,219 @@
+"""An ONNX model as a Ray Serve application that speaks the Open Inference Protocol v2 over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter_ns
+from typing import Any
+
+from ray import serve
+from ray.serve import Application
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request as HTTPRequest
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from .. import __version__
+from ..context import ml
+from ..errors import MLError, require
+from ..names import shown
+from ..onnx.messages import ModelProto
+from ..onnx.session import InferenceSession
+from . import protocol, statistics
+from .batches import Answer, BatchedModel
+from .protocol import VERSION, Interface, ModelFile, Request
+
+MIN_COMPRESSED_BYTES = 1024
+"""Smaller responses are never compressed."""
+
+MAX_ONGOING = 100
+"""The most requests that a replica holds at once, unless two batches have more; further ones wait in Ray's proxy."""
+
+
+def deployment(
+    model: ModelFile,
+    *,
+    name: str | None = None,
+    batch: int = 8,
+    wait: float = 0.005,
+    threads: int = 1,
+    device: str = "cpu",
+    replicas: int = 1,
+) -> Application:
+    """A Ray Serve application that runs an ONNX model for clients of the Open Inference Protocol v2.
+
+    Args:
+        model: the path of an `.onnx` file, which each node of the cluster must have, or the bytes of one, or a ModelProto.
+        name: the model's name in requests: letters, digits, ".", "_" and "-". Default: that of the file.
+        batch: the most rows that requests of several clients are joined to; 1 runs each request alone, as are requests for
+            models whose first dimension is fixed.
+        wait: seconds that a request waits for others to join.
+        threads: threads of each replica; Ray reserves as many CPUs.
+        device: where to run, as in `create_context`; for a GPU ("gpu", "cuda"), Ray reserves one for each replica.
+        replicas: how many processes run the model.
+
+    Returns:
+        An application for `ray.serve.run`.
+
+    Raises:
+        DataError: the model cannot be read.
+        ValidationError: an argument is wrong.
+        NotSupportedError: the protocol has no type for an input or output of the model.
+    """
+    for what, value, least in (("batch", batch, 1), ("threads", threads, 1), ("replicas", replicas, 1)):
+        is_count = isinstance(value, int) and not isinstance(value, bool) and value >= least
+        require(is_count, f"{what} must be a positive integer, got {shown(value)}")
+    is_time = isinstance(wait, (int, float)) and not isinstance(wait, bool) and 0 <= wait < float("inf")
+    require(is_time, f"wait must be a number of seconds, got {shown(wait)}")
+    require(isinstance(device, str), f"device must be a name, got {shown(device)}")
+    interface = Interface.load(model, name)
+    is_gpu = device.partition(":")[0] in ("gpu", "cuda")
+    made = serve.deployment(
+        Replica,
+        name=interface.name,
+        num_replicas=replicas,
+        ray_actor_options={"num_cpus": threads, "num_gpus": int(is_gpu)},
+        max_ongoing_requests=max(MAX_ONGOING, 2 * batch),
+        max_constructor_retry_count=3,
+    )
+    return made.bind(_portable(model), interface.name, batch, float(wait), threads, device, replicas)
+
+
+def _portable(model: ModelFile) -> str | bytes:
+    """A model as replicas open it: by path, or as bytes."""
+    if isinstance(model, (str, os.PathLike)):
+        return os.path.abspath(model)
+    return model.SerializeToString() if isinstance(model, ModelProto) else bytes(model)
+
+
+@serve.ingress()
+class Replica:
+    """One process of a deployment: the model, and the HTTP routes of the protocol."""
+
+    def __init__(
+        self, model: str | bytes, name: str, batch: int, wait: float, threads: int, device: str, replicas: int
+    ) -> None:
+        session = InferenceSession(model, context=ml.create_context(device=device, threads=threads))
+        self._interface = Interface(name, session._inputs, list(session._outputs.values()))
+        self._model = BatchedModel(session, self._interface, batch)
+        self._statistics, self._replicas = statistics.Statistics(), replicas
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="opweave-serving")  # engines use threads of their own
+        self._answer = serve.batch(max_batch_size=1 if self._model.why_alone else batch, batch_wait_timeout_s=wait)(
+            self._run
+        )
+
+    def __serve_build_asgi_app__(self) -> Starlette:
+        """The HTTP routes; Ray calls this when the replica starts."""
+        model = "/v2/models/{name}"
+        routes = [
+            Route("/v2", self._server),
+            Route("/v2/health/live", self._live),
+            Route("/v2/health/ready", self._ready),
+            Route("/v2/models/stats", self._stats),
+        ]
+        for prefix in (model, f"{model}/versions/{{version}}"):
+            routes += [
+                Route(prefix, self._metadata),
+                Route(f"{prefix}/ready", self._model_ready),
+                Route(f"{prefix}/stats", self._stats),
+                Route(f"{prefix}/infer", self._infer, methods=["POST"]),
+            ]
+        return Starlette(
+            routes=routes,
+            middleware=[Middleware(GZipMiddleware, minimum_size=MIN_COMPRESSED_BYTES, compresslevel=1)],
+            exception_handlers={MLError: _bad_request, HTTPException: _http_error, Exception: _failure},
+        )
+
+    async def state(self) -> dict[str, Any]:
+        """The statistics of this replica, for the one that a client asks."""
+        return self._statistics.state()
+
+    async def _server(self, http: HTTPRequest) -> Response:
+        extensions = protocol.EXTENSIONS
+        return JSONResponse({"name": "opweave", "version": __version__, "extensions": extensions})
+
+    async def _live(self, http: HTTPRequest) -> Response:
+        return JSONResponse({"live": True})
+
+    async def _ready(self, http: HTTPRequest) -> Response:
+        return JSONResponse({"ready": True})
+
+    async def _model_ready(self, http: HTTPRequest) -> Response:
+        self._check_model(http)
+        return JSONResponse({"name": self._interface.name, "ready": True})
+
+    async def _metadata(self, http: HTTPRequest) -> Response:
+        self._check_model(http)
+        return JSONResponse(self._interface.metadata())
+
+    async def _stats(self, http: HTTPRequest) -> Response:
+        if "name" in http.path_params:
+            self._check_model(http)
+        states = [self._statistics.state()]
+        if self._replicas > 1:
+            place = serve.get_replica_context()
+            handle = serve.get_deployment_handle(place.deployment, place.app_name)
+            states = await handle.broadcast("state").results_async()
+        found = statistics.report(self._interface.name, VERSION, states)
+        return JSONResponse({"model_stats": [found]})
+
+    async def _infer(self, http: HTTPRequest) -> Response:
+        arrived = perf_counter_ns()
+        self._check_model(http)
+        try:
+            body = protocol.uncompressed(await http.body(), http.headers.get("content-encoding"))
+            parsed = self._interface.parse(body, http.headers.get(protocol.HEADER_LENGTH))
+            request = self._model.check(parsed)
+            answer: Answer = await self._answer(request)
+            if isinstance(answer.outcome, MLError):
+                raise answer.outcome
+            content, headers = self._interface.respond(request, answer.outcome)
+        except Exception:
+            self._statistics.failed(perf_counter_ns() - arrived)
+            raise
+        if answer.execution is not None:
+            waited, durations = answer.execution.started - arrived, answer.execution.durations
+            self._statistics.succeeded(answer.rows, perf_counter_ns() - arrived, waited, durations)
+        return Response(content, headers=headers)
+
+    async def _run(self, requests: Sequence[Request]) -> list[Answer]:
+        """Run the requests that waited together, in the thread that runs the model."""
+        answers = await asyncio.get_running_loop().run_in_executor(self._thread, self._model.run, requests)
+        for execution in {id(a.execution): a.execution for a in answers}.values():
+            if execution is not None:
+                self._statistics.executed(execution.rows, execution.durations)
+        if self._model.why_alone:
+            self._answer.set_max_batch_size(1)  # nothing to wait for
+        return answers
+
+    def _check_model(self, http: HTTPRequest) -> None:
+        """Require the name and version of the model that is deployed.
+
+        Raises:
+            HTTPException: the URL names another one.
+        """
+        name, version = http.path_params["name"], http.path_params.get("version", VERSION)
+        if name != self._interface.name:
+            raise HTTPException(404, f"there is no model {name!r} here, only {self._interface.name!r}")
+        if version != VERSION:
+            raise HTTPException(404, f"the model {name!r} has no version {version!r}, only {VERSION!r}")
+
+
+def _bad_request(http: HTTPRequest, error: Exception) -> Response:
+    return JSONResponse({"error": str(error)}, 400)
+
+
+def _http_error(http: HTTPRequest, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    text = error.detail if error.detail != "Not Found" else f"there is nothing at {http.url.path}"
+    return JSONResponse({"error": text}, error.status_code, error.headers)
+
+
+def _failure(http: HTTPRequest, error: Exception) -> Response:
+    return JSONResponse({"error": f"{type(error).__name__}: {error}"}, 500)

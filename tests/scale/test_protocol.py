@@ -1,0 +1,296 @@
+"""The Open Inference Protocol, from bytes to arrays and back, without a server."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from served_models import TEXTS, identity, served_model
+
+import opweave as ow
+from opweave.scale import protocol
+from opweave.scale.protocol import Interface
+from opweave.scale.statistics import Statistics, report
+
+
+def entry(**changed: Any) -> dict[str, Any]:
+    given = {"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3], **changed}
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def message(*inputs: dict[str, Any], **others: Any) -> bytes:
+    return json.dumps({"inputs": inputs, **others}).encode()
+
+
+def error(model: bytes, body: bytes, header_length: str | None = None) -> str:
+    with pytest.raises(ow.ValidationError) as caught:
+        Interface.load(model).parse(body, header_length)
+    return str(caught.value)
+
+
+VALUES: dict[str, tuple[str, list[Any]]] = {
+    "bool": ("BOOL", [True, False, True]),
+    "int8": ("INT8", [-128, 0, 127]),
+    "uint8": ("UINT8", [0, 1, 255]),
+    "int16": ("INT16", [-(2**15), 0, 2**15 - 1]),
+    "uint16": ("UINT16", [0, 1, 2**16 - 1]),
+    "int32": ("INT32", [-(2**31), 0, 2**31 - 1]),
+    "uint32": ("UINT32", [0, 1, 2**32 - 1]),
+    "int64": ("INT64", [-(2**63), 0, 2**63 - 1]),
+    "uint64": ("UINT64", [0, 1, 2**64 - 1]),
+    "float16": ("FP16", [-0.5, 65504.0, 2.0**-24]),
+    "bfloat16": ("BF16", [-0.5, 1.0, 2.0**100]),
+    "float": ("FP32", [0.1, -3, 2.0**-149]),
+    "double": ("FP64", [0.1, -3, 5e-324]),
+    "string": ("BYTES", ["", "naïve", "a\nb"]),
+}
+
+
+@pytest.mark.parametrize("element_type", VALUES)
+@pytest.mark.parametrize("is_binary", [False, True], ids=["JSON", "binary"])
+def test_every_type_comes_back_as_it_was_sent(element_type: str, is_binary: bool) -> None:
+    datatype, values = VALUES[element_type]
+    names = {"float": "float32", "double": "float64", "string": "object", "bfloat16": ml_dtypes.bfloat16}
+    array = np.array([values], names.get(element_type, element_type))
+    served = Interface.load(identity(element_type))
+    assert served.metadata()["inputs"] == [{"name": "x", "datatype": datatype, "shape": [-1, 3]}]
+    outputs = [{"name": "y", "parameters": {"binary_data": is_binary}}]
+    if is_binary:
+        strings = b"".join(len(v.encode()).to_bytes(4, "little") + v.encode() for v in values if isinstance(v, str))
+        data = strings or array.tobytes()
+        given = entry(datatype=datatype, data=None, parameters={"binary_data_size": len(data)})
+        header = message(given, outputs=outputs)
+        request = served.parse(header + data, str(len(header)))
+    else:
+        request = served.parse(message(entry(datatype=datatype, data=values), outputs=outputs))
+    assert request.feed["x"].dtype == array.dtype
+    assert np.array_equal(request.feed["x"], array)
+    body, headers = served.respond(request, {"y": array})
+    length = int(headers[protocol.HEADER_LENGTH]) if is_binary else len(body)
+    (output,) = json.loads(body[:length])["outputs"]
+    assert (output["name"], output["datatype"], output["shape"]) == ("y", datatype, [1, 3])
+    if is_binary:
+        assert body[length:] == data
+        assert output["parameters"] == {"binary_data_size": len(data)}
+    else:
+        assert np.array_equal(np.array([output["data"]], array.dtype), array)
+
+
+def test_binary_inputs_are_views_of_the_body() -> None:
+    header = message(entry(data=None, shape=[2, 3], parameters={"binary_data_size": 24}))
+    body = header + np.arange(6, dtype=np.float32).tobytes()
+    found = Interface.load(identity("float")).parse(body, str(len(header))).feed["x"]
+    assert found.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert np.shares_memory(found, np.frombuffer(body, np.uint8))
+
+
+def test_a_body_may_be_the_data_of_the_only_input() -> None:
+    served = Interface.load(identity("float"))
+    request = served.parse(np.arange(6, dtype=np.float32).tobytes(), "0")
+    assert request.feed["x"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert request.outputs == {"y": True}
+    assert "got 7 bytes" in error(identity("float"), bytes(7), "0")
+    assert "this model has 2 inputs" in error(served_model("mixed"), bytes(8), "0")
+    assert "BYTES" in error(identity("string"), bytes(8), "0")
+    assert "at most one dynamic dimension" in error(served_model("reshaped"), bytes(8), "0")
+
+
+def test_data_may_be_nested_or_flat() -> None:
+    served = Interface.load(identity("float"))
+    flat = served.parse(message(entry(shape=[2, 3], data=[1, 2, 3, 4, 5, 6])))
+    nested = served.parse(message(entry(shape=[2, 3], data=[[1, 2, 3], [4, 5, 6]])))
+    assert np.array_equal(flat.feed["x"], nested.feed["x"])
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"name": "z"}, "there is no input 'z'; the model has ['x']"),
+        ({"name": None}, "each of 'inputs' must be an object with a name"),
+        ({"datatype": "FP64"}, "input 'x' must be FP32, which is tensor(float), got 'FP64'"),
+        ({"datatype": "BYTES", "data": ["a"] * 3}, "input 'x' must be FP32, which is tensor(float), got 'BYTES'"),
+        ({"datatype": None}, "got None"),
+        ({"shape": None}, "'shape' must be a list of sizes, got None"),
+        ({"shape": [1, -3]}, "'shape' must be a list of sizes, got [1, -3]"),
+        ({"shape": [1, True]}, "'shape' must be a list of sizes, got [1, True]"),
+        ({"shape": [10**30, 10**30]}, "got 3 values"),
+        ({"data": None}, "'data' must be a list, got None"),
+        ({"data": [1, 2]}, "'data' must have shape [1, 3] or 3 values, got 2 values"),
+        ({"data": [[1], [2], [3]]}, "got lists of shape [3, 1]"),
+        ({"data": [[1, 2], [3]]}, "the lists in 'data' must have equal lengths"),
+        ({"data": ["a", "b", "c"]}, "'data' must hold FP32, got ['a', 'b', 'c']"),
+        ({"data": [True, False, True]}, "'data' must hold FP32"),
+        ({"data": [1, None, 2]}, "'data' must hold FP32"),
+        ({"data": [1, {}, 2]}, "'data' must hold FP32"),
+        ({"data": [1, 1e300, 2]}, "'data' has values that FP32 cannot hold"),
+        ({"parameters": 3}, "'parameters' must be an object, got 3"),
+        ({"parameters": {"shared_memory_region": "a"}}, "the parameters ['shared_memory_region'] are not supported"),
+        ({"parameters": {"binary_data_size": 12}}, "has both 'data' and binary_data_size"),
+        ({"parameters": {"binary_data_size": 12}, "data": None}, "binary_data_size must be at most 0"),
+    ],
+)
+def test_wrong_inputs_are_named(changed: dict[str, Any], text: str) -> None:
+    assert text in error(identity("float"), message(entry(**changed)))
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [([1.5, 1, 1], "must hold INT8"), ([128, 1, 1], "cannot hold"), ([2**70, 1, 1], "must hold INT8")],
+)
+def test_integers_are_not_rounded_or_wrapped(values: list[Any], text: str) -> None:
+    assert text in error(identity("int8"), message(entry(datatype="INT8", data=values)))
+
+
+@pytest.mark.parametrize("values", [[-1, 0, 0], [2**64, 0, 0], [2**63, -1, 0], [2.0**63, 0, 0]])
+def test_large_unsigned_integers_are_exact(values: list[Any]) -> None:
+    assert "UINT64" in error(identity("uint64"), message(entry(datatype="UINT64", data=values)))
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b"", "the request is not JSON"),
+        (b"\xff\xfe{", "the request is not JSON"),
+        (b"[" * 100_000, "the request is not JSON"),
+        (b"[]", "the request must be a JSON object, got []"),
+        (b"{}", "'inputs' must be a list of objects, got None"),
+        (b'{"inputs": [3]}', "each of 'inputs' must be an object with a name, got 3"),
+        (message(), "inputs must hold ['x']; missing: ['x']"),
+        (message(entry(), entry()), "input 'x' is given twice"),
+        (message(entry(), id=3), "id must be a string, got 3"),
+        (message(entry(), outputs=[{"name": "z"}]), "there is no output 'z'; the model has ['y']"),
+        (message(entry(), outputs=[{"name": "y"}] * 2), "output 'y' is asked for twice"),
+        (message(entry(), outputs=[{"name": "y", "parameters": {"classification": 3}}]), "['classification'] are not"),
+        (message(entry(), outputs=[{"name": "y", "parameters": {"binary_data": 1}}]), "must be true or false, got 1"),
+        (message(entry(), parameters={"sequence_id": 3}), "the parameters ['sequence_id'] are not supported"),
+        (message(entry()) + b"1234", "the request is not JSON"),
+    ],
+)
+def test_what_is_no_request_is_refused(body: bytes, text: str) -> None:
+    assert text in error(identity("float"), body)
+
+
+def test_sizes_of_binary_data_are_checked() -> None:
+    def sent(size: Any, left: int) -> str:
+        header = message(entry(data=None, parameters={"binary_data_size": size}))
+        return error(identity("float"), header + bytes(left), str(len(header)))
+
+    assert "FP32 of shape [1, 3] needs 12 bytes, got 8" in sent(8, 8)
+    assert "4 bytes after the JSON belong to no input" in sent(12, 16)
+    assert "binary_data_size must be at most 4" in sent(12, 4)
+    assert "binary_data_size must be at most 4" in sent(-12, 4)
+    assert "binary_data_size must be at most 4" in sent("12", 4)
+    assert "must be at most 4, the size of the body, got '5'" in error(identity("float"), b"1234", "5")
+    assert "got '-1'" in error(identity("float"), b"1234", "-1")
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"\x05\0\0\0abc", "ends after the data"),
+        (b"\x01\0", "ends after the data"),
+        (b"\x01\0\0\0\xff", "must be UTF-8"),
+        (b"\x01\0\0\0a", "needs 3 strings, got 1"),
+    ],
+)
+def test_damaged_strings_are_refused(data: bytes, text: str) -> None:
+    header = message(entry(datatype="BYTES", data=None, parameters={"binary_data_size": len(data)}))
+    assert text in error(identity("string"), header + data, str(len(header)))
+
+
+def test_outputs_are_chosen_with_their_form() -> None:
+    served = Interface.load(served_model("layer"))
+    given = entry(shape=[1, 16], data=[0.5] * 16)
+    results = {"y": np.ones((1, 4), np.float32), "best": np.array([3])}
+    request = served.parse(message(given, id="7", parameters={"binary_data_output": True, "priority": 3}))
+    assert request.outputs == {"y": True, "best": True}
+    request = served.parse(message(given, id="7", outputs=[{"name": "best"}]))
+    body, headers = served.respond(request, results)
+    assert headers == {"Content-Type": "application/json"}
+    assert json.loads(body) == {
+        "model_name": "model",
+        "model_version": "1",
+        "id": "7",
+        "outputs": [{"name": "best", "datatype": "INT64", "shape": [1], "data": [3]}],
+    }
+
+
+def test_what_json_cannot_hold_is_refused() -> None:
+    served = Interface.load(identity("float"))
+    request = served.parse(message(entry()))
+    with pytest.raises(ow.NotSupportedError, match=r"output 'y' has NaN or infinity.*binary_data"):
+        served.respond(request, {"y": np.float32([[1, np.nan, 2]])})
+
+
+def test_models_and_names_that_the_protocol_lacks() -> None:
+    with pytest.raises(ow.NotSupportedError, match=r"input 's' is seq\(tensor\(float\)\), for which"):
+        Interface.load(served_model("sequence"))
+    with pytest.raises(ow.NotSupportedError, match=r"input 'x' is tensor\(complex64\)"):
+        Interface.load(identity("complex64"))
+    with pytest.raises(ow.ValidationError, match="name must be letters"):
+        Interface.load(identity("float"), "a/b")
+
+
+def test_the_default_name_is_that_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a layer (new).v2.onnx"
+    path.write_bytes(served_model("layer"))
+    assert Interface.load(path).name == Interface.load(str(path)).name == "a-layer-new-.v2"
+    assert Interface.load(served_model("layer")).name == "model"
+
+
+@pytest.mark.parametrize("name", [name for name in TEXTS if name != "sequence"])
+def test_the_example_is_a_request(name: str) -> None:
+    served = Interface.load(served_model(name))
+    for size in (1, 8, 100):
+        body, header_length = served.example(size)
+        request = served.parse(body, str(header_length))
+        assert not any(np.any(array.astype(bool)) for array in request.feed.values())
+
+
+def test_compressed_bodies() -> None:
+    body = message(entry())
+    assert protocol.uncompressed(body, None) == protocol.uncompressed(body, "identity") == body
+    assert protocol.uncompressed(gzip.compress(body), "gzip") == body
+    assert protocol.uncompressed(zlib.compress(body), "deflate") == body
+    for damaged, text in (
+        (body, "not gzip"),
+        (gzip.compress(body)[:-3], "does not end"),
+        (gzip.compress(body) + b"1", "end"),
+    ):
+        with pytest.raises(ow.ValidationError, match=text):
+            protocol.uncompressed(damaged, "gzip")
+    with pytest.raises(ow.ValidationError, match="must be gzip or deflate, got 'br'"):
+        protocol.uncompressed(body, "br")
+
+
+def test_a_compressed_body_cannot_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "MAX_UNCOMPRESSED_BYTES", 1000)
+    assert len(protocol.uncompressed(gzip.compress(bytes(1000)), "gzip")) == 1000
+    with pytest.raises(ow.ValidationError, match="at most 1,000 bytes"):
+        protocol.uncompressed(gzip.compress(bytes(10**6)), "gzip")
+
+
+def test_statistics_of_replicas_add_up() -> None:
+    one, other = Statistics(), Statistics()
+    for each in (one, other):
+        each.executed(3, (1, 10, 100))
+        each.succeeded(1, 1000, 5, (1, 10, 100))
+        each.succeeded(2, 1000, 5, (1, 10, 100))
+    other.executed(1, (2, 20, 200))
+    other.failed(7)
+    found = report("model", "1", [one.state(), other.state()])
+    assert (found["name"], found["version"], found["last_inference"] > 0) == ("model", "1", True)
+    assert (found["inference_count"], found["execution_count"]) == (6, 3)
+    assert found["inference_stats"]["success"] == {"count": 4, "ns": 4000}
+    assert found["inference_stats"]["fail"] == {"count": 1, "ns": 7}
+    assert found["inference_stats"]["queue"] == {"count": 4, "ns": 20}
+    assert found["inference_stats"]["compute_infer"] == {"count": 4, "ns": 40}
+    small, large = found["batch_stats"]
+    assert (small["batch_size"], small["compute_output"]) == (1, {"count": 1, "ns": 200})
+    assert (large["batch_size"], large["compute_infer"]) == (3, {"count": 2, "ns": 20})

@@ -1,0 +1,241 @@
+"""Models behind Ray Serve, seen through `tritonclient`, which was not written for Opweave."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import numpy as np
+import pytest
+from ray_processes import NAME, left_over, marked, new_mark, private_bytes
+from served_models import WEIGHTS, layer, served_model
+
+import opweave as ow
+
+pytest.importorskip("ray", reason="Ray is not installed")
+pytest.importorskip("fastapi", reason="Ray's extra `serve` is not installed")
+pytest.importorskip("tritonclient", reason="tritonclient is not installed")
+
+import ray
+from ray import serve
+from tritonclient import http as triton
+from tritonclient.utils import InferenceServerException
+
+import opweave.scale
+
+RANDOM = np.random.default_rng(6)
+MODELS: dict[str, dict[str, Any]] = {
+    "layer": {"replicas": 2, "wait": 0.05},
+    "lookup": {"wait": 0.05},
+    "strings": {},
+    "fixed": {},
+}
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """The address of a Ray Serve with the models of `MODELS`, each under its name as a path."""
+    mark = new_mark()
+    os.environ[NAME] = mark
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    try:
+        ray.init("local", num_cpus=8, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20)
+        serve.start(http_options={"port": port}, logging_config={"log_level": "ERROR", "enable_access_log": False})
+        applications = {
+            name: opweave.scale.deployment(served_model(name), name=name, **options) for name, options in MODELS.items()
+        }
+        serve.run_many([serve.RunTarget(made, name, f"/{name}") for name, made in applications.items()])
+        yield f"127.0.0.1:{port}"
+    finally:
+        serve.shutdown()
+        ray.shutdown()
+        del os.environ[NAME]
+    assert left_over(mark) == {}
+
+
+@pytest.fixture
+def client(address: str) -> Iterator[Any]:
+    with triton.InferenceServerClient(f"{address}/layer", network_timeout=60, connection_timeout=60) as made:
+        yield made
+
+
+def tensor(array: np.ndarray, *, name: str = "x", is_binary: bool = True) -> Any:
+    types = {"float32": "FP32", "float64": "FP64", "int64": "INT64", "object": "BYTES"}
+    made = triton.InferInput(name, array.shape, types[array.dtype.name])
+    made.set_data_from_numpy(array, binary_data=is_binary)
+    return made
+
+
+def rows(count: int) -> np.ndarray:
+    return RANDOM.standard_normal((count, 16)).astype(np.float32)
+
+
+def test_health_and_metadata(client: Any) -> None:
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    assert client.is_model_ready("layer")
+    assert client.is_model_ready("layer", "1")
+    assert not client.is_model_ready("layer", "2")
+    assert not client.is_model_ready("other")
+    server = client.get_server_metadata()
+    assert server == {"name": "opweave", "version": ow.__version__, "extensions": ["binary_tensor_data", "statistics"]}
+    assert client.get_model_metadata("layer") == client.get_model_metadata("layer", "1")
+    assert client.get_model_metadata("layer") == {
+        "name": "layer",
+        "versions": ["1"],
+        "platform": "onnx_onnxv1",
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 16]}],
+        "outputs": [
+            {"name": "y", "datatype": "FP32", "shape": [-1, 4]},
+            {"name": "best", "datatype": "INT64", "shape": [-1]},
+        ],
+    }
+
+
+@pytest.mark.parametrize("algorithm", [None, "gzip", "deflate"])
+@pytest.mark.parametrize("is_binary_out", [False, True])
+@pytest.mark.parametrize("is_binary_in", [False, True])
+def test_inference(client: Any, is_binary_in: bool, is_binary_out: bool, algorithm: str | None) -> None:
+    x = rows(100)
+    outputs = [triton.InferRequestedOutput(name, binary_data=is_binary_out) for name in ("best", "y")]
+    result = client.infer(
+        "layer",
+        [tensor(x, is_binary=is_binary_in)],
+        outputs=outputs,
+        request_id="41",
+        request_compression_algorithm=algorithm,
+        response_compression_algorithm=algorithm,
+    )
+    y, best = layer(x)
+    np.testing.assert_allclose(result.as_numpy("y"), y, rtol=1e-5, atol=1e-6)
+    assert result.as_numpy("best").tolist() == best.tolist()
+    response = result.get_response()
+    assert (response["model_name"], response["model_version"], response["id"]) == ("layer", "1", "41")
+    assert all(("data" in output) != is_binary_out for output in response["outputs"])
+
+
+def test_a_body_may_be_the_input_alone(address: str) -> None:
+    x = rows(2)
+    url = f"http://{address}/layer/v2/models/layer/infer"
+    with urlopen(Request(url, x.tobytes(), {"Inference-Header-Content-Length": "0"})) as response:
+        length = int(response.headers["Inference-Header-Content-Length"])
+        body = response.read()
+    assert [output["name"] for output in json.loads(body[:length])["outputs"]] == ["y", "best"]
+    y, _best = layer(x)
+    np.testing.assert_allclose(np.frombuffer(body, np.float32, 8, length).reshape(2, 4), y, rtol=1e-5)
+
+
+def test_strings(address: str) -> None:
+    with triton.InferenceServerClient(f"{address}/strings") as client:
+        for is_binary in (False, True):
+            texts = np.array(["", "naïve", "a\nb"], object)
+            result = client.infer("strings", [tensor(texts, name="s", is_binary=is_binary)])
+            assert [text.decode() for text in result.as_numpy("t")] == texts.tolist()
+
+
+def test_a_model_without_a_batch_runs_one_by_one(address: str) -> None:
+    x = np.float32([[1, 2, 3], [4, 5, 6]])
+    with triton.InferenceServerClient(f"{address}/fixed", concurrency=8) as client:
+        calls = [client.async_infer("fixed", [tensor(x * n)]) for n in range(8)]
+        assert [call.get_result().as_numpy("y").tolist() for call in calls] == [(-x * n).tolist() for n in range(8)]
+        with pytest.raises(InferenceServerException, match=r"input 'x' must have shape \[2, 3\], got \[1, 3\]"):
+            client.infer("fixed", [tensor(x[:1])])
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (tensor(rows(1), name="z"), "there is no input 'z'; the model has ['x']"),
+        (tensor(rows(1)[:, :15]), "input 'x' must have shape ['N', 16], got [1, 15]"),
+        (tensor(rows(1)[0]), "input 'x' must have shape ['N', 16], got [16]"),
+        (tensor(rows(1).astype(np.float64)), "input 'x' must be FP32, which is tensor(float), got 'FP64'"),
+        (tensor(np.array([["a"] * 16], object)), "input 'x' must be FP32, which is tensor(float), got 'BYTES'"),
+    ],
+)
+def test_wrong_requests_are_400(client: Any, given: Any, text: str) -> None:
+    with pytest.raises(InferenceServerException) as caught:
+        client.infer("layer", [given])
+    assert (caught.value.status(), caught.value.message()) == ("400", text)
+
+
+def test_unknown_names_and_urls(client: Any, address: str) -> None:
+    good = [tensor(rows(1))]
+    with pytest.raises(InferenceServerException, match="there is no output 'z'") as caught:
+        client.infer("layer", good, outputs=[triton.InferRequestedOutput("z")])
+    assert caught.value.status() == "400"
+    with pytest.raises(InferenceServerException, match="there is no model 'other' here, only 'layer'") as caught:
+        client.infer("other", good)
+    assert caught.value.status() == "404"
+    with pytest.raises(InferenceServerException, match="'layer' has no version '3', only '1'") as caught:
+        client.infer("layer", good, model_version="3")
+    assert caught.value.status() == "404"
+    for path, body, status in (("v2/nothing", None, 404), ("v2/models/layer/infer", None, 405)):
+        with pytest.raises(HTTPError) as failed:
+            urlopen(Request(f"http://{address}/layer/{path}", body))
+        assert failed.value.code == status
+        assert list(json.loads(failed.value.read())) == ["error"]
+
+
+def test_64_clients_at_once(client: Any, address: str) -> None:
+    before = client.get_inference_statistics("layer")["model_stats"][0]
+    start = Barrier(64)
+
+    def call(number: int) -> int:
+        x = np.random.default_rng(number).standard_normal((1 + number % 3, 16)).astype(np.float32)
+        with triton.InferenceServerClient(f"{address}/layer", network_timeout=60) as own:
+            start.wait()
+            for _ in range(3):
+                result = own.infer("layer", [tensor(x, is_binary=number % 2 == 0)])
+                np.testing.assert_allclose(result.as_numpy("y"), layer(x)[0], rtol=1e-4, atol=1e-6)
+        return 3 * len(x)
+
+    with ThreadPoolExecutor(64) as pool:
+        inferences = sum(pool.map(call, range(64)))
+    after = client.get_inference_statistics("layer", "1")["model_stats"][0]
+    # The two replicas together: requests were joined, and each was counted.
+    assert after["inference_count"] - before["inference_count"] == inferences
+    assert after["inference_stats"]["success"]["count"] - before["inference_stats"]["success"]["count"] == 64 * 3
+    assert after["execution_count"] - before["execution_count"] < 64 * 3
+    assert max(each["batch_size"] for each in after["batch_stats"]) > 3
+    assert sum(each["compute_infer"]["count"] for each in after["batch_stats"]) == after["execution_count"]
+
+
+def test_one_wrong_request_does_not_harm_the_others(address: str) -> None:
+    with triton.InferenceServerClient(f"{address}/lookup", concurrency=8) as client:
+        for _ in range(3):
+            ids = [np.array([[n, n + 1]]) for n in range(8)]
+            ids[3] = np.array([[3, 99]])
+            ids[5] = np.array([[3, 4, 5]])
+            calls = [client.async_infer("lookup", [tensor(each, name="ids")]) for each in ids]
+            for number, call in enumerate(calls):
+                if number in (3, 5):
+                    with pytest.raises(InferenceServerException, match=r"got 99|got \[1, 3\]") as caught:
+                        call.get_result()
+                    assert caught.value.status() == "400"
+                else:
+                    assert np.array_equal(call.get_result().as_numpy("y"), WEIGHTS[ids[number]])
+        (found,) = client.get_inference_statistics("lookup")["model_stats"]
+        assert (found["inference_stats"]["success"]["count"], found["inference_stats"]["fail"]["count"]) == (18, 6)
+
+
+def test_memory_stays_flat(address: str) -> None:
+    """A short form of `python -m benchmarks serving --soak 100000`."""
+    found = marked(os.environ[NAME])
+    process = next(number for number, command in found.items() if "ServeReplica:fixed" in command)
+    with triton.InferenceServerClient(f"{address}/fixed", concurrency=8) as client:
+        x = [tensor(np.ones((2, 3), np.float32))]
+        used = []
+        for _ in range(3):
+            for _ in range(25):
+                for call in [client.async_infer("fixed", x) for _ in range(8)]:
+                    call.get_result()
+            used.append(private_bytes(process))
+    assert used[2] - used[1] < 2 << 20, used
