@@ -67,6 +67,46 @@ def test_shapes_that_do_not_fit_are_errors_as_before() -> None:
         session.run(["y"], chunk(1, 0, 3) | past, out={"y": y})
 
 
+def test_many_caches_that_overlap_are_refused() -> None:
+    """Those of one call are compared, and those of later calls only where they are other arrays."""
+    layers = 8
+    one = model(new=1).graph
+    nodes, inputs, outputs = [], list(one.input[:1]), []
+    for layer in range(layers):
+        names = {name: f"{name}{layer}" for name in ("key", "value", *PAST, *PAST.values(), "y")}
+        for node in one.node:
+            made = type(node).FromString(node.SerializeToString())
+            for listed in (made.input, made.output):
+                listed[:] = [names.get(name, name) for name in listed]
+            nodes.append(made)
+        for listed, infos in ((inputs, one.input[1:5]), (outputs, one.output)):
+            for info in infos:
+                listed.append(type(info).FromString(info.SerializeToString()))
+                listed[-1].name = names[info.name]
+    graph = helper.make_graph(nodes, "g", [*inputs, *one.input[5:]], outputs)
+    proto = helper.make_model(graph, opset_imports=model().opset_import, ir_version=10)
+    session = ow.InferenceSession(proto, CONTEXT, specialise="never")
+    start, given = 3, {}
+    for name, array in (chunk(1, start, 1) | caches()).items():
+        for layer in range(layers) if name in ("key", "value", *PAST.values()) else [""]:
+            given[f"{name}{layer}"] = array.copy()
+    out = {f"{name}{layer}": given[f"{source}{layer}"] for name, source in PAST.items() for layer in range(layers)}
+    asked = [f"y{layer}" for layer in range(layers)]
+    first = session.run(asked, given, out=out)
+    for _ in range(3):
+        for array, other in zip(session.run(asked, given, out=out), first, strict=True):
+            np.testing.assert_array_equal(array, other)
+    query = given["query"]
+    given["query"] = given["past_key3"].reshape(-1)[:64].reshape(1, 1, 64)
+    with pytest.raises(ow.ValidationError, match="overlaps"):
+        session.run(asked, given, out=out)
+    given["query"] = query
+    session.run(asked, given, out=out)
+    out["present_key5"] = given["past_key5"] = given["past_key4"]
+    with pytest.raises(ow.ValidationError, match="overlaps"):
+        session.run(asked, given, out=out)
+
+
 # Bindings -------------------------------------------------------------------------------------------------------------
 
 

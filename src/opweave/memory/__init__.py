@@ -20,6 +20,7 @@ from .host import (
     empty,
     in_place,
     is_same,
+    meets,
     merged_ranges,
     owner,
     physical,
@@ -31,5 +32,5 @@ from .planner import Life, Plan, plan, plan_buffers
 __all__ = [
     "ALIGNMENT", "NOT_IN_PLACE", "OVER_INPUT", "Copies", "FileRegion", "Life", "Plan", "Tally", "address_range",
     "allocate", "check_overlap", "copied", "copies", "copy", "empty", "find_in_files", "in_place", "is_same",
-    "mapped_files", "merged_ranges", "owner", "physical", "plan", "plan_buffers", "trim",
+    "mapped_files", "meets", "merged_ranges", "owner", "physical", "plan", "plan_buffers", "trim",
 ]  # fmt: skip

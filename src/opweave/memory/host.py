@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -96,11 +96,18 @@ def check_overlap(
         # Inputs may overlap each other; compare the next array with the one that ends last.
         if stop > end or writes:
             end, before, written = max(stop, end), name, writes
-        if writes and constants:
-            at = bisect_right(constants, (start, 0)) - 1
-            nearby = constants[max(at, 0) : at + 2]
-            if any(first < stop and start < last for first, last in nearby):
-                raise ValidationError(f"the memory of {name!r} overlaps that of a constant of the graph")
+        if writes and _meets(constants, start, stop):
+            raise ValidationError(f"the memory of {name!r} overlaps that of a constant of the graph")
+
+
+def _meets(ranges: Sequence[tuple[int, int]], start: int, stop: int) -> bool:
+    before = bisect_left(ranges, (stop, 0))  # how many ranges begin before the end
+    return before > 0 and ranges[before - 1][1] > start
+
+
+def meets(ranges: Sequence[tuple[int, int]], array: np.ndarray) -> bool:
+    """Whether a contiguous array shares memory with one of `ranges`, which `merged_ranges` has made."""
+    return _meets(ranges, *address_range(array))
 
 
 def is_same(one: object, other: object) -> bool:

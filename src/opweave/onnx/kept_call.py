@@ -6,7 +6,6 @@ only a few inputs are bound anew, and only those are checked again.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
@@ -78,9 +77,7 @@ class KeptCall:
         if name in self._updated or not _is_read_in_place(value):
             return False
         array = self._session._inputs_by_name[name].as_input(value, self._session._context)
-        start, stop = memory.address_range(array)
-        before = bisect_left(self._written, (stop, 0))  # how many ranges begin before its end
-        if before and self._written[before - 1][1] > start:
+        if memory.meets(self._written, array):
             return False
         self._bound.read(name, array)
         self._feed[name] = array

@@ -9,7 +9,9 @@ errors about arguments: a call with something new or wrong takes the full path, 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -25,7 +27,7 @@ Expected = tuple[str, np.dtype[Any] | None, tuple[int, ...]]
 """The name of an array, its data type and its shape."""
 
 FEW_PAIRS = 64
-"""Up to this number, pairs of arrays are compared one by one; more are sorted."""
+"""Up to this number, pairs of arrays are compared one by one at each call; more are sorted, and not compared again."""
 
 
 class Repeat:
@@ -44,6 +46,7 @@ class Repeat:
     """
 
     __slots__ = (
+        "_apart",
         "_asked",
         "_declared",
         "_in_place",
@@ -70,6 +73,7 @@ class Repeat:
     ) -> None:
         self._model, self._asked, self._ranges, self._in_place = model, asked, ranges, in_place
         self._declared = declared
+        self._apart: _Apart | None = None  # the targets of the last call, if they are many
         # Those that the model does not take come last: they are only checked.
         order = dict.fromkeys([*model.inputs, *feed])
         self._inputs: list[Expected] = [(name, feed[name].dtype, feed[name].shape) for name in order]
@@ -139,7 +143,7 @@ class Repeat:
             if self._in_place and (shared := memory.in_place(given, out, self._in_place)):
                 updated = set(shared.values())
                 others = [a for a, (name, _, _) in zip(inputs, self._inputs, strict=True) if name not in updated]
-            if len(targets) != len(out) or _overlap(others, targets):
+            if len(targets) != len(out) or self._overlap(others, targets):
                 return None
         try:
             return self._model.run(inputs[: self._taken], outputs, self._wanted, shared)
@@ -148,16 +152,45 @@ class Repeat:
                 return None
             raise
 
+    def _overlap(self, inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> bool:
+        """Whether a target shares memory with another array."""
+        if len(targets) * (len(inputs) + len(targets)) <= FEW_PAIRS:
+            return _overlap(inputs, targets)
+        if self._apart is not None and self._apart.are(targets):  # those of a language model at each token
+            return any(memory.meets(self._apart.ranges, array) for array in inputs)
+        self._apart = _Apart.of(inputs, targets)
+        return self._apart is None
 
-def _overlap(inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> bool:
-    """Whether a target, which is contiguous like all of them, shares memory with another array."""
-    if len(targets) * (len(inputs) + len(targets)) > FEW_PAIRS:
+
+@dataclass(frozen=True, slots=True)
+class _Apart:
+    """Arrays that were found to lie apart.
+
+    Attributes:
+        arrays: weak references to them. The memory of one that is resized is new, so that it still lies apart.
+        ranges: where they lie.
+    """
+
+    arrays: Sequence[ref[np.ndarray]]
+    ranges: Sequence[tuple[int, int]]
+
+    @classmethod
+    def of(cls, inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> _Apart | None:
+        """For targets that share no memory with each other or with inputs; None if some do."""
         sources = {f"input {k}": array for k, array in enumerate(inputs)}
         try:
             memory.check_overlap(sources, {f"output {k}": array for k, array in enumerate(targets)})
         except ValidationError:
-            return True
-        return False
+            return None
+        return cls([ref(target) for target in targets], memory.merged_ranges(targets))
+
+    def are(self, arrays: Sequence[np.ndarray]) -> bool:
+        """Whether these are the arrays."""
+        return len(arrays) == len(self.arrays) and all(a() is b for a, b in zip(self.arrays, arrays, strict=True))
+
+
+def _overlap(inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> bool:
+    """Whether a target, which is contiguous like all of them, shares memory with another array."""
     others = list(inputs)
     for target in targets:
         for other in others:

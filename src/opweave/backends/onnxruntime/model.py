@@ -74,6 +74,9 @@ class ModelSession:
         self.outputs = [value.name for value in session.get_outputs()]
         self.types = {value.name: value.type for value in (*session.get_inputs(), *session.get_outputs())}
         self.updates = find_updates(readers(proto.graph.node), self.inputs, self.outputs)
+        # What nodes write in the memory of inputs, so that nothing is copied; None where some always copy.
+        updated = [{output for _, output in pairs} for pairs, _ in self.updates]
+        self._in_place = set().union(*updated) if all(updated) else None
         found = set(self.types.values())
         self._is_plain = found <= PLAIN_TYPES
         # Strings, sequences and optionals cannot be bound to memory.
@@ -103,7 +106,7 @@ class ModelSession:
             OtherShapes: arrays of `out` have other shapes than their outputs.
             OperationError: the engine failed.
         """
-        if not self.updates and not shared:
+        if set(shared) == self._in_place:
             return self._run(feed, names, out)
         in_place: set[str] = set()
         copied: list[int] = []
@@ -164,9 +167,8 @@ class ModelSession:
             out: likewise; None for new memory at each run.
             shared: those of `out` that lie in the memory of the input that they update.
         """
-        updated = [{output for _, output in pairs} for pairs, _ in self.updates]
-        is_in_place = all(updated) and set(shared) == set().union(*updated)
-        return BoundModel(self._session, self._title, feed, out) if self._is_plain and is_in_place else None
+        copies_nothing = self._is_plain and set(shared) == self._in_place
+        return BoundModel(self._session, self._title, feed, out) if copies_nothing else None
 
 
 class BoundModel:
