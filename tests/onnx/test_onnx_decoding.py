@@ -71,7 +71,8 @@ def test_many_caches_that_overlap_are_refused() -> None:
     """Those of one call are compared, and those of later calls only where they are other arrays."""
     layers = 8
     one = model(new=1).graph
-    nodes, inputs, outputs = [], list(one.input[:1]), []
+    nodes: list[Any] = []
+    inputs, outputs = list(one.input[:1]), list(one.output[:0])
     for layer in range(layers):
         names = {name: f"{name}{layer}" for name in ("key", "value", *PAST, *PAST.values(), "y")}
         for node in one.node:
@@ -88,8 +89,8 @@ def test_many_caches_that_overlap_are_refused() -> None:
     session = ow.InferenceSession(proto, CONTEXT, specialise="never")
     start, given = 3, {}
     for name, array in (chunk(1, start, 1) | caches()).items():
-        for layer in range(layers) if name in ("key", "value", *PAST.values()) else [""]:
-            given[f"{name}{layer}"] = array.copy()
+        for suffix in range(layers) if name in ("key", "value", *PAST.values()) else ("",):
+            given[f"{name}{suffix}"] = array.copy()
     out = {f"{name}{layer}": given[f"{source}{layer}"] for name, source in PAST.items() for layer in range(layers)}
     asked = [f"y{layer}" for layer in range(layers)]
     first = session.run(asked, given, out=out)
