@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from .graph import Graph
 
 
+_UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
+
+
 @dataclass(frozen=True, slots=True)
 class ValueRange:
     """The values that an operand may hold.
@@ -37,7 +40,10 @@ class ValueRange:
         """One of `values`, an array of integers, that is not in the range; None if all are."""
         if values.size < 2:
             least = most = values.item() if values.size else self.low
-        else:  # the methods of arrays take twice as long for few elements
+        # The methods of arrays take twice as long for few elements. As unsigned integers, negative values are the largest.
+        elif self.low <= 0 and np.maximum.reduce(values.view(_UNSIGNED[values.itemsize]), axis=None) <= self.high:
+            return None
+        else:
             least, most = np.minimum.reduce(values, axis=None), np.maximum.reduce(values, axis=None)
         return int(least) if least < self.low else int(most) if most > self.high else None
 
@@ -72,6 +78,11 @@ class InputRange:
     name: str
     what: str
     values: ValueRange
+
+    def fits(self, inputs: Any) -> bool:
+        """Whether the values are in the range; true for those in the memory of a device."""
+        array = inputs[self.key]
+        return not isinstance(array, np.ndarray) or self.values.outside(array) is None
 
     def check(self, inputs: Any) -> None:
         """Require values in the range, unless they are in the memory of a device.

@@ -1,4 +1,4 @@
-"""Indices that a call passes for the rows of a weight: out of range, they are errors."""
+"""Indices that a call passes for the rows of a weight, and lengths of sequences: out of range, they are errors."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import onnx
 import pytest
 from onnx import TensorProto
 from session_models import CONTEXT, FLOAT, model, node
+from test_onnx_in_place import PAST, ROOM, caches, chunk, model as attention
+from webgpu_device import gpu_context
 
 import opweave as ow
 from opweave.lazy.background import background
-from opweave.onnx.index_ranges import index_ranges
+from opweave.onnx.index_ranges import LengthRange, find_ranges
 from opweave.onnx.model import Model
+from opweave.value_ranges import InputRange, ValueRange
 
 INT64, INT32 = TensorProto.INT64, TensorProto.INT32
 TABLE = np.arange(10, dtype="float32").reshape(5, 2)
@@ -49,7 +52,8 @@ def test_one_token_and_none() -> None:
 
 
 def ranges(proto: onnx.ModelProto) -> list[tuple[Any, int, int]]:
-    return [(each.key, each.values.low, each.values.high) for each in index_ranges(Model.load(proto).proto.graph)]
+    found = find_ranges(Model.load(proto).proto.graph)
+    return [(each.key, each.values.low, each.values.high) for each in found if isinstance(each, InputRange)]
 
 
 def test_which_inputs_have_ranges() -> None:
@@ -71,3 +75,85 @@ def test_which_inputs_have_ranges() -> None:
 def test_what_is_computed_is_clamped() -> None:
     session = ow.InferenceSession(embedding(node("Add", "ids ids", "rows"), shape=[1]), CONTEXT)
     assert session.run(None, {"ids": np.int64([9])})[0].tolist() == [[8, 9]]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "uint32", "int64", "uint64"])
+def test_values_outside_of_a_range(dtype: str) -> None:
+    least = np.iinfo(dtype).min
+    for low, high in ((-3, 4), (0, 5), (2, 6)):
+        values = ValueRange(low, high, "")
+        for one in range(max(-5, least), 9):
+            for others in ([], [3], [3, 4, 2]):
+                found = values.outside(np.array([*others, one], dtype))
+                assert found == (None if low <= one <= high else one), (low, high, one, others)
+        assert values.outside(np.array([3, np.iinfo(dtype).max], dtype)) == np.iinfo(dtype).max
+        assert values.outside(np.array([], dtype)) is None
+
+
+# Lengths --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference", "webgpu"])
+@pytest.mark.parametrize(("wrong", "new"), [(-1, 1), (ROOM, 1), (ROOM, 3), (2**31 - 1, 1), (-(2**31), 3)])
+def test_lengths_out_of_range_are_errors(device: str, wrong: int, new: int) -> None:
+    context = gpu_context() if device == "webgpu" else ow.ml.create_context(device=device)
+    proto = attention()
+    proto.graph.node[0].name = "attend"
+    for specialise in ("recurring", "always", "never") if device == "cpu" else ("recurring",):
+        session, right = ow.InferenceSession(proto, context, specialise=specialise), chunk(1, 3, new) | caches()
+        for _ in range(3):
+            expected = session.run(["y"], right)[0]
+            with pytest.raises(ow.ValidationError) as raised:
+                session.run(["y"], right | {"lengths": np.int32([wrong])})
+            assert str(raised.value) == (
+                "GroupQueryAttention 'attend': seqlens_k must be in [0, 11], as there is room for 12 keys, "
+                f"got {wrong} in the input 'lengths'"
+            )
+            np.testing.assert_allclose(session.run(["y"], right)[0], expected, rtol=1e-5)
+            background.wait()
+
+
+def test_a_binding_checks_lengths_at_each_run() -> None:
+    session = ow.InferenceSession(attention(), CONTEXT, specialise="never")
+    binding, given = session.io_binding(), chunk(1, 3, 1) | caches()
+    for name, array in given.items():
+        binding.bind_cpu_input(name, array)
+    binding.bind_output("y")
+    for _ in range(2):
+        session.run_with_iobinding(binding)
+    given["lengths"][...] = ROOM
+    with pytest.raises(ow.ValidationError, match="seqlens_k must be in"):
+        session.run_with_iobinding(binding)
+
+
+def test_a_room_that_grows_has_room_for_all_keys() -> None:
+    session = ow.InferenceSession(attention(room="past"), CONTEXT, specialise="never")
+    past = {name: np.ones((1, 2, 3, 16), np.float32) for name in PAST.values()}
+    assert session.run(None, chunk(1, 3, 1) | past)[1].shape[2] == 4
+    with pytest.raises(ow.ValidationError, match=r"seqlens_k must be in \[0, 3\], as there is room for 4 keys, got 4"):
+        session.run(None, chunk(1, 3, 1) | past | {"lengths": np.int32([4])})
+
+
+def test_lengths_that_the_model_computes_are_left_to_the_engine() -> None:
+    proto = attention()
+    proto.graph.node[0].input[5] = "doubled"
+    proto.graph.node.insert(0, node("Add", "lengths lengths", "doubled"))
+    session = ow.InferenceSession(proto, CONTEXT, specialise="never")
+    given = chunk(1, 3, 1) | caches()
+    session.run(None, given)
+    with pytest.raises(ow.OperationError, match=r"seqlens_k.* = 12 is out of range"):
+        session.run(None, given | {"lengths": np.int32([6])})
+
+
+def test_layers_with_the_same_room_are_checked_once() -> None:
+    proto = attention()
+    first = proto.graph.node[0]
+    for layer, room in enumerate((ROOM, ROOM, 20)):
+        pasts = [f"{name}{layer}" for name in PAST.values()]
+        made = type(first).FromString(first.SerializeToString())
+        made.input[3:5], made.output[:] = pasts, [f"{name}{layer}" for name in first.output]
+        proto.graph.node.append(made)
+        for name in pasts:
+            proto.graph.input.append(onnx.helper.make_tensor_value_info(name, FLOAT, [1, 2, room, 16]))
+    found = [each for each in find_ranges(proto.graph) if isinstance(each, LengthRange)]
+    assert [each.past for each in found] == ["past_key", "past_key2"]

@@ -1,14 +1,20 @@
-"""The inputs of a model that are indices into its weights, as token ids are, and the values that they may have.
+"""The values that some inputs of a model may have: indices into its weights, as token ids are, and lengths of sequences.
 
-In ONNX, an index out of range is an error; WebNN clamps it. Indices that a call passes are checked, those that the model
-computes are not.
+In ONNX, an index out of range is an error; WebNN clamps it. Lengths say where GroupQueryAttention writes new keys: the kernel
+of ONNX Runtime refuses those out of range, others write the last keys that there is room for. What a call passes is checked,
+what the model computes, or what lies in the memory of a device, is not.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
 from ..value_ranges import InputRange, ValueRange
 from .checks import title_of
-from .messages import GraphProto, NodeProto, TensorProto
+from .messages import GraphProto, NodeProto, TensorProto, ValueInfoProto
 from .registry import MICROSOFT, key_of
 
 INDEXING = {("", "Gather"): "axis", (MICROSOFT, "GatherBlockQuantized"): "gather_axis"}
@@ -20,13 +26,59 @@ KEEPS_VALUES = {("", op_type) for op_type in ("Cast", "Flatten", "Identity", "Re
 INTEGERS = {TensorProto.INT32, TensorProto.INT64}
 
 
-def index_ranges(graph: GraphProto) -> list[InputRange]:
-    """The ranges of the inputs that are indices; each range once."""
+@dataclass(frozen=True, slots=True)
+class LengthRange:
+    """The range of `seqlens_k` of GroupQueryAttention, which is the number of the last key of each sequence.
+
+    There is room for the keys of the past, or for `total_sequence_length` if that is more.
+
+    Attributes:
+        lengths: the input that holds them, by name.
+        past: the past keys [batch, groups, room, size], likewise.
+        total: the input that holds `total_sequence_length`.
+        node: the title of the node, for messages.
+    """
+
+    lengths: str
+    past: str
+    total: str
+    node: str
+
+    def fits(self, inputs: Any) -> bool:
+        """Whether all lengths are in the range; true where it is not known."""
+        values = self._values(inputs)
+        return values is None or values.outside(inputs[self.lengths]) is None
+
+    def check(self, inputs: Any) -> None:
+        """Require lengths in the range, if it is known.
+
+        Raises:
+            ValidationError: one of them is not.
+        """
+        values = self._values(inputs)
+        if values is not None:
+            values.check(f"{self.node}: seqlens_k", inputs[self.lengths], f" in the input {self.lengths!r}")
+
+    def _values(self, inputs: Any) -> ValueRange | None:
+        past, total = inputs[self.past], inputs[self.total]
+        if not all(isinstance(array, np.ndarray) for array in (inputs[self.lengths], total)):
+            return None  # in the memory of a device
+        if len(past.shape) != 4 or total.size != 1:
+            return None  # the operator refuses them
+        room = max(past.shape[2], total.item())
+        return ValueRange(0, room - 1, f"as there is room for {room} keys")
+
+
+Range: TypeAlias = InputRange | LengthRange
+
+
+def find_ranges(graph: GraphProto) -> list[Range]:
+    """The ranges of the inputs that are indices or lengths; each range once."""
     weights = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
-    inputs = {value.name: value.type.tensor_type.elem_type for value in graph.input if value.name not in weights}
+    inputs = {value.name: value for value in graph.input if value.name not in weights}
     overridable = {value.name for value in graph.input} - inputs.keys()
-    sources = {name: name for name, element_type in inputs.items() if element_type in INTEGERS}
-    found: dict[tuple[str, int], InputRange] = {}
+    sources = {name: name for name, value in inputs.items() if value.type.tensor_type.elem_type in INTEGERS}
+    found: dict[Any, Range] = {}
     for node in graph.node:
         key = key_of(node)
         if key in KEEPS_VALUES and node.input and node.input[0] in sources:
@@ -37,6 +89,11 @@ def index_ranges(graph: GraphProto) -> list[InputRange]:
             if size is not None:
                 values = ValueRange(-size, size - 1, f"the rows of {table!r}")
                 found.setdefault((name, size), InputRange(name, name, f"{title_of(node)}: indices", values))
+        elif key == (MICROSOFT, "GroupQueryAttention") and len(node.input) > 6:
+            past, lengths, total = node.input[3], sources.get(node.input[5]), sources.get(node.input[6])
+            if past in inputs and lengths and total:
+                made = LengthRange(lengths, past, total, title_of(node))
+                found.setdefault((lengths, total, _room(inputs[past])), made)
     return list(found.values())
 
 
@@ -44,3 +101,9 @@ def _size(shape: tuple[int, ...], node: NodeProto) -> int | None:
     """The size of the axis that a node's indices select from; None where there is no such axis."""
     axis = next((a.i for a in node.attribute if a.name == INDEXING[key_of(node)]), 0)
     return int(shape[axis]) if -len(shape) <= axis < len(shape) else None
+
+
+def _room(past: ValueInfoProto) -> int | str:
+    """How the room of past keys is declared: a size or a name, which all that have it share; else their own name."""
+    dims = past.type.tensor_type.shape.dim
+    return (dims[2].dim_value or dims[2].dim_param or past.name) if len(dims) == 4 else past.name

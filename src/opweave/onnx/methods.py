@@ -17,8 +17,8 @@ from .ort_values import is_ort_value, ort_value
 
 if TYPE_CHECKING:
     from ..context import MLContext
-    from ..value_ranges import InputRange
     from .arguments import Argument
+    from .index_ranges import Range
     from .model import Model
     from .run_trace import RunTrace
     from .shape_cache import ShapeCache
@@ -61,7 +61,7 @@ class OnnxRuntimeMethods:
     _shape_cache: ShapeCache
     _inputs_by_name: dict[str, Argument]
     _outputs: dict[str, Argument]
-    _ranges: list[InputRange]
+    _ranges: list[Range]
     _repeatable: bool  # whether calls may be repeated: all values are plain tensors on the CPU
     run: Callable[..., list[Any]]
     get_inputs: Callable[[], list[NodeArg]]

@@ -17,9 +17,9 @@ import numpy as np
 
 from .. import memory
 from ..errors import OperationError, ValidationError
-from ..value_ranges import InputRange
 from .arguments import Argument
 from .compiled import NOTHING_SHARED, CompiledModel
+from .index_ranges import Range
 from .messages import TensorProto
 from .symbolic import SymbolicModel
 
@@ -66,7 +66,7 @@ class Repeat:
         asked: Sequence[str] | None,
         names: list[str],
         deciding: Collection[str] = (),
-        ranges: Sequence[InputRange] = (),
+        ranges: Sequence[Range] = (),
         in_place: Mapping[str, str] = NOTHING_SHARED,
         targets: Mapping[str, Any] = NOTHING_SHARED,
         declared: tuple[Mapping[str, Argument], Mapping[str, Argument]] | None = None,
@@ -120,7 +120,7 @@ class Repeat:
         if self._values and any(given[name].tobytes() != content for name, content in self._values):
             return None
         for each in self._ranges:
-            if each.values.outside(given[each.name]) is not None:
+            if not each.fits(given):
                 return None
         outputs: list[np.ndarray | None] = []
         shared = NOTHING_SHARED

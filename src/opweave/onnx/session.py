@@ -23,7 +23,7 @@ from . import summary
 from .arguments import Argument, FixedShapes, HostValues, NodeArg, check_target
 from .booleans import bool_as_uint8
 from .compiled import CompiledModel, Fallback
-from .index_ranges import index_ranges
+from .index_ranges import find_ranges
 from .limits import DEFAULT as DEFAULT_LIMITS, Limits
 from .methods import OnnxRuntimeMethods
 from .model import Model
@@ -127,7 +127,7 @@ class InferenceSession(OnnxRuntimeMethods):
         self._overridable = [Argument.of(info, fixed) for info in graph.input if info.name not in required]
         self._inputs_by_name = {argument.name: argument for argument in self._inputs}
         self._outputs = {info.name: Argument.of(info, fixed) for info in graph.output}
-        self._ranges = index_ranges(graph)
+        self._ranges = find_ranges(graph)
         self._in_place = in_place(graph)
         self._locations = self._locate(preferred_output_location)
         self._repeatable = Repeat.fits(self._inputs) and set(self._locations.values()) == {"cpu"}
@@ -210,7 +210,8 @@ class InferenceSession(OnnxRuntimeMethods):
             The outputs in the order of `output_names`: arrays, or tensors where `preferred_output_location` says so.
 
         Raises:
-            ValidationError: names, types or shapes that do not fit; indices into weights (token ids, say) out of range.
+            ValidationError: names, types or shapes that do not fit; indices into weights (token ids, say) or lengths of
+                sequences out of range.
             OperationError: the engine failed.
         """
         if run_options is not None:
