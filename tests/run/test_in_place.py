@@ -301,3 +301,26 @@ def test_an_operation_of_the_user_is_computed_in_other_memory() -> None:
         reverse.in_place(output="y")
     with pytest.raises(ow.ValidationError, match="got result='x'"):
         reverse.in_place(result="x")
+
+
+def test_a_graph_of_one_segment_needs_no_layout_where_nothing_is_in_place() -> None:
+    graph, past = attention(CPU), {name: np.ones((1, GROUPS, ROOM, SIZE), "float32") for name in PAST}
+    given = chunk(graph, 3, 0) | past
+    made = [{name: np.empty(desc.shape, "float32") for name, desc in graph.outputs.items()} for _ in range(2)]
+    with Counted({}) as new:
+        results = CPU.compute(graph, given)
+    with Counted({}) as other:
+        CPU.compute(graph, given, made[0])
+    tensors = {name: CPU.tensor_from(array) for name, array in given.items()}
+    with Counted({}) as dispatched:
+        for _ in range(2):
+            CPU.dispatch(graph, tensors, {name: CPU.tensor_from(array) for name, array in made[1].items()})
+    assert new.by_reason == other.by_reason == {NOT_IN_PLACE: 2}
+    assert dispatched.by_reason == {NOT_IN_PLACE: 4}
+    assert not graph._program._layouts
+    CPU.compute(graph, given, past)
+    assert graph._program._layouts
+    for name, array in results.items():
+        for outputs in (*made, past | {"y": array}):
+            rows = np.s_[:] if name == "y" else np.s_[:, :, :4]
+            np.testing.assert_allclose(outputs[name][rows], array[rows], rtol=1e-6)

@@ -18,7 +18,7 @@ from ..memory import OVER_INPUT, Plan
 from ..memory.spaces import HOST, Cell, Memory, Pool, Space, copier, intermediates, reaches
 from ..value_ranges import InputRange, checking
 from .binding import Binding, Intermediates
-from .steps import Part, Step, Unsized, title
+from .steps import CountingRunner, Part, Step, Unsized, title
 
 Pairs = tuple[tuple[int, int], ...]
 """The positions of inputs, and of the outputs that lie in their memory."""
@@ -85,15 +85,17 @@ class Program:
         self._constants: dict[tuple[int, Space], Memory] = {}
         self._direct = self._find_direct()
 
-    def _find_direct(self) -> Runner | None:
-        """The runner that is all there is to run, with the program's own inputs and outputs, and no copies to count."""
+    def _find_direct(self) -> Runner | CountingRunner | None:
+        """The runner that is all there is to run, with the program's own inputs and outputs, none of which is in place."""
         if len(self.steps) != 1:
             return None
         (step,) = self.steps
         is_whole = step.reads == tuple(range(len(self.graph.inputs))) and step.writes == self.outputs
-        if step.part is None or not is_whole or step.space is not self.space or step.part.runner.updates:
+        if step.part is None or not is_whole or step.space is not self.space:
             return None
-        return step.part.runner
+        runner = step.part.runner
+        copied = [size for update in runner.updates for size in update.sizes]
+        return CountingRunner(runner, copied) if copied else runner
 
     # Running ---------------------------------------------------------------------------------------------------------
 

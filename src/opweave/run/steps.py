@@ -85,16 +85,7 @@ class Step:
         except OperationError as error:
             failed = self.failed(error)
             raise failed from failed.__cause__
-        return self._counting(call) if self.copied else call
-
-    def _counting(self, call: Callable[[], None]) -> Callable[[], None]:
-        size, count = sum(self.copied), len(self.copied)
-
-        def run() -> None:
-            call()
-            copies.add(size, NOT_IN_PLACE, count)
-
-        return run
+        return _counting(call, self.copied) if self.copied else call
 
     def run(self, reads: Sequence[Memory], writes: Sequence[Memory]) -> None:
         """Run it once: what `bind(reads, writes)()` does."""
@@ -103,7 +94,7 @@ class Step:
         else:
             self.part.runner.run(reads, writes)
             if self.copied:
-                copies.add(sum(self.copied), NOT_IN_PLACE, len(self.copied))
+                _count(self.copied)
 
     def failed(self, error: OperationError) -> OperationError:
         """The error of a run, which names the operations."""
@@ -113,6 +104,46 @@ class Step:
         made = OperationError(f"{self.title}: {text.removeprefix(f'{self.part.runner.name}: ')}")
         made.__cause__ = error
         return made
+
+
+class CountingRunner:
+    """A runner whose inputs are not updated in place; it counts what its engine copies.
+
+    Args:
+        runner: the runner.
+        copied: the sizes in bytes of these inputs.
+    """
+
+    def __init__(self, runner: Runner, copied: Sequence[int]) -> None:
+        self._runner, self._copied = runner, copied
+
+    def bind(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> Callable[[], None]:
+        """`Runner.bind`."""
+        return _counting(self._runner.bind(inputs, outputs), self._copied)
+
+    def run(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
+        """`Runner.run`."""
+        self._runner.run(inputs, outputs)
+        _count(self._copied)
+
+    def run_new(self, inputs: Sequence[Memory], outputs: Sequence[int]) -> list[Memory] | None:
+        """`Runner.run_new`."""
+        found = self._runner.run_new(inputs, outputs)
+        if found is not None:
+            _count(self._copied)
+        return found
+
+
+def _count(copied: Sequence[int]) -> None:
+    copies.add(sum(copied), NOT_IN_PLACE, len(copied))
+
+
+def _counting(call: Callable[[], None], copied: Sequence[int]) -> Callable[[], None]:
+    def run() -> None:
+        call()
+        _count(copied)
+
+    return run
 
 
 def title(nodes: Sequence[Node]) -> str:
