@@ -317,9 +317,11 @@ def test_a_graph_of_one_segment_needs_no_layout_where_nothing_is_in_place() -> N
             CPU.dispatch(graph, tensors, {name: CPU.tensor_from(array) for name, array in made[1].items()})
     assert new.by_reason == other.by_reason == {NOT_IN_PLACE: 2}
     assert dispatched.by_reason == {NOT_IN_PLACE: 4}
-    assert not graph._program._layouts
+    program = graph._program
+    assert program is not None
+    assert not program._layouts
     CPU.compute(graph, given, past)
-    assert graph._program._layouts
+    assert program._layouts
     for name, array in results.items():
         for outputs in (*made, past | {"y": array}):
             rows = np.s_[:] if name == "y" else np.s_[:, :, :4]
