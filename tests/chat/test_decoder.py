@@ -51,6 +51,27 @@ def test_small_integers_are_multiplied_as_such(tmp_path: Path) -> None:
         assert ["matmul_n_bits", f"'{name}'", "cpu", "native"] in steps_of_it
 
 
+@pytest.mark.parametrize("architecture", ["llama", "qwen2"])
+def test_matrices_that_are_quantized_alike_are_one_product(architecture: str, tmp_path: Path) -> None:
+    """Biases, which Qwen2 has, too."""
+    path = tmp_path / "x.gguf"
+    formats = {"attn_q": "Q4_1", "attn_k": "Q4_1", "attn_v": "Q4_1", "ffn_gate": "Q8_0", "ffn_up": "Q8_0"}
+    weights = tiny_models.write(path, architecture=architecture, formats=formats)
+    wanted = tiny_models.logits(weights, TEXT, interleaved=architecture == "llama")
+    each = decoder(path)
+    error = np.sqrt(((steps(each, TEXT) - wanted) ** 2).mean())
+    assert 1e-4 < error < 0.05 * wanted.std()
+    explained = each._graph(1).explain()
+    assert "matmul_n_bits 'blk.0.attn_q, blk.0.attn_k, blk.0.attn_v'" in explained
+    assert "matmul_n_bits 'blk.1.ffn_gate, blk.1.ffn_up'" in explained
+
+
+def test_queries_keys_and_values_of_4_bits_do_not_round_their_input(tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    wanted = tiny_models.logits(tiny_models.write(path, formats={"attn_q": "Q4_1", "attn_v": "Q4_0"}), TEXT)
+    np.testing.assert_allclose(steps(decoder(path), TEXT), wanted, rtol=1e-4, atol=1e-4)
+
+
 def test_prompts_and_single_tokens_share_the_packed_weights(tmp_path: Path) -> None:
     """Both graphs run in one session of the engine, which holds the weights once."""
     path = tmp_path / "x.gguf"

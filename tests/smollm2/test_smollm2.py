@@ -19,7 +19,7 @@ from opweave.cli import app
 KNOWN = np.load(Path(__file__).parents[1] / "data" / "smollm2.npz")
 TOKENS = KNOWN["tokens"].tolist()
 CPU = ow.ml.create_context(device="cpu")
-PROMPT, CONTINUED = "The capital of France is", " Paris.\n\nThe United States"
+PROMPT, CONTINUED = "The capital of France is", " Paris.\n\nThe answer is"
 
 
 @pytest.fixture(scope="module")
