@@ -37,6 +37,7 @@ OTHERS = {
     "decoder": "tokens a second of a language model",
     "interop": "custom operations beside built-in ones; writes docs/interop.md",
     "nan": "what it would cost to propagate NaN where ONNX Runtime does not",
+    "scale": "a model in Ray's actors beside plain processes; writes docs/scale.md",
     "webgpu": "networks and contractions on a GPU; writes docs/benchmarks-gpu.md",
 }
 """Benchmarks with options of their own."""

@@ -51,10 +51,10 @@ def yes(holds: bool) -> str:
     return "yes" if holds else "NO"
 
 
-def replace_part(page: Path, text: str) -> None:
-    """Write a page anew between its lines "<!-- table -->" and "<!-- end -->"."""
-    before, start, rest = page.read_text(encoding="utf-8").partition("<!-- table -->\n")
+def replace_part(page: Path, text: str, name: str = "table") -> None:
+    """Write a page anew between its lines "<!-- NAME -->" and "<!-- end -->"."""
+    before, start, rest = page.read_text(encoding="utf-8").partition(f"<!-- {name} -->\n")
     _, end, after = rest.partition("<!-- end -->\n")
     if not (start and end):
-        raise ValueError(f"{page} has no lines <!-- table --> and <!-- end -->")
+        raise ValueError(f"{page} has no lines <!-- {name} --> and <!-- end -->")
     page.write_text(f"{before}{start}{text}\n{end}{after}", encoding="utf-8")

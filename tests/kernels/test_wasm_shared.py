@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -206,3 +207,18 @@ def test_more_data_than_there_is_memory() -> None:
 def test_a_broken_description(needs: bytes) -> None:
     with pytest.raises(ow.DataError, match=r"its section dylink.0 or name is broken"):
         wasm.load(with_dylink('(import "env" "memory" (memory 0))', needs))
+
+
+def test_pickled_modules_share_a_memory_again(movable: Path) -> None:
+    first = wasm.load(movable, memory_limit=1 << 24, timeout=3)
+    again, other = pickle.loads(pickle.dumps((first, wasm.load(movable, memory=first, timeout=3))))
+    assert again.home is again
+    assert other.home is again
+    assert again.timeout == other.timeout == 3
+    assert again.arena.limit == 1 << 24
+    assert again.memory.address != first.memory.address
+    assert again.exports == first.exports
+    for module in (first, other):  # counters of their own, from the start
+        out = module.allocate(Desc("int32", (1,)))
+        bind(module, "count", {}, (out,), "out*")()
+        assert out.tolist() == [41]

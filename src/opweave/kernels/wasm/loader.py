@@ -80,6 +80,11 @@ def load(
     return _Loader(name, data, memory_limit, timeout, memory and memory.home).load()
 
 
+def reload(name: str, data: bytes, memory_limit: int, timeout: float | None, home: Module | None) -> Module:
+    """Load a module from what its pickle holds."""
+    return _Loader(name, data, memory_limit, timeout, home).load()
+
+
 def _read(source: str | os.PathLike[str] | bytes) -> tuple[str, bytes]:
     """Name and contents of a module."""
     if isinstance(source, (bytes, bytearray, memoryview)):

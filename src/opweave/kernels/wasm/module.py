@@ -95,6 +95,12 @@ class Module:
             self._stack.set_value(self.arena.store, self._stack_top)
         return explain(error, what, self.timeout, self._layout.names)
 
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        """Modules are pickled by their bytes. They are loaded again: static variables have the values of the start."""
+        from .loader import reload
+
+        return reload, (self.name, self._layout.data, self.arena.limit, self.timeout, self._home)
+
     def __repr__(self) -> str:
         functions = ", ".join(f"{name}{kind}" for name, kind in self.exports.items())
         return f"<Module {self.name}: {functions or 'no functions'}; {self.memory.size} bytes of memory>"

@@ -1,0 +1,278 @@
+"""A model in the actors of Ray Data beside ONNX Runtime in plain processes: images a second, overhead, memory.
+
+    pip install 'opweave[scale]'
+    python -m benchmarks scale
+
+ResNet-50 (random weights, float32) gets images in batches of 4. A process of ONNX Runtime takes its batches from memory
+that it shares with the others, and passes nothing between processes but results. Both have one thread a process. The
+rate is that of the time in which all processes are at work.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from opweave.processors import processors
+from opweave.scale import Predictor
+
+from .interop.chart import STYLE, WIDTH
+from .measure import ROOT, Ratio, alternate, processes
+from .models import photograph
+from .page import DOCS, machine, replace_part, table, versions, yes
+from .rows import onnxruntime_session
+
+BATCH = 4
+BATCHES = 12
+"""How many batches each process gets."""
+COUNTS = (1, 2, 4, 8, 16)
+ROWS = (1, 8, 64, 512)
+IMAGE = Path("images", "scale.svg")
+
+LEAST_RATE, MOST_MEMORY = 0.95, 1.2
+"""Budgets, as shares of ONNX Runtime's rate and memory."""
+
+STORE_BYTES = 2**30
+FEATURES = 64
+"""The row of the model with which overheads are measured: it does next to nothing."""
+
+Interval = tuple[int, float, float]
+"""The process that ran a batch, and when it began and ended."""
+
+
+class Timed(Predictor):
+    """A predictor that tells when it ran a batch, and returns nothing else."""
+
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        begin = time.monotonic()
+        result = super().__call__(batch)
+        rows = len(next(iter(result.values())))
+        found = {"process": os.getpid(), "begin": begin, "end": time.monotonic()}
+        return {name: np.full(rows, value)[:1] for name, value in found.items()}
+
+
+def rate(intervals: Sequence[Interval]) -> float:
+    """Batches a second, from when the last process has run one batch until the first one has run all of its own."""
+    ends: dict[int, list[float]] = {}
+    for process, _, end in intervals:
+        ends.setdefault(process, []).append(end)
+    start, stop = max(min(times) for times in ends.values()), min(max(times) for times in ends.values())
+    return sum(start < end <= stop for _, _, end in intervals) / (stop - start)
+
+
+def resnet50(folder: Path) -> Path:
+    """ResNet-50 as a file that takes any number of images."""
+    import onnx
+
+    import opweave as ow
+
+    from .resnet50 import graph, random_weights
+
+    path = folder / "resnet50.onnx"
+    ow.onnx.save(graph(ow.ml.create_context(device="cpu"), random_weights()), path)
+    proto = onnx.load(path)
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    del proto.graph.value_info[:]
+    (reshape,) = (node for node in proto.graph.node if node.op_type == "Reshape")
+    (shape,) = (tensor for tensor in proto.graph.initializer if tensor.name == reshape.input[1])
+    shape.CopyFrom(onnx.numpy_helper.from_array(np.array([-1, 2048]), shape.name))
+    onnx.save(proto, path)
+    return path
+
+
+def start_ray(cpus: int) -> Any:
+    import ray
+    import ray.data
+
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
+    ray.init("local", num_cpus=cpus, object_store_memory=STORE_BYTES, include_dashboard=False, log_to_driver=False)
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    return ray
+
+
+def images() -> np.ndarray:
+    return np.repeat(photograph((1, 3, 224, 224)), BATCH, axis=0)
+
+
+def through_ray(path: str, count: int) -> list[Interval]:
+    """Batches through Ray Data."""
+    ray = start_ray(count)
+    import pyarrow as pa
+    from ray.data.extensions import ArrowTensorArray
+
+    block = ray.put(pa.table({"x": ArrowTensorArray.from_numpy(images())}))
+    results = ray.data.from_arrow_refs([block] * (BATCHES * count)).map_batches(
+        Timed,
+        fn_constructor_args=(path,),
+        compute=ray.data.ActorPoolStrategy(size=count),
+        num_cpus=1,
+        batch_size=None,
+        batch_format="numpy",
+    )
+    found = [(row["process"], row["begin"], row["end"]) for row in results.take_all()]
+    ray.shutdown()
+    return found
+
+
+def in_plain_processes(path: str, count: int) -> list[Interval]:
+    """The same batches through ONNX Runtime."""
+    given = images()
+
+    def work(queue: Any) -> None:
+        session = onnxruntime_session(Path(path), threads=1)
+        for _ in range(BATCHES):
+            begin = time.monotonic()
+            session.run(None, {"x": given})
+            queue.put((os.getpid(), begin, time.monotonic()))
+
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    workers = [context.Process(target=work, args=(queue,)) for _ in range(count)]
+    for worker in workers:
+        worker.start()
+    found = [queue.get() for _ in range(BATCHES * count)]
+    for worker in workers:
+        worker.join()
+    return found
+
+
+class OnnxRuntime:
+    """ONNX Runtime as an actor."""
+
+    def __init__(self, path: str) -> None:
+        self.session = onnxruntime_session(Path(path), threads=1)
+
+    def __call__(self, batch: Mapping[str, Any]) -> Any:
+        return self.session.run(None, dict(batch))
+
+
+def memory(path: str, engine: str) -> float:
+    """The private memory of the second of two actors after some batches, in MiB."""
+    ray = start_ray(2)
+    base = Predictor if engine == "opweave" else OnnxRuntime
+
+    class Actor(base):  # type: ignore[misc, valid-type]
+        def private(self) -> float:
+            lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+            return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
+
+    actors = [ray.remote(Actor).options(num_cpus=1).remote(path) for _ in range(2)]
+    for actor in actors:
+        for _ in range(8):
+            ray.get(actor.__call__.remote({"x": images()}))
+    found: float = ray.get(actors[1].private.remote())
+    ray.shutdown()
+    return found
+
+
+def alone(what: str, path: str, count: str) -> None:
+    """Measure in this process, and print it."""
+    if what == "memory":
+        print(json.dumps({"memory": memory(path, count)}))
+    else:
+        run = through_ray if what == "opweave" else in_plain_processes
+        print(json.dumps({"rate": BATCH * rate(run(path, int(count)))}))
+
+
+def overheads() -> list[list[str]]:
+    """The time of a batch with a model that does nothing: rows of a table."""
+    import onnx.parser
+
+    text = f'<ir_version: 8, opset_import: ["": 17]> g (float[n, {FEATURES}] x) => (float[n, {FEATURES}] y) {{ y = Neg(x) }}'
+    model = onnx.parser.parse_model(text).SerializeToString()
+    predict, session = Predictor(model, threads=1), onnxruntime_session(model, threads=1)
+    found = []
+    for rows in ROWS:
+        feed = {"x": np.ones((rows, FEATURES), np.float32)}
+        times = alternate({"ours": partial(predict, feed), "theirs": partial(session.run, None, feed)})
+        ours, theirs = (median(times[name]) * 1e6 for name in ("ours", "theirs"))
+        found.append([f"{rows}", f"{ours:.1f} us", f"{theirs:.1f} us", f"{ours - theirs:.1f} us"])
+    return found
+
+
+def chart(rates: Mapping[int, tuple[float, float]]) -> str:
+    """Images a second as bars."""
+    left, bar, top = 160, 16, 84
+    scale = (WIDTH - left - 90) / max(max(pair) for pair in rates.values())
+    body, y = [], top
+    for count, pair in rates.items():
+        text = f"{count} process{'es' if count > 1 else ''}"
+        body.append(f'<text x="{left - 12}" y="{y + bar + 6}" text-anchor="end">{text}</text>')
+        for style, value in zip(("t3", "t1"), pair, strict=True):
+            width = value * scale
+            body.append(f'<rect class="{style}" x="{left}" y="{y}" width="{width:.1f}" height="{bar}" rx="2"/>')
+            body.append(f'<text class="soft" x="{left + width + 7:.1f}" y="{y + 13}">{value:.1f}</text>')
+            y += bar + 2
+        y += 12
+    legend = "".join(
+        f'<rect class="{style}" x="{x}" y="52" width="{bar}" height="{bar}" rx="2"/>'
+        f'<text class="soft" x="{x + 24}" y="65">{text}</text>'
+        for style, x, text in (
+            ("t3", left, "Opweave in Ray Data"),
+            ("t1", left + 190, "ONNX Runtime in plain processes"),
+        )
+    )
+    height = y + 12
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
+        f'role="img" aria-labelledby="title">\n<title id="title">Images a second of ResNet-50</title>\n'
+        f"<style>{STYLE}\n</style>\n"
+        f'<rect class="card" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="8"/>\n'
+        f'<text class="title" x="24" y="36">ResNet-50, images a second, one thread a process</text>\n'
+        f"{legend}\n" + "\n".join(body) + "\n</svg>\n"
+    )
+
+
+def main(
+    turns: Annotated[int, typer.Option(help="How many times each rate is measured.")] = 3,
+    write: Annotated[bool, typer.Option(help="Whether to write docs/scale.md and its chart.")] = True,
+) -> None:
+    """Run a model in Ray's actors and in plain processes, and write the table and the chart of docs/scale.md."""
+    if find_spec("ray") is None:
+        raise SystemExit("Ray is missing: pip install 'opweave[scale]'")
+    here = [count for count in COUNTS if count <= processors()]
+    lines, rates = [], {}
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(resnet50(Path(folder)))
+        for count in here:
+            ways = {engine: (engine, path, str(count)) for engine in ("opweave", "onnxruntime")}
+            found = processes("benchmarks.scale", ways, turns=turns)
+            ours, theirs = (found[engine]["rate"] for engine in ways)
+            ratio = Ratio.of(ours, theirs)
+            rates[count] = median(ours), median(theirs)
+            cells = [f"images/s, {count} actor{'s' if count > 1 else ''}", *(f"{rate:.1f}" for rate in rates[count])]
+            lines.append([*cells, str(ratio), f">= {LEAST_RATE}", yes(ratio.high >= LEAST_RATE)])
+        lines += [
+            [f"images/s, {count} actors", "not measured", "", "", "", ""] for count in COUNTS if count not in here
+        ]
+        sizes = processes("benchmarks.scale", {e: ("memory", path, e) for e in ("opweave", "onnxruntime")}, turns=turns)
+        ours, theirs = (sizes[engine]["memory"] for engine in sizes)
+        ratio = Ratio.of(ours, theirs)
+        cells = ["private memory of a further actor", *(f"{median(values):.0f} MiB" for values in (ours, theirs))]
+        lines.append([*cells, str(ratio), f"<= {MOST_MEMORY}", yes(ratio.low <= MOST_MEMORY)])
+    made = table(["ResNet-50", "Opweave", "ONNX Runtime", "ratio", "budget", "holds"], lines)
+    small = table(["rows of a batch", "`Predictor`", "ONNX Runtime, `run`", "overhead"], overheads(), right=range(4))
+    note = f"Made by `python -m benchmarks scale` on: {machine()}, {versions('ray').partition(', ')[2]}."
+    text = f"{note}\n\n![Images a second]({IMAGE})\n\n{made}\n\n{small}"
+    print(text)
+    if write:
+        DOCS.joinpath(IMAGE).write_text(chart(rates))
+        replace_part(DOCS / "scale.md", text, "predictor")
+
+
+if __name__ == "__main__":
+    alone(*sys.argv[1:])
