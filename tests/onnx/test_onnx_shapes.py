@@ -509,3 +509,18 @@ def test_small_operations_that_fall_back_get_no_threads(size: int, monkeypatch: 
     session = ow.InferenceSession(remainders(count, size), CONTEXT)
     assert session.shapes() == {f"x [{size}]": "compiled"}
     assert taken == [None if size > 1000 else 1] * count
+
+
+def test_what_fails_when_it_is_compiled_does_not_stay(compiled: list[CompiledModel]) -> None:
+    nodes = [
+        helper.make_node("SplitToSequence", ["x"], ["s"], keepdims=0),
+        helper.make_node("SequenceAt", ["s", "i"], ["y"]),
+    ]
+    proto = model_of(nodes, {"x": (FLOAT, ["n", 8]), "i": (INT64, [])}, {"y": (FLOAT, None)})
+    session = ow.InferenceSession(proto, CONTEXT, program_bytes=0)
+    for _ in range(2):
+        assert session.run(None, rows(3) | {"i": np.array(2)})[0].shape == (8,)
+        with pytest.raises(ow.OperationError):
+            session.run(None, rows(3) | {"i": np.array(3)})
+    assert compiled
+    assert "compiled" not in session.shapes().values()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from time import monotonic_ns
 from typing import Any, Literal, get_args, overload
@@ -11,7 +12,7 @@ import numpy as np
 from .. import memory
 from ..context import MLContext
 from ..context_tensors import in_thread
-from ..errors import OperationError, ValidationError, require
+from ..errors import MLError, OperationError, ValidationError, require
 from ..graph import Desc
 from ..names import counted, listed
 from ..progress import reported
@@ -40,6 +41,9 @@ Location = Literal["cpu", "ml-tensor"]
 
 ASKED_TWICE = "an output that is asked for twice"
 """The reason for copying such outputs: each result is the caller's alone."""
+
+WRONG_LENGTHS = re.compile("seqlens_k.* is out of range")
+"""What the engine says of lengths that the model has computed. Compiled, the model would run the same kernel."""
 
 
 class InferenceSession(OnnxRuntimeMethods):
@@ -271,12 +275,16 @@ class InferenceSession(OnnxRuntimeMethods):
             targets |= {name: tensor.memory() for name, tensor in made.items()}
             try:
                 results = _run_by_name(model, feed, names, targets, shared)
-            except OperationError:
-                if isinstance(model, CompiledModel):
+            except OperationError as error:
+                if isinstance(model, CompiledModel) or WRONG_LENGTHS.search(str(error)):
                     raise
                 # WebNN defines more than the engine does (indices out of range, say), and has errors of its own.
                 model = self._shape_cache.compiled_for(shapes, feed)
-                results = _run_by_name(model, feed, names, targets, shared)
+                try:
+                    results = _run_by_name(model, feed, names, targets, shared)
+                except MLError:
+                    self._shape_cache.drop(model)  # other values of these shapes do not need it
+                    raise
             self._repeat = None
             is_plain = self._repeatable and names == asked and len(feed) == len(self._inputs)
             if is_settled and is_plain and (space.is_host or not tensors):

@@ -167,8 +167,11 @@ class ShapeCache:
 
     @property
     def only_own(self) -> SymbolicModel | None:
-        """The model's own session, if it runs all calls, whatever their shapes; None if it does not, or is not made yet."""
-        return self._own_session if self._why_none and not self._compiles_all and not self.compiled else None
+        """The model's own session, if it runs calls of all shapes; None if it does not, or is not made yet.
+
+        Only what it fails on is compiled.
+        """
+        return self._own_session if self._why_none and not self._compiles_all else None
 
     def select(self, shapes: Shapes, feed: Mapping[str, Any]) -> tuple[CompiledModel | SymbolicModel, bool]:
         """Select what runs a call, and tell whether later calls like it will be run by the same.
@@ -211,6 +214,13 @@ class ShapeCache:
                 return compiled
             with reported(f"compiling the model for {_text(sizes)}"):
                 return self._compile(shapes, feed)
+
+    def drop(self, compiled: CompiledModel) -> None:
+        """Forget a compiled model that has failed."""
+        with self._lock:
+            for key in [key for key, known in self.compiled.items() if known is compiled]:
+                self.compiled.pop(key)
+                self._last_used.pop(key, None)
 
     def compile_static(self, shapes: Shapes) -> None:
         """Compile a model of static shapes, unless its own session is to run it, or small inputs determine shapes."""
