@@ -327,8 +327,14 @@ class Backend(ABC):
         return "" if self.supports(node) else None
 
     def how(self, node: Node) -> How | None:
-        """How it would do `node`; None if it cannot."""
-        return "native" if self.supports(node) else None if node.op.decomposition is None else "decomposed"
+        """How it would do `node`, or its stand-in; None if it cannot."""
+        if self.supports(node):
+            return "native"
+        if self.stand_in is not None and node.op.formula is not None:
+            return "expression"
+        if node.op.decomposition is not None:
+            return "decomposed"
+        return None if self.stand_in is None else discover()[self.stand_in].how(node)
 
     def data_types(self, op: Op[..., Any], operand: str) -> tuple[DataType, ...] | None:
         """The data types that `operand` of `op` may have here; None for all that the specification allows."""

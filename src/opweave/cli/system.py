@@ -100,6 +100,7 @@ def ops(
         "native": Text("●", "green"),
         "composed": Text("◐", "yellow"),
         "decomposed": Text("○", "blue"),
+        "expression": Text("◌", "magenta"),
         None: Text("✗", "red"),
     }
     absent = Text("·", "dim")
@@ -123,6 +124,7 @@ def ops(
         (signs["native"], "one kernel of the engine"),
         (signs["composed"], "several kernels"),
         (signs["decomposed"], "decomposed"),
+        (signs["expression"], "its expression, compiled"),
         (signs[None], "not there"),
         (absent, "not a data type of the operation"),
     )
