@@ -8,7 +8,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-EXTRAS = {"halide", "llvmlite", "numba", "wasmtime", "wgpu"}
+EXTRAS = {"halide", "llvmlite", "numba", "openvino", "wasmtime", "wgpu"}
 
 
 class Refuse(MetaPathFinder):

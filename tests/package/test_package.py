@@ -54,7 +54,8 @@ import sys
 from itertools import permutations
 class Refuse:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"PIL", "safetensors", "halide", "wasmtime", "wgpu", "numba", "torch", "scipy"}:
+        extras = {"PIL", "safetensors", "halide", "wasmtime", "wgpu", "numba", "openvino", "torch", "scipy"}
+        if name.partition(".")[0] in extras:
             raise ModuleNotFoundError(name=name)
 sys.meta_path.insert(0, Refuse())
 import numpy as np, opweave as ow

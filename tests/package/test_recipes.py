@@ -31,6 +31,7 @@ class Tree:
             "tools/write_signatures.py",
             "tests/conftest.py",
             "tests/agreement.py",
+            "tests/openvino_device.py",
             "tests/webgpu_device.py",
             "tests/backends/all/test_agreement.py",
         ):

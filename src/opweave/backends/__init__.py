@@ -360,6 +360,7 @@ class Backend(ABC):
 BUILT_IN = {
     "onnxruntime": "opweave.backends.onnxruntime:ort",
     "webgpu": "opweave.backends.webgpu:webgpu",
+    "openvino": "opweave.backends.openvino:openvino",
     "reference": "opweave.backends.reference:reference",
 }
 """Opweave's own back ends: `{name: "module:attribute"}`, the preferred ones first."""

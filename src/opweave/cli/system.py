@@ -21,6 +21,7 @@ EXTRAS = {
     "demo": (["PIL", "safetensors"], "photographs and weights for `opweave demo`"),
     "halide": (["halide", "llvmlite"], "compiles expressions, and chains of element-wise operations"),
     "numba": (["numba"], "compiles host kernels written in Python"),
+    "openvino": (["openvino"], "runs graphs on CPUs, and on Intel's GPUs and NPUs"),
     "safetensors": (["safetensors"], "reads and writes weights"),
     "wasm": (["wasmtime"], "runs WebAssembly kernels"),
     "webgpu": (["wgpu"], "runs graphs on GPUs of any vendor"),

@@ -1,4 +1,4 @@
-"""Every operation on Hypothesis-made calls: ONNX Runtime's rule, WebGPU's kernels, the NumPy reference, the decomposition."""
+"""Every operation on Hypothesis-made calls: the rules of back ends, the NumPy reference, the decomposition."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from agreement import REFERENCE, assert_agree, outputs_of, record, run, run_decomposed
 from hypothesis import given, settings, strategies as st
+from openvino_device import openvino_context
 from samples import SAMPLES, Make, type_choices
 from webgpu_device import gpu_context
 
@@ -59,6 +60,20 @@ def test_rule_agrees_with_reference(op: Op[..., Any], types: dict[str, str]) -> 
     def check(data: st.DataObject) -> None:
         call = sample.make(Make(data.draw, types))
         assert_agree(sample, call, run(ORT, op, call), run(REFERENCE, op, call))
+
+    check()
+
+
+@pytest.mark.parametrize(("op", "types"), rows())
+def test_openvino_agrees_with_reference(op: Op[..., Any], types: dict[str, str]) -> None:
+    """Every call is compiled, which takes longer than on ONNX Runtime."""
+    context, sample = openvino_context(), SAMPLES[op]
+
+    @settings(few, max_examples=6)
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        call = sample.make(Make(data.draw, types))
+        assert_agree(sample, call, run(context, op, call), run(REFERENCE, op, call))
 
     check()
 

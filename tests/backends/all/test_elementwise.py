@@ -1,17 +1,23 @@
-"""Values that the specification fixes, or that we promise, on both back ends."""
+"""Values that the specification fixes, or that we promise, on the back ends of the host."""
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import pytest
+from openvino_device import openvino_context
 
 import opweave as ow
 from opweave.dtypes import ANY, INFO
 
-CONTEXTS = {device: ow.ml.create_context(device=device) for device in ("cpu", "reference")}
+CONTEXTS: dict[str, Callable[[], ow.MLContext]] = {
+    "cpu": cache(partial(ow.ml.create_context, device="cpu")),
+    "openvino": openvino_context,
+    "reference": cache(partial(ow.ml.create_context, device="reference")),
+}
 float32, int32, int64, uint8 = (partial(np.array, dtype=t) for t in ("float32", "int32", "int64", "uint8"))
 NAN, INF = float("nan"), float("inf")
 INTEGERS = [data_type for data_type in ANY if INFO[data_type].kind != "f"]
@@ -22,14 +28,14 @@ devices = pytest.mark.parametrize("device", CONTEXTS)
 
 def run(device: str, op: str, *arguments: Any, **options: Any) -> np.ndarray:
     """The result of one operation; arrays are inputs of the graph, all else is passed as it is."""
-    builder = ow.MLGraphBuilder(CONTEXTS[device])
+    builder = ow.MLGraphBuilder(CONTEXTS[device]())
     arrays = {f"x{i}": value for i, value in enumerate(arguments) if isinstance(value, np.ndarray)}
     operands = [
         builder.input(f"x{i}", ow.dtypes.of_array(value.dtype), value.shape) if isinstance(value, np.ndarray) else value
         for i, value in enumerate(arguments)
     ]
     graph = builder.build({"y": getattr(builder, op)(*operands, **options)})
-    return CONTEXTS[device].compute(graph, {name: arrays[name] for name in graph.inputs})["y"]
+    return CONTEXTS[device]().compute(graph, {name: arrays[name] for name in graph.inputs})["y"]
 
 
 def lowest(data_type: ow.DataType) -> int:
@@ -219,11 +225,11 @@ def test_sigmoid_is_right_in_its_tails(device: str) -> None:
 
 @devices
 def test_conditions_made_of_comparisons(device: str) -> None:
-    builder = ow.MLGraphBuilder(CONTEXTS[device])
+    builder = ow.MLGraphBuilder(CONTEXTS[device]())
     x = builder.input("x", "float32", [4])
     inside = builder.logical_and(x.greater(0.0), x.lesser(2.0))
     graph = builder.build({"y": builder.where(inside, x, builder.constant("float32", -1.0)), "inside": inside})
-    results = CONTEXTS[device].compute(graph, {"x": float32([-1, 1, 3, NAN])})
+    results = CONTEXTS[device]().compute(graph, {"x": float32([-1, 1, 3, NAN])})
     assert results["y"].tolist() == [-1, 1, -1, -1]
     assert results["inside"].dtype == np.uint8
     assert results["inside"].tolist() == [0, 1, 0, 0]

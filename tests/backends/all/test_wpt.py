@@ -16,19 +16,22 @@ from typing import Any
 
 import pytest
 import wpt
+from openvino_device import openvino_context
 from webgpu_device import gpu_context
 
 import opweave as ow
 from opweave.dtypes import ANY
 
-DEVICES = ("onnxruntime", "reference", "webgpu")
+DEVICES = ("onnxruntime", "openvino", "reference", "webgpu")
 
 
 @cache
 def context_of(backend: str) -> ow.MLContext:
     if backend == "webgpu":
         return gpu_context()
-    return ow.ml.create_context(device="cpu" if backend == "onnxruntime" else backend)
+    if backend == "openvino":
+        return openvino_context()
+    return ow.ml.create_context(backend=backend, accelerated=False)
 
 
 def strictly(expectations: str, case: wpt.Case, run: Callable[[], None]) -> None:

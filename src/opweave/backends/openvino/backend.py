@@ -1,0 +1,83 @@
+"""The OpenVINO back end itself; its rules are in `rules`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import copy
+from typing import Any
+
+from ...graph import Graph, Node, Operand, each
+from ...operation import Op
+from .. import Backend, Device, How, PowerPreference
+from . import devices
+from .emit import Emitter, Value
+
+
+class OpenVino(Backend):
+    """Intel's OpenVINO."""
+
+    name = "openvino"
+    stand_in = "onnxruntime"
+    threads: int | None = None
+    """How many threads an operation may use; None for as many as there are processors."""
+
+    def devices(self) -> list[Device]:
+        return devices.devices(self.name)
+
+    def by_default(self) -> bool:
+        return devices.may_have_accelerators()
+
+    def rename(self, names: Mapping[Op[..., Any], str], when: Any = None) -> None:
+        """Declare ops that are an operator of the engine under another name, with the same operands and no attributes."""
+        for op, name in names.items():
+            self.lower(op, when=when)(_renamed(op, name))
+
+    def how(self, node: Node) -> How | None:
+        if not self.supports(node) or not devices.is_installed():
+            return super().how(node)
+        return self.emit(Emitter(), Graph.reaching({"y": node.outputs[0]}))[1][node]
+
+    def with_threads(self, threads: int) -> OpenVino:
+        made = copy(self)  # with the same rules
+        made.threads = threads
+        return made
+
+    def compile(self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True) -> Any:
+        from .sessions import compile
+
+        return compile(self, graph, device)
+
+    def emit(self, ctx: Emitter, graph: Graph) -> tuple[list[Value], dict[Node, How]]:
+        """Emit all nodes of a legal graph: the value of each output, and how each node is done."""
+        done: dict[Node, How] = {}
+        values: dict[Operand, Value] = {operand: ctx.add_input(operand.desc) for operand in graph.inputs.values()}
+
+        def lookup(operand: Operand) -> Value:
+            if operand not in values:
+                values[operand] = ctx.add_constant(operand.value)
+            return values[operand]
+
+        for node in graph.nodes:
+            ctx.node, before = node, ctx.count
+            rule = self.rule(node)
+            assert rule is not None, node
+            result = rule((ctx,), {**each(node.inputs, lookup), **node.attributes})
+            results = result if isinstance(result, (tuple, list)) else (result,)
+            for operand, value in zip(node.outputs, results, strict=True):
+                got = value.data_type, value.shape
+                assert got == (operand.data_type, operand.shape), (
+                    f"{node.title}: emitted {got}, declared {operand.desc}"
+                )
+                values[operand] = value
+            done[node] = "native" if ctx.count - before <= 1 else "composed"
+        return [lookup(operand) for operand in graph.outputs.values()], done
+
+
+def _renamed(op: Op[..., Any], name: str) -> Any:
+    def rule(ctx: Emitter, **given: Any) -> Value:
+        return ctx.emit(name, *[given[operand] for operand in op.operands])
+
+    return rule
+
+
+openvino = OpenVino()

@@ -1,0 +1,79 @@
+"""The devices that OpenVINO can drive here."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from functools import cache
+from glob import glob
+from typing import Any, Literal
+
+from ...errors import import_extra
+from .. import Device
+
+INSTALL = "pip install 'opweave[openvino]'"
+PURPOSE = "running on OpenVINO"
+
+NODES = ("/dev/accel/accel*", "/dev/dri/renderD*", "/dev/dxg")
+"""Device files of NPUs and GPUs on Linux."""
+
+NAMES: dict[str, tuple[str, Literal["cpu", "gpu", "npu"]]] = {
+    "CPU": ("cpu", "cpu"),
+    "GPU": ("gpu:intel", "gpu"),
+    "NPU": ("npu", "npu"),
+}
+"""Names and kinds of devices by what the engine calls them, without the number of a second one."""
+
+
+def is_installed() -> bool:
+    """Whether the package openvino is there."""
+    if "openvino" in sys.modules:
+        return sys.modules["openvino"] is not None
+    try:
+        return importlib.util.find_spec("openvino") is not None
+    except ImportError:
+        return False
+
+
+def may_have_accelerators() -> bool:
+    """Whether there may be a GPU or an NPU for the engine, without loading it."""
+    return is_installed() and (sys.platform != "linux" or any(glob(pattern) for pattern in NODES))
+
+
+@cache
+def core() -> Any:
+    """The engine itself, which lists devices and compiles graphs for them.
+
+    Raises:
+        MissingExtraError: openvino is not installed.
+    """
+    return import_extra("openvino", "openvino", PURPOSE).Core()
+
+
+def engine_names() -> dict[str, str]:
+    """What the engine calls the devices that are here, by their names."""
+    found = {}
+    for engine_name in core().available_devices:
+        kind, _, number = engine_name.partition(".")
+        if kind in NAMES:
+            name = NAMES[kind][0]
+            found[f"{name}:{number}" if number not in ("", "0") else name] = engine_name
+    return found
+
+
+def devices(backend: str) -> list[Device]:
+    """The devices of the engine; where it is not installed, the unavailable ones."""
+    if not is_installed():
+        text = "Intel's and other processors through OpenVINO"
+        return [Device("cpu", "cpu", backend, text, available=False, hint=INSTALL)]
+    found = []
+    version = import_extra("openvino", "openvino", PURPOSE).__version__.partition("-")[0]
+    for name, engine_name in engine_names().items():
+        kind = NAMES[engine_name.partition(".")[0]][1]
+        hardware = core().get_property(engine_name, "FULL_DEVICE_NAME").strip()
+        is_low = kind == "npu" or (kind == "gpu" and "iGPU" in hardware)  # the plug-in for GPUs writes (iGPU) or (dGPU)
+        found.append(Device(name, kind, backend, f"{hardware}, OpenVINO {version}", low_power=is_low))
+    if not any(device.kind == "npu" for device in found):
+        hint = "OpenVINO lists no NPU; Intel's driver for it makes one"
+        found.append(Device("npu", "npu", backend, "a neural processing unit", available=False, hint=hint))
+    return found

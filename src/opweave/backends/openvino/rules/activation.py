@@ -1,0 +1,57 @@
+"""OpenVINO rules: activation functions.
+
+There is none for softplus: the engine's kernel returns -2e-6 for -20.
+"""
+
+from __future__ import annotations
+
+from ....dtypes import FLOATS
+from ....ops import activation as ops
+from ..backend import openvino
+from ..emit import WIDE, Emitter, Value
+from . import follows_sum, keeping_nan
+from .elementwise import as_int32, clamped
+
+openvino.rename({ops.sigmoid: "sigmoid", ops.tanh: "tanh", ops.softsign: "softsign", ops.hard_swish: "hswish"})
+
+
+@openvino.lower(ops.relu, when=lambda input: follows_sum(input) and input.data_type in FLOATS)
+def _(ctx: Emitter, input: Value) -> Value:
+    return ctx.emit("relu", input)
+
+
+@openvino.lower(ops.relu, when=lambda input: input.data_type not in WIDE)
+def _(ctx: Emitter, input: Value) -> Value:
+    x = as_int32(ctx, input)
+    result = ctx.cast(ctx.emit("maximum", x, ctx.scalar(0, x)), input.data_type)
+    return keeping_nan(ctx, input, result) if input.data_type in FLOATS else result
+
+
+@openvino.lower(ops.elu)
+def _(ctx: Emitter, input: Value, alpha: float) -> Value:
+    return ctx.emit("elu", input, alpha)
+
+
+@openvino.lower(ops.gelu)
+def _(ctx: Emitter, input: Value) -> Value:
+    return ctx.emit("gelu", input, "erf")
+
+
+@openvino.lower(ops.hard_sigmoid)
+def _(ctx: Emitter, input: Value, alpha: float, beta: float) -> Value:
+    return clamped(ctx, _scaled(ctx, input, alpha, beta), 0, 1)
+
+
+@openvino.lower(ops.leaky_relu)
+def _(ctx: Emitter, input: Value, alpha: float) -> Value:
+    return ctx.emit("prelu", input, ctx.constant([alpha], input.data_type))
+
+
+@openvino.lower(ops.linear)
+def _(ctx: Emitter, input: Value, alpha: float, beta: float) -> Value:
+    return _scaled(ctx, input, alpha, beta)
+
+
+def _scaled(ctx: Emitter, input: Value, alpha: float, beta: float) -> Value:
+    scaled = input if alpha == 1 else ctx.emit("multiply", input, ctx.scalar(alpha, input))
+    return scaled if beta == 0 else ctx.emit("add", scaled, ctx.scalar(beta, input))

@@ -1,0 +1,71 @@
+"""OpenVINO rules: convolutions and resampling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ....ops import convolution as ops
+from ....shapes import conv_transpose_size, nearest_positions
+from ..backend import openvino
+from ..emit import Emitter, Value
+from . import is_float
+
+
+@openvino.lower(ops.conv2d, ops.conv_transpose2d)
+def _(
+    ctx: Emitter,
+    input: Value,
+    filter: Value,
+    padding: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    groups: int,
+    input_layout: str,
+    filter_layout: str,
+    bias: Value | None,
+    **given: Any,
+) -> Value:
+    is_transposed = ctx.node.op is ops.conv_transpose2d
+    x = ctx.relayout(input, input_layout, "nchw")
+    w = ctx.relayout(filter, filter_layout, "iohw" if is_transposed else "oihw")
+    window: dict[str, Any] = {
+        "strides": list(strides),
+        "pads_begin": list(padding[::2]),
+        "pads_end": list(padding[1::2]),
+        "dilations": list(dilations),
+    }
+    name = "convolution_backprop_data" if is_transposed else "convolution"
+    if is_transposed:
+        columns = zip(x.shape[2:], w.shape[2:], padding[::2], padding[1::2], strides, dilations, strict=True)
+        smallest = [conv_transpose_size(*column) for column in columns]
+        rest = [size - least for size, least in zip(given["output_sizes"], smallest, strict=True)]
+        window |= {"output_padding": rest}
+    if groups > 1:
+        name = f"group_{name}"
+        w = ctx.reshape(w, [groups, w.shape[0] // groups, *w.shape[1:]])
+    y = ctx.emit(name, x, w, **window)
+    if bias is not None:
+        y = ctx.emit("add", y, ctx.reshape(bias, [1, *bias.shape, 1, 1]))
+    return ctx.relayout(y, "nchw", input_layout)
+
+
+@openvino.lower(ops.resample2d, when=lambda mode: mode == "nearest-neighbor")
+def _(ctx: Emitter, input: Value, sizes: Sequence[int], axes: Sequence[int]) -> Value:
+    # Gathered, not interpolated: the engine computes positions in float32, and finds other neighbours near ties.
+    y = input
+    for axis, size in zip(axes, sizes, strict=True):
+        if size != input.shape[axis]:
+            positions = ctx.constant(nearest_positions(input.shape[axis], size))
+            y = ctx.emit("gather", y, positions, ctx.constant(axis))
+    return y
+
+
+@openvino.lower(ops.resample2d, when=is_float)
+def _(ctx: Emitter, input: Value, sizes: Sequence[int], axes: Sequence[int]) -> Value:
+    # The engine interpolates over the last two axes.
+    order = [axis for axis in range(4) if axis not in axes] + sorted(axes)
+    x = ctx.transpose(input, order)
+    shape = ctx.constant([ctx.output.shape[axis] for axis in sorted(axes)])
+    y = ctx.emit("interpolate", x, shape, "linear_onnx", "sizes", axes=ctx.constant([2, 3]))
+    return ctx.transpose(y, [order.index(axis) for axis in range(4)])

@@ -1,0 +1,165 @@
+"""OpenVINO rules: element-wise operations.
+
+Integers are computed as int32, whose sums and products wrap around. There are no rules for quotients and powers of integers,
+and none for clamp of int32: the engine computes them as float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from ....conversion import Number
+from ....dtypes import FLOATS, DataType
+from ....graph import Operand
+from ....ops import elementwise as ops
+from ..backend import openvino
+from ..emit import WIDE, Emitter, Value
+from . import follows_sum, is_float, keeping_nan
+
+openvino.rename(
+    {ops.ceil: "ceiling", ops.floor: "floor", ops.sqrt: "sqrt", ops.log: "log", ops.erf: "erf"}, when=is_float
+)
+openvino.rename({ops.sin: "sin", ops.cos: "cos", ops.tan: "tan"}, when=is_float)
+
+
+def _is_narrow(a: Operand) -> bool:
+    return a.data_type not in WIDE
+
+
+def _is_float(a: Operand) -> bool:
+    return a.data_type in FLOATS
+
+
+def as_int32(ctx: Emitter, value: Value) -> Value:
+    """Integers of at most 32 bits as int32; floats as they are."""
+    return value if value.data_type in FLOATS else ctx.cast(value, "int32")
+
+
+def _wrapping(name: str) -> Callable[[Emitter, Value, Value], Value]:
+    def rule(ctx: Emitter, a: Value, b: Value) -> Value:
+        return ctx.cast(ctx.emit(name, as_int32(ctx, a), as_int32(ctx, b)), ctx.output.data_type)
+
+    return rule
+
+
+for _op, _name in {ops.add: "add", ops.sub: "subtract", ops.mul: "multiply"}.items():
+    openvino.lower(_op, when=_is_narrow)(_wrapping(_name))
+
+
+@openvino.lower(ops.div, when=_is_float)
+def _(ctx: Emitter, a: Value, b: Value) -> Value:
+    return ctx.quotient(a, b)
+
+
+@openvino.lower(ops.pow, when=_is_float)
+def _(ctx: Emitter, a: Value, b: Value) -> Value:
+    return ctx.emit("power", a, b)
+
+
+def _extreme(name: str) -> Callable[[Emitter, Value, Value], Value]:
+    def rule(ctx: Emitter, a: Value, b: Value) -> Value:
+        result = ctx.cast(ctx.emit(name, as_int32(ctx, a), as_int32(ctx, b)), ctx.output.data_type)
+        if a.data_type not in FLOATS:
+            return result
+        for value in (a, b):
+            if value.array is None or bool((value.array != value.array).any()):
+                result = keeping_nan(ctx, value, result)
+        return result
+
+    return rule
+
+
+def _is_signed(a: Operand) -> bool:
+    return a.data_type not in (*WIDE, "uint32")
+
+
+for _op, _name in {ops.max: "maximum", ops.min: "minimum"}.items():
+    openvino.lower(_op, when=_is_signed)(_extreme(_name))
+
+
+@openvino.lower(ops.abs, when=lambda input: input.data_type not in WIDE)
+def _(ctx: Emitter, input: Value) -> Value:
+    return ctx.cast(ctx.emit("abs", as_int32(ctx, input)), input.data_type)
+
+
+@openvino.lower(ops.neg, when=is_float)
+def _(ctx: Emitter, input: Value) -> Value:
+    return ctx.emit("negative", input)
+
+
+@openvino.lower(ops.neg, when=lambda input: input.data_type not in WIDE)
+def _(ctx: Emitter, input: Value) -> Value:
+    x = as_int32(ctx, input)
+    return ctx.cast(ctx.emit("subtract", ctx.scalar(0, x), x), input.data_type)
+
+
+@openvino.lower(ops.exp, when=is_float)
+def _(ctx: Emitter, input: Value) -> Value:
+    return keeping_nan(ctx, input, ctx.emit("exp", input))
+
+
+@openvino.lower(ops.reciprocal, when=is_float)
+def _(ctx: Emitter, input: Value) -> Value:
+    return ctx.quotient(ctx.scalar(1, input), input)
+
+
+@openvino.lower(ops.round_even, when=is_float)
+def _(ctx: Emitter, input: Value) -> Value:
+    return ctx.emit("round", input, "half_to_even")
+
+
+@openvino.lower(ops.sign, when=is_float)
+def _(ctx: Emitter, input: Value) -> Value:
+    # The sign of NaN must be 0; comparisons with NaN are right in the engine if they ask for less.
+    zero = ctx.scalar(0, input)
+    above, below = ctx.emit("less", zero, input, data_type="bool"), ctx.emit("less", input, zero, data_type="bool")
+    return ctx.emit("subtract", ctx.cast(above, input.data_type), ctx.cast(below, input.data_type))
+
+
+@openvino.lower(ops.identity)
+def _(ctx: Emitter, input: Value) -> Value:
+    return input
+
+
+def _keeps_value(input: Operand, data_type: DataType) -> bool:
+    """Whether the engine converts as WebNN does: not between floats and the integers that it does not have."""
+    source, carried = input.data_type, (*WIDE, "uint32")
+    if source in FLOATS:
+        return data_type not in carried
+    return not (source in carried and data_type in FLOATS)
+
+
+@openvino.lower(ops.cast, when=_keeps_value)
+def _(ctx: Emitter, input: Value, data_type: DataType) -> Value:
+    return ctx.cast(input, data_type)
+
+
+@openvino.lower(ops.clamp, when=is_float)
+def _(ctx: Emitter, input: Value, min_value: Number | None, max_value: Number | None) -> Value:
+    if not ops.is_bound(min_value) and not ops.is_bound(max_value):
+        return input
+    low = min_value if ops.is_bound(min_value) else -math.inf
+    high = max_value if ops.is_bound(max_value) else math.inf
+    return clamped(ctx, input, float(low), float(high))
+
+
+def clamped(ctx: Emitter, input: Value, low: float, high: float) -> Value:
+    """`input`, which is an operand of the node, limited to [low, high]; NaN stays."""
+    operand = ctx.node.inputs.get("input")
+    if isinstance(operand, Operand) and follows_sum(operand) and low < high:
+        return ctx.emit("clamp", input, low, high)
+    result = input
+    if low > -math.inf:
+        result = ctx.emit("maximum", result, ctx.scalar(low, input))
+    if high < math.inf:
+        result = ctx.emit("minimum", result, ctx.scalar(high, input))
+    return keeping_nan(ctx, input, result)
+
+
+@openvino.lower(ops.where)
+def _(ctx: Emitter, condition: Value, true_value: Value, false_value: Value) -> Value:
+    chosen = ctx.cast(condition, "bool")
+    if true_value.data_type in WIDE:
+        chosen = ctx.reshape(chosen, [*chosen.shape, 1])  # beside the halves
+    return ctx.emit("select", chosen, true_value, false_value, data_type=true_value.data_type)

@@ -1,0 +1,71 @@
+"""OpenVINO rules: gather and scatter.
+
+Positions are computed before: the engine returns 0 for indices out of range, which WebNN clamps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ....ops import indexing as ops
+from ..backend import openvino
+from ..emit import WIDE, Emitter, Value
+
+_HIGHEST = 2**31 - 1
+
+
+def _int32(ctx: Emitter, indices: Value) -> Value:
+    """Indices as int32; those that it cannot hold become its highest or lowest value."""
+    if indices.data_type == "int64":
+        low, high = ctx.lane(indices, 0), ctx.lane(indices, 1)
+        sign = ctx.emit("bitwise_right_shift", low, ctx.constant(31))
+        fits = ctx.emit("equal", ctx.emit("bitwise_xor", high, sign), ctx.constant(0), data_type="bool")
+        outermost = ctx.emit(
+            "bitwise_xor", ctx.emit("bitwise_right_shift", high, ctx.constant(31)), ctx.constant(_HIGHEST)
+        )
+        return ctx.emit("select", fits, low, outermost, data_type="int32")
+    moved = ctx.cast(indices, "int32")
+    if indices.data_type == "uint32":
+        beyond = ctx.emit("less", moved, ctx.constant(0), data_type="bool")
+        return ctx.emit("select", beyond, ctx.constant(_HIGHEST), moved, data_type="int32")
+    return moved
+
+
+def _positions(ctx: Emitter, indices: Value, sizes: int | Sequence[int]) -> Value:
+    """Positions in [0, size) for indices; `sizes` is one size, or one for each of the last axis of the indices."""
+    low, high = np.negative(sizes), np.subtract(sizes, 1)
+    if indices.array is not None:
+        clamped = np.clip(indices.array.astype(np.int64), low, high)
+        return ctx.constant(np.where(clamped < 0, clamped + sizes, clamped))
+    moved = _int32(ctx, indices)
+    moved = ctx.emit("maximum", ctx.emit("minimum", moved, ctx.constant(high)), ctx.constant(low))
+    negative = ctx.emit("bitwise_right_shift", moved, ctx.constant(31))  # all bits set, or none
+    return ctx.emit("add", moved, ctx.emit("bitwise_and", negative, ctx.constant(sizes)))
+
+
+@openvino.lower(ops.gather)
+def _(ctx: Emitter, input: Value, indices: Value, axis: int) -> Value:
+    return ctx.emit("gather", input, _positions(ctx, indices, input.shape[axis]), ctx.constant(axis))
+
+
+@openvino.lower(ops.gather_elements, when=lambda input: input.data_type not in WIDE)
+def _(ctx: Emitter, input: Value, indices: Value, axis: int) -> Value:
+    return ctx.emit("gather_elements", input, _positions(ctx, indices, input.shape[axis]), axis)
+
+
+@openvino.lower(ops.gather_nd)
+def _(ctx: Emitter, input: Value, indices: Value) -> Value:
+    return ctx.emit("gather_nd", input, _positions(ctx, indices, input.shape[: indices.shape[-1]]))
+
+
+@openvino.lower(ops.scatter_elements, when=lambda input: input.data_type not in WIDE)
+def _(ctx: Emitter, input: Value, indices: Value, updates: Value, axis: int) -> Value:
+    found = _positions(ctx, indices, input.shape[axis])
+    return ctx.emit("scatter_elements_update", input, found, updates, ctx.constant(axis))
+
+
+@openvino.lower(ops.scatter_nd)
+def _(ctx: Emitter, input: Value, indices: Value, updates: Value) -> Value:
+    return ctx.emit("scatter_nd_update", input, _positions(ctx, indices, input.shape[: indices.shape[-1]]), updates)

@@ -1,0 +1,90 @@
+"""OpenVINO rules: normalisations and softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ....composites import normalization as composites
+from ....graph import Operand
+from ....ops import normalization as ops
+from ....ops.convolution import conv2d
+from ..backend import openvino
+from ..emit import Emitter, Value
+
+
+def _follows_conv(input: Operand, axis: int, **given: Any) -> bool:
+    """Whether the engine folds the normalisation into the weights of the convolution before it.
+
+    Elsewhere it would compute x k + (bias - mean k), which is inaccurate for large means.
+    """
+    parameters = (given[name] for name in ("mean", "variance", "scale", "bias"))
+    before = input.node
+    is_conv = before is not None and before.op is conv2d and before.attributes["input_layout"][axis] == "c"
+    return is_conv and all(value is None or value.is_constant for value in parameters)
+
+
+@openvino.lower(ops.batch_normalization, when=_follows_conv)
+def _(
+    ctx: Emitter,
+    input: Value,
+    mean: Value,
+    variance: Value,
+    scale: Value | None,
+    bias: Value | None,
+    axis: int,
+    epsilon: float,
+) -> Value:
+    layout = "nchw" if axis == 1 else "nhwc"  # this transposition cancels that of the convolution's result
+    x = ctx.relayout(input, layout, "nchw")
+    k = scale or ctx.constant([1] * mean.shape[0], input.data_type)
+    c = bias or ctx.constant([0] * mean.shape[0], input.data_type)
+    y = ctx.emit("batch_norm_inference", x, k, c, mean, variance, epsilon)
+    return ctx.relayout(y, "nchw", layout)
+
+
+def _normalised(
+    ctx: Emitter,
+    input: Value,
+    axes: Sequence[int],
+    scale: Value | None,
+    bias: Value | None,
+    along: Sequence[int],
+    epsilon: float,
+) -> Value:
+    """Normalise over `axes`; the dimensions of scale and bias are those of the input's axes `along`, in this order."""
+    y = ctx.emit("mvn", input, ctx.constant(sorted(axes)), True, epsilon, "inside_sqrt")
+    order = sorted(range(len(along)), key=lambda i: along[i])
+    shape = [size if axis in along else 1 for axis, size in enumerate(input.shape)]
+    for name, vector in (("multiply", scale), ("add", bias)):
+        if vector is not None:
+            y = ctx.emit(name, y, ctx.reshape(ctx.transpose(vector, order), shape))
+    return y
+
+
+@openvino.lower(ops.instance_normalization)
+def _(ctx: Emitter, input: Value, scale: Value | None, bias: Value | None, epsilon: float, layout: str) -> Value:
+    x = ctx.relayout(input, layout, "nchw")
+    return ctx.relayout(_normalised(ctx, x, [2, 3], scale, bias, [1], epsilon), "nchw", layout)
+
+
+@openvino.lower(ops.layer_normalization, when=lambda axes: len(axes) > 0)
+def _(
+    ctx: Emitter, input: Value, scale: Value | None, bias: Value | None, axes: Sequence[int], epsilon: float
+) -> Value:
+    return _normalised(ctx, input, axes, scale, bias, axes, epsilon)
+
+
+@openvino.lower(ops.softmax)
+def _(ctx: Emitter, input: Value, axis: int) -> Value:
+    return ctx.emit("softmax", input, axis)
+
+
+@openvino.lower(composites.local_response_normalization, when=lambda size: size % 2 == 1)
+def _(ctx: Emitter, input: Value, size: int, alpha: float, beta: float, bias: float) -> Value:
+    return ctx.emit("lrn", input, ctx.constant([1]), alpha, beta, bias, size)
+
+
+@openvino.lower(composites.log_softmax)
+def _(ctx: Emitter, input: Value, axis: int) -> Value:
+    return ctx.emit("log_softmax", input, axis)

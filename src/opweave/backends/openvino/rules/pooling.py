@@ -1,0 +1,65 @@
+"""OpenVINO rules: pooling of floats.
+
+Padding is given to the engine where it is smaller than the window and no window lies in it alone; elsewhere the input is
+padded first. Averages with dilations have no rule: the engine has no kernel.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ....graph import Operand
+from ....ops import pooling as ops
+from ....shapes import Window
+from ..backend import openvino
+from ..emit import Emitter, Value
+from . import is_float
+
+
+def _inside(window: Window) -> np.ndarray:
+    """How many elements each of the windows along an axis has."""
+    starts = np.arange(window.count) * window.stride - window.before
+    positions = starts[:, None] + np.arange(window.taps) * window.dilation
+    counts: np.ndarray = ((positions >= 0) & (positions < window.size)).sum(1)
+    return counts
+
+
+def _is_regular(window: Window) -> bool:
+    """Whether the engine's kernels support the padding."""
+    return max(window.before, window.after) < window.taps and bool(_inside(window).all())
+
+
+def _pool(ctx: Emitter, name: str, x: Value, windows: list[Window], fill: float, **attributes: Any) -> Value:
+    before, after = [w.before for w in windows], [w.after for w in windows]
+    if not all(map(_is_regular, windows)):
+        padding = (ctx.constant([0, 0, *sizes]) for sizes in (before, after))
+        x, before, after = ctx.emit("pad", x, *padding, "constant", ctx.scalar(fill, x)), [0, 0], [0, 0]
+    attributes |= {"pads_begin": before, "pads_end": after, "kernel_shape": [w.taps for w in windows]}
+    return ctx.emit(name, x, [w.stride for w in windows], **attributes)
+
+
+@openvino.lower(ops.max_pool2d, when=is_float)
+def _(ctx: Emitter, input: Value, layout: str, **given: Any) -> Value:
+    x = ctx.relayout(input, layout, "nchw")
+    windows = Window.along(x.shape[2:], given)
+    y = _pool(ctx, "max_pool", x, windows, -np.inf, dilations=[w.dilation for w in windows])
+    return ctx.relayout(y, "nchw", layout)
+
+
+def _is_dense(input: Operand, window_dimensions: Any, dilations: Any) -> bool:
+    return is_float(input) and all(d == 1 or taps == 1 for taps, d in zip(window_dimensions, dilations, strict=True))
+
+
+@openvino.lower(ops.average_pool2d, when=_is_dense)
+def _(ctx: Emitter, input: Value, layout: str, **given: Any) -> Value:
+    x = ctx.relayout(input, layout, "nchw")
+    windows = Window.along(x.shape[2:], given)
+    y = _pool(ctx, "avg_pool", x, windows, 0, exclude_pad=True)
+    if not all(map(_is_regular, windows)):  # the explicit padding was counted
+        with np.errstate(divide="ignore"):
+            factor = prod(w.taps for w in windows) / np.multiply.outer(*map(_inside, windows))
+        y = ctx.emit("multiply", y, ctx.constant(factor, y.data_type))
+    return ctx.relayout(y, "nchw", layout)

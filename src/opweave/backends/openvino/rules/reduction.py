@@ -1,0 +1,62 @@
+"""OpenVINO rules: reductions of floats, and the positions of extreme values.
+
+Integers have none: the engine adds them up as float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ....dtypes import DataType
+from ....graph import Operand
+from ....operation import Op
+from ....ops import reduction as ops
+from ..backend import openvino
+from ..emit import Emitter, Value
+from . import is_float
+
+
+def _lower(op: Op[..., Operand], name: str) -> None:
+    # Without axes, the engine returns its input, for some after the function of an element; the decomposition does that.
+    @openvino.lower(op, when=lambda input, axes: is_float(input) and len(axes) > 0)
+    def _(ctx: Emitter, input: Value, axes: Sequence[int], keep_dimensions: bool) -> Value:
+        return ctx.emit(name, input, ctx.constant(list(axes)), keep_dimensions)
+
+
+for _op, _name in {
+    ops.reduce_l1: "reduce_l1",
+    ops.reduce_l2: "reduce_l2",
+    ops.reduce_max: "reduce_max",
+    ops.reduce_mean: "reduce_mean",
+    ops.reduce_min: "reduce_min",
+    ops.reduce_product: "reduce_prod",
+    ops.reduce_sum: "reduce_sum",
+}.items():
+    _lower(_op, _name)
+
+
+@openvino.lower(ops.reduce_max, ops.reduce_min, ops.reduce_product, ops.reduce_sum, when=lambda axes: len(axes) == 0)
+def _(ctx: Emitter, input: Value) -> Value:
+    return input
+
+
+def _is_exact(input: Operand) -> bool:
+    """Whether float32 holds all values, in which the engine compares."""
+    return is_float(input) or input.data_type in ("int8", "uint8")
+
+
+def _position(op: Op[..., Operand], mode: str) -> None:
+    @openvino.lower(op, when=_is_exact)
+    def _(ctx: Emitter, input: Value, axis: int, keep_dimensions: bool, output_data_type: DataType) -> Value:
+        sort = {"index_element_type": "i32", "stable": True}  # the first of equal values
+        _, found = ctx.emit_all("topk", input, ctx.constant(1), axis, mode, "value", data_type="int32", **sort)
+        return ctx.cast(ctx.reshape(found, ctx.output.shape), output_data_type)
+
+
+_position(ops.arg_max, "max")
+_position(ops.arg_min, "min")
+
+
+@openvino.lower(ops.cumulative_sum, when=is_float)
+def _(ctx: Emitter, input: Value, axis: int, exclusive: bool, reversed: bool) -> Value:
+    return ctx.emit("cum_sum", input, ctx.constant(axis), exclusive, reversed)

@@ -1,0 +1,109 @@
+"""Compile a graph with OpenVINO, and bind it to memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import OperationError
+from ...graph import Graph, Node
+from ...processors import processors
+from .. import How, Runner
+from . import devices
+from .emit import Emitter, tensor
+
+if TYPE_CHECKING:
+    from .backend import OpenVino
+
+ENGINE_ERRORS = (RuntimeError, MemoryError)
+"""What the engine raises."""
+
+SERIAL_ELEMENTS = 8192
+"""Graphs whose operations all read and write arrays of fewer elements run on one thread."""
+
+
+def compile(backend: OpenVino, graph: Graph, device: str) -> Session:
+    """Compile a legal graph.
+
+    Raises:
+        OperationError: the engine refuses it.
+    """
+    import openvino
+
+    ctx = Emitter()
+    try:
+        outputs, done = backend.emit(ctx, graph)
+        results = [openvino.opset15.result(ctx.computed(value).output) for value in outputs]
+        model = openvino.Model(results, ctx.parameters, "opweave")
+        compiled = devices.core().compile_model(model, devices.engine_names()[device], _options(backend, graph, device))
+    except ENGINE_ERRORS as error:
+        raise OperationError(f"OpenVINO does not take the graph: {error}") from error
+    return Session(compiled, ctx.arrays, done)
+
+
+def _options(backend: OpenVino, graph: Graph, device: str) -> dict[str, Any]:
+    """The options of all our sessions."""
+    options: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
+    if device == "npu":
+        return options  # it computes in float16, and has no threads
+    options["INFERENCE_PRECISION_HINT"] = "f32"  # the engine's default is bfloat16 on processors that have it
+    if device == "cpu":
+        threads = processors() if backend.threads is None else backend.threads
+        operands = (operand for node in graph.nodes for operand in (*node.operands, *node.outputs))
+        is_small = all(operand.desc.element_count < SERIAL_ELEMENTS for operand in operands)
+        options["INFERENCE_NUM_THREADS"] = 1 if is_small else threads
+        options["ENABLE_CPU_PINNING"] = False  # other engines run beside it
+        options["CPU_DENORMALS_OPTIMIZATION"] = False  # denormal numbers are not taken for 0
+        options["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0  # products of float32 stay products of float32
+    return options
+
+
+class Session(Runner):
+    """A compiled graph. It keeps the weights, whose memory the engine reads."""
+
+    def __init__(self, compiled: Any, weights: Sequence[np.ndarray], done: Mapping[Node, How]) -> None:
+        self._compiled, self._weights, self._done = compiled, weights, done
+        self._idle: list[Any] = []  # requests of runs that have ended; adding to a list and taking from it are atomic
+
+    def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
+        """Tie the graph to arrays, which it reads and writes in place."""
+        request = self._compiled.create_infer_request()
+        self._tie(request, inputs, outputs)
+        return Call(request, [*inputs, *outputs])
+
+    def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        """Run the graph once on arrays, with a request that an earlier run has made, if one is idle."""
+        try:
+            request = self._idle.pop()
+        except IndexError:
+            request = self._compiled.create_infer_request()
+        self._tie(request, inputs, outputs)
+        Call(request, ())()
+        self._idle.append(request)
+
+    def _tie(self, request: Any, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        for slot, array in enumerate(inputs):
+            request.set_input_tensor(slot, tensor(array, array.dtype.name))
+        for slot, array in enumerate(outputs):
+            request.set_output_tensor(slot, tensor(array, array.dtype.name))
+
+    def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
+        return (self._done[nodes[0]] if len(nodes) == 1 else "decomposed"), "OpenVINO"
+
+
+class Call:
+    """A request bound to memory; calling it runs the graph. The engine releases the GIL meanwhile."""
+
+    __slots__ = ("_arrays", "_infer")
+
+    def __init__(self, request: Any, arrays: Sequence[np.ndarray]) -> None:
+        self._infer = request.infer
+        self._arrays = arrays  # the request holds addresses only
+
+    def __call__(self) -> None:
+        try:
+            self._infer(share_outputs=True)  # the results are views, which are not used
+        except ENGINE_ERRORS as error:
+            raise OperationError(f"OpenVINO failed: {error}") from error

@@ -1,0 +1,143 @@
+"""What OpenVINO computes otherwise than WebNN, unless rules and options see to it; and memory, threads, devices."""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from openvino_device import openvino_context
+
+import opweave as ow
+from opweave.backends.openvino import devices
+
+float32 = np.float32
+
+
+@pytest.fixture
+def context() -> ow.MLContext:
+    return openvino_context()
+
+
+def computed(context: ow.MLContext, build: Any, **arrays: np.ndarray) -> Any:
+    builder = ow.MLGraphBuilder(context)
+    operands = [builder.input(name, array.dtype.name, array.shape) for name, array in arrays.items()]  # type: ignore[arg-type]
+    return context.compute(builder.build({"y": build(builder, *operands)}), arrays)["y"]
+
+
+def test_quotients_are_exact(context: ow.MLContext) -> None:
+    """The engine would multiply by the reciprocal: 4% of these were not integers, and their floor was one less."""
+    a, b = np.meshgrid(np.arange(1, 200, dtype=float32), np.arange(1, 200, dtype=float32))
+    np.testing.assert_array_equal(computed(context, lambda b, x, y: b.floor(b.div(x, y)), x=a * b, y=b), a)
+
+
+def test_products_are_sums_of_float32(context: ow.MLContext) -> None:
+    """On processors that have bfloat16, the engine would use it."""
+    a, b = (np.random.default_rng(seed).standard_normal((64, 256), float32) for seed in (1, 2))
+    y = computed(context, lambda builder, x: builder.matmul(x, builder.constant(b.T.copy())), x=a)
+    np.testing.assert_allclose(y, a.astype("float64") @ b.T, rtol=0, atol=5e-5)
+
+
+def test_integers_are_moved_bit_for_bit(context: ow.MLContext) -> None:
+    for data_type in ("int64", "uint64", "uint32", "int32", "int8", "uint8"):
+        info = np.iinfo(data_type)
+        x = np.array([[info.min, info.max, 1], [info.max - 1, info.max // 3, 0]], data_type)
+        y = computed(context, lambda b, x: b.concat([b.transpose(x), b.reshape(b.reverse(x), [3, 2])], 1), x=x)
+        np.testing.assert_array_equal(y, np.concatenate([x.T, x[::-1, ::-1].reshape(3, 2)], 1))
+        padded = computed(context, lambda b, x, value=info.max: b.pad(x, [1, 0], [0, 2], value=value), x=x)
+        np.testing.assert_array_equal(padded, np.pad(x, [(1, 0), (0, 2)], constant_values=info.max))
+
+
+def test_indices_beyond_int32_are_clamped(context: ow.MLContext) -> None:
+    x = np.arange(4, dtype=float32)
+    for indices, wanted in (
+        (np.array([2**32, -(2**40), -1, 2**31, 1]), [3, 0, 3, 3, 1]),
+        (np.array([2**32 - 1, 2, 2**31], "uint32"), [3, 2, 3]),
+        (np.array([-9, 9, -4], "int32"), [0, 3, 0]),
+    ):
+        assert computed(context, lambda b, x, i: b.gather(x, i), x=x, i=indices).tolist() == wanted
+
+
+def test_results_are_written_in_place(context: ow.MLContext) -> None:
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", [64])
+    wide = builder.input("wide", "int64", [3])
+    graph = builder.build({"y": builder.relu(x), "same": builder.identity(x), "w": builder.reverse(wide)})
+    given = {"x": np.linspace(-1, 1, 64, dtype=float32), "wide": np.array([2**40, -1, 5])}
+    out = {"y": np.empty(64, float32), "same": np.empty(64, float32), "w": np.empty(3, "int64")}
+    ow.memory.copies.reset()
+    for _ in range(2):  # the second time with the request of the first
+        context.compute(graph, given, out)
+    assert ow.memory.copies.count == 0
+    np.testing.assert_array_equal(out["y"], np.maximum(given["x"], 0))
+    np.testing.assert_array_equal(out["same"], given["x"])
+    assert out["w"].tolist() == [5, -1, 2**40]
+
+
+def test_arrays_are_not_kept_after_a_run(context: ow.MLContext) -> None:
+    builder = ow.MLGraphBuilder(context)
+    graph = builder.build({"y": builder.relu(builder.input("x", "float32", [8]))})
+    x, y = np.ones(8, float32), np.empty(8, float32)
+    before = sys.getrefcount(x), sys.getrefcount(y)
+    graph.check_alive().run([x], [y])
+    assert (sys.getrefcount(x), sys.getrefcount(y)) == before
+
+
+def test_several_threads_run_one_graph(context: ow.MLContext) -> None:
+    weights = np.random.default_rng(1).standard_normal((32, 32), float32)
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", [32, 32])
+    graph = builder.build({"y": builder.matmul(builder.tanh(x), weights)})
+
+    def run(seed: int) -> bool:
+        x = np.random.default_rng(seed).standard_normal((32, 32), float32)
+        y = context.compute(graph, {"x": x})["y"]
+        return np.allclose(y, np.tanh(x) @ weights, rtol=1e-4, atol=1e-4)
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(run, range(64)))
+
+
+def test_what_it_has_no_rule_for_runs_elsewhere(context: ow.MLContext) -> None:
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "int64", [2, 3])
+    graph = builder.build({"y": builder.reduce_sum(x, axes=[1]), "z": builder.transpose(x)})
+    assert [placement.detail for placement in graph.placements()] == ["ONNX Runtime", "OpenVINO"]
+    array = np.array([[2**40, 1, 2], [3, 4, -(2**50)]])
+    assert context.compute(graph, {"x": array})["y"].tolist() == array.sum(1).tolist()
+
+
+def test_its_devices_are_listed(context: ow.MLContext) -> None:
+    found = [device for device in ow.devices() if device.backend == "openvino"]
+    assert found[0].name == "cpu"
+    assert "OpenVINO 20" in found[0].description
+    assert context.device == found[0]
+    assert ow.ml.create_context(device="cpu").backend.name == "onnxruntime"
+
+
+def test_low_power_finds_an_npu(context: ow.MLContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Core:
+        available_devices = ("CPU", "GPU.0", "GPU.1", "NPU")
+
+        def get_property(self, device: str, name: str) -> str:
+            return {"GPU.0": "Intel Iris (iGPU)", "GPU.1": "Intel Arc (dGPU)"}.get(device, device)
+
+    monkeypatch.setattr(devices, "core", Core)
+    monkeypatch.setattr(devices, "may_have_accelerators", lambda: True)
+    assert ow.ml.create_context(power_preference="low-power").device.name == "npu"
+    listed = {d.name: (d.kind, d.low_power) for d in ow.devices() if d.backend == "openvino"}
+    assert listed == {
+        "cpu": ("cpu", False),
+        "gpu:intel": ("gpu", True),
+        "gpu:intel:1": ("gpu", False),
+        "npu": ("npu", True),
+    }
+
+
+def test_where_it_is_not_installed_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "is_installed", lambda: False)
+    with pytest.raises(ow.NotSupportedError, match=r"'openvino' has no device here: pip install 'opweave\[openvino\]'"):
+        ow.ml.create_context(backend="openvino")
+    assert ow.ml.create_context().device.name == "cpu"
