@@ -38,6 +38,7 @@ OTHERS = {
     "interop": "custom operations beside built-in ones; writes docs/interop.md",
     "nan": "what it would cost to propagate NaN where ONNX Runtime does not",
     "scale": "a model in Ray's actors beside plain processes; writes docs/scale.md",
+    "serving": "a model behind Ray Serve beside ONNX Runtime there; writes docs/serving.md",
     "webgpu": "networks and contractions on a GPU; writes docs/benchmarks-gpu.md",
 }
 """Benchmarks with options of their own."""

@@ -80,14 +80,7 @@ class Predictor:
             model = os.path.abspath(model)  # pickles are read in other directories
         made = partial(type(self), threads=threads, device=device, operations=operations)
         self._recipe = made, (model, inputs, outputs)
-        context = ml.create_context(device=device, threads=threads)
-        _take_share(context.backend.threads)
-        if isinstance(operations, str):
-            import_module(operations)
-        elif operations is not None:
-            require(callable(operations), f"operations must be a module's name or a function, got {shown(operations)}")
-            operations()
-        self._session = InferenceSession(_content(model), context=context)
+        self._session = open_session(model, threads, device, operations)
         self._rows = _fixed_rows(self._session._inputs)
         self._inputs = _by_column(self._session._inputs, inputs)
         self._outputs = _by_output(self._session._outputs, outputs)
@@ -169,6 +162,26 @@ class Predictor:
                 fits, f"output {name!r} must have a row for each of the {rows} rows, got shape {list(np.shape(values))}"
             )
         return found
+
+
+def open_session(
+    model: Any, threads: int | None, device: str, operations: str | Callable[[], object] | None
+) -> InferenceSession:
+    """A session in a process of a cluster, or any other; the arguments are those of `Predictor`.
+
+    Raises:
+        DataError: the model cannot be read.
+        ValidationError: an argument is wrong, or Ray has assigned fewer processors.
+        NotSupportedError: there is no such device here.
+    """
+    context = ml.create_context(device=device, threads=threads)
+    _take_share(context.backend.threads)
+    if isinstance(operations, str):
+        import_module(operations)
+    elif operations is not None:
+        require(callable(operations), f"operations must be a module's name or a function, got {shown(operations)}")
+        operations()
+    return InferenceSession(_content(model), context=context)
 
 
 def _content(model: Any) -> Any:
@@ -261,4 +274,4 @@ def _no_rows(argument: Argument) -> np.ndarray:
     return np.empty([0, *sizes], argument.dtype)
 
 
-__all__ = ["Predictor"]
+__all__ = ["Predictor", "open_session"]

@@ -90,7 +90,7 @@ class Interface:
 
     def __post_init__(self) -> None:
         is_name = isinstance(self.name, str) and re.fullmatch(r"[\w.-]+", self.name, re.ASCII)
-        require(bool(is_name), f"name must be letters, digits, '.', '_' and '-', got {shown(self.name)}")
+        _require(bool(is_name), "name must be letters, digits, '.', '_' and '-'", self.name)
         for what, arguments in (("input", self.inputs), ("output", self.outputs)):
             for argument in arguments:
                 if not argument.element_type or argument.dtype.name not in DATATYPES:
@@ -155,13 +155,14 @@ class Interface:
         binary = _Binary(memoryview(body)[size:])
         for entry in _entries(message, "inputs"):
             name = entry["name"]
-            require(name in arguments, f"there is no input {shown(name)}; the model has {list(arguments)}")
+            if name not in arguments:
+                raise ValidationError(f"there is no input {shown(name)}; the model has {list(arguments)}")
             require(name not in feed, f"input {name!r} is given twice")
             feed[name] = _array(entry, arguments[name], binary)
         binary.check_end()
         check_names("inputs", feed, arguments)
         id = message.get("id")
-        require(id is None or isinstance(id, str), f"id must be a string, got {shown(id)}")
+        _require(id is None or isinstance(id, str), "id must be a string", id)
         return Request(id, feed, self._wanted(message))
 
     def respond(self, request: Request, results: Mapping[str, np.ndarray]) -> tuple[bytes, dict[str, str]]:
@@ -242,7 +243,8 @@ class Interface:
         wanted: dict[str, bool] = {}
         for entry in _entries(message, "outputs") if message.get("outputs") else ():
             name = entry["name"]
-            require(name in known, f"there is no output {shown(name)}; the model has {known}")
+            if name not in known:
+                raise ValidationError(f"there is no output {shown(name)}; the model has {known}")
             require(name not in wanted, f"output {name!r} is asked for twice")
             wanted[name] = _flag(_parameters(entry, f"output {name!r}"), "binary_data", default)
         return wanted or dict.fromkeys(known, default)
@@ -267,7 +269,7 @@ def uncompressed(body: bytes, encoding: str | None) -> bytes:
     if encoding in (None, "", "identity"):
         return body
     bits = {"gzip": 31, "deflate": 15}
-    require(encoding in bits, f"Content-Encoding must be gzip or deflate, got {shown(encoding)}")
+    _require(encoding in bits, "Content-Encoding must be gzip or deflate", encoding)
     stream = zlib.decompressobj(bits[str(encoding)])
     try:
         data = stream.decompress(body, MAX_UNCOMPRESSED_BYTES)
@@ -276,6 +278,12 @@ def uncompressed(body: bytes, encoding: str | None) -> bytes:
     require(not stream.unconsumed_tail, f"the uncompressed body must have at most {MAX_UNCOMPRESSED_BYTES:,} bytes")
     require(stream.eof and not stream.unused_data, f"the body is not {encoding}: it does not end where the data end")
     return data
+
+
+def _require(holds: bool, rule: str, got: Any) -> None:
+    """Raise `ValidationError` unless `holds`. What came is only put into words then, since this runs for each request."""
+    if not holds:
+        raise ValidationError(f"{rule}, got {shown(got)}")
 
 
 class _Binary:
@@ -288,7 +296,7 @@ class _Binary:
         """The next `size` bytes."""
         left = len(self._data) - self._position
         fits = isinstance(size, int) and not isinstance(size, bool) and 0 <= size <= left
-        require(fits, f"{what}: binary_data_size must be at most {left}, the bytes that are left, got {shown(size)}")
+        _require(fits, f"{what}: binary_data_size must be at most {left}, the bytes that are left", size)
         self._position += size
         return self._data[self._position - size : self._position]
 
@@ -303,24 +311,24 @@ def _parse_json(data: bytes) -> dict[str, Any]:
         message = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise ValidationError(f"the request is not JSON: {error}") from None
-    require(isinstance(message, dict), f"the request must be a JSON object, got {shown(message)}")
+    _require(isinstance(message, dict), "the request must be a JSON object", message)
     return dict(message)
 
 
 def _entries(message: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]:
     """The objects of a list in a request; each has a name."""
     listing = message.get(key)
-    require(isinstance(listing, list), f"{key!r} must be a list of objects, got {shown(listing)}")
+    _require(isinstance(listing, list), f"{key!r} must be a list of objects", listing)
     for entry in listing or ():
         fits = isinstance(entry, dict) and isinstance(entry.get("name"), str)
-        require(fits, f"each of {key!r} must be an object with a name, got {shown(entry)}")
+        _require(fits, f"each of {key!r} must be an object with a name", entry)
         yield entry
 
 
 def _parameters(entry: Mapping[str, Any], what: str) -> Mapping[str, Any]:
     """The parameters of a request, an input or an output."""
     found = entry.get("parameters") or {}
-    require(isinstance(found, dict), f"{what}: 'parameters' must be an object, got {shown(found)}")
+    _require(isinstance(found, dict), f"{what}: 'parameters' must be an object", found)
     refused = [name for name in found if name.startswith(REFUSED)]
     require(not refused, f"{what}: the parameters {refused} are not supported")
     return dict(found)
@@ -328,7 +336,7 @@ def _parameters(entry: Mapping[str, Any], what: str) -> Mapping[str, Any]:
 
 def _flag(parameters: Mapping[str, Any], name: str, default: bool) -> bool:
     value = parameters.get(name, default)
-    require(isinstance(value, bool), f"{name} must be true or false, got {shown(value)}")
+    _require(isinstance(value, bool), f"{name} must be true or false", value)
     return bool(value)
 
 
@@ -336,11 +344,11 @@ def _array(entry: Mapping[str, Any], argument: Argument, binary: _Binary) -> np.
     """The array of an input of a request."""
     what, expected, dtype = f"input {argument.name!r}", datatype(argument), argument.dtype
     got = entry.get("datatype")
-    require(got == expected, f"{what} must be {expected}, which is {argument.type}, got {shown(got)}")
+    _require(got == expected, f"{what} must be {expected}, which is {argument.type}", got)
     shape = entry.get("shape")
     sizes: list[Any] = shape if isinstance(shape, list) else [None]
     fits = all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in sizes)
-    require(fits, f"{what}: 'shape' must be a list of sizes, got {shown(shape)}")
+    _require(fits, f"{what}: 'shape' must be a list of sizes", shape)
     parameters = _parameters(entry, what)
     if "binary_data_size" not in parameters:
         return _from_json(entry.get("data"), sizes, dtype, what)
@@ -357,7 +365,7 @@ def _array(entry: Mapping[str, Any], argument: Argument, binary: _Binary) -> np.
 
 def _from_json(data: Any, shape: list[int], dtype: np.dtype[Any], what: str) -> np.ndarray:
     """The array of 'data', nested or flat. Numbers are converted if no value changes, or by rounding of floats."""
-    require(isinstance(data, list), f"{what}: 'data' must be a list, got {shown(data)}")
+    _require(isinstance(data, list), f"{what}: 'data' must be a list", data)
     try:
         found = np.array(data, object if dtype.kind == "O" else None)
     except ValueError:
@@ -368,7 +376,7 @@ def _from_json(data: Any, shape: list[int], dtype: np.dtype[Any], what: str) -> 
     require(fits, f"{what}: 'data' must have shape {shape} or {prod(shape)} values, got {got}")
     if dtype.kind == "O":
         odd = [item for item in found.flat if not isinstance(item, str)]
-        require(not odd, f"{what}: 'data' must hold strings, got {shown(odd[:1])}")
+        _require(not odd, f"{what}: 'data' must hold strings", odd[:1])
         return found.reshape(shape)
     if not found.size:
         return np.empty(shape, dtype)
@@ -376,7 +384,7 @@ def _from_json(data: Any, shape: list[int], dtype: np.dtype[Any], what: str) -> 
         exact = np.array(data, object)
         found = exact.astype(dtype) if all(type(item) is int and 0 <= item < 2**64 for item in exact.flat) else found
     name = DATATYPES[dtype.name]
-    require(found.dtype.kind in _JSON_KINDS[dtype.kind], f"{what}: 'data' must hold {name}, got {shown(data)}")
+    _require(found.dtype.kind in _JSON_KINDS[dtype.kind], f"{what}: 'data' must hold {name}", data)
     with np.errstate(over="ignore"):
         array = found.astype(dtype)
     if dtype.kind in "iu":

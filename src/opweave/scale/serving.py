@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter_ns
 from typing import Any
@@ -20,13 +20,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from .. import __version__
-from ..context import ml
 from ..errors import MLError, require
 from ..names import shown
 from ..onnx.messages import ModelProto
-from ..onnx.session import InferenceSession
 from . import protocol, statistics
 from .batches import Answer, BatchedModel
+from .predictor import open_session
 from .protocol import VERSION, Interface, ModelFile, Request
 
 MIN_COMPRESSED_BYTES = 1024
@@ -44,6 +43,7 @@ def deployment(
     wait: float = 0.005,
     threads: int = 1,
     device: str = "cpu",
+    operations: str | Callable[[], object] | None = None,
     replicas: int = 1,
 ) -> Application:
     """A Ray Serve application that runs an ONNX model for clients of the Open Inference Protocol v2.
@@ -56,6 +56,8 @@ def deployment(
         wait: seconds that a request waits for others to join.
         threads: threads of each replica; Ray reserves as many CPUs.
         device: where to run, as in `create_context`; for a GPU ("gpu", "cuda"), Ray reserves one for each replica.
+        operations: what declares operations of your own in each replica: the name of a module to import, or a function to
+            call, as for `Predictor`.
         replicas: how many processes run the model.
 
     Returns:
@@ -82,7 +84,7 @@ def deployment(
         max_ongoing_requests=max(MAX_ONGOING, 2 * batch),
         max_constructor_retry_count=3,
     )
-    return made.bind(_portable(model), interface.name, batch, float(wait), threads, device, replicas)
+    return made.bind(_portable(model), interface.name, batch, float(wait), threads, device, operations, replicas)
 
 
 def _portable(model: ModelFile) -> str | bytes:
@@ -97,32 +99,40 @@ class Replica:
     """One process of a deployment: the model, and the HTTP routes of the protocol."""
 
     def __init__(
-        self, model: str | bytes, name: str, batch: int, wait: float, threads: int, device: str, replicas: int
+        self,
+        model: str | bytes,
+        name: str,
+        batch: int,
+        wait: float,
+        threads: int,
+        device: str,
+        operations: str | Callable[[], object] | None,
+        replicas: int,
     ) -> None:
-        session = InferenceSession(model, context=ml.create_context(device=device, threads=threads))
+        session = open_session(model, threads, device, operations)
         self._interface = Interface(name, session._inputs, list(session._outputs.values()))
         self._model = BatchedModel(session, self._interface, batch)
         self._statistics, self._replicas = statistics.Statistics(), replicas
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="opweave-serving")  # engines use threads of their own
-        self._answer = serve.batch(max_batch_size=1 if self._model.why_alone else batch, batch_wait_timeout_s=wait)(
-            self._run
-        )
+        self._join = serve.batch(max_batch_size=batch, batch_wait_timeout_s=wait)(self._run)
 
     def __serve_build_asgi_app__(self) -> Starlette:
         """The HTTP routes; Ray calls this when the replica starts."""
-        model = "/v2/models/{name}"
+        prefixes = ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
         routes = [
+            *(
+                Route(f"{prefix}/infer", self._infer, methods=["POST"]) for prefix in prefixes
+            ),  # the first is found soonest
             Route("/v2", self._server),
             Route("/v2/health/live", self._live),
             Route("/v2/health/ready", self._ready),
             Route("/v2/models/stats", self._stats),
         ]
-        for prefix in (model, f"{model}/versions/{{version}}"):
+        for prefix in prefixes:
             routes += [
                 Route(prefix, self._metadata),
                 Route(f"{prefix}/ready", self._model_ready),
                 Route(f"{prefix}/stats", self._stats),
-                Route(f"{prefix}/infer", self._infer, methods=["POST"]),
             ]
         return Starlette(
             routes=routes,
@@ -170,7 +180,11 @@ class Replica:
             body = protocol.uncompressed(await http.body(), http.headers.get("content-encoding"))
             parsed = self._interface.parse(body, http.headers.get(protocol.HEADER_LENGTH))
             request = self._model.check(parsed)
-            answer: Answer = await self._answer(request)
+            answer: Answer
+            if self._model.why_alone:  # nothing to wait for
+                (answer,) = await self._run([request])
+            else:
+                answer = await self._join(request)
             if isinstance(answer.outcome, MLError):
                 raise answer.outcome
             content, headers = self._interface.respond(request, answer.outcome)
@@ -188,8 +202,6 @@ class Replica:
         for execution in {id(a.execution): a.execution for a in answers}.values():
             if execution is not None:
                 self._statistics.executed(execution.rows, execution.durations)
-        if self._model.why_alone:
-            self._answer.set_max_batch_size(1)  # nothing to wait for
         return answers
 
     def _check_model(self, http: HTTPRequest) -> None:

