@@ -18,13 +18,15 @@ TEXTS = {
     "reshaped": "(float[N,K] x) => (float[N,2,M] y) { s = Constant <value_ints = [0, 2, -1]> () y = Reshape(x, s) }",
     "strings": "(string[N] s) => (string[N] t) { t = Identity(s) }",
     "mixed": "(float[N] a, bool[N] flag) => (float[N] y) { zero = Sub(a, a) y = Where(flag, a, zero) }",
+    "custom": "(float[N,2] x) => (float[N,2] y) { y = test.serving.Triple(x) }",
     "sequence": "(seq(float[2]) s) => (float[2] y) { zero = Constant <value_int = 0> () y = SequenceAt(s, zero) }",
 }
 
 
 def served_model(name: str) -> bytes:
     """The bytes of a model of `TEXTS`."""
-    proto = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {name} {TEXTS[name]}')
+    header = '<ir_version: 10, opset_import: ["": 21, "test.serving": 1]>'
+    proto = onnx.parser.parse_model(f"{header} {name} {TEXTS[name]}")
     if "weights" in TEXTS[name]:
         proto.graph.initializer.append(numpy_helper.from_array(WEIGHTS, "weights"))
     data: bytes = proto.SerializeToString()

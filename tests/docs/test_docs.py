@@ -97,10 +97,9 @@ def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """All snippets of a page run in order, in one namespace; each statement prints what the comment beside it says."""
     if page.name == "webgpu.md":
         webgpu_device.adapter()  # skips where there is none
-    if page.name == "scale.md":
-        pytest.importorskip("ray", reason="Ray is not installed: `make test-scale`")
-    if page.name == "spark-and-dask.md":
-        pytest.importorskip("dask", reason="Dask is not installed: `make test-scale`")
+    needed = {"scale.md": ["ray"], "serving.md": ["ray", "fastapi", "tritonclient"], "spark-and-dask.md": ["dask"]}
+    for package in needed.get(page.name, []):
+        pytest.importorskip(package, reason=f"{package} is not installed: `make test-scale`")
     if page.name == "chat.md":
         (tmp_path / "model.gguf").symlink_to(smollm2_file.path())  # skips where it is not installed
     monkeypatch.chdir(tmp_path)  # for the files that they write

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from typing import Any
@@ -31,11 +31,31 @@ from tritonclient.utils import InferenceServerException
 import opweave.scale
 
 RANDOM = np.random.default_rng(6)
+
+
+def declaring() -> Callable[[], None]:
+    """A function that declares the operation of the model "custom"; as a nested one, it is pickled with its code."""
+
+    def declare() -> None:
+        @ow.op
+        def triple(self: Any, x: ow.MLOperand) -> Any:
+            return x.desc
+
+        @triple.kernel("cpu")
+        def _(x: np.ndarray, out: np.ndarray) -> None:
+            np.multiply(x, 3, out=out)
+
+        ow.register_onnx("test.serving", "Triple", triple)
+
+    return declare
+
+
 MODELS: dict[str, dict[str, Any]] = {
     "layer": {"replicas": 2, "wait": 0.05},
     "lookup": {"wait": 0.05},
     "strings": {},
     "fixed": {},
+    "custom": {"operations": declaring()},
 }
 
 
@@ -139,6 +159,12 @@ def test_strings(address: str) -> None:
             texts = np.array(["", "naïve", "a\nb"], object)
             result = client.infer("strings", [tensor(texts, name="s", is_binary=is_binary)])
             assert [text.decode() for text in result.as_numpy("t")] == texts.tolist()
+
+
+def test_operations_of_users_travel(address: str) -> None:
+    with triton.InferenceServerClient(f"{address}/custom") as client:
+        result = client.infer("custom", [tensor(np.float32([[1, 2], [3, 4]]))])
+        assert result.as_numpy("y").tolist() == [[3, 6], [9, 12]]
 
 
 def test_a_model_without_a_batch_runs_one_by_one(address: str) -> None:
