@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -127,7 +126,7 @@ _loaded: WeakValueDictionary[Any, Loaded] = WeakValueDictionary()
 
 def _shared(model: bytes, weights: Mapping[str, np.ndarray], settings: Any, load: Callable[[], Loaded]) -> Loaded:
     """The session in use of the same model with equal weights; a new one if there is none."""
-    key = sha256(model).digest(), settings
+    key = model, settings
     known = _loaded.get(key)
     if known is None or not all(_is_equal(array, known.weights[name]) for name, array in weights.items()):
         _loaded[key] = known = load()
