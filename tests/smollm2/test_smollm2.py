@@ -110,6 +110,6 @@ def test_the_command_takes_at_most_450_mb() -> None:
 
 
 def test_a_gpu_says_the_same(model: Model, vocabulary: Vocabulary) -> None:
-    """With the same matrices as floats; software adapters are slow, so it says a part of it."""
+    """With the same matrices as floats."""
     decoder = Decoder(Model(model.file, quantized=False), webgpu_device.gpu_context(), 32)
-    assert vocabulary.decode(greedy(decoder, vocabulary.encode(PROMPT), 3)) == CONTINUED[:8]
+    assert vocabulary.decode(greedy(decoder, vocabulary.encode(PROMPT), 7)) == CONTINUED
