@@ -38,6 +38,6 @@ def left_over(mark: str, seconds: float = 20) -> dict[int, str]:
 
 
 def private_bytes(process: int) -> int:
-    """The private memory of a process: what it does not share with others."""
+    """The memory that a process has written to and shares with no other. Mapped files count for whoever maps them alone."""
     fields = dict(line.split(":", 1) for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()[1:])
-    return sum(int(fields[name].split()[0]) * 1024 for name in ("Private_Clean", "Private_Dirty"))
+    return int(fields["Private_Dirty"].split()[0]) * 1024

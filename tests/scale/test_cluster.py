@@ -6,9 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ import ray
 import ray.data
 from clusters import Watched
 from ray.cluster_utils import Cluster
+from ray_processes import NAME, left_over, marked, new_mark
 
 import opweave as ow
 from opweave.kernels.wasm import library
@@ -227,24 +226,14 @@ for batch in results.iter_batches(batch_size=None):
 """
 
 
-def processes_with(variable: bytes) -> list[str]:
-    """The command lines of all processes that have an environment variable."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if variable in (folder / "environ").read_bytes():
-                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-    return [command for command in found if command]  # a process that has ended has none
-
-
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are found in /proc")
 def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
-    mark, errors = f"OPWEAVE_TEST_{os.getpid()}", tmp_path / "errors"
+    mark, errors = new_mark(), tmp_path / "errors"
     with (
         errors.open("w") as file,
         subprocess.Popen(
             [sys.executable, "-c", ENDLESS],
-            env={**os.environ, **OFFLINE, mark: "1"},
+            env={**os.environ, **OFFLINE, NAME: mark},
             stdout=subprocess.PIPE,
             stderr=file,
             text=True,
@@ -253,10 +242,7 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
     ):
         assert process.stdout is not None
         assert "a batch\n" in process.stdout, errors.read_text()
-        assert len(processes_with(mark.encode())) > 5
+        assert len(marked(mark)) > 5
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(60) != 0
-    deadline = time.monotonic() + 60
-    while (left := processes_with(mark.encode())) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert left == []
+    assert left_over(mark, 60) == {}

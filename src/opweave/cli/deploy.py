@@ -114,6 +114,7 @@ def _running(served: Any, host: str, port: int, cpus: int, device: str) -> Itera
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     for noisy in ("ray", "ray.serve"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray sends statistics about its use unless it is told not to
     is_gpu = device.partition(":")[0] in ("gpu", "cuda")
     try:
         with errors.status(Text("starting Ray")):

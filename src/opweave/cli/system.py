@@ -23,6 +23,7 @@ EXTRAS = {
     "numba": (["numba"], "compiles host kernels written in Python"),
     "openvino": (["openvino"], "runs graphs on CPUs, and on Intel's GPUs and NPUs"),
     "safetensors": (["safetensors"], "reads and writes weights"),
+    "scale": (["ray", "fastapi"], "runs models on clusters, and serves them: `opweave deploy`"),
     "wasm": (["wasmtime"], "runs WebAssembly kernels"),
     "webgpu": (["wgpu"], "runs graphs on GPUs of any vendor"),
 }
