@@ -119,7 +119,10 @@ def test_data_may_be_nested_or_flat() -> None:
         ({"shape": None}, "'shape' must be a list of sizes, got None"),
         ({"shape": [1, -3]}, "'shape' must be a list of sizes, got [1, -3]"),
         ({"shape": [1, True]}, "'shape' must be a list of sizes, got [1, True]"),
-        ({"shape": [10**30, 10**30]}, "got 3 values"),
+        ({"shape": [0, 10**30], "data": []}, "no array can have the shape [0, 1000000000000000000000000000000]"),
+        ({"shape": [0, 2**62, 2**62], "data": []}, "no array can have the shape"),
+        ({"shape": [1] * 99, "data": [1]}, "no array can have the shape"),
+        ({"shape": [10**9, 10**9]}, "got 3 values"),
         ({"data": None}, "'data' must be a list, got None"),
         ({"data": [1, 2]}, "'data' must have shape [1, 3] or 3 values, got 2 values"),
         ({"data": [[1], [2], [3]]}, "got lists of shape [3, 1]"),
@@ -174,6 +177,41 @@ def test_large_unsigned_integers_are_exact(values: list[Any]) -> None:
 )
 def test_what_is_no_request_is_refused(body: bytes, text: str) -> None:
     assert text in error(identity("float"), body)
+
+
+def test_damaged_requests_raise_nothing_but_errors_of_opweave() -> None:
+    """Random bytes of a request are replaced, removed or repeated, and the size of its JSON is moved."""
+    random = np.random.default_rng(8)
+    header = message(
+        entry(data=None, parameters={"binary_data_size": 12}), id="7", outputs=[{"name": "y", "parameters": {}}]
+    )
+    pieces = [
+        b"[",
+        b"]",
+        b"{",
+        b"}",
+        b'"',
+        b",",
+        b"null",
+        b"true",
+        b"-1",
+        b"1e999",
+        b"99999999999999999999",
+        b"\xff",
+        b"",
+    ]
+    served, refused = Interface.load(identity("float")), 0
+    for _ in range(4000):
+        body = bytearray(header + np.float32([1, 2, 3]).tobytes())
+        for _ in range(random.integers(1, 4)):
+            start = int(random.integers(len(body)))
+            body[start : start + int(random.integers(4))] = pieces[random.integers(len(pieces))]
+        length = str(len(header) + random.choice([0, 0, 0, -1, 1, len(body)]))
+        try:
+            served.parse(bytes(body), length)
+        except ow.ValidationError:
+            refused += 1
+    assert refused > 2000
 
 
 def test_sizes_of_binary_data_are_checked() -> None:

@@ -349,6 +349,10 @@ def _array(entry: Mapping[str, Any], argument: Argument, binary: _Binary) -> np.
     sizes: list[Any] = shape if isinstance(shape, list) else [None]
     fits = all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in sizes)
     _require(fits, f"{what}: 'shape' must be a list of sizes", shape)
+    try:
+        np.broadcast_to(np.empty((), dtype), sizes)
+    except (ValueError, OverflowError):  # too many dimensions, or their product overflows even if one of them is 0
+        raise ValidationError(f"{what}: no array can have the shape {shown(shape)}") from None
     parameters = _parameters(entry, what)
     if "binary_data_size" not in parameters:
         return _from_json(entry.get("data"), sizes, dtype, what)
