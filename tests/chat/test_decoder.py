@@ -72,11 +72,15 @@ def test_queries_keys_and_values_of_4_bits_do_not_round_their_input(tmp_path: Pa
     np.testing.assert_allclose(steps(decoder(path), TEXT), wanted, rtol=1e-4, atol=1e-4)
 
 
-def test_prompts_and_single_tokens_share_the_packed_weights(tmp_path: Path) -> None:
+@pytest.mark.parametrize("quantized", [False, True])
+@pytest.mark.parametrize("formats", [MIXED, dict.fromkeys(["embd", *MATRICES], "Q4_1")], ids=["mixed", "Q4_1"])
+def test_prompts_and_single_tokens_share_the_packed_weights(
+    formats: dict[str, str], quantized: bool, tmp_path: Path
+) -> None:
     """Both graphs run in one session of the engine, which holds the weights once."""
     path = tmp_path / "x.gguf"
-    tiny_models.write(path, formats=dict.fromkeys(["embd", *MATRICES], "Q4_1"))
-    each = decoder(path)
+    tiny_models.write(path, formats=formats)
+    each = decoder(path, quantized=quantized)
     each.build()
     one, many = (graph.check_alive().steps for graph in each._graphs.values())
     for first, second in zip(one, many, strict=True):

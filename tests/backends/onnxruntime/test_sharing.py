@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from typing import Any
 from weakref import ref
 
@@ -87,6 +88,25 @@ def test_indices_are_clamped_to_the_sizes_of_the_graph(last: int, taken: int) ->
     graphs = [step(weights, new) for new in (1, 3)]
     found, wanted = (CPU.compute(graphs[1], feed(3, index))["y"] for index in (last, taken))
     np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("shared", "move"), [(True, lambda y: y.reshape(y.shape[1:])), (False, lambda y: y.transpose())]
+)
+def test_graphs_that_become_other_nodes_do_not_share(
+    shared: bool, move: Callable[[ow.MLOperand], ow.MLOperand]
+) -> None:
+    """A transposition that moves only axes of size 1 is a reshape."""
+    weights, x = Weights(1), np.random.default_rng(0).random((1, 4, WIDTH), np.float32)
+    graphs = []
+    for new in (1, 4):
+        b = ow.MLGraphBuilder(CPU)
+        y = weights.product(b.input("x", "float32", [1, new, WIDTH]), 0)
+        graphs.append(b.build({"y": y, "moved": move(y)}))
+        found = CPU.compute(graphs[-1], {"x": x[:, :new].copy()})
+        wanted = found["y"][0] if shared else found["y"].transpose()
+        np.testing.assert_array_equal(found["moved"], wanted)
+    assert (session(graphs[0]) is session(graphs[1])) == shared
 
 
 def test_all_ways_to_run_pass_what_depends_on_sizes() -> None:

@@ -109,6 +109,24 @@ class Value:
         return self.shape
 
 
+def _for_any_size(old: Sequence[int], new: Sequence[int]) -> list[int]:
+    """The shape for a Reshape from `old` to `new` that fits other sizes, too: 0 for a size that stays, -1 for what is left.
+
+    >>> _for_any_size((1, 64, 576), (1, 64, 18, 32)), _for_any_size((1, 64, 576), (64, 576))
+    ([0, 0, 18, 32], [-1, 576])
+    """
+    if len(new) == len(old) - 1 and list(new[1:]) == list(old[2:]):  # the first two become one
+        return [-1, *new[1:]]
+    if len(new) > 1 and list(new) == [1, *old]:
+        return [1, -1, *new[2:]]
+    found = list(new)
+    for axis, (one, other) in enumerate(zip(old, new, strict=False)):
+        if one != other:
+            break
+        found[axis] = 0
+    return found
+
+
 @dataclass(slots=True)
 class _OnnxNode:
     op_type: str
@@ -282,12 +300,7 @@ class Emitter:
         array = self.array_of(value)
         if array is not None:
             return self.add_constant(array.reshape(shape))
-        wanted = list(shape)
-        if self.any_size:  # 0 stands for the size that it has
-            for axis, (old, new) in enumerate(zip(value.shape or (), shape, strict=False)):
-                if old != new:
-                    break
-                wanted[axis] = 0
+        wanted = _for_any_size(value.shape or (), shape) if self.any_size else list(shape)
         made: Value = self.emit("Reshape", value, self.constant(wanted), shape=shape)
         self._before_reshape[made.name] = value
         return made

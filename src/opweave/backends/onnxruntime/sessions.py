@@ -12,7 +12,7 @@ import numpy as np
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
-from ...composites import matmul_n_bits
+from ...composites import group_query_attention, matmul_n_bits
 from ...errors import OperationError
 from ...graph import Desc, Graph, Node
 from ...memory import is_same, trim
@@ -99,9 +99,9 @@ def compile(
 def packs_weights(graph: Graph) -> bool:
     """Whether each session of a graph would hold its weights once more, rearranged, and would not be faster for known sizes.
 
-    A language model reads several tokens of a prompt at once, and then one at a time: those are two graphs.
+    Language models are such graphs. There is one that reads several tokens of a prompt at once, and one for single tokens.
     """
-    return any(node.op is matmul_n_bits for node in graph.nodes)
+    return any(node.op in (matmul_n_bits, group_query_attention) for node in graph.nodes)
 
 
 class Loaded:
