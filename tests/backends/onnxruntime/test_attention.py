@@ -44,8 +44,10 @@ def takes_products(new: int, data_type: Any = "float32", **more: Any) -> bool:
     return scaled
 
 
-def test_few_queries_take_matrix_products(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matrix_products_where_they_are_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     assert takes_products(1)
+    assert takes_products(65)
+    monkeypatch.setattr(attention, "MAX_SCORES_OF_PRODUCTS", HEADS * ROOM * 64)
     assert takes_products(64)
     assert not takes_products(65)
     assert not takes_products(1, window=8)
@@ -58,10 +60,14 @@ def test_few_queries_take_matrix_products(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("new", [1, 3, 65])
+@pytest.mark.parametrize("most", [0, 2**24], ids=["other", "products"])
 @pytest.mark.parametrize(
     "more", [{}, {"scale": 0.3}, {"softcap": 2.0}, {"sinks": True}], ids=["", "scale", "cap", "sinks"]
 )
-def test_both_kernels_agree_with_the_decomposition(new: int, more: dict[str, Any]) -> None:
+def test_both_kernels_agree_with_the_decomposition(
+    most: int, new: int, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "MAX_SCORES_OF_PRODUCTS", most)
     if "sinks" in more:
         more = {"sinks": RANDOM.standard_normal(HEADS).astype("float32")}
     length = 30

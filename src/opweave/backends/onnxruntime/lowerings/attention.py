@@ -108,12 +108,13 @@ def _has_no_past(lengths: Operand | None, bias: Operand | None) -> bool:
 
 IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
 
-MAX_QUERIES_OF_PRODUCTS = 64
-"""The most new keys for which GroupQueryAttention computes all scores with the engine's matrix products.
+MAX_SCORES_OF_PRODUCTS = 2**24
+"""The most scores (64 MB) for which GroupQueryAttention computes all of them with the engine's matrix products.
 
-Its other kernel does not store all scores, and skips those of keys that a query does not see, but uses instructions for four
-floats only (https://github.com/microsoft/onnxruntime/pull/29216). For nine heads of 64 in three groups, with AVX-512, it takes
-1.4 times as long for a query after 1,792 keys, and 1.4 to 1.1 times as long for 64 queries after 256 to 1,728 keys."""
+Its other kernel stores few scores, and skips those of keys that a query does not see, but uses instructions for four floats
+only (https://github.com/microsoft/onnxruntime/pull/29216). For nine heads of 64 in three groups, on a thread with AVX-512, it
+takes 1.4 times as long for a query after 1,792 keys, 1.1 to 1.4 times as long for 64 queries after 256 to 1,728 keys, and no
+less for up to 512 queries."""
 
 
 def _gains_from_products(ctx: Emitter, query: Value, past_key: Value | None, heads: int, window: int) -> bool:
@@ -121,7 +122,8 @@ def _gains_from_products(ctx: Emitter, query: Value, past_key: Value | None, hea
     batches, new = query.dims[:2]
     if not IS_X86 or ctx.portable or query.data_type != "float32" or past_key is None or window:
         return False
-    return new <= MAX_QUERIES_OF_PRODUCTS and heads * batches >= processors()
+    scores = batches * heads * new * ctx.node.outputs[1].shape[2]
+    return scores <= MAX_SCORES_OF_PRODUCTS and batches * heads >= processors()
 
 
 @ort.lower_contrib(composites.group_query_attention, when=_has_kernel)
