@@ -40,8 +40,10 @@ class IOBinding:
         self._owner = session
         self._feeds: dict[str, Any] = {}
         self._targets: dict[str, np.ndarray | None] = {}
+        self._input_values: dict[str, Any] = {}  # OrtValues that are bound as inputs
         self._values: dict[str, Any] = {}  # OrtValues that are bound as outputs
         self._results: dict[str, Any] = {}
+        self._is_used = False  # whether it has run
         self._kept: KeptCall | None = None  # the last run, for as long as bindings only exchange some inputs
         self._new: set[str] = set()  # the inputs that were bound since
 
@@ -51,11 +53,8 @@ class IOBinding:
         Raises:
             ValidationError: the model has no such input.
         """
-        if name not in self._owner._inputs_by_name:
-            self._check_name(name, "input", [*self._owner.get_inputs(), *self._owner.get_overridable_initializers()])
         # An owner can still change the data type and the shape of their array object.
-        self._feeds[name] = arr_on_cpu.view() if type(arr_on_cpu) is np.ndarray else arr_on_cpu
-        self._new.add(name)
+        self._bind_feed(name, arr_on_cpu.view() if type(arr_on_cpu) is np.ndarray else arr_on_cpu)
 
     def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
         """Bind an input to an `onnxruntime.OrtValue` on the CPU.
@@ -65,7 +64,8 @@ class IOBinding:
             NotSupportedError: the value is on another device.
         """
         require(is_ort_value(ortvalue), f"input {name!r} must be an OrtValue, got {type(ortvalue).__name__}")
-        self.bind_cpu_input(name, array_of_value(ortvalue, f"input {name!r}"))
+        self._bind_feed(name, array_of_value(ortvalue, f"input {name!r}"))
+        self._input_values[name] = ortvalue
 
     def bind_input(
         self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
@@ -127,7 +127,9 @@ class IOBinding:
         """
         what = f"output {name!r}"
         require(is_ort_value(ortvalue), f"{what} must be an OrtValue, got {type(ortvalue).__name__}")
-        self._bind_target(name, array_of_value(ortvalue, what))
+        updated = self._owner._in_place.get(name, "")
+        is_in_place = self._input_values.get(updated) is ortvalue
+        self._bind_target(name, self._feeds[updated] if is_in_place else array_of_value(ortvalue, what))
         self._values[name] = ortvalue
 
     def synchronize_inputs(self) -> None:
@@ -159,6 +161,7 @@ class IOBinding:
     def clear_binding_inputs(self) -> None:
         """Unbind all inputs."""
         self._feeds.clear()
+        self._input_values.clear()
         self._kept = None
 
     def clear_binding_outputs(self) -> None:
@@ -183,7 +186,9 @@ class IOBinding:
                 self._kept = kept
                 return
         self._run_as_new()
-        self._kept = KeptCall.of(self._owner, self._feeds, self._targets)
+        if self._is_used:  # many are made for one run
+            self._kept = KeptCall.of(self._owner, self._feeds, self._targets)
+        self._is_used = True
         new.clear()
 
     def _run_as_new(self) -> None:
@@ -192,11 +197,10 @@ class IOBinding:
         targets = {name: array for name, array in self._targets.items() if array is not None}
         updated = memory.in_place(inputs, targets, self._owner._in_place)
         # ONNX Runtime allows an output to overlap any input; here it is computed in other memory, and copied.
-        shared = {
-            name
-            for name, array in targets.items()
-            if any(updated.get(name) != n and np.may_share_memory(array, other) for n, other in inputs.items())
-        }
+        # Inputs that are not contiguous are copied before the run.
+        apart = inputs.keys() - updated.values()
+        read = memory.merged_ranges(inputs[name] for name in apart if inputs[name].flags.c_contiguous)
+        shared = {name for name, array in targets.items() if memory.meets(read, array)}
         out = {name: array for name, array in targets.items() if name not in shared}
         results = self._owner.run(list(self._targets), self._feeds, out=out)
         self._results = dict(zip(self._targets, results, strict=True))
@@ -206,6 +210,13 @@ class IOBinding:
             require(fits, f"output {name!r} must be {_described(result)}, got {_described(target)}")
             memory.copy(target, result, "an output bound to the memory of an input")
             self._results[name] = target
+
+    def _bind_feed(self, name: str, value: Any) -> None:
+        if name not in self._owner._inputs_by_name:
+            self._check_name(name, "input", [*self._owner.get_inputs(), *self._owner.get_overridable_initializers()])
+        self._input_values.pop(name, None)
+        self._feeds[name] = value
+        self._new.add(name)
 
     def _bind_target(self, name: str, target: np.ndarray | None) -> None:
         if name not in self._owner._outputs:

@@ -60,6 +60,9 @@ class KeptCall:
             return None
         given = {name: target for name, target in targets.items() if target is not None}
         shared = memory.in_place(feed, given, session._in_place)
+        written, apart = memory.merged_ranges(given.values()), feed.keys() - shared.values()
+        if any(memory.meets(written, feed[name]) for name in apart):
+            return None  # the outputs were computed in other memory
         bound = model.bind(feed, targets, shared)
         return None if bound is None else cls(session, feed, targets, shared, model, bound)
 
