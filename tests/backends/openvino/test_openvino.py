@@ -141,3 +141,79 @@ def test_where_it_is_not_installed_the_extra_is_named(monkeypatch: pytest.Monkey
     with pytest.raises(ow.NotSupportedError, match=r"'openvino' has no device here: pip install 'opweave\[openvino\]'"):
         ow.ml.create_context(backend="openvino")
     assert ow.ml.create_context().device.name == "cpu"
+
+
+@pytest.mark.parametrize("layout", ["zrn", "rzn", "iofg", "ifgo"])
+@pytest.mark.parametrize("direction", ["forward", "backward", "both"])
+@pytest.mark.parametrize("has_biases", [True, False])
+def test_recurrent_networks_are_one_kernel(
+    context: ow.MLContext, layout: str, direction: ow.ops.recurrent.RecurrentNetworkDirection, has_biases: bool
+) -> None:
+    """With weights that are inputs and with constants; the reset gate before the product, and after it."""
+    random, gates = np.random.default_rng(7), len(layout)
+    directions, steps, batches, size, units = 2 if direction == "both" else 1, 4, 3, 5, 6
+    shapes = {
+        "x": [steps, batches, size],
+        "weight": [directions, gates * units, size],
+        "recurrent_weight": [directions, gates * units, units],
+        "initial_hidden_state": [directions, batches, units],
+        "bias": [directions, gates * units],
+        "recurrent_bias": [directions, gates * units],
+    }
+    arrays = {name: random.standard_normal(shape, float32) for name, shape in shapes.items()}
+
+    def run(context: ow.MLContext, constants: bool) -> dict[str, np.ndarray]:
+        builder = ow.MLGraphBuilder(context)
+        given: dict[str, Any] = {}
+        for name, array in arrays.items():
+            if name == "x" or not constants:
+                given[name] = builder.input(name, "float32", array.shape)
+            else:
+                given[name] = builder.constant(array)
+        if not has_biases:
+            del given["bias"], given["recurrent_bias"]
+        options: dict[str, Any] = {"direction": direction, "layout": layout, "return_sequence": True}
+        if gates == 3:
+            options["reset_after"] = constants
+        operands = [given.pop(name) for name in ("x", "weight", "recurrent_weight")]
+        made = getattr(builder, "gru" if gates == 3 else "lstm")(*operands, steps, units, **given, **options)
+        graph = builder.build({f"y{k}": output for k, output in enumerate(made)})
+        if context.backend.name == "openvino":
+            assert [placement.how for placement in graph.placements()] != ["decomposed"]
+        return context.compute(graph, {name: arrays[name] for name in graph.inputs})
+
+    for constants in (False, True):
+        wanted = run(ow.ml.create_context(device="reference"), constants)
+        for name, result in run(context, constants).items():
+            np.testing.assert_allclose(result, wanted[name], rtol=1e-5, atol=2e-6)
+
+
+def test_attention_is_taken_whole(context: ow.MLContext) -> None:
+    random = np.random.default_rng(3)
+    arrays = {
+        n: random.standard_normal(s, float32)
+        for n, s in (("q", (2, 3, 5, 8)), ("k", (2, 3, 7, 8)), ("v", (2, 3, 7, 4)))
+    }
+    visible = (random.random((5, 7)) > 0.3).astype("uint8")
+    visible[:, 0] = 1
+    for mask, causal in (
+        (None, True),
+        (visible, False),
+        (visible, True),
+        (random.standard_normal((3, 5, 7), float32), True),
+    ):
+        results = []
+        for each in (context, ow.ml.create_context(device="reference")):
+            builder = ow.MLGraphBuilder(each)
+            operands = [builder.input(name, "float32", array.shape) for name, array in arrays.items()]
+            given = None if mask is None else builder.constant(mask)
+            y = ow.composites.scaled_dot_product_attention(*operands, given, causal=causal)
+            graph = builder.build({"y": y})
+            results.append(each.compute(graph, arrays)["y"])
+            assert graph.placements()[0].how == ("native" if each is context else "decomposed")
+        np.testing.assert_allclose(*results, rtol=1e-5, atol=1e-6)
+
+
+def test_large_numbers_are_their_own_gelu(context: ow.MLContext) -> None:
+    x = np.array([np.finfo(float32).max, 2e38, 1], float32)
+    np.testing.assert_allclose(computed(context, lambda b, x: b.gelu(x), x=x), [x[0], x[1], 0.8413447], rtol=1e-6)

@@ -11,6 +11,7 @@ of its result:
 from .backend import OpenVino as OpenVino, openvino as openvino
 from .rules import (  # the rules register themselves
     activation as activation,
+    attention as attention,
     convolution as convolution,
     elementwise as elementwise,
     indexing as indexing,
@@ -19,5 +20,6 @@ from .rules import (  # the rules register themselves
     movement as movement,
     normalization as normalization,
     pooling as pooling,
+    recurrent as recurrent,
     reduction as reduction,
 )

@@ -12,6 +12,9 @@ from ..emit import WIDE, Emitter, Value
 from . import follows_sum, keeping_nan
 from .elementwise import as_int32, clamped
 
+HALF = {"float32": 1e38, "float16": 3e4}
+"""A number from which on the function is its operand, and whose double is finite."""
+
 openvino.rename({ops.sigmoid: "sigmoid", ops.tanh: "tanh", ops.softsign: "softsign", ops.hard_swish: "hswish"})
 
 
@@ -34,7 +37,9 @@ def _(ctx: Emitter, input: Value, alpha: float) -> Value:
 
 @openvino.lower(ops.gelu)
 def _(ctx: Emitter, input: Value) -> Value:
-    return ctx.emit("gelu", input, "erf")
+    # The engine doubles its operand, which overflows: large numbers are their own result.
+    is_large = ctx.emit("less", ctx.scalar(HALF[input.data_type], input), input, data_type="bool")
+    return ctx.emit("select", is_large, input, ctx.emit("gelu", input, "erf"), data_type=input.data_type)
 
 
 @openvino.lower(ops.hard_sigmoid)

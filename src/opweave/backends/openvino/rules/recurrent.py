@@ -1,0 +1,122 @@
+"""OpenVINO rules: recurrent networks, by the engine's kernels of sequences, which have the usual activations only.
+
+A single step has no rule: the parts of its decomposition are what the engine's cell consists of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ....graph import Operand
+from ....ops import recurrent as ops
+from ..backend import openvino
+from ..emit import Emitter, Value
+
+_DIRECTIONS = {"forward": "forward", "backward": "reverse", "both": "bidirectional"}
+
+
+def _ordered(ctx: Emitter, value: Value, layout: str, wanted: str) -> Value:
+    """Put the gates of a weight or bias, along axis 1, into the order `wanted`; constants are folded."""
+    if layout == wanted:
+        return value
+    places = [layout.index(gate) for gate in wanted]
+    directions, rows, *rest = value.shape
+    blocks = [directions, len(layout), rows // len(layout), *rest]
+    if value.array is not None:
+        return ctx.add_constant(value.array.reshape(blocks)[:, places].reshape(value.shape))
+    moved = ctx.emit("gather", ctx.reshape(value, blocks), ctx.constant(places), ctx.constant(1))
+    return ctx.reshape(moved, value.shape)
+
+
+def _sum(ctx: Emitter, values: Sequence[Value | None], like: Value) -> Value:
+    """The sum of the biases that are there; zeros where there is none."""
+    total = None
+    for value in values:
+        if value is not None:
+            total = value if total is None else ctx.emit("add", total, value)
+    return ctx.constant(np.zeros(like.shape[:2]), like.data_type) if total is None else total
+
+
+def _sequence(
+    ctx: Emitter, name: str, states: Sequence[Value | None], weights: Sequence[Value], given: Any
+) -> list[Value]:
+    """The last states, and the sequence where it is asked for, in WebNN's order of axes: the engine has batches first."""
+    x: Value = given["input"]
+    steps, batches, _ = x.shape
+    directions, size = weights[0].shape[0], given["hidden_size"]
+    zeros = np.zeros((batches, directions, size))
+    starts = [
+        ctx.constant(zeros, x.data_type) if state is None else ctx.transpose(state, [1, 0, 2]) for state in states
+    ]
+    operands = [ctx.transpose(x, [1, 0, 2]), *starts, ctx.constant([steps] * batches), *weights]
+    options = {"linear_before_reset": given["reset_after"]} if "reset_after" in given else {}
+    sequence, *last = ctx.emit_all(name, *operands, size, _DIRECTIONS[given["direction"]], **options)
+    results = [ctx.transpose(state, [1, 0, 2]) for state in last]
+    return [*results, ctx.transpose(sequence, [2, 1, 0, 3])] if given["return_sequence"] else results
+
+
+def _is_usual_gru(activations: Sequence[str]) -> bool:
+    return tuple(activations) == ("sigmoid", "tanh")
+
+
+@openvino.lower(ops.gru, when=_is_usual_gru)
+def _(
+    ctx: Emitter,
+    weight: Value,
+    recurrent_weight: Value,
+    bias: Value | None,
+    recurrent_bias: Value | None,
+    initial_hidden_state: Value | None,
+    layout: str,
+    **given: Any,
+) -> list[Value]:
+    w, r, b, c = (
+        None if value is None else _ordered(ctx, value, layout, "zrn")
+        for value in (weight, recurrent_weight, bias, recurrent_bias)
+    )
+    assert w is not None
+    assert r is not None
+    if not given["reset_after"]:
+        total = _sum(ctx, [b, c], w)
+    else:
+        # The new gate's two biases stay apart: the reset gate is multiplied with one of them.
+        both = [_parted(ctx, value, w) for value in (b, c)]
+        gates = ctx.emit("add", both[0][0], both[1][0])
+        total = ctx.emit("concat", [gates, both[0][1], both[1][1]], 1)
+    return _sequence(ctx, "gru_sequence", [initial_hidden_state], [w, r, total], given)
+
+
+def _parted(ctx: Emitter, bias: Value | None, like: Value) -> list[Value]:
+    """The bias of the update and reset gates, and that of the new gate; zeros where there is none."""
+    rows = like.shape[1] // 3
+    value = _sum(ctx, [bias], like)
+    return ctx.emit_all("variadic_split", value, ctx.constant(1), ctx.constant([2 * rows, rows]))
+
+
+def _is_usual_lstm(activations: Sequence[str], peephole_weight: Operand | None) -> bool:
+    return tuple(activations) == ("sigmoid", "tanh", "tanh") and peephole_weight is None
+
+
+@openvino.lower(ops.lstm, when=_is_usual_lstm)
+def _(
+    ctx: Emitter,
+    weight: Value,
+    recurrent_weight: Value,
+    bias: Value | None,
+    recurrent_bias: Value | None,
+    initial_hidden_state: Value | None,
+    initial_cell_state: Value | None,
+    layout: str,
+    **given: Any,
+) -> list[Value]:
+    w, r, b, c = (
+        None if value is None else _ordered(ctx, value, layout, "figo")
+        for value in (weight, recurrent_weight, bias, recurrent_bias)
+    )
+    assert w is not None
+    assert r is not None
+    weights = [w, r, _sum(ctx, [b, c], w)]
+    return _sequence(ctx, "lstm_sequence", [initial_hidden_state, initial_cell_state], weights, given)
