@@ -34,7 +34,7 @@ OTHERS = {
     "against": "hot paths of the working tree against another revision",
     "chat": "a language model beside llama.cpp; writes docs/chat.md",
     "composites": "kernels for composites against their parts; writes docs/composites.md",
-    "decoder": "tokens a second of a language model",
+    "decoder": "language models as ONNX files beside ONNX Runtime, token by token",
     "interop": "custom operations beside built-in ones; writes docs/interop.md",
     "nan": "what it would cost to propagate NaN where ONNX Runtime does not",
     "scale": "a model in Ray's actors beside plain processes; writes docs/scale.md",
