@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import memory
 from ..context import ml
-from ..errors import MLError, require
+from ..errors import MLError, ValidationError, require
 from ..names import shown
 from ..onnx.arguments import Argument
 from ..onnx.session import InferenceSession
@@ -84,6 +84,7 @@ class Predictor:
         self._rows = _fixed_rows(self._session._inputs)
         self._inputs = _by_column(self._session._inputs, inputs)
         self._outputs = _by_output(self._session._outputs, outputs)
+        self._names = list(self._outputs)
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         return self._recipe
@@ -105,18 +106,25 @@ class Predictor:
                 others fit.
             OperationError: the engine failed; the message names the row if others can be computed.
         """
-        require(isinstance(batch, Mapping), f"a batch must map columns to arrays, got {type(batch).__name__}")
+        if not isinstance(batch, Mapping):
+            raise ValidationError(f"a batch must map columns to arrays, got {type(batch).__name__}")
+        feed: dict[str, np.ndarray] = {}
         for column, argument in self._inputs.items():
-            known = f"the batch has no column {column!r} (input {argument.name!r}); its columns: {list(batch)}"
-            require(column in batch, known)
-        kept = {column: values for column, values in batch.items() if column not in self._inputs}
+            if column not in batch:
+                known = f"its columns: {list(batch)}"
+                raise ValidationError(f"the batch has no column {column!r} (input {argument.name!r}); {known}")
+            feed[argument.name] = _array(column, batch[column], argument)
+        rows = len(next(iter(feed.values())))
+        if any(len(array) != rows for array in feed.values()):
+            counts = {column: len(feed[argument.name]) for column, argument in self._inputs.items()}
+            raise ValidationError(f"columns must have the same number of rows, got {counts}")
+        result = {column: values for column, values in batch.items() if column not in self._inputs}
+        found = self._run(feed, rows)
         for output, column in self._outputs.items():
-            require(column not in kept, f"output {output!r} goes to {column!r}, which is a column of the batch already")
-        feed = {argument.name: _array(column, batch[column], argument) for column, argument in self._inputs.items()}
-        counts = {column: len(feed[argument.name]) for column, argument in self._inputs.items()}
-        require(len(set(counts.values())) == 1, f"columns must have the same number of rows, got {counts}")
-        found = self._run(feed, next(iter(counts.values())))
-        return kept | {self._outputs[name]: found[name] for name in self._outputs}
+            if column in result:
+                raise ValidationError(f"output {output!r} goes to {column!r}, which is a column of the batch already")
+            result[column] = found[output]
+        return result
 
     def _run(self, feed: Mapping[str, np.ndarray], rows: int) -> dict[str, Any]:
         """The outputs for all rows."""
@@ -143,7 +151,7 @@ class Predictor:
             feed: the inputs.
             first: the number of their first row in the batch, for messages.
         """
-        rows, names = len(next(iter(feed.values()))), list(self._outputs)
+        rows, names = len(next(iter(feed.values()))), self._names
         try:
             results = self._session.run(names, feed)
         except MLError as error:
@@ -257,7 +265,8 @@ def _array(column: str, values: Any, argument: Argument) -> np.ndarray:
         require(values.ndim > 0, f"{what} must be an array of rows, got a scalar")
         argument.check(values, what)
         return values
-    require(np.iterable(values), f"{what} must be an array of rows, got {type(values).__name__}")
+    if not np.iterable(values):
+        raise ValidationError(f"{what} must be an array of rows, got {type(values).__name__}")
     rows = [np.asarray(row) for row in values]
     inner = replace(argument, dims=None if argument.dims is None else argument.dims[1:])
     for number, row in enumerate(rows):
