@@ -42,7 +42,7 @@ test-chat: $(VENV)/.chat
 # Clusters of Ray, whose packages take 650 MB and which start many processes: an environment, and a time, of its own.
 test-scale: $(VENV)-scale/.installed
 	$(VENV)-scale/bin/python -m gate.packages --small
-	$(VENV)-scale/bin/python -m pytest tests/scale tests/docs/test_docs.py -k "scale or dask or serving"
+	$(VENV)-scale/bin/python -m pytest tests/scale tests/docs/test_docs.py tests/docs/test_benchmarks.py -k "scale or dask or serving"
 
 # What depends on ONNX Runtime's version, with the oldest one that pyproject.toml allows.
 test-oldest: $(VENV)/.dev $(VENV)-oldest/.installed
