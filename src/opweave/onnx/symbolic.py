@@ -99,8 +99,9 @@ class SymbolicModel:
     def bind(
         self, feed: Mapping[str, np.ndarray], out: Mapping[str, np.ndarray | None], shared: Mapping[str, str]
     ) -> BoundModel | None:
-        """Tie it to memory; see `ModelRunner.bind`."""
-        return self._runner.bind(feed, out, shared)
+        """Tie it to memory; see `ModelRunner.bind`, which back ends of other packages may lack."""
+        bind = getattr(self._runner, "bind", None)
+        return None if bind is None else bind(feed, out, shared)
 
 
 def must_be_traced(model: Model) -> bool:
