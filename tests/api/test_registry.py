@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 import pytest
+from openvino_device import openvino_context
 from specification import (
     DICTIONARIES,
     ENUMS,
@@ -401,6 +402,17 @@ for _name, _gates in (("gru", 3), ("lstm", 4)):
         got, wanted = of_nan(lambda b, x: getattr(b, name)(x, weight, recurrent, 3, 4, bias=bias)[0], given)
         assert np.isnan(wanted).all()
         assert not np.isnan(got).all()
+
+
+@demonstrates("change", "MLGraphBuilder.softmax: NaN")
+def _() -> None:
+    x = with_nan(1, 3)
+    results = {}
+    for name, context in {"openvino": openvino_context(), "reference": CONTEXTS["reference"]}.items():
+        builder = ow.MLGraphBuilder(context)
+        graph = builder.build({"y": builder.softmax(builder.input("x", "float32", x.shape), x.ndim - 1)})
+        results[name] = np.isnan(context.compute(graph, {"x": x})["y"])
+    assert results["reference"].sum() > results["openvino"].sum() > 0
 
 
 @demonstrates("addition", "MLGraphBuilder: numbers and arrays as operands")

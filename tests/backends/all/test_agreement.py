@@ -86,6 +86,8 @@ def test_openvino_agrees_with_reference(op: Op[..., Any], types: dict[str, str])
     @given(st.data())
     def check(data: st.DataObject) -> None:
         call = sample.make(Make(data.draw, types))
+        if op.name == "softmax":  # with NaN it differs, as the page of deviations says
+            call.args = (np.nan_to_num(call.args[0], nan=1.0, posinf=np.inf, neginf=-np.inf), *call.args[1:])
         assert_agree(sample, call, run(context, op, call), run(REFERENCE, op, call))
 
     check()

@@ -214,6 +214,20 @@ def test_attention_is_taken_whole(context: ow.MLContext) -> None:
         np.testing.assert_allclose(*results, rtol=1e-5, atol=1e-6)
 
 
+def test_maxima_of_no_elements_are_infinite(context: ow.MLContext) -> None:
+    x = np.ones((1, 1, 3, 2), float32)
+    options: dict[str, Any] = {
+        "window_dimensions": [3, 1],
+        "padding": [3, 2, 1, 0],
+        "strides": [2, 2],
+        "dilations": [2, 2],
+    }
+    y = computed(context, lambda b, x: b.max_pool2d(x, **options), x=x)
+    wanted = computed(ow.ml.create_context(device="reference"), lambda b, x: b.max_pool2d(x, **options), x=x)
+    assert np.isinf(wanted).any()
+    np.testing.assert_array_equal(y, wanted)
+
+
 def test_large_numbers_are_their_own_gelu(context: ow.MLContext) -> None:
     x = np.array([np.finfo(float32).max, 2e38, 1], float32)
     np.testing.assert_allclose(computed(context, lambda b, x: b.gelu(x), x=x), [x[0], x[1], 0.8413447], rtol=1e-6)

@@ -46,6 +46,9 @@ def _(ctx: Emitter, input: Value, layout: str, **given: Any) -> Value:
     x = ctx.relayout(input, layout, "nchw")
     windows = Window.along(x.shape[2:], given)
     y = _pool(ctx, "max_pool", x, windows, -np.inf, dilations=[w.dilation for w in windows])
+    filled = np.logical_and.outer(*(_inside(w) > 0 for w in windows))
+    if not filled.all():  # the engine's maximum of nothing but -inf is the lowest finite float
+        y = ctx.emit("select", ctx.constant(filled, "bool"), y, ctx.scalar(-np.inf, y), data_type=y.data_type)
     return ctx.relayout(y, "nchw", layout)
 
 
