@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from benchmarks.budgets import BUDGETS, Budget
 from benchmarks.measure import ROOT, Ratio
 from benchmarks.page import replace_part
 from benchmarks.rows import Row
+from benchmarks.scale import chart, rate
 
 SHARED = {"__init__", "__main__", "budgets", "hot_paths", "measure", "models", "page", "rows", "webgpu_contraction"}
 
@@ -125,3 +127,16 @@ def test_a_version_is_measured_against_itself(models: Path, monkeypatch: pytest.
     assert len(ours) == len(theirs) == 3
     assert min(*ours, *theirs) > 0
     assert "another revision" in BUDGETS
+
+
+def test_the_rate_of_processes_is_that_of_the_time_in_which_all_work() -> None:
+    first = [(1, 0.0, 1.0), (1, 1.0, 2.0), (1, 2.0, 3.0)]
+    second = [(2, 0.0, 2.0), (2, 2.0, 3.0), (2, 3.0, 4.0)]  # it starts later, and ends later
+    assert rate([*first, *second]) == 2  # the two that end at 3, in the second after 2
+    assert rate(first) == 1
+
+
+def test_the_chart_of_processes_is_svg() -> None:
+    root = ElementTree.fromstring(chart({1: (10.0, 9.5), 2: (20.0, 19.0)}))
+    texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"1 process", "2 processes", "10.0", "9.5", "20.0", "19.0"} <= set(texts)
