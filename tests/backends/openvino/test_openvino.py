@@ -214,6 +214,14 @@ def test_attention_is_taken_whole(context: ow.MLContext) -> None:
         np.testing.assert_allclose(*results, rtol=1e-5, atol=1e-6)
 
 
+def test_a_product_may_become_a_scalar(context: ow.MLContext) -> None:
+    """The engine's optimiser of reshapes after products ends the process where no dimension is left."""
+    x = np.array([1, 2, 3], float32)
+    y = computed(context, lambda b, x: b.reshape(b.matmul(b.reshape(x, [1, 3]), b.reshape(x, [3, 1])), []), x=x)
+    assert y.shape == ()
+    assert y == 14
+
+
 def test_maxima_of_no_elements_are_infinite(context: ow.MLContext) -> None:
     x = np.ones((1, 1, 3, 2), float32)
     options: dict[str, Any] = {

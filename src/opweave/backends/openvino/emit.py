@@ -195,6 +195,8 @@ class Emitter:
             return value
         if value.array is not None:
             return self.add_constant(value.array.reshape(shape))
+        if not shape:  # the engine ends the process where a reshape to no dimensions follows a product
+            return self.emit("squeeze", value, self.constant(list(range(value.rank))))
         return self.emit("reshape", value, self.constant([*shape, *lanes(value.data_type)]), False)
 
     def transpose(self, value: Value, permutation: Sequence[int]) -> Value:
