@@ -236,6 +236,13 @@ def test_maxima_of_no_elements_are_infinite(context: ow.MLContext) -> None:
     np.testing.assert_array_equal(y, wanted)
 
 
+def test_extremes_of_infinities_are_infinite(context: ow.MLContext) -> None:
+    low = np.finfo(float32).min
+    x = np.array([[-np.inf, -np.inf], [low, -np.inf], [1, -np.inf]], float32)
+    assert computed(context, lambda b, x: b.reduce_max(x, axes=[1]), x=x).tolist() == [-np.inf, low, 1]
+    assert computed(context, lambda b, x: b.reduce_min(x, axes=[1]), x=-x).tolist() == [np.inf, -low, -1]
+
+
 def test_large_numbers_are_their_own_gelu(context: ow.MLContext) -> None:
     x = np.array([np.finfo(float32).max, 2e38, 1], float32)
     np.testing.assert_allclose(computed(context, lambda b, x: b.gelu(x), x=x), [x[0], x[1], 0.8413447], rtol=1e-6)

@@ -5,6 +5,7 @@ Integers have none: the engine adds them up as float32.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ....dtypes import DataType
@@ -15,12 +16,22 @@ from ..backend import openvino
 from ..emit import Emitter, Value
 from . import is_float
 
+_EXTREMES: dict[Op[..., Operand], float] = {ops.reduce_max: -math.inf, ops.reduce_min: math.inf}
+
 
 def _lower(op: Op[..., Operand], name: str) -> None:
     # Without axes, the engine returns its input, for some after the function of an element; the decomposition does that.
     @openvino.lower(op, when=lambda input, axes: is_float(input) and len(axes) > 0)
     def _(ctx: Emitter, input: Value, axes: Sequence[int], keep_dimensions: bool) -> Value:
-        return ctx.emit(name, input, ctx.constant(list(axes)), keep_dimensions)
+        along = ctx.constant(list(axes))
+        result = ctx.emit(name, input, along, keep_dimensions)
+        if op not in _EXTREMES:
+            return result
+        # The engine's maximum of nothing but -inf is the lowest finite float.
+        outermost = ctx.scalar(_EXTREMES[op], input)
+        is_outermost = ctx.emit("equal", input, outermost, data_type="bool")
+        are_all = ctx.emit("reduce_logical_and", is_outermost, along, keep_dimensions)
+        return ctx.emit("select", are_all, outermost, result, data_type=input.data_type)
 
 
 for _op, _name in {
