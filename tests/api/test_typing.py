@@ -65,6 +65,7 @@ def mypy(folder: Path, *files: Path) -> list[str]:
 def pyright(folder: Path, *files: Path) -> list[str]:
     """What pyright finds wrong in files, likewise. (basedpyright is pyright with its engine in the wheel.)"""
     settings: dict[str, Any] = {"extraPaths": [str(ROOT / "src")], "typeCheckingMode": "standard"}
+    settings["reportMissingImports"] = False  # of extras that are not installed; mypy is told the same
     # Snippets of a page use the same names for other things.
     settings |= dict.fromkeys(["reportRedeclaration", "reportPossiblyUnboundVariable", "reportAssignmentType"], False)
     (folder / "pyrightconfig.json").write_text(json.dumps({**settings, "include": [str(file) for file in files]}))

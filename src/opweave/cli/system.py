@@ -109,16 +109,16 @@ def ops(
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("operation", no_wrap=True)
     table.add_column("", no_wrap=True)
-    # Print the bits of data types vertically, so that three back ends fit on a screen.
-    kinds = " ".join(INFO[t].kind for t in ANY)
-    tens, ones = (" ".join(f"{INFO[t].bits:2}"[k] for t in ANY) for k in (0, 1))
+    # Print the bits of data types vertically, so that four back ends fit on a screen.
+    kinds = "".join(INFO[t].kind for t in ANY)
+    tens, ones = ("".join(f"{INFO[t].bits:2}"[k] for t in ANY) for k in (0, 1))
     for name in backends:
         table.add_column(f"{name}\n{kinds}\n{tens}\n{ones}", no_wrap=True)
     for name in names or listing:
         is_core = listing[name].decomposition is None
         if is_core or not core:
             ways = support(listing[name], backends).values()
-            cells = [Text(" ").join(signs[how[t]] if t in how else absent for t in ANY) for how in ways]
+            cells = [Text().join(signs[how[t]] if t in how else absent for t in ANY) for how in ways]
             table.add_row(name, "◆" if is_core else "", *cells)
     console.print(table)
     legend = (

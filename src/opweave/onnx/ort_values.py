@@ -59,8 +59,18 @@ def ort_value(array: Any, what: str) -> Any:
 
     if is_plain(array):
         # `ortvalue_from_numpy` makes one whose `numpy()` does not keep the memory alive.
-        from onnxruntime.capi.onnxruntime_pybind11_state import OrtValue
-
-        stored = array.view(np.uint8) if array.dtype == bool else array
-        return onnxruntime.OrtValue(OrtValue.from_dlpack(stored.__dlpack__(), array.dtype == bool))
+        try:
+            return onnxruntime.OrtValue.from_dlpack(array)
+        except RuntimeError:  # before 1.32, bool had to come as uint8
+            return onnxruntime.OrtValue.from_dlpack(_BoolAsBytes(array))
     return onnxruntime.OrtValue(to_engine(array))
+
+
+class _BoolAsBytes:
+    """A bool array that exports its memory as uint8; ONNX Runtime 1.31 sees from `dtype` what is meant."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.dtype, self._bytes = array.dtype, array.view(np.uint8)
+
+    def __dlpack__(self) -> Any:
+        return self._bytes.__dlpack__()

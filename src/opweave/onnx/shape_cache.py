@@ -51,6 +51,9 @@ most 9 MB: their calls are short, and the overheads that compilation removes cou
 take 0.6 to 1.0 of the time where the weights take up to 4 MB, and the same time where they take more; each would hold the
 packed weights once more. With this limit, the models stay below 1.3 times ONNX Runtime's memory."""
 
+MOST_ELEMENTS = 2**62
+"""Of a weight, for estimates: a damaged model may declare sizes whose product has more digits than Python prints."""
+
 ALWAYS_BYTES = 512 * 2**20
 """The default of `program_bytes` where there is no such session: each shape that is dropped must be compiled again."""
 
@@ -429,6 +432,7 @@ def _weight_bytes(model: Model) -> tuple[int, int]:
     ]
     constants = [a.t for node in nodes if node.op_type == "Constant" for a in node.attribute if a.HasField("t")]
     first, second = (
-        sum(prod(tensor.dims) * sizes.get(tensor.data_type, 1) for tensor in each) for each in (tensors, constants)
+        sum(min(prod(tensor.dims), MOST_ELEMENTS) * sizes.get(tensor.data_type, 1) for tensor in each)
+        for each in (tensors, constants)
     )
     return first + second, second
