@@ -133,7 +133,7 @@ sys.path.insert(0, {str(tmp_path)!r})
 import opweave.backends.entries as entries
 entries._texts = lambda place, of=entries._texts: of(place) if place == sys.path[0] else ()  # what else is installed
 from opweave.backends import devices, discover, find_device
-print(*discover(), "|", *(device.name for device in devices()))
+print(*discover(), "|", *(f"{{device.backend}}/{{device.name}}" for device in devices()))
 print(find_device("cpu")[0].name, find_device("reference")[0].name)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -141,8 +141,8 @@ print(find_device("cpu")[0].name, find_device("reference")[0].name)
     other = ["other"] if metadata == "of another package" else []
     assert backends.split() == [*OWN[:-1], *other, OWN[-1]]
     names = listed.split()
-    assert names[0] == "cpu"
-    assert names[-1] == "reference"
+    assert names[0] == "onnxruntime/cpu"
+    assert names[-1] == "reference/reference"
     assert len(set(names)) == len(names)
-    assert any(name.startswith("gpu") for name in names)
+    assert any(name.startswith("webgpu/gpu") for name in names)
     assert done.stdout.splitlines()[1] == "onnxruntime reference"

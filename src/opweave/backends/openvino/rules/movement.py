@@ -87,7 +87,8 @@ def _(ctx: Emitter, input: Value, starts: Sequence[int], sizes: Sequence[int], s
     if not cut:
         return input
     ends = [starts[axis] + sizes[axis] for axis in cut]
-    return _sliced(ctx, input, cut, [starts[axis] for axis in cut], ends, [strides[axis] for axis in cut])
+    steps = [min(strides[axis], input.shape[axis]) for axis in cut]  # larger ones may be too large for the engine
+    return _sliced(ctx, input, cut, [starts[axis] for axis in cut], ends, steps)
 
 
 @openvino.lower(ops.split)
