@@ -460,7 +460,8 @@ def test_threads_are_as_many_as_asked_for(make: Callable[..., Any], count: int, 
     s = make(plain_model(dims).SerializeToString(), options)
     s.run(None, {"x": x})
     new: set[Path] = set()
-    while new != (new := set(Path("/proc/self/task").iterdir()) - before):  # threads that were joined may still be listed
+    # Threads that were joined may still be listed.
+    while new != (new := set(Path("/proc/self/task").iterdir()) - before):
         time.sleep(0.1)
     assert len(new) == count - 1
 
