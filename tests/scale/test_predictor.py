@@ -229,3 +229,8 @@ def test_a_share_of_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     assert processors.processors() == 1
     processors.share_processors(1000)
     assert processors.processors() == whole
+
+
+def test_one_that_could_not_be_made_can_be_shown() -> None:
+    """Ray shows the actor of which the constructor failed."""
+    assert "Predictor object" in repr(Predictor.__new__(Predictor))

@@ -90,6 +90,8 @@ class Predictor:
         return self._recipe
 
     def __repr__(self) -> str:
+        if not hasattr(self, "_outputs"):  # Ray also shows one that could not be made
+            return object.__repr__(self)
         return f"<Predictor {list(self._inputs)} -> {list(self._outputs.values())}: {self._session!r}>"
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
