@@ -232,7 +232,9 @@ class ShapeCache:
         trace = self._trace(shapes, {})  # all of it: what is broken is refused now
         if trace.deciding:
             return
-        large = sum(is_large_segment(segment, trace.values) for segment in segments(trace, self._outputs))
+        large = 0
+        if any(step.kind == "fallback" for step in trace.steps):  # else it is one segment
+            large = sum(is_large_segment(segment, trace.values) for segment in segments(trace, self._outputs))
         if large > MAX_POOLS and self.own_session(shapes):
             self._why_none = f"it would run in {large} segments, each with threads of its own"
             self._note_use(shapes, {})
