@@ -135,7 +135,7 @@ def _shared(model: bytes, weights: Mapping[str, np.ndarray], settings: Any, load
 
 def _is_equal(one: np.ndarray, other: np.ndarray) -> bool:
     """Whether arrays of the same type and shape have the same bytes."""
-    return is_same(one, other) or one.tobytes() == other.tobytes()
+    return is_same(one, other) or np.array_equal(one.reshape(-1).view(np.uint8), other.reshape(-1).view(np.uint8))
 
 
 def _load(model: bytes, weights: Mapping[str, np.ndarray], ctx: Emitter, options: onnxruntime.SessionOptions) -> Loaded:
