@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 os.environ.setdefault("OPWEAVE_STRICT", "1")  # faults of converters are raised, and do not hide behind fallback
+os.environ.setdefault("OPWEAVE_DEVICE", "cpu")  # also where there is a GPU; tests of the choice unset it
 
 try:
     from hypothesis import HealthCheck, settings

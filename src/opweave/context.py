@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -64,7 +65,8 @@ class ML:
             power_preference: "default", "high-performance" or "low-power"; "low-power" prefers devices that take little
                 power, and on a CPU lets idle threads sleep instead of spinning between operations.
             accelerated: whether to prefer a GPU or NPU, if there is one.
-            device: the name of a device of `opweave.devices()` to run on; by default, the two preferences select one.
+            device: the name of a device of `opweave.devices()` to run on. Default, if `backend` is not given either: the
+                environment variable `OPWEAVE_DEVICE`; or else, the two preferences select one.
             backend: the back end that drives the device, where several can: "onnxruntime", "openvino", …; by default, the
                 first in `opweave.devices()` that has the device.
             deferred: whether dispatches wait until a result is read, and then run together.
@@ -96,9 +98,7 @@ class ML:
         if gpu_device is not None:
             driver, found = backends.of_gpu_device(gpu_device)
         else:
-            if device is None:
-                device = _choose(power_preference, accelerated, backend)
-            driver, found = backends.find_device(device, backend)
+            driver, found = _find(device, backend, power_preference, accelerated)
             driver = driver.open(found, power_preference)
         if deferred and not driver.space.is_host:
             raise NotSupportedError(
@@ -113,6 +113,21 @@ class ML:
 
     def __repr__(self) -> str:
         return "<ML>"
+
+
+def _find(
+    device: str | None, backend: str | None, power_preference: PowerPreference, accelerated: bool
+) -> tuple[Backend, Device]:
+    """The back end and the device that were asked for, or that `$OPWEAVE_DEVICE` names, or that suit the preferences best."""
+    if device is not None or backend is not None:
+        return backends.find_device(_choose(power_preference, accelerated, backend) if device is None else device, backend)
+    named = os.environ.get("OPWEAVE_DEVICE")
+    if not named:
+        return backends.find_device(_choose(power_preference, accelerated))
+    try:
+        return backends.find_device(named)
+    except NotSupportedError as error:
+        raise NotSupportedError(f"OPWEAVE_DEVICE: {error}") from None
 
 
 def _choose(power_preference: PowerPreference, accelerated: bool, backend: str | None = None) -> str:

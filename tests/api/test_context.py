@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import opweave as ow
+from opweave import backends
 from opweave.run.graph import MAX_BINDINGS, DispatchBinding
 
 DEVICES = ["cpu", "reference"]
@@ -39,11 +40,26 @@ def count_bindings() -> int:
     return sum(type(found) is DispatchBinding for found in gc.get_objects())  # `isinstance` looks into dead proxies
 
 
-def test_the_default_context_runs_on_the_cpu() -> None:
+def test_without_accelerators_the_default_context_runs_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPWEAVE_DEVICE")
+    monkeypatch.setattr(backends, "default_devices", lambda: backends.find("onnxruntime").devices())
     context = ow.ml.create_context()
     assert context.device.name == "cpu"
     assert context.accelerated is False
     assert repr(context) == "<MLContext on cpu>"
+
+
+def test_the_environment_names_the_device_of_contexts_that_choose_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = backends.Device("gpu", "gpu", "webgpu", "a GPU that none of these contexts takes")
+    monkeypatch.setattr(backends, "default_devices", lambda: [gpu])
+    for name in ("cpu", "reference"):
+        monkeypatch.setenv("OPWEAVE_DEVICE", name)
+        assert ow.ml.create_context().device.name == name
+        assert ow.ml.create_context(device="reference").device.name == "reference"
+        assert ow.ml.create_context(backend="onnxruntime").device.name == "cpu"
+    monkeypatch.setenv("OPWEAVE_DEVICE", "npu7")
+    with pytest.raises(ow.NotSupportedError, match="^OPWEAVE_DEVICE: there is no device 'npu7'; available: 'cpu', "):
+        ow.ml.create_context()
 
 
 @pytest.mark.parametrize("name", DEVICES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import zipfile
@@ -83,7 +84,8 @@ def test_adapters_are_looked_at_only_where_there_may_be_hardware(nodes: tuple[st
         f"import sys, opweave as ow; from opweave.backends.webgpu import adapters; adapters.NODES = {nodes!r};"
         "ow.ml.create_context(); print('wgpu' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    environment = {**os.environ, "OPWEAVE_DEVICE": ""}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.split()[-1] == looked
 
 

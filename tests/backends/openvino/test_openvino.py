@@ -124,6 +124,7 @@ def test_low_power_finds_an_npu(context: ow.MLContext, monkeypatch: pytest.Monke
         def get_property(self, device: str, name: str) -> str:
             return {"GPU.0": "Intel Iris (iGPU)", "GPU.1": "Intel Arc (dGPU)"}.get(device, device)
 
+    monkeypatch.delenv("OPWEAVE_DEVICE")
     monkeypatch.setattr(devices, "core", Core)
     monkeypatch.setattr(devices, "may_have_accelerators", lambda: True)
     assert ow.ml.create_context(power_preference="low-power").device.name == "npu"
