@@ -22,24 +22,26 @@ from . import catalog
 from .verdict import HEADER, Verdict
 
 PAGE = catalog.ROOT / "docs" / "models.md"
+DEFAULT_BACKEND = "onnxruntime"
+
 SECONDS = 300
 """How long one process may take."""
 
 
-def judge(entry: catalog.Entry, packages: Path, times: bool) -> Verdict:
-    """Measure one model."""
-    verdict = Verdict(entry.name)
+def judge(entry: catalog.Entry, packages: Path, times: bool, backend: str) -> Verdict:
+    """Measure one model on one of Opweave's back ends."""
+    verdict = Verdict(entry.name, only_results=backend != DEFAULT_BACKEND)
     with TemporaryDirectory(prefix="opweave-gate-") as folder:
         folders = Path(folder, "opweave"), Path(folder, "onnxruntime")
         measured = partial(in_process, "gate.measure", timeout=SECONDS)
         try:
             reports = []
-            for path in folders:
+            for engine, path in zip((f"opweave:{backend}", "onnxruntime"), folders, strict=True):
                 path.mkdir()
-                reports.append(measured("run", path.name, entry.name, str(packages), str(path)))
+                reports.append(measured("run", engine, entry.name, str(packages), str(path)))
             verdict.judge_runs(reports[0], reports[1], folders)
             if times:
-                verdict.judge_times(measured("times", entry.name, str(packages)))
+                verdict.judge_times(measured("times", backend, entry.name, str(packages)))
         except (RuntimeError, TimeoutError) as error:
             verdict.faults.append(str(error).splitlines()[-1])
     return verdict
@@ -76,11 +78,14 @@ def main(
     model: Annotated[list[str] | None, typer.Option(help="A model, by name or by a part of it. Default: all.")] = None,
     times: Annotated[bool, typer.Option(help="Measure times, too.")] = True,
     packages: Annotated[Path, typer.Option(help="Where the packages are installed.")] = catalog.PACKAGES,
+    backend: Annotated[
+        str, typer.Option(help="The back end; only onnxruntime has limits beside the results.")
+    ] = DEFAULT_BACKEND,
     list_models: Annotated[bool, typer.Option("--list", help="Print the names of the models, and stop.")] = False,
 ) -> None:
     """Compare ONNX models out of packages with ONNX Runtime: results, time, new shapes, memory, threads.
 
-    All of them, with times, are written to docs/models.md. Exits with 1 if a model exceeds a limit.
+    All of them, with times, on ONNX Runtime are written to docs/models.md. Exits with 1 if a model exceeds a limit.
     """
     chosen = [e for e in catalog.entries() if not model or any(part.lower() in e.name.lower() for part in model)]
     console = Console()
@@ -93,7 +98,7 @@ def main(
     verdicts = []
     for number, entry in enumerate(chosen, 1):
         start = time.perf_counter()
-        verdict = judge(entry, packages.resolve(), times)
+        verdict = judge(entry, packages.resolve(), times, backend)
         verdicts.append(verdict)
         line = ", ".join(f"{what} {cell}" for what, cell in zip(HEADER[1:], verdict.cells()[1:], strict=True) if cell)
         took = f"{time.perf_counter() - start:.0f} s"
@@ -104,7 +109,7 @@ def main(
     for verdict in verdicts:
         shown.add_row(*verdict.cells(), style="red" if verdict.faults else "")
     console.print(shown)
-    if not model and times:
+    if not model and times and backend == DEFAULT_BACKEND:
         PAGE.write_text(markdown(verdicts), encoding="utf-8")
     if any(verdict.faults for verdict in verdicts):
         raise typer.Exit(1)

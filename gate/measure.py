@@ -1,9 +1,11 @@
 """What the gate measures of one model, in a process of its own; the last line that it prints is JSON.
 
 `python -m gate.measure run ENGINE MODEL PACKAGES FOLDER` runs a model at all its shapes in one engine, writes the results
-into the folder, and reports peak memory and threads. It loads nothing that this engine does not need.
+into the folder, and reports peak memory and threads. It loads nothing that this engine does not need. The engine is
+`onnxruntime`, or `opweave:BACKEND`: Opweave on one of its back ends.
 
-`python -m gate.measure times MODEL PACKAGES` runs both engines alternately, and reports the times of each pair of calls.
+`python -m gate.measure times BACKEND MODEL PACKAGES` runs both engines alternately, and reports the times of each pair of
+calls.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -76,12 +79,12 @@ class Loaded:
             time.sleep(SETTLE_SECONDS)
 
 
-def opweave(path: Path) -> Loaded:
-    """The model in Opweave."""
+def opweave(path: Path, backend: str) -> Loaded:
+    """The model in Opweave, on one of its back ends."""
     import opweave as ow
 
     # On the processor, whatever else there is: that is what the other engine runs on.
-    session = ow.InferenceSession(path, context=ow.ml.create_context(device="cpu"))
+    session = ow.InferenceSession(path, context=ow.ml.create_context(device="cpu", backend=backend))
     return Loaded(
         lambda feed: session.run(None, feed),
         {i.name: i.type for i in session.get_inputs()},
@@ -99,7 +102,10 @@ def onnxruntime(path: Path) -> Loaded:
     return Loaded(lambda feed: session.run(None, feed), {i.name: i.type for i in session.get_inputs()})
 
 
-ENGINES: Mapping[str, Callable[[Path], Loaded]] = {"opweave": opweave, "onnxruntime": onnxruntime}
+def loader(engine: str) -> Callable[[Path], Loaded]:
+    """What loads a model in an engine: "onnxruntime", or "opweave:BACKEND"."""
+    _, _, backend = engine.partition(":")
+    return partial(opweave, backend=backend) if backend else onnxruntime
 
 
 MODULES = {"opweave": "opweave.onnx.session", "onnxruntime": "onnxruntime"}
@@ -109,10 +115,10 @@ MODULES = {"opweave": "opweave.onnx.session", "onnxruntime": "onnxruntime"}
 def run(engine: str, entry: catalog.Entry, packages: Path, folder: Path) -> dict[str, Any]:
     """Run all shapes in one engine. Results of the first call and of the last are kept: they may come by different ways."""
     threads = 0
-    import_module(MODULES[engine])
+    import_module(MODULES[engine.partition(":")[0]])
     with entry.path(packages) as path:
         start = time.perf_counter()
-        model = ENGINES[engine](path)
+        model = loader(engine)(path)
         load = time.perf_counter() - start
         feeds = entry.feeds(model.types)
         rounds, start = ROUNDS, time.perf_counter()
@@ -132,8 +138,8 @@ def run(engine: str, entry: catalog.Entry, packages: Path, folder: Path) -> dict
     return {"load": load, "peak_mib": status("VmHWM") / 1024, "threads": threads}
 
 
-def times(entry: catalog.Entry, packages: Path) -> dict[str, Any]:
-    """Times of both engines.
+def times(backend: str, entry: catalog.Entry, packages: Path) -> dict[str, Any]:
+    """Times of Opweave, on one of its back ends, and of ONNX Runtime.
 
     Returns:
         "steady": pairs (ours, theirs) of seconds a call at the first shape.
@@ -143,7 +149,7 @@ def times(entry: catalog.Entry, packages: Path) -> dict[str, Any]:
     start = time.perf_counter()
     with entry.path(packages) as path:
         while len(new) < FRESH_SESSIONS and (not new or time.perf_counter() - start < SECONDS):
-            models = [load(path) for load in ENGINES.values()]
+            models = [loader(engine)(path) for engine in (f"opweave:{backend}", "onnxruntime")]
             calls = [model.call for model in models]
             feeds = entry.feeds(models[1].types)
             for call in calls:
@@ -179,8 +185,8 @@ def main(what: str, *args: str) -> None:
         engine, name, packages, folder = args
         found = run(engine, catalog.entry(name), Path(packages), Path(folder))
     else:
-        name, packages = args
-        found = times(catalog.entry(name), Path(packages))
+        backend, name, packages = args
+        found = times(backend, catalog.entry(name), Path(packages))
     print(json.dumps(found))
 
 

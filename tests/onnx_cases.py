@@ -122,16 +122,16 @@ def expected(name: str) -> dict[str, str]:
 
 
 @cache
-def context() -> ow.MLContext:
+def context(backend: str = "onnxruntime") -> ow.MLContext:
     """The context that cases run in."""
-    return ow.ml.create_context(device="cpu")
+    return ow.ml.create_context(device="cpu", backend=backend)
 
 
-def run(case: Case) -> list[Step]:
+def run(case: Case, backend: str = "onnxruntime") -> list[Step]:
     """Run a case, and return the nodes that fell back; `AssertionError` where something else comes out than ONNX says."""
     model, sets = case.load()
     onnxruntime.set_seed(0)  # or random numbers are now and then those that a case happens to expect
-    session = InferenceSession(model, context(), specialise="always")
+    session = InferenceSession(model, context(backend), specialise="always")
     assert sets
     steps: dict[int, Step] = {}
     for inputs, outputs in sets:

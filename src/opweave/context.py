@@ -120,7 +120,9 @@ def _find(
 ) -> tuple[Backend, Device]:
     """The back end and the device that were asked for, or that `$OPWEAVE_DEVICE` names, or that suit the preferences best."""
     if device is not None or backend is not None:
-        return backends.find_device(_choose(power_preference, accelerated, backend) if device is None else device, backend)
+        return backends.find_device(
+            _choose(power_preference, accelerated, backend) if device is None else device, backend
+        )
     named = os.environ.get("OPWEAVE_DEVICE")
     if not named:
         return backends.find_device(_choose(power_preference, accelerated))

@@ -58,7 +58,7 @@ def test_the_environment_names_the_device_of_contexts_that_choose_none(monkeypat
         assert ow.ml.create_context(device="reference").device.name == "reference"
         assert ow.ml.create_context(backend="onnxruntime").device.name == "cpu"
     monkeypatch.setenv("OPWEAVE_DEVICE", "npu7")
-    with pytest.raises(ow.NotSupportedError, match="^OPWEAVE_DEVICE: there is no device 'npu7'; available: 'cpu', "):
+    with pytest.raises(ow.NotSupportedError, match=r"^OPWEAVE_DEVICE: there is no device 'npu7'; available: 'cpu', "):
         ow.ml.create_context()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.budgets import GATE
 from gate import catalog, measure
-from gate.measure import ENGINES
+from gate.measure import loader
 from gate.verdict import Verdict, difference
 
 ENTRIES = catalog.entries()
@@ -17,11 +17,14 @@ SHAPES = 2
 """How many shapes of a model are run here: the first one, and a new one."""
 
 
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
 @pytest.mark.parametrize("entry", [e for e in ENTRIES if e.small], ids=lambda entry: entry.name)
-def test_small_models_agree_with_onnx_runtime(entry: catalog.Entry) -> None:
+def test_small_models_agree_with_onnx_runtime(entry: catalog.Entry, backend: str) -> None:
+    if backend == "openvino":
+        pytest.importorskip("openvino", reason="openvino is not installed")
     try:
         with entry.path(catalog.PACKAGES) as path:
-            ours, theirs = (load(path) for load in ENGINES.values())
+            ours, theirs = loader(f"opweave:{backend}")(path), loader("onnxruntime")(path)
     except FileNotFoundError as error:
         pytest.skip(f"{error}, or python -m gate.packages --small")
     for feed in entry.feeds(theirs.types)[:SHAPES]:

@@ -1,8 +1,9 @@
-"""ONNX's own backend tests (`onnx.backend.test`) through `InferenceSession`.
+"""ONNX's own backend tests (`onnx.backend.test`) through `InferenceSession`, on ONNX Runtime and on OpenVINO.
 
 Two lists in `expect/`, both strict, made by `tools/onnx_expectations.py`: `onnx.toml` has the cases that cannot pass, and
 `onnx_fallback.toml` those that need ONNX Runtime for operators that WebNN cannot express, with the reasons. All others pass on
-WebNN graphs alone. Entries that hold for some versions of ONNX Runtime only are in tables named after these.
+WebNN graphs alone. Entries that hold for some versions of ONNX Runtime only are in tables named after these. The lists hold on
+both back ends; on OpenVINO the cases are sampled, unless `--all` is given.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import locale
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import numpy as np
 import onnx_cases
@@ -31,18 +33,32 @@ def has_locale() -> bool:
     return True
 
 
-@pytest.mark.parametrize("name", onnx_cases.cases())
-def test_case(name: str) -> None:
+SAMPLE_STEP = 12
+"""Each case with a number divisible by this one runs on OpenVINO without `--all`."""
+
+
+def rows() -> list[Any]:
+    rows = [pytest.param(name, "onnxruntime", id=name) for name in onnx_cases.cases()]
+    for number, name in enumerate(onnx_cases.cases()):
+        marks = [pytest.mark.larger("the case on ONNX Runtime")] if number % SAMPLE_STEP else []
+        rows.append(pytest.param(name, "openvino", id=f"{name}-openvino", marks=marks))
+    return rows
+
+
+@pytest.mark.parametrize(("name", "backend"), rows())
+def test_case(name: str, backend: str) -> None:
+    if backend == "openvino":
+        pytest.importorskip("openvino", reason="openvino is not installed")
     case = onnx_cases.cases()[name]
     reason = onnx_cases.expected("onnx").get(name)
     if reason is not None and "locale" in reason and has_locale():
-        onnx_cases.run(case)
+        onnx_cases.run(case, backend)
         return
     if reason is not None:
         with pytest.raises((AssertionError, ow.MLError)):
-            onnx_cases.run(case)
+            onnx_cases.run(case, backend)
         pytest.xfail(reason)
-    fallen = {step.node.op_type for step in onnx_cases.run(case)}
+    fallen = {step.node.op_type for step in onnx_cases.run(case, backend)}
     listed = onnx_cases.expected("onnx_fallback").get(name, "")
     operators = {entry.partition(":")[0] for entry in listed.split("; ")} - {""}
     assert fallen == operators, "what falls back is not what the list says"

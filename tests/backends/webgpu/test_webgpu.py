@@ -290,9 +290,7 @@ def test_exportable_tensors_are_for_the_device_of_their_context() -> None:
 
 def in_process(code: str, **environment: str) -> str:
     environment = {**os.environ, "OPWEAVE_DEVICE": "", **environment}
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False
-    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
     assert result.returncode == 0, result.stderr
     return result.stdout
 
