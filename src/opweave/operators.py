@@ -130,9 +130,9 @@ def _infix(name: str, swap: bool) -> Callable[[Operators, Any], Any]:
     """The method of an infix operator: `array op other`, or with `swap` `other op array`."""
 
     def method(self: Operators, other: Any) -> Any:
-        if not isinstance(other, (Operators, int, float)) and not hasattr(other, "__array__"):
+        if not isinstance(other, (float, int, Operators)) and not hasattr(other, "__array__"):
             return NotImplemented
-        return self._apply(name, *((other, self) if swap else (self, other)))
+        return self._apply(name, other, self) if swap else self._apply(name, self, other)
 
     return method
 

@@ -327,6 +327,11 @@ class Number(Array):
 
     __slots__ = ()
 
+    def __init__(self, context: MLContext, array: np.ndarray, desc: Desc, code: int) -> None:
+        # As `Array.__init__`, but faster.
+        self._context, self._desc, self._code = context, desc, code
+        self._node, self._array, self._reads = None, array, 0
+
 
 class Watched(Array):
     """An array of memory that may be written: it knows the pending results that depend on it."""

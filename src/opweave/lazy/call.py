@@ -29,6 +29,7 @@ from .borrowed import adopt, borrow
 from .force import name_call, program_of
 
 _OPERAND, _SEQUENCE, _ATTRIBUTE = 1, 2, 0
+_NUMBERS = frozenset({float, int})
 _serials = count()
 
 kinds: Cache[tuple[Any, tuple[int, ...]], int] = Cache(KINDS, raw=True)
@@ -62,15 +63,15 @@ def call(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         raise
     if others:
         for position, value in enumerate(inputs):
-            if type(value) is Array or isinstance(value, Array):
+            kind = type(value)
+            if kind is Array:
                 continue
-            if type(value) is np.ndarray:
+            if kind in _NUMBERS:
+                inputs[position] = Number(context, *_scalar(op, label, value, template.numbers[position]))
+            elif kind is np.ndarray:
                 inputs[position] = adopt(context, value, template.operands[position], template.operand_codes[position])
             elif isinstance(value, MLTensor):
                 inputs[position] = borrow(value)
-            else:
-                array, desc, code = _scalar(op, label, value, template.numbers[position])
-                inputs[position] = Number(context, desc, code, array=array)
     return defer(template, tuple(inputs), label, context, sys._getframe(1))
 
 
@@ -154,6 +155,10 @@ def _validate(
                 context = value._context
         elif flag == _ATTRIBUTE or value is None:
             key.append(exact(value))
+        elif type(value) in _NUMBERS and flag == _OPERAND:
+            others = True
+            key.append(type(value))
+            inputs.append(value)
         elif type(value) is np.ndarray and flag == _OPERAND:
             others = True
             known = kinds.peek((value.dtype, value.shape))
@@ -211,7 +216,7 @@ def _take(
     if isinstance(value, Array):
         key.append(value._code)
         own = value._context
-    elif type(value) in (int, float):
+    elif type(value) in _NUMBERS:
         key.append(type(value))
     elif isinstance(value, MLTensor):
         key.append(code_of(value.desc))

@@ -355,7 +355,7 @@ class DeferredContext(MLContext):
             if _must_run_now(list(tensors.values()), outputs):
                 return False
             operands = [
-                Number(self, desc, code_of(desc), array=value) if isinstance(value, np.ndarray) else value.current()
+                Number(self, value, desc, code_of(desc)) if isinstance(value, np.ndarray) else value.current()
                 for value, desc in zip(inputs, template.operands, strict=True)
             ]
             values = _defer(self, template, operands, outputs, label)
