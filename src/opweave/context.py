@@ -148,7 +148,8 @@ def _choose(power_preference: PowerPreference, accelerated: bool, backend: str |
     wants_low = power_preference == "low-power"
     accelerators = ["npu", "gpu"] if wants_low else ["gpu", "npu"]
     kinds = [*accelerators, "cpu"] if accelerated else ["cpu", "npu", "gpu"]
-    return min(available, key=lambda device: (kinds.index(device.kind), device.low_power != wants_low)).name
+    # Of equal ones, those of plug-in providers come last, as in `backends.find_device`.
+    return min(available, key=lambda d: (kinds.index(d.kind), d.low_power != wants_low, d.provider != "")).name
 
 
 ml = ML()

@@ -32,10 +32,6 @@ if TYPE_CHECKING:
 
 RuleFunction = Callable[..., Any]
 PowerPreference = Literal["default", "high-performance", "low-power"]
-Pairs = tuple[tuple[int, int], ...]
-"""The positions of inputs, and of the outputs that lie in their memory."""
-Returning = Callable[[Sequence[Memory]], list[Memory]]
-"""Computes outputs from inputs."""
 How = Literal["native", "composed", "decomposed", "kernel", "expression"]
 """How a node is done: by one kernel of the engine, by several that its rule composes, by the op's decomposition, by a user
 kernel, or by its expression."""
@@ -68,19 +64,11 @@ class Update:
     Attributes:
         pairs: the positions of an input and of the output that may lie in its memory. All of them do, or none. Empty where
             the kernel always copies.
-        inputs: the positions of the inputs that it copies otherwise.
-        sizes: the size in bytes of what else it copies then, as far as known: results of other nodes.
+        sizes: the size in bytes of each input that it copies otherwise.
     """
 
-    pairs: Pairs
-    inputs: tuple[int, ...]
-    sizes: tuple[int, ...] = ()
-
-    def copied(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> list[int]:
-        """The sizes in bytes of what the kernel copies if it runs on this memory."""
-        if self.pairs and outputs and all(memory.is_same(inputs[i], outputs[o]) for i, o in self.pairs):
-            return []
-        return [*(inputs[i].nbytes for i in self.inputs), *self.sizes]
+    pairs: tuple[tuple[int, int], ...]
+    sizes: tuple[int, ...]
 
 
 class Runner(ABC):
@@ -93,7 +81,7 @@ class Runner(ABC):
     threads: int = 0
     """How many threads its engine has started for it."""
     updates: Sequence[Update] = ()
-    """What its kernels update in place, or copy; the runner counts copies. No other output may lie in an input's memory."""
+    """What its kernels update in place, or copy. No other output may lie in the memory of an input."""
 
     @abstractmethod
     def bind(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> Callable[[], None]:
@@ -111,12 +99,16 @@ class Runner(ABC):
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
         """How the nodes that stand for one operation of the user's graph are run, and a text that names the engine."""
 
+    def is_left(self, nodes: Sequence[Node]) -> bool:
+        """Whether the engine runs the nodes of one operation on the CPU, because the device cannot."""
+        return False
+
     def run(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
         """Run the graph once."""
         self.bind(inputs, outputs)()
 
-    def returning(self, outputs: Sequence[int]) -> Returning | None:
-        """What runs the graph once, and returns these outputs in memory that the engine allocates; None where it cannot."""
+    def run_new(self, inputs: Sequence[Memory], outputs: Sequence[int]) -> list[Memory] | None:
+        """Run the graph once, and return these outputs in memory that the engine allocates; None where it cannot."""
         return None
 
     def measured(self) -> Measured | None:
@@ -227,6 +219,7 @@ class Device:
         available: whether a context can be created on it here and now.
         hint: what would make it available, where it is not.
         low_power: whether it takes little power among those of its kind, as GPUs that are part of a processor do.
+        provider: ONNX Runtime's name of the plug-in execution provider that drives it; empty for all other devices.
     """
 
     name: str
@@ -236,6 +229,7 @@ class Device:
     available: bool = True
     hint: str = ""
     low_power: bool = False
+    provider: str = ""
 
 
 class Backend(ABC):
@@ -264,6 +258,10 @@ class Backend(ABC):
     @abstractmethod
     def devices(self) -> list[Device]:
         """The devices that it can drive here, and those it could with something more installed."""
+
+    def named(self, name: str) -> Device | None:
+        """Its available device of this name; None if there is none. Back ends may know other names for one, too."""
+        return next((device for device in self.devices() if device.name == name and device.available), None)
 
     def by_default(self) -> bool:
         """Whether a context may get one of its devices without its name; asked before `devices`, which can take long."""
@@ -420,17 +418,23 @@ def find(name: str) -> Backend:
 def find_device(name: str, backend: str | None = None) -> tuple[Backend, Device]:
     """The first available device called `name`, or `NotSupportedError` that lists what there is.
 
+    Devices of plug-in providers come last: what they run is copied, unlike what Opweave's own back ends run.
+
     Args:
         name: of the device.
         backend: the name of the back end to ask; None for all.
     """
-    known: list[Device] = []
-    asked = discover().values() if backend is None else [find(backend)]
+    asked = list(discover().values()) if backend is None else [find(backend)]
+    of_plugin: tuple[Backend, Device] | None = None
     for each in asked:  # those that take long to list come after those that were asked for
-        for device in each.devices():
-            if device.name == name and device.available:
-                return each, device
-            known.append(device)
+        found = each.named(name)
+        if found is not None and not found.provider:
+            return each, found
+        if found is not None and of_plugin is None:
+            of_plugin = each, found
+    if of_plugin is not None:
+        return of_plugin
+    known = [device for each in asked for device in each.devices()]
     for device in known:
         if device.name == name:
             raise NotSupportedError(f"device {name!r} is not available here: {device.hint}")

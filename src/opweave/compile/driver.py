@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from ..backends import Backend, How, Placement, PowerPreference, Runner, discover
-from ..errors import InvalidStateError, OperationError
+from ..errors import InvalidStateError, NotSupportedError, OperationError
 from ..expr import kernels, limits
 from ..graph import Graph, Node, Operand, each
 from ..kernels import KernelCall, Prepared
@@ -70,11 +70,24 @@ def compile(
             sub, reads, writes = _sub_graph(legal, part, alone=len(parts) == 1)
             is_alone = alone and len(parts) == 1
             runner = engine.compile(sub, device=where, power_preference=power_preference, alone=is_alone)
+            if fallback == "error":
+                _require_device(runner, sub, where)
             made.append(Part(runner, engine.space, where, part.nodes, sub.nodes, reads, writes))
         else:
             made.append(_kernel(part, device if backend is host else "cpu"))
     placements = _placements(graph, legal, origin, made, chooser)
     return Program(legal, origin, made, placements, backend.space, input_ranges(graph))
+
+
+def _require_device(runner: Runner, graph: Graph, device: str) -> None:
+    """Require that the engine has not left operations to the CPU.
+
+    Raises:
+        NotSupportedError: it has.
+    """
+    left = dict.fromkeys(node.title for node in graph.nodes if runner.is_left([node]))
+    if left:
+        raise NotSupportedError(f"{device} cannot run {', '.join(left)}, which would run on the CPU")
 
 
 def _sub_graph(graph: Graph, part: Segment[Node, Operand], alone: bool) -> tuple[Graph, list[Operand], list[Operand]]:
@@ -188,11 +201,14 @@ def _placements(
         number = homes[its[0]][0] if its else 0
         part = parts[number]
         how: How = "decomposed"
-        detail = "its operand"
+        detail, device = "its operand", part.device
         if its:
-            how, detail = part.runner.describe([homes[n][1] for n in its if homes[n][0] == number])
+            compiled = [homes[n][1] for n in its if homes[n][0] == number]
+            how, detail = part.runner.describe(compiled)
+            if part.runner.is_left(compiled):
+                device = "cpu"
         if its and (len(its) > 1 or its[0].op is not node.op):
             how, detail = "decomposed", f"{detail}: {', '.join(part.op.name for part in its)}"
         reason = chooser.reason(node)
-        found.append(Placement(node.title, part.device, how, f"{detail}: {reason}" if reason else detail, number))
+        found.append(Placement(node.title, device, how, f"{detail}: {reason}" if reason else detail, number))
     return found
