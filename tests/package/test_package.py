@@ -97,6 +97,7 @@ PACKAGE = "opweave"
 COMPUTED_IMPORTS = {
     "__init__.py": "the public names are imported when they are asked for",
     "backends/__init__.py": "back ends are entry points",
+    "backends/onnxruntime/plugins.py": "packages of others: plug-in execution providers",
     "errors.py": "extras: packages of others",
     "links.py": "links from the API to packages that build on it",
     "scale/predictor.py": "modules of users, which declare operations",

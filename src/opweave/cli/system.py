@@ -140,6 +140,7 @@ def ops(
 def doctor() -> None:
     """Report versions, engines and CPU features, and how to install missing extras."""
     from .. import backends
+    from ..backends.onnxruntime.plugins import names_of, register
 
     table = Table(show_header=False, box=None)
     table.add_row("opweave", __version__)
@@ -155,6 +156,10 @@ def doctor() -> None:
             state = Text.assemble(("installed", "green"), f" ({what})")
         table.add_row(f"extra {extra}", state)
     available = [device for device in backends.devices() if device.available]
+    for module, problem in register().items():
+        bad = Text.assemble(("unusable", "red"), f": {problem}")
+        providers = [device.name for device in available if device.provider in names_of(module)]
+        table.add_row(f"plug-in {module}", bad if problem else ", ".join(providers) or "it lists no device here")
     table.add_row("devices", ", ".join(device.name for device in available) or Text("none", "red"))
     console.print(table)
     if not any(device.backend != "reference" for device in available):

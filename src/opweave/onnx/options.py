@@ -98,6 +98,9 @@ class Settings:
             # The preference decides how threads wait; naming the device keeps it from choosing another one.
             name, backend = made.device.name, made.device.backend
             made = ml.create_context(device=name, backend=backend, power_preference="low-power", threads=threads)
+        if made.device.provider and (chosen_options := _of_provider(options)):
+            driver = made.backend.with_provider_options(chosen_options)  # type: ignore[attr-defined]
+            made = MLContext(driver, made.device, made.power_preference)
         return cls(made, session_options, options, level)
 
     def providers(self) -> list[str]:
@@ -216,12 +219,15 @@ def available_providers() -> list[str]:
     >>> available_providers()[-1]
     'CPUExecutionProvider'
     """
-    found = [provider_of(device) for device in devices() if device.available and device.kind != "cpu"]
+    listed = [device for device in devices() if device.available]
+    found = [provider_of(device) for device in listed if device.kind != "cpu" or device.provider]
     return [*dict.fromkeys(name for name in found if name != CPU_PROVIDER), CPU_PROVIDER]
 
 
 def provider_of(device: Device) -> str:
     """ONNX Runtime's name of the provider for a device of Opweave."""
+    if device.provider:
+        return device.provider
     return next((name for name, backend in BACKENDS.items() if backend == device.backend), CPU_PROVIDER)
 
 
@@ -311,6 +317,11 @@ def _normalised(providers: Any, provider_options: Any) -> dict[str, dict[str, st
     return found
 
 
+def _of_provider(options: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """The options that a plug-in provider gets: all but the one that has chosen its device."""
+    return {key: value for given in options.values() for key, value in given.items() if key != "device_type"}
+
+
 def _place(chosen: Mapping[str, Mapping[str, str]], level: int) -> tuple[str, tuple[str | None, str | None]]:
     """The first provider with a device on this machine, the CPU if there is none; and the names of the device and back end."""
     for name, options in chosen.items():
@@ -322,8 +333,13 @@ def _place(chosen: Mapping[str, Mapping[str, str]], level: int) -> tuple[str, tu
         wanted = options.get("device_type", "").partition(".")[0].lower()  # OpenVINO writes a second GPU as GPU.1
         if name == "OpenVINOExecutionProvider" and wanted in kinds:
             kinds = {wanted}
-        for device in devices():
-            if device.available and device.backend == BACKENDS.get(name) and device.kind in kinds:
+        available = [device for device in devices() if device.available]
+        for device in available:
+            if not device.provider and device.backend == BACKENDS.get(name) and device.kind in kinds:
                 return name, (device.name, device.backend)
+        of_plugin = [d for d in available if d.provider == name and wanted in ("", d.kind)]
+        if of_plugin:
+            found = min(of_plugin, key=lambda device: ("npu", "gpu", "cpu").index(device.kind))
+            return name, (found.name, found.backend)
         log(level, logging.WARNING, "provider %s is ignored: Opweave has no such device here", name)
     return CPU_PROVIDER, ("cpu", None)

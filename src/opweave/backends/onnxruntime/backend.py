@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...graph import Graph, Node, Operand, each
@@ -14,22 +15,52 @@ from .emit import Emitter, Value
 if TYPE_CHECKING:
     import numpy as np
 
+    from .plugins import Plugin
+
 
 class OnnxRuntime(Backend):
     """Microsoft's ONNX Runtime."""
 
     name = "onnxruntime"
     gains_from_loops = True  # it runs a kernel for each operation
+    plugin: Plugin | None = None
+    """The device of a plug-in provider that its graphs run on; None for the CPU."""
 
     def __init__(self) -> None:
         super().__init__()
         self._contrib: set[Op[..., Any]] = set()
         self._by_threads: dict[int, OnnxRuntime] = {}
+        self._by_plugin: dict[Plugin, OnnxRuntime] = {}
 
     def devices(self) -> list[Device]:
         from .devices import devices
 
         return devices()
+
+    def named(self, name: str) -> Device | None:
+        from .devices import named
+
+        return named(name)
+
+    def open(self, device: Device, power_preference: PowerPreference) -> OnnxRuntime:
+        if not device.provider:
+            return self
+        from .plugins import plugins
+
+        plugin = next(plugin for plugin in plugins() if plugin.name == device.name)
+        if plugin not in self._by_plugin:
+            self._by_plugin[plugin] = self._on(plugin)
+        return self._by_plugin[plugin]
+
+    def with_provider_options(self, options: Mapping[str, str]) -> OnnxRuntime:
+        """The back end with options for its plug-in provider, as that documents them."""
+        assert self.plugin is not None
+        return self._on(replace(self.plugin, options=dict(options)))
+
+    def _on(self, plugin: Plugin) -> OnnxRuntime:
+        made = copy(self)  # with the same rules
+        made.plugin, made.gains_from_loops, made._by_threads = plugin, False, {}
+        return made
 
     def rename(
         self, names: Mapping[Op[..., Any], str], when: Callable[..., bool] | None = None, domain: str = ""
@@ -71,6 +102,8 @@ class OnnxRuntime(Backend):
         return compile(self, graph, power_preference, alone)
 
     def compile_model(self, proto: Any, constants: Mapping[str, np.ndarray], power_preference: PowerPreference) -> Any:
+        if self.plugin is not None:
+            return None  # many providers take known shapes only
         from .model import ModelSession
 
         return ModelSession(proto, constants, power_preference, self.threads)
@@ -93,6 +126,7 @@ class OnnxRuntime(Backend):
             rule = self.rule(node)
             assert rule is not None, node
             result = rule((ctx,), {**each(node.inputs, lookup), **node.attributes})
+            ctx.written[node] = [(made.name, made.op_type) for made in ctx.nodes[before:]]
             results = result if isinstance(result, (tuple, list)) else (result,)
             for operand, value in zip(node.outputs, results, strict=True):
                 assert value.data_type == operand.data_type, f"{node.title}: emitted {value}, declared {operand.desc}"

@@ -1,4 +1,4 @@
-"""The devices that ONNX Runtime can drive here."""
+"""The devices that ONNX Runtime can drive here: the CPU, and those of plug-in execution providers."""
 
 from __future__ import annotations
 
@@ -6,17 +6,30 @@ import platform
 from functools import cache
 
 from .. import Device
+from .plugins import plugins
 
 
 @cache
-def devices() -> list[Device]:
-    """The CPU; accelerators come with their own execution providers."""
+def cpu() -> Device:
+    """The CPU, by the engine's own kernels."""
     import onnxruntime
 
-    engine = f"ONNX Runtime {onnxruntime.__version__}"
-    return [Device("cpu", "cpu", "onnxruntime", f"{_processor()}, {engine}")]
+    return Device("cpu", "cpu", "onnxruntime", f"{_processor()}, ONNX Runtime {onnxruntime.__version__}")
 
 
+def devices() -> list[Device]:
+    """The CPU, and the devices of plug-in providers."""
+    return [cpu(), *(plugin.device(_processor()) for plugin in plugins())]
+
+
+def named(name: str) -> Device | None:
+    """The device that a name means; plug-ins are registered only if it is not the CPU."""
+    if name == cpu().name:
+        return cpu()
+    return next((plugin.device(_processor()) for plugin in plugins() if plugin.answers_to(name)), None)
+
+
+@cache
 def _processor() -> str:
     try:
         with open("/proc/cpuinfo") as file:

@@ -174,6 +174,9 @@ class Emitter:
     parameters: dict[str, np.ndarray]
     """Inputs of the model that the graph does not have, and what they must be given: see `parameter`."""
 
+    written: dict[Node, list[tuple[str, str]]]
+    """The name and the operator of each ONNX node that a node has become."""
+
     def __init__(self, *, portable: bool = False, prefix: str = "", any_size: bool = False) -> None:
         self.portable, self._prefix, self.any_size = portable, prefix, any_size
         self.parameters: dict[str, np.ndarray] = {}
@@ -181,6 +184,7 @@ class Emitter:
         self.constants: dict[str, np.ndarray] = {}
         self.disabled_optimizers: set[str] = set()
         self.sizes: dict[str, int] = {}
+        self.written: dict[Node, list[tuple[str, str]]] = {}
         self._inline: set[str] = set()
         self._values: dict[Any, Value] = {}
         self._bools: dict[str, Value] = {}

@@ -17,14 +17,15 @@ from ...errors import OperationError
 from ...graph import Desc, Graph, Node
 from ...memory import is_same, trim
 from ...processors import processors
-from .. import How, Measured, PowerPreference, Returning, Runner, Update
+from .. import How, Measured, PowerPreference, Runner, Update
 from . import kernels
 from .emit import Emitter, Value
-from .in_place import count_copies, counting, updates_of
+from .in_place import updates_of
 from .native import NativeSession
 
 if TYPE_CHECKING:
     from . import OnnxRuntime
+    from .plugins import Plugin
 
 # Whatever the engine raises; its classes have no base of their own.
 ENGINE_ERRORS: tuple[type[Exception], ...] = (
@@ -69,9 +70,16 @@ def compile(
     Raises:
         OperationError: the engine refuses the graph.
     """
-    ctx, emitted, done = emit(backend, graph, any_size=packs_weights(graph))
+    plugin = backend.plugin
+    # Providers for accelerators may take known sizes only.
+    ctx, emitted, done = emit(backend, graph, any_size=plugin is None and packs_weights(graph))
     model, weights = ctx.finish(emitted)
     options = session_options(power_preference, alone, backend.threads)
+    if plugin is not None:
+        try:
+            plugin.add_to(options)
+        except ENGINE_ERRORS as error:
+            raise OperationError(f"{plugin.provider} does not take its options: {error}") from error
     threads = pool_threads(backend.threads) if gains_from_threads(graph) else 0
     if not threads:
         options.intra_op_num_threads = 1
@@ -85,7 +93,7 @@ def compile(
         settings = power_preference, alone, options.intra_op_num_threads
         loaded = _shared(model, weights, settings, lambda: _load(model, weights, ctx, options))
     else:
-        loaded = _load(model, weights, ctx, options)
+        loaded = _load(model, weights, ctx, options, plugin)
     again = partial(compile, backend, graph, power_preference, alone, measures=True)
     updates = updates_of(ctx, emitted, graph)
     given = (loaded, ctx.parameters, len(graph.inputs), len(emitted), done, again, threads, updates)
@@ -93,6 +101,10 @@ def compile(
         from .measure import MeasuredSession, Owners
 
         return MeasuredSession(folder, Owners(ctx, emitted), *given)
+    if plugin is not None:
+        from .provider_session import ProviderSession
+
+        return ProviderSession(plugin.provider, ctx.written, *given)
     return Session(*given)
 
 
@@ -138,14 +150,26 @@ def _is_equal(one: np.ndarray, other: np.ndarray) -> bool:
     return is_same(one, other) or np.array_equal(one.reshape(-1).view(np.uint8), other.reshape(-1).view(np.uint8))
 
 
-def _load(model: bytes, weights: Mapping[str, np.ndarray], ctx: Emitter, options: onnxruntime.SessionOptions) -> Loaded:
-    """Make a session of the model that `ctx` has written."""
+def _load(
+    model: bytes,
+    weights: Mapping[str, np.ndarray],
+    ctx: Emitter,
+    options: onnxruntime.SessionOptions,
+    plugin: Plugin | None = None,
+) -> Loaded:
+    """Make a session of the model that `ctx` has written, on the CPU or on the device of a plug-in that `options` name."""
     nodes, disabled = ctx.nodes, sorted(ctx.disabled_optimizers)
     try:
-        values = hand_over(options, weights, ((node.op_type, node.inputs, node.outputs) for node in nodes))
-        session = NativeSession(model, options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled)
+        if plugin is None:
+            values = hand_over(options, weights, ((node.op_type, node.inputs, node.outputs) for node in nodes))
+            session = NativeSession(model, options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled)
+        else:
+            values = hand_over(options, weights, None)
+            # Without the fallback, by which the engine's class would run the graph on the CPU if the provider fails.
+            session = NativeSession(model, options, disabled_optimizers=disabled, enable_fallback=0)
     except ENGINE_ERRORS as error:
-        raise OperationError(f"ONNX Runtime does not take the graph: {error}") from error
+        engine_name = "ONNX Runtime" if plugin is None else f"ONNX Runtime with {plugin.provider}"
+        raise OperationError(f"{engine_name} does not take the graph: {error}") from error
     if sum(array.nbytes for array in weights.values()) > TRIMMED_BYTES:
         trim()
     return Loaded(session, weights, values)
@@ -168,14 +192,15 @@ not find what the kernels get. That is why kernels get copies of what any other 
 def hand_over(
     options: onnxruntime.SessionOptions,
     weights: Mapping[str, np.ndarray],
-    readers: Iterable[tuple[str, Sequence[str], Sequence[str]]],
+    readers: Iterable[tuple[str, Sequence[str], Sequence[str]]] | None,
 ) -> dict[str, Any]:
     """Let sessions of `options` read weights where they lie.
 
     Args:
         options: where they are registered.
         weights: the arrays of external initializers, by name.
-        readers: the operator, the inputs and the outputs of all nodes, also of those in sub-graphs.
+        readers: the operator, the inputs and the outputs of all nodes, also of those in sub-graphs. None if kernels may not
+            be on the CPU: then the engine brings weights to where they are.
 
     Returns:
         The engine's values, which the caller must keep as long as the session.
@@ -185,6 +210,8 @@ def hand_over(
         return values
     # For the engine's optimiser, which reads weights to fold and reorder them ...
     options.add_external_initializers(list(values), list(values.values()))
+    if readers is None:
+        return values
     # ... and for its kernels, which get a copy without this.
     changed: set[str] = set()
     dequantised = []
@@ -309,8 +336,7 @@ class Session(Runner):
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
         """Tie the session to arrays, which it reads and writes in place."""
-        call = Call(self._session._sess, self._bound(inputs, outputs), [*inputs, *outputs])
-        return counting(call, self.updates, inputs, outputs)
+        return Call(self._session._sess, self._bound(inputs, outputs), [*inputs, *outputs])
 
     def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         """Run the session once on arrays: a new binding costs less than to remember one."""
@@ -318,30 +344,18 @@ class Session(Runner):
             self._session._sess.run_with_iobinding(self._bound(inputs, outputs), None)
         except ENGINE_ERRORS as error:
             raise OperationError(f"ONNX Runtime failed: {error}") from error
-        if self.updates:
-            count_copies(self.updates, inputs, outputs)
 
-    def returning(self, outputs: Sequence[int]) -> Returning:
-        """What runs the session once on arrays, and returns these outputs in new memory of the engine's.
+    def run_new(self, inputs: Sequence[np.ndarray], outputs: Sequence[int]) -> list[np.ndarray]:
+        """Run the session once on arrays, and return these outputs in new memory of the engine's: no binding is needed.
 
-        It needs no binding. For small networks, the overhead (the time without the kernels) is half of that of `run`.
+        For small networks, the overhead (the time without the kernels) is half of that of `run`.
         """
-        run, names = self._session._sess.run, [self._outputs[k] for k in outputs]
-        slots, parameters, updates = self._inputs, self._parameters, self.updates
-
-        def call(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-            feed = dict(zip(slots, inputs, strict=True))
-            if parameters:
-                feed |= parameters
-            try:
-                results: list[np.ndarray] = run(names, feed, None)
-            except ENGINE_ERRORS as error:
-                raise OperationError(f"ONNX Runtime failed: {error}") from error
-            if updates:
-                count_copies(updates, inputs)
-            return results
-
-        return call
+        feed = dict(zip(self._inputs, inputs, strict=True)) | self._parameters
+        try:
+            results: list[np.ndarray] = self._session._sess.run([self._outputs[k] for k in outputs], feed, None)
+        except ENGINE_ERRORS as error:
+            raise OperationError(f"ONNX Runtime failed: {error}") from error
+        return results
 
     def _bound(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Any:
         # The Python wrappers around bindings, values and run() cost several microseconds; the engine's own are called.

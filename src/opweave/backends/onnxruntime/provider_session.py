@@ -1,0 +1,124 @@
+"""Sessions on the device of a plug-in provider: where their nodes run, and what is copied to the device and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ... import memory
+from ...graph import Node
+from .. import How, Update
+from .sessions import Session
+
+TO_DEVICE = "inside an engine: to the device of a plug-in provider, or back"
+"""The reason for copies of inputs and outputs that a provider wants in memory of its own."""
+
+Written = Mapping[Node, Sequence[tuple[str, str]]]
+
+
+class ProviderSession(Session):
+    """A graph compiled for the device of a plug-in provider. Nodes that it does not take run on the CPU.
+
+    Args:
+        provider: ONNX Runtime's name of the provider.
+        written: the name and the operator of each ONNX node that a node of the graph has become.
+        given: what a session takes.
+    """
+
+    def __init__(self, provider: str, written: Written, *given: Any) -> None:
+        super().__init__(*given)
+        self._assignment = Assignment(provider, self._session, written)
+        # The device may have copies of the memory, so no kernel can count on an output to be in that of an input.
+        self.updates = [Update((), update.sizes) for update in self.updates]
+        self._reads = [_is_on_device(place) for place in self._session.get_input_memory_infos()]
+        self._writes = [_is_on_device(place) for place in self._session.get_output_memory_infos()]
+        self.copies_nothing = not any((*self._reads, *self._writes))
+
+    def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
+        call, sizes = super().bind(inputs, outputs), self._copied(inputs, outputs)
+        if not sizes:
+            return call
+
+        def run() -> None:
+            call()
+            memory.copies.add(sum(sizes), TO_DEVICE, len(sizes))
+
+        return run
+
+    def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        super().run(inputs, outputs)
+        self._count(inputs, outputs)
+
+    def run_new(self, inputs: Sequence[np.ndarray], outputs: Sequence[int]) -> list[np.ndarray]:
+        results = super().run_new(inputs, outputs)
+        made: list[np.ndarray | None] = [None] * len(self._outputs)
+        for k, result in zip(outputs, results, strict=True):
+            made[k] = result
+        self._count(inputs, made)
+        return results
+
+    def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
+        return super().describe(nodes)[0], self._assignment.text(nodes)
+
+    def is_left(self, nodes: Sequence[Node]) -> bool:
+        return self._assignment.is_left(nodes)
+
+    def _copied(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray | None]) -> list[int]:
+        """The size of each copy to the device or back."""
+        if self.copies_nothing:
+            return []
+        pairs = (*zip(inputs, self._reads, strict=False), *zip(outputs, self._writes, strict=False))
+        return [array.nbytes for array, is_copied in pairs if is_copied and array is not None]
+
+    def _count(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray | None]) -> None:
+        if sizes := self._copied(inputs, outputs):
+            memory.copies.add(sum(sizes), TO_DEVICE, len(sizes))
+
+
+def _is_on_device(place: Any) -> bool:
+    """Whether a value lies in memory that the processor cannot reach."""
+    return place is not None and "cpu" not in place.name.lower()
+
+
+class Assignment:
+    """Which nodes of a session its provider takes, and which run on ONNX Runtime's kernels for the CPU.
+
+    Args:
+        provider: ONNX Runtime's name of the provider.
+        session: the engine's session, which has recorded it.
+        written: the names of the ONNX nodes that each node of the graph was written as, and their operators.
+    """
+
+    def __init__(self, provider: str, session: Any, written: Written) -> None:
+        self.provider, self._written = provider, written
+        subgraphs = session.get_provider_graph_assignment_info()
+        self._homes = {node.name: part.ep_name for part in subgraphs for node in part.get_nodes()}
+
+    def text(self, nodes: Sequence[Node]) -> str:
+        """Where nodes of the graph run."""
+        taken, left = set[str](), list[str]()
+        for name, op_type, home in self._parts(nodes):
+            if home == self.provider:
+                taken.add(name)
+            else:
+                left.append(op_type)
+        operators = ", ".join(dict.fromkeys(left))
+        if taken and left:
+            return f"{self.provider}, and ONNX Runtime on the CPU: {operators}"
+        if left:
+            return f"ONNX Runtime on the CPU: {self.provider} leaves {operators}"
+        return self.provider if taken else "ONNX Runtime, merged into another operation or computed in advance"
+
+    def is_left(self, nodes: Sequence[Node]) -> bool:
+        """Whether the provider takes nothing of these nodes of the graph."""
+        homes = [home for *_, home in self._parts(nodes)]
+        return bool(homes) and self.provider not in homes
+
+    def _parts(self, nodes: Sequence[Node]) -> Iterator[tuple[str, str, str]]:
+        """The name, the operator and the provider of each ONNX node that is left after optimisation."""
+        for node in nodes:
+            for name, op_type in self._written[node]:
+                if name in self._homes:
+                    yield name, op_type, self._homes[name]

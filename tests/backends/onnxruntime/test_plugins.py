@@ -1,0 +1,280 @@
+"""Devices of ONNX Runtime's plug-in execution providers."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from plugin_device import NAME, PROVIDER, cpu_as_plugin
+
+import opweave as ow
+from opweave.backends.onnxruntime import plugins
+from opweave.backends.onnxruntime.native import NativeSession
+from opweave.backends.onnxruntime.provider_session import Assignment, ProviderSession
+
+
+@pytest.fixture
+def listed() -> Iterator[None]:
+    with cpu_as_plugin():
+        yield
+
+
+def handle(kind: str, vendor: int, provider: str, **metadata: str) -> Any:
+    """What the engine lists as a device."""
+    device = SimpleNamespace(type=SimpleNamespace(name=kind), vendor_id=vendor, vendor="Some Vendor", metadata={})
+    return SimpleNamespace(ep_name=provider, device=device, ep_metadata=metadata)
+
+
+@pytest.fixture
+def accelerators(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [
+        handle("CPU", 0x8086, "CPUExecutionProvider"),
+        handle("GPU", 0x8086, "OpenVINOExecutionProvider", Discrete="0"),
+        handle("GPU", 0x8086, "OpenVINOExecutionProvider.AUTO", ov_meta_device="AUTO"),
+        handle("GPU", 0x8086, "WebGpuExecutionProvider"),
+        handle("GPU", 0x8086, "WebGpuExecutionProvider"),
+        handle("GPU", 0x1234, "WebGpuExecutionProvider"),
+        handle("NPU", 0x8086, "OpenVINOExecutionProvider", FULL_DEVICE_NAME="Intel(R) AI Boost"),
+    ]
+    monkeypatch.setattr("onnxruntime.get_ep_devices", lambda: found)
+
+
+def graph_on(context: ow.MLContext, **options: Any) -> ow.MLGraph:
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", [4, 600])
+    weights = builder.constant(np.linspace(-1, 1, 360000, dtype="float32").reshape(600, 600))
+    return builder.build({"y": builder.erf(builder.matmul(x, weights, label="product"))}, **options)
+
+
+@pytest.mark.usefixtures("listed")
+def test_graphs_run_on_the_device_of_a_plugin() -> None:
+    context = ow.ml.create_context(device=NAME)
+    assert context.device.provider == PROVIDER
+    assert context.device.backend == "onnxruntime"
+    graph = graph_on(context)
+    (step,) = graph.check_alive().steps
+    assert step.part is not None
+    assert isinstance(step.part.runner, ProviderSession)
+    x = np.random.default_rng(0).standard_normal((4, 600)).astype("float32")
+    plain = ow.ml.create_context(device="cpu", backend="onnxruntime")
+    expected = plain.compute(graph_on(plain), {"x": x})["y"]
+    ow.memory.copies.reset()
+    np.testing.assert_array_equal(context.compute(graph, {"x": x})["y"], expected)
+    target = context.tensor_from(np.empty((4, 600), "float32"))
+    context.dispatch(graph, {"x": context.tensor_from(x)}, {"y": target})
+    np.testing.assert_array_equal(target.numpy(), expected)
+    assert ow.memory.copies.count == 0  # this device uses the processor's memory
+
+
+@pytest.mark.usefixtures("listed")
+def test_contexts_on_one_device_share_programs_but_not_with_the_cpu() -> None:
+    one, other = (ow.ml.create_context(device=NAME) for _ in range(2))
+    assert one.backend is other.backend
+    assert one.backend is not ow.ml.create_context(device="cpu", backend="onnxruntime").backend
+    fewer = ow.ml.create_context(device=NAME, threads=1)
+    assert fewer.backend.plugin == one.backend.plugin  # type: ignore[attr-defined]
+    assert fewer.backend.threads == 1
+    assert ow.ml.create_context(device="cpu", backend="onnxruntime", threads=1).backend.plugin is None  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("listed")
+def test_explain_names_the_provider() -> None:
+    text = graph_on(ow.ml.create_context(device=NAME)).explain()
+    assert f"matmul 'product'  {NAME}  native  {PROVIDER}" in text
+
+
+@pytest.mark.usefixtures("listed")
+def test_nodes_that_the_provider_leaves_are_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions of the CPU provider leave nothing, so the nodes of one operation are said to be another provider's."""
+    made = Assignment.__init__
+
+    def with_rest(self: Assignment, provider: str, session: Any, written: Any) -> None:
+        made(self, provider, session, written)
+        self._homes = {n: "Rest" if n.startswith("erf") else home for n, home in self._homes.items()}
+
+    monkeypatch.setattr(Assignment, "__init__", with_rest)
+    context = ow.ml.create_context(device=NAME)
+    lines = graph_on(context).explain().splitlines()
+    assert lines[-1].split() == f"erf cpu native ONNX Runtime on the CPU: {PROVIDER} leaves Erf".split()
+    with pytest.raises(ow.NotSupportedError, match=f"{NAME} cannot run erf, which would run on the CPU"):
+        graph_on(context, fallback="error")
+
+
+def test_assignment_tells_parts_from_wholes() -> None:
+    def part(provider: str, *names: str) -> Any:
+        return SimpleNamespace(ep_name=provider, get_nodes=lambda: [SimpleNamespace(name=name) for name in names])
+
+    session = SimpleNamespace(get_provider_graph_assignment_info=lambda: [part("A", "n0", "n1"), part("B", "n2", "n3")])
+    written: Any = {"x": [("n0", "Mul"), ("n2", "Erf")], "y": [("n2", "Erf"), ("n3", "Erf")], "z": [("gone", "Add")]}
+    assignment = Assignment("A", session, written)
+    nodes: list[Any] = ["x", "y", "z"]
+    assert [assignment.text([node]) for node in nodes] == [
+        "A, and ONNX Runtime on the CPU: Erf",
+        "ONNX Runtime on the CPU: A leaves Erf",
+        "ONNX Runtime, merged into another operation or computed in advance",
+    ]
+    assert [assignment.is_left([node]) for node in nodes] == [False, True, False]
+
+
+@pytest.mark.usefixtures("accelerators")
+def test_devices_have_names_of_kind_vendor_and_provider() -> None:
+    found = {device.name: device for device in ow.devices() if device.provider}
+    assert list(found) == [
+        "gpu:intel:openvino",
+        "gpu:intel:webgpu",
+        "gpu:intel:webgpu:1",
+        "gpu:some:webgpu",
+        "npu:openvino",
+    ]
+    npu = found["npu:openvino"]
+    assert npu.kind == "npu"
+    assert npu.low_power
+    assert npu.description == "Intel(R) AI Boost, OpenVINOExecutionProvider of ONNX Runtime"
+
+
+@pytest.mark.usefixtures("accelerators")
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("npu", "npu:openvino"),
+        ("npu:intel", "npu:openvino"),
+        ("gpu:webgpu", "gpu:intel:webgpu"),
+        ("gpu:some", "gpu:some:webgpu"),
+        ("gpu:intel:webgpu:1", "gpu:intel:webgpu:1"),
+        ("cpu", "cpu"),
+    ],
+)
+def test_shorter_names_mean_the_first_device(name: str, expected: str) -> None:
+    assert ow.ml.create_context(device=name, backend="onnxruntime").device.name == expected
+
+
+@pytest.mark.usefixtures("accelerators")
+def test_low_power_finds_an_npu() -> None:
+    context = ow.ml.create_context(power_preference="low-power", backend="onnxruntime")
+    assert context.device.kind == "npu"
+    assert context.accelerated
+
+
+@pytest.mark.usefixtures("accelerators")
+def test_unknown_devices_are_refused_with_a_list() -> None:
+    with pytest.raises(ow.NotSupportedError, match=r"there is no device 'npu:qnn'.*'npu:openvino'"):
+        ow.ml.create_context(device="npu:qnn", backend="onnxruntime")
+
+
+@pytest.mark.usefixtures("listed")
+def test_a_provider_that_fails_is_an_error_and_not_replaced_by_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime's own class would print the error, and make a session on the CPU."""
+    calls = []
+
+    def fails(self: Any, *given: Any) -> None:
+        calls.append(given)
+        raise RuntimeError("no such adapter")
+
+    monkeypatch.setattr(NativeSession, "_create_inference_session", fails)
+    context = ow.ml.create_context(device=NAME)
+    with pytest.raises(
+        ow.OperationError, match=f"ONNX Runtime with {PROVIDER} does not take the graph: no such adapter"
+    ):
+        graph_on(context)
+    assert len(calls) == 1
+
+
+def test_listing_the_cpu_registers_nothing() -> None:
+    code = (
+        "import opweave as ow\n"
+        "from opweave.backends.onnxruntime import plugins\n"
+        "plugins.register = lambda: 1 / 0\n"
+        "ow.ml.create_context(device='cpu')\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_broken_package_is_reported_and_does_not_break_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in {
+        "onnxruntime_ep_bad": "raise OSError('libbad.so is missing')",
+        "onnxruntime_ep_none": "def get_ep_names(): return ['None']\ndef get_library_path(): return '/nowhere/none.so'",
+        "onnxruntime_ep_odd": "",
+    }.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(plugins, "_states", {})
+    monkeypatch.setattr(plugins, "_providers", {})
+    states = plugins.register()
+    assert states["onnxruntime_ep_bad"] == "OSError: libbad.so is missing"
+    assert "/nowhere/none.so" in states["onnxruntime_ep_none"]
+    assert "get_ep_names" in states["onnxruntime_ep_odd"]
+    assert ow.devices()[0].name == "cpu"
+    from typer.testing import CliRunner
+
+    from opweave.cli import app
+
+    text = CliRunner().invoke(app, ["doctor"], env={"COLUMNS": "200"}).output
+    assert "onnxruntime_ep_bad" in text
+    assert "unusable: OSError: libbad.so is missing" in text
+
+
+def relu_model() -> bytes:
+    shape = [2, 3]
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
+    )
+    return onnx.helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)]).SerializeToString()
+
+
+@pytest.mark.usefixtures("accelerators")
+@pytest.mark.parametrize(
+    ("providers", "expected"),
+    [
+        (["WebGpuExecutionProvider", "CPUExecutionProvider"], "gpu:intel:webgpu"),
+        (["CPUExecutionProvider", "WebGpuExecutionProvider"], "cpu"),
+        (["NoSuchExecutionProvider", "OpenVINOExecutionProvider"], "npu:openvino"),
+        ([("OpenVINOExecutionProvider", {"device_type": "GPU"})], "gpu:intel:openvino"),
+    ],
+)
+def test_sessions_take_the_names_of_plugin_providers(
+    providers: list[Any], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No back end of Opweave's own has these devices."""
+    from opweave.onnx.options import Settings
+
+    own = ow.backends.discover()
+    few = {name: own[name] for name in ("onnxruntime", "reference")}
+    monkeypatch.setattr("opweave.backends.discover", lambda: few)
+    settings = Settings.of(None, providers, None, None)
+    assert settings.context.device.name == expected
+    names = [entry if isinstance(entry, str) else entry[0] for entry in providers]
+    assert settings.providers()[0] in names
+
+
+@pytest.mark.usefixtures("accelerators")
+def test_options_of_a_provider_reach_it() -> None:
+    from opweave.onnx.options import Settings
+
+    settings = Settings.of(None, [("WebGpuExecutionProvider", {"validationMode": "full"})], None, None)
+    if settings.context.device.provider:  # else there is a GPU here for Opweave's own back end
+        assert settings.context.backend.plugin.options == {"validationMode": "full"}  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("listed")
+def test_a_session_on_a_plugin_compiles_each_shape(caplog: pytest.LogCaptureFixture) -> None:
+    context = ow.ml.create_context(device=NAME)
+    session = ow.InferenceSession(relu_model(), context)
+    x = np.float32([[-1, 0, 1], [2, -2, 3]])
+    with caplog.at_level(logging.ERROR):
+        np.testing.assert_array_equal(session.run(None, {"x": x})[0], np.maximum(x, 0))
+    assert not caplog.records
