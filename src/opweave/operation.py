@@ -81,6 +81,7 @@ class Op(Generic[P, R]):
         defaults: the defaults of parameters that may be left out.
         decomposition: the function that expresses it by other operations, or None for the core set.
         formula: the function that computes one element of its result (see `opweave.expr`), or None.
+        is_derived: whether the decomposition is made from the formula.
         kernels: the user's kernels, by name of the device.
         updates: the results that may lie in the memory of an operand, by number, and the name of that operand.
     """
@@ -116,6 +117,7 @@ class Op(Generic[P, R]):
             self.limits["output"] = same
         self.decomposition: Callable[..., Any] | None = None
         self.formula: Callable[..., Any] | None = None
+        self.is_derived = False
         self.kernels: dict[str, Any] = {}
         self._ranges: dict[str, Callable[..., ValueRange]] = {}
         self.updates: dict[int, str] = {}
@@ -137,7 +139,7 @@ class Op(Generic[P, R]):
 
     def decompose(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Declare the decomposition: `function(b, ...)` takes a builder, and operands and attributes by name."""
-        self.decomposition = function
+        self.decomposition, self.is_derived = function, False
         return function
 
     def expression(self, function: Callable[..., Any]) -> Callable[..., Any]:

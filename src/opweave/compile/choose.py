@@ -15,6 +15,7 @@ from ..errors import NotSupportedError
 from ..expr import kernels, limits
 from ..graph import Node
 from ..kernels.expression import descs_of, program_of
+from .winners import wins
 
 HOST_KERNELS = ("cpu", "wasm")
 """The devices of kernels that run on the host, the preferred one first."""
@@ -98,7 +99,8 @@ class Chooser:
             return ""
         from ..expr.decompose import refusal
 
-        has_parts = refusal(program_of(node.op, descs_of(node.inputs), node.attributes)) is None
+        formula = (node.op, descs_of(node.inputs), node.attributes)
+        has_parts = not node.op.is_derived or refusal(program_of(*formula)) is None
         return "no compiler is installed, and the engine has kernels for its parts" if has_parts else ""
 
     def choose(self, node: Node) -> Candidate | None:
@@ -136,10 +138,17 @@ class Chooser:
 
     # Loops ---------------------------------------------------------------------------------------------------------------
 
-    def is_pointwise(self, node: Node) -> bool:
-        """Whether the engine of the host runs a node that could be part of a compiled loop."""
-        if node.op.formula is None or self.kind(node) != self.host.name:
-            return False
+    def could_be_loop(self, node: Node) -> bool:
+        """Whether the engine of the host runs a node that could be a compiled loop."""
+        return node.op.formula is not None and self.kind(node) == self.host.name
+
+    def wins(self, node: Node) -> bool:
+        """Whether a node that could be a loop is faster as one than by the kernel of the host's engine."""
+        return wins(node, self.host.name) and self.could_be_loop(node)
+
+    @staticmethod
+    def is_pointwise(node: Node) -> bool:
+        """Whether the expression of a node reads each operand where it writes its result."""
         return program_of(node.op, descs_of(node.inputs), node.attributes).is_pointwise
 
     def is_expression(self, node: Node) -> bool:
@@ -150,7 +159,7 @@ class Chooser:
     def fits(producer: Node, consumer: Node) -> bool:
         """Whether two expressions become one loop: the second reads each element of the first where it writes its own."""
         same = len(consumer.outputs) == 1 and consumer.outputs[0].shape in {o.shape for o in producer.outputs}
-        return same and program_of(consumer.op, descs_of(consumer.inputs), consumer.attributes).is_pointwise
+        return same and Chooser.is_pointwise(consumer)
 
     @staticmethod
     def work(node: Node) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from threading import get_ident
 from typing import Literal
 
@@ -61,20 +62,21 @@ def compile(
     if fuse and host.gains_from_loops and kernels.is_compiled():
         chooser.taken = fusible(legal, chooser, most)
     parts = partition(legal, chooser.kind, Joining(EXPRESSION, chooser.fits, chooser.work, most))
-    made: list[Part] = []
-    for part in parts:
-        if part.kind == EXPRESSION:
-            made.append(_expression(part, chooser, device if backend is host else "cpu"))
-        elif part.kind in engines:
-            engine, where = engines[part.kind]
-            sub, reads, writes = _sub_graph(legal, part, alone=len(parts) == 1)
-            is_alone = alone and len(parts) == 1
-            runner = engine.compile(sub, device=where, power_preference=power_preference, alone=is_alone)
-            if fallback == "error":
-                _require_device(runner, sub, where)
-            made.append(Part(runner, engine.space, where, part.nodes, sub.nodes, reads, writes))
-        else:
-            made.append(_kernel(part, device if backend is host else "cpu"))
+    here = device if backend is host else "cpu"
+
+    def made_of(part: Segment[Node, Operand]) -> Part:
+        if part.kind not in engines:
+            return _kernel(part, here)
+        engine, where = engines[part.kind]
+        sub, reads, writes = _sub_graph(legal, part, alone=len(parts) == 1)
+        is_alone = alone and len(parts) == 1
+        runner = engine.compile(sub, device=where, power_preference=power_preference, alone=is_alone)
+        if fallback == "error":
+            _require_device(runner, sub, where)
+        return Part(runner, engine.space, where, part.nodes, sub.nodes, reads, writes)
+
+    with _loops(parts, chooser, here) as loops:
+        made = [next(loops)() if part.kind == EXPRESSION else made_of(part) for part in parts]
     placements = _placements(graph, legal, origin, made, chooser)
     return Program(legal, origin, made, placements, backend.space, input_ranges(graph))
 
@@ -102,13 +104,33 @@ def _sub_graph(graph: Graph, part: Segment[Node, Operand], alone: bool) -> tuple
 # Runners
 
 
-def _expression(part: Segment[Node, Operand], chooser: Chooser, device: str) -> Part:
-    """Expressions, several of them as one loop."""
+@contextmanager
+def _loops(
+    parts: Sequence[Segment[Node, Operand]], chooser: Chooser, device: str
+) -> Iterator[Iterator[Callable[[], Part]]]:
+    """What waits for each part that is a loop; another thread compiles them while engines compile the other parts."""
+    loops = [part for part in parts if part.kind == EXPRESSION]
+    compiling = [_expression(part, chooser, device) for part in loops]
+    if not 0 < len(loops) < len(parts):
+        yield iter(compiling)
+        return
+    from concurrent.futures import ThreadPoolExecutor  # brings the module logging along
+
+    with ThreadPoolExecutor(1, thread_name_prefix="opweave-compile") as pool:
+        yield iter([pool.submit(compiled).result for compiled in compiling])
+
+
+def _expression(part: Segment[Node, Operand], chooser: Chooser, device: str) -> Callable[[], Part]:
+    """What compiles expressions, several of them as one loop."""
     constants = dict.fromkeys(o for node in part.nodes for o in node.operands if o.is_constant)
     program, reads = program_of_nodes(part.nodes, [*constants, *part.inputs], part.outputs)
-    kernel = kernels.compile(program, chooser.engine)
-    runner = _ExpressionRunner(program.name, title(part.nodes), kernel, len(part.nodes))
-    return Part(runner, HOST, device, part.nodes, part.nodes, reads, part.outputs)
+
+    def compiled() -> Part:
+        kernel = kernels.compile(program, chooser.engine)
+        runner = _ExpressionRunner(program.name, title(part.nodes), kernel, len(part.nodes))
+        return Part(runner, HOST, device, part.nodes, part.nodes, reads, part.outputs)
+
+    return compiled
 
 
 class _ExpressionRunner(Runner):

@@ -38,14 +38,15 @@ def fusible(graph: Graph, chooser: Chooser, most: int) -> set[Node]:
         chooser: knows what runs each node.
         most: how much work it may be to compile a loop (`Chooser.work`).
     """
+    winners = set(filter(chooser.wins, graph.nodes))
     is_large = any(output.desc.element_count >= MIN_ELEMENTS for node in graph.nodes for output in node.outputs)
-    if not is_large and not any(map(chooser.is_expression, graph.nodes)):
+    if not is_large and not winners and not any(map(chooser.is_expression, graph.nodes)):
         return set()  # as `_is_worth_it` would say of each loop
     absorbed = _absorbed(graph)
     candidates = {
         node
         for node in graph.nodes
-        if not chooser.is_expression(node) and node not in absorbed and chooser.is_pointwise(node)
+        if chooser.could_be_loop(node) and (node not in absorbed if chooser.is_pointwise(node) else node in winners)
     }
 
     def kind(node: Node) -> str:
@@ -57,7 +58,9 @@ def fusible(graph: Graph, chooser: Chooser, most: int) -> set[Node]:
     chosen: set[Node] = set()
     for part in parts:
         between = not engine.isdisjoint(part.inputs) and not feeds.isdisjoint(part.outputs)
-        if part.kind == "loop" and _is_worth_it(part.nodes, chooser.is_expression, between):
+        if part.kind != "loop":
+            continue
+        if not winners.isdisjoint(part.nodes) or _is_worth_it(part.nodes, chooser.is_expression, between):
             chosen.update(node for node in part.nodes if node in candidates)
     return chosen
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..dtypes import FLOATS
+from .. import expr
+from ..dtypes import FLOATS, DataType
 from ..errors import require
+from ..expr import Array
 from ..graph import Builder, Desc, Operand
 from ..operation import Limits, N
 from ..ops.reduction import narrowed, widened
@@ -63,6 +65,30 @@ def _(b: Operations, input: Operand, size: int, alpha: float, beta: float, bias:
     padded = b.pad(squares, [0, 0, before, 0], [0, 0, after, 0])
     mean = b.reshape(b.average_pool2d(padded, window_dimensions=[size, 1]), x.shape)
     return narrowed(b, x / b.pow(mean * alpha + bias, b.as_operand(beta, "float32")), input)
+
+
+@local_response_normalization.expression
+def _(input: Array, size: int, alpha: float, beta: float, bias: float) -> Array:
+    x, before = expr.cast(input, "float32"), (size - 1) // 2
+    data_type: DataType = "float16" if input.data_type == "float16" else "float32"
+
+    def element(n: Array, c: Array, h: Array, w: Array) -> Array:
+        def square(k: Array) -> Array:
+            near = x.padded(0)[n, c + k - before, h, w]
+            return near * near
+
+        scale = expr.sum_over(size, square) * (alpha / size) + bias
+        return expr.cast(x[n, c, h, w] / _power(scale, beta, alpha > 0 and bias >= 0), data_type)
+
+    return expr.compute(input.shape, element)
+
+
+def _power(base: Array, exponent: float, is_positive: bool) -> Array:
+    """`base ** exponent`: by square roots, which cost less than a power, if the base is not negative."""
+    if is_positive and exponent in (0.5, 0.75):
+        root = expr.sqrt(base)
+        return root if exponent == 0.5 else root * expr.sqrt(root)
+    return base if exponent == 1 else base**exponent
 
 
 @declare(input=Limits(FLOATS, ranks=(1, N)), scale=Limits("input", ranks=(1, N)))

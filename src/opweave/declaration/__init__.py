@@ -181,7 +181,7 @@ class CustomOp(Op[..., Any], Generic[Made]):
         self._check_form(function, 0)
         super().expression(function)
         if self.decomposition is None:
-            self.decomposition = _decomposition(self)
+            self.decomposition, self.is_derived = _decomposition(self), True
         self.forget_calls()
         return function
 

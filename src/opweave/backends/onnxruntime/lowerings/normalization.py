@@ -104,9 +104,10 @@ def _(
 ort.rename({ops.softmax: "Softmax"})
 
 
-# The kernel requires an odd size.
+# The kernel requires an odd size, and that alpha and beta are positive.
 ort.rename(
-    {composites.local_response_normalization: "LRN"}, when=lambda input, size: is_single(input) and size % 2 == 1
+    {composites.local_response_normalization: "LRN"},
+    when=lambda input, size, alpha, beta: is_single(input) and size % 2 == 1 and alpha > 0 and beta > 0,
 )
 
 

@@ -1,0 +1,181 @@
+"""Operations that run as compiled expressions because an engine's own kernel is slower: the table, and what reads it."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+import opweave as ow
+from opweave.backends import discover
+from opweave.compile import winners
+from opweave.composites import local_response_normalization
+from opweave.dtypes import DataType
+from opweave.expr import kernels
+from opweave.graph import Desc
+from opweave.kernels.expression import program_of
+
+CPU = ow.ml.create_context(device="cpu", backend="onnxruntime")
+REFERENCE = ow.ml.create_context(device="reference")
+compiled = pytest.mark.skipif(not kernels.has_halide(), reason="the extra halide is not installed")
+rng = np.random.default_rng(0)
+
+
+def normalized(x: np.ndarray, size: int, alpha: float, beta: float, bias: float) -> np.ndarray:
+    """The normalisation in float64, channel by channel."""
+    wide = x.astype("float64")
+    with np.errstate(invalid="ignore", divide="ignore"):
+        made = []
+        for channel in range(x.shape[1]):
+            near = wide[:, max(channel - (size - 1) // 2, 0) : channel + size // 2 + 1]
+            made.append(wide[:, channel] / (bias + alpha / size * (near**2).sum(1)) ** beta)
+    return np.stack(made, 1)
+
+
+def hows(graph: ow.MLGraph) -> list[str]:
+    return [placement.how for placement in graph.placements()]
+
+
+def built(shape: tuple[int, ...], size: int = 5, *, context: ow.MLContext = CPU, **options: Any) -> ow.MLGraph:
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", shape)
+    return builder.build({"y": local_response_normalization(builder, x, size)}, **options)
+
+
+# The normalisation ---------------------------------------------------------------------------------------------------
+
+ATTRIBUTES = [
+    {"size": 5, "alpha": 1e-4, "beta": 0.75, "bias": 1.0},
+    {"size": 3, "alpha": 0.5, "beta": 0.75, "bias": 0.0},
+    {"size": 4, "alpha": 0.5, "beta": 0.5, "bias": 2.0},
+    {"size": 1, "alpha": 2.0, "beta": 1.0, "bias": 0.1},
+    {"size": 9, "alpha": 0.3, "beta": 0.6, "bias": 1.5},
+    {"size": 45, "alpha": 0.3, "beta": -1.5, "bias": 1.0},
+    {"size": 5, "alpha": -0.4, "beta": 0.75, "bias": 1.0},
+    {"size": 5, "alpha": 0.4, "beta": 0.5, "bias": -1.0},
+    {"size": 3, "alpha": -1.0, "beta": 2.0, "bias": -1.0},
+]
+
+
+def has_kernel(size: int, alpha: float, beta: float, bias: float) -> bool:
+    """Whether ONNX Runtime's kernel takes these attributes."""
+    return size % 2 == 1 and alpha > 0 and beta > 0
+
+
+@pytest.mark.parametrize("attributes", ATTRIBUTES, ids=str)
+def test_local_response_normalization_with_any_attributes(attributes: dict[str, Any]) -> None:
+    x = rng.standard_normal((2, 6, 3, 5)).astype("float32")
+    for fuse in (True, False):
+        builder = ow.MLGraphBuilder(CPU)
+        y = local_response_normalization(builder, builder.input("x", "float32", x.shape), **attributes)
+        graph = builder.build({"y": y}, fuse=fuse)
+        assert hows(graph) == ["native"] or not has_kernel(**attributes)
+        got = CPU.compute(graph, {"x": x})["y"]
+        np.testing.assert_allclose(got, normalized(x, **attributes), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("engine", ["numpy", pytest.param("halide", marks=compiled)])
+@pytest.mark.parametrize("attributes", ATTRIBUTES, ids=str)
+def test_expression_of_local_response_normalization(engine: kernels.Engine, attributes: dict[str, Any]) -> None:
+    x = rng.standard_normal((2, 6, 3, 11)).astype("float32")
+    desc = Desc("float32", x.shape)
+    kernel = kernels.compile(program_of(local_response_normalization, {"input": desc}, attributes), engine)
+    y = np.empty_like(x)
+    kernel.run([x], [y])
+    np.testing.assert_allclose(y, normalized(x, **attributes), rtol=1e-5, atol=1e-6)
+
+
+@compiled
+@pytest.mark.parametrize("attributes", [a for a in ATTRIBUTES if has_kernel(**a)], ids=str)
+def test_expression_agrees_with_the_kernel(attributes: dict[str, Any]) -> None:
+    x = 3 * rng.standard_normal((1, 6, 5, 13)).astype("float32")
+    x[0, 3, 2] = 0
+    builder = ow.MLGraphBuilder(CPU)
+    z = local_response_normalization(builder, builder.input("x", "float32", x.shape), **attributes)
+    graph = builder.build({"z": z}, fuse=False)
+    assert hows(graph) == ["native"]
+    wanted = CPU.compute(graph, {"x": x})["z"]
+    program = program_of(local_response_normalization, {"input": Desc("float32", x.shape)}, attributes)
+    y = np.empty_like(x)
+    kernels.compile(program, "halide").run([x], [y])
+    np.testing.assert_allclose(y, wanted, rtol=1e-4, atol=1e-5)  # where one is NaN, so is the other
+
+
+@pytest.mark.parametrize("size", [3, 4])
+@pytest.mark.parametrize("shape", [(1, 1, 4, 4), (2, 3, 1, 1), (1, 2, 5, 4)])
+def test_half_precision(shape: tuple[int, ...], size: int) -> None:
+    x = (rng.standard_normal(shape) * 100).astype("float16")  # its squares are infinite in float16
+    for context in (CPU, REFERENCE):
+        builder = ow.MLGraphBuilder(context)
+        y = local_response_normalization(builder, builder.input("x", "float16", shape), size, alpha=0.5, bias=2.0)
+        got = context.compute(builder.build({"y": y}), {"x": x})["y"]
+        wanted = normalized(x, size, 0.5, 0.75, 2.0)
+        np.testing.assert_allclose(got, wanted, rtol=2e-3, atol=2e-3)
+
+
+# The table -----------------------------------------------------------------------------------------------------------
+
+
+def test_table_is_well_formed() -> None:
+    rows = winners.winners()
+    assert rows
+    assert len({(row.engine, row.op, row.data_type) for row in rows}) == len(rows)
+    for row in rows:
+        op = winners.operation(row.op)
+        assert op.formula is not None
+        assert op in discover()[row.engine].rules
+        assert row.data_type in get_args(DataType)
+        assert row.elements > 0
+        assert row.gain >= winners.MIN_GAIN
+
+
+def least() -> int:
+    """The number of elements from which on the table has the normalisation."""
+    (found,) = (row.elements for row in winners.winners() if row.op == "local_response_normalization")
+    return found
+
+
+@compiled
+def test_expression_is_chosen_just_where_the_table_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "is_compiled", lambda: True)
+    count = least()
+    assert hows(built((1, 1, 1, count - 1))) == ["native"]
+    assert hows(built((1, 1, 1, count))) == ["expression"]
+    assert hows(built((1, 1, 1, count), fuse=False)) == ["native"]
+    monkeypatch.setattr(winners, "_sizes", lambda engine: {})
+    assert hows(built((1, 1, 1, count))) == ["native"]
+
+
+def test_nothing_changes_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "is_compiled", lambda: False)
+    count = least()
+    assert hows(built((1, 1, 1, count))) == ["native"]
+    assert hows(built((1, 1, 1, count), 4)) == ["decomposed"]  # the engine has a kernel for odd sizes alone
+
+
+@compiled
+def test_table_is_for_one_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "is_compiled", lambda: True)
+    sizes = winners._sizes("onnxruntime")
+    monkeypatch.setattr(winners, "_sizes", lambda engine: sizes if engine == "another" else {})
+    assert hows(built((1, 1, 1, least()))) == ["native"]
+
+
+@compiled
+def test_between_operations_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "is_compiled", lambda: True)
+    x = rng.standard_normal((1, 8, 32, 32)).astype("float32")
+    weight = rng.standard_normal((8, 8, 3, 3)).astype("float32")
+    results = []
+    for context in (CPU, REFERENCE):
+        builder = ow.MLGraphBuilder(context)
+        w = builder.constant(weight)
+        y = builder.conv2d(builder.input("x", "float32", x.shape), w).relu()
+        z = builder.relu(local_response_normalization(builder, y, 5, alpha=0.1) - 0.1)
+        graph = builder.build({"z": builder.conv2d(builder.max_pool2d(z, window_dimensions=[2, 2]), w)})
+        results.append(context.compute(graph, {"x": x})["z"])
+        if context is CPU:  # what follows the normalisation joins its loop; what precedes it stays with the convolution
+            assert hows(graph) == ["native", "native", "expression", "expression", "expression", "native", "native"]
+            assert len(graph.profile(repeat=1).steps) == 3
+    np.testing.assert_allclose(*results, rtol=1e-4, atol=1e-4)
