@@ -19,7 +19,9 @@ from functools import cache
 from pathlib import Path
 from statistics import quantiles
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 ROOT = Path(__file__).parent.parent
 
@@ -30,6 +32,58 @@ Way = Callable[[], object]
 """One way to do something; a call does it once."""
 
 Clock = Callable[[], float]
+
+_START = time.monotonic()
+
+
+def elapsed() -> float:
+    """Seconds since the benchmark began."""
+    return time.monotonic() - _START
+
+
+def tell(text: str) -> None:
+    """Print how far a benchmark is, on stderr."""
+    print(f"{elapsed():5.0f} s  {text}", file=sys.stderr, flush=True)
+
+
+class Parts:
+    """The parts of a benchmark that takes minutes. Each says when it begins; one that fails leaves the others their results.
+
+    Args:
+        seconds: begin nothing that would probably end after so many seconds of the benchmark.
+
+    Attributes:
+        failures: what failed, and why.
+    """
+
+    def __init__(self, seconds: float = float("inf")) -> None:
+        self.failures: list[str] = []
+        self._seconds = seconds
+        self._took: dict[str, list[float]] = {}
+
+    def fits(self, name: str) -> bool:
+        """Whether there is time to run a part again, if it takes as long as before; there always is for the first time."""
+        took = self._took.get(name)
+        return took is None or elapsed() + took[-1] <= self._seconds
+
+    def run(self, name: str, measure: Callable[[], T]) -> T | None:
+        """What `measure` returns; None if it fails, which is told."""
+        took = self._took.setdefault(name, [])
+        tell(f"{name}, turn {len(took) + 1}" if took else name)
+        start = elapsed()
+        try:
+            return measure()
+        except Exception as error:
+            self.failures.append(f"{name}: {error}")
+            tell(f"FAILED: {self.failures[-1]}")
+            return None
+        finally:
+            took.append(elapsed() - start)
+
+    def end(self) -> None:
+        """End the benchmark with an error if parts failed."""
+        if self.failures:
+            raise SystemExit("\n".join(["these parts failed:", *self.failures]))
 
 
 @dataclass(frozen=True)
@@ -156,6 +210,7 @@ def processes(module: str, ways: Mapping[str, Sequence[str]], *, turns: int = 5)
     found: dict[str, dict[str, list[Any]]] = {name: {} for name in ways}
     for turn in range(turns + 1):
         for name, args in ways.items():
+            tell(f"{module.partition('.')[2]} {' '.join(args)}, {f'{turn} of {turns}' if turn else 'to warm up'}")
             for key, value in in_process(module, *args).items():
                 if turn:
                     found[name].setdefault(key, []).append(value)

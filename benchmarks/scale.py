@@ -30,7 +30,7 @@ from opweave.processors import processors
 from opweave.scale import Predictor
 
 from .interop.chart import STYLE, WIDTH
-from .measure import ROOT, Ratio, alternate, processes
+from .measure import ROOT, Parts, Ratio, alternate, in_process
 from .models import photograph
 from .page import DOCS, machine, replace_part, table, versions, yes
 from .rows import onnxruntime_session
@@ -44,6 +44,11 @@ IMAGE = Path("images", "scale.svg")
 
 LEAST_RATE, MOST_MEMORY = 0.95, 1.2
 """Budgets, as shares of ONNX Runtime's rate and memory."""
+
+ENGINES = ("opweave", "onnxruntime")
+MEMORY = "memory"
+PART_SECONDS = 120
+"""A process that takes longer has failed."""
 
 STORE_BYTES = 2**30
 FEATURES = 64
@@ -179,13 +184,40 @@ def memory(path: str, engine: str) -> float:
     return found
 
 
-def alone(what: str, path: str, count: str) -> None:
-    """Measure in this process, and print it."""
-    if what == "memory":
-        print(json.dumps({"memory": memory(path, count)}))
+def alone(engine: str, path: str, what: str) -> None:
+    """Measure in this process, and print the value: `what` is how many processes there are, or "memory"."""
+    if what == MEMORY:
+        value = memory(path, engine)
     else:
-        run = through_ray if what == "opweave" else in_plain_processes
-        print(json.dumps({"rate": BATCH * rate(run(path, int(count)))}))
+        run = through_ray if engine == "opweave" else in_plain_processes
+        value = BATCH * rate(run(path, int(what)))
+    print(json.dumps({"value": value}))
+
+
+def pair(path: str, what: str) -> list[float]:
+    """The values of both engines, each from a process of its own."""
+    return [in_process("benchmarks.scale", e, path, what, timeout=PART_SECONDS)["value"] for e in ENGINES]
+
+
+def described(what: str) -> str:
+    """What is measured, for a table."""
+    if what == MEMORY:
+        return "private memory of a further actor"
+    return f"images/s, {what} actor{'s' if int(what) > 1 else ''}"
+
+
+def row(what: str, pairs: Sequence[Sequence[float]], is_possible: bool) -> list[str]:
+    """A row of the table; without pairs, it says why."""
+    if not pairs:
+        return [described(what), "failed" if is_possible else "not measured", "", "", "", ""]
+    ours, theirs = zip(*pairs, strict=True)
+    ratio = Ratio.of(ours, theirs)
+    if what == MEMORY:
+        shown, budget, holds = "{:.0f} MiB", f"<= {MOST_MEMORY}", ratio.low <= MOST_MEMORY
+    else:
+        shown, budget, holds = "{:.1f}", f">= {LEAST_RATE}", ratio.high >= LEAST_RATE
+    medians = [shown.format(median(values)) for values in (ours, theirs)]
+    return [described(what), *medians, str(ratio), budget, yes(holds)]
 
 
 def overheads() -> list[list[str]]:
@@ -238,40 +270,44 @@ def chart(rates: Mapping[int, tuple[float, float]]) -> str:
 
 
 def main(
-    turns: Annotated[int, typer.Option(help="How many times each rate is measured.")] = 3,
+    turns: Annotated[int, typer.Option(min=1, help="How many times each pair is measured, if there is time.")] = 3,
+    seconds: Annotated[float, typer.Option(help="Begin no further turn that would end later than that.")] = 240,
     write: Annotated[bool, typer.Option(help="Whether to write docs/scale.md and its chart.")] = True,
 ) -> None:
     """Run a model in Ray's actors and in plain processes, and write the table and the chart of docs/scale.md."""
     if find_spec("ray") is None:
         raise SystemExit("Ray is missing: pip install 'opweave[scale]'")
-    here = [count for count in COUNTS if count <= processors()]
-    lines, rates = [], {}
+    possible = [*(str(count) for count in COUNTS if count <= processors()), MEMORY]
+    pairs: dict[str, list[list[float]]] = {what: [] for what in (*map(str, COUNTS), MEMORY)}
+    parts = Parts(seconds)
     with tempfile.TemporaryDirectory() as folder:
-        path = str(resnet50(Path(folder)))
-        for count in here:
-            ways = {engine: (engine, path, str(count)) for engine in ("opweave", "onnxruntime")}
-            found = processes("benchmarks.scale", ways, turns=turns)
-            ours, theirs = (found[engine]["rate"] for engine in ways)
-            ratio = Ratio.of(ours, theirs)
-            rates[count] = median(ours), median(theirs)
-            cells = [f"images/s, {count} actor{'s' if count > 1 else ''}", *(f"{rate:.1f}" for rate in rates[count])]
-            lines.append([*cells, str(ratio), f">= {LEAST_RATE}", yes(ratio.high >= LEAST_RATE)])
-        lines += [
-            [f"images/s, {count} actors", "not measured", "", "", "", ""] for count in COUNTS if count not in here
-        ]
-        sizes = processes("benchmarks.scale", {e: ("memory", path, e) for e in ("opweave", "onnxruntime")}, turns=turns)
-        ours, theirs = (sizes[engine]["memory"] for engine in sizes)
-        ratio = Ratio.of(ours, theirs)
-        cells = ["private memory of a further actor", *(f"{median(values):.0f} MiB" for values in (ours, theirs))]
-        lines.append([*cells, str(ratio), f"<= {MOST_MEMORY}", yes(ratio.low <= MOST_MEMORY)])
+        small = parts.run("overhead of a batch", overheads) or [["failed", "", "", ""]]
+        path = parts.run("ResNet-50 as a file", lambda: str(resnet50(Path(folder))))
+        for _ in range(turns if path else 0):
+            for what in possible:
+                if not parts.fits(described(what)):
+                    continue
+                values = parts.run(described(what), partial(pair, str(path), what))
+                if values:
+                    pairs[what].append(values)
+    lines = [row(what, found, what in possible) for what, found in pairs.items()]
     made = table(["ResNet-50", "Opweave", "ONNX Runtime", "ratio", "budget", "holds"], lines)
-    small = table(["rows of a batch", "`Predictor`", "ONNX Runtime, `run`", "overhead"], overheads(), right=range(4))
+    made_small = table(["rows of a batch", "`Predictor`", "ONNX Runtime, `run`", "overhead"], small, right=range(4))
+    counts = " or ".join(map(str, sorted({len(found) for what, found in pairs.items() if what in possible})))
     note = f"Made by `python -m benchmarks scale` on: {machine()}, {versions('ray').partition(', ')[2]}."
-    text = f"{note}\n\n![Images a second]({IMAGE})\n\n{made}\n\n{small}"
+    note += f" Values are medians of {counts} turns."
+    text = f"{note}\n\n![Images a second]({IMAGE})\n\n{made}\n\n{made_small}"
     print(text)
+    rates = {}
+    for what, found in pairs.items():
+        if found and what != MEMORY:
+            ours, theirs = zip(*found, strict=True)
+            rates[int(what)] = median(ours), median(theirs)
     if write:
-        DOCS.joinpath(IMAGE).write_text(chart(rates))
+        if rates:
+            DOCS.joinpath(IMAGE).write_text(chart(rates))
         replace_part(DOCS / "scale.md", text, "predictor")
+    parts.end()
 
 
 if __name__ == "__main__":

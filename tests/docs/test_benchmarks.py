@@ -77,6 +77,33 @@ def test_ways_are_measured_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [len(values) for values in times.values()] == [2, 2]
 
 
+def test_a_part_that_fails_leaves_the_others(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(measure, "elapsed", lambda: clock[0])
+
+    def fail() -> int:
+        clock[0] += 30
+        raise ValueError("no memory")
+
+    parts = measure.Parts(seconds=70)
+    assert (parts.run("first", fail), parts.run("second", lambda: 2)) == (None, 2)
+    assert capsys.readouterr().err.splitlines() == [
+        "    0 s  first",
+        "   30 s  FAILED: first: no memory",
+        "   30 s  second",
+    ]
+    assert parts.fits("first")  # it would end after 60 s
+    parts.run("first", fail)
+    assert capsys.readouterr().err.startswith("   30 s  first, turn 2\n")
+    assert not parts.fits("first")
+    assert parts.fits("second")
+    assert parts.fits("third")
+    with pytest.raises(SystemExit, match=r"these parts failed:\nfirst: no memory\nfirst: no memory"):
+        parts.end()
+
+
 def test_what_a_process_wrote_is_in_the_error() -> None:
     with pytest.raises(RuntimeError, match=r"benchmarks.models nothing x ends with 1: (.|\n)*KeyError: 'nothing'"):
         measure.in_process("benchmarks.models", "nothing", "x")

@@ -18,10 +18,10 @@ import pytest
 pytest.importorskip("halide", reason="needs the extra halide")
 pytest.importorskip("llvmlite", reason="needs the extra halide")
 
+from opweave.disk_cache import kept
 from opweave.errors import OperationError
 from opweave.expr import trace
 from opweave.expr.halide import compile
-from opweave.expr.halide.cache import kept
 from opweave.files import atomic_writer
 from opweave.graph import Desc
 

@@ -1,4 +1,4 @@
-"""The command line: `opweave demo | run | info | bench | convert | chat | deploy | devices | ops | doctor`."""
+"""The command line: `opweave demo | run | info | bench | convert | chat | deploy | cache | devices | ops | doctor`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from rich.text import Text
 
 from ..errors import MLError
 from ..progress import show_with
-from . import chat as chat, deploy as deploy, models as models, system as system  # the commands register themselves
+from . import (
+    cache as cache,
+    chat as chat,
+    deploy as deploy,
+    models as models,
+    system as system,
+)  # the commands register themselves
 from .common import Settings, app as app, errors
 
 

@@ -23,8 +23,8 @@ from ..tensor import MLTensor
 from .words import duration, intermediates, shortened, size, table
 
 if TYPE_CHECKING:
-    from ..backends import KernelTime, Placement
-    from ..run.program import Pairs, Program
+    from ..backends import KernelTime, Pairs, Placement
+    from ..run.program import Program
 
 MAX_TITLE = 70
 """Maximum characters of a title in a table; `Profile.steps` has all of it."""

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from .. import memory
-from ..backends import Placement
+from ..backends import Pairs, Placement, Returning
 from ..compile.driver import compile
 from ..compile.legalise import cut_out
 from ..compile.partition import Segment, divide
@@ -19,7 +19,7 @@ from ..context import MLContext
 from ..errors import DataError, NotSupportedError
 from ..graph import Builder, Desc, Graph, Operand
 from ..memory.spaces import HOST, Cell, copier
-from ..run.program import Pairs, Program
+from ..run.program import Program
 from ..run.steps import Part, Unsized
 from .arguments import check_target
 from .booleans import bool_as_uint8
@@ -149,8 +149,8 @@ class CompiledModel:
         if not self._takes_arrays:
             inputs = [v if wrap is None else wrap(v) for v, wrap in zip(inputs, self._wrappers, strict=True)]
         if not outputs:
-            if self._gives_arrays and (found := self.program.run_new(inputs, wanted)) is not None:
-                return found
+            if self._gives_arrays and (call := self.program.returning(wanted)) is not None:
+                return call(inputs)
             outputs = [None] * len(self.outputs)
         made = [self._new(k, k in wanted) if given is None else given for k, given in enumerate(outputs)]
         pairs = self._pairs(shared) if shared else ()
@@ -163,6 +163,11 @@ class CompiledModel:
             if isinstance(cell, Cell):
                 made[k] = self._from_cell(k, cell.value, outputs[k])
         return [made[k] for k in wanted]
+
+    def returning(self, wanted: Sequence[int]) -> Returning:
+        """What runs it on arrays that have been checked, and returns the outputs at the positions `wanted` in new memory."""
+        call = self.program.returning(wanted) if self._takes_arrays and self._gives_arrays else None
+        return call or (lambda inputs: self.run(inputs, [], wanted))
 
     def _pairs(self, shared: Mapping[str, str]) -> Pairs:
         """The positions of inputs and of the outputs in their memory; those of unknown shape are copied there afterwards."""

@@ -54,6 +54,7 @@ class Repeat:
         "_model",
         "_outputs",
         "_ranges",
+        "_return",
         "_taken",
         "_values",
         "_wanted",
@@ -86,6 +87,7 @@ class Repeat:
             elif isinstance(array := targets.get(name), np.ndarray):
                 self._outputs[k] = name, array.dtype, array.shape
         self._wanted = [model.outputs.index(name) for name in names]
+        self._return = model.returning(self._wanted)  # for calls without targets
         self._values = [(name, feed[name].tobytes()) for name in deciding]
 
     @staticmethod
@@ -122,35 +124,39 @@ class Repeat:
         for each in self._ranges:
             if not each.fits(given):
                 return None
-        outputs: list[np.ndarray | None] = []
-        shared = NOTHING_SHARED
-        if out is not None:
-            if type(out) is not dict:
-                return None
-            targets = []
-            for k, (name, dtype, shape) in enumerate(self._outputs):
-                value = out.get(name)
-                if value is not None:
-                    if type(value) is not np.ndarray or value.dtype != dtype or not value.flags.carray:
-                        return None
-                    if value.shape != shape:
-                        if self._declared is None or not self._declared[1][name].takes(value.shape):
-                            return None
-                        self._outputs[k] = name, dtype, value.shape
-                    targets.append(value)
-                outputs.append(value)
-            others = inputs
-            if self._in_place and (shared := memory.in_place(given, out, self._in_place)):
-                updated = set(shared.values())
-                others = [a for a, (name, _, _) in zip(inputs, self._inputs, strict=True) if name not in updated]
-            if len(targets) != len(out) or self._overlap(others, targets):
-                return None
         try:
-            return self._model.run(inputs[: self._taken], outputs, self._wanted, shared)
+            if out is None:
+                return self._return(inputs[: self._taken])
+            return self._run_into(given, inputs, out)
         except OperationError:
             if isinstance(self._model, SymbolicModel):  # the full path finds out more
                 return None
             raise
+
+    def _run_into(self, given: dict[str, np.ndarray], inputs: list[np.ndarray], out: Any) -> list[Any] | None:
+        """`run` with targets; `inputs` are those of `given` in order, which have been checked."""
+        if type(out) is not dict:
+            return None
+        outputs: list[np.ndarray | None] = []
+        targets: list[np.ndarray] = []
+        for k, (name, dtype, shape) in enumerate(self._outputs):
+            value = out.get(name)
+            if value is not None:
+                if type(value) is not np.ndarray or value.dtype != dtype or not value.flags.carray:
+                    return None
+                if value.shape != shape:
+                    if self._declared is None or not self._declared[1][name].takes(value.shape):
+                        return None
+                    self._outputs[k] = name, dtype, value.shape
+                targets.append(value)
+            outputs.append(value)
+        shared, others = NOTHING_SHARED, inputs
+        if self._in_place and (shared := memory.in_place(given, out, self._in_place)):
+            updated = set(shared.values())
+            others = [a for a, (name, _, _) in zip(inputs, self._inputs, strict=True) if name not in updated]
+        if len(targets) != len(out) or self._overlap(others, targets):
+            return None
+        return self._model.run(inputs[: self._taken], outputs, self._wanted, shared)
 
     def _overlap(self, inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> bool:
         """Whether a target shares memory with another array."""

@@ -220,7 +220,8 @@ class InferenceSession(OnnxRuntimeMethods):
         """
         if run_options is not None:
             check_run_options(run_options, self._settings.level)
-        begin = monotonic_ns()
+        trace = self._run_trace
+        begin = 0 if trace is None else monotonic_ns()
         while True:
             self._context.check_alive()
             repeat = self._repeat
@@ -233,7 +234,7 @@ class InferenceSession(OnnxRuntimeMethods):
                 self._shape_cache.forget_shapes(found)
                 self._repeat = None
                 continue
-            if (trace := self._run_trace) is not None:
+            if trace is not None:
                 trace.note("model_run", begin)
             return results
 

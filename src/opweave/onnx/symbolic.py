@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import BoundModel, ModelRunner
+from ..backends import BoundModel, ModelRunner, Returning
 from ..context import MLContext
 from ..errors import MLError, NotSupportedError
 from ..graph import Desc
@@ -95,6 +95,10 @@ class SymbolicModel:
             for name, shape in found.shapes.items():
                 check_target(name, out[name], shape)
             raise
+
+    def returning(self, wanted: Sequence[int]) -> Returning:
+        """`CompiledModel.returning`."""
+        return lambda inputs: self.run(inputs, [], wanted)
 
     def bind(
         self, feed: Mapping[str, np.ndarray], out: Mapping[str, np.ndarray | None], shared: Mapping[str, str]

@@ -27,11 +27,11 @@ from ..tensor import MLTensor
 from .locks import Locks
 
 if TYPE_CHECKING:
-    from ..backends import Placement
+    from ..backends import Pairs, Placement
     from ..context import MLContext
     from ..inspect.drawing import Drawing
     from ..inspect.profile import Profile
-    from .program import Pairs, Program
+    from .program import Program
 
 MAX_BINDINGS = 64
 """How many combinations of tensors a graph stays bound to; beyond that, the oldest must be bound (and validated) again."""
@@ -265,7 +265,8 @@ class MLGraph:
                 sources[name] = contiguous(fit(as_array(value, what), what, desc))
         if outputs:
             outputs = self._check_outputs(outputs)
-        elif not tensors and (made := program.run_new([sources[n] for n in self._inputs], range(len(self._outputs)))):
+        elif not tensors and program.returning_all is not None:
+            made = program.returning_all([sources[name] for name in self._inputs])
             return dict(zip(self._outputs, made, strict=True))
         for name, desc in self._outputs.items():
             target = outputs.get(name) if outputs else None

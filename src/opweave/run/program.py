@@ -11,17 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
-from ..backends import KernelTime, Measured, Placement, Runner
+from ..backends import KernelTime, Measured, Pairs, Placement, Returning, Runner
 from ..errors import OperationError
 from ..graph import Desc, Graph, Node, Operand
 from ..memory import OVER_INPUT, Plan
 from ..memory.spaces import HOST, Cell, Memory, Pool, Space, copier, intermediates, reaches
 from ..value_ranges import InputRange, checking
 from .binding import Binding, Intermediates
-from .steps import CountingRunner, Part, Step, Unsized, title
-
-Pairs = tuple[tuple[int, int], ...]
-"""The positions of inputs, and of the outputs that lie in their memory."""
+from .steps import Part, Step, Unsized, title
 
 MAX_SMALL = 64
 """Runs for which a program without intermediates, whose runs take next to no memory, keeps its bound steps."""
@@ -83,19 +80,20 @@ class Program:
         self._spaces = (*(each for each in used if each is not HOST), HOST)
         self._layouts: dict[tuple[tuple[Space, ...], Pairs], Layout] = {}
         self._constants: dict[tuple[int, Space], Memory] = {}
-        self._direct = self._find_direct()
+        self._find_direct()
 
-    def _find_direct(self) -> Runner | CountingRunner | None:
-        """The runner that is all there is to run, with the program's own inputs and outputs, none of which is in place."""
-        if len(self.steps) != 1:
-            return None
-        (step,) = self.steps
-        is_whole = step.reads == tuple(range(len(self.graph.inputs))) and step.writes == self.outputs
-        if step.part is None or not is_whole or step.space is not self.space:
-            return None
-        runner = step.part.runner
-        copied = [size for update in runner.updates for size in update.sizes]
-        return CountingRunner(runner, copied) if copied else runner
+    def _find_direct(self) -> None:
+        """Find the runner that is all there is to run, with the program's own inputs and outputs."""
+        self._direct: Runner | None = None
+        self._in_place: set[tuple[int, int]] | None = None  # the pairs that it updates, if it copies none
+        if len(self.steps) == 1:
+            (step,) = self.steps
+            is_whole = step.reads == tuple(range(len(self.graph.inputs))) and step.writes == self.outputs
+            if step.part is not None and is_whole and step.space is self.space:
+                self._direct = step.part.runner
+                updates = self._direct.updates
+                self._in_place = {p for u in updates for p in u.pairs} if all(u.pairs for u in updates) else None
+        self.returning_all = self.returning(range(len(self.outputs)))
 
     # Running ---------------------------------------------------------------------------------------------------------
 
@@ -107,8 +105,9 @@ class Program:
             outputs: likewise. It overlaps no other memory, but for `shared`.
             shared: the inputs and outputs that lie in the same memory.
         """
-        if self._direct is not None and not shared and (self.space is HOST or self._is_at_home(inputs, outputs)):
-            call = self._direct.bind(inputs, outputs)
+        direct = self._direct
+        if direct is not None and self._fits_direct(inputs, outputs, shared):
+            call = direct.bind(inputs, outputs)
         else:
             call = Binding(self.layout(inputs, outputs, shared), inputs, outputs)
         return checking(call, self._ranges, inputs)
@@ -118,21 +117,33 @@ class Program:
         for each in self._ranges:
             each.check(inputs)
         direct = self._direct
-        if direct is not None and not shared and (self.space is HOST or self._is_at_home(inputs, outputs)):
+        if direct is not None and self._fits_direct(inputs, outputs, shared):
             direct.run(inputs, outputs)
         else:
             self.layout(inputs, outputs, shared).run(inputs, outputs)
 
-    def run_new(self, inputs: Sequence[Memory], outputs: Sequence[int]) -> list[Memory] | None:
-        """Run the program once, and return these outputs in memory that its engine allocates; None where none does that."""
-        if self._direct is None or self.space is not HOST:
-            return None
-        for each in self._ranges:
-            each.check(inputs)
-        return self._direct.run_new(inputs, outputs)
+    def returning(self, outputs: Sequence[int]) -> Returning | None:
+        """What runs the program once on inputs, and returns these outputs in memory that its engine allocates.
 
-    def _is_at_home(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> bool:
-        return all(map(self.space.owns, inputs)) and all(map(self.space.owns, outputs))
+        None where no engine does that, or several steps are needed.
+        """
+        call = self._direct.returning(outputs) if self._direct is not None and self.space is HOST else None
+        ranges = self._ranges
+        if call is None or not ranges:
+            return call
+
+        def checked(inputs: Sequence[Memory]) -> list[Memory]:
+            for each in ranges:
+                each.check(inputs)
+            return call(inputs)
+
+        return checked
+
+    def _fits_direct(self, inputs: Sequence[Memory], outputs: Sequence[Memory], shared: Pairs) -> bool:
+        """Whether `_direct` can read and write this memory itself."""
+        if shared and set(shared) != self._in_place:
+            return False
+        return self.space is HOST or (all(map(self.space.owns, inputs)) and all(map(self.space.owns, outputs)))
 
     def layout(self, inputs: Sequence[Memory], outputs: Sequence[Memory], shared: Pairs = ()) -> Layout:
         """The layout for memory where it lies."""
@@ -206,7 +217,7 @@ class Program:
                 step = replace(step, part=replace(step.part, runner=engine), bind=engine.bind)
             steps.append(step)
         made.steps = tuple(steps)
-        made._direct = made._find_direct()
+        made._find_direct()
         return MeasuredProgram(made, engines) if engines else None
 
 
@@ -262,11 +273,11 @@ class Layout(Pool[Intermediates]):
                 self._targets[value] = at
         self.steps: list[Step] = []
         homes = self._homes()
-        copied = self._share({count + output: number for number, output in shared})
-        for step, sizes in zip(program.steps, copied, strict=True):
+        self._share({count + output: number for number, output in shared})
+        for step in program.steps:
             reads = tuple(self._read(value, step) for value in step.reads)
             writes = tuple(self._write(value, step, homes.get(value, step.space)) for value in step.writes)
-            self.steps.append(replace(step, reads=reads, writes=writes, copied=sizes))
+            self.steps.append(replace(step, reads=reads, writes=writes))
         self._finish(len(program.steps) - 1)
         self.plan, self._allocators = self._lay_out()
         given = range(len(spaces))
@@ -293,21 +304,16 @@ class Layout(Pool[Intermediates]):
                 homes[value] = max(possible, key=lambda space: sum(reaches(other, space) for other in its))
         return homes
 
-    def _share(self, shared: Mapping[int, int]) -> list[tuple[int, ...]]:
+    def _share(self, shared: Mapping[int, int]) -> None:
         """Decide which outputs are written in the memory of inputs, and take the others out of the targets.
 
         Args:
             shared: the outputs that lie in the memory of an input, by number, and the number of that input.
-
-        Returns:
-            The sizes of what each step copies, since it is not updated in place.
         """
         last = {value: number for number, step in enumerate(self.program.steps) for value in step.reads}
         passed_on = {value for value, _ in self._twins}
         in_place: set[int] = set()
-        copied: list[tuple[int, ...]] = []
         for number, step in enumerate(self.program.steps):
-            sizes: tuple[int, ...] = ()
             for update in step.part.runner.updates if step.part else ():
                 pairs = [(step.reads[k], self._targets.get(step.writes[j], -1)) for k, j in update.pairs]
                 if pairs and all(
@@ -318,14 +324,10 @@ class Layout(Pool[Intermediates]):
                     for value, at in pairs
                 ):
                     in_place.update(at for _, at in pairs)
-                else:
-                    sizes += update.sizes
-            copied.append(sizes)
         apart = {at for at in shared if at not in in_place}
         self._apart = [(value, at) for value, at in (*self._targets.items(), *self._twins) if at in apart]
         self._targets = {value: at for value, at in self._targets.items() if at not in apart}
         self._twins = [(value, at) for value, at in self._twins if at not in apart]
-        return copied
 
     def _new(self, value: int, space: Space) -> int:
         self.operands.append(self.program.operands[value])

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from ..backends import Runner
 from ..errors import OperationError
 from ..graph import Builder, Desc, Node, Operand
-from ..memory import NOT_IN_PLACE, copies
 from ..memory.spaces import Cell, Memory, Space
 
 
@@ -60,7 +59,6 @@ class Step:
         read_bytes: how many bytes it reads, weights included.
         written_bytes: how many bytes it writes.
         part: what it computes; None for copies.
-        copied: the sizes in bytes of inputs that its engine copies, since it does not update them in place.
     """
 
     title: str
@@ -72,7 +70,6 @@ class Step:
     read_bytes: int
     written_bytes: int
     part: Part | None = None
-    copied: tuple[int, ...] = ()
 
     def tie(self, memory: Sequence[Memory]) -> Callable[[], None]:
         """Bind it to its part of the memory of a run, which is given by number.
@@ -81,11 +78,10 @@ class Step:
             OperationError: it cannot be bound; the message names the operations.
         """
         try:
-            call = self.bind([memory[at] for at in self.reads], [memory[at] for at in self.writes])
+            return self.bind([memory[at] for at in self.reads], [memory[at] for at in self.writes])
         except OperationError as error:
             failed = self.failed(error)
             raise failed from failed.__cause__
-        return _counting(call, self.copied) if self.copied else call
 
     def run(self, reads: Sequence[Memory], writes: Sequence[Memory]) -> None:
         """Run it once: what `bind(reads, writes)()` does."""
@@ -93,8 +89,6 @@ class Step:
             self.bind(reads, writes)()
         else:
             self.part.runner.run(reads, writes)
-            if self.copied:
-                _count(self.copied)
 
     def failed(self, error: OperationError) -> OperationError:
         """The error of a run, which names the operations."""
@@ -104,46 +98,6 @@ class Step:
         made = OperationError(f"{self.title}: {text.removeprefix(f'{self.part.runner.name}: ')}")
         made.__cause__ = error
         return made
-
-
-class CountingRunner:
-    """A runner whose inputs are not updated in place; it counts what its engine copies.
-
-    Args:
-        runner: the runner.
-        copied: the sizes in bytes of these inputs.
-    """
-
-    def __init__(self, runner: Runner, copied: Sequence[int]) -> None:
-        self._runner, self._copied = runner, copied
-
-    def bind(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> Callable[[], None]:
-        """`Runner.bind`."""
-        return _counting(self._runner.bind(inputs, outputs), self._copied)
-
-    def run(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
-        """`Runner.run`."""
-        self._runner.run(inputs, outputs)
-        _count(self._copied)
-
-    def run_new(self, inputs: Sequence[Memory], outputs: Sequence[int]) -> list[Memory] | None:
-        """`Runner.run_new`."""
-        found = self._runner.run_new(inputs, outputs)
-        if found is not None:
-            _count(self._copied)
-        return found
-
-
-def _count(copied: Sequence[int]) -> None:
-    copies.add(sum(copied), NOT_IN_PLACE, len(copied))
-
-
-def _counting(call: Callable[[], None], copied: Sequence[int]) -> Callable[[], None]:
-    def run() -> None:
-        call()
-        _count(copied)
-
-    return run
 
 
 def title(nodes: Sequence[Node]) -> str:

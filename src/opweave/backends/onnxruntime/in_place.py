@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ...graph import Desc, Graph
+from ...memory import NOT_IN_PLACE, copies
+from ...memory.spaces import Memory
 from .. import Update
 from .emit import Emitter, Value
 
@@ -61,6 +63,31 @@ def updates_of(ctx: Emitter, emitted: Mapping[str, tuple[Value, Desc]], graph: G
     inputs = {f"i{k}": k for k in range(len(graph.inputs))}
     nodes = ((node.op_type, node.inputs, node.outputs) for node in ctx.nodes)
     return [
-        Update(tuple((inputs[i], places[o]) for i, o in pairs), tuple(ctx.sizes[i] for i in copied if i in ctx.sizes))
+        Update(
+            tuple((inputs[i], places[o]) for i, o in pairs),
+            tuple(inputs[i] for i in copied if i in inputs),
+            tuple(ctx.sizes[i] for i in copied if i in ctx.sizes and i not in inputs),
+        )
         for pairs, copied in find_updates(nodes, inputs, places)
     ]
+
+
+def count_copies(updates: Sequence[Update], inputs: Sequence[Memory], outputs: Sequence[Memory] = ()) -> None:
+    """Count what a run on this memory has copied inside of the engine; without `outputs`, these are in memory of their own."""
+    sizes = [size for update in updates for size in update.copied(inputs, outputs)]
+    if sizes:
+        copies.add(sum(sizes), NOT_IN_PLACE, len(sizes))
+
+
+def counting(
+    call: Callable[[], None], updates: Sequence[Update], inputs: Sequence[Memory], outputs: Sequence[Memory]
+) -> Callable[[], None]:
+    """What calls `call`, which is bound to this memory, and counts copies inside of the engine; `call` if there are none."""
+    if not any(update.copied(inputs, outputs) for update in updates):
+        return call
+
+    def run() -> None:
+        call()
+        count_copies(updates, inputs, outputs)
+
+    return run

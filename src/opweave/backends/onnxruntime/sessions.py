@@ -17,10 +17,10 @@ from ...errors import OperationError
 from ...graph import Desc, Graph, Node
 from ...memory import is_same, trim
 from ...processors import processors
-from .. import How, Measured, PowerPreference, Runner, Update
+from .. import How, Measured, PowerPreference, Returning, Runner, Update
 from . import kernels
 from .emit import Emitter, Value
-from .in_place import updates_of
+from .in_place import count_copies, counting, updates_of
 from .native import NativeSession
 
 if TYPE_CHECKING:
@@ -336,7 +336,8 @@ class Session(Runner):
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
         """Tie the session to arrays, which it reads and writes in place."""
-        return Call(self._session._sess, self._bound(inputs, outputs), [*inputs, *outputs])
+        call = Call(self._session._sess, self._bound(inputs, outputs), [*inputs, *outputs])
+        return counting(call, self.updates, inputs, outputs)
 
     def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         """Run the session once on arrays: a new binding costs less than to remember one."""
@@ -344,18 +345,30 @@ class Session(Runner):
             self._session._sess.run_with_iobinding(self._bound(inputs, outputs), None)
         except ENGINE_ERRORS as error:
             raise OperationError(f"ONNX Runtime failed: {error}") from error
+        if self.updates:
+            count_copies(self.updates, inputs, outputs)
 
-    def run_new(self, inputs: Sequence[np.ndarray], outputs: Sequence[int]) -> list[np.ndarray]:
-        """Run the session once on arrays, and return these outputs in new memory of the engine's: no binding is needed.
+    def returning(self, outputs: Sequence[int]) -> Returning:
+        """What runs the session once on arrays, and returns these outputs in new memory of the engine's.
 
-        For small networks, the overhead (the time without the kernels) is half of that of `run`.
+        It needs no binding. For small networks, the overhead (the time without the kernels) is half of that of `run`.
         """
-        feed = dict(zip(self._inputs, inputs, strict=True)) | self._parameters
-        try:
-            results: list[np.ndarray] = self._session._sess.run([self._outputs[k] for k in outputs], feed, None)
-        except ENGINE_ERRORS as error:
-            raise OperationError(f"ONNX Runtime failed: {error}") from error
-        return results
+        run, names = self._session._sess.run, [self._outputs[k] for k in outputs]
+        slots, parameters, updates = self._inputs, self._parameters, self.updates
+
+        def call(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+            feed = dict(zip(slots, inputs, strict=True))
+            if parameters:
+                feed |= parameters
+            try:
+                results: list[np.ndarray] = run(names, feed, None)
+            except ENGINE_ERRORS as error:
+                raise OperationError(f"ONNX Runtime failed: {error}") from error
+            if updates:
+                count_copies(updates, inputs)
+            return results
+
+        return call
 
     def _bound(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Any:
         # The Python wrappers around bindings, values and run() cost several microseconds; the engine's own are called.

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from ... import disk_cache
 from ...dtypes import INFO, DataType
 from ...errors import OperationError
 from ..evaluate import check_arrays, overlap, through_copies
 from ..fingerprint import fingerprint
 from ..ir import Load, Output, Program, Source, walk
-from . import cache, objects
+from . import objects
 from .fusion import fused
 from .mathematics import hl
 from .nest import Nest, buffer_type
@@ -134,7 +135,9 @@ class _Part:
         objects.runtime()
         key = hashlib.sha256(f"{fingerprint(program)} {objects.target()} {objects.version()}".encode()).hexdigest()
         # An object for each stage: linking Halide's modules would lose strict float semantics.
-        made = [cache.kept(f"{key}-{k}", partial(self._compiled, s, f"{name}_{k}")) for k, s in enumerate(self.stages)]
+        made = [
+            disk_cache.kept(f"{key}-{k}", partial(self._compiled, s, f"{name}_{k}")) for k, s in enumerate(self.stages)
+        ]
         self.library = objects.Library(made)
         self.entries = [_Entry(self.library.address(f"{name}_{k}_argv")) for k in range(len(self.stages))]
 

@@ -1,6 +1,6 @@
 """Compiled object files, loaded into this process.
 
-Halide compiles ahead of time, into object files without its runtime. They are kept on disk (`cache`) and linked by
+Halide compiles ahead of time, into object files without its runtime. They are kept on disk (`disk_cache`) and linked by
 LLVM's loader (llvmlite). All share one runtime, also an object file, which owns the threads and the error handler.
 """
 
@@ -20,9 +20,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ...disk_cache import kept
 from ...errors import OperationError, import_extra
 from ...processors import chosen_threads, processors
-from .cache import kept
 from .mathematics import hl
 
 llvm = import_extra("llvmlite.binding", "halide", "loading compiled expressions")

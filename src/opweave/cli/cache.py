@@ -1,0 +1,54 @@
+"""Commands for the cache on disk: `opweave cache list | clear`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import typer
+from rich.table import Table
+
+from .. import disk_cache
+from ..inspect.words import size
+from ..names import counted
+from .common import Verbose, app, console
+
+cache = typer.Typer(help="The cache on disk: compiled expressions, and what tuning has measured.", no_args_is_help=True)
+app.add_typer(cache, name="cache")
+
+
+@cache.command("list")
+def list_(verbose: Verbose = False) -> None:
+    """List the files of the cache, the one that was used last first, with their sizes and ages."""
+    found = disk_cache.entries()
+    table = Table("file", "what", "size", "last used", box=None, header_style="bold")
+    for entry in found:
+        name = f"{entry.path.name[:20]}…{entry.path.name[-10:]}"
+        table.add_row(name, entry.kind, size(entry.bytes), f"{_age(time.time() - entry.used)} ago")
+    if found:
+        console.print(table)
+    where = disk_cache.directory() or "no directory: this user has none"
+    console.print(f"{_total(found)} of {size(disk_cache.limit())} in {where}", soft_wrap=True)
+
+
+@cache.command()
+def clear(verbose: Verbose = False) -> None:
+    """Delete all that the cache holds. It is made again when it is needed; what tuning has measured is lost."""
+    console.print(f"deleted {_total(disk_cache.clear())}")
+
+
+def _total(found: Sequence[disk_cache.Entry]) -> str:
+    return f"{counted(len(found), 'file')}, {size(sum(entry.bytes for entry in found))}"
+
+
+def _age(seconds: float) -> str:
+    """A time in its largest unit.
+
+    >>> _age(59), _age(7300), _age(200_000)
+    ('0 minutes', '2 hours', '2 days')
+    """
+    minutes = max(int(seconds), 0) // 60
+    for unit, length in (("day", 1440), ("hour", 60)):
+        if minutes >= length:
+            return counted(minutes // length, unit)
+    return counted(minutes, "minute")

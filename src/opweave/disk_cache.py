@@ -1,0 +1,254 @@
+"""The cache on disk: compiled expressions, and which engine runs a graph faster.
+
+Compiled expressions run as native code, so ownership is the trust boundary: the directory and its files must belong to the
+user and not be writable by others, or nothing is read or written. Each file starts with a digest of its key and content,
+so that a damaged one is made again. Files may be deleted at any time, and several processes may share the directory. When
+its files exceed `limit()`, those that were not used for longest are deleted. Other files in the directory are left alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import require
+
+MAX_FILE_BYTES = 2**28
+"""Maximum size of a file to read; compiled expressions take some kilobytes (`expr.limits.MAX_NODES` bounds them)."""
+
+DEFAULT_LIMIT = 2**28
+"""The default of `$OPWEAVE_CACHE_BYTES`: thousands of compiled expressions, which take some kilobytes each."""
+
+TOUCH_SECONDS = 60
+"""A use is noted in a file's time of modification if the last one was noted longer ago than this."""
+
+STALE_SECONDS = 3600
+"""Temporary files older than this are left from processes that ended while they wrote."""
+
+KINDS = {"o": "compiled expression", "tuning": "tuning"}
+"""What the files hold, by their suffix."""
+
+_NAME = re.compile(r"(runtime-)?[0-9a-f]{32,64}(-\d+)?\.(o|tuning)")
+_TEMPORARY = re.compile(rf"\.({_NAME.pattern})\.\w+")
+
+_warned: set[str] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file of the cache.
+
+    Attributes:
+        path: the file.
+        kind: what it holds, one of `KINDS`.
+        bytes: its size.
+        used: when it was last used, in seconds since the epoch, to the minute.
+    """
+
+    path: Path
+    kind: str
+    bytes: int
+    used: float
+
+    @property
+    def key(self) -> str:
+        """What `load` takes."""
+        return self.path.stem
+
+
+def directory() -> Path | None:
+    """The cache directory: `$OPWEAVE_CACHE`, or `opweave` in the user's cache directory; None if the user has none."""
+    chosen = os.environ.get("OPWEAVE_CACHE")
+    if chosen:
+        return Path(chosen).absolute()
+    try:
+        home = Path.home()
+    except (RuntimeError, KeyError):  # neither $HOME nor an entry in the user database
+        home = Path()
+    if sys.platform == "win32":
+        path = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "opweave" / "cache"
+    elif sys.platform == "darwin":
+        path = home / "Library" / "Caches" / "opweave"
+    else:
+        # The XDG specification: "If an implementation encounters a relative path … it should consider the path invalid".
+        named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        path = (named if named.is_absolute() else home / ".cache") / "opweave"
+    return path if path.is_absolute() else None
+
+
+def limit() -> int:
+    """The most bytes that the cache may take: `$OPWEAVE_CACHE_BYTES`.
+
+    Raises:
+        ValidationError: the variable is not a number.
+    """
+    text = os.environ.get("OPWEAVE_CACHE_BYTES", "").strip()
+    require(not text or text.isdecimal(), f"OPWEAVE_CACHE_BYTES must be a number of bytes, got {text!r}")
+    return int(text) if text else DEFAULT_LIMIT
+
+
+def kept(key: str, make: Callable[[], bytes]) -> bytes:
+    """Read the compiled expression of a key from the cache, or make it and store it."""
+    data = load(key, "o")
+    if data is None:
+        data = make()
+        store(key, "o", data)
+    return data
+
+
+def load(key: str, kind: str) -> bytes | None:
+    """The content of a file; None if there is none, or it is damaged, or others can write to it.
+
+    A warning is issued once if others can write to the directory or the file.
+    """
+    with suppress(OSError):
+        return _read(_file(key, kind), key)
+    return None
+
+
+def store(key: str, kind: str, data: bytes) -> bool:
+    """Write a file, and delete others if the cache is too large. Returns whether there is a trusted directory with room."""
+    if len(data) > limit():
+        return False
+    try:
+        path = _file(key, kind, create=True)
+        _write(path, key, data)
+        _evict(path)
+    except OSError:
+        return False
+    return True
+
+
+def entries() -> list[Entry]:
+    """The files of the cache, the one that was used last first."""
+    found = []
+    for path in _files():
+        with suppress(OSError):  # another process has just deleted it
+            status = path.lstat()
+            if _NAME.fullmatch(path.name) and stat.S_ISREG(status.st_mode):
+                found.append(Entry(path, KINDS[path.suffix[1:]], status.st_size, status.st_mtime))
+    return sorted(found, key=lambda entry: -entry.used)
+
+
+def clear() -> list[Entry]:
+    """Delete all files of the cache, and return those that were there. Other files of the directory are left alone."""
+    found = entries()
+    for entry in found:
+        with suppress(OSError):
+            entry.path.unlink()
+    return found
+
+
+def _files() -> list[Path]:
+    folder = directory()
+    try:
+        return [] if folder is None else list(folder.iterdir())
+    except OSError:  # there is no such directory yet
+        return []
+
+
+def _evict(new: Path) -> None:
+    """Delete the files that were not used for longest until the cache is within its limit, and temporary files left behind."""
+    total, most = 0, limit()
+    for entry in sorted(entries(), key=lambda entry: entry.path != new):  # the new one is kept
+        total += entry.bytes
+        if total > most and entry.path != new:
+            with suppress(OSError):
+                entry.path.unlink()
+            total -= entry.bytes
+    for path in _files():
+        with suppress(OSError):
+            if _TEMPORARY.fullmatch(path.name) and time.time() - path.lstat().st_mtime > STALE_SECONDS:
+                path.unlink()
+
+
+def _file(key: str, kind: str, create: bool = False) -> Path:
+    """The path of a key's file, which need not exist; with `create`, its directory is made.
+
+    Raises:
+        OSError: the directory does not exist, or is not trusted.
+    """
+    path = directory()
+    if path is None:
+        raise FileNotFoundError("this user has no directory for caches")
+    if create:
+        for missing in reversed([folder for folder in (path, *path.parents) if not folder.exists()]):
+            with suppress(FileExistsError):
+                missing.mkdir(mode=0o700)
+                missing.chmod(0o700)  # regardless of the umask
+    _check(path, path.stat())
+    return path / f"{key}.{kind}"
+
+
+def _check(path: Path, status: os.stat_result) -> None:
+    """Raise `PermissionError`, and warn once, if others own a directory or a file, or can write to it."""
+    if not hasattr(os, "geteuid"):  # on Windows, user directories are private by default
+        return
+    if status.st_uid != os.geteuid():
+        problem = f"{path} belongs to the user {status.st_uid}, not to {os.geteuid()}"
+    elif status.st_mode & 0o022:
+        problem = f"{path} can be written to by other users (its mode is {stat.S_IMODE(status.st_mode):03o})"
+    else:
+        return
+    if problem not in _warned:
+        _warned.add(problem)
+        warnings.warn(
+            f"{problem}: nothing is kept there, since compiled expressions are run as they are found. "
+            "Make it yours alone (chmod 700), or set OPWEAVE_CACHE to a directory that is",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    raise PermissionError(problem)
+
+
+def _read(path: Path, key: str) -> bytes | None:
+    """The content of an undamaged file; None if it is damaged.
+
+    Raises:
+        OSError: there is no such file, or it is not trusted.
+    """
+    with open(path, "rb", opener=_opened) as file:
+        # Of the open file, not of the path, which may lead elsewhere by now.
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE_BYTES:
+            return None
+        _check(path, status)
+        content = file.read(MAX_FILE_BYTES + 1)
+        data = content[hashlib.sha256().digest_size :]
+        if content != _digest(key, data) + data:
+            return None
+        if time.time() - status.st_mtime > TOUCH_SECONDS:
+            with suppress(OSError):  # on a file system that is mounted read-only
+                os.utime(path)
+        return data
+
+
+def _opened(path: str, flags: int) -> int:
+    """Open a file, but neither follow a link to a file of others, nor wait for the writer of a pipe."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+
+
+def _write(path: Path, key: str, data: bytes) -> None:
+    """Write atomically: to a temporary file, which is then renamed."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.chmod(temporary, 0o600)  # regardless of the umask
+            file.write(_digest(key, data) + data)
+        os.replace(temporary, path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def _digest(key: str, data: bytes) -> bytes:
+    return hashlib.sha256(key.encode() + data).digest()

@@ -1,0 +1,117 @@
+"""The cache on disk: what is kept when it is full, and the commands that list and clear it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import opweave as ow
+from opweave import disk_cache
+from opweave.cli import app
+
+KEYS = [f"{number:064x}" for number in range(6)]
+FILE_BYTES = 132  # with the digest of 32
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "cache"
+    monkeypatch.setenv("OPWEAVE_CACHE", str(path))
+    monkeypatch.delenv("OPWEAVE_CACHE_BYTES", raising=False)
+    return path
+
+
+def store(number: int, age: float) -> None:
+    assert disk_cache.store(KEYS[number], "o", bytes(100))
+    path = disk_cache.directory()
+    assert path is not None
+    os.utime(path / f"{KEYS[number]}.o", times=(time.time() - age,) * 2)
+
+
+def kept() -> set[int]:
+    return {KEYS.index(entry.key) for entry in disk_cache.entries()}
+
+
+def test_beyond_the_limit_the_least_recently_used_files_go(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(4):
+        store(number, age=1000 - number)
+    assert kept() == {0, 1, 2, 3}
+    assert disk_cache.load(KEYS[0], "o") == bytes(100)  # now it was used last
+    monkeypatch.setenv("OPWEAVE_CACHE_BYTES", str(3 * FILE_BYTES))
+    store(4, age=0)
+    assert kept() == {0, 3, 4}
+
+
+def test_what_is_larger_than_the_limit_is_not_stored(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store(0, age=10)
+    monkeypatch.setenv("OPWEAVE_CACHE_BYTES", "99")
+    assert not disk_cache.store(KEYS[1], "o", bytes(100))
+    assert kept() == {0}
+    monkeypatch.setenv("OPWEAVE_CACHE_BYTES", "0")
+    assert disk_cache.kept(KEYS[2], lambda: b"made") == b"made"
+    assert disk_cache.load(KEYS[2], "o") is None
+
+
+@pytest.mark.parametrize("value", ["1 GiB", "-1", "many"])
+def test_the_limit_is_a_number_of_bytes(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("OPWEAVE_CACHE_BYTES", value)
+    with pytest.raises(ow.ValidationError, match=f"OPWEAVE_CACHE_BYTES must be a number of bytes, got '{value}'"):
+        disk_cache.limit()
+
+
+def test_files_of_others_in_the_directory_are_left_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store(0, age=10)
+    names = ["mine.o", "notes.tuning", "0" * 64, f".{KEYS[1]}.o.young"]
+    for name in names:
+        (folder / name).write_bytes(bytes(1000))
+    monkeypatch.setenv("OPWEAVE_CACHE_BYTES", "0")
+    disk_cache._evict(folder)
+    assert kept() == set()
+    disk_cache.clear()
+    assert sorted(path.name for path in folder.iterdir()) == sorted(names)
+
+
+def test_temporary_files_of_processes_that_ended_are_deleted(folder: Path) -> None:
+    store(0, age=10)
+    left = folder / f".{KEYS[1]}.o.abc_123"
+    left.write_bytes(b"half")
+    os.utime(left, times=(0, 0))
+    store(2, age=0)
+    assert not left.exists()
+
+
+def test_processes_that_write_and_evict_at_the_same_time_do_not_fail(folder: Path) -> None:
+    code = """
+import sys
+from opweave import disk_cache
+for turn in range(60):
+    key = f"{turn * 7 % 20:064x}"
+    assert disk_cache.kept(key, lambda: key.encode() * 2) == key.encode() * 2, turn
+    if turn % 20 == 19:
+        disk_cache.clear()
+"""
+    environment = {**os.environ, "OPWEAVE_CACHE_BYTES": "1000"}
+    running = [subprocess.Popen([sys.executable, "-c", code], env=environment) for _ in range(3)]
+    assert [process.wait() for process in running] == [0, 0, 0]
+
+
+def test_the_commands_list_and_clear(folder: Path) -> None:
+    runner = CliRunner()
+    (empty,) = runner.invoke(app, ["cache", "list"]).output.splitlines()
+    assert empty.startswith(f"0 files, 0 B of 256.0 MiB in {folder}")
+    store(0, age=3 * 3600 + 5)
+    disk_cache.store(KEYS[1], "tuning", bytes(2000))
+    lines = runner.invoke(app, ["cache", "list"]).output.splitlines()
+    assert [line.split()[1:] for line in lines[1:3]] == [
+        ["tuning", "2.0", "KiB", "0", "minutes", "ago"],
+        ["compiled", "expression", "132", "B", "3", "hours", "ago"],
+    ]
+    assert lines[3].startswith("2 files, 2.1 KiB of 256.0 MiB in ")
+    assert runner.invoke(app, ["cache", "clear"]).output == "deleted 2 files, 2.1 KiB\n"
+    assert disk_cache.entries() == []
