@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 
 RuleFunction = Callable[..., Any]
 PowerPreference = Literal["default", "high-performance", "low-power"]
+Pairs = tuple[tuple[int, int], ...]
+"""The positions of inputs, and of the outputs that lie in their memory."""
+Returning = Callable[[Sequence[Memory]], list[Memory]]
+"""Computes outputs from inputs."""
 How = Literal["native", "composed", "decomposed", "kernel", "expression"]
 """How a node is done: by one kernel of the engine, by several that its rule composes, by the op's decomposition, by a user
 kernel, or by its expression."""
@@ -64,11 +68,19 @@ class Update:
     Attributes:
         pairs: the positions of an input and of the output that may lie in its memory. All of them do, or none. Empty where
             the kernel always copies.
-        sizes: the size in bytes of each input that it copies otherwise.
+        inputs: the positions of the inputs that it copies otherwise.
+        sizes: the size in bytes of what else it copies then, as far as known: results of other nodes.
     """
 
-    pairs: tuple[tuple[int, int], ...]
-    sizes: tuple[int, ...]
+    pairs: Pairs
+    inputs: tuple[int, ...]
+    sizes: tuple[int, ...] = ()
+
+    def copied(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> list[int]:
+        """The sizes in bytes of what the kernel copies if it runs on this memory."""
+        if self.pairs and outputs and all(memory.is_same(inputs[i], outputs[o]) for i, o in self.pairs):
+            return []
+        return [*(inputs[i].nbytes for i in self.inputs), *self.sizes]
 
 
 class Runner(ABC):
@@ -81,7 +93,7 @@ class Runner(ABC):
     threads: int = 0
     """How many threads its engine has started for it."""
     updates: Sequence[Update] = ()
-    """What its kernels update in place, or copy. No other output may lie in the memory of an input."""
+    """What its kernels update in place, or copy; the runner counts copies. No other output may lie in an input's memory."""
 
     @abstractmethod
     def bind(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> Callable[[], None]:
@@ -107,8 +119,8 @@ class Runner(ABC):
         """Run the graph once."""
         self.bind(inputs, outputs)()
 
-    def run_new(self, inputs: Sequence[Memory], outputs: Sequence[int]) -> list[Memory] | None:
-        """Run the graph once, and return these outputs in memory that the engine allocates; None where it cannot."""
+    def returning(self, outputs: Sequence[int]) -> Returning | None:
+        """What runs the graph once, and returns these outputs in memory that the engine allocates; None where it cannot."""
         return None
 
     def measured(self) -> Measured | None:
