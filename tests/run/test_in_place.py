@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from plugin_device import plugin_context
 from webgpu_device import gpu_context
 
 import opweave as ow
@@ -25,6 +26,7 @@ CONTEXTS = [
     pytest.param(lambda: ow.ml.create_context(device="reference"), id="reference"),
     pytest.param(lambda: ow.ml.create_context(accelerated=False, deferred=True), id="deferred"),
     pytest.param(gpu_context, id="webgpu"),
+    pytest.param(plugin_context, id="plug-in"),
 ]
 CPU = ow.ml.create_context(accelerated=False)
 

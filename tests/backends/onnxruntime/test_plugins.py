@@ -76,6 +76,19 @@ def test_graphs_run_on_the_device_of_a_plugin() -> None:
 
 
 @pytest.mark.usefixtures("listed")
+def test_copies_to_a_device_with_memory_of_its_own_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("opweave.backends.onnxruntime.provider_session._is_on_device", lambda place: True)
+    context = ow.ml.create_context(device=NAME)
+    graph, x = graph_on(context), np.ones((4, 600), "float32")
+    inputs, outputs = {"x": context.tensor_from(x)}, {"y": context.tensor_from(np.empty_like(x))}
+    for run in (lambda: context.compute(graph, {"x": x}), lambda: context.dispatch(graph, inputs, outputs)):
+        for _ in range(2):
+            ow.memory.copies.reset()
+            run()
+            assert [(t.count, t.bytes) for t in ow.memory.copies.by_reason.values()] == [(2, 2 * x.nbytes)]
+
+
+@pytest.mark.usefixtures("listed")
 def test_contexts_on_one_device_share_programs_but_not_with_the_cpu() -> None:
     one, other = (ow.ml.create_context(device=NAME) for _ in range(2))
     assert one.backend is other.backend

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ... import memory
 from ...graph import Node
-from .. import How, Update
+from .. import How, Returning
 from .sessions import Session
 
 TO_DEVICE = "inside an engine: to the device of a plug-in provider, or back"
@@ -31,19 +32,19 @@ class ProviderSession(Session):
         super().__init__(*given)
         self._assignment = Assignment(provider, self._session, written)
         # The device may have copies of the memory, so no kernel can count on an output to be in that of an input.
-        self.updates = [Update((), update.sizes) for update in self.updates]
+        self.updates = [replace(update, pairs=()) for update in self.updates]
         self._reads = [_is_on_device(place) for place in self._session.get_input_memory_infos()]
         self._writes = [_is_on_device(place) for place in self._session.get_output_memory_infos()]
         self.copies_nothing = not any((*self._reads, *self._writes))
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
-        call, sizes = super().bind(inputs, outputs), self._copied(inputs, outputs)
-        if not sizes:
+        call = super().bind(inputs, outputs)
+        if self.copies_nothing:
             return call
 
         def run() -> None:
             call()
-            memory.copies.add(sum(sizes), TO_DEVICE, len(sizes))
+            self._count(inputs, outputs)
 
         return run
 
@@ -51,13 +52,20 @@ class ProviderSession(Session):
         super().run(inputs, outputs)
         self._count(inputs, outputs)
 
-    def run_new(self, inputs: Sequence[np.ndarray], outputs: Sequence[int]) -> list[np.ndarray]:
-        results = super().run_new(inputs, outputs)
-        made: list[np.ndarray | None] = [None] * len(self._outputs)
-        for k, result in zip(outputs, results, strict=True):
-            made[k] = result
-        self._count(inputs, made)
-        return results
+    def returning(self, outputs: Sequence[int]) -> Returning:
+        call = super().returning(outputs)
+        if self.copies_nothing:
+            return call
+
+        def run(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+            results: list[np.ndarray] = call(inputs)
+            made: list[np.ndarray | None] = [None] * len(self._outputs)
+            for k, result in zip(outputs, results, strict=True):
+                made[k] = result
+            self._count(inputs, made)
+            return results
+
+        return run
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
         return super().describe(nodes)[0], self._assignment.text(nodes)
@@ -65,15 +73,11 @@ class ProviderSession(Session):
     def is_left(self, nodes: Sequence[Node]) -> bool:
         return self._assignment.is_left(nodes)
 
-    def _copied(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray | None]) -> list[int]:
-        """The size of each copy to the device or back."""
-        if self.copies_nothing:
-            return []
-        pairs = (*zip(inputs, self._reads, strict=False), *zip(outputs, self._writes, strict=False))
-        return [array.nbytes for array, is_copied in pairs if is_copied and array is not None]
-
     def _count(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray | None]) -> None:
-        if sizes := self._copied(inputs, outputs):
+        """Count the copies to the device and back."""
+        pairs = (*zip(inputs, self._reads, strict=False), *zip(outputs, self._writes, strict=True))
+        sizes = [array.nbytes for array, is_copied in pairs if is_copied and array is not None]
+        if sizes:
             memory.copies.add(sum(sizes), TO_DEVICE, len(sizes))
 
 
