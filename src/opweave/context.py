@@ -14,7 +14,8 @@ from weakref import WeakKeyDictionary, WeakSet
 import numpy as np
 
 from . import backends, dtypes, hints, links
-from .backends import Backend, Device, PowerPreference
+from .backends import Backend, Device, PowerPreference, Precision
+from .backends.precision import lacks_precision
 from .context_tensors import ContextTensors, awaitable
 from .dtypes import ANY
 from .errors import NotSupportedError, require, require_flags
@@ -57,6 +58,7 @@ class ML:
         backend: str | None = None,
         deferred: bool = False,
         threads: int | None = None,
+        precision: Precision = "float32",
     ) -> MLContext:
         """Create a context.
 
@@ -73,19 +75,22 @@ class ML:
             threads: how many threads an operation on the CPU may use, the calling thread included. Default: the environment
                 variable `OPWEAVE_THREADS`, or as many as the process may use processors. Compiled expressions share the
                 threads of the process; GPUs and the device "reference" have no use for it.
+            precision: how engines compute with float32 inside; inputs and outputs keep their data types. "float32": results
+                are at least as accurate as with sums of float32 in order. "ieee": float32 arithmetic throughout. "tf32",
+                "bfloat16" and "float16" allow engines to round to these data types, which is faster. `Device.precisions`
+                lists what a device can do.
 
         Raises:
             ValidationError: an option has the wrong type or value.
-            NotSupportedError: there is no such device or back end here.
+            NotSupportedError: there is no such device or back end here, or it cannot compute in this precision.
             MissingExtraError: a `gpu_device` without the extra `webgpu`.
 
         >>> import opweave as ow
         >>> ow.ml.create_context(device="reference")
         <MLContext on reference>
         """
-        preferences, got = get_args(PowerPreference), shown(power_preference)
-        listing = ", ".join(map(repr, preferences))
-        require(power_preference in preferences, f"power_preference must be one of {listing}, got {got}")
+        _check_choice("power_preference", power_preference, PowerPreference)
+        _check_choice("precision", precision, Precision)
         require_flags(accelerated=accelerated, deferred=deferred)
         for option, name in {"device": device, "backend": backend}.items():
             require(name is None or isinstance(name, str), f"{option} must be a name, got {shown(name)}")
@@ -97,8 +102,10 @@ class ML:
         threads = chosen_threads() if threads is None else threads
         if gpu_device is not None:
             driver, found = backends.of_gpu_device(gpu_device)
+            if precision not in found.precisions:
+                raise lacks_precision("the given GPU device", [found], precision, backends.devices())
         else:
-            driver, found = _find(device, backend, power_preference, accelerated)
+            driver, found = _find(device, backend, power_preference, accelerated, precision)
             driver = driver.open(found, power_preference)
         if deferred and not driver.space.is_host:
             raise NotSupportedError(
@@ -106,6 +113,7 @@ class ML:
             )
         if threads is not None:
             driver = driver.with_threads(threads)
+        driver = driver.with_precision(precision)
         context_class: Callable[..., MLContext] = links.deferred_context if deferred else MLContext
         return context_class(driver, found, power_preference)
 
@@ -116,24 +124,38 @@ class ML:
 
 
 def _find(
-    device: str | None, backend: str | None, power_preference: PowerPreference, accelerated: bool
+    device: str | None,
+    backend: str | None,
+    power_preference: PowerPreference,
+    accelerated: bool,
+    precision: Precision,
 ) -> tuple[Backend, Device]:
     """The back end and the device that were asked for, or that `$OPWEAVE_DEVICE` names, or that suit the preferences best."""
-    if device is not None or backend is not None:
-        return backends.find_device(
-            _choose(power_preference, accelerated, backend) if device is None else device, backend
-        )
+    if device is not None:
+        return backends.find_device(device, backend, precision)
     named = os.environ.get("OPWEAVE_DEVICE")
-    if not named:
-        return backends.find_device(_choose(power_preference, accelerated))
+    if backend is not None or not named:
+        chosen = _choose(power_preference, accelerated, backend, precision)
+        return backends.find_device(chosen, backend, precision)
     try:
-        return backends.find_device(named)
+        return backends.find_device(named, None, precision)
     except NotSupportedError as error:
         raise NotSupportedError(f"OPWEAVE_DEVICE: {error}") from None
 
 
-def _choose(power_preference: PowerPreference, accelerated: bool, backend: str | None = None) -> str:
-    """The name of the available device, of one back end or all, that suits the preferences best.
+def _check_choice(name: str, value: Any, choices: Any) -> None:
+    """Require one of the values of a `Literal`."""
+    allowed = get_args(choices)
+    require(value in allowed, f"{name} must be one of {', '.join(map(repr, allowed))}, got {shown(value)}")
+
+
+def _choose(
+    power_preference: PowerPreference,
+    accelerated: bool,
+    backend: str | None = None,
+    precision: Precision = "float32",
+) -> str:
+    """The name of the available device, of one back end or all, that has the precision and suits the preferences best.
 
     `accelerated` decides between the CPU and accelerators; among these, "low-power" prefers an NPU to a GPU, and an integrated
     GPU to a discrete one. (The specification gives power preference the higher priority; its authors discuss the reverse:
@@ -145,11 +167,17 @@ def _choose(power_preference: PowerPreference, accelerated: bool, backend: str |
         raise NotSupportedError(f"back end {backend!r} has no device here: {listed[0].hint}")
     if not available:
         raise NotSupportedError("there is no device to run on; `opweave doctor` says what is missing")
+    able = [device for device in available if precision in device.precisions]
+    if not able and backend is None:  # devices that are not taken by default may have it
+        able = [device for device in backends.devices() if device.available and precision in device.precisions]
+    if not able:
+        what = "the devices here" if backend is None else f"back end {backend!r}"
+        raise lacks_precision(what, available, precision, backends.devices())
     wants_low = power_preference == "low-power"
     accelerators = ["npu", "gpu"] if wants_low else ["gpu", "npu"]
     kinds = [*accelerators, "cpu"] if accelerated else ["cpu", "npu", "gpu"]
     # Of equal ones, those of plug-in providers come last, as in `backends.find_device`.
-    return min(available, key=lambda d: (kinds.index(d.kind), d.low_power != wants_low, d.provider != "")).name
+    return min(able, key=lambda d: (kinds.index(d.kind), d.low_power != wants_low, d.provider != "")).name
 
 
 ml = ML()
@@ -220,6 +248,11 @@ class MLContext(ContextTensors):
     def power_preference(self) -> PowerPreference:
         """The preference that the context was created with."""
         return self._power_preference
+
+    @property
+    def precision(self) -> Precision:
+        """How its engines compute with float32, as asked for when the context was created."""
+        return self._backend.precision
 
     @property
     def lost(self) -> Lost:

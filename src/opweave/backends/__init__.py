@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
@@ -24,6 +25,7 @@ from ..graph import Graph, Node
 from ..memory.spaces import HOST, Memory, TensorSpace
 from ..operation import Limits, Op, call_with
 from .entries import entry_points
+from .precision import PRECISIONS as PRECISIONS, Precision as Precision, lacks_precision
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,15 +49,15 @@ class Rule:
 
     Attributes:
         function: called with what the back end provides, and the op's parameters it names.
-        when: which nodes it accepts, by the op's parameters it names; None for all.
+        when: which nodes it accepts, by the op's parameters it names, and `precision`; None for all.
     """
 
     function: RuleFunction
     when: Callable[..., bool] | None
 
-    def accepts(self, node: Node) -> bool:
+    def accepts(self, node: Node, precision: Precision) -> bool:
         """Whether this rule can do `node`."""
-        return self.when is None or call_with(self.when, node.arguments)
+        return self.when is None or call_with(self.when, {"precision": precision, **node.arguments})
 
     def __call__(self, provided: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
         return call_with(self.function, arguments, *provided)
@@ -232,6 +234,7 @@ class Device:
         hint: what would make it available, where it is not.
         low_power: whether it takes little power among those of its kind, as GPUs that are part of a processor do.
         provider: ONNX Runtime's name of the plug-in execution provider that drives it; empty for all other devices.
+        precisions: what `create_context(precision=...)` takes for it; back ends state more than "float32".
     """
 
     name: str
@@ -242,6 +245,7 @@ class Device:
     hint: str = ""
     low_power: bool = False
     provider: str = ""
+    precisions: tuple[Precision, ...] = ("float32",)
 
 
 class Backend(ABC):
@@ -252,6 +256,8 @@ class Backend(ABC):
     """Where the tensors of its contexts lie."""
     threads: int | None = None
     """How many threads an operation may use; None for one on each processor. `with_threads` sets it."""
+    precision: Precision = "float32"
+    """How its engine computes with float32: one of its device's `precisions`. `with_precision` sets it."""
     max_byte_length = 2**31 - 1
     """The largest tensor in bytes."""
     expressions: Engine = "auto"
@@ -266,6 +272,7 @@ class Backend(ABC):
         self.rules: dict[Op[..., Any], list[Rule]] = {}
         # For the life of the back end, which may be that of a device; operations of users come and go.
         self._limits: WeakKeyDictionary[Op[..., Any], Mapping[str, Limits]] = WeakKeyDictionary()
+        self._variants: dict[tuple[int | None, Precision], Backend] = {}
 
     @abstractmethod
     def devices(self) -> list[Device]:
@@ -318,6 +325,19 @@ class Backend(ABC):
         """The back end for a context whose operations use at most `threads` threads; itself, where that cannot be chosen."""
         return self
 
+    def with_precision(self, precision: Precision) -> Backend:
+        """The back end for a context of this precision, which its device must have."""
+        return self._variant(self.threads, precision)
+
+    def _variant(self, threads: int | None, precision: Precision) -> Backend:
+        """This back end, with the same rules, for other options; contexts with equal ones share it, and compiled programs."""
+        if (threads, precision) == (self.threads, self.precision):
+            return self
+        made = copy(self)
+        made.threads, made.precision = threads, precision
+        self._variants.setdefault((self.threads, self.precision), self)
+        return self._variants.setdefault((threads, precision), made)
+
     def lower(
         self, *ops: Op[..., Any], when: Callable[..., bool] | None = None
     ) -> Callable[[RuleFunction], RuleFunction]:
@@ -338,7 +358,7 @@ class Backend(ABC):
 
     def rule(self, node: Node) -> Rule | None:
         """The rule that will do `node`, or None."""
-        return next((rule for rule in self.rules.get(node.op, ()) if rule.accepts(node)), None)
+        return next((rule for rule in self.rules.get(node.op, ()) if rule.accepts(node, self.precision)), None)
 
     def supports(self, node: Node) -> bool:
         """Whether there is a rule for `node`."""
@@ -427,31 +447,35 @@ def find(name: str) -> Backend:
     return found
 
 
-def find_device(name: str, backend: str | None = None) -> tuple[Backend, Device]:
-    """The first available device called `name`, or `NotSupportedError` that lists what there is.
+def find_device(name: str, backend: str | None = None, precision: Precision = "float32") -> tuple[Backend, Device]:
+    """The first available device called `name` with this precision, or `NotSupportedError` that lists what there is.
 
     Devices of plug-in providers come last: what they run is copied, unlike what Opweave's own back ends run.
 
     Args:
         name: of the device.
         backend: the name of the back end to ask; None for all.
+        precision: what it must be able to do.
     """
     asked = list(discover().values()) if backend is None else [find(backend)]
     of_plugin: tuple[Backend, Device] | None = None
     for each in asked:  # those that take long to list come after those that were asked for
         found = each.named(name)
-        if found is not None and not found.provider:
+        if found is None or precision not in found.precisions:
+            continue
+        if not found.provider:
             return each, found
-        if found is not None and of_plugin is None:
-            of_plugin = each, found
+        of_plugin = of_plugin or (each, found)
     if of_plugin is not None:
         return of_plugin
     known = [device for each in asked for device in each.devices()]
-    for device in known:
-        if device.name == name:
-            raise NotSupportedError(f"device {name!r} is not available here: {device.hint}")
-    names = ", ".join(dict.fromkeys(repr(device.name) for device in known if device.available)) or "none"
     of = f" of back end {backend!r}" if backend else ""
+    same = [device for device in known if device.name == name]
+    if any(device.available for device in same):
+        raise lacks_precision(f"device {name!r}{of}", same, precision, devices())
+    if same:
+        raise NotSupportedError(f"device {name!r} is not available here: {same[0].hint}")
+    names = ", ".join(dict.fromkeys(repr(device.name) for device in known if device.available)) or "none"
     raise NotSupportedError(f"there is no device {name!r}{of}; available: {names}")
 
 

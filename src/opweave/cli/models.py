@@ -16,7 +16,6 @@ from ..names import counted
 from .common import Verbose, app, console
 
 if TYPE_CHECKING:
-    from ..context import MLContext
     from ..onnx.session import InferenceSession
 
 ModelFile = Annotated[Path, typer.Argument(help="An .onnx file.")]
@@ -47,6 +46,14 @@ Bounds = Annotated[
     ),
 ]
 DeviceName = Annotated[str | None, typer.Option("--device", help="Where to run; `opweave devices` lists them.")]
+PrecisionName = Annotated[
+    str,
+    typer.Option(
+        "--precision",
+        help="How engines compute with float32 inside: float32, ieee, tf32, bfloat16 or float16; `opweave devices` lists what "
+        "each device can.",
+    ),
+]
 Seed = Annotated[int, typer.Option("--seed", help="What random inputs depend on.")]
 Mean = Annotated[
     str, typer.Option("--mean", help="Subtracted from images in [0, 1]: one number or three, 0.5,0.4,0.3.")
@@ -54,17 +61,15 @@ Mean = Annotated[
 Std = Annotated[str, typer.Option("--std", help="What images are divided by after that.")]
 
 
-def _context(device: str | None) -> MLContext:
+def _session(
+    model: Path, fixed: list[str] | None, limit: list[str] | None, device: str | None, precision: str
+) -> InferenceSession:
     from ..context import ml
-
-    return ml.create_context(device=device) if device else ml.create_context()
-
-
-def _session(model: Path, fixed: list[str] | None, limit: list[str] | None, device: str | None) -> InferenceSession:
     from ..onnx.session import InferenceSession
     from .inputs import limits, sizes
 
-    context, bounds = _context(device), limits(limit or [])
+    # `create_context` checks the names
+    context, bounds = ml.create_context(device=device, precision=precision), limits(limit or [])  # type: ignore[arg-type]
     return InferenceSession(model, context, fix_shapes=sizes(fixed or []), limits=bounds)
 
 
@@ -89,6 +94,7 @@ def run(
     fix_shapes: Sizes = None,
     limit: Bounds = None,
     device: DeviceName = None,
+    precision: PrecisionName = "float32",
     verbose: Verbose = False,
 ) -> None:
     """Run an ONNX model once, and show its outputs; --output writes them to a file."""
@@ -98,7 +104,7 @@ def run(
 
     from .inputs import assuming, best, save_arrays
 
-    session = _session(model, fix_shapes, limit, device)
+    session = _session(model, fix_shapes, limit, device, precision)
     feed = _feed(session, inputs, seed, mean, std)
     names = [argument.name for argument in session.get_outputs()]
     start = perf_counter()
@@ -122,7 +128,8 @@ def run(
     if output is not None:
         save_arrays(output, results)
         console.print(f"wrote {output}", soft_wrap=True)
-    console.print(f"{seconds * 1e3:.1f} ms on {session.context.device.name}")
+    used = session.context
+    console.print(f"{seconds * 1e3:.1f} ms on {used.device.name} in {used.precision}")
 
 
 @app.command()
@@ -131,6 +138,7 @@ def info(
     fix_shapes: Sizes = None,
     limit: Bounds = None,
     device: DeviceName = None,
+    precision: PrecisionName = "float32",
     draw: Annotated[
         Path | None,
         typer.Option("--draw", metavar="FILE", help="Draw the model, and what runs its parts, into this .svg file."),
@@ -144,7 +152,7 @@ def info(
     from ..onnx.model import parameters
     from .inputs import assumed_shape, assuming, assumption
 
-    session = _session(model, fix_shapes, limit, device)
+    session = _session(model, fix_shapes, limit, device, precision)
     proto = session._model.proto
     producer = " ".join(part for part in (proto.producer_name, proto.producer_version) if part) or "unknown"
     opsets = ", ".join(f"{entry.domain or 'ai.onnx'} {entry.version}" for entry in proto.opset_import)
@@ -201,6 +209,7 @@ def bench(
     fix_shapes: Sizes = None,
     limit: Bounds = None,
     device: DeviceName = None,
+    precision: PrecisionName = "float32",
     verbose: Verbose = False,
 ) -> None:
     """Measure a model against ONNX Runtime itself, alternately in one process. Inputs are random unless given."""
@@ -214,7 +223,7 @@ def bench(
     from ..backends.onnxruntime.sessions import ENGINE_ERRORS
     from .inputs import assuming
 
-    session = _session(model, fix_shapes, limit, device)
+    session = _session(model, fix_shapes, limit, device, precision)
     feed = _feed(session, [*(inputs or []), "random"], seed, mean, std)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4

@@ -69,12 +69,13 @@ def devices() -> None:
     """List the devices of this machine, and those that an extra would add."""
     from .. import backends
 
-    table = Table("device", "kind", "back end", "what it is", box=None, header_style="bold")
+    table = Table("device", "kind", "back end", "precisions", "what it is", box=None, header_style="bold")
     for device in backends.devices():
         what = device.description if device.available else Text(f"{device.description}: {device.hint}", "dim")
-        table.add_row(device.name, device.kind, device.backend, what)
+        precisions = ", ".join(device.precisions) if device.available else ""
+        table.add_row(device.name, device.kind, device.backend, precisions, what)
     console.print(table)
-    console.print("\ncreate_context(device=…) takes these names.")
+    console.print("\ncreate_context(device=…, precision=…) takes these names.")
     unavailable = [device for device in backends.devices() if not device.available]
     if not unavailable:
         console.print("There is no extra that would add a device on this machine.")

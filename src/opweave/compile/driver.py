@@ -50,8 +50,11 @@ def compile(
         NotSupportedError: an operation has neither a rule, a kernel, an expression nor a decomposition.
         OperationError: an engine refuses its part.
     """
-    host = backend if backend.space.is_host else next(each for each in discover().values() if each.space.is_host)
-    stand_in = None if host.stand_in is None else discover()[host.stand_in]
+    if backend.space.is_host:
+        host = backend
+    else:
+        host = _as_precise(next(each for each in discover().values() if each.space.is_host), backend)
+    stand_in = None if host.stand_in is None else _as_precise(discover()[host.stand_in], backend)
     engines = {each.name: (each, "cpu") for each in (stand_in, host) if each} | {backend.name: (backend, device)}
     chooser = Chooser(backend, device, host, stand_in, fallback)
     legal = graph
@@ -90,6 +93,12 @@ def _require_device(runner: Runner, graph: Graph, device: str) -> None:
     left = dict.fromkeys(node.title for node in graph.nodes if runner.is_left([node]))
     if left:
         raise NotSupportedError(f"{device} cannot run {', '.join(left)}, which would run on the CPU")
+
+
+def _as_precise(engine: Backend, backend: Backend) -> Backend:
+    """Another back end of the host, which computes as `backend` does, or in float32 where it cannot be less precise."""
+    able = {precision for device in engine.devices() for precision in device.precisions if device.name == "cpu"}
+    return engine.with_precision(backend.precision if backend.precision in able else "float32")
 
 
 def _sub_graph(graph: Graph, part: Segment[Node, Operand], alone: bool) -> tuple[Graph, list[Operand], list[Operand]]:

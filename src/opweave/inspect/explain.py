@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .. import links
+from ..backends import PRECISIONS
 from ..run.graph import MLGraph
 from .words import intermediates, table
 
@@ -14,7 +15,9 @@ def explain(graph: MLGraph) -> str:
     has_segments = len(program.steps) > 1
     rows = [(p.node, p.device, p.how, p.detail) for p in program.placements]
     cells = [(str(p.segment), *row) if has_segments else row for p, row in zip(program.placements, rows, strict=True)]
-    lines = [f"{graph._graph}", "", "what runs where:", *(f"  {line}" for line in table(cells, words=5))]
+    precision = graph.context.precision
+    lines = [f"{graph._graph}", "", f"precision {precision}: {PRECISIONS[precision]}", "what runs where:"]
+    lines += [f"  {line}" for line in table(cells, words=5)]
     if has_segments:
         plan = program.plan
         lines += ["", f"intermediates: {intermediates(len(plan.offsets), plan.total, plan.peak)}"]

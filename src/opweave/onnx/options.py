@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from ..backends import Device, devices
+from ..backends import Device, Precision, devices
 from ..context import MLContext, ml
 from ..errors import NotSupportedError, OperationError, ValidationError, require
 from .arguments import Argument, FixedShapes
@@ -69,7 +69,14 @@ class Settings:
     level: int
 
     @classmethod
-    def of(cls, session_options: Any, providers: Any, provider_options: Any, context: MLContext | None) -> Settings:
+    def of(
+        cls,
+        session_options: Any,
+        providers: Any,
+        provider_options: Any,
+        context: MLContext | None,
+        precision: Precision | None = None,
+    ) -> Settings:
         """Check the arguments and choose a context.
 
         Raises:
@@ -82,6 +89,8 @@ class Settings:
             text = "providers in SessionOptions cannot be read; pass them as `providers`"
             log(level, logging.WARNING, "SessionOptions.add_provider is ignored: %s", text)
         if context is not None:
+            given = context.precision
+            require(precision in (None, given), f"precision is {precision!r}, and that of the context {given!r}")
             if chosen:
                 ignored = "providers %s are ignored: the session has a context on %s"
                 log(level, logging.INFO, ignored, list(chosen), context)
@@ -93,11 +102,14 @@ class Settings:
             options = {name: chosen.get(name, {})}
         count = session_options.intra_op_num_threads if session_options is not None else 0
         threads = count if count > 0 else None
-        made = ml.create_context(device=place[0], backend=place[1], threads=threads)
+        inside = precision or "float32"
+        made = ml.create_context(device=place[0], backend=place[1], threads=threads, precision=inside)
         if _config(session_options, "session.intra_op.allow_spinning") == "0":
             # The preference decides how threads wait; naming the device keeps it from choosing another one.
             name, backend = made.device.name, made.device.backend
-            made = ml.create_context(device=name, backend=backend, power_preference="low-power", threads=threads)
+            made = ml.create_context(
+                device=name, backend=backend, power_preference="low-power", threads=threads, precision=inside
+            )
         if made.device.provider and (chosen_options := _of_provider(options)):
             driver = made.backend.with_provider_options(chosen_options)  # type: ignore[attr-defined]
             made = MLContext(driver, made.device, made.power_preference)

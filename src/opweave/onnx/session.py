@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args, overload
 import numpy as np
 
 from .. import memory
+from ..backends import PRECISIONS, Precision
 from ..context import MLContext
 from ..context_tensors import in_thread
 from ..errors import MLError, OperationError, ValidationError, require
@@ -57,6 +58,7 @@ class InferenceSession(OnnxRuntimeMethods):
             the first that has a device here chooses where to run.
         provider_options: a dict for each of `providers`, where these are names.
         context: where to run; it goes before `providers`. Default: a new one, on the best device without `providers`.
+        precision: how engines compute with float32 inside, as for `create_context`. Default: that of `context`, or "float32".
         fallback: "auto" lets ONNX Runtime run what WebNN cannot express; "error" refuses such a model.
         fix_shapes: sizes for dynamic dimensions: of named ones, {"batch": 1}, or the shape of an input, {"x": [1, 576]}.
         preferred_output_location: "cpu" returns arrays, "ml-tensor" tensors that stay in the context; one for all outputs,
@@ -72,7 +74,7 @@ class InferenceSession(OnnxRuntimeMethods):
     Raises:
         DataError: the model cannot be read, or exceeds a limit.
         ValidationError: an argument is wrong.
-        NotSupportedError: `fallback="error"`, and the model needs it.
+        NotSupportedError: `fallback="error"`, and the model needs it; no device can compute in `precision`.
 
     A model without dynamic dimensions is compiled when the session is made.
     """
@@ -85,6 +87,7 @@ class InferenceSession(OnnxRuntimeMethods):
         provider_options: Sequence[Mapping[str, Any]] | None = None,
         *,
         context: MLContext | None = None,
+        precision: Precision | None = None,
         fallback: Fallback = "auto",
         fix_shapes: Mapping[str, int | Sequence[int]] | None = None,
         preferred_output_location: Location | Mapping[str, Location] = "cpu",
@@ -104,9 +107,12 @@ class InferenceSession(OnnxRuntimeMethods):
         )
         is_context = context is None or isinstance(context, MLContext)
         require(is_context, f"context must be an MLContext, got {type(context).__name__}")
+        if precision is not None:
+            _check_choice("precision", precision, Precision)
         arguments = {
             "providers": providers,
             "provider_options": provider_options,
+            "precision": precision,
             "fallback": fallback,
             "fix_shapes": fix_shapes,
             "preferred_output_location": preferred_output_location,
@@ -115,7 +121,7 @@ class InferenceSession(OnnxRuntimeMethods):
             "program_bytes": program_bytes,
         }
         self._recipe = Recipe(model, sess_options, context, arguments)
-        self._settings = Settings.of(sess_options, providers, provider_options, context)
+        self._settings = Settings.of(sess_options, providers, provider_options, context, precision)
         if isinstance(model, Model):  # of `set_providers`
             self._model = model
         else:
@@ -411,7 +417,8 @@ class InferenceSession(OnnxRuntimeMethods):
             require(is_known, "the model has dynamic dimensions; run it first, or pass input_shapes")
             compiled = next(reversed(kept.values())) if kept else self._compiled_for({})
         folded = sum(step.kind == "folded" for step in compiled.trace.steps)
-        lines = []
+        precision = self._context.precision
+        lines = [f"precision {precision}: {PRECISIONS[precision]}"]
         for number, segment in enumerate(compiled.segments):
             where = f"WebNN on {self._context.device.name}" if segment.kind == "webnn" else "ONNX Runtime (fallback)"
             lines.append(f"segment {number}: {counted(len(segment.nodes), 'node')}, {where}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import copy
 from typing import Any
 
 from ...graph import Graph, Node, Operand, each
@@ -18,8 +17,6 @@ class OpenVino(Backend):
 
     name = "openvino"
     stand_in = "onnxruntime"
-    threads: int | None = None
-    """How many threads an operation may use; None for as many as there are processors."""
 
     def devices(self) -> list[Device]:
         return devices.devices(self.name)
@@ -37,10 +34,8 @@ class OpenVino(Backend):
             return super().how(node)
         return self.emit(Emitter(), Graph.reaching({"y": node.outputs[0]}))[1][node]
 
-    def with_threads(self, threads: int) -> OpenVino:
-        made = copy(self)  # with the same rules
-        made.threads = threads
-        return made
+    def with_threads(self, threads: int) -> Backend:
+        return self._variant(threads, self.precision)
 
     def compile(self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True) -> Any:
         from .sessions import compile

@@ -22,7 +22,8 @@ class Reference(Backend):
     expressions = "numpy"
 
     def devices(self) -> list[Device]:
-        return [Device("reference", "cpu", self.name, f"NumPy {np.__version__}, float64 inside: slow and exact")]
+        text = f"NumPy {np.__version__}, float64 inside: slow and exact"
+        return [Device("reference", "cpu", self.name, text, precisions=("float32", "ieee"))]
 
     def apply(self, functions: Mapping[Op[..., Any], Callable[..., Array]]) -> None:
         """Register functions as the rules of operations: they take the operands in order, and the attributes by name."""

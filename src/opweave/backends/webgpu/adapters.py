@@ -12,7 +12,7 @@ from glob import glob
 from typing import Any, Literal
 
 from ...errors import NotSupportedError, import_extra
-from .. import Device, PowerPreference
+from .. import Device, PowerPreference, Precision
 
 WANTED_FEATURES = ("shader-f16", "shader-int64", "subgroup", "timestamp-query")
 """Optional features that kernels and profiles use."""
@@ -51,6 +51,9 @@ MISSING: tuple[tuple[str, Literal["cpu", "gpu"], str, str], ...] = (
 """The devices that could be there: name, kind, description, and what is missing."""
 
 PURPOSE = "running on WebGPU devices"
+
+PRECISIONS: tuple[Precision, ...] = ("float32", "ieee")
+"""Those of all devices: kernels compute with float32 as they are told to."""
 
 _processes: set[int] = set()
 """Ids of processes that have requested devices: this one, and those that it was forked from."""
@@ -129,7 +132,16 @@ def devices(backend: str) -> list[Device]:
         # What computes is the processor, so it must not be taken for an accelerator.
         kind: Literal["cpu", "gpu"] = "cpu" if software else "gpu"
         low = str(info["adapter_type"]) == "IntegratedGPU"
-        found.append(Device(name, kind, backend, f"{text}; software, slow" if software else text, low_power=low))
+        found.append(
+            Device(
+                name,
+                kind,
+                backend,
+                f"{text}; software, slow" if software else text,
+                low_power=low,
+                precisions=PRECISIONS,
+            )
+        )
     known = {device.name for device in found}
     missing = [
         Device(name, kind, backend, what, available=False, hint=hint if is_installed() else INSTALL)

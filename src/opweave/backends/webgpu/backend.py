@@ -70,7 +70,8 @@ class WebGPU(Backend):
             engine = Engine(gpu_device)
             kind = "cpu" if engine.is_software else "gpu"
             name = "gpu-software" if engine.is_software else "gpu"
-            found = Device(name, kind, self.name, f"{engine.description}, the caller's device")  # type: ignore[arg-type]
+            text = f"{engine.description}, the caller's device"
+            found = Device(name, kind, self.name, text, precisions=adapters.PRECISIONS)  # type: ignore[arg-type]
             known = _opened[id(gpu_device)] = WebGPU(engine, found)
         return known
 

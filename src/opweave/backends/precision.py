@@ -1,0 +1,41 @@
+"""How engines may compute with float32 inside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Literal
+
+from ..errors import NotSupportedError
+from ..names import listed
+
+if TYPE_CHECKING:
+    from . import Device
+
+Precision = Literal["float32", "ieee", "tf32", "bfloat16", "float16"]
+"""How engines may compute with float32 inside; inputs and outputs keep their data types."""
+
+PRECISIONS: dict[Precision, str] = {
+    "float32": "results are at least as accurate as with sums of float32 in order",
+    "ieee": "float32 arithmetic throughout",
+    "tf32": "engines may round float32 to tf32",
+    "bfloat16": "engines may round float32 to bfloat16",
+    "float16": "engines may round float32 to float16",
+}
+"""What each precision means."""
+
+
+def lacks_precision(
+    what: str, lacking: Iterable[Device], precision: Precision, here: Iterable[Device]
+) -> NotSupportedError:
+    """The error for devices that cannot compute as asked; it tells what they can do, and what can do it.
+
+    Args:
+        what: the devices, for the message.
+        lacking: the same, as a list.
+        precision: what was asked for.
+        here: all devices.
+    """
+    own = listed([*dict.fromkeys(repr(p) for device in lacking if device.available for p in device.precisions)])
+    able = [f"{d.name!r} of back end {d.backend!r}" for d in here if d.available and precision in d.precisions]
+    others = f"{listed(able)} can" if able else "no device of this machine can"
+    return NotSupportedError(f"precision {precision!r}: {what} cannot compute so, only as {own}; {others}")
