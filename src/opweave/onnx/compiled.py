@@ -266,7 +266,8 @@ class CompiledModel:
         threads = getattr(self.context.backend, "threads", None)  # of ONNX Runtime's, where the context is on that
         if not is_large_segment(segment, values):
             threads = 1
-        session = FallbackSession(proto, constants, self.context.power_preference, threads)
+        context = self.context
+        session = FallbackSession(proto, constants, context.power_preference, threads, context.precision)
         for name in segment.outputs:
             value = values[name]
             if isinstance(value, Dynamic) and (value.type is None or not value.type.WhichOneof("value")):

@@ -121,13 +121,18 @@ def test_low_power_finds_an_npu(context: ow.MLContext, monkeypatch: pytest.Monke
     class Core:
         available_devices = ("CPU", "GPU.0", "GPU.1", "NPU")
 
-        def get_property(self, device: str, name: str) -> str:
+        def get_property(self, device: str, name: str) -> Any:
+            if name == "OPTIMIZATION_CAPABILITIES":
+                return ["FP16", "INT8"] if device == "NPU" else ["FP32", "FP16"]
             return {"GPU.0": "Intel Iris (iGPU)", "GPU.1": "Intel Arc (dGPU)"}.get(device, device)
 
     monkeypatch.delenv("OPWEAVE_DEVICE")
     monkeypatch.setattr(devices, "core", Core)
     monkeypatch.setattr(devices, "may_have_accelerators", lambda: True)
-    assert ow.ml.create_context(power_preference="low-power").device.name == "npu"
+    assert ow.ml.create_context(power_preference="low-power", precision="float16").device.name == "npu"
+    assert ow.ml.create_context(power_preference="low-power").device.name == "gpu:intel", "an NPU has no float32"
+    with pytest.raises(ow.NotSupportedError, match="device 'npu' cannot compute so, only as 'float16'; 'cpu' of"):
+        ow.ml.create_context(device="npu")
     listed = {d.name: (d.kind, d.low_power) for d in ow.devices() if d.backend == "openvino"}
     assert listed == {
         "cpu": ("cpu", False),

@@ -29,7 +29,6 @@ class OnnxRuntime(Backend):
     def __init__(self) -> None:
         super().__init__()
         self._contrib: set[Op[..., Any]] = set()
-        self._by_threads: dict[int, OnnxRuntime] = {}
         self._by_plugin: dict[Plugin, OnnxRuntime] = {}
 
     def devices(self) -> list[Device]:
@@ -59,7 +58,7 @@ class OnnxRuntime(Backend):
 
     def _on(self, plugin: Plugin) -> OnnxRuntime:
         made = copy(self)  # with the same rules
-        made.plugin, made.gains_from_loops, made._by_threads = plugin, False, {}
+        made.plugin, made.gains_from_loops, made._variants = plugin, False, {}
         return made
 
     def rename(
@@ -91,10 +90,8 @@ class OnnxRuntime(Backend):
             return super().how(node)
         return self.emit(Emitter(), Graph.reaching({"y": node.outputs[0]}))[1][node]
 
-    def with_threads(self, threads: int) -> OnnxRuntime:
-        made = copy(self)  # with the same rules
-        made.threads = threads
-        return self._by_threads.setdefault(threads, made)  # contexts on one back end share compiled programs
+    def with_threads(self, threads: int) -> Backend:
+        return self._variant(threads, self.precision)
 
     def compile(self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True) -> Any:
         from .sessions import compile
@@ -106,7 +103,7 @@ class OnnxRuntime(Backend):
             return None  # many providers take known shapes only
         from .model import ModelSession
 
-        return ModelSession(proto, constants, power_preference, self.threads)
+        return ModelSession(proto, constants, power_preference, self.threads, precision=self.precision)
 
     def emit(self, ctx: Emitter, graph: Graph) -> tuple[dict[str, Value], dict[Node, How]]:
         """Emit all nodes of a legal graph; the result holds the value of each output, and how each node is done."""

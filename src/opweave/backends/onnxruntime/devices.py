@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterator
 from functools import cache
 
-from .. import Device
+from .. import Device, Precision
 from .plugins import plugins
 
 
@@ -14,7 +15,18 @@ def cpu() -> Device:
     """The CPU, by the engine's own kernels."""
     import onnxruntime
 
-    return Device("cpu", "cpu", "onnxruntime", f"{_processor()}, ONNX Runtime {onnxruntime.__version__}")
+    precisions: tuple[Precision, ...] = ("float32", "ieee")
+    if has_bfloat16():
+        precisions += ("bfloat16",)
+    text = f"{_processor()}, ONNX Runtime {onnxruntime.__version__}"
+    return Device("cpu", "cpu", "onnxruntime", text, precisions=precisions)
+
+
+def has_bfloat16() -> bool:
+    """Whether the engine has products of bfloat16 for this processor: on Linux, for ARM processors with such instructions."""
+    if platform.system() != "Linux" or platform.machine() not in ("aarch64", "arm64"):
+        return False
+    return any("bf16" in line.split() for line in _cpu_lines("Features"))
 
 
 def devices() -> list[Device]:
@@ -31,11 +43,15 @@ def named(name: str) -> Device | None:
 
 @cache
 def _processor() -> str:
+    return next(_cpu_lines("model name"), "") or platform.processor() or platform.machine()
+
+
+def _cpu_lines(name: str) -> Iterator[str]:
+    """What Linux says about each processor, in the lines of this name."""
     try:
         with open("/proc/cpuinfo") as file:
             for line in file:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
+                if line.startswith(name):
+                    yield line.partition(":")[2].strip()
     except OSError:
-        pass
-    return platform.processor() or platform.machine()
+        return

@@ -22,6 +22,7 @@ from . import kernels
 
 if TYPE_CHECKING:
     from ...graph import Desc, Graph, Node
+    from .. import Precision
 
 T = TypeVar("T")
 
@@ -177,8 +178,10 @@ class Emitter:
     written: dict[Node, list[tuple[str, str]]]
     """The name and the operator of each ONNX node that a node has become."""
 
-    def __init__(self, *, portable: bool = False, prefix: str = "", any_size: bool = False) -> None:
-        self.portable, self._prefix, self.any_size = portable, prefix, any_size
+    def __init__(
+        self, *, portable: bool = False, prefix: str = "", any_size: bool = False, precision: Precision = "float32"
+    ) -> None:
+        self.portable, self._prefix, self.any_size, self.precision = portable, prefix, any_size, precision
         self.parameters: dict[str, np.ndarray] = {}
         self.nodes: list[_OnnxNode] = []
         self.constants: dict[str, np.ndarray] = {}

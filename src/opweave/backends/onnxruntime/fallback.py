@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from ... import memory
 from ...graph import Node
 from ...memory.spaces import Cell, Memory
-from .. import How, PowerPreference, Runner, Update
+from .. import How, PowerPreference, Precision, Runner, Update
 from .model import ModelSession
 
 
@@ -25,6 +25,7 @@ class FallbackSession(Runner):
         constants: these, by name.
         power_preference: that of the context.
         threads: how many threads an operation may use; None for as many as there are processors.
+        precision: that of the context.
 
     Attributes:
         types: the type of each output, by name.
@@ -39,9 +40,12 @@ class FallbackSession(Runner):
         constants: Mapping[str, np.ndarray],
         power_preference: PowerPreference,
         threads: int | None = None,
+        precision: Precision = "float32",
     ) -> None:
         self.title = ", ".join(dict.fromkeys(node.op_type for node in proto.graph.node))
-        self._session = ModelSession(proto, constants, power_preference, threads, alone=False, title=self.title)
+        self._session = ModelSession(
+            proto, constants, power_preference, threads, alone=False, title=self.title, precision=precision
+        )
         types = self._session.types
         self._inputs = [(name, types[name] == "tensor(bool)") for name in self._session.inputs]
         self._outputs = [(name, types[name] == "tensor(bool)") for name in self._session.outputs]

@@ -12,11 +12,12 @@ from onnxruntime.capi import onnxruntime_pybind11_state as engine
 from ... import memory
 from ...errors import MLError, OperationError
 from ...shapes import OtherShapes
-from .. import PowerPreference
-from .constants import add_constants, readers
+from .. import PowerPreference, Precision
+from .constants import add_constants, all_graphs, readers
 from .in_place import find_updates
 from .native import NativeSession
 from .quotients import guard_quotients
+from .rounding import FLOAT_LEVEL
 from .sessions import CPU, ENGINE_ERRORS, session_options
 from .values import PLAIN_TYPES, from_engine, to_engine
 
@@ -36,6 +37,7 @@ class ModelSession:
         threads: how many threads an operation may use; None for as many as there are processors.
         alone: whether it does not take turns with other sessions.
         title: what it computes, for messages.
+        precision: that of the context.
 
     Attributes:
         inputs: the names of its inputs, in order.
@@ -55,14 +57,17 @@ class ModelSession:
         threads: int | None = None,
         alone: bool = True,
         title: str = "the model",
+        precision: Precision = "float32",
     ) -> None:
         self._title = title
-        options = session_options(power_preference, alone, threads=threads)
+        options = session_options(power_preference, alone, threads, precision)
         try:
             if proto.ir_version > KNOWN_IR or any(entry.version > KNOWN_OPSET for entry in proto.opset_import):
                 from .opsets import lower
 
                 lower(proto)
+            if precision == "ieee":
+                _forbid_rounding(proto)
             guard_quotients(proto, constants)
             self._constants = add_constants(proto.graph, constants, options)  # kept: the engine reads their memory
             session = NativeSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
@@ -235,6 +240,15 @@ def _compare_shapes(targets: Mapping[str, np.ndarray], found: Mapping[str, np.nd
     shapes = {name: found[name].shape for name, target in targets.items() if found[name].shape != target.shape}
     if shapes:
         raise OtherShapes(shapes)
+
+
+def _forbid_rounding(proto: Any) -> None:
+    """Let the products of a ModelProto keep their operands as float32."""
+    for graph in all_graphs(proto.graph):
+        for node in graph.node:
+            for attribute in node.attribute:
+                if node.op_type == "MatMulNBits" and attribute.name == "accuracy_level":
+                    attribute.i = FLOAT_LEVEL
 
 
 def evaluate(proto: Any, feed: Mapping[str, np.ndarray]) -> list[Any] | None:

@@ -17,11 +17,12 @@ from ...errors import OperationError
 from ...graph import Desc, Graph, Node
 from ...memory import is_same, trim
 from ...processors import processors
-from .. import How, Measured, PowerPreference, Returning, Runner, Update
+from .. import How, Measured, PowerPreference, Precision, Returning, Runner, Update
 from . import kernels
 from .emit import Emitter, Value
 from .in_place import count_copies, counting, updates_of
 from .native import NativeSession
+from .rounding import rounds_input
 
 if TYPE_CHECKING:
     from . import OnnxRuntime
@@ -42,6 +43,13 @@ CPU = engine.OrtDevice(engine.OrtDevice.cpu(), engine.OrtDevice.default_memory()
 PRECISE_PRODUCTS = ("session.x64quantprecision", "1")
 """A session option: convert int8 constants to uint8, for processors where `kernels.saturates` holds. The engine does so on
 others, too, where it only costs: with VNNI instructions, an LSTM of ddddocr's text recogniser takes 1.55 times as long."""
+
+PRECISION_OPTIONS: dict[Precision, tuple[str, ...]] = {
+    "ieee": ("session.disable_quant_qdq",),
+    "bfloat16": ("mlas.enable_gemm_fastmath_arm64_bfloat16",),
+}
+"""The session options that make the engine compute in a precision. Without the first, it joins products with the nodes that
+dequantise their constants, and then rounds the other operand to 8 bits. The second has no effect on other processors."""
 
 SPIN_MICROSECONDS = {True: 2000, False: 50}
 """How long threads wait for more work before they sleep: of a session that is alone, and of those that take turns. With short
@@ -74,7 +82,7 @@ def compile(
     # Providers for accelerators may take known sizes only.
     ctx, emitted, done = emit(backend, graph, any_size=plugin is None and packs_weights(graph))
     model, weights = ctx.finish(emitted)
-    options = session_options(power_preference, alone, backend.threads)
+    options = session_options(power_preference, alone, backend.threads, backend.precision)
     if plugin is not None:
         try:
             plugin.add_to(options)
@@ -90,13 +98,15 @@ def compile(
         folder = TemporaryDirectory(prefix="opweave-")
         options.enable_profiling, options.profile_file_prefix = True, os.path.join(folder.name, "times")
     if ctx.any_size and not measures:
-        settings = power_preference, alone, options.intra_op_num_threads
+        settings = power_preference, alone, options.intra_op_num_threads, backend.precision
         loaded = _shared(model, weights, settings, lambda: _load(model, weights, ctx, options))
     else:
         loaded = _load(model, weights, ctx, options, plugin)
     again = partial(compile, backend, graph, power_preference, alone, measures=True)
     updates = updates_of(ctx, emitted, graph)
-    given = (loaded, ctx.parameters, len(graph.inputs), len(emitted), done, again, threads, updates)
+    may_round = plugin is None and backend.precision != "ieee"
+    rounded = [node for node in graph.nodes if may_round and rounds_input(node)]
+    given = (loaded, ctx.parameters, len(graph.inputs), len(emitted), done, again, threads, updates, rounded)
     if folder is not None:
         from .measure import MeasuredSession, Owners
 
@@ -230,10 +240,15 @@ def hand_over(
 
 
 def session_options(
-    power_preference: PowerPreference, alone: bool = True, threads: int | None = None
+    power_preference: PowerPreference,
+    alone: bool = True,
+    threads: int | None = None,
+    precision: Precision = "float32",
 ) -> onnxruntime.SessionOptions:
     """The options of all our sessions; `alone` for one that does not take turns with others."""
     options = onnxruntime.SessionOptions()
+    for key in PRECISION_OPTIONS.get(precision, ()):
+        options.add_session_config_entry(key, "1")
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", "/")
     options.add_session_config_entry("optimization.constant_folding_max_output_size_in_bytes", str(FOLDED_BYTES))
     if kernels.saturates():
@@ -294,7 +309,7 @@ def emit(
     backend: OnnxRuntime, graph: Graph, any_size: bool = False
 ) -> tuple[Emitter, dict[str, tuple[Value, Desc]], dict[Node, How]]:
     """Write a legal graph as ONNX: the emitter that holds it, its outputs, and how each node is done."""
-    ctx = Emitter(any_size=any_size)
+    ctx = Emitter(any_size=any_size, precision=backend.precision)
     values, done = backend.emit(ctx, graph)
     descs = [operand.desc for operand in graph.outputs.values()]
     outputs = {f"o{k}": (value, desc) for k, (value, desc) in enumerate(zip(values.values(), descs, strict=True))}
@@ -311,6 +326,7 @@ class Session(Runner):
         outputs: likewise of its outputs.
         done: how each node is done.
         again: makes a session of the graph that measures its kernels.
+        rounded: the nodes of which the engine rounds an operand to 8 bits.
 
     Attributes:
         threads: how many threads of its own the engine has for it.
@@ -326,7 +342,9 @@ class Session(Runner):
         again: Callable[[], Any],
         threads: int,
         updates: Sequence[Update],
+        rounded: Sequence[Node],
     ) -> None:
+        self._rounded = frozenset(rounded)
         self._loaded, self._session = loaded, loaded.session
         self._again, self.threads, self.updates = again, threads, updates
         self._parameters = parameters
@@ -383,7 +401,8 @@ class Session(Runner):
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
         """How nodes are done: by one kernel of the engine's, or by several."""
-        return (self._done[nodes[0]] if len(nodes) == 1 else "decomposed"), "ONNX Runtime"
+        detail = "ONNX Runtime" if self._rounded.isdisjoint(nodes) else "ONNX Runtime, an operand rounded to 8 bits"
+        return (self._done[nodes[0]] if len(nodes) == 1 else "decomposed"), detail
 
     def measured(self) -> Measured:
         """The same session once more, which measures its kernels."""

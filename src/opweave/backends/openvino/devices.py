@@ -9,7 +9,7 @@ from glob import glob
 from typing import Any, Literal
 
 from ...errors import import_extra
-from .. import Device
+from .. import Device, Precision
 
 INSTALL = "pip install 'opweave[openvino]'"
 PURPOSE = "running on OpenVINO"
@@ -72,8 +72,24 @@ def devices(backend: str) -> list[Device]:
         kind = NAMES[engine_name.partition(".")[0]][1]
         hardware = core().get_property(engine_name, "FULL_DEVICE_NAME").strip()
         is_low = kind == "npu" or (kind == "gpu" and "iGPU" in hardware)  # the plug-in for GPUs writes (iGPU) or (dGPU)
-        found.append(Device(name, kind, backend, f"{hardware}, OpenVINO {version}", low_power=is_low))
+        text = f"{hardware}, OpenVINO {version}"
+        found.append(Device(name, kind, backend, text, low_power=is_low, precisions=_precisions(engine_name)))
     if not any(device.kind == "npu" for device in found):
         hint = "OpenVINO lists no NPU; Intel's driver for it makes one"
         found.append(Device("npu", "npu", backend, "a neural processing unit", available=False, hint=hint))
     return found
+
+
+CAPABILITIES: dict[str, tuple[Precision, ...]] = {
+    "FP32": ("float32", "ieee"),
+    "BF16": ("bfloat16",),
+    "FP16": ("float16",),
+}
+"""The precisions that a capability of a device means. CPUs state BF16 and FP16 where they have instructions for it, such as
+AVX512_BF16 and AMX_FP16; NPUs state no FP32."""
+
+
+def _precisions(engine_name: str) -> tuple[Precision, ...]:
+    stated = core().get_property(engine_name, "OPTIMIZATION_CAPABILITIES")
+    found = tuple(precision for name, means in CAPABILITIES.items() if name in stated for precision in means)
+    return found or ("float32",)

@@ -10,7 +10,7 @@ import numpy as np
 from ...errors import OperationError
 from ...graph import Graph, Node
 from ...processors import processors
-from .. import How, Runner
+from .. import How, Precision, Runner
 from . import devices
 from .emit import Emitter, tensor
 
@@ -22,6 +22,10 @@ ENGINE_ERRORS = (RuntimeError, MemoryError)
 
 SERIAL_ELEMENTS = 8192
 """Graphs whose operations all read and write arrays of fewer elements run on one thread."""
+
+
+HINTS: dict[Precision, str] = {"float32": "f32", "ieee": "f32", "bfloat16": "bf16", "float16": "f16"}
+"""What the engine calls precisions. Its own default is bfloat16 on processors that have it."""
 
 
 def compile(backend: OpenVino, graph: Graph, device: str) -> Session:
@@ -40,15 +44,16 @@ def compile(backend: OpenVino, graph: Graph, device: str) -> Session:
         compiled = devices.core().compile_model(model, devices.engine_names()[device], _options(backend, graph, device))
     except ENGINE_ERRORS as error:
         raise OperationError(f"OpenVINO does not take the graph: {error}") from error
-    return Session(compiled, ctx.arrays, done)
+    return Session(compiled, ctx.arrays, done, backend.precision)
 
 
 def _options(backend: OpenVino, graph: Graph, device: str) -> dict[str, Any]:
     """The options of all our sessions."""
     options: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
-    if device == "npu":
+    if device.partition(":")[0] == "npu":
         return options  # it computes in float16, and has no threads
-    options["INFERENCE_PRECISION_HINT"] = "f32"  # the engine's default is bfloat16 on processors that have it
+    options["INFERENCE_PRECISION_HINT"] = HINTS[backend.precision]
+    options["EXECUTION_MODE_HINT"] = "ACCURACY" if HINTS[backend.precision] == "f32" else "PERFORMANCE"
     if device == "cpu":
         threads = processors() if backend.threads is None else backend.threads
         operands = (operand for node in graph.nodes for operand in (*node.operands, *node.outputs))
@@ -63,8 +68,10 @@ def _options(backend: OpenVino, graph: Graph, device: str) -> dict[str, Any]:
 class Session(Runner):
     """A compiled graph. It keeps the weights, whose memory the engine reads."""
 
-    def __init__(self, compiled: Any, weights: Sequence[np.ndarray], done: Mapping[Node, How]) -> None:
-        self._compiled, self._weights, self._done = compiled, weights, done
+    def __init__(
+        self, compiled: Any, weights: Sequence[np.ndarray], done: Mapping[Node, How], precision: Precision
+    ) -> None:
+        self._compiled, self._weights, self._done, self._precision = compiled, weights, done, precision
         self._idle: list[Any] = []  # requests of runs that have ended; adding to a list and taking from it are atomic
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
@@ -90,7 +97,8 @@ class Session(Runner):
             request.set_output_tensor(slot, tensor(array, array.dtype.name))
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
-        return (self._done[nodes[0]] if len(nodes) == 1 else "decomposed"), "OpenVINO"
+        engine = "OpenVINO" if HINTS[self._precision] == "f32" else f"OpenVINO in {self._precision}"
+        return (self._done[nodes[0]] if len(nodes) == 1 else "decomposed"), engine
 
 
 class Call:

@@ -15,9 +15,11 @@ from ....composites import quantization as composites
 from ....dtypes import INFO
 from ....graph import Operand
 from ....ops import quantization as ops
+from ... import Precision
 from .. import kernels
 from ..backend import ort
 from ..emit import MICROSOFT, Emitter, Value
+from ..rounding import FLOAT_LEVEL, INT8_LEVEL
 
 _BYTES = ("int8", "uint8")
 
@@ -168,16 +170,13 @@ def _(ctx: Emitter, a: Value, b: Value, a_zero_point: Value, b_zero_point: Value
     return ctx.emit("MatMulInteger", a, b, *zeros, data_type="int32", shape=ctx.output.shape)
 
 
-ACCURACY_LEVELS = {"float32": 1, "int8": 4}
-
-
-def _has_fast_kernel(minimum: Operand | None, bits: int, accuracy: str) -> bool:
+def _has_fast_kernel(minimum: Operand | None, bits: int, accuracy: str, precision: Precision) -> bool:
     """Whether the kernel takes all operands, and is faster than a product of floats.
 
     With 8 bits and accuracy "float32" it takes 40 times as long. Minima could be zero points of floats, with which it takes 60
     times as long; they are products of their own.
     """
-    return minimum is None and (bits == 4 or accuracy == "int8")
+    return minimum is None and (bits == 4 or (accuracy == "int8" and precision != "ieee"))
 
 
 @ort.lower_contrib(composites.matmul_n_bits, when=_has_fast_kernel)
@@ -191,5 +190,6 @@ def _(
     accuracy: str,
     **sizes: Any,
 ) -> Value:
-    sizes |= {"K": input.dims[-1], "N": weight.dims[0], "accuracy_level": ACCURACY_LEVELS[accuracy]}
+    level = INT8_LEVEL if accuracy == "int8" and ctx.precision != "ieee" else FLOAT_LEVEL
+    sizes |= {"K": input.dims[-1], "N": weight.dims[0], "accuracy_level": level}
     return ctx.emit("MatMulNBits", input, weight, scale, zero_point, None, bias, domain=MICROSOFT, **sizes)

@@ -1,0 +1,50 @@
+"""Where the engine rounds an operand of a product to 8 bits, because the other one has weights of 8 or 4 bits.
+
+With `precision="ieee"` it never does.
+"""
+
+from __future__ import annotations
+
+from ...composites import matmul_n_bits
+from ...graph import Node, Operand
+from ...ops.matrix import gemm, matmul
+from ...ops.movement import transpose
+from ...ops.quantization import dequantize_linear
+
+FLOAT_LEVEL, INT8_LEVEL = 1, 4
+"""Values of `accuracy_level` of MatMulNBits: float32, and operands of 8 bits."""
+
+SMALLEST_BLOCK = 16
+"""The shortest blocks of the engine's kernel."""
+
+
+def rounds_input(node: Node) -> bool:
+    """Whether the engine rounds an operand of a node to 8 bits, in blocks; the error is about 0.5% of the largest result."""
+    arguments = node.arguments
+    if node.op is matmul_n_bits:
+        return bool(arguments["accuracy"] == "int8")
+    if node.op is gemm and (arguments["alpha"] != 1 or arguments["a_transpose"] or arguments["b_transpose"]):
+        return False
+    return node.op in (matmul, gemm) and _is_quantised_weight(arguments["b"]) and not _is_dequantised(arguments["a"])
+
+
+def _is_dequantised(operand: Operand) -> bool:
+    return operand.node is not None and operand.node.op is dequantize_linear
+
+
+def _is_quantised_weight(weight: Operand) -> bool:
+    """Whether a matrix is a constant of 8 bits that is dequantised by column, or by blocks of a column."""
+    is_turned = weight.node is not None and weight.node.op is transpose
+    if is_turned:
+        weight = weight.node.arguments["input"]  # type: ignore[union-attr]
+    if weight.rank != 2 or not _is_dequantised(weight):
+        return False
+    given = weight.node.arguments  # type: ignore[union-attr]
+    if not all(given[name].is_constant for name in ("input", "scale", "zero_point")):
+        return False
+    (rows, columns), (blocks, scales) = (
+        (each.shape[::-1] if is_turned else each.shape) for each in (weight, given["scale"])
+    )
+    if blocks == 1:
+        return given["input"].data_type in ("int8", "uint8") and scales in (1, columns)
+    return not is_turned and scales == columns and rows // blocks >= SMALLEST_BLOCK
