@@ -220,6 +220,6 @@ class MLGraphBuilder(Operations):
                 fuse=fuse,
                 fallback=fallback,
             )
-        return MLGraph(context, graph, program)
+        return MLGraph(context, graph, program, fuse)
 
     build_async = awaitable(build)

@@ -69,8 +69,9 @@ class ML:
             accelerated: whether to prefer a GPU or NPU, if there is one.
             device: the name of a device of `opweave.devices()` to run on. Default, if `backend` is not given either: the
                 environment variable `OPWEAVE_DEVICE`; or else, the two preferences select one.
-            backend: the back end that drives the device, where several can: "onnxruntime", "openvino", …; by default, the
-                first in `opweave.devices()` that has the device.
+            backend: the back end that drives the device, where several can: "onnxruntime", "openvino", …; "auto", the
+                default, is the first in `opweave.devices()` that has the device. On a CPU for which OpenVINO is installed,
+                too, it lets each graph run on what is likely to be faster, or has been measured to be (`MLGraph.tune`).
             deferred: whether dispatches wait until a result is read, and then run together.
             threads: how many threads an operation on the CPU may use, the calling thread included. Default: the environment
                 variable `OPWEAVE_THREADS`, or as many as the process may use processors. Compiled expressions share the
@@ -100,20 +101,24 @@ class ML:
         is_count = threads is None or (isinstance(threads, int) and not isinstance(threads, bool) and threads > 0)
         require(is_count, f"threads must be a positive integer or None, got {shown(threads)}")
         threads = chosen_threads() if threads is None else threads
+        named = None if backend == "auto" else backend
+        rivals: list[Backend] = []
         if gpu_device is not None:
             driver, found = backends.of_gpu_device(gpu_device)
             if precision not in found.precisions:
                 raise lacks_precision("the given GPU device", [found], precision, backends.devices())
         else:
-            driver, found = _find(device, backend, power_preference, accelerated, precision)
+            driver, found = _find(device, named, power_preference, accelerated, precision)
             driver = driver.open(found, power_preference)
+            rivals = backends.competing(found, precision) if named is None else []
         if deferred and not driver.space.is_host:
             raise NotSupportedError(
                 f"deferred=True is for contexts on the CPU; on {found.name} dispatches are asynchronous already"
             )
         if threads is not None:
-            driver = driver.with_threads(threads)
-        driver = driver.with_precision(precision)
+            driver, *rivals = (each.with_threads(threads) for each in (driver, *rivals))
+        driver, *rivals = (each.with_precision(precision) for each in (driver, *rivals))
+        driver = driver.beside(rivals)
         context_class: Callable[..., MLContext] = links.deferred_context if deferred else MLContext
         return context_class(driver, found, power_preference)
 

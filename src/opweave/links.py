@@ -58,6 +58,9 @@ explain = Link("inspect.explain")
 profile = Link("inspect.profile")
 """Implements `MLGraph.profile`: `(graph, inputs, outputs, repeat, detail)`."""
 
+tune = Link("inspect.tune")
+"""Implements `MLGraph.tune`: `(graph, inputs, seconds)`."""
+
 draw = Link("inspect.drawing")
 """Implements `MLGraph.draw`: `(graph, path)`."""
 

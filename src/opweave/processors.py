@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -28,6 +29,23 @@ def share_processors(count: float) -> None:
     """Count on `count` processors at most, from now on: the scheduler of a cluster has given the others to other processes."""
     global _share
     _share = count
+
+
+@cache
+def processor_name() -> str:
+    """What the processor calls itself."""
+    return next(processor_lines("model name"), "") or platform.processor() or platform.machine()
+
+
+def processor_lines(name: str) -> Iterator[str]:
+    """What Linux says about each processor, in the lines of this name."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            for line in file:
+                if line.startswith(name):
+                    yield line.partition(":")[2].strip()
+    except OSError:
+        return
 
 
 def chosen_threads() -> int | None:
@@ -83,4 +101,4 @@ def _quota(folder: Path) -> Iterator[float]:
         return
 
 
-__all__ = ["chosen_threads", "container_limit", "processors", "share_processors"]
+__all__ = ["chosen_threads", "container_limit", "processor_lines", "processor_name", "processors", "share_processors"]

@@ -303,6 +303,7 @@ def test_links_from_the_api_to_packages_that_build_on_it() -> None:
         "on_arrays": "lazy.call",
         "op_level": "lazy.force",
         "profile": "inspect.profile",
+        "tune": "inspect.tune",
     }
     for link in found.values():
         function = link.load()

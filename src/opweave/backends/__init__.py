@@ -267,9 +267,13 @@ class Backend(ABC):
     nor a decomposition; None where such operations are an error."""
     gains_from_loops = False
     """Whether chains of element-wise operations run faster as one compiled loop than by its own kernels."""
+    rivals: tuple[Backend, ...] = ()
+    """Back ends that may run a graph of its contexts instead, where they are faster. `beside` sets it."""
+    _alone: Backend | None = None  # the same back end without rivals
 
     def __init__(self) -> None:
         self.rules: dict[Op[..., Any], list[Rule]] = {}
+        self._with_rivals: dict[tuple[Backend, ...], Backend] = {}
         # For the life of the back end, which may be that of a device; operations of users come and go.
         self._limits: WeakKeyDictionary[Op[..., Any], Mapping[str, Limits]] = WeakKeyDictionary()
         self._variants: dict[tuple[int | None, Precision], Backend] = {}
@@ -337,6 +341,43 @@ class Backend(ABC):
         made.threads, made.precision = threads, precision
         self._variants.setdefault((self.threads, self.precision), self)
         return self._variants.setdefault((threads, precision), made)
+
+    # The choice between engines --------------------------------------------------------------------------------------
+
+    def version(self) -> str:
+        """The version of its engine; what was measured with another one does not count."""
+        return ""
+
+    def competes(self, device: Device, precision: Precision) -> bool:
+        """Whether it may run graphs for contexts of a precision on a device of another back end, where it is faster."""
+        return False
+
+    def beside(self, rivals: Sequence[Backend]) -> Backend:
+        """The back end for contexts in which `rivals` may run graphs instead; itself without any."""
+        if not rivals:
+            return self
+        made = copy(self)  # with the same rules
+        made.rivals, made._alone = tuple(rivals), self
+        return self._with_rivals.setdefault((self, *rivals), made)  # contexts on one back end share compiled programs
+
+    def tunable(self, graph: Graph) -> dict[str, Backend]:
+        """What tuning compares for a graph: back ends that run all of it, or one with several settings, by name.
+
+        The first is what runs the graph unless another is known to be faster. A back end without a choice has one.
+        """
+        return {self.name: self._alone or self} | {rival.name: rival for rival in self.rivals if not rival.lacks(graph)}
+
+    def lacks(self, graph: Graph) -> str:
+        """The first operation of a graph that it could only run with the help of its stand-in; empty if there is none."""
+        for node in graph.nodes:
+            op = node.op
+            if not (self.supports(node) or op.decomposition or op.formula or op.kernels):
+                return node.title
+        return ""
+
+    def gains(self, graph: Graph) -> tuple[bool, str]:
+        """The rule of thumb: whether it is likely to run a graph faster than the back end that it competes with, and why."""
+        return False, ""
 
     def lower(
         self, *ops: Op[..., Any], when: Callable[..., bool] | None = None
@@ -477,6 +518,12 @@ def find_device(name: str, backend: str | None = None, precision: Precision = "f
         raise NotSupportedError(f"device {name!r} is not available here: {same[0].hint}")
     names = ", ".join(dict.fromkeys(repr(device.name) for device in known if device.available)) or "none"
     raise NotSupportedError(f"there is no device {name!r}{of}; available: {names}")
+
+
+def competing(device: Device, precision: Precision) -> list[Backend]:
+    """The back ends that may run graphs for contexts of a precision on a device of another one."""
+    others = [each for each in discover().values() if each.name != device.backend]
+    return [each for each in others if each.competes(device, precision)]
 
 
 def of_gpu_device(gpu_device: Any) -> tuple[Backend, Device]:

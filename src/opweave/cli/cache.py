@@ -9,8 +9,8 @@ import typer
 from rich.table import Table
 
 from .. import disk_cache
-from ..inspect.words import size
 from ..names import counted
+from ..words import size
 from .common import Verbose, app, console
 
 cache = typer.Typer(help="The cache on disk: compiled expressions, and what tuning has measured.", no_args_is_help=True)

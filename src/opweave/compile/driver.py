@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import get_ident
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -20,9 +21,12 @@ from ..run.program import Program
 from ..run.steps import Part, title
 from ..value_ranges import input_ranges
 from .choose import EXPRESSION, HOST_KERNELS, Chooser
+from .engines import Choice, choose_engine
 from .fuse import fusible
 from .legalise import cut_out, legalise
 from .partition import Joining, Segment, partition
+
+log = logging.getLogger("opweave")
 
 
 def compile(
@@ -37,9 +41,11 @@ def compile(
 ) -> Program:
     """Compile a graph.
 
+    Where several engines may run it, one is chosen for all of it (`choose_engine`).
+
     Args:
         graph: what to compile.
-        backend: runs all nodes that it has rules for.
+        backend: runs all nodes that it has rules for; it, or one of its rivals.
         device: one of its devices.
         power_preference: for the engines.
         fuse: whether chains of element-wise operations that an engine would go through one by one become one loop.
@@ -50,6 +56,31 @@ def compile(
         NotSupportedError: an operation has neither a rule, a kernel, an expression nor a decomposition.
         OperationError: an engine refuses its part.
     """
+    options: dict[str, Any] = {"device": device, "power_preference": power_preference, "fuse": fuse, "alone": alone}
+    choice = choose_engine(graph, backend, alone)
+    try:
+        return _compiled(graph, choice, fallback=fallback, **options)
+    except OperationError as error:
+        own = backend.tunable(graph)[backend.name]
+        if choice.backend.name == own.name:
+            raise
+        log.warning("%s runs a graph that %s refuses: %s", own.name, choice.backend.name, error)
+        refused = f"{own.name}, since {choice.backend.name} refuses it: {error}"
+        return _compiled(graph, Choice(own, refused), fallback=fallback, **options)
+
+
+def _compiled(
+    graph: Graph,
+    choice: Choice,
+    *,
+    device: str,
+    power_preference: PowerPreference,
+    fuse: bool,
+    alone: bool,
+    fallback: Literal["auto", "error"],
+) -> Program:
+    """Compile a graph for one back end."""
+    backend = choice.backend
     if backend.space.is_host:
         host = backend
     else:
@@ -81,7 +112,7 @@ def compile(
     with _loops(parts, chooser, here) as loops:
         made = [next(loops)() if part.kind == EXPRESSION else made_of(part) for part in parts]
     placements = _placements(graph, legal, origin, made, chooser)
-    return Program(legal, origin, made, placements, backend.space, input_ranges(graph))
+    return Program(legal, origin, made, placements, backend.space, input_ranges(graph), choice.reason)
 
 
 def _require_device(runner: Runner, graph: Graph, device: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .. import links
 from ..backends import PRECISIONS
 from ..run.graph import MLGraph
-from .words import intermediates, table
+from ..words import intermediates, table
 
 
 @links.explain.provide
@@ -16,8 +16,10 @@ def explain(graph: MLGraph) -> str:
     rows = [(p.node, p.device, p.how, p.detail) for p in program.placements]
     cells = [(str(p.segment), *row) if has_segments else row for p, row in zip(program.placements, rows, strict=True)]
     precision = graph.context.precision
-    lines = [f"{graph._graph}", "", f"precision {precision}: {PRECISIONS[precision]}", "what runs where:"]
-    lines += [f"  {line}" for line in table(cells, words=5)]
+    lines = [f"{graph._graph}", "", f"precision {precision}: {PRECISIONS[precision]}"]
+    if program.choice:
+        lines.append(f"engine: {program.choice}")
+    lines += ["what runs where:", *(f"  {line}" for line in table(cells, words=5))]
     if has_segments:
         plan = program.plan
         lines += ["", f"intermediates: {intermediates(len(plan.offsets), plan.total, plan.peak)}"]

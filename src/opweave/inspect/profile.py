@@ -20,7 +20,7 @@ from ..run.binding import Binding
 from ..run.graph import MLGraph, check_names
 from ..run.locks import Locks
 from ..tensor import MLTensor
-from .words import duration, intermediates, shortened, size, table
+from ..words import duration, intermediates, shortened, size, table
 
 if TYPE_CHECKING:
     from ..backends import KernelTime, Pairs, Placement

@@ -28,6 +28,7 @@ from .locks import Locks
 
 if TYPE_CHECKING:
     from ..backends import Pairs, Placement
+    from ..compile.engines import Tuning
     from ..context import MLContext
     from ..inspect.drawing import Drawing
     from ..inspect.profile import Profile
@@ -41,8 +42,9 @@ MAX_BINDINGS = 64
 class MLGraph:
     """A compiled graph (https://www.w3.org/TR/webnn/#api-mlgraph). Run it with `context.dispatch` or `context.compute`."""
 
-    def __init__(self, context: MLContext, graph: Graph, program: Program) -> None:
+    def __init__(self, context: MLContext, graph: Graph, program: Program, fuse: bool = True) -> None:
         self._context = context
+        self._fuse = fuse  # as it was passed to `build`
         self._graph: Graph | None = graph
         self._program: Program | None = program
         self._size = len(graph.nodes)
@@ -131,6 +133,29 @@ class MLGraph:
         measured: Profile = links.profile(self, inputs, outputs, repeat, detail)
         return measured
 
+    def tune(self, inputs: Mapping[str, Any] | None = None, *, seconds: float = 4.0) -> Tuning:
+        """Measure the engines that can run the graph, and use the fastest one from now on.
+
+        Each engine compiles the graph, which takes memory meanwhile, and runs it alternately with the others, after pauses.
+        The graph itself uses the fastest engine from its next run on. The figures are kept in the cache on disk: equal graphs
+        (of the same operations, shapes and data types) that are built on this machine later use it, too. Ctrl-C
+        ends it; the figures are kept if each engine was measured three times until then.
+
+        Args:
+            inputs: an array for each input, by name; None for random ones, with integers 0 and 1.
+            seconds: about how long to measure, without compiling.
+
+        Returns:
+            A table to `print`, and its numbers. There is nothing to measure on devices with one engine.
+
+        Raises:
+            InvalidStateError: the graph is destroyed, or the context lost.
+            ValidationError: missing or unknown names; arrays that do not fit; `seconds` is negative.
+            OperationError: the graph fails with these inputs.
+        """
+        tuned: Tuning = links.tune(self, inputs, seconds)
+        return tuned
+
     def draw(self, path: str | Path | None = None) -> Drawing:
         """Draw the graph from inputs to outputs, with what runs which part of it.
 
@@ -160,6 +185,17 @@ class MLGraph:
         if program is None:
             raise InvalidStateError("the graph is destroyed")
         return program
+
+    def replace_program(self, program: Program) -> None:
+        """Run another program of the same graph from the next run on; runs that have begun end as they are.
+
+        Raises:
+            InvalidStateError: the graph is destroyed, or the context lost.
+        """
+        with self._lock:
+            self.check_alive()
+            self._program = program
+            self._bindings.clear()  # those of the other program
 
     def destroy(self) -> None:
         """Release the compiled graph and its weights; it cannot be dispatched any more. Further calls do nothing."""

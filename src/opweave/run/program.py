@@ -34,6 +34,7 @@ class Program:
         placements: where each of the user's nodes runs.
         space: where inputs and outputs lie by default.
         ranges: the values that inputs may hold, which are checked before each run.
+        choice: which of several engines was chosen for it, and why; empty where there was no choice.
 
     Attributes:
         operands: what each value is, by number: the inputs first.
@@ -48,7 +49,9 @@ class Program:
         placements: list[Placement],
         space: Space,
         ranges: Sequence[InputRange] = (),
+        choice: str = "",
     ) -> None:
+        self.choice = choice
         self.graph, self.origin, self.placements, self.space = graph, origin, placements, space
         self._ranges = ranges
         numbers = {operand: number for number, operand in enumerate(graph.inputs.values())}

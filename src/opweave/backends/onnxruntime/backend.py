@@ -61,6 +61,11 @@ class OnnxRuntime(Backend):
         made.plugin, made.gains_from_loops, made._variants = plugin, False, {}
         return made
 
+    def version(self) -> str:
+        import onnxruntime
+
+        return str(onnxruntime.__version__)
+
     def rename(
         self, names: Mapping[Op[..., Any], str], when: Callable[..., bool] | None = None, domain: str = ""
     ) -> None:

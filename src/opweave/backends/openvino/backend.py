@@ -7,9 +7,10 @@ from typing import Any
 
 from ...graph import Graph, Node, Operand, each
 from ...operation import Op
-from .. import Backend, Device, How, PowerPreference
+from .. import Backend, Device, How, PowerPreference, Precision
 from . import devices
 from .emit import Emitter, Value
+from .gains import gains
 
 
 class OpenVino(Backend):
@@ -36,6 +37,16 @@ class OpenVino(Backend):
 
     def with_threads(self, threads: int) -> Backend:
         return self._variant(threads, self.precision)
+
+    def version(self) -> str:
+        return devices.version()
+
+    def competes(self, device: Device, precision: Precision) -> bool:
+        return device.name == "cpu" and precision == "float32" and devices.is_installed()
+
+    def gains(self, graph: Graph) -> tuple[bool, str]:
+        decomposed = next((node for node in graph.nodes if not self.supports(node)), None)
+        return (False, f"it would decompose {decomposed.title}") if decomposed else gains(graph)
 
     def compile(self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True) -> Any:
         from .sessions import compile

@@ -6,6 +6,7 @@ import importlib.util
 import sys
 from functools import cache
 from glob import glob
+from pathlib import Path
 from typing import Any, Literal
 
 from ...errors import import_extra
@@ -33,6 +34,15 @@ def is_installed() -> bool:
         return importlib.util.find_spec("openvino") is not None
     except ImportError:
         return False
+
+
+@cache
+def version() -> str:
+    """The version of the installed package, from the name of the folder that describes it: the engine takes 0.1 s to load."""
+    spec = importlib.util.find_spec("openvino")
+    folder = Path(spec.origin).parents[1] if spec is not None and spec.origin else Path()
+    found = [path.name.split("-")[1] for path in folder.glob("openvino-*.dist-info")]
+    return found[0] if found else str(import_extra("openvino", "openvino", PURPOSE).__version__).partition("-")[0]
 
 
 def may_have_accelerators() -> bool:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ...graph import Graph, Node, Operand, printable
 from ...ops import Operations
+from ...words import size
 from ..profile import engine
-from ..words import size
 
 if TYPE_CHECKING:
     from ...backends import Placement

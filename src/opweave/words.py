@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..names import counted
+from .names import counted
 
 
 def table(rows: Sequence[Sequence[str]], words: int) -> list[str]:

@@ -1,0 +1,48 @@
+"""The rule of thumb for graphs on a CPU: which of them OpenVINO runs faster than ONNX Runtime."""
+
+from __future__ import annotations
+
+from ...graph import Graph, Node
+from ...ops import convolution, matrix, recurrent
+
+MIN_PRODUCTS = 20_000_000
+"""Graphs with fewer multiplications in convolutions and matrix products stay with ONNX Runtime: two cores compute so many in
+less than a millisecond, a call of OpenVINO takes 5 us longer, and compiling for it 26 ms at least."""
+
+MAX_WIDE_ELEMENTS = 16_384
+"""Graphs with an operation that computes more 64-bit integers stay with ONNX Runtime: OpenVINO's kernels have no such
+integers, and compute them as pairs of int32."""
+
+RECURRENT = frozenset({recurrent.gru, recurrent.gru_cell, recurrent.lstm, recurrent.lstm_cell})
+"""ONNX Runtime runs networks with these a little faster: a small GRU took 1.09 times as long on OpenVINO."""
+
+
+def gains(graph: Graph) -> tuple[bool, str]:
+    """Whether OpenVINO is likely to run a graph faster than ONNX Runtime, and why."""
+    if updated := graph.in_place():
+        return False, f"{next(iter(updated))} is updated in place"
+    for node in graph.nodes:
+        if node.op in RECURRENT:
+            return False, f"{node.title} is recurrent"
+        for operand in node.outputs:
+            if operand.data_type in ("int64", "uint64") and operand.desc.element_count > MAX_WIDE_ELEMENTS:
+                return False, f"{node.title} computes {operand.desc}"
+    products = sum(map(_products, graph.nodes))
+    if products < MIN_PRODUCTS:
+        return False, f"{products / 1e6:.2g} million multiplications, fewer than {MIN_PRODUCTS / 1e6:.0f}"
+    return True, f"{products / 1e6:,.0f} million multiplications"
+
+
+def _products(node: Node) -> int:
+    """The multiplications of a convolution or a matrix product; 0 for other operations."""
+    given = node.arguments
+    if node.op is convolution.conv2d:
+        filter, channels = given["filter"].desc, given["filter_layout"].index("o")
+        return int(node.outputs[0].desc.element_count * filter.element_count // filter.shape[channels])
+    if node.op is convolution.conv_transpose2d:
+        filter, channels = given["filter"].desc, given["filter_layout"].index("i")
+        return int(given["input"].desc.element_count * filter.element_count // filter.shape[channels])
+    if node.op is matrix.matmul or node.op is matrix.gemm:
+        depth = given["a"].shape[-2 if given.get("a_transpose") else -1]
+        return int(node.outputs[0].desc.element_count * depth)
+    return 0

@@ -1,0 +1,199 @@
+"""Which of several engines runs a graph: the one that was measured to be faster, else the one of the rule of thumb.
+
+What was measured is kept on disk (`disk_cache`), by graph, processor, threads and versions. A digest of a graph has its
+operations, attributes, shapes and data types, not the values of its constants: times hardly depend on these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from .. import __version__
+from ..backends import Backend
+from ..graph import Graph, Operand, each
+from ..processors import processor_name, processors
+from ..words import duration, table
+
+FORMAT = 1
+"""The format of what is kept; others are not read."""
+
+KIND = "tuning"
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """How long the engines take for one graph.
+
+    Attributes:
+        what: the graph, or the shapes of a model's inputs, in a few words.
+        chosen: the engine that runs it from now on.
+        seconds: the median time of a run on each engine.
+        refused: why the others were not measured or do not count, by engine.
+        rounds: how often each was measured.
+        machine: the processor, and how many threads an operation may use.
+        versions: of Opweave and the engines.
+        is_kept: whether it is in the cache on disk, for other processes and later builds.
+    """
+
+    what: str
+    chosen: str
+    seconds: Mapping[str, float]
+    refused: Mapping[str, str]
+    rounds: int
+    machine: str
+    versions: str
+    is_kept: bool = False
+
+    @property
+    def remark(self) -> str:
+        """What else there is to say: engines that were refused, and whether it is kept."""
+        notes = [f"{name} {reason}" for name, reason in self.refused.items()]
+        if not self.is_kept:
+            notes.append("not kept" if self.rounds or self.refused else "there is no other engine for it")
+        return "; ".join(notes)
+
+    @property
+    def reason(self) -> str:
+        """The chosen engine, and why, in a line."""
+        times = ", ".join(f"{name} {duration(seconds)}" for name, seconds in self.seconds.items())
+        why = f"measured: {times}" if times else "the only one for it"
+        return "; ".join([f"{self.chosen}, {why}", *(f"{name} {reason}" for name, reason in self.refused.items())])
+
+
+@dataclass(frozen=True, repr=False)
+class Tuning:
+    """What `MLGraph.tune` and `InferenceSession.tune` measured; a prompt and `print` show it as a table.
+
+    Attributes:
+        measurements: one for each graph, or for each combination of shapes.
+    """
+
+    measurements: tuple[Measurement, ...]
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        names = list(dict.fromkeys(name for found in self.measurements for name in found.seconds))
+        rows = [("tuned", *names, "chosen", "")]
+        for found in self.measurements:
+            times = [duration(found.seconds[name]) if name in found.seconds else "-" for name in names]
+            rows.append((found.what, *times, found.chosen, found.remark))
+        return "\n".join(table(rows, words=len(rows[0])))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What runs a graph.
+
+    Attributes:
+        backend: the back end, without rivals.
+        reason: its name, and why it was chosen; empty where there is no choice.
+    """
+
+    backend: Backend
+    reason: str = ""
+
+
+def choose_engine(graph: Graph, backend: Backend, alone: bool = True) -> Choice:
+    """Choose what runs a graph of a context on `backend`.
+
+    Args:
+        graph: what is to run.
+        backend: of the context, whose rivals may run it instead.
+        alone: whether it does not take turns with other graphs: threads of two engines would be in each other's way.
+    """
+    if not backend.rivals:
+        return Choice(backend)
+    ways = backend.tunable(graph)
+    own, *others = ways
+    if not alone:
+        return Choice(ways[own], f"{own}, since it takes turns with other graphs")
+    known = find(digest(graph), ways)
+    if known is not None:
+        return Choice(ways[known.chosen], known.reason)
+    whys = []
+    for name in others:
+        is_faster, why = ways[name].gains(graph)
+        if is_faster:
+            return Choice(ways[name], f"{name}, by rule of thumb: {why}")
+        whys.append(why)
+    lacking = [f"{rival.name} cannot run {rival.lacks(graph)}" for rival in backend.rivals if rival.name not in ways]
+    return Choice(ways[own], f"{own}, by rule of thumb: {'; '.join([*whys, *lacking])}")
+
+
+def find(digest: str, ways: Mapping[str, Backend]) -> Measurement | None:
+    """What was measured for a graph on this machine with these versions; None if nothing was, or it is damaged."""
+    from .. import disk_cache  # here, as in other functions: it loads much, and most processes do without
+
+    found = _parsed(disk_cache.load(_key(digest, ways), KIND))
+    return found if found is not None and found.chosen in ways else None
+
+
+def keep(digest: str, ways: Mapping[str, Backend], found: Measurement) -> bool:
+    """Keep what was measured; whether that is possible."""
+    import json
+
+    from .. import disk_cache
+
+    data = json.dumps({"format": FORMAT, **asdict(found)}).encode()
+    return disk_cache.store(_key(digest, ways), KIND, data)
+
+
+def kept() -> list[Measurement]:
+    """All that is kept, also of other versions; what was used last comes first."""
+    from .. import disk_cache
+
+    entries = [entry for entry in disk_cache.entries() if entry.kind == disk_cache.KINDS[KIND]]
+    return [found for entry in entries if (found := _parsed(disk_cache.load(entry.key, KIND)))]
+
+
+def machine(ways: Mapping[str, Backend]) -> str:
+    """The processor, and how many threads an operation may use."""
+    threads = next(iter(ways.values())).threads or processors()
+    return f"{processor_name()}, {threads} threads"
+
+
+def versions(ways: Mapping[str, Backend]) -> str:
+    """The versions of Opweave and of the engines."""
+    return ", ".join([f"opweave {__version__}", *(f"{name} {way.version()}" for name, way in ways.items())])
+
+
+def digest(graph: Graph) -> str:
+    """A digest of a graph's operations, attributes, shapes and data types."""
+    import hashlib
+
+    numbers: dict[Operand, int] = {}
+    described = hashlib.sha256()
+
+    def number(operand: Operand) -> str:
+        place = numbers.setdefault(operand, len(numbers))
+        return f"{place} {operand.desc} {operand.is_constant}"
+
+    for node in graph.nodes:
+        attributes = sorted((name, repr(value)) for name, value in node.attributes.items())
+        operands = list(each(node.inputs, number).items())
+        described.update(f"{node.op.name} {attributes} {operands} {[*map(number, node.outputs)]}\n".encode())
+    described.update(f"{[*map(number, graph.outputs.values())]}".encode())
+    return described.hexdigest()
+
+
+def _key(digest: str, ways: Mapping[str, Backend]) -> str:
+    import hashlib
+
+    return hashlib.sha256(f"{FORMAT} {digest} {machine(ways)} {versions(ways)}".encode()).hexdigest()
+
+
+def _parsed(data: bytes | None) -> Measurement | None:
+    """A measurement as `keep` writes it; None for anything else."""
+    if data is None:
+        return None
+    import json
+
+    try:
+        found: dict[str, Any] = json.loads(data)
+        return Measurement(**{field.name: found[field.name] for field in fields(Measurement)} | {"is_kept": True})
+    except (ValueError, KeyError, TypeError):  # of another format
+        return None

@@ -1,0 +1,149 @@
+"""Measure engines against each other, and keep which one is faster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from ..backends import Backend
+from ..errors import NotSupportedError, OperationError, require
+from ..names import shown
+from ..progress import reported
+from . import engines
+from .engines import Measurement
+
+Run = Callable[[], Sequence[Any]]
+"""Runs a graph once, and returns its outputs."""
+
+REFUSALS = (NotSupportedError, OperationError)
+"""What an engine raises that cannot run a graph."""
+
+PAUSE_SECONDS = 0.1
+"""The pause before each measurement, in which threads of the engine that ran before stop spinning."""
+
+SLICE_SECONDS = 0.1
+"""About how long an engine is called in each round."""
+
+MIN_ROUNDS = 3
+"""The fewest rounds: fewer are not kept, for what slows down the machine for a moment would decide."""
+
+MARGIN = 0.97
+"""An engine that takes longer than this share of the first one's time does not replace it: that is within the noise."""
+
+MAX_DIFFERENCE = 1e-2
+"""Engines whose results differ by more, relative to the largest number of a result, are not chosen."""
+
+
+def measure(
+    what: str,
+    digest: str,
+    ways: Mapping[str, Backend],
+    made: Callable[[str], Run],
+    names: Sequence[str],
+    seconds: float,
+) -> Measurement:
+    """Measure the ways to run a graph alternately, each after a pause, and keep which one is the fastest.
+
+    Args:
+        what: the graph, in a few words.
+        digest: of the graph.
+        ways: what `Backend.tunable` gives.
+        made: makes the function that runs the graph in one of the ways; raises `OperationError` where that is refused.
+        names: the names of the ways, that which runs the graph unless another one is faster comes first.
+        seconds: about how long to measure all of them, without compiling.
+
+    Raises:
+        OperationError: the first way is refused.
+        KeyboardInterrupt: the user interrupts it. What was measured until then is kept if it is enough.
+    """
+    runs: dict[str, Run] = {}
+    refused: dict[str, str] = {}
+    first, *_ = names
+    plain = Measurement(what, first, {}, refused, 0, engines.machine(ways), engines.versions(ways))
+    if len(names) == 1:
+        return plain
+    with reported(f"tuning {what}: compiling it for {', '.join(names)}"):
+        for name in names:
+            try:
+                runs[name] = made(name)
+                results = runs[name]()
+            except REFUSALS as error:
+                if name == first:
+                    raise
+                runs.pop(name, None)
+                refused[name] = f"refused: {error}"
+                continue
+            if name == first:
+                expected = [np.array(result) for result in results]
+            elif wrong := _difference(results, expected):
+                refused[name] = wrong
+                del runs[name]
+    if len(runs) == 1:
+        return replace(plain, is_kept=engines.keep(digest, ways, plain))
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    try:
+        with reported(f"tuning {what}: measuring {', '.join(runs)}"):
+            _alternate(runs, times, seconds)
+    finally:
+        rounds = min(map(len, times.values()))
+        found = plain
+        if rounds >= MIN_ROUNDS:
+            medians = {name: median(each[:rounds]) for name, each in times.items()}
+            best = min(medians, key=lambda name: medians[name])
+            chosen = best if medians[best] <= MARGIN * medians[first] else first
+            found = replace(plain, chosen=chosen, seconds=medians, rounds=rounds)
+            found = replace(found, is_kept=engines.keep(digest, ways, found))
+    return found
+
+
+def check_seconds(seconds: float) -> None:
+    """Require a time to measure for."""
+    is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    require(is_number and 0 <= seconds < float("inf"), f"tune: seconds must be a number >= 0, got {shown(seconds)}")
+
+
+def _alternate(runs: Mapping[str, Run], times: Mapping[str, list[float]], seconds: float) -> None:
+    """Measure functions alternately for about so long, and add the seconds of a call in each round to `times`."""
+    counts: dict[str, int] = {}
+    for name, run in runs.items():
+        once = min(_seconds(run, 1), _seconds(run, 1))
+        counts[name] = max(1, round(SLICE_SECONDS / max(once, 1e-7)))
+    end, turn = time.perf_counter() + seconds, 0
+    while turn < MIN_ROUNDS or time.perf_counter() < end:
+        for name in [*runs][:: 1 if turn % 2 else -1]:  # the first of a pair finds colder caches
+            time.sleep(PAUSE_SECONDS)
+            times[name].append(_seconds(runs[name], counts[name]))
+        turn += 1
+
+
+def _seconds(run: Run, count: int) -> float:
+    start = time.perf_counter()
+    for _ in range(count):
+        run()
+    return (time.perf_counter() - start) / count
+
+
+def _difference(results: Sequence[Any], expected: Sequence[np.ndarray]) -> str:
+    """How results differ from those of the first engine; empty if they agree."""
+    for number, (given, wanted) in enumerate(zip(results, expected, strict=True)):
+        array = np.asarray(given)
+        if array.shape != wanted.shape:
+            return f"its result {number} has shape {list(array.shape)}, not {list(wanted.shape)}"
+        if array.dtype.kind != "f" or not array.size:
+            if np.count_nonzero(array != wanted) > MAX_DIFFERENCE * array.size:
+                return f"its result {number} differs"
+            continue
+        if not np.array_equal(np.isnan(array), np.isnan(wanted)):
+            return f"its result {number} has NaN elsewhere"
+        finite = np.isfinite(wanted)
+        one, other = array[finite].astype(np.float64), wanted[finite].astype(np.float64)
+        largest = float(np.abs(other).max(initial=0)) or 1.0
+        difference = float(np.abs(one - other).max(initial=0)) / largest
+        if not difference <= MAX_DIFFERENCE:
+            return f"its result {number} differs by {difference:.1%} of the largest number"
+    return ""

@@ -1,0 +1,67 @@
+"""Measure the engines that can run a graph, and let it use the fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .. import links, memory
+from ..arrays import as_array, contiguous, fit
+from ..compile import engines, tuning
+from ..compile.driver import compile
+from ..compile.engines import Tuning
+from ..errors import require
+from ..names import counted, shown
+from ..run.graph import MLGraph, check_names
+from ..run.program import Program
+from .profile import random
+
+
+@links.tune.provide
+def tune(graph: MLGraph, inputs: Mapping[str, Any] | None, seconds: float) -> Tuning:
+    """See `MLGraph.tune`."""
+    graph.check_alive()
+    tuning.check_seconds(seconds)
+    sources = _sources(graph, inputs)
+    context, user_graph = graph.context, graph._graph
+    assert user_graph is not None
+    ways = context.backend.tunable(user_graph)
+    programs: dict[str, Program] = {}
+
+    def made(name: str) -> tuning.Run:
+        device, preference = context.device.name, context.power_preference
+        program = compile(user_graph, ways[name], device=device, power_preference=preference, fuse=graph._fuse)
+        programs[name] = program
+        targets = [memory.empty(desc) for desc in graph.outputs.values()]
+        call = program.bind(sources, targets)
+
+        def run() -> list[np.ndarray]:
+            call()
+            return targets
+
+        return run
+
+    what = f"a graph of {counted(len(user_graph.nodes), 'operation')}"
+    found = tuning.measure(what, engines.digest(user_graph), ways, made, list(ways), seconds)
+    if found.chosen in programs:
+        program = programs[found.chosen]
+        program.choice = found.reason
+        graph.replace_program(program)
+    return Tuning((found,))
+
+
+def _sources(graph: MLGraph, inputs: Mapping[str, Any] | None) -> list[np.ndarray]:
+    """An array for each input of a graph."""
+    require(
+        inputs is None or isinstance(inputs, Mapping), f"tune: inputs must map names to arrays, got {shown(inputs)}"
+    )
+    if inputs is None:
+        return list(random(graph.inputs).values())
+    check_names("tune: inputs", inputs, graph.inputs)
+    found = []
+    for name, desc in graph.inputs.items():
+        what = f"tune: input {name!r}"
+        found.append(contiguous(fit(as_array(inputs[name], what), what, desc)))
+    return found

@@ -1,0 +1,336 @@
+"""Which engine runs a graph: by rule of thumb, pinned, measured; and what is kept of measurements."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+import opweave as ow
+from opweave import backends, disk_cache
+from opweave.backends.onnxruntime import OnnxRuntime, ort
+from opweave.compile import engines, tuning
+from opweave.graph import Graph
+
+needs_openvino = pytest.mark.skipif(
+    not backends.find("openvino").competes(backends.find_device("cpu", "onnxruntime")[1], "float32"),
+    reason="needs openvino",
+)
+
+
+class Rival(OnnxRuntime):
+    """A second engine for the CPU: ONNX Runtime again, under another name."""
+
+    name = "rival"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rules = ort.rules
+        self.refuses, self.is_wrong = False, False
+
+    def version(self) -> str:
+        return "1"
+
+    def gains(self, graph: Graph) -> tuple[bool, str]:
+        count = len(graph.nodes)
+        return count > 1, f"{count} operations"
+
+    def compile(self, graph: Graph, **options: Any) -> Any:
+        if self.refuses:
+            raise ow.OperationError("it does not want to")
+        runner = super().compile(graph, **options)
+        if self.is_wrong:
+            bind = runner.bind
+            runner.bind = lambda inputs, outputs: bind(inputs, [np.zeros_like(each) for each in outputs])
+            runner.returning = lambda *_: None
+        runner.describe = lambda nodes: ("native", "Rival")
+        return runner
+
+
+@pytest.fixture
+def rival(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Rival:
+    made = Rival()
+    monkeypatch.setattr(
+        backends, "competing", lambda device, precision: [made] if device.backend == "onnxruntime" else []
+    )
+    monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(tuning, "PAUSE_SECONDS", 0)
+    monkeypatch.setattr(tuning, "SLICE_SECONDS", 0)
+    return made
+
+
+def faster(monkeypatch: pytest.MonkeyPatch, seconds: Sequence[float]) -> None:
+    """Let the engines, in the order of a context, take so many seconds."""
+
+    def alternate(runs: Any, times: dict[str, list[float]], _: float) -> None:
+        for each, value in zip(times.values(), seconds, strict=True):
+            each += [value] * tuning.MIN_ROUNDS
+
+    monkeypatch.setattr(tuning, "_alternate", alternate)
+
+
+def built(context: ow.MLContext, count: int = 2, size: int = 3) -> ow.MLGraph:
+    builder = ow.MLGraphBuilder(context)
+    value = builder.input("x", "float32", [size])
+    for _ in range(count):
+        value = builder.relu(builder.neg(value)) if count > 1 else builder.neg(value)
+    return builder.build({"y": value})
+
+
+def engine(graph: ow.MLGraph) -> str:
+    """The line of `explain` that says which engine runs a graph; empty if there is none."""
+    return "".join(line for line in graph.explain().splitlines() if line.startswith("engine: "))
+
+
+def ran_by(graph: ow.MLGraph) -> set[str]:
+    return {placement.detail for placement in graph.placements()}
+
+
+def test_a_rule_of_thumb_chooses_and_explain_says_so(rival: Rival) -> None:
+    for backend in (None, "auto"):
+        context = ow.ml.create_context(device="cpu", backend=backend)
+        assert (ran_by(built(context)), engine(built(context))) == (
+            {"Rival"},
+            "engine: rival, by rule of thumb: 4 operations",
+        )
+        assert (ran_by(built(context, 1)), engine(built(context, 1))) == (
+            {"ONNX Runtime"},
+            "engine: onnxruntime, by rule of thumb: 1 operations",
+        )
+
+
+def test_a_back_end_that_is_named_is_pinned(rival: Rival) -> None:
+    graph = built(ow.ml.create_context(device="cpu", backend="onnxruntime"))
+    assert (ran_by(graph), engine(graph)) == ({"ONNX Runtime"}, "")
+    reference = built(ow.ml.create_context(device="reference"))
+    assert engine(reference) == ""
+    assert str(reference.tune()).splitlines()[1].endswith("reference  there is no other engine for it")
+
+
+def test_threads_are_those_of_the_context_on_all_engines(rival: Rival) -> None:
+    one, other = (ow.ml.create_context(device="cpu", threads=1) for _ in range(2))
+    assert [each.threads for each in one.backend.rivals] == [1]
+    assert one.backend is other.backend  # so that they share compiled programs
+    assert one.backend is not ow.ml.create_context(device="cpu", threads=2).backend
+
+
+def test_what_one_engine_refuses_the_other_one_runs(rival: Rival, caplog: pytest.LogCaptureFixture) -> None:
+    rival.refuses = True
+    graph = built(ow.ml.create_context(device="cpu"))
+    assert ran_by(graph) == {"ONNX Runtime"}
+    assert engine(graph) == "engine: onnxruntime, since rival refuses it: it does not want to"
+    assert "onnxruntime runs a graph that rival refuses: it does not want to" in caplog.text
+    (found,) = graph.tune(seconds=0).measurements
+    assert (found.chosen, found.refused) == ("onnxruntime", {"rival": "refused: it does not want to"})
+
+
+@pytest.mark.parametrize(
+    ("times", "chosen"), [((2.0, 1.0), "rival"), ((1.0, 2.0), "onnxruntime"), ((1.0, 0.99), "onnxruntime")]
+)
+def test_tuning_decides_for_the_graph_and_for_later_builds(
+    rival: Rival, monkeypatch: pytest.MonkeyPatch, times: Sequence[float], chosen: str
+) -> None:
+    context = ow.ml.create_context(device="cpu")
+    x = np.float32([-1, 0, 2])
+    for count in (1, 2):
+        graph = built(context, count)
+        tensor, result = context.tensor_from(x), context.create_tensor("float32", [3], readable=True)
+        context.dispatch(graph, {"x": tensor}, {"y": result})
+        expected = result.numpy().copy()
+        faster(monkeypatch, times)
+        tuned = graph.tune({"x": x}, seconds=0)
+        text = f"engine: {chosen}, measured: onnxruntime 1.00 s, rival"
+        detail = {"Rival" if chosen == "rival" else "ONNX Runtime"}
+        for each in (graph, built(context, count)):
+            assert (ran_by(each), engine(each).startswith(text.replace("1.00", f"{times[0]:.2f}"))) == (detail, True)
+        assert len(graph._bindings) == 0  # those of the other program
+        context.dispatch(graph, {"x": tensor}, {"y": result})
+        assert (result.numpy() == expected).all()
+        head, row = str(tuned).splitlines()
+        assert head.split() == ["tuned", "onnxruntime", "rival", "chosen"]
+        assert row.split()[-1] == chosen
+    other = built(context, 2, size=4)
+    assert engine(other) == "engine: rival, by rule of thumb: 4 operations"  # of other shapes
+
+
+def test_an_engine_with_other_results_is_not_chosen(rival: Rival, monkeypatch: pytest.MonkeyPatch) -> None:
+    rival.is_wrong = True
+    graph = built(ow.ml.create_context(device="cpu"), 1)
+    found = graph.tune(seconds=0).measurements[0]
+    assert found.chosen == "onnxruntime"
+    assert found.refused == {"rival": "its result 0 differs by 100.0% of the largest number"}
+    assert "rival its result 0 differs by 100.0%" in engine(graph)
+
+
+CHILD = """
+import sys
+sys.path[:0] = sys.argv[1:]
+from test_engines import Rival, built, engine
+import opweave as ow
+from opweave import backends
+backends.competing = lambda device, precision: [Rival()]
+print(engine(built(ow.ml.create_context(device="cpu"))))
+"""
+
+
+def in_new_process() -> str:
+    folder = Path(__file__).parent
+    done = subprocess.run([sys.executable, "-c", CHILD, str(folder)], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_a_new_process_reads_what_was_measured(rival: Rival, monkeypatch: pytest.MonkeyPatch) -> None:
+    faster(monkeypatch, (1.0, 2.0))
+    built(ow.ml.create_context(device="cpu")).tune(seconds=0)
+    assert in_new_process() == "engine: onnxruntime, measured: onnxruntime 1.00 s, rival 2.00 s"
+
+
+@pytest.mark.parametrize("how", ["cut", "of another format", "of another engine"])
+def test_a_damaged_file_is_as_none(rival: Rival, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    faster(monkeypatch, (1.0, 2.0))
+    context = ow.ml.create_context(device="cpu")
+    built(context).tune(seconds=0)
+    (entry,) = disk_cache.entries()
+    content = disk_cache.load(entry.key, "tuning")
+    assert content is not None
+    if how == "cut":
+        entry.path.write_bytes(entry.path.read_bytes()[:-3])
+    elif how == "of another format":
+        disk_cache.store(entry.key, "tuning", b'{"format": 0}')
+    else:
+        disk_cache.store(entry.key, "tuning", json.dumps({**json.loads(content), "chosen": "gone"}).encode())
+    assert engine(built(context)) == "engine: rival, by rule of thumb: 4 operations"
+    assert [found.chosen for found in engines.kept()] == (["gone"] if how == "of another engine" else [])
+
+
+@pytest.mark.parametrize("rounds", [1, tuning.MIN_ROUNDS])
+def test_after_an_interruption_what_was_measured_is_kept_if_it_is_enough(
+    rival: Rival, monkeypatch: pytest.MonkeyPatch, rounds: int
+) -> None:
+    def interrupted(runs: Any, times: dict[str, list[float]], _: float) -> None:
+        for value, each in enumerate(times.values(), 1):
+            each += [float(value)] * rounds
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tuning, "_alternate", interrupted)
+    context = ow.ml.create_context(device="cpu")
+    with pytest.raises(KeyboardInterrupt):
+        built(context).tune()
+    assert ("measured" in engine(built(context))) == (rounds >= tuning.MIN_ROUNDS)
+
+
+def test_without_a_directory_the_graph_itself_is_tuned(
+    rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tmp_path.joinpath("file").write_text("")
+    monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path / "file"))
+    faster(monkeypatch, (1.0, 2.0))
+    graph = built(ow.ml.create_context(device="cpu"))
+    assert str(graph.tune(seconds=0)).endswith("onnxruntime  not kept")
+    assert ran_by(graph) == {"ONNX Runtime"}
+    assert engine(built(graph.context)) == "engine: rival, by rule of thumb: 4 operations"
+
+
+def test_engines_are_measured_in_turns(rival: Rival) -> None:
+    called: list[str] = []
+    runs = {name: partial(called.append, name) for name in "ab"}
+    times: dict[str, list[float]] = {"a": [], "b": []}
+    tuning._alternate(cast(Any, runs), times, 0)
+    assert [len(each) for each in times.values()] == [tuning.MIN_ROUNDS] * 2
+    assert called == list("aabb" + "ba" + "ab" + "ba")
+
+
+def test_what_tune_refuses(rival: Rival) -> None:
+    graph = built(ow.ml.create_context(device="cpu"))
+    for seconds in (-1, "1", True, float("inf")):
+        with pytest.raises(ow.ValidationError, match="tune: seconds must be a number >= 0, got"):
+            graph.tune(seconds=seconds)  # type: ignore[arg-type]
+    with pytest.raises(ow.ValidationError, match=r"tune: inputs must hold \['x'\]; missing: \['x'\]"):
+        graph.tune({})
+    with pytest.raises(ow.ValidationError, match="tune: input 'x'"):
+        graph.tune({"x": np.zeros(5, np.float32)})
+    graph.destroy()
+    with pytest.raises(ow.InvalidStateError, match="the graph is destroyed"):
+        graph.tune()
+
+
+def test_digests_tell_structures_apart_and_not_values() -> None:
+    def graph(value: float, axis: int = 0, data_type: str = "float32", swap: bool = False) -> Graph:
+        builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
+        x = builder.input("x", data_type, [2, 2])  # type: ignore[arg-type]
+        constant = builder.constant(np.full((2, 2), value, data_type))
+        value_ = builder.softmax(x, axis)
+        pair = (constant, value_) if swap else (value_, constant)
+        return Graph.reaching({"y": builder.sub(*pair)})
+
+    first = engines.digest(graph(1))
+    assert engines.digest(graph(2)) == first
+    others = {engines.digest(each) for each in (graph(1, 1), graph(1, 0, "float16"), graph(1, swap=True))}
+    assert len(others | {first}) == 4
+
+
+def test_without_another_engine_nothing_changes() -> None:
+    code = """
+import sys
+sys.modules["openvino"] = None
+import opweave as ow
+one, other = ow.ml.create_context(device="cpu"), ow.ml.create_context(device="cpu", backend="auto")
+print(one.backend is ow.backends.find("onnxruntime"), other.backend is one.backend)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True True"
+
+
+@pytest.fixture
+def convolution() -> Callable[..., ow.MLGraph]:
+    def make(context: ow.MLContext, size: int, extra: str = "") -> ow.MLGraph:
+        builder = ow.MLGraphBuilder(context)
+        x = builder.input("x", "float32", [1, 32, size, size])
+        y = builder.conv2d(x, builder.constant(np.full((32, 32, 3, 3), 0.01, np.float32)))
+        outputs = {"y": y}
+        if extra == "int64":
+            number = builder.input("n", "int64", [32, size, size])
+            outputs["z"] = builder.transpose(number)
+        return builder.build(outputs)
+
+    return make
+
+
+@needs_openvino
+def test_openvino_runs_graphs_with_many_products_only(
+    convolution: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path))
+    context = ow.ml.create_context(device="cpu")
+    large, small, wide = (convolution(context, *each) for each in ((60, ""), (6, ""), (60, "int64")))
+    assert engine(large) == "engine: openvino, by rule of thumb: 31 million multiplications"
+    assert engine(small) == "engine: onnxruntime, by rule of thumb: 0.15 million multiplications, fewer than 20"
+    assert engine(wide) == "engine: onnxruntime, by rule of thumb: transpose computes int64[60, 60, 32]"
+    x = np.random.default_rng(0).standard_normal((1, 32, 60, 60), np.float32)
+    pinned = ow.ml.create_context(device="cpu", backend="onnxruntime")
+    expected = pinned.compute(convolution(pinned, 60), {"x": x})["y"]
+    np.testing.assert_allclose(context.compute(large, {"x": x})["y"], expected, rtol=1e-4, atol=1e-4)
+
+
+@needs_openvino
+def test_openvino_is_tuned_against_onnxruntime(
+    convolution: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path))
+    monkeypatch.setattr(tuning, "PAUSE_SECONDS", 0)
+    monkeypatch.setattr(tuning, "SLICE_SECONDS", 0)
+    graph = convolution(ow.ml.create_context(device="cpu"), 6)
+    (found,) = graph.tune(seconds=0).measurements
+    assert list(found.seconds) == ["onnxruntime", "openvino"]
+    assert (
+        found.versions
+        == f"opweave {ow.__version__}, onnxruntime {ort.version()}, openvino {backends.find('openvino').version()}"
+    )
+    assert "measured" in engine(graph)
