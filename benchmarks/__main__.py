@@ -35,6 +35,7 @@ OTHERS = {
     "chat": "a language model beside llama.cpp; writes docs/chat.md",
     "composites": "kernels for composites against their parts; writes docs/composites.md",
     "decoder": "language models as ONNX files beside ONNX Runtime, token by token",
+    "kernels": "ONNX Runtime's kernels against compiled expressions; writes docs/kernels.md and what runs as loops",
     "interop": "custom operations beside built-in ones; writes docs/interop.md",
     "nan": "what it would cost to propagate NaN where ONNX Runtime does not",
     "scale": "a model in Ray's actors beside plain processes; writes docs/scale.md",

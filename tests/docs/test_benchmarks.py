@@ -14,10 +14,12 @@ import pytest
 from benchmarks import against, hot_paths, measure
 from benchmarks.__main__ import OTHERS, TABLES, command
 from benchmarks.budgets import BUDGETS, Budget
+from benchmarks.kernels import ENGINE, Measurement, won
 from benchmarks.measure import ROOT, Ratio
 from benchmarks.page import replace_part
 from benchmarks.rows import Row
 from benchmarks.scale import chart, rate
+from opweave.compile.winners import Winner
 
 SHARED = {"__init__", "__main__", "budgets", "hot_paths", "measure", "models", "page", "rows", "webgpu_contraction"}
 
@@ -167,3 +169,22 @@ def test_the_chart_of_processes_is_svg() -> None:
     root = ElementTree.fromstring(chart({1: (10.0, 9.5), 2: (20.0, 19.0)}))
     texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
     assert {"1 process", "2 processes", "10.0", "9.5", "20.0", "19.0"} <= set(texts)
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "least"),
+    [
+        ([(50, 1), (500, 100), (5000, 1000)], 2048),  # 49 us do not pay for leaving the engine
+        ([(500, 100), (500, 490), (5000, 1000)], 4096),
+        ([(500, 100), (5000, 1000), (50000, 49000)], None),
+        ([(1, 1), (1, 1), (1, 1)], None),
+    ],
+)
+def test_a_loop_wins_where_it_pays_at_all_larger_sizes(microseconds: list[tuple[int, int]], least: int | None) -> None:
+    measured = []
+    for elements, (kernel, loop) in zip((1024, 2048, 4096), microseconds, strict=True):
+        ratio = kernel / loop
+        seconds = kernel * 1e-6, loop * 1e-6
+        measured.append(Measurement("abs", "any", "float32", elements, *seconds, Ratio(ratio, ratio, ratio)))
+    wanted = None if least is None else Winner(ENGINE, "abs", "any", "float32", least, 5.0)
+    assert won(measured) == wanted

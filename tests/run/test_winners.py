@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import opweave as ow
+from opweave import ops
 from opweave.backends import discover
 from opweave.compile import winners
 from opweave.composites import local_response_normalization
@@ -120,12 +121,13 @@ def test_half_precision(shape: tuple[int, ...], size: int) -> None:
 def test_table_is_well_formed() -> None:
     rows = winners.winners()
     assert rows
-    assert len({(row.engine, row.op, row.data_type) for row in rows}) == len(rows)
+    assert len({(row.engine, row.op, row.form, row.data_type) for row in rows}) == len(rows)
     for row in rows:
         op = winners.operation(row.op)
         assert op.formula is not None
         assert op in discover()[row.engine].rules
         assert row.data_type in get_args(DataType)
+        assert row.form in ("any", "last", "other")
         assert row.elements > 0
         assert row.gain >= winners.MIN_GAIN
 
@@ -179,3 +181,20 @@ def test_between_operations_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> No
             assert hows(graph) == ["native", "native", "expression", "expression", "expression", "native", "native"]
             assert len(graph.profile(repeat=1).steps) == 3
     np.testing.assert_allclose(*results, rtol=1e-4, atol=1e-4)
+
+
+@compiled
+def test_one_element_wise_operation_becomes_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "is_compiled", lambda: True)
+    monkeypatch.setattr(winners, "_sizes", lambda engine: {ops.pow: {("any", "float32"): 256}})
+
+    def how(shape: list[int], exponent: list[int], data_type: DataType = "float32") -> str:
+        builder = ow.MLGraphBuilder(CPU)
+        x, y = (builder.input(name, data_type, given) for name, given in (("x", shape), ("y", exponent)))
+        (found,) = hows(builder.build({"z": builder.pow(x, y)}))
+        return found
+
+    assert how([16, 16], [16, 16]) == "expression"
+    assert how([16, 15], [16, 15]) == "native"
+    assert how([16, 16], []) == "native"
+    assert how([16, 16], [16, 16], "float16") != "expression"

@@ -1,11 +1,12 @@
-"""Find the chains of element-wise operations that are worth one compiled loop instead of a kernel each.
+"""Find what is worth a compiled loop: chains of element-wise operations, and operations for which a kernel is slow.
 
 Requires a graph whose nodes an engine could run one by one; the result says which of them to fuse.
 
 An engine reads and writes memory for each operation of a chain; a compiled loop does it once. That pays where there is
 enough memory to go through, and more to save than the way from one engine to the other and back costs: threads of one have
 to sleep before those of the other can run (`benchmarks/fusion.py`). Operations that directly follow a convolution or a
-matrix product stay: engines fuse these at no cost.
+matrix product stay: engines fuse these at no cost. A chain of any size is moved if the table of `winners` says so of one of
+its operations.
 """
 
 from __future__ import annotations

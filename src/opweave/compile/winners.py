@@ -1,11 +1,11 @@
 """Where a compiled expression is faster than an engine's own kernel: the table that `python -m benchmarks kernels` measures.
 
-Each line of winners.txt names an engine, an operation, a data type, the number of elements from which on the expression wins,
-and how many times as fast it is there. Kernels of one engine differ little between processors next to the gains that count.
+Each line of winners.txt is a `Winner`. Kernels of one engine differ little between processors next to the gains that count.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -29,13 +29,15 @@ class Winner:
     Attributes:
         engine: the back end whose kernel is slower.
         op: the name of the operation.
-        data_type: of its first operand.
-        elements: the size, of the largest operand or result, from which on it wins.
+        form: which of its calls, see `form`.
+        data_type: of its last operand.
+        elements: the size of its operands from which on it wins.
         gain: the time of the kernel divided by that of the expression, at this size.
     """
 
     engine: str
     op: str
+    form: str
     data_type: str
     elements: int
     gain: float
@@ -45,30 +47,42 @@ class Winner:
 def winners() -> list[Winner]:
     """All lines of the table."""
     lines = (line.split() for line in PATH.read_text(encoding="utf-8").splitlines() if not line.startswith("#"))
-    return [Winner(engine, op, type, int(elements), float(gain)) for engine, op, type, elements, gain in lines]
+    return [Winner(engine, op, form, type, int(least), float(gain)) for engine, op, form, type, least, gain in lines]
 
 
 @cache
-def _sizes(engine: str) -> dict[Op[..., Any], dict[str, int]]:
-    """From which number of elements on expressions win against an engine, by operation and data type."""
-    found: dict[Op[..., Any], dict[str, int]] = {}
+def _sizes(engine: str) -> dict[Op[..., Any], dict[tuple[str, str], int]]:
+    """From which number of elements on expressions win against an engine, by operation, form and data type."""
+    found: dict[Op[..., Any], dict[tuple[str, str], int]] = {}
     for winner in winners():
         if winner.engine == engine:
-            found.setdefault(operation(winner.op), {})[winner.data_type] = winner.elements
+            found.setdefault(operation(winner.op), {})[winner.form, winner.data_type] = winner.elements
     return found
 
 
 def operation(name: str) -> Op[..., Any]:
     """The operation of the specification, or the composite, of a name."""
-    found: Op[..., Any] = getattr(ops if hasattr(ops, name) else composites, name)
+    found: Op[..., Any] = getattr(composites if name in composites.__all__ else ops, name)
     return found
 
 
+def form(node: Node) -> str:
+    """Kernels differ by the axes that they go along: "last", "other", or "any" where an operation takes none."""
+    axes = node.attributes.get("axes", node.attributes.get("axis"))
+    if axes is None:
+        return "any"
+    last = next(iter(node.operands)).rank - 1
+    return "last" if last in (axes if isinstance(axes, Sequence) else (axes,)) else "other"
+
+
 def wins(node: Node, engine: str) -> bool:
-    """Whether the expression of a node is faster than the kernel of an engine."""
+    """Whether the expression of a node is faster than the kernel of an engine.
+
+    What is measured are operands of one shape: for others, such as a constant exponent, engines have other kernels.
+    """
     sizes = _sizes(engine).get(node.op)
-    if sizes is None:
+    operands = list(node.operands)
+    if sizes is None or len({operand.shape for operand in operands}) != 1:
         return False
-    descs = [operand.desc for operand in (*node.operands, *node.outputs)]
-    least = sizes.get(descs[0].data_type)
-    return least is not None and max(desc.element_count for desc in descs) >= least
+    least = sizes.get((form(node), operands[-1].data_type))
+    return least is not None and operands[-1].desc.element_count >= least

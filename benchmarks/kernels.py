@@ -1,0 +1,163 @@
+"""ONNX Runtime's kernels against compiled expressions: `python -m benchmarks kernels` writes which operations run as loops.
+
+Each operation, and each composite, that has both is computed by both, at several sizes and on the same threads. What the table
+of src/opweave/compile/winners.txt gets is a clear and lasting gain that pays for leaving the engine: see `won`. All
+measurements go to docs/kernels.md.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+import typer
+
+import opweave as ow
+from opweave.backends import discover
+from opweave.compile.driver import compile
+from opweave.compile.winners import MIN_GAIN, PATH, Winner, form
+from opweave.expr import kernels
+from opweave.graph import Graph, Node
+from opweave.kernels.expression import descs_of, program_of
+from opweave.operation import Op
+
+from .measure import Ratio, alternate
+from .page import DOCS, machine, replace_part, table, versions
+
+SHAPES = ((1, 16, 8, 8), (1, 32, 16, 16), (1, 64, 32, 32), (1, 64, 128, 128), (1, 64, 256, 256))
+"""Shapes of the operands, by size."""
+
+PAIRS, SECONDS, PAUSE_SECONDS = 5, 0.01, 0.03
+"""How often each pair is measured, for how long, and after which pause: threads of bound sessions spin for 2 ms."""
+
+MIN_SAVED_SECONDS = 1e-4
+"""What a loop must save at each run: more than the ways from the engine to the loop and back, of 5 to 20 us each, and enough
+for the 0.3 s in which it is compiled."""
+
+ENGINE = "onnxruntime"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Seconds of one operation, by the engine's kernel and as a loop, at one size.
+
+    Attributes:
+        op: the name of the operation.
+        form: see `winners.form`.
+        data_type: of its last operand.
+        elements: the size of its operands.
+        kernel: the median time of the engine's kernel.
+        loop: the median time of the compiled expression.
+        gain: the ratio of the two.
+    """
+
+    op: str
+    form: str
+    data_type: str
+    elements: int
+    kernel: float
+    loop: float
+    gain: Ratio
+
+
+def operations() -> list[Op[..., Any]]:
+    """The operations that have a formula, and rules of the engine."""
+    return [op for op in discover()[ENGINE].rules if op.formula is not None]
+
+
+ATTRIBUTES: dict[str, dict[str, Any]] = {
+    "cast": {"data_type": "int32"},
+    "clamp": {"min_value": 0.3, "max_value": 0.6},
+    "local_response_normalization": {"size": 5},
+}
+"""Attributes of operations that need some."""
+
+
+def calls(op: Op[..., Any]) -> list[dict[str, Any]]:
+    """The attributes of the calls that are measured: along the last axis and another one, where an operation takes axes."""
+    for name in {"axis", "axes"} & set(op.attributes):
+        return [{name: axis if name == "axis" else [axis]} for axis in (3, 1)]
+    return [ATTRIBUTES.get(op.name, {})]
+
+
+def node_of(context: ow.MLContext, op: Op[..., Any], attributes: dict[str, Any], shape: Sequence[int]) -> Node:
+    """A call of an operation on operands of one shape, float32 where it takes that."""
+    builder = ow.MLGraphBuilder(context)
+    operands: dict[str, ow.MLOperand] = {}
+    for name in op.operands:
+        if name not in op.defaults:
+            types = op.limits[name].data_types
+            same = operands[types].data_type if isinstance(types, str) else None
+            operands[name] = builder.input(name, same or ("float32" if "float32" in types else "uint8"), list(shape))
+    node: Node = op.add(builder, tuple(operands.values()), attributes).node
+    return node
+
+
+def measure(context: ow.MLContext, node: Node) -> Measurement:
+    """Measure a node by itself.
+
+    Raises:
+        AssertionError: the two differ.
+    """
+    rng = np.random.default_rng(0)
+    feed = {o.name: (rng.random(o.shape) * 0.8 + 0.1).astype(o.data_type) for o in node.operands}
+    graph = Graph.reaching({"y": node.outputs[0]})
+    results = [np.empty(node.outputs[0].shape, node.outputs[0].data_type) for _ in range(2)]
+    program = compile(graph, context.backend, device="cpu", power_preference="default", fuse=False)
+    loop = kernels.compile(program_of(node.op, descs_of(node.inputs), node.attributes), "halide")
+    ways = {
+        "kernel": program.bind([feed[name] for name in graph.inputs], results[:1]),
+        "loop": loop.bind(list(feed.values()), results[1:]),
+    }
+    times = alternate(ways, pairs=PAIRS, seconds=SECONDS, pause=PAUSE_SECONDS)
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-4, atol=1e-5, err_msg=node.op.name)
+    gain = Ratio.of(times["kernel"], times["loop"])
+    *_, last = node.operands
+    what = node.op.name, form(node), last.data_type, last.desc.element_count
+    return Measurement(*what, median(times["kernel"]), median(times["loop"]), gain)
+
+
+def won(measured: Sequence[Measurement]) -> Winner | None:
+    """What the table gets of an operation's measurements: the size from which on each is a gain that pays; None if none does.
+
+    Args:
+        measured: of one operation and form, by size.
+    """
+    found = None
+    for m in reversed(measured):
+        if m.gain.low < MIN_GAIN or m.kernel - m.loop < MIN_SAVED_SECONDS:
+            break
+        found = m
+    if found is None:
+        return None
+    return Winner(ENGINE, found.op, found.form, found.data_type, found.elements, round(found.gain.median, 1))
+
+
+def main() -> None:
+    """Measure ONNX Runtime's kernels against compiled expressions; write the table of winners, and that of docs/kernels.md."""
+    if not kernels.has_halide():
+        raise typer.BadParameter("this needs the extra halide")
+    context = ow.ml.create_context(device="cpu", backend=ENGINE)
+    cases = [(op, attributes) for op in operations() for attributes in calls(op)]
+    found: list[Winner] = []
+    rows: list[list[str]] = []
+    for number, (op, attributes) in enumerate(cases, 1):
+        measured = [measure(context, node_of(context, op, attributes, shape)) for shape in SHAPES]
+        winner = won(measured)
+        if winner is not None:
+            found.append(winner)
+        cells = [f"{m.kernel * 1e6:.0f}, {m.loop * 1e6:.0f}, {m.gain}" for m in measured]
+        name = op.name + ("" if measured[0].form == "any" else f", {measured[0].form} axis")
+        rows.append([f"`{op.name}`" + name[len(op.name) :], *cells, f"{winner.elements:,}" if winner else ""])
+        print(f"{number} of {len(cases)}:", *rows[-1], sep="  ", file=sys.stderr, flush=True)
+    on = f"{machine()}, {versions('halide').partition(', ')[2]}"
+    lines = [" ".join(map(str, astuple(winner))) for winner in found]
+    PATH.write_text("\n".join([f"# Made by `python -m benchmarks kernels` on: {on}.", *lines, ""]), encoding="utf-8")
+    header = ["Operation", *(f"{math.prod(shape):,}" for shape in SHAPES), "Loop from"]
+    note = f"Made by `python -m benchmarks kernels` on: {on}. Microseconds of the kernel, of the loop, and the gain."
+    replace_part(DOCS / "kernels.md", f"{note}\n\n{table(header, rows)}")
