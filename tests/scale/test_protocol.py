@@ -14,6 +14,7 @@ import pytest
 from served_models import TEXTS, identity, served_model
 
 import opweave as ow
+from opweave.memory import copies
 from opweave.scale import protocol
 from opweave.scale.protocol import Interface
 from opweave.scale.statistics import Statistics, report
@@ -82,12 +83,17 @@ def test_every_type_comes_back_as_it_was_sent(element_type: str, is_binary: bool
         assert np.array_equal(np.array([output["data"]], array.dtype), array)
 
 
-def test_binary_inputs_are_views_of_the_body() -> None:
+@pytest.mark.parametrize("offset", range(4))
+def test_binary_inputs_are_views_of_the_body_where_they_are_aligned(offset: int) -> None:
     header = message(entry(data=None, shape=[2, 3], parameters={"binary_data_size": 24}))
+    header += b" " * (-len(header) % 4 + offset)
     body = header + np.arange(6, dtype=np.float32).tobytes()
+    before = copies.by_reason[protocol.UNALIGNED].count
     found = Interface.load(identity("float")).parse(body, str(len(header))).feed["x"]
     assert found.tolist() == [[0, 1, 2], [3, 4, 5]]
-    assert np.shares_memory(found, np.frombuffer(body, np.uint8))
+    assert found.flags.aligned
+    assert np.shares_memory(found, np.frombuffer(body, np.uint8)) == (not offset)
+    assert copies.by_reason[protocol.UNALIGNED].count - before == bool(offset)
 
 
 def test_a_body_may_be_the_data_of_the_only_input() -> None:

@@ -13,12 +13,14 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from .. import memory
 from ..errors import NotSupportedError, ValidationError, require
 from ..names import shown
 from ..onnx.arguments import Argument
@@ -51,6 +53,11 @@ MAX_UNCOMPRESSED_BYTES = 1 << 28
 REFUSED = ("classification", "sequence_", "shared_memory_")
 """The beginnings of parameters that would change results or where data lie. Others are ignored, as the protocol allows."""
 
+UNALIGNED = "binary data of a request that are not aligned"
+"""The reason for copying an input: the size of the JSON before it is not a multiple of that of its numbers."""
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
 _JSON_KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "iuf", "V": "iuf"}
 """For the kind of a data type, the kinds of numbers in JSON that it takes. bfloat16 is "V"."""
 
@@ -61,7 +68,7 @@ class Request:
 
     Attributes:
         id: what the response repeats; None if there was none.
-        feed: the input arrays by name. Binary ones are read-only views of the body.
+        feed: the input arrays by name. Binary ones are read-only, and lie in the body if they are aligned there.
         outputs: the names of the wanted outputs, and whether each is to be binary.
     """
 
@@ -192,7 +199,7 @@ class Interface:
         message: dict[str, Any] = {"model_name": self.name, "model_version": VERSION, "outputs": entries}
         if request.id is not None:
             message["id"] = request.id
-        header = json.dumps(message, separators=(",", ":")).encode()
+        header = _encode(message).encode()
         if not parts:
             return header, {"Content-Type": "application/json"}
         headers = {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(len(header))}
@@ -233,7 +240,7 @@ class Interface:
         known = prod(size for size in shape if size >= 0) * argument.dtype.itemsize
         whole = len(body) == known if -1 not in shape else known > 0 and len(body) % known == 0
         require(whole, f"input {argument.name!r} is {datatype(argument)} of shape {shape}, got {len(body)} bytes")
-        array = np.frombuffer(body, argument.dtype).reshape(shape)
+        array = _view(memoryview(body), argument.dtype).reshape(shape)
         return Request(None, {argument.name: array}, {output.name: True for output in self.outputs})
 
     def _wanted(self, message: Mapping[str, Any]) -> dict[str, bool]:
@@ -252,7 +259,12 @@ class Interface:
 
 def datatype(argument: Argument) -> str:
     """The protocol's data type of an input or output."""
-    return DATATYPES[argument.dtype.name]
+    return _datatype(argument.dtype)
+
+
+@cache
+def _datatype(dtype: np.dtype[Any]) -> str:
+    return DATATYPES[dtype.name]  # NumPy makes up the name each time, which takes microseconds
 
 
 def protocol_shape(argument: Argument) -> list[int]:
@@ -364,7 +376,19 @@ def _array(entry: Mapping[str, Any], argument: Argument, binary: _Binary) -> np.
         return np.array(texts, object).reshape(sizes)
     needed = prod(sizes) * dtype.itemsize
     require(len(data) == needed, f"{what}: {expected} of shape {sizes} needs {needed} bytes, got {len(data)}")
-    return np.frombuffer(data, dtype).reshape(sizes)
+    return _view(data, dtype).reshape(sizes)
+
+
+def _view(data: memoryview, dtype: np.dtype[Any]) -> np.ndarray:
+    """Binary data as an array in their memory. Where they are not aligned for their type, it is a counted copy.
+
+    `bytes` copies them rather than NumPy, which would let other threads have the interpreter for a millisecond or more.
+    """
+    array = np.frombuffer(data, dtype)
+    if array.flags.aligned:
+        return array
+    memory.copies.add(len(data), UNALIGNED)
+    return np.frombuffer(bytes(data), dtype)
 
 
 def _from_json(data: Any, shape: list[int], dtype: np.dtype[Any], what: str) -> np.ndarray:
