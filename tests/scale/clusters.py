@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from opweave.backends import Device
 from opweave.memory import copies
 from opweave.processors import processors
 from opweave.scale import Predictor
@@ -51,3 +52,17 @@ class Watched(Predictor):
             "size": len(batch["id"]),
         }
         return result | {name: np.full(len(batch["id"]), value) for name, value in told.items()}
+
+
+class OfTwoGPUs:
+    """In an actor: what a predictor would run on if its machine had two GPUs."""
+
+    def device(self, name: str) -> tuple[str, str]:
+        """The node, and the device that `name` means there."""
+        import ray
+
+        from opweave.scale import predictor
+
+        kinds: list[Any] = [("cpu", "cpu"), ("gpu", "gpu"), ("gpu:1", "gpu")]
+        predictor.devices = lambda: [Device(name, kind, "test", "") for name, kind in kinds]  # type: ignore[attr-defined]
+        return ray.get_runtime_context().get_node_id(), predictor.assigned_device(name)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -23,7 +24,7 @@ pytest.importorskip("ray", reason="Ray is not installed: pip install 'opweave[sc
 
 import ray
 import ray.data
-from clusters import Watched
+from clusters import OfTwoGPUs, Watched
 from ray.cluster_utils import Cluster
 
 import opweave as ow
@@ -43,12 +44,12 @@ OFFLINE = {
 
 
 def started(mark: str) -> Cluster:
-    """Two nodes of two processors each; Ray restarts an actor only where a processor is free.
+    """Two nodes of two processors each, and, as Ray is told, of two GPUs.
 
-    Ray waits for a node for 30 seconds, which a busy machine may exceed: then all that has started is ended, and started
-    again.
+    Ray restarts an actor only where a processor is free. It waits for a node for 30 seconds, which a busy machine may exceed:
+    then all that has started is ended, and started again.
     """
-    sizes: dict[str, Any] = {"num_cpus": 2, "object_store_memory": STORE_BYTES}
+    sizes: dict[str, Any] = {"num_cpus": 2, "num_gpus": 2, "object_store_memory": STORE_BYTES}
     for attempt in range(3):
         made = Cluster()
         try:
@@ -132,6 +133,20 @@ def gathered(batches: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     columns = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
     order = np.argsort(columns["id"], kind="stable")
     return {name: values[order] for name, values in columns.items()}
+
+
+def test_workers_run_on_the_gpus_that_ray_has_assigned_to_them(cluster: Cluster) -> None:
+    sharing = ray.remote(OfTwoGPUs).options(num_cpus=0, num_gpus=0.5)
+    actors = [sharing.remote() for _ in range(8)]
+    found = Counter(ray.get([actor.device.remote("gpu") for actor in actors]))
+    nodes = {node for node, _ in found}
+    assert found == {(node, name): 2 for node in nodes for name in ("gpu", "gpu:1")}
+    assert len(nodes) == 2
+    assert ray.get(actors[0].device.remote("cpu"))[1] == "cpu"
+    assert {ray.get(actor.device.remote("gpu:1"))[1] for actor in actors} == {"gpu:1"}
+    without = ray.remote(OfTwoGPUs).options(num_cpus=0).remote()
+    with pytest.raises(ow.ValidationError, match="device 'gpu' needs a GPU from Ray, which has assigned none"):
+        ray.get(without.device.remote("gpu"))
 
 
 def identity(rows: str) -> bytes:
@@ -239,7 +254,7 @@ ENDLESS = """
 import sys
 import numpy as np, ray, ray.data
 import opweave as ow
-from clusters import Watched
+from clusters import OfTwoGPUs, Watched
 from opweave.kernels.wasm import library
 from test_cluster import dataset, identity, predicted
 ray.init("local", num_cpus=2, object_store_memory=100 * 2**20, include_dashboard=False)

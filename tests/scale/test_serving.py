@@ -252,6 +252,21 @@ def test_one_wrong_request_does_not_harm_the_others(address: str) -> None:
         assert (found["inference_stats"]["success"]["count"], found["inference_stats"]["fail"]["count"]) == (18, 6)
 
 
+@pytest.mark.parametrize(
+    ("options", "reserved"),
+    [({}, 0), ({"gpus": 2}, 0), ({"device": "gpu"}, 1), ({"device": "gpu:1", "gpus": 0.25}, 0.25)],
+)
+def test_gpus_are_reserved_for_replicas_that_run_on_one(options: dict[str, Any], reserved: float) -> None:
+    made: Any = opweave.scale.deployment(served_model("layer"), **options)
+    assert made._bound_deployment.ray_actor_options["num_gpus"] == reserved
+
+
+@pytest.mark.parametrize("gpus", [0, -1, 1.5, True, "1", float("nan"), float("inf")])
+def test_shares_of_gpus_are_checked(gpus: Any) -> None:
+    with pytest.raises(ow.ValidationError, match="gpus must be a part of 1, or a number of whole GPUs, got "):
+        opweave.scale.deployment(served_model("layer"), device="gpu", gpus=gpus)
+
+
 def test_memory_stays_flat(address: str) -> None:
     """A short form of `python -m benchmarks serving --soak 100000`."""
     found = marked(os.environ[NAME])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import shlex
@@ -54,19 +55,28 @@ def deploy(
     Ray Serve runs on this machine until Ctrl-C. For a cluster, pass `opweave.scale.deployment` to `ray.serve.run`.
     """
     from ..context import ml
+    from ..scale.predictor import gpus, is_gpu
     from ..scale.protocol import Interface
 
     interface = Interface.load(model, name)
     _check_port(host, port)
     ml.create_context(device=device)  # fails here rather than in a replica
     threads = threads or max(processors() // replicas, 1)
+    gpu_count = max(len(gpus()), 1) if is_gpu(device) else 0
     from ..scale import deployment  # loads Ray
 
     served = deployment(
-        model, name=interface.name, batch=batch, wait=wait, threads=threads, device=device, replicas=replicas
+        model,
+        name=interface.name,
+        batch=batch,
+        wait=wait,
+        threads=threads,
+        device=device,
+        gpus=gpu_share(gpu_count, replicas),
+        replicas=replicas,
     )
     try:
-        with _running(served, host, port, threads * replicas, device):
+        with _running(served, host, port, threads * replicas, gpu_count):
             url = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}/v2/models/{interface.name}"
             count = f"{counted(replicas, 'replica')} of {counted(threads, 'thread')}"
             console.print(f"{model.name} is served on {device} by {count}:", url, sep="\n", soft_wrap=True)
@@ -76,6 +86,16 @@ def deploy(
             Event().wait()
     except KeyboardInterrupt:
         pass
+
+
+def gpu_share(count: int, replicas: int) -> float:
+    """How much of a GPU each replica gets, so that there is a place for all; 1 without a GPU.
+
+    >>> gpu_share(4, 4), gpu_share(4, 6), gpu_share(1, 3)
+    (1, 0.5, 0.3333)
+    """
+    sharing = math.ceil(replicas / count) if count else 1
+    return 1 if sharing == 1 else 10_000 // sharing / 10_000  # Ray counts ten-thousandths
 
 
 def _check_port(host: str, port: int) -> None:
@@ -94,7 +114,7 @@ def _check_port(host: str, port: int) -> None:
 
 
 @contextmanager
-def _running(served: Any, host: str, port: int, cpus: int, device: str) -> Iterator[None]:
+def _running(served: Any, host: str, port: int, cpus: int, gpus: int) -> Iterator[None]:
     """Run an application on a Ray of its own, which ends with the block.
 
     Raises:
@@ -115,13 +135,12 @@ def _running(served: Any, host: str, port: int, cpus: int, device: str) -> Itera
     for noisy in ("ray", "ray.serve"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray sends statistics about its use unless it is told not to
-    is_gpu = device.partition(":")[0] in ("gpu", "cuda")
     try:
         with errors.status(Text("starting Ray")):
             ray.init(
                 "local",
                 num_cpus=max(cpus, processors()),
-                num_gpus=cpus if is_gpu else None,
+                num_gpus=gpus,
                 include_dashboard=False,
                 log_to_driver=False,
                 logging_level=logging.ERROR,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .. import memory
+from ..backends import devices
 from ..context import ml
 from ..errors import MLError, ValidationError, require
 from ..names import shown
@@ -46,13 +48,15 @@ class Predictor:
         outputs: the column for each output that is computed, {output: column}. Default: all outputs, under their names.
         threads: how many threads an operation on the CPU may use. In a worker of Ray, the default is the number of
             processors that Ray has assigned to it (`num_cpus`), and more are refused. Elsewhere as for `create_context`.
-        device: the name of a device of `opweave.devices()` to run on.
+        device: the name of a device of `opweave.devices()` to run on. In a worker of Ray, "gpu" is the GPU that Ray has
+            assigned to it (`num_gpus`).
         operations: what declares operations of your own in each process: the name of a module to import, or a function to
             call. The WebAssembly modules that a function refers to are pickled with it.
 
     Raises:
         DataError: the model cannot be read.
-        ValidationError: an argument is wrong: the model has no such input or output, Ray has assigned fewer processors.
+        ValidationError: an argument is wrong: the model has no such input or output, Ray has assigned fewer processors or
+            no GPU.
         NotSupportedError: there is no such device here.
 
     A model with a fixed number of rows runs several times, the last time with padding; others run once on all rows.
@@ -181,10 +185,10 @@ def open_session(
 
     Raises:
         DataError: the model cannot be read.
-        ValidationError: an argument is wrong, or Ray has assigned fewer processors.
+        ValidationError: an argument is wrong, or Ray has assigned fewer processors, or no GPU.
         NotSupportedError: there is no such device here.
     """
-    context = ml.create_context(device=device, threads=threads)
+    context = ml.create_context(device=assigned_device(device), threads=threads)
     _take_share(context.backend.threads)
     if isinstance(operations, str):
         import_module(operations)
@@ -192,6 +196,36 @@ def open_session(
         require(callable(operations), f"operations must be a module's name or a function, got {shown(operations)}")
         operations()
     return InferenceSession(_content(model), context=context)
+
+
+def is_gpu(device: str) -> bool:
+    """Whether a name is that of a GPU, as far as can be told where the device is not."""
+    return device.partition(":")[0] == "gpu"
+
+
+def gpus() -> list[str]:
+    """The names of this machine's GPUs by number: "gpu", "gpu:1", …"""
+    return [device.name for device in devices() if device.available and re.fullmatch(r"gpu(:\d+)?", device.name)]
+
+
+def assigned_device(device: str) -> str:
+    """The device to run on: in a worker of Ray, "gpu" is the GPU that is assigned to it.
+
+    Ray hides the others from CUDA alone: all workers of a machine would run on the first one.
+
+    Raises:
+        ValidationError: Ray has assigned no GPU to this worker.
+    """
+    worker = _ray_worker()
+    if worker is None or device != "gpu":
+        return device
+    numbers = worker.get_accelerator_ids()["GPU"]
+    share = "num_gpus=1, or a part of 1 for workers that share one"
+    require(bool(numbers), f"device 'gpu' needs a GPU from Ray, which has assigned none to this worker: {share}")
+    known = f"Ray calls the GPU of this worker {numbers[0]!r}; device 'gpu' needs numbers in CUDA_VISIBLE_DEVICES"
+    require(numbers[0].isdecimal(), known)
+    names = gpus()
+    return names[int(numbers[0]) % len(names)] if names else device
 
 
 def _content(model: Any) -> Any:
@@ -208,14 +242,22 @@ def _take_share(threads: int | None) -> None:
     Raises:
         ValidationError: operations are to use more threads.
     """
-    ray = sys.modules.get("ray")
-    if ray is None or not ray.is_initialized() or ray.get_runtime_context().worker.mode != ray.WORKER_MODE:
+    worker = _ray_worker()
+    if worker is None:
         return
-    assigned = ray.get_runtime_context().get_assigned_resources().get("CPU", 1)  # actors may have none; one is fair
+    assigned = worker.get_assigned_resources().get("CPU", 1)  # actors may have none; one is fair
     share = max(1, int(assigned))
     wanted = f"threads must be within num_cpus: {threads} of them, and Ray has assigned {assigned:g} to this worker"
     require(threads is None or threads <= share, wanted)
     share_processors(share)
+
+
+def _ray_worker() -> Any:
+    """Ray's description of this process if it is one of its workers, else None."""
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized() or ray.get_runtime_context().worker.mode != ray.WORKER_MODE:
+        return None
+    return ray.get_runtime_context()
 
 
 def _by_column(declared: Sequence[Argument], inputs: Mapping[str, str] | None) -> dict[str, Argument]:
@@ -285,4 +327,4 @@ def _no_rows(argument: Argument) -> np.ndarray:
     return np.empty([0, *sizes], argument.dtype)
 
 
-__all__ = ["Predictor", "open_session"]
+__all__ = ["Predictor", "gpus", "is_gpu", "open_session"]

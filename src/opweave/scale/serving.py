@@ -25,7 +25,7 @@ from ..names import shown
 from ..onnx.messages import ModelProto
 from . import protocol, statistics
 from .batches import Answer, BatchedModel
-from .predictor import open_session
+from .predictor import is_gpu, open_session
 from .protocol import VERSION, Interface, ModelFile, Request
 
 MIN_COMPRESSED_BYTES = 1024
@@ -43,6 +43,7 @@ def deployment(
     wait: float = 0.005,
     threads: int = 1,
     device: str = "cpu",
+    gpus: float = 1,
     operations: str | Callable[[], object] | None = None,
     replicas: int = 1,
 ) -> Application:
@@ -55,7 +56,8 @@ def deployment(
             models whose first dimension is fixed.
         wait: seconds that a request waits for others to join.
         threads: threads of each replica; Ray reserves as many CPUs.
-        device: where to run, as in `create_context`; for a GPU ("gpu", "cuda"), Ray reserves one for each replica.
+        device: where to run, as in `create_context`. With "gpu", a replica runs on the GPU that Ray has reserved for it.
+        gpus: how much of a GPU Ray reserves for each replica whose device is one; two replicas with 0.5 share a GPU.
         operations: what declares operations of your own in each replica: the name of a module to import, or a function to
             call, as for `Predictor`.
         replicas: how many processes run the model.
@@ -74,13 +76,18 @@ def deployment(
     is_time = isinstance(wait, (int, float)) and not isinstance(wait, bool) and 0 <= wait < float("inf")
     require(is_time, f"wait must be a number of seconds, got {shown(wait)}")
     require(isinstance(device, str), f"device must be a name, got {shown(device)}")
+    is_share = (
+        isinstance(gpus, (int, float))
+        and not isinstance(gpus, bool)
+        and (0 < gpus <= 1 or (gpus > 1 and float(gpus).is_integer()))
+    )
+    require(is_share, f"gpus must be a part of 1, or a number of whole GPUs, got {shown(gpus)}")
     interface = Interface.load(model, name)
-    is_gpu = device.partition(":")[0] in ("gpu", "cuda")
     made = serve.deployment(
         Replica,
         name=interface.name,
         num_replicas=replicas,
-        ray_actor_options={"num_cpus": threads, "num_gpus": int(is_gpu)},
+        ray_actor_options={"num_cpus": threads, "num_gpus": gpus if is_gpu(device) else 0},
         max_ongoing_requests=max(MAX_ONGOING, 2 * batch),
         max_constructor_retry_count=3,
     )
