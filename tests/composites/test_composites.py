@@ -600,6 +600,36 @@ def test_blocks_with_a_minimum_are_taken_by_the_kernel() -> None:
     weight, shape = composites.pack_bits(numbers), x.shape
     y = composites.matmul_n_bits(builder.input("x", "float32", shape), weight, scale, minimum=minimum, accuracy="int8")
     graph = builder.build({"y": y})
-    assert "ONNX Runtime: matmul_n_bits, reshape, reduce_sum, matmul, add" in graph.explain()
+    assert "rounded to 8 bits: matmul_n_bits, reshape, reduce_sum, matmul, add" in graph.explain()
     wanted = x @ (numbers * scale[..., None] + minimum[..., None]).reshape(4, 64).T
     np.testing.assert_allclose(CPU.compute(graph, {"x": x})["y"], wanted, rtol=0.01)
+
+
+@pytest.mark.parametrize(("blocks", "size"), [(1, 16), (3, 32), (18, 32), (48, 32), (20, 16)])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_minima_become_weights_of_the_means_of_blocks(bits: int, blocks: int, size: int) -> None:
+    """Also of blocks that are all 0."""
+    rng = np.random.default_rng(0)
+    numbers, scale = rng.integers(0, 2**bits, (5, blocks, size)), rng.uniform(0.5, 1, (5, blocks)).astype("float32")
+    scale[0, 0] = 0
+    minimum = (-scale * rng.uniform(0, 2**bits - 1, scale.shape)).astype("float32")
+    weight, copies = composites.pack_blocks(numbers, scale, minimum, bits=bits)
+    assert copies >= 2
+    x = rng.standard_normal((3, blocks * size)).astype("float32")
+    means = x.reshape(3, blocks, size).mean(axis=2)
+    found = composites.matmul_n_bits(np.concatenate([x, *[means] * copies], axis=1), **weight)
+    wanted = x @ (numbers * scale[..., None] + minimum[..., None]).reshape(5, -1).T
+    bound = size * np.abs(means).sum(axis=1, keepdims=True) / (390 if bits == 4 else 90_000)
+    assert (np.abs(found - wanted) <= bound + 1e-4 * 2**bits).all()
+
+
+@pytest.mark.parametrize("minimum", [None, 1.0, -20.0])
+def test_blocks_of_one_sign_keep_their_minima(minimum: float | None) -> None:
+    """They would need weights larger than the largest number of 4 bits."""
+    numbers, scale = np.arange(64).reshape(2, 2, 16) % 16, np.full((2, 2), 0.5, "float32")
+    minima = None if minimum is None else np.full((2, 2), minimum, "float32")
+    weight, copies = composites.pack_blocks(numbers, scale, minima)
+    assert copies == 0
+    x = np.float32(np.linspace(-1, 1, 32))[None]
+    wanted = x @ (numbers * 0.5 + (-4 if minimum is None else minimum)).reshape(2, 32).T
+    np.testing.assert_allclose(composites.matmul_n_bits(x, **weight), wanted, rtol=1e-5, atol=1e-5)

@@ -18,6 +18,9 @@ from .gguf import GGUF, Weight
 
 Array = np.ndarray
 
+Matrix = tuple[dict[str, Any], int]
+"""What the product with a matrix takes beside its input, and how many times the means of blocks follow the input."""
+
 
 def network(b: MLGraphBuilder, model: Model, new: int, room: int) -> dict[str, MLOperand]:
     """Build a step of a decoder, which reads new tokens and predicts the next one.
@@ -87,9 +90,6 @@ MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "
 REQUIRED = ("attn_norm.weight", "ffn_norm.weight", *(f"{name}.weight" for name in MATRICES))
 OPTIONAL = ("attn_q.bias", "attn_k.bias", "attn_v.bias")
 
-PRECISE = ("attn_q", "attn_k", "attn_v")
-"""Matrices whose products do not round their input if they have 4 bits: it takes no longer, and errs less often."""
-
 INTERLEAVED = {"llama": True, "qwen2": False}
 """The architectures that `network` builds, and whether they rotate neighbours; see `Sizes`."""
 
@@ -108,7 +108,7 @@ class Model:
 
     def __init__(self, file: GGUF, *, quantized: bool = True) -> None:
         self.file, self.quantized = file, quantized
-        self._operands: dict[str, tuple[Array | None, ...]] = {}
+        self._operands: dict[str, Matrix] = {}
         kind = file.metadata.get("general.architecture")
         if kind not in INTERLEAVED:
             raise NotSupportedError(f"{file.path} is a model of type {kind}; {', '.join(INTERLEAVED)} are run")
@@ -193,26 +193,26 @@ class Model:
             return [self.linear(x, name) for name in names]
         bias, label = np.concatenate(biases) if biases else None, ", ".join(names)
         if not is_quantized:
-            matrix, *_ = self._kept(label, lambda: (weights[0].real(),))
-            y: MLOperand = x.reshape(x.shape[1:]).gemm(matrix, c=bias, b_transpose=True, label=label)
+            matrix, _ = self._kept(label, lambda: ({"b": weights[0].real()}, 0))
+            y: MLOperand = x.reshape(x.shape[1:]).gemm(**matrix, c=bias, b_transpose=True, label=label)
             return [y.reshape([1, *y.shape])]
-        packed, scale, minimum = self._kept(label, lambda: self._packed(weights))
-        size = x.shape[2] // scale.shape[1]
-        bits = packed.shape[2] * 8 // size
-        accuracy: Any = "float32" if bits == 4 and names[-1].endswith(PRECISE) else "int8"
-        product = composites.matmul_n_bits(
-            x, packed, scale, None, bias, minimum, bits=bits, block_size=size, accuracy=accuracy, label=label
-        )
+        matrix, copies = self._kept(label, lambda: self._packed(weights))
+        if copies:
+            size = matrix["block_size"]
+            means = x.reshape([1, x.shape[1], x.shape[2] // size, size]).reduce_mean(axes=[3])
+            builder: Any = x.builder
+            x = builder.concat([x, *[means] * copies], axis=2)
+        product: Any = composites.matmul_n_bits(x, bias=bias, accuracy="int8", label=label, **matrix)
         return product.split([weight.shape[0] for weight in weights], axis=2) if len(names) > 1 else [product]
 
-    def _kept(self, name: str, make: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
-        """The arrays of a matrix, which all graphs share."""
+    def _kept(self, name: str, make: Callable[[], Matrix]) -> Matrix:
+        """A matrix, whose arrays all graphs share."""
         if name not in self._operands:
             self._operands[name] = make()
             self.file.release()
         return self._operands[name]
 
-    def _packed(self, weights: Sequence[Weight]) -> tuple[Array, Array, Array | None]:
+    def _packed(self, weights: Sequence[Weight]) -> Matrix:
         """The rows of all matrices."""
         blocks: Any = replace(weights[0], data=np.concatenate([weight.data for weight in weights])).blocks()
-        return composites.pack_bits(blocks.numbers, bits=blocks.bits), blocks.scale, blocks.minimum
+        return composites.pack_blocks(blocks.numbers, blocks.scale, blocks.minimum, bits=blocks.bits)

@@ -23,7 +23,7 @@ from .normalization import (
     skip_layer_norm,
     skip_rms_norm,
 )
-from .quantization import integer_matmul, matmul_n_bits, pack_bits
+from .quantization import integer_matmul, matmul_n_bits, pack_bits, pack_blocks
 from .rotary import rotary_embedding
 from .selection import hard_max, one_hot, top_k
 
@@ -41,6 +41,7 @@ __all__ = [
     "multi_head_attention",
     "one_hot",
     "pack_bits",
+    "pack_blocks",
     "quick_gelu",
     "rms_norm",
     "rms_normalization",

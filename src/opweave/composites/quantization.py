@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -179,6 +179,71 @@ def pack_bits(numbers: np.ndarray, *, bits: int = 4) -> np.ndarray:
     even = np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, array.shape[-1] % 2)]).astype(np.uint8)
     packed: np.ndarray = even[..., ::2] | even[..., 1::2] << 4
     return packed
+
+
+def pack_blocks(
+    numbers: np.ndarray, scale: np.ndarray, minimum: np.ndarray | None = None, *, bits: int = 4
+) -> tuple[dict[str, Any], int]:
+    """What `matmul_n_bits` takes for a weight in blocks, the minima being a part of it: one product instead of two.
+
+    A minimum is a multiple of the scale, which a zero point expresses, and a rest. The rests are further weights, for the
+    means of the input's blocks, which must follow the input. Each rest is the sum of two weights, one of a large and one of a
+    small scale, so the means must follow several times.
+
+    Args:
+        numbers: integers from 0 to 2 ** bits - 1 [columns, blocks, block_size].
+        scale: of each block [columns, blocks].
+        minimum: what a number 0 of each block stands for [columns, blocks]. Default: -scale * 2 ** (bits - 1).
+        bits: 4 or 8.
+
+    Returns:
+        The arguments by name, and how many times the means must follow the input: 0 without minima, and where they stay an
+        operand, since all weights of a block have the same sign. With 4 bits, a minimum changes by less than a 390th of the
+        largest scale in its column.
+
+    >>> numbers = np.arange(32).reshape(1, 2, 16) % 16
+    >>> weight, copies = pack_blocks(numbers, np.float32([[1, 2]]), np.float32([[-7.5, -15]]))
+    >>> x = np.float32([range(32)])
+    >>> means = x.reshape(1, 2, 16).mean(axis=2)
+    >>> matmul_n_bits(np.concatenate([x, *[means] * copies], axis=1), **weight).tolist()
+    [[1020.0]]
+    """
+    folded = None if minimum is None else _folded(numbers, scale, minimum, 2 ** (bits - 1))
+    sizes = {"bits": bits, "block_size": numbers.shape[2]}
+    if folded is None:
+        return {"weight": pack_bits(numbers, bits=bits), "scale": scale, "minimum": minimum, **sizes}, 0
+    numbers, scale, zeros, copies = folded
+    packed, zeros = (pack_bits(array, bits=bits) for array in (numbers, zeros))
+    return {"weight": packed, "scale": scale, "zero_point": zeros, **sizes}, copies
+
+
+def _folded(
+    numbers: np.ndarray, scale: np.ndarray, minimum: np.ndarray, half: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, int] | None:
+    """Numbers, scales and zero points of blocks and of the rests of their minima, and how many times the means are needed."""
+    columns, blocks, size = numbers.shape
+    with np.errstate(divide="ignore", invalid="ignore"):  # of scales of 0
+        zeros = np.clip(np.nan_to_num(np.rint(-minimum / scale)), 0, 2 * half - 1)
+    rests = minimum + zeros * scale
+    if (np.abs(rests) > 0.51 * np.abs(scale)).any():
+        return None
+    large = np.maximum(np.abs(rests).max(axis=1, keepdims=True) / (half - 1), np.finfo(np.float32).tiny)
+    small = large / (2 * half - 2)
+    first = np.rint(rests / large)
+    # The first blocks have the large scale. The last copy of the means begins after them.
+    of_large = -(-blocks // size)
+    copies = 1 - (-of_large * size // blocks)
+    of_small = -(-copies * blocks // size) - of_large
+    more = np.full((columns, (of_large + of_small) * size), half, np.uint8)
+    more[:, :blocks] = half + first
+    more[:, (copies - 1) * blocks : copies * blocks] = half + np.rint((rests - first * large) / small)
+    scales = [scale, np.repeat(large * size, of_large, axis=1), np.repeat(small * size, of_small, axis=1)]
+    return (
+        np.concatenate([numbers, more.reshape(columns, -1, size)], axis=1),
+        np.concatenate(scales, axis=1).astype(scale.dtype),
+        np.concatenate([zeros, np.full((columns, of_large + of_small), half)], axis=1).astype(np.uint8),
+        copies,
+    )
 
 
 def _unpacked(b: Operations, packed: Operand, bits: int) -> Operand:
