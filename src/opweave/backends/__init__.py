@@ -500,9 +500,13 @@ def find_device(name: str, backend: str | None = None, precision: Precision = "f
     """
     asked = list(discover().values()) if backend is None else [find(backend)]
     of_plugin: tuple[Backend, Device] | None = None
+    same: list[Device] = []
     for each in asked:  # those that take long to list come after those that were asked for
         found = each.named(name)
-        if found is None or precision not in found.precisions:
+        if found is None:
+            continue
+        if precision not in found.precisions:
+            same.append(found)
             continue
         if not found.provider:
             return each, found
@@ -511,9 +515,9 @@ def find_device(name: str, backend: str | None = None, precision: Precision = "f
         return of_plugin
     known = [device for each in asked for device in each.devices()]
     of = f" of back end {backend!r}" if backend else ""
-    same = [device for device in known if device.name == name]
-    if any(device.available for device in same):
+    if same:
         raise lacks_precision(f"device {name!r}{of}", same, precision, devices())
+    same = [device for device in known if device.name == name]
     if same:
         raise NotSupportedError(f"device {name!r} is not available here: {same[0].hint}")
     names = ", ".join(dict.fromkeys(repr(device.name) for device in known if device.available)) or "none"

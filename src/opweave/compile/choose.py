@@ -82,7 +82,8 @@ class Chooser:
         op = node.op
         if node in self.taken:
             yield Candidate(EXPRESSION)
-        yield Candidate(self.host.name, "" if self.host.supports(node) else f"{self.host.name} has no rule for it")
+        refusal = self.host.why_not(node)
+        yield Candidate(self.host.name, f"{self.host.name} has no rule for it" if refusal is None else refusal)
         if any(device in op.kernels for device in HOST_KERNELS):
             yield Candidate(node.serial)  # kernels stand alone
         if op.formula is not None:
@@ -112,7 +113,7 @@ class Chooser:
         reasons: list[str] = []
         for candidate in self.candidates(node):
             if not candidate.why_not:
-                if self.fallback == "error" and reasons and not self._is_here(candidate):
+                if self.fallback == "error" and reasons and not self._is_here(node, candidate):
                     raise NotSupportedError(
                         f"{node.title}: {self.device} cannot run it ({reasons[0]}), and fallback is 'error'"
                     )
@@ -124,12 +125,13 @@ class Chooser:
             )
         return None
 
-    def _is_here(self, candidate: Candidate) -> bool:
-        return self.backend is self.host or candidate.kind in (None, self.backend.name)
+    def _is_here(self, node: Node, candidate: Candidate) -> bool:
+        is_host = self.backend is self.host and not self.reason(node)
+        return is_host or candidate.kind in (None, self.backend.name)
 
     def reason(self, node: Node) -> str:
         """Why the device cannot run a node; empty if it can, or if its parts can."""
-        return "" if self.backend is self.host else self.backend.why_not(node) or ""
+        return self.backend.why_not(node) or ""
 
     def kind(self, node: Node) -> Hashable:
         """The kind of what runs a node; None for what is decomposed."""

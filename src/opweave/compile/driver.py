@@ -128,8 +128,9 @@ def _require_device(runner: Runner, graph: Graph, device: str) -> None:
 
 def _as_precise(engine: Backend, backend: Backend) -> Backend:
     """Another back end of the host, which computes as `backend` does, or in float32 where it cannot be less precise."""
-    able = {precision for device in engine.devices() for precision in device.precisions if device.name == "cpu"}
-    return engine.with_precision(backend.precision if backend.precision in able else "float32")
+    device = engine.named("cpu")
+    is_able = device is not None and backend.precision in device.precisions
+    return engine.with_precision(backend.precision if is_able else "float32")
 
 
 def _sub_graph(graph: Graph, part: Segment[Node, Operand], alone: bool) -> tuple[Graph, list[Operand], list[Operand]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from ..backends import Device, Precision, devices
+from ..backends import Device, Precision, devices, find
 from ..context import MLContext, ml
 from ..errors import NotSupportedError, OperationError, ValidationError, require
 from .arguments import Argument, FixedShapes
@@ -102,7 +102,7 @@ class Settings:
             options = {name: chosen.get(name, {})}
         count = session_options.intra_op_num_threads if session_options is not None else 0
         threads = count if count > 0 else None
-        inside = precision or "float32"
+        inside = precision or _precision_at(*place)
         made = ml.create_context(device=place[0], backend=place[1], threads=threads, precision=inside)
         if _config(session_options, "session.intra_op.allow_spinning") == "0":
             # The preference decides how threads wait; naming the device keeps it from choosing another one.
@@ -327,6 +327,14 @@ def _normalised(providers: Any, provider_options: Any) -> dict[str, dict[str, st
             case _:
                 raise ValidationError(f"providers must hold names, or pairs of a name and a dict, got {entry!r}")
     return found
+
+
+def _precision_at(device: str | None, backend: str | None) -> Precision:
+    """The precision of a session for which none is chosen: a provider that is named may have no float32."""
+    if device is None:
+        return "float32"
+    precisions = find(backend).named(device).precisions if backend is not None else ()  # type: ignore[union-attr]
+    return precisions[0] if precisions and "float32" not in precisions else "float32"
 
 
 def _of_provider(options: Mapping[str, Mapping[str, str]]) -> dict[str, str]:

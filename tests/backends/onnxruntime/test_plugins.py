@@ -19,6 +19,7 @@ from plugin_device import NAME, PROVIDER, cpu_as_plugin
 import opweave as ow
 from opweave.backends.onnxruntime import plugins
 from opweave.backends.onnxruntime.native import NativeSession
+from opweave.backends.onnxruntime.provider_faults import why_not
 from opweave.backends.onnxruntime.provider_session import Assignment, ProviderSession
 
 
@@ -122,6 +123,56 @@ def test_nodes_that_the_provider_leaves_are_on_the_cpu(monkeypatch: pytest.Monke
         graph_on(context, fallback="error")
 
 
+@pytest.mark.usefixtures("listed")
+def test_integers_stay_on_the_cpu() -> None:
+    """Providers carry them as narrower ones, or as floats, and say nothing."""
+    context = ow.ml.create_context(device=NAME)
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "int64", [2])
+    scaled = builder.cast(builder.input("w", "float32", [2]), "int32")
+    outputs = {"y": builder.reduce_sum(x, label="sum"), "z": scaled, "f": builder.cast(x, "float32", label="convert")}
+    graph = builder.build(outputs)
+    where = {line.split()[1]: line for line in graph.explain().splitlines() if "ONNX Runtime" in line}
+    assert "cpu" in where["reduce_sum"].split()
+    assert "providers compute integers in narrower types" in where["reduce_sum"]
+    found = context.compute(graph, {"x": np.int64([2**40, 1]), "w": np.float32([1.5, -3])})
+    assert found["y"] == 2**40 + 1
+    assert found["z"].tolist() == [1, -3]
+    builder = ow.MLGraphBuilder(context)
+    total = builder.reduce_sum(builder.input("x", "int64", [2]))
+    with pytest.raises(ow.NotSupportedError, match=r"reduce_sum: .* cannot run it \(providers compute integers"):
+        builder.build({"y": total}, fallback="error")
+
+
+@pytest.mark.parametrize(
+    ("provider", "made", "reason"),
+    [
+        ("OpenVINOExecutionProvider", lambda b, x: b.reduce_log_sum(x, axes=[]), "reductions of no axis"),
+        ("OpenVINOExecutionProvider", lambda b, x: b.reduce_log_sum(x, axes=[1]), ""),
+        ("QNNExecutionProvider", lambda b, x: b.max_pool2d(x, padding=[1, 0, 0, 1]), "padded maxima"),
+        ("QNNExecutionProvider", lambda b, x: b.max_pool2d(x, window_dimensions=[2, 2]), ""),
+        (
+            "QNNExecutionProvider",
+            lambda b, x: b.matmul(b.reshape(x, [1, 1, 2, 4, 4]), np.ones((4, 2), "f4")),
+            "four dim",
+        ),
+        ("QNNExecutionProvider", lambda b, x: b.matmul(x, np.ones((4, 2), "f4")), ""),
+        (
+            "QNNExecutionProvider",
+            lambda b, x: b.conv_transpose2d(x, np.ones((2, 1, 3, 3), "f4"), strides=[2, 2], output_padding=[1, 1]),
+            "padded outputs",
+        ),
+        ("CPUExecutionProvider", lambda b, x: b.max_pool2d(x, padding=[1, 0, 0, 1]), ""),
+    ],
+)
+def test_faults_of_providers(provider: str, made: Any, reason: str) -> None:
+    builder = ow.MLGraphBuilder(ow.ml.create_context(device="cpu", backend="onnxruntime"))
+    x = builder.input("x", "float32", [1, 2, 4, 4])
+    node = made(builder, x).node
+    assert reason in why_not(provider, node)
+    assert bool(reason) == bool(why_not(provider, node))
+
+
 def test_assignment_tells_parts_from_wholes() -> None:
     def part(provider: str, *names: str) -> Any:
         return SimpleNamespace(ep_name=provider, get_nodes=lambda: [SimpleNamespace(name=name) for name in names])
@@ -167,14 +218,18 @@ def test_devices_have_names_of_kind_vendor_and_provider() -> None:
     ],
 )
 def test_shorter_names_mean_the_first_device(name: str, expected: str) -> None:
-    assert ow.ml.create_context(device=name, backend="onnxruntime").device.name == expected
+    precision: Any = "float16" if expected.startswith("npu") else "float32"
+    context = ow.ml.create_context(device=name, backend="onnxruntime", precision=precision)
+    assert context.device.name == expected
 
 
 @pytest.mark.usefixtures("accelerators")
-def test_low_power_finds_an_npu() -> None:
-    context = ow.ml.create_context(power_preference="low-power", backend="onnxruntime")
+def test_low_power_finds_an_npu_which_rounds_to_float16() -> None:
+    context = ow.ml.create_context(power_preference="low-power", backend="onnxruntime", precision="float16")
     assert context.device.kind == "npu"
     assert context.accelerated
+    with pytest.raises(ow.NotSupportedError, match="device 'npu' of back end 'onnxruntime' cannot compute so, only as"):
+        ow.ml.create_context(device="npu", backend="onnxruntime")
 
 
 @pytest.mark.usefixtures("accelerators")

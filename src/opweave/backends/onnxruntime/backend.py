@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...graph import Graph, Node, Operand, each
 from ...operation import Op
-from .. import Backend, Device, How, PowerPreference, RuleFunction
+from .. import Backend, Device, How, PowerPreference, Rule, RuleFunction
 from .emit import Emitter, Value
+from .provider_faults import why_not
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,17 +55,27 @@ class OnnxRuntime(Backend):
     def with_provider_options(self, options: Mapping[str, str]) -> OnnxRuntime:
         """The back end with options for its plug-in provider, as that documents them."""
         assert self.plugin is not None
-        return self._on(replace(self.plugin, options=dict(options)))
+        made = copy(self)
+        made.plugin, made._variants = replace(self.plugin, options=dict(options)), {}
+        return made
 
     def _on(self, plugin: Plugin) -> OnnxRuntime:
         made = copy(self)  # with the same rules
         made.plugin, made.gains_from_loops, made._variants = plugin, False, {}
+        made.name, made.stand_in = f"{self.name}:{plugin.short_provider}", OnnxRuntime.name
         return made
 
     def version(self) -> str:
         import onnxruntime
 
         return str(onnxruntime.__version__)
+
+    def rule(self, node: Node) -> Rule | None:
+        return None if self.plugin and why_not(self.plugin.provider, node) else super().rule(node)
+
+    def why_not(self, node: Node) -> str | None:
+        reason = self.plugin is not None and why_not(self.plugin.provider, node)
+        return reason or super().why_not(node)
 
     def rename(
         self, names: Mapping[Op[..., Any], str], when: Callable[..., bool] | None = None, domain: str = ""

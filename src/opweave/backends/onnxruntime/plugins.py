@@ -7,6 +7,7 @@ drive, and a session gets one of them.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections import Counter
@@ -16,7 +17,7 @@ from importlib import import_module
 from threading import RLock
 from typing import Any, Literal
 
-from .. import Device
+from .. import Device, Precision
 
 PREFIXES = ("onnxruntime_ep_", "onnxruntime_qnn")
 """What the names of packages with plug-ins begin with."""
@@ -24,12 +25,13 @@ PREFIXES = ("onnxruntime_ep_", "onnxruntime_qnn")
 OWN_PROVIDERS = frozenset({"CPUExecutionProvider"})
 """Providers whose devices other names stand for: `cpu`."""
 
-OPTIONS: Mapping[tuple[str, str], Mapping[str, str]] = {
-    ("QNNExecutionProvider", "cpu"): {"backend_type": "htp"},  # it has no default for a CPU, and emulates the NPU there
-    ("OpenVINOExecutionProvider", "cpu"): {"load_config": '{"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}'},
-    ("OpenVINOExecutionProvider", "gpu"): {"load_config": '{"GPU": {"INFERENCE_PRECISION_HINT": "f32"}}'},
-}
-"""Options by provider and kind of device, where the defaults do not work or compute with less than float32."""
+QNN, OPENVINO = "QNNExecutionProvider", "OpenVINOExecutionProvider"
+"""Providers that need options of their own."""
+
+OPENVINO_PRECISIONS: dict[Precision, str] = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
+"""What OpenVINO calls precisions."""
+
+_CAPABILITIES: dict[str, Precision] = {"FP32": "float32", "BF16": "bfloat16", "FP16": "float16"}
 
 VENDORS = {0x8086: "intel", 0x10DE: "nvidia", 0x1002: "amd", 0x1022: "amd", 0x106B: "apple", 0x13B5: "arm"}
 VENDORS |= {0x5143: "qualcomm", 0x4D4F4351: "qualcomm", 0x1414: "microsoft"}
@@ -48,7 +50,7 @@ class Plugin:
         provider: ONNX Runtime's name of the provider.
         handle: the engine's `OrtEpDevice`.
         number: counts devices that do not differ in the others.
-        options: for the provider, beside those of `OPTIONS`.
+        options: the user's options for the provider.
     """
 
     kind: Kind
@@ -97,12 +99,28 @@ class Plugin:
             hardware = processor if self.kind == "cpu" else f"{self.vendor}'s {self.kind.upper()}"
         low = self.kind == "npu" or (self.kind == "gpu" and known.get("Discrete") == "0")
         text = f"{hardware}, {self.provider} of ONNX Runtime"
-        return Device(self.name, self.kind, "onnxruntime", text, low_power=low, provider=self.provider)
+        provider, precisions = self.provider, self.precisions
+        return Device(
+            self.name, self.kind, "onnxruntime", text, low_power=low, precisions=precisions, provider=provider
+        )
 
-    def add_to(self, session_options: Any) -> None:
+    @property
+    def precisions(self) -> tuple[Precision, ...]:
+        """The precisions that contexts on the device may have."""
+        stated = self.handle.ep_metadata.get("OPTIMIZATION_CAPABILITIES")  # OpenVINO's
+        if stated is not None:
+            return tuple(precision for name, precision in _CAPABILITIES.items() if name in stated.split())
+        return ("float16",) if self.kind == "npu" or self.provider == QNN else ("float32",)
+
+    def add_to(self, session_options: Any, precision: Precision) -> None:
         """Let sessions of these options use the device, and record which nodes they place there."""
-        defaults = OPTIONS.get((self.provider, self.kind), {})
-        session_options.add_provider_for_devices([self.handle], {**defaults, **self.options})
+        options: dict[str, str] = {}
+        if self.provider == QNN and self.kind == "cpu":
+            options["backend_type"] = "htp"  # it has no default there, and emulates the NPU
+        if self.provider == OPENVINO and self.kind != "npu":  # by default it rounds to what is fast
+            hint = {"INFERENCE_PRECISION_HINT": OPENVINO_PRECISIONS[precision]}
+            options["load_config"] = json.dumps({self.kind.upper(): hint})
+        session_options.add_provider_for_devices([self.handle], {**options, **self.options})
         session_options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
 
 

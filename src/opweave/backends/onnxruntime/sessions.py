@@ -85,7 +85,7 @@ def compile(
     options = session_options(power_preference, alone, backend.threads, backend.precision)
     if plugin is not None:
         try:
-            plugin.add_to(options)
+            plugin.add_to(options, backend.precision)
         except ENGINE_ERRORS as error:
             raise OperationError(f"{plugin.provider} does not take its options: {error}") from error
     threads = pool_threads(backend.threads) if gains_from_threads(graph) else 0
