@@ -77,6 +77,26 @@ def test_graphs_run_on_the_device_of_a_plugin() -> None:
 
 
 @pytest.mark.usefixtures("listed")
+def test_each_run_has_a_binding_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bindings copy inputs to devices with memory of their own when they are made, and would not see later changes."""
+    context = ow.ml.create_context(device=NAME)
+    graph, x = graph_on(context), np.ones((4, 600), "float32")
+    inputs, outputs = {"x": context.tensor_from(x)}, {"y": context.tensor_from(np.empty_like(x))}
+    seen = []
+    made = ProviderSession._bound
+
+    def bound(self: Any, given: Any, results: Any) -> Any:
+        seen.append(given[0][0, 0])
+        return made(self, given, results)
+
+    monkeypatch.setattr(ProviderSession, "_bound", bound)
+    context.dispatch(graph, inputs, outputs)
+    x[:] = 2
+    context.dispatch(graph, inputs, outputs)
+    assert seen == [1, 2]
+
+
+@pytest.mark.usefixtures("listed")
 def test_copies_to_a_device_with_memory_of_its_own_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("opweave.backends.onnxruntime.provider_session._is_on_device", lambda place: True)
     context = ow.ml.create_context(device=NAME)

@@ -38,15 +38,8 @@ class ProviderSession(Session):
         self.copies_nothing = not any((*self._reads, *self._writes))
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
-        call = super().bind(inputs, outputs)
-        if self.copies_nothing:
-            return call
-
-        def run() -> None:
-            call()
-            self._count(inputs, outputs)
-
-        return run
+        # A binding copies inputs to the device when it is made, so each run needs a new one.
+        return lambda: self.run(inputs, outputs)
 
     def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         super().run(inputs, outputs)
