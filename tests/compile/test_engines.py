@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -12,10 +11,11 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from rival_engine import Rival, add_rival, faster
 
 import opweave as ow
 from opweave import backends, disk_cache
-from opweave.backends.onnxruntime import OnnxRuntime, ort
+from opweave.backends.onnxruntime import ort
 from opweave.compile import engines, tuning
 from opweave.graph import Graph
 
@@ -25,55 +25,9 @@ needs_openvino = pytest.mark.skipif(
 )
 
 
-class Rival(OnnxRuntime):
-    """A second engine for the CPU: ONNX Runtime again, under another name."""
-
-    name = "rival"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rules = ort.rules
-        self.refuses, self.is_wrong = False, False
-
-    def version(self) -> str:
-        return "1"
-
-    def gains(self, graph: Graph) -> tuple[bool, str]:
-        count = len(graph.nodes)
-        return count > 1, f"{count} operations"
-
-    def compile(self, graph: Graph, **options: Any) -> Any:
-        if self.refuses:
-            raise ow.OperationError("it does not want to")
-        runner = super().compile(graph, **options)
-        if self.is_wrong:
-            bind = runner.bind
-            runner.bind = lambda inputs, outputs: bind(inputs, [np.zeros_like(each) for each in outputs])
-            runner.returning = lambda *_: None
-        runner.describe = lambda nodes: ("native", "Rival")
-        return runner
-
-
 @pytest.fixture
 def rival(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Rival:
-    made = Rival()
-    monkeypatch.setattr(
-        backends, "competing", lambda device, precision: [made] if device.backend == "onnxruntime" else []
-    )
-    monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(tuning, "PAUSE_SECONDS", 0)
-    monkeypatch.setattr(tuning, "SLICE_SECONDS", 0)
-    return made
-
-
-def faster(monkeypatch: pytest.MonkeyPatch, seconds: Sequence[float]) -> None:
-    """Let the engines, in the order of a context, take so many seconds."""
-
-    def alternate(runs: Any, times: dict[str, list[float]], _: float) -> None:
-        for each, value in zip(times.values(), seconds, strict=True):
-            each += [value] * tuning.MIN_ROUNDS
-
-    monkeypatch.setattr(tuning, "_alternate", alternate)
+    return add_rival(monkeypatch, tmp_path)
 
 
 def built(context: ow.MLContext, count: int = 2, size: int = 3) -> ow.MLGraph:
@@ -172,7 +126,8 @@ def test_an_engine_with_other_results_is_not_chosen(rival: Rival, monkeypatch: p
 CHILD = """
 import sys
 sys.path[:0] = sys.argv[1:]
-from test_engines import Rival, built, engine
+from rival_engine import Rival
+from test_engines import built, engine
 import opweave as ow
 from opweave import backends
 backends.competing = lambda device, precision: [Rival()]
@@ -182,7 +137,9 @@ print(engine(built(ow.ml.create_context(device="cpu"))))
 
 def in_new_process() -> str:
     folder = Path(__file__).parent
-    done = subprocess.run([sys.executable, "-c", CHILD, str(folder)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, str(folder), str(folder.parent)], capture_output=True, text=True, check=True
+    )
     return done.stdout.strip()
 
 
@@ -203,9 +160,9 @@ def test_a_damaged_file_is_as_none(rival: Rival, monkeypatch: pytest.MonkeyPatch
     if how == "cut":
         entry.path.write_bytes(entry.path.read_bytes()[:-3])
     elif how == "of another format":
-        disk_cache.store(entry.key, "tuning", b'{"format": 0}')
+        disk_cache.store(entry.key, "tuning", b'{"format": 0, "measured": [{}]}')
     else:
-        disk_cache.store(entry.key, "tuning", json.dumps({**json.loads(content), "chosen": "gone"}).encode())
+        disk_cache.store(entry.key, "tuning", content.replace(b'"chosen": "onnxruntime"', b'"chosen": "gone"'))
     assert engine(built(context)) == "engine: rival, by rule of thumb: 4 operations"
     assert [found.chosen for found in engines.kept()] == (["gone"] if how == "of another engine" else [])
 

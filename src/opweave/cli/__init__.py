@@ -1,4 +1,4 @@
-"""The command line: `opweave demo | run | info | bench | convert | chat | deploy | cache | devices | ops | doctor`."""
+"""The command line: `opweave demo | run | info | bench | tune | convert | chat | deploy | cache | devices | ops | doctor`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from . import (
     deploy as deploy,
     models as models,
     system as system,
+    tune as tune,
 )  # the commands register themselves
 from .common import Settings, app as app, errors
 

@@ -77,18 +77,6 @@ def numbers(text: str, option: str) -> list[float]:
         raise ValidationError(f"{option} must be numbers separated by commas, got {text!r}") from None
 
 
-def random(argument: Argument, generator: np.random.Generator) -> np.ndarray:
-    """Random values for an input: normally distributed floats, or integers 0 and 1, which are valid indices and masks."""
-    require(
-        bool(argument.element_type) and argument.dtype.kind in "fiub",
-        f"input {argument.name!r} is {argument.type}, which cannot be random",
-    )
-    shape = assumed_shape(argument)
-    if argument.dtype.kind == "f":
-        return np.asarray(generator.standard_normal(shape)).astype(argument.dtype)
-    return np.asarray(generator.integers(0, 2, shape)).astype(argument.dtype)
-
-
 def assumed_shape(argument: Argument) -> tuple[int, ...]:
     """The shape of an input, with 1 for dynamic dimensions."""
     return tuple(size if isinstance(size, int) else 1 for size in argument.dims or ())
@@ -127,14 +115,14 @@ def gather(
         raise ValidationError(f"input {first.name!r} has no value; pass --input {first.name}=FILE, or --input random")
     generator = np.random.default_rng(seed)
     for argument in missing:
-        feed[argument.name] = random(argument, generator)
+        feed[argument.name] = argument.random(assumed_shape(argument), generator)
     return {name: feed[name] for name in known}
 
 
 def _read(argument: Argument, source: str, seed: int, mean: Sequence[float], std: Sequence[float]) -> Any:
     """The array of one source."""
     if source == "random":
-        return random(argument, np.random.default_rng(seed))
+        return argument.random(assumed_shape(argument), np.random.default_rng(seed))
     suffix = Path(source).suffix.lower()
     if suffix in IMAGES:
         return image(argument, source, mean, std)

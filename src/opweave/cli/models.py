@@ -61,9 +61,10 @@ Mean = Annotated[
 Std = Annotated[str, typer.Option("--std", help="What images are divided by after that.")]
 
 
-def _session(
-    model: Path, fixed: list[str] | None, limit: list[str] | None, device: str | None, precision: str
+def open_session(
+    model: Path, fixed: list[str] | None, limit: list[str] | None, device: str | None, precision: str = "float32"
 ) -> InferenceSession:
+    """A session for a model on a device, with the options of the command line."""
     from ..context import ml
     from ..onnx.session import InferenceSession
     from .inputs import limits, sizes
@@ -104,7 +105,7 @@ def run(
 
     from .inputs import assuming, best, save_arrays
 
-    session = _session(model, fix_shapes, limit, device, precision)
+    session = open_session(model, fix_shapes, limit, device, precision)
     feed = _feed(session, inputs, seed, mean, std)
     names = [argument.name for argument in session.get_outputs()]
     start = perf_counter()
@@ -152,7 +153,7 @@ def info(
     from ..onnx.model import parameters
     from .inputs import assumed_shape, assuming, assumption
 
-    session = _session(model, fix_shapes, limit, device, precision)
+    session = open_session(model, fix_shapes, limit, device, precision)
     proto = session._model.proto
     producer = " ".join(part for part in (proto.producer_name, proto.producer_version) if part) or "unknown"
     opsets = ", ".join(f"{entry.domain or 'ai.onnx'} {entry.version}" for entry in proto.opset_import)
@@ -223,7 +224,7 @@ def bench(
     from ..backends.onnxruntime.sessions import ENGINE_ERRORS
     from .inputs import assuming
 
-    session = _session(model, fix_shapes, limit, device, precision)
+    session = open_session(model, fix_shapes, limit, device, precision)
     feed = _feed(session, [*(inputs or []), "random"], seed, mean, std)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4

@@ -27,7 +27,8 @@ class Measurement:
     """How long the engines take for one graph.
 
     Attributes:
-        what: the graph, or the shapes of a model's inputs, in a few words.
+        model: the name of the model; empty for a graph.
+        what: the graph, or the shapes of the model's inputs, in a few words.
         chosen: the engine that runs it from now on.
         seconds: the median time of a run on each engine.
         refused: why the others were not measured or do not count, by engine.
@@ -37,6 +38,7 @@ class Measurement:
         is_kept: whether it is in the cache on disk, for other processes and later builds.
     """
 
+    model: str
     what: str
     chosen: str
     seconds: Mapping[str, float]
@@ -45,6 +47,11 @@ class Measurement:
     machine: str
     versions: str
     is_kept: bool = False
+
+    @property
+    def title(self) -> str:
+        """What was measured."""
+        return f"{self.model}: {self.what}" if self.model else self.what
 
     @property
     def remark(self) -> str:
@@ -80,7 +87,7 @@ class Tuning:
         rows = [("tuned", *names, "chosen", "")]
         for found in self.measurements:
             times = [duration(found.seconds[name]) if name in found.seconds else "-" for name in names]
-            rows.append((found.what, *times, found.chosen, found.remark))
+            rows.append((found.title, *times, found.chosen, found.remark))
         return "\n".join(table(rows, words=len(rows[0])))
 
 
@@ -111,9 +118,9 @@ def choose_engine(graph: Graph, backend: Backend, alone: bool = True) -> Choice:
     own, *others = ways
     if not alone:
         return Choice(ways[own], f"{own}, since it takes turns with other graphs")
-    known = find(digest(graph), ways)
-    if known is not None:
-        return Choice(ways[known.chosen], known.reason)
+    for known in find(digest(graph), ways).values():
+        if known.chosen in ways:
+            return Choice(ways[known.chosen], known.reason)
     whys = []
     for name in others:
         is_faster, why = ways[name].gains(graph)
@@ -124,21 +131,24 @@ def choose_engine(graph: Graph, backend: Backend, alone: bool = True) -> Choice:
     return Choice(ways[own], f"{own}, by rule of thumb: {'; '.join([*whys, *lacking])}")
 
 
-def find(digest: str, ways: Mapping[str, Backend]) -> Measurement | None:
-    """What was measured for a graph on this machine with these versions; None if nothing was, or it is damaged."""
+def find(digest: str, ways: Mapping[str, Backend]) -> dict[str, Measurement]:
+    """What was measured for a graph or model on this machine with these versions, by what it was measured for.
+
+    Empty if nothing was, or the file is damaged.
+    """
     from .. import disk_cache  # here, as in other functions: it loads much, and most processes do without
 
-    found = _parsed(disk_cache.load(_key(digest, ways), KIND))
-    return found if found is not None and found.chosen in ways else None
+    return {found.what: found for found in _parsed(disk_cache.load(_key(digest, ways), KIND))}
 
 
 def keep(digest: str, ways: Mapping[str, Backend], found: Measurement) -> bool:
-    """Keep what was measured; whether that is possible."""
+    """Keep what was measured, beside what was for other shapes; whether that is possible."""
     import json
 
     from .. import disk_cache
 
-    data = json.dumps({"format": FORMAT, **asdict(found)}).encode()
+    measured = find(digest, ways) | {found.what: found}
+    data = json.dumps({"format": FORMAT, "measured": [asdict(each) for each in measured.values()]}).encode()
     return disk_cache.store(_key(digest, ways), KIND, data)
 
 
@@ -147,7 +157,7 @@ def kept() -> list[Measurement]:
     from .. import disk_cache
 
     entries = [entry for entry in disk_cache.entries() if entry.kind == disk_cache.KINDS[KIND]]
-    return [found for entry in entries if (found := _parsed(disk_cache.load(entry.key, KIND)))]
+    return [found for entry in entries for found in _parsed(disk_cache.load(entry.key, KIND))]
 
 
 def machine(ways: Mapping[str, Backend]) -> str:
@@ -186,14 +196,15 @@ def _key(digest: str, ways: Mapping[str, Backend]) -> str:
     return hashlib.sha256(f"{FORMAT} {digest} {machine(ways)} {versions(ways)}".encode()).hexdigest()
 
 
-def _parsed(data: bytes | None) -> Measurement | None:
-    """A measurement as `keep` writes it; None for anything else."""
+def _parsed(data: bytes | None) -> list[Measurement]:
+    """Measurements as `keep` writes them; none for anything else."""
     if data is None:
-        return None
+        return []
     import json
 
+    names = [field.name for field in fields(Measurement)]
     try:
-        found: dict[str, Any] = json.loads(data)
-        return Measurement(**{field.name: found[field.name] for field in fields(Measurement)} | {"is_kept": True})
+        measured: list[dict[str, Any]] = json.loads(data)["measured"]
+        return [Measurement(**{name: each[name] for name in names} | {"is_kept": True}) for each in measured]
     except (ValueError, KeyError, TypeError):  # of another format
-        return None
+        return []

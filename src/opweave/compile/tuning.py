@@ -40,6 +40,7 @@ MAX_DIFFERENCE = 1e-2
 
 
 def measure(
+    model: str,
     what: str,
     digest: str,
     ways: Mapping[str, Backend],
@@ -50,7 +51,8 @@ def measure(
     """Measure the ways to run a graph alternately, each after a pause, and keep which one is the fastest.
 
     Args:
-        what: the graph, in a few words.
+        model: the name of the model; empty for a graph.
+        what: the graph, or the shapes of the model's inputs, in a few words.
         digest: of the graph.
         ways: what `Backend.tunable` gives.
         made: makes the function that runs the graph in one of the ways; raises `OperationError` where that is refused.
@@ -64,10 +66,10 @@ def measure(
     runs: dict[str, Run] = {}
     refused: dict[str, str] = {}
     first, *_ = names
-    plain = Measurement(what, first, {}, refused, 0, engines.machine(ways), engines.versions(ways))
+    plain = replace(unmeasured(model, what, ways), chosen=first, refused=refused)
     if len(names) == 1:
         return plain
-    with reported(f"tuning {what}: compiling it for {', '.join(names)}"):
+    with reported(f"tuning {plain.title}: compiling for {', '.join(names)}"):
         for name in names:
             try:
                 runs[name] = made(name)
@@ -87,7 +89,7 @@ def measure(
         return replace(plain, is_kept=engines.keep(digest, ways, plain))
     times: dict[str, list[float]] = {name: [] for name in runs}
     try:
-        with reported(f"tuning {what}: measuring {', '.join(runs)}"):
+        with reported(f"tuning {plain.title}: measuring {', '.join(runs)}"):
             _alternate(runs, times, seconds)
     finally:
         rounds = min(map(len, times.values()))
@@ -99,6 +101,11 @@ def measure(
             found = replace(plain, chosen=chosen, seconds=medians, rounds=rounds)
             found = replace(found, is_kept=engines.keep(digest, ways, found))
     return found
+
+
+def unmeasured(model: str, what: str, ways: Mapping[str, Backend]) -> Measurement:
+    """What is known of a graph before it is measured: the first of the ways runs it."""
+    return Measurement(model, what, next(iter(ways)), {}, {}, 0, engines.machine(ways), engines.versions(ways))
 
 
 def check_seconds(seconds: float) -> None:

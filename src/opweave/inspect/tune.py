@@ -44,7 +44,7 @@ def tune(graph: MLGraph, inputs: Mapping[str, Any] | None, seconds: float) -> Tu
         return run
 
     what = f"a graph of {counted(len(user_graph.nodes), 'operation')}"
-    found = tuning.measure(what, engines.digest(user_graph), ways, made, list(ways), seconds)
+    found = tuning.measure("", what, engines.digest(user_graph), ways, made, list(ways), seconds)
     if found.chosen in programs:
         program = programs[found.chosen]
         program.choice = found.reason

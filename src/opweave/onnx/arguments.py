@@ -74,6 +74,18 @@ class Argument:
         sizes = [size for size in self.dims or () if isinstance(size, int)]
         return None if self.dims is None or len(sizes) < len(self.dims) else tuple(sizes)
 
+    def random(self, shape: Sequence[int], generator: np.random.Generator) -> np.ndarray:
+        """Random values: normally distributed floats, or integers 0 and 1, which are valid indices and masks.
+
+        Raises:
+            ValidationError: it does not take numbers.
+        """
+        is_number = bool(self.element_type) and self.dtype.kind in "fiub"
+        require(is_number, f"input {self.name!r} is {self.type}, which cannot be random")
+        if self.dtype.kind == "f":
+            return np.asarray(generator.standard_normal(shape)).astype(self.dtype)
+        return np.asarray(generator.integers(0, 2, shape)).astype(self.dtype)
+
     @property
     def dtype(self) -> np.dtype[Any]:
         """NumPy's data type for the elements of a tensor."""

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from .. import memory
-from ..backends import Pairs, Placement, Returning
+from ..backends import Backend, Pairs, Placement, Returning
 from ..compile.driver import compile
 from ..compile.legalise import cut_out
 from ..compile.partition import Segment, divide
@@ -49,6 +49,7 @@ class CompiledModel:
         trace: what became of its nodes.
         outputs: the names of its outputs.
         fallback: what becomes of nodes that WebNN cannot express.
+        backend: what runs the graphs, in place of the back end of the context.
         whole: refuse a model that is not one graph for the back end, and do not fuse operations into loops of Opweave's own
             compiler: otherwise the model's own session is as fast.
 
@@ -57,6 +58,7 @@ class CompiledModel:
         program: runs them.
         inputs: the names of the inputs that it needs.
         outputs: the names of its outputs, in the order of the program.
+        choice: which of several engines was chosen, and why; empty where there was no choice.
         results: the data type and shape of each output, as an operand and as an array, where they are known in advance.
 
     Raises:
@@ -72,8 +74,11 @@ class CompiledModel:
         outputs: Sequence[str],
         fallback: Fallback,
         whole: bool = False,
+        backend: Backend | None = None,
     ) -> None:
         self.context, self.trace = context, trace
+        self._backend = backend or context.backend
+        self.choice = ""
         self._check_types(model)
         self.segments = segments(trace, outputs)
         if fallback == "error" or whole:
@@ -236,12 +241,13 @@ class CompiledModel:
         context = self.context
         program = compile(
             graph,
-            context.backend,
+            self._backend,
             device=context.device.name,
             power_preference=context.power_preference,
             fuse=self._fuses,
             alone=len(self.segments) == 1,
         )
+        self.choice = program.choice
         known = dict(zip(program.graph.inputs.values(), map(self._source, reads), strict=True))
         found = program.graph.outputs.values()
         self._sources.update(zip(wanted, (known.get(o, o) for o in found), strict=True))

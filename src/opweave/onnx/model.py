@@ -468,3 +468,20 @@ def _element_count(shape: Sequence[int], what: str) -> int:
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def digest_of(model: Model) -> str:
+    """A digest of the nodes of a model, and of the names, data types and shapes of its weights, but not of their values."""
+    import hashlib
+
+    found = hashlib.sha256(repr(sorted(model.opsets.items())).encode())
+    graph = model.proto.graph
+    for tensor in graph.initializer:
+        found.update(f"{tensor.name} {tensor.data_type} {list(tensor.dims)}\n".encode())
+    for node in graph.node:
+        large = [a.name for a in node.attribute if a.HasField("t") and a.t.ByteSize() > SMALL_BYTES]
+        if large:  # a weight
+            found.update(f"{node.op_type} {list(node.input)} {list(node.output)} {large}".encode())
+        else:
+            found.update(node.SerializeToString(deterministic=True))
+    return found.hexdigest()

@@ -29,6 +29,11 @@ class Recipe:
         if isinstance(self.model, (str, os.PathLike)):
             self.model = os.path.abspath(self.model)  # pickles are read in other directories
 
+    @property
+    def title(self) -> str:
+        """The name of the model's file; "a model" where it has none."""
+        return os.path.basename(self.model) if isinstance(self.model, str) else "a model"
+
     def moved(self, providers: Any, provider_options: Any) -> Recipe:
         """The same arguments with other providers, which choose the context."""
         changed = {"providers": providers, "provider_options": provider_options}

@@ -37,6 +37,7 @@ from .repeat import Repeat
 from .run_trace import RunTrace
 from .shape_cache import ShapeCache, Specialise
 from .symbolic import SymbolicModel
+from .tuning import TuningMethod
 
 Location = Literal["cpu", "ml-tensor"]
 
@@ -47,7 +48,7 @@ WRONG_LENGTHS = re.compile("seqlens_k.* is out of range")
 """What the engine says of lengths that the model has computed. Compiled, the model would run the same kernel."""
 
 
-class InferenceSession(OnnxRuntimeMethods):
+class InferenceSession(OnnxRuntimeMethods, TuningMethod):
     """Runs an ONNX model: on WebNN graphs, as large as possible, and in ONNX Runtime where WebNN cannot express a node.
 
     Args:
@@ -427,6 +428,7 @@ class InferenceSession(OnnxRuntimeMethods):
                 lines.append(f"  {step.node.op_type}{name}" + (f": {step.reason}" if step.reason else ""))
             lines += [f"  custom: {p.node}, {p.how}, {p.detail}" for p in compiled.custom(number)]
         lines.append(f"{counted(folded, 'node')} computed when the model was compiled")
+        lines += [f"engine: {compiled.choice}"] if compiled.choice else []
         if not self._is_static and input_shapes is None:
             lines += [f"{shapes}: {what}" for shapes, what in self.shapes().items()]
         return "\n".join(lines)
@@ -442,6 +444,10 @@ class InferenceSession(OnnxRuntimeMethods):
 
     def _compiled_for(self, input_shapes: Mapping[str, Sequence[int]]) -> CompiledModel:
         """The model compiled for input shapes; those that the model declares in full may be left out."""
+        return self._shape_cache.compiled_for(self._shapes_of(input_shapes), {})
+
+    def _shapes_of(self, input_shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...] | None]:
+        """The shapes of all inputs; those that the model declares in full may be left out."""
         tensors = {i.name: i for i in self._inputs if i.element_type}
         shapes: dict[str, tuple[int, ...] | None] = {i.name: i.static_shape() for i in self._inputs}
         declared = {name: shape for name, shape in shapes.items() if shape is not None and name in tensors}
@@ -449,7 +455,7 @@ class InferenceSession(OnnxRuntimeMethods):
         for name, shape in input_shapes.items():
             tensors[name].check(np.broadcast_to(np.empty((), tensors[name].dtype), tuple(shape)), f"input {name!r}")
             shapes[name] = tuple(int(size) for size in shape)
-        return self._shape_cache.compiled_for(shapes, {})
+        return shapes
 
     def _locate(self, preferred: Location | Mapping[str, Location]) -> dict[str, Location]:
         """Where each output is wanted."""

@@ -19,8 +19,11 @@ import numpy as np
 
 from .. import memory
 from ..cache import Cache
+from ..compile import engines
+from ..compile.engines import Measurement
 from ..context import MLContext
 from ..errors import MLError, OperationError
+from ..graph import Graph
 from ..lazy.background import Recurring
 from ..names import counted
 from ..progress import reported
@@ -28,7 +31,7 @@ from ..shapes import OtherShapes
 from .arguments import Argument
 from .compiled import CompiledModel, Fallback, is_large_segment, segments
 from .messages import PLAIN, sub_graphs
-from .model import Model
+from .model import Model, digest_of
 from .scopes import all_nodes
 from .symbolic import SymbolicModel, must_be_traced
 from .trace import DECIDING_ELEMENTS, Trace, Tracer, ValuesNeeded
@@ -86,6 +89,7 @@ MAX_POOLS = 5
 threads."""
 
 OWN_SESSION = "the model's own session"
+NO_GRAPH = Graph({}, {}, ())
 NEVER = "specialise='never'"
 
 log = logging.getLogger("opweave")
@@ -133,6 +137,10 @@ class ShapeCache:
     Attributes:
         compiled: the compiled models.
         deciding: the names of the deciding inputs.
+        specialise: as above.
+        ways: the engines that may run it, by name.
+        digest: of the model; empty where there is one engine.
+        tuned: what tuning has measured, by shapes as text.
     """
 
     def __init__(
@@ -146,7 +154,8 @@ class ShapeCache:
     ) -> None:
         self._model, self._context, self._inputs, self._fallback = model, context, inputs, fallback
         self._outputs = [output.name for output in model.proto.graph.output]
-        self._given_bytes = program_bytes
+        self.specialise, self._given_bytes = specialise, program_bytes
+        self.tuned: dict[str, Measurement] = {}
         self._weight_bytes, self._node_bytes = _weight_bytes(model)
         self._compiles_all = specialise == "always" or fallback == "error"
         self._why_none = ""  # why no shapes are compiled
@@ -163,6 +172,9 @@ class ShapeCache:
         self._last_used: dict[
             Key, int
         ] = {}  # number of the last call of each compiled model, in the order of compilation
+        self.ways = context.backend.tunable(NO_GRAPH)  # by name
+        self.digest = digest_of(model) if len(self.ways) > 1 else ""
+        self.tuned = engines.find(self.digest, self.ways) if self.digest else {}
         self._calls = 0
         self._queued = 0  # shapes that are being compiled in the background, or wait for it
 
@@ -174,7 +186,7 @@ class ShapeCache:
 
         Only what it fails on is compiled.
         """
-        return self._own_session if self._why_none and not self._compiles_all else None
+        return self._own_session if self._why_none and not self._compiles_all and not self.tuned else None
 
     def select(self, shapes: Shapes, feed: Mapping[str, Any]) -> tuple[CompiledModel | SymbolicModel, bool]:
         """Select what runs a call, and tell whether later calls like it will be run by the same.
@@ -185,10 +197,11 @@ class ShapeCache:
         """
         if compiled := self._find(shapes, feed):
             return compiled, True
-        own = self.own_session(shapes)
+        tuned = self.tuned.get(text_of(tuple(shapes.items()))) if self.tuned else None
+        own = self.own_session(shapes) if tuned is None or tuned.chosen == OWN_SESSION else None
         if own is None:
             return self.compiled_for(shapes, feed), True
-        return own, self._note_use(shapes, feed)
+        return own, tuned is not None or self._note_use(shapes, feed)
 
     def own_session(self, shapes: Shapes) -> SymbolicModel | None:
         """The model's own session, made when it is first needed; None if these shapes must be compiled."""
@@ -215,7 +228,7 @@ class ShapeCache:
         with self.compiled.turn(sizes):  # threads with the same shapes wait for the result
             if compiled := self._find(shapes, feed):
                 return compiled
-            with reported(f"compiling the model for {_text(sizes)}"):
+            with reported(f"compiling the model for {text_of(sizes)}"):
                 return self._compile(shapes, feed)
 
     def drop(self, compiled: CompiledModel) -> None:
@@ -244,9 +257,10 @@ class ShapeCache:
     def describe(self) -> dict[str, str]:
         """How calls run, by their shapes as text: compiled shapes, and recent ones that are not compiled."""
         with self._lock:
-            found = {_text(key): "compiled" for key, _ in self.compiled.items()}
+            found = {text_of(key): "compiled" for key, _ in self.compiled.items()}
+            found |= {what: each.reason for what, each in self.tuned.items() if each.chosen == OWN_SESSION}
             for key, recent in self._recent.items():
-                found.setdefault(_text(key), recent.describe())
+                found.setdefault(text_of(key), recent.describe())
         return found
 
     def _key(self, shapes: Shapes, feed: Mapping[str, Any]) -> Key:
@@ -298,7 +312,7 @@ class ShapeCache:
             memory.trim()  # compiling takes far more memory than its result
             return True  # anything that is not None: the model itself is in `compiled`
         except Exception as error:
-            log.warning("shapes %s stay with the model's own session: %s", _text(tuple(shapes.items())), error)
+            log.warning("shapes %s stay with the model's own session: %s", text_of(tuple(shapes.items())), error)
             if isinstance(error, MLError):
                 raise
             raise OperationError(f"{type(error).__name__}: {error}") from error
@@ -320,6 +334,11 @@ class ShapeCache:
                 return compiled
         if too_many:
             return self._finish(sizes, self._trace(shapes, {}), in_background)
+        key, trace = self.traced(shapes, feed, values)
+        return self._finish(key, trace, in_background)
+
+    def traced(self, shapes: Shapes, feed: Mapping[str, Any], values: dict[str, Any]) -> tuple[Key, Trace]:
+        """Trace the model for shapes, and for the values of the inputs that turn out to decide shapes, which are added."""
         while True:
             try:
                 trace = self._trace(shapes, values, feed.keys() - values.keys())
@@ -328,7 +347,7 @@ class ShapeCache:
                 values |= {name: feed[name] for name in found.names}
         with self._lock:
             self.deciding |= values.keys()
-        return self._finish(self._key(shapes, values), trace, in_background)
+        return self._key(shapes, values), trace
 
     def _trace(self, shapes: Shapes, values: Mapping[str, np.ndarray], available: Collection[str] = ()) -> Trace:
         copies = {name: np.array(value) for name, value in values.items()}
@@ -336,10 +355,38 @@ class ShapeCache:
 
     def _finish(self, key: Key, trace: Trace, in_background: bool = False) -> CompiledModel:
         """Compile a trace, and keep the result."""
-        compiled = CompiledModel(self._model, self._context, trace, self._outputs, self._fallback, whole=in_background)
+        tuned = self.tuned.get(text_of(key[: len(self._inputs)])) if self.tuned else None
+        name = tuned.chosen if tuned is not None and tuned.chosen in self.ways else ""
+        compiled = self.compiled_on(name, trace, whole=in_background)
+        if name and tuned is not None:
+            compiled.choice = tuned.reason
         with self._lock:
             self._keep(key, compiled)
         return compiled
+
+    def compiled_on(self, name: str, trace: Trace, whole: bool = False) -> CompiledModel:
+        """Compile a trace for one of the engines; with an empty name, for the one that is chosen for each graph."""
+        backend = self.ways[name] if name else None
+        return CompiledModel(self._model, self._context, trace, self._outputs, self._fallback, whole, backend)
+
+    # Tuning -----------------------------------------------------------------------------------------------------------
+
+    def shapes_in_use(self) -> list[Shapes]:
+        """The shapes that are compiled, and those of recent calls."""
+        with self._lock:
+            keys = [key for kept in (self.compiled, self._recent) for key, _ in kept.items()]
+        plain = (tuple((name, what) for name, what in key if not isinstance(what, bytes)) for key in keys)
+        return [dict(sizes) for sizes in dict.fromkeys(plain)]
+
+    def use_tuned(self, key: Key, found: Measurement, model: CompiledModel | None) -> None:
+        """Run calls of a key by what was measured to be the fastest: `model`, or the model's own session."""
+        with self._lock:
+            self.tuned[found.what] = found
+            self.compiled.pop(key)
+            self._last_used.pop(key, None)
+            if model is not None:
+                model.choice = found.reason
+                self._keep(key, model)
 
     def forget_shapes(self, found: OtherShapes) -> None:
         """Drop all compiled models after ONNX's inference was wrong about shapes; new ones do not rely on it for these values.
@@ -360,7 +407,7 @@ class ShapeCache:
         """Memory limit for all compiled shapes together."""
         if self._given_bytes is not None:
             return self._given_bytes
-        return ALWAYS_BYTES if self._compiles_all else PROGRAM_BYTES
+        return ALWAYS_BYTES if self._compiles_all or self.tuned else PROGRAM_BYTES
 
     def _estimate(self, count: int) -> int:
         """The memory of `count` compiled shapes, in bytes."""
@@ -409,10 +456,10 @@ def _may_decide(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.ndim <= 1 and value.size <= DECIDING_ELEMENTS
 
 
-def _text(key: Key) -> str:
+def text_of(key: Key) -> str:
     """Shapes and deciding values as text.
 
-    >>> _text((("x", (1, 3)), ("n", b"\\x02\\x00")))
+    >>> text_of((("x", (1, 3)), ("n", b"\\x02\\x00")))
     'x [1, 3], n = 0200'
     """
     parts = []

@@ -1,0 +1,108 @@
+"""`opweave tune`: which engine runs a model faster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from ..words import duration
+from .common import Verbose, app, console, errors
+from .models import Bounds, DeviceName, Sizes, open_session
+
+if TYPE_CHECKING:
+    from ..compile.engines import Measurement
+    from ..onnx.session import InferenceSession
+
+INTERRUPTED = 130
+"""The exit status after Ctrl-C, as shells have it."""
+
+
+@app.command()
+def tune(
+    model: Annotated[Path | None, typer.Argument(help="An .onnx file.")] = None,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--shape",
+            metavar="NAME=SIZE[,NAME=SIZE]",
+            help="Shapes to tune, as in image=1x3x224x224 or batch=1,length=64, once for each. Dimensions that are not named "
+            "count as 1. Default: one, where all count as 1.",
+        ),
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0, help="How long to measure for each of the shapes.")
+    ] = 4.0,
+    show: Annotated[bool, typer.Option("--list", help="Show all that is kept, instead.")] = False,
+    fix_shapes: Sizes = None,
+    limit: Bounds = None,
+    device: DeviceName = None,
+    verbose: Verbose = False,
+) -> None:
+    """Measure which engine runs a model faster, and keep it: sessions of this model use that engine from then on.
+
+    The figures are kept by model, shapes, processor, threads and versions. Ctrl-C keeps what was measured until then.
+    """
+    if show == (model is not None):
+        raise typer.BadParameter("give either a model or --list")
+    if model is None:
+        from ..compile.engines import kept
+
+        by_machine: dict[str, list[Measurement]] = {}
+        for each in kept():
+            by_machine.setdefault(f"{each.machine}; {each.versions}", []).append(each)
+        for machine, found in by_machine.items():
+            console.print(machine, soft_wrap=True)
+            _print(found)
+        if not by_machine:
+            console.print("nothing is kept")
+        return
+    from ..compile.engines import find
+    from .inputs import assuming, sizes
+
+    session = open_session(model, fix_shapes, limit, device)
+    wanted = [_shapes(session, sizes(text.split(","))) for text in shape or []] or [_shapes(session, {})]
+    try:
+        with assuming(session._inputs):
+            _print(session.tune(wanted, seconds=seconds).measurements)
+    except KeyboardInterrupt:
+        cache = session._shape_cache
+        _print(find(cache.digest, cache.ways).values())
+        errors.print("interrupted; what the table shows is kept")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _shapes(session: InferenceSession, sizes: Mapping[str, int | list[int]]) -> dict[str, list[int]]:
+    """The shape of each input, given by its name, or by the names of dimensions."""
+    arguments = {argument.name: argument for argument in session._inputs if argument.element_type}
+    names = {size for each in arguments.values() for size in each.dims or () if isinstance(size, str)}
+    if unknown := [name for name in sizes if name not in arguments and name not in names]:
+        known = ", ".join([*arguments, *sorted(names)])
+        raise typer.BadParameter(f"--shape: there is no input or dimension {unknown[0]!r}, only {known}")
+
+    def size_of(size: int | str | None) -> int:
+        given = size if isinstance(size, int) else sizes.get(size or "", 1)
+        if not isinstance(given, int):
+            raise typer.BadParameter(f"--shape: the dimension {size!r} needs one size")
+        return given
+
+    found: dict[str, list[int]] = {}
+    for name, argument in arguments.items():
+        given = sizes.get(name)
+        own = [given] if isinstance(given, int) else given
+        found[name] = own if own is not None else [size_of(size) for size in argument.dims or ()]
+    return found
+
+
+def _print(measured: Iterable[Measurement]) -> None:
+    """Show measurements as a table."""
+    found = list(measured)
+    names = list(dict.fromkeys(name for each in found for name in each.seconds))
+    table = Table("tuned", *names, "chosen", "", box=None, header_style="bold")
+    for each in found:
+        times = [duration(each.seconds[name]) if name in each.seconds else "-" for name in names]
+        table.add_row(each.title, *times, each.chosen, each.remark)
+    console.print(table)

@@ -1,0 +1,117 @@
+"""Measure the engines that can run a model (`InferenceSession.tune`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from ..compile import tuning
+from ..compile.engines import Measurement, Tuning
+from ..errors import require
+from ..names import shown
+from ..run.graph import check_names
+from .compiled import CompiledModel
+from .shape_cache import NEVER, OWN_SESSION, Shapes, text_of
+from .symbolic import SymbolicModel
+
+if TYPE_CHECKING:
+    from .session import InferenceSession
+
+
+class TuningMethod:
+    """Mixin of `InferenceSession`."""
+
+    def tune(
+        self,
+        shapes: Sequence[Mapping[str, Sequence[int]]] | None = None,
+        *,
+        inputs: Mapping[str, Any] | None = None,
+        seconds: float = 4.0,
+    ) -> Tuning:
+        """Measure the engines that can run the model for given shapes, and use the fastest one for these from now on.
+
+        Where several engines can run it on the session's device, the model is compiled for each and measured alternately,
+        after pauses; with dynamic dimensions, so is the model's own session. These shapes stay compiled, whatever
+        `program_bytes` allows by default. The figures are kept in the cache on disk: later sessions of this model use them,
+        and compile these shapes at their first call. Ctrl-C ends it; shapes that were measured until then are kept.
+
+        Args:
+            shapes: the shapes to tune, each a shape for every input whose shape is not declared in full. Default: those that
+                are compiled, and those of recent calls.
+            inputs: a value for each input, of the only shapes to tune; instead of `shapes`. Default: random ones, with
+                integers 0 and 1.
+            seconds: about how long to measure for each of the shapes, without compiling.
+
+        Returns:
+            A table to `print`, and its numbers.
+
+        Raises:
+            ValidationError: names or shapes that do not fit; no shapes are in use; `specialise="never"`.
+            OperationError: the model fails with these inputs.
+        """
+        tuning.check_seconds(seconds)
+        session = cast("InferenceSession", self)
+        session.context.check_alive()
+        wanted, given = _wanted(session, shapes, inputs)
+        found = []
+        try:
+            for each in wanted:
+                found.append(_tune(session, each, given or _random(session, each), seconds))
+        finally:
+            session._repeat = None  # calls choose again what runs them
+        return Tuning(tuple(found))
+
+
+def _wanted(
+    session: InferenceSession, shapes: Sequence[Mapping[str, Sequence[int]]] | None, inputs: Mapping[str, Any] | None
+) -> tuple[list[Shapes], Mapping[str, Any]]:
+    """The shapes to tune, and the inputs if the user has given them."""
+    cache = session._shape_cache
+    require(cache.specialise != "never", f"tune: the session compiles nothing: {NEVER}")
+    require(shapes is None or inputs is None, "tune: shapes and inputs must not be given both")
+    if inputs is not None:
+        require(isinstance(inputs, Mapping), f"tune: inputs must map names to arrays, got {shown(inputs)}")
+        arguments = {argument.name: argument for argument in session._inputs}
+        check_names("tune: inputs", inputs, arguments)
+        given = {name: each.as_input(inputs[name], session.context) for name, each in arguments.items()}
+        return [{n: a.shape if isinstance(a, np.ndarray) else None for n, a in given.items()}], given
+    if shapes is not None:
+        is_list = isinstance(shapes, Sequence) and all(isinstance(each, Mapping) for each in shapes)
+        require(is_list, f"tune: shapes must be a list with a shape by name for each input, got {shown(shapes)}")
+        return [session._shapes_of(each) for each in shapes], {}
+    wanted: list[Shapes] = [session._shapes_of({})] if session._is_static else cache.shapes_in_use()
+    require(bool(wanted), "tune: no shapes are in use yet; run the model first, or pass shapes")
+    return wanted, {}
+
+
+def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], seconds: float) -> Measurement:
+    """Measure what can run calls with these shapes, and let the fastest run them from now on."""
+    cache, name = session._shape_cache, session._recipe.title
+    if len(cache.ways) == 1:
+        return tuning.unmeasured(name, text_of(tuple(shapes.items())), cache.ways)
+    own = cache.only_own if session._is_static else cache.own_session(shapes)
+    key, trace = cache.traced(shapes, feed, {name: feed[name] for name in cache.deciding & feed.keys()})
+    names = [OWN_SESSION, *cache.ways] if own else list(cache.ways)
+    made: dict[str, CompiledModel] = {}
+
+    def run_of(name: str) -> tuning.Run:
+        model: CompiledModel | SymbolicModel
+        if own is not None and name == OWN_SESSION:
+            model = own
+        else:
+            model = made[name] = cache.compiled_on(name, trace)
+        inputs, outputs = [feed[each] for each in model.inputs], list(range(len(model.outputs)))
+        names = sorted(outputs, key=lambda k: model.outputs[k])  # in one order on all engines
+        return lambda: model.run(inputs, (), names)
+
+    found = tuning.measure(name, text_of(tuple(shapes.items())), cache.digest, cache.ways, run_of, names, seconds)
+    cache.use_tuned(key, found, made.get(found.chosen))
+    return found
+
+
+def _random(session: InferenceSession, shapes: Shapes) -> dict[str, np.ndarray]:
+    """Random values for the inputs of a model."""
+    generator = np.random.default_rng(0)
+    return {each.name: each.random(shapes[each.name] or (), generator) for each in session._inputs}

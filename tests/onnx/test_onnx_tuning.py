@@ -1,0 +1,190 @@
+"""Which engine runs a model: `InferenceSession.tune`, and `opweave tune`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+from rival_engine import Rival, add_rival, faster
+from typer.testing import CliRunner
+
+import opweave as ow
+from opweave.cli import app
+from opweave.compile import tuning
+from opweave.onnx.shape_cache import OWN_SESSION
+
+X = np.arange(-3, 3, dtype=np.float32).reshape(2, 3)
+
+
+@pytest.fixture
+def rival(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Rival:
+    return add_rival(monkeypatch, tmp_path)
+
+
+def write(path: Path, rows: str | int = "rows", weights: int = 0) -> Path:
+    """A model of two operations, or three with a large weight."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [rows, 3]) for name in "xy")
+    nodes = [helper.make_node("Neg", ["x"], ["a"]), helper.make_node("Relu", ["a"], ["y"])]
+    initializers = []
+    if weights:
+        nodes[1:] = [
+            helper.make_node("Gemm", ["a", "w"], ["b"]),
+            helper.make_node("Slice", ["b", "s", "e", "i"], ["y"]),
+        ]
+        values = {"w": np.ones((3, weights), np.float32), "s": [0], "e": [3], "i": [1]}
+        initializers = [
+            helper.make_tensor(n, TensorProto.FLOAT if n == "w" else TensorProto.INT64, np.shape(v), np.ravel(v))
+            for n, v in values.items()
+        ]
+    graph = helper.make_graph(nodes, "g", [x], [y], initializers)
+    path.write_bytes(
+        helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 13)]).SerializeToString()
+    )
+    return path
+
+
+def session(path: Path, **options: Any) -> ow.InferenceSession:
+    return ow.InferenceSession(path, providers=["CPUExecutionProvider"], **options)
+
+
+def engine(of: ow.InferenceSession) -> str:
+    return "".join(line for line in of.explain().splitlines() if line.startswith("engine: "))
+
+
+def check(of: ow.InferenceSession) -> None:
+    for _ in range(2):  # the second call is a repetition
+        np.testing.assert_array_equal(of.run(None, {"x": X})[0], np.maximum(-X, 0))
+
+
+def test_a_static_model_goes_by_the_rule_of_thumb_until_it_is_tuned(
+    rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "static.onnx", 2)
+    made = session(path)
+    check(made)
+    assert engine(made) == "engine: rival, by rule of thumb: 2 operations"
+    pinned = ow.InferenceSession(path, context=ow.ml.create_context(backend="onnxruntime"))
+    assert engine(pinned) == ""
+    faster(monkeypatch, (1.0, 2.0))
+    _, row = str(made.tune(seconds=0)).splitlines()
+    assert row.split() == ["static.onnx:", "x", "[2,", "3]", "1.00", "s", "2.00", "s", "onnxruntime"]
+    for each in (made, session(path)):
+        check(each)
+        assert engine(each) == "engine: onnxruntime, measured: onnxruntime 1.00 s, rival 2.00 s"
+
+
+@pytest.mark.parametrize(
+    ("times", "chosen"), [((1.0, 2.0, 3.0), OWN_SESSION), ((3.0, 1.0, 2.0), "onnxruntime"), ((3.0, 2.0, 1.0), "rival")]
+)
+def test_shapes_of_a_dynamic_model_are_compiled_where_that_was_measured_to_be_faster(
+    rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, times: tuple[float, ...], chosen: str
+) -> None:
+    path = write(tmp_path / "dynamic.onnx")
+    made = session(path)
+    check(made)
+    faster(monkeypatch, times)
+    (found,) = made.tune(seconds=0).measurements  # the shapes in use
+    assert (found.what, found.chosen, list(found.seconds)) == (
+        "x [2, 3]",
+        chosen,
+        [OWN_SESSION, "onnxruntime", "rival"],
+    )
+    for each in (made, session(path)):
+        check(each)
+        is_compiled = each.shapes().get("x [2, 3]") == "compiled"
+        assert is_compiled == (chosen != OWN_SESSION)
+        assert engine(each).startswith(f"engine: {chosen}, measured: ") == is_compiled
+        each.run(None, {"x": np.zeros((5, 3), np.float32)})
+        assert each.shapes()["x [5, 3]"] == OWN_SESSION  # other shapes go as before
+
+
+def test_tuned_shapes_of_models_with_many_weights_are_compiled(
+    rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "large.onnx", weights=2**20)
+    expected = np.repeat(-X.sum(1, keepdims=True), 3, axis=1)
+    made = session(path)
+    np.testing.assert_array_equal(made.run(None, {"x": X})[0], expected)
+    assert made._shape_cache.only_own is not None  # its weights are more than `program_bytes`
+    faster(monkeypatch, (3.0, 2.0, 1.0))
+    made.tune([{"x": [2, 3]}, {"x": [1, 3]}], seconds=0)
+    for each in (made, session(path)):
+        for rows in (5, 2, 1, 2, 1):
+            np.testing.assert_array_equal(each.run(None, {"x": X[:rows]})[0], expected[:rows])
+        assert {text for text, what in each.shapes().items() if what == "compiled"} == {"x [2, 3]", "x [1, 3]"}
+
+
+def test_values_can_be_given(rival: Rival, tmp_path: Path) -> None:
+    made = session(write(tmp_path / "dynamic.onnx"))
+    (found,) = made.tune(inputs={"x": X}, seconds=0).measurements
+    assert found.what == "x [2, 3]"
+
+
+def test_what_session_tune_refuses(rival: Rival, tmp_path: Path) -> None:
+    path = write(tmp_path / "dynamic.onnx")
+    made = session(path)
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({}, "tune: no shapes are in use yet; run the model first, or pass shapes"),
+        ({"shapes": [{"x": [1, 3]}], "inputs": {"x": X}}, "tune: shapes and inputs must not be given both"),
+        ({"shapes": {"x": [1, 3]}}, "tune: shapes must be a list with a shape by name for each input, got"),
+        ({"inputs": {"z": X}}, r"tune: inputs must hold \\['x'\\]"),
+        ({"shapes": [{"x": [1, 4]}]}, "input 'x'"),
+        ({"seconds": -1}, "tune: seconds must be a number >= 0, got -1"),
+    ]
+    for given, message in refused:
+        with pytest.raises(ow.ValidationError, match=message.replace("\\\\", "\\")):
+            made.tune(**given)
+    with pytest.raises(ow.ValidationError, match="tune: the session compiles nothing: specialise='never'"):
+        session(path, specialise="never").tune([{"x": [1, 3]}])
+
+
+def test_with_one_engine_there_is_nothing_to_measure(tmp_path: Path) -> None:
+    made = ow.InferenceSession(write(tmp_path / "m.onnx"), context=ow.ml.create_context(backend="onnxruntime"))
+    assert str(made.tune([{"x": [2, 3]}])).endswith("onnxruntime  there is no other engine for it")
+    check(made)
+
+
+def test_the_command_tunes_and_lists(rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("OPWEAVE_DEVICE", "cpu")
+    monkeypatch.setenv("COLUMNS", "150")
+    path, runner = str(write(tmp_path / "dynamic.onnx")), CliRunner()
+    assert runner.invoke(app, ["tune", "--list"]).output == "nothing is kept\n"
+    faster(monkeypatch, (3.0, 2.0, 1.0))
+    done = runner.invoke(app, ["tune", path, "--shape", "x=4x3", "--shape", "rows=7"])
+    lines = done.output.splitlines()
+    assert [line.split()[:4] for line in lines[1:]] == [["dynamic.onnx:", "x", f"[{n},", "3]"] for n in (4, 7)], done
+    assert all(line.split()[-1] == "rival" for line in lines[1:])
+    listed = runner.invoke(app, ["tune", "--list"]).output
+    assert "rival 1" in listed.splitlines()[0]
+    assert all(line.strip() in listed for line in lines[1:])
+    for args, message in {
+        ("tune",): "give either",
+        ("tune", path, "--shape", "z=3"): "no input or dimension 'z'",
+    }.items():
+        failed = runner.invoke(app, list(args))
+        assert (failed.exit_code, message in failed.output) == (2, True), failed.output
+
+
+def test_an_interrupted_command_keeps_what_it_has_measured(
+    rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("OPWEAVE_DEVICE", "cpu")
+    calls: list[int] = []
+
+    def alternate(runs: Any, times: dict[str, list[float]], _: float) -> None:
+        calls.append(1)
+        for each in times.values():
+            each += [1.0] * (tuning.MIN_ROUNDS if len(calls) == 1 else 1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(tuning, "_alternate", alternate)
+    monkeypatch.setenv("COLUMNS", "150")
+    path = str(write(tmp_path / "dynamic.onnx"))
+    done = CliRunner().invoke(app, ["tune", path, "--shape", "rows=1", "--shape", "rows=2", "--shape", "rows=3"])
+    assert done.exit_code == 130
+    assert "x [1, 3]" in done.output
+    assert "x [2, 3]" not in done.output
