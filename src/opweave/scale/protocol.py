@@ -354,17 +354,23 @@ def _flag(parameters: Mapping[str, Any], name: str, default: bool) -> bool:
 
 def _array(entry: Mapping[str, Any], argument: Argument, binary: _Binary) -> np.ndarray:
     """The array of an input of a request."""
-    what, expected, dtype = f"input {argument.name!r}", datatype(argument), argument.dtype
+    what, expected = f"input {argument.name!r}", datatype(argument)
     got = entry.get("datatype")
     _require(got == expected, f"{what} must be {expected}, which is {argument.type}", got)
     shape = entry.get("shape")
     sizes: list[Any] = shape if isinstance(shape, list) else [None]
     fits = all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in sizes)
     _require(fits, f"{what}: 'shape' must be a list of sizes", shape)
+    values = _values(entry, sizes, argument, binary)
     try:
-        np.broadcast_to(np.empty((), dtype), sizes)
+        return values.reshape(sizes)
     except (ValueError, OverflowError):  # too many dimensions, or their product overflows even if one of them is 0
         raise ValidationError(f"{what}: no array can have the shape {shown(shape)}") from None
+
+
+def _values(entry: Mapping[str, Any], sizes: list[int], argument: Argument, binary: _Binary) -> np.ndarray:
+    """As many elements as the shape of an input has, in any shape."""
+    what, dtype = f"input {argument.name!r}", argument.dtype
     parameters = _parameters(entry, what)
     if "binary_data_size" not in parameters:
         return _from_json(entry.get("data"), sizes, dtype, what)
@@ -373,10 +379,11 @@ def _array(entry: Mapping[str, Any], argument: Argument, binary: _Binary) -> np.
     if dtype.kind == "O":
         texts = list(_strings(data, what))
         require(len(texts) == prod(sizes), f"{what}: shape {sizes} needs {prod(sizes)} strings, got {len(texts)}")
-        return np.array(texts, object).reshape(sizes)
+        return np.array(texts, object)
     needed = prod(sizes) * dtype.itemsize
-    require(len(data) == needed, f"{what}: {expected} of shape {sizes} needs {needed} bytes, got {len(data)}")
-    return _view(data, dtype).reshape(sizes)
+    text = f"{what}: {datatype(argument)} of shape {sizes} needs {needed} bytes, got {len(data)}"
+    require(len(data) == needed, text)
+    return _view(data, dtype)
 
 
 def _view(data: memoryview, dtype: np.dtype[Any]) -> np.ndarray:
@@ -392,7 +399,7 @@ def _view(data: memoryview, dtype: np.dtype[Any]) -> np.ndarray:
 
 
 def _from_json(data: Any, shape: list[int], dtype: np.dtype[Any], what: str) -> np.ndarray:
-    """The array of 'data', nested or flat. Numbers are converted if no value changes, or by rounding of floats."""
+    """The elements of 'data', which is nested or flat. Numbers are converted if no value changes, or by rounding of floats."""
     _require(isinstance(data, list), f"{what}: 'data' must be a list", data)
     try:
         found = np.array(data, object if dtype.kind == "O" else None)
@@ -405,9 +412,9 @@ def _from_json(data: Any, shape: list[int], dtype: np.dtype[Any], what: str) -> 
     if dtype.kind == "O":
         odd = [item for item in found.flat if not isinstance(item, str)]
         _require(not odd, f"{what}: 'data' must hold strings", odd[:1])
-        return found.reshape(shape)
+        return found
     if not found.size:
-        return np.empty(shape, dtype)
+        return np.empty(0, dtype)
     if dtype == np.uint64 and found.dtype.kind == "f":  # NumPy's choice for integers from 2**63 on
         exact = np.array(data, object)
         found = exact.astype(dtype) if all(type(item) is int and 0 <= item < 2**64 for item in exact.flat) else found
@@ -420,7 +427,7 @@ def _from_json(data: Any, shape: list[int], dtype: np.dtype[Any], what: str) -> 
     else:
         fits = bool((np.isfinite(array) == np.isfinite(found)).all())
     require(fits, f"{what}: 'data' has values that {name} cannot hold")
-    return array.reshape(shape)
+    return array
 
 
 def _strings(data: memoryview, what: str) -> Iterator[str]:
