@@ -501,7 +501,7 @@ def test_small_operations_that_fall_back_get_no_threads(size: int, monkeypatch: 
     make = sessions.session_options
 
     def noted(*given: Any, **options: Any) -> Any:
-        taken.append(options["threads"])
+        taken.append(given[2])
         return make(*given, **options)
 
     monkeypatch.setattr(engine_model, "session_options", noted)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -95,7 +94,7 @@ def measure(
         rounds = min(map(len, times.values()))
         found = plain
         if rounds >= MIN_ROUNDS:
-            medians = {name: median(each[:rounds]) for name, each in times.items()}
+            medians = {name: float(np.median(each[:rounds])) for name, each in times.items()}
             best = min(medians, key=lambda name: medians[name])
             chosen = best if medians[best] <= MARGIN * medians[first] else first
             found = replace(plain, chosen=chosen, seconds=medians, rounds=rounds)
