@@ -3,9 +3,10 @@
 Requires that every node has a kind of engine; ensures that the segments, in the order of the result, find all their
 inputs computed, and that nothing between two nodes of a segment runs outside of it.
 
-A node's level is the number of changes of kind on the longest way to it. Nodes of one level and kind form a segment, as
-large as it can be; a node whose kind is its own (a kernel, say) is a segment alone; and of nodes of the kind of `joining`,
-only those that fit together stay together.
+A node's level is the number of changes of kind on the longest way to it; that of a node which is computed from constants
+alone is as high as its readers allow, so that it joins their segment. Nodes of one level and kind form a segment, as large as
+it can be; a node whose kind is its own (a kernel, say) is a segment alone; and of nodes of the kind of `joining`, only those
+that fit together stay together.
 """
 
 from __future__ import annotations
@@ -92,11 +93,9 @@ def divide(
     taken = [tuple(reads(node)) for node in nodes]
     makers = [[maker[value] for value in values if value in maker] for values in taken]
     kinds = [kind(node) for node in nodes]
-    levels: list[int] = []
     groups: dict[tuple[int, Hashable], list[int]] = {}
-    for number, its in enumerate(makers):
-        levels.append(max((levels[other] + (kinds[other] != kinds[number]) for other in its), default=0))
-        groups.setdefault((levels[number], kinds[number]), []).append(number)
+    for number, level in enumerate(_levels(taken, makers, kinds)):
+        groups.setdefault((level, kinds[number]), []).append(number)
     members: list[list[int]] = []
     for (_, its_kind), numbers in groups.items():
         if joining is not None and its_kind == joining.kind:
@@ -106,6 +105,24 @@ def divide(
     segments: list[Segment[N, V]] = [Segment(kinds[m[0]], [nodes[number] for number in m]) for m in members]
     _connect(segments, members, taken, made, maker, set(outputs))
     return [segments[number] for number in _ordered(members, makers)]
+
+
+def _levels(taken: Sequence[Sequence[V]], makers: Sequence[Sequence[int]], kinds: Sequence[Hashable]) -> Sequence[int]:
+    """The level of each node."""
+    levels: list[int] = []
+    for number, its in enumerate(makers):
+        levels.append(max((levels[other] + (kinds[other] != kinds[number]) for other in its), default=0))
+    is_constant: list[bool] = []
+    for values, its in zip(taken, makers, strict=True):
+        is_constant.append(len(its) == len(values) and all(is_constant[other] for other in its))
+    highest: dict[int, int] = {}  # the lowest level that a reader needs its operand to have
+    for number in reversed(range(len(levels))):
+        if is_constant[number]:
+            levels[number] = highest.get(number, levels[number])
+        for other in makers[number]:
+            level = levels[number] - (kinds[other] != kinds[number])
+            highest[other] = min(highest.get(other, level), level)
+    return levels
 
 
 def _connected(
