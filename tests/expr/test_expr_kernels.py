@@ -170,6 +170,17 @@ def test_engines_agree() -> None:
         np.testing.assert_allclose(a, b, rtol=2e-6, atol=2e-7)
 
 
+def test_powers_of_one_integer_by_many_are_evaluated() -> None:
+    """Halide would move the squares of the base out of the loop, and take hours."""
+    pytest.importorskip("halide", reason="the extra halide is not installed")
+    program = trace(lambda base, exponents: base**exponents, "powers", [Desc("uint64", ()), Desc("uint64", (4, 3))])
+    kernel = kernels.compile(program)
+    assert kernel.detail.startswith("NumPy; powers: Halide cannot compile this expression: the base of a power")
+    y = np.empty((4, 3), "uint64")
+    kernel.run([np.array(3, "uint64"), np.full((4, 3), 4, "uint64")], [y])
+    assert (y == 81).all()
+
+
 def test_what_halide_cannot_compile_is_evaluated_and_says_why() -> None:
     pytest.importorskip("halide", reason="the extra halide is not installed")
     descs = [Desc("int32", (4, 3)), Desc("int32", ()), Desc("int32", ())]

@@ -94,6 +94,8 @@ def _refuse_endless(stage: Stage) -> None:
     wide = {axis for axis in stage.axes if axis.extent > 1}
     for node in walk(*stage.roots):
         if isinstance(node, Call) and node.name == "pow" and node.type not in (*FLOATS, "int8", "uint8"):
-            by_data = not isinstance(node.parts[1], Const)
-            if by_data and (not wide or not wide <= node.free):
-                raise hl.HalideError("a power of integers by an exponent that is data must depend on all axes")
+            base, exponent = node.parts
+            if not isinstance(exponent, Const) and (not wide or not wide <= base.free):
+                raise hl.HalideError(
+                    "the base of a power of integers by an exponent that is data must depend on all axes"
+                )
