@@ -11,7 +11,8 @@ import pytest
 from openvino_device import openvino_context
 
 import opweave as ow
-from opweave.backends.openvino import devices
+from opweave.backends.openvino import devices, openvino
+from opweave.graph import Graph
 
 float32 = np.float32
 
@@ -218,6 +219,50 @@ def test_attention_is_taken_whole(context: ow.MLContext) -> None:
             results.append(each.compute(graph, arrays)["y"])
             assert graph.placements()[0].how == ("native" if each is context else "decomposed")
         np.testing.assert_allclose(*results, rtol=1e-5, atol=1e-6)
+
+
+def quantised(b: Any, x: Any, zero: int, data_type: Any = "uint8") -> Any:
+    """A pair that quantises by 1/16 and dequantises."""
+    shape = [1] * x.rank
+    scale = b.constant(np.full(shape, 1 / 16, float32))
+    zeros = b.constant(np.full(shape, zero, data_type))
+    return b.dequantize_linear(b.quantize_linear(x, scale, zeros), scale, zeros)
+
+
+@pytest.mark.parametrize("zero", [0, 100])
+def test_quantised_products_are_kernels_of_8_bits(context: ow.MLContext, zero: int) -> None:
+    random = np.random.default_rng(5)
+    weights, channels = random.integers(-128, 128, (64, 32)).astype("int8"), random.uniform(0.01, 0.1, (1, 32))
+    x = random.uniform(-4, 12, (8, 64)).astype(float32)
+    bias = random.integers(-9999, 9999, 32).astype("int32")
+
+    def build(b: Any, x: Any) -> Any:
+        zeros = b.constant(np.zeros((1, 32), "int8"))
+        matrix = b.dequantize_linear(b.constant(weights), b.constant(channels.astype(float32)), zeros)
+        small = b.constant(np.full(32, 1e-3, float32))
+        return quantised(b, x, zero) @ matrix + b.dequantize_linear(b.constant(bias), small, b.constant(0 * bias))
+
+    reference = ow.ml.create_context(device="reference")
+    np.testing.assert_allclose(computed(context, build, x=x), computed(reference, build, x=x), rtol=1e-5, atol=1e-4)
+    builder = ow.MLGraphBuilder(context)
+    graph = Graph.reaching({"y": build(builder, builder.input("x", "float32", x.shape))})
+    session = openvino.compile(graph, device="cpu", power_preference="default")
+    kernels = session._compiled.get_runtime_model().get_ops()
+    (product,) = [k for k in kernels if k.get_rt_info()["layerType"].astype(str) == "FullyConnected"]
+    assert product.get_rt_info()["runtimePrecision"].astype(str) == "u8"
+
+
+@pytest.mark.parametrize("data_type", ["uint8", "int8"])
+def test_quotients_are_rounded_and_saturated_when_they_are_quantised(context: ow.MLContext, data_type: Any) -> None:
+    reference = ow.ml.create_context(device="reference")
+    x = np.concatenate([np.arange(-2000, 2000, dtype=float32) / 8, [np.inf, -np.inf, 1e30]]).astype(float32)
+
+    def build(b: Any, x: Any) -> Any:
+        return b.quantize_linear(x, b.constant(np.full(1, 0.25, float32)), b.constant(np.full(1, 7, data_type)))
+
+    np.testing.assert_array_equal(computed(context, build, x=x), computed(reference, build, x=x))
+    pair, wanted = (computed(c, lambda b, x: quantised(b, x, 7, data_type), x=x) for c in (context, reference))
+    np.testing.assert_array_equal(pair, wanted)
 
 
 def test_a_product_may_become_a_scalar(context: ow.MLContext) -> None:

@@ -20,6 +20,7 @@ from .rules import (  # the rules register themselves
     movement as movement,
     normalization as normalization,
     pooling as pooling,
+    quantization as quantization,
     recurrent as recurrent,
     reduction as reduction,
 )

@@ -58,6 +58,12 @@ class OpenVino(Backend):
         done: dict[Node, How] = {}
         values: dict[Operand, Value] = {operand: ctx.add_input(operand.desc) for operand in graph.inputs.values()}
 
+        readers: dict[Operand, list[Node]] = {}
+        for node in graph.nodes:
+            for operand in node.operands:
+                readers.setdefault(operand, []).append(node)
+        ctx.readers = {operand: nodes for operand, nodes in readers.items() if operand not in graph.outputs.values()}
+
         def lookup(operand: Operand) -> Value:
             if operand not in values:
                 values[operand] = ctx.add_constant(operand.value)

@@ -8,7 +8,7 @@ int32 of all integers of 64 bits.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from ...graph import Desc, Node
+    from ...graph import Desc, Node, Operand
+    from ...operation import Op
 
 WIDE = ("int64", "uint64")
 """The data types that are carried as pairs of int32, the lower half first."""
@@ -91,6 +92,8 @@ class Emitter:
     """
 
     node: Node
+    readers: Mapping[Operand, Sequence[Node]]
+    """The nodes that read each operand which is not an output of the graph."""
 
     def __init__(self) -> None:
         self.parameters: list[Any] = []
@@ -107,6 +110,10 @@ class Emitter:
     def output(self) -> Desc:
         """Descriptor of the (first) result of the node being lowered."""
         return self.node.outputs[0].desc
+
+    def is_read_by(self, op: Op[..., Any]) -> bool:
+        """Whether only nodes of this op read the (first) result of the node being lowered."""
+        return all(node.op is op for node in self.readers.get(self.node.outputs[0], (self.node,)))
 
     def emit(self, name: str, *arguments: Any, data_type: str | None = None, **attributes: Any) -> Value:
         """Add a node and return its (first) output.
