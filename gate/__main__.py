@@ -30,7 +30,9 @@ SECONDS = 300
 
 def judge(entry: catalog.Entry, packages: Path, times: bool, backend: str) -> Verdict:
     """Measure one model on one of Opweave's back ends."""
-    verdict = Verdict(entry.name, only_results=backend != DEFAULT_BACKEND)
+    verdict = Verdict(entry.name)
+    if backend != DEFAULT_BACKEND:
+        verdict.only_results, verdict.limit = True, max(verdict.limit, entry.unstable)
     with TemporaryDirectory(prefix="opweave-gate-") as folder:
         folders = Path(folder, "opweave"), Path(folder, "onnxruntime")
         measured = partial(in_process, "gate.measure", timeout=SECONDS)

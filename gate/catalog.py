@@ -66,6 +66,7 @@ class Entry:
         member: the model's path inside `file`, if that is a tar archive.
         bytes: the size of the model.
         small: whether `make test` runs it, too.
+        unstable: how far its results may differ on other engines than ONNX Runtime; 0 for as far as any model's.
         inputs: what is passed, by name.
         sizes: the sizes of the dimensions that vary, for each shape; a single empty dictionary if none vary.
     """
@@ -77,6 +78,7 @@ class Entry:
     member: str
     bytes: int
     small: bool
+    unstable: float
     inputs: Mapping[str, Input]
     sizes: list[dict[str, int]]
 
@@ -156,6 +158,7 @@ def _entry(item: dict[str, Any], versions: Mapping[str, str]) -> Entry:
         item.get("member", ""),
         item["bytes"],
         item.get("small", False),
+        item.get("unstable", 0.0),
         inputs,
         [{name: sizes[k] for name, sizes in varying.items()} for k in range(*counts)],
     )

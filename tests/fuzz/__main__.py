@@ -12,11 +12,14 @@ from fuzz import frame
 CAMPAIGNS = {
     "models": "models",
     "backend": "models",
+    "backend-openvino": "models",
     "nodes": "nodes",
     "contrib": "nodes",
     "bombs": "bombs",
     "graphs": "graphs",
+    "graphs-openvino": "graphs",
     "builder": "builder",
+    "builder-openvino": "builder",
     "caches": "caches",
     "threads": "threads",
 }

@@ -19,7 +19,8 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import TextIO
@@ -71,6 +72,12 @@ class Campaign:
     prepare: Callable[[Path], None] | None = None
     setup: Callable[[Path], None] | None = None
     environment: dict[str, str] = field(default_factory=dict)
+
+    def on(self, backend: str, case: Callable[..., str]) -> Campaign:
+        """This campaign on another back end; `case` takes its name as `backend`."""
+        name, about = f"{self.name}-{backend}", f"{self.about}, on {backend}"
+        memory = None if self.memory is None else 2 * self.memory  # for the libraries and threads of a second engine
+        return replace(self, name=name, about=about, case=partial(case, backend=backend), memory=memory)
 
     def rng(self, seed: int, number: int) -> random.Random:
         """The random numbers of a case, the same on every machine."""

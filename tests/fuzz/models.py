@@ -25,9 +25,9 @@ _sources: list[bytes] = []  # of the child: ONNX's test models
 
 
 @cache
-def context() -> ow.MLContext:
+def context(backend: str) -> ow.MLContext:
     """The context that all cases of a process run in."""
-    return ow.ml.create_context(device="cpu")
+    return ow.ml.create_context(device="cpu", backend=backend)
 
 
 def array_for(argument: Any) -> Any:
@@ -52,10 +52,10 @@ def check_message(error: ow.MLError) -> str:
     return type(error).__name__
 
 
-def load_and_run(data: bytes) -> str:
+def load_and_run(data: bytes, backend: str = "onnxruntime") -> str:
     """Load a model, run it, and explain it; what came of it."""
     try:
-        session = ow.InferenceSession(data, context())
+        session = ow.InferenceSession(data, context(backend))
         feed = {argument.name: array_for(argument) for argument in session.get_inputs()}
         for _ in range(2):
             session.run(None, feed)
@@ -88,6 +88,11 @@ def _test_models() -> list[bytes]:
     return [model.SerializeToString() for model in models]
 
 
+def backend_case(rng: random.Random, number: int, backend: str = "onnxruntime") -> str:
+    """Load and run a mutant of one of ONNX's test models."""
+    return load_and_run(backend_mutant(rng, number), backend)
+
+
 def prepare(folder: Path) -> None:
     """Write ONNX's test models to one file: to make them takes seconds."""
     sequence = onnx.SequenceProto(tensor_values=[TensorProto(raw_data=data) for data in _test_models()])
@@ -111,6 +116,18 @@ def writer(make: Callable[[random.Random, int], bytes]) -> Callable[[random.Rand
     return write
 
 
+_BACKEND = Campaign(
+    "backend",
+    "mutants of the models of ONNX's backend tests",
+    backend_case,
+    count=12000,
+    short=60,
+    outcomes=OUTCOMES,
+    write=writer(backend_mutant),
+    prepare=prepare,
+    setup=setup,
+)
+
 CAMPAIGNS = {
     "models": Campaign(
         "models",
@@ -121,15 +138,6 @@ CAMPAIGNS = {
         outcomes=OUTCOMES,
         write=writer(mutant),
     ),
-    "backend": Campaign(
-        "backend",
-        "mutants of the models of ONNX's backend tests",
-        lambda rng, number: load_and_run(backend_mutant(rng, number)),
-        count=12000,
-        short=60,
-        outcomes=OUTCOMES,
-        write=writer(backend_mutant),
-        prepare=prepare,
-        setup=setup,
-    ),
+    "backend": _BACKEND,
+    "backend-openvino": _BACKEND.on("openvino", backend_case),
 }
