@@ -16,6 +16,7 @@ from opweave.dtypes import DataType
 from opweave.expr import kernels
 from opweave.graph import Desc
 from opweave.kernels.expression import program_of
+from opweave.operation import Op
 
 CPU = ow.ml.create_context(device="cpu", backend="onnxruntime")
 REFERENCE = ow.ml.create_context(device="reference")
@@ -198,3 +199,76 @@ def test_one_element_wise_operation_becomes_a_loop(monkeypatch: pytest.MonkeyPat
     assert how([16, 15], [16, 15]) == "native"
     assert how([16, 16], []) == "native"
     assert how([16, 16], [16, 16], "float16") != "expression"
+
+
+# Formulas that are used only where they win --------------------------------------------------------------------------
+
+RIVALS = [op for op in ops.Operations.listing().values() if op.is_rival]
+
+
+def calls_of(op: Op[..., Any]) -> list[dict[str, Any]]:
+    """Attributes of calls of an operation on three dimensions."""
+    if op is ops.softmax:
+        return [{"axis": axis} for axis in range(3)]
+    keeps = [{"keep_dimensions": keep} for keep in (False, True)]
+    if "axis" in op.attributes:
+        return [
+            {"axis": axis, **keep, "output_data_type": type}
+            for axis in range(3)
+            for keep in keeps
+            for type in ("int32", "int64")
+        ]
+    return [{"axes": axes, **keep} for axes in ([], [0], [1], [2], [0, 2], [0, 1, 2]) for keep in keeps]
+
+
+@pytest.mark.parametrize(
+    ("data_type", "engine"),
+    [("float32", "numpy"), ("float16", "numpy"), pytest.param("float32", "halide", marks=compiled)],
+)
+@pytest.mark.parametrize("op", RIVALS, ids=lambda op: op.name)
+def test_formulas_agree_with_the_reference(op: Op[..., Any], data_type: DataType, engine: kernels.Engine) -> None:
+    x = (rng.random((5, 3, 9)) + 0.5).astype(data_type)
+    calls = calls_of(op)
+    for attributes in calls if engine == "numpy" else calls[-3:-2]:  # one, since compiling takes long
+        builder = ow.MLGraphBuilder(REFERENCE)
+        y = op.add(builder, (builder.input("x", data_type, x.shape),), attributes)
+        program = program_of(op, {"input": Desc(data_type, x.shape)}, y.node.attributes)
+        got = np.empty(y.shape, y.data_type)
+        kernels.compile(program, engine).run([x], [got])
+        wanted = REFERENCE.compute(builder.build({"y": y}), {"x": x})["y"]
+        tolerance = 1e-5 if data_type == "float32" else 2e-3
+        np.testing.assert_allclose(got, wanted, rtol=tolerance, atol=tolerance, err_msg=str(attributes))
+
+
+@compiled
+@pytest.mark.parametrize("op", [ops.reduce_log_sum_exp, ops.softmax], ids=lambda op: op.name)
+def test_formulas_of_infinities_and_nan(op: Op[..., Any]) -> None:
+    x = np.float32(
+        [[np.inf, 1, 2], [-np.inf, -np.inf, -np.inf], [-np.inf, 0, 1000], [np.nan, 1, 2], [-1000, -1000, -1000]]
+    )
+    results = []
+    for context in (CPU, REFERENCE):
+        builder = ow.MLGraphBuilder(context)
+        attributes: dict[str, Any] = {"axis": 1} if op is ops.softmax else {"axes": [1]}
+        y = op.add(builder, (builder.input("x", "float32", x.shape),), attributes)
+        results.append(context.compute(builder.build({"y": y}), {"x": x})["y"])
+    program = program_of(op, {"input": Desc("float32", x.shape)}, y.node.attributes)
+    got = np.empty(y.shape, "float32")
+    kernels.compile(program, "halide").run([x], [got])
+    for wanted in results:
+        np.testing.assert_allclose(got, wanted, rtol=1e-5)
+
+
+def test_rivals_are_chosen_by_the_table_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def how(axis: int) -> str:
+        builder = ow.MLGraphBuilder(CPU)
+        (found,) = hows(builder.build({"y": builder.softmax(builder.input("x", "float32", [8, 16, 32]), axis)}))
+        return found
+
+    monkeypatch.setattr(kernels, "is_compiled", kernels.has_halide)
+    monkeypatch.setattr(winners, "_sizes", lambda engine: {ops.softmax: {("other", "float32"): 4096}})
+    assert [how(axis) for axis in range(3)] == (["expression"] * 2 if kernels.has_halide() else ["native"] * 2) + [
+        "native"
+    ]
+    monkeypatch.setattr(winners, "_sizes", lambda engine: {ops.softmax: {("other", "float32"): 4097}})
+    assert how(0) == "native"

@@ -44,11 +44,13 @@ def fusible(graph: Graph, chooser: Chooser, most: int) -> set[Node]:
     if not is_large and not winners and not any(map(chooser.is_expression, graph.nodes)):
         return set()  # as `_is_worth_it` would say of each loop
     absorbed = _absorbed(graph)
-    candidates = {
-        node
-        for node in graph.nodes
-        if chooser.could_be_loop(node) and (node not in absorbed if chooser.is_pointwise(node) else node in winners)
-    }
+
+    def is_candidate(node: Node) -> bool:
+        if not chooser.could_be_loop(node) or (node.op.is_rival and node not in winners):
+            return False
+        return node not in absorbed if chooser.is_pointwise(node) else node in winners
+
+    candidates = set(filter(is_candidate, graph.nodes))
 
     def kind(node: Node) -> str:
         return "loop" if node in candidates or chooser.is_expression(node) else "engine"

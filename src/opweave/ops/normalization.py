@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from .. import expr
 from ..dtypes import FLOATS
 from ..errors import require
 from ..graph import Builder, Desc, Operand, check_shape
@@ -243,3 +244,15 @@ def _(b: Operations, input: Operand, axis: int) -> Operand:
     # Subtract the maximum, so that no exponential overflows and the sum is at least 1.
     e = b.exp(input - b.reduce_max(input, axes=[axis], keep_dimensions=True))
     return e / b.reduce_sum(e, axes=[axis], keep_dimensions=True)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Formulas
+
+
+@softmax.rival
+def _(input: expr.Array, axis: int) -> expr.Array:
+    x = input if input.data_type == "float32" else expr.cast(input, "float32")
+    exponentials = expr.exp(x - expr.reduce_max(x, [axis], keep_dimensions=True))
+    result = exponentials / expr.reduce_sum(exponentials, [axis], keep_dimensions=True)
+    return result if input.data_type == "float32" else expr.cast(result, "float16")

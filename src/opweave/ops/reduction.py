@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
+from .. import expr
 from ..dtypes import ANY, FLOATS, WIDE, DataType
 from ..errors import require
 from ..graph import Builder, Desc, Operand
-from ..operation import Limits, N, op
+from ..operation import Limits, N, Op, op
 from ..shapes import reduced
 
 if TYPE_CHECKING:
@@ -186,3 +187,53 @@ def _(b: Operations, input: Operand, axes: Sequence[int], keep_dimensions: bool)
 @reduce_sum_square.decompose
 def _(b: Operations, input: Operand, axes: Sequence[int], keep_dimensions: bool) -> Operand:
     return b.reduce_sum(input * input, axes=axes, keep_dimensions=keep_dimensions)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Formulas, in float32 for float16. There are none for sums, extremes and means: ONNX Runtime has fast kernels for these, and
+# finds means that are part of normalisations, which it computes as a whole.
+
+
+def _total(x: expr.Array, axes: Sequence[int], keep_dimensions: bool) -> expr.Array:
+    return expr.reduce_sum(x, axes, keep_dimensions=keep_dimensions)
+
+
+def _log_sum_exp(x: expr.Array, axes: Sequence[int], keep_dimensions: bool) -> expr.Array:
+    def shifted(keep: bool) -> expr.Array:
+        largest = expr.reduce_max(x, axes, keep_dimensions=keep)
+        return expr.where(expr.is_infinite(largest), 0.0, largest)
+
+    total = expr.reduce_sum(expr.exp(x - shifted(True)), axes, keep_dimensions=keep_dimensions)
+    return expr.log(total) + shifted(keep_dimensions)
+
+
+_FORMULAS: dict[Op[..., Operand], Callable[..., expr.Array]] = {
+    reduce_l1: lambda x, axes, keep: _total(abs(x), axes, keep),
+    reduce_l2: lambda x, axes, keep: expr.sqrt(_total(x * x, axes, keep)),
+    reduce_log_sum: lambda x, axes, keep: expr.log(_total(x, axes, keep)),
+    reduce_log_sum_exp: _log_sum_exp,
+    reduce_product: lambda x, axes, keep: expr.reduce_product(x, axes, keep_dimensions=keep),
+    reduce_sum_square: lambda x, axes, keep: _total(x * x, axes, keep),
+}
+
+
+def _declare(op: Op[..., Operand], function: Callable[..., expr.Array]) -> None:
+    @op.rival
+    def _(input: expr.Array, axes: Sequence[int], keep_dimensions: bool) -> expr.Array:
+        if input.data_type != "float16":
+            return function(input, axes, keep_dimensions)
+        return expr.cast(function(expr.cast(input, "float32"), axes, keep_dimensions), "float16")
+
+
+for _op, _function in _FORMULAS.items():
+    _declare(_op, _function)
+
+
+@arg_max.rival
+def _(input: expr.Array, axis: int, keep_dimensions: bool, output_data_type: DataType) -> expr.Array:
+    return expr.cast(expr.arg_max(input, axis, keep_dimensions=keep_dimensions), output_data_type)
+
+
+@arg_min.rival
+def _(input: expr.Array, axis: int, keep_dimensions: bool, output_data_type: DataType) -> expr.Array:
+    return expr.cast(expr.arg_min(input, axis, keep_dimensions=keep_dimensions), output_data_type)

@@ -34,7 +34,9 @@ def is_users_kernel(node: Node, backend: Backend) -> bool:
 def form_of(node: Node, backend: Backend) -> Callable[..., Any] | None:
     """The function that computes a node's results: the back end's rule, else the operation's expression."""
     rule = backend.rule(node)
-    return node.op.formula if rule is None else rule.function
+    if rule is not None:
+        return rule.function
+    return None if node.op.is_rival else node.op.formula
 
 
 def applied(node: Node, backend: Backend, known: Mapping[Operand, Array]) -> Any:
