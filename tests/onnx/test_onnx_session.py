@@ -244,8 +244,7 @@ def test_threads_of_fallback_spin_as_those_of_graphs_do(preference: Any, entries
     s = ow.InferenceSession(mixed_model(), context)
     (compiled,) = s._compiled.values()
     runners: list[Any] = [step.part.runner for step in compiled.program.steps if step.part]
-    sessions = [runner._session for runner in runners]
-    engines = [each._session if isinstance(each, ModelSession) else each._sess for each in sessions]
+    engines = [each.session if isinstance(each, ModelSession) else each._session._sess for each in runners]
     assert len(engines) > 2
     for engine in engines:
         options = engine.session_options

@@ -79,8 +79,8 @@ def test_threads_run_a_session_of_several_segments_at_the_same_time() -> None:
     proto = model([*nodes, node("Add", "b most", "z")], [("x", FLOAT, [8])], [("z", FLOAT, [8])])
     proto.opset_import.append(helper.make_opsetid("test.threads", 1))
     s = session(proto)
-    (compiled,) = s._compiled.values()
-    assert {segment.kind for segment in compiled.segments} == {"webnn", "fallback"}
+    assert "WebNN on cpu" in s.explain()
+    assert "ONNX Runtime (fallback)" in s.explain()
 
     def work(number: int) -> list[list[float]]:
         x = np.arange(8, dtype=np.float32) * number
@@ -250,8 +250,8 @@ def test_values_of_unknown_shape_pass_between_segments() -> None:
     outputs: list[Value] = [("z", FLOAT, None), ("e", FLOAT, [2]), ("n", TensorProto.INT64, None)]
     proto = model(nodes, [("x", FLOAT, [2, 3]), ("y", FLOAT, [2])], [*outputs, ("s", TensorProto.INT64, [])])
     s = session(proto)
-    (compiled,) = s._compiled.values()
-    assert {segment.kind for segment in compiled.segments} == {"webnn", "fallback"}
+    assert "WebNN on cpu" in s.explain()
+    assert "ONNX Runtime (fallback)" in s.explain()
     y = np.float32([-2, 1])
     z, e, n, size = s.run(None, {"x": X, "y": y})
     wanted = np.array(np.nonzero(np.maximum(X, 0)))
@@ -262,6 +262,22 @@ def test_values_of_unknown_shape_pass_between_segments() -> None:
     assert s.run(["n"], {"x": np.zeros((2, 3), np.float32), "y": y})[0].shape == (2, 0)
     text = message(lambda: s.run(None, {"x": X, "y": y}, out={"n": np.empty((2, 9), np.int64)}))
     assert text == "out['n'] must have shape [2, 4], got [2, 9]"
+
+
+def test_an_output_of_unknown_shape_is_written_into_the_array_given() -> None:
+    nodes = [node("Relu", "x", "a"), node("NonZero", "a", "n")]
+    s = session(model(nodes, [("x", FLOAT, [2, 3])], [("a", FLOAT, [2, 3]), ("n", TensorProto.INT64, None)]))
+    assert "WebNN on cpu" in s.explain()
+    wanted = np.array(np.nonzero(np.maximum(X, 0)))
+    out = np.zeros(wanted.shape, np.int64)
+    for _ in range(2):
+        out[:] = 0
+        (_, n), copies = copies_of(lambda: s.run(None, {"x": X}, out={"n": out}))
+        assert n is out
+        assert copies == {}
+        np.testing.assert_array_equal(n, wanted)
+        with pytest.raises(ow.ValidationError, match=r"out\['n'\] must have shape \[2, 0\], got"):
+            s.run(None, {"x": np.zeros((2, 3), np.float32)}, out={"n": out})
 
 
 # Tensors and other libraries -----------------------------------------------------------------------------------------

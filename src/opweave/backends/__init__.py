@@ -10,12 +10,12 @@ needs, by name. Several rules for one op are tried in order; `when=` says which 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary
 
 from .. import memory
@@ -106,7 +106,8 @@ class Runner(ABC):
             outputs: likewise for its outputs.
 
         Returns:
-            What runs the graph once; synchronously on the host, with the GIL released where it can be.
+            What runs the graph once; synchronously on the host, with the GIL released where it can be. If it has a method
+            `read(position, memory)`, that exchanges the memory of an input which no kernel updates.
         """
 
     @abstractmethod
@@ -128,57 +129,6 @@ class Runner(ABC):
     def measured(self) -> Measured | None:
         """A copy that times its kernels; None if the engine cannot."""
         return None
-
-
-class ModelRunner(Protocol):
-    """An ONNX model that runs with any sizes of its dynamic dimensions. Several threads may run it at the same time."""
-
-    types: Mapping[str, str]
-    """The type of each input and output as ONNX Runtime writes it, by name."""
-
-    def run(
-        self,
-        feed: Mapping[str, Any],
-        names: Sequence[str],
-        out: Mapping[str, np.ndarray],
-        shared: Collection[str] = (),
-    ) -> list[Any]:
-        """The outputs `names` for a feed that fits, each in memory of its own; those in `out` are written in place.
-
-        Those in `shared` are in `out`, in the memory of the input that they update.
-
-        Raises:
-            OtherShapes: an array of `out` has another shape than its output.
-            OperationError: the engine failed.
-        """
-
-    def bind(
-        self, feed: Mapping[str, np.ndarray], out: Mapping[str, np.ndarray | None], shared: Collection[str] = ()
-    ) -> BoundModel | None:
-        """Tie the model to memory, for runs that differ in some arrays only; None where it cannot, or a run would copy.
-
-        Args:
-            feed: an array for each input, by name.
-            out: the memory of outputs, by name; None for new memory at each run.
-            shared: as for `run`.
-        """
-
-
-class BoundModel(Protocol):
-    """A `ModelRunner` that is tied to memory. One thread at a time may run it. The caller keeps the arrays."""
-
-    def read(self, name: str, array: np.ndarray) -> None:
-        """Take an input from an array from now on."""
-
-    def write(self, name: str, target: np.ndarray | None) -> None:
-        """Write an output into an array from now on, or into new memory at each run."""
-
-    def run(self) -> dict[str, np.ndarray]:
-        """Run the model once; the outputs by name.
-
-        Raises:
-            OperationError: the engine failed.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,8 +258,12 @@ class Backend(ABC):
 
     def compile_model(
         self, proto: Any, constants: Mapping[str, np.ndarray], power_preference: PowerPreference
-    ) -> ModelRunner | None:
+    ) -> Runner | None:
         """Compile an ONNX model once for all shapes of its inputs; None where the back end cannot.
+
+        What it returns takes values of the model's inputs, which may also be lists of arrays, and writes an output into an
+        array or a `Cell`; None stands for outputs that are not wanted. Arrays of other shapes than their output's are an
+        error, `OtherShapes`.
 
         Args:
             proto: the ModelProto without the constants that it uses. It may be changed.
@@ -317,7 +271,7 @@ class Backend(ABC):
             power_preference: of the context.
 
         Raises:
-            OperationError: the engine refuses it.
+            OperationError: the engine refuses it, or it has inputs or outputs that NumPy cannot hold.
         """
         return None
 

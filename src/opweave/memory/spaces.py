@@ -12,6 +12,7 @@ import numpy as np
 from ..errors import require
 from ..graph import Desc
 from ..processors import processors
+from ..shapes import OtherShapes
 from .copying import copied, copy
 from .host import allocate, check_overlap
 from .planner import Life, Plan, plan, plan_buffers
@@ -191,15 +192,18 @@ class Pool(ABC, Generic[T]):
 
 def _copy_on_host(target: Memory, source: Memory, reason: str) -> None:
     if isinstance(target, Cell):
-        target.value = copied(source.value, reason)
+        target.value = copied(source, reason)
     else:
         copy(target, source, reason)
 
 
 def copier(
-    source: Space, target: Space, reason: str
+    source: Space, target: Space, reason: str, names: Sequence[str] = ()
 ) -> Callable[[Sequence[Memory], Sequence[Memory]], Callable[[], None]]:
-    """A function that binds copies from one space to another to memory; its result makes the copies."""
+    """A function that binds copies from one space to another to memory; its result makes the copies.
+
+    What is in a cell must have the shape of the memory that it is copied to: if not, `OtherShapes` has the name from `names`.
+    """
 
     def bind(reads: Sequence[Memory], writes: Sequence[Memory]) -> Callable[[], None]:
         if target.is_host and not source.is_host:
@@ -210,7 +214,11 @@ def copier(
         pairs = list(zip(writes, reads, strict=True))
 
         def run() -> None:
-            for into, what in pairs:
+            for k, (into, what) in enumerate(pairs):
+                if isinstance(what, Cell):
+                    what = what.value
+                    if not isinstance(into, Cell) and into.shape != what.shape:
+                        raise OtherShapes({names[k]: what.shape})
                 move(into, what, reason)
 
         return run

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from .. import memory
-from ..backends import Backend, Pairs, Placement, Returning
+from ..backends import Backend, Placement
 from ..compile.driver import compile
 from ..compile.legalise import cut_out
 from ..compile.partition import Segment, divide
 from ..context import MLContext
 from ..errors import DataError, NotSupportedError
 from ..graph import Builder, Desc, Graph, Operand
-from ..memory.spaces import HOST, Cell, copier
+from ..memory.spaces import HOST, Cell
 from ..run.program import Program
 from ..run.steps import Part, Unsized
-from .arguments import check_target
 from .booleans import bool_as_uint8
 from .messages import GraphProto, ModelProto, TensorProto, ValueInfoProto, sub_graphs
 from .model import Model
+from .model_program import ModelProgram, Result, Wrapper
 from .registry import CONVERTERS, DATA_TYPES, key_of
 from .scopes import used_names
 from .trace import Step, Trace
@@ -33,15 +31,12 @@ from .values import Constant, Dynamic, Tensor, Value, shape_of, type_of
 Fallback = Literal["auto", "error"]
 """How nodes that WebNN cannot express are handled: "auto" runs them in ONNX Runtime, "error" refuses the model."""
 
-NOTHING_SHARED: Mapping[str, str] = MappingProxyType({})
-"""No output lies in the memory of an input."""
-
 _BUILDER = Builder()
 """Makes the operands that no node of WebNN takes: values of unknown shape, and outputs that are constants."""
 
 
-class CompiledModel:
-    """A model for given input shapes, which has been traced. Several threads may run it at the same time.
+class CompiledModel(ModelProgram):
+    """A model for given input shapes, which has been traced.
 
     Args:
         model: the model.
@@ -55,11 +50,7 @@ class CompiledModel:
 
     Attributes:
         segments: the nodes that run together, in order.
-        program: runs them.
-        inputs: the names of the inputs that it needs.
-        outputs: the names of its outputs, in the order of the program.
         choice: which of several engines was chosen, and why; empty where there was no choice.
-        results: the data type and shape of each output, as an operand and as an array, where they are known in advance.
 
     Raises:
         NotSupportedError: `fallback="error"`, and a node needs it; or it is to be whole, and is not.
@@ -109,14 +100,8 @@ class CompiledModel:
         read = dict.fromkeys([*(operand for part in parts for operand in part.reads), *ends.values()])
         starts = {inputs[operand]: operand for operand in read if operand in inputs and not operand.is_constant}
         placed = [placement for placements in self._placements for placement in placements]
-        self.program = Program(Graph(starts, ends, ()), {}, parts, placed, context.backend.space)
-        self.inputs, self.outputs = list(starts), list(ends)
-        # What `run` needs of all this, looked up once.
-        self._wrappers = [self._wrapper(name) for name in starts]
-        self._results = [self._result(name) for name in ends]
-        self.results = {name: result for name, result in zip(ends, self._results, strict=True) if result is not None}
-        self._takes_arrays = not any(self._wrappers)
-        self._gives_arrays = all(result is not None and result[1].kind != "b" for result in self._results)
+        program = Program(Graph(starts, ends, ()), {}, parts, placed, context.backend.space)
+        super().__init__(program, list(map(self._wrapper, starts)), list(map(self._result, ends)))
 
     @property
     def threads(self) -> int:
@@ -128,93 +113,19 @@ class CompiledModel:
         names = {CONVERTERS[key].op for step in self.segments[number].nodes if (key := key_of(step.node)) in CONVERTERS}
         return [p for p in self._placements[number] if p.node.partition(" ")[0] in names - {""}]
 
-    # Running ---------------------------------------------------------------------------------------------------------
+    # Compiling -----------------------------------------------------------------------------------------------------------
 
-    def run(
-        self,
-        inputs: Sequence[Any],
-        outputs: Sequence[Any],
-        wanted: Sequence[int],
-        shared: Mapping[str, str] = NOTHING_SHARED,
-    ) -> list[Any]:
-        """Run on arrays, or memory of the context's device, that have been checked.
-
-        Args:
-            inputs: the values of `self.inputs`.
-            outputs: for each of `self.outputs`, the memory that it is written into, None for new memory; or nothing, for new
-                memory for all of them.
-            wanted: the positions of the outputs to return.
-            shared: the outputs that lie in the memory of the input which they update, and that input, by name.
-
-        Raises:
-            ValidationError: memory in `outputs` does not have the shape of its output, which was not known in advance.
-            OtherShapes: ONNX's inference was wrong about a shape.
-            OperationError: an engine failed.
-        """
-        if not self._takes_arrays:
-            inputs = [v if wrap is None else wrap(v) for v, wrap in zip(inputs, self._wrappers, strict=True)]
-        if not outputs:
-            if self._gives_arrays and (call := self.program.returning(wanted)) is not None:
-                return call(inputs)
-            outputs = [None] * len(self.outputs)
-        made = [self._new(k, k in wanted) if given is None else given for k, given in enumerate(outputs)]
-        pairs = self._pairs(shared) if shared else ()
-        if self._gives_arrays:
-            self.program.run(inputs, made, pairs)
-            return [made[k] for k in wanted]
-        passed = [Cell() if known is None else bool_as_uint8(m) for known, m in zip(self._results, made, strict=True)]
-        self.program.run(inputs, passed, pairs)
-        for k, cell in enumerate(passed):
-            if isinstance(cell, Cell):
-                made[k] = self._from_cell(k, cell.value, outputs[k])
-        return [made[k] for k in wanted]
-
-    def returning(self, wanted: Sequence[int]) -> Returning:
-        """What runs it on arrays that have been checked, and returns the outputs at the positions `wanted` in new memory."""
-        call = self.program.returning(wanted) if self._takes_arrays and self._gives_arrays else None
-        return call or (lambda inputs: self.run(inputs, [], wanted))
-
-    def _pairs(self, shared: Mapping[str, str]) -> Pairs:
-        """The positions of inputs and of the outputs in their memory; those of unknown shape are copied there afterwards."""
-        places = {name: k for k, name in enumerate(self.inputs)}
-        return tuple(
-            (places[shared[name]], k)
-            for k, name in enumerate(self.outputs)
-            if name in self.results and shared.get(name) in places
-        )
-
-    def _wrapper(self, name: str) -> Callable[[Any], Any] | None:
-        """How the value of an input is passed to the program; None for as it is."""
+    def _wrapper(self, name: str) -> Wrapper:
         if isinstance(self._operands[name], Unsized):
             return Cell
         return bool_as_uint8 if self.trace.values[name].element_type == TensorProto.BOOL else None
 
-    def _result(self, name: str) -> tuple[Desc, np.dtype[Any]] | None:
+    def _result(self, name: str) -> Result:
         operand = self._operands[name]
         if isinstance(operand, Unsized):
             return None
         is_bool = self.trace.values[name].element_type == TensorProto.BOOL
         return operand.desc, np.dtype(bool if is_bool else operand.desc.data_type)
-
-    def _new(self, position: int, is_wanted: bool) -> Any:
-        """New memory for an output; None where its size is not known."""
-        if (result := self._results[position]) is None:
-            return None
-        desc, dtype = result
-        if is_wanted or self.program.space.is_host:
-            return memory.empty(desc).view(dtype)
-        return self.program.space.allocate(desc)
-
-    def _from_cell(self, position: int, value: Any, target: Any) -> Any:
-        """A result whose shape is known now, in the memory where it is wanted."""
-        if target is None:
-            return value
-        check_target(self.outputs[position], target, value.shape)
-        space = HOST if HOST.owns(target) else self.program.space
-        copier(HOST, space, "InferenceSession.run(out=)")([bool_as_uint8(value)], [bool_as_uint8(target)])()
-        return target
-
-    # Compiling -------------------------------------------------------------------------------------------------------
 
     def _check_types(self, model: Model) -> None:
         """Require outputs of the element types that the model declares."""
@@ -256,7 +167,8 @@ class CompiledModel:
         return parts, program.placements
 
     def _compile_fallback(self, model: Model, segment: Segment[Step, str]) -> Part:
-        from ..backends.onnxruntime.fallback import FallbackSession
+        from ..backends.onnxruntime.model import ModelSession
+        from ..backends.onnxruntime.values import type_proto
 
         values = self.trace.values
         used = dict.fromkeys(name for step in segment.nodes for name in used_names(step.node))
@@ -272,15 +184,16 @@ class CompiledModel:
         threads = getattr(self.context.backend, "threads", None)  # of ONNX Runtime's, where the context is on that
         if not is_large_segment(segment, values):
             threads = 1
-        context = self.context
-        session = FallbackSession(proto, constants, context.power_preference, threads, context.precision)
+        title = ", ".join(dict.fromkeys(node.op_type for node in graph.node))
+        preference, precision = self.context.power_preference, self.context.precision
+        session = ModelSession(proto, constants, preference, threads, alone=False, title=title, precision=precision)
         for name in segment.outputs:
             value = values[name]
             if isinstance(value, Dynamic) and (value.type is None or not value.type.WhichOneof("value")):
-                values[name] = Dynamic(session.types[name])  # the engine's inference knows more than ONNX's
+                values[name] = Dynamic(type_proto(session.types[name]))  # the engine's inference knows more than ONNX's
         reads = [self._source(self._operands[name]) for name in segment.inputs]
         writes = [self._operands[name] for name in segment.outputs]
-        return Part(session, HOST, "cpu", (), (), reads, writes, session.title)
+        return Part(session, HOST, "cpu", (), (), reads, writes, title)
 
 
 def segments(trace: Trace, outputs: Sequence[str]) -> list[Segment[Step, str]]:

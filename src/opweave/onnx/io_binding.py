@@ -5,19 +5,50 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import memory
 from ..errors import NotSupportedError, OperationError, ValidationError, require
+from ..memory.spaces import Cell
+from ..shapes import OtherShapes
 from .arguments import NodeArg
-from .kept_call import KeptCall
 from .messages import TensorProto, dtype_of
+from .model_program import ModelProgram
 from .ort_values import array_of_value, is_ort_value, ort_value
 
 if TYPE_CHECKING:
     from .methods import OnnxRuntimeMethods
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """The model's own session, bound to the memory of a call that has succeeded.
+
+    A language model has an input and an output for the keys and for the values of each layer, which are bound once. At each
+    token only a few inputs are bound anew, and only those are checked again.
+
+    Attributes:
+        model: the session.
+        call: runs it; `call.read` exchanges the memory of an input.
+        outputs: the memory of each output, by name; a cell for new memory at each run.
+        updated: the inputs in whose memory outputs lie.
+        written: the ranges of the memory that it writes.
+    """
+
+    model: ModelProgram
+    call: Any
+    outputs: dict[str, Any]
+    updated: frozenset[str]
+    written: Sequence[tuple[int, int]]
+
+    def run(self) -> dict[str, np.ndarray]:
+        """Run it; the outputs by name."""
+        self.call()
+        return {name: made.value if isinstance(made, Cell) else made for name, made in self.outputs.items()}
 
 
 class IOBinding:
@@ -44,7 +75,7 @@ class IOBinding:
         self._values: dict[str, Any] = {}  # OrtValues that are bound as outputs
         self._results: dict[str, Any] = {}
         self._is_used = False  # whether it has run
-        self._kept: KeptCall | None = None  # the last run, for as long as bindings only exchange some inputs
+        self._bound: _Bound | None = None  # the last run, for as long as bindings only exchange some inputs
         self._new: set[str] = set()  # the inputs that were bound since
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
@@ -162,13 +193,13 @@ class IOBinding:
         """Unbind all inputs."""
         self._feeds.clear()
         self._input_values.clear()
-        self._kept = None
+        self._bound = None
 
     def clear_binding_outputs(self) -> None:
         """Unbind all outputs, and drop the results of the last run."""
         for bound in (self._targets, self._values, self._results):
             bound.clear()
-        self._kept = None
+        self._bound = None
 
     def run(self) -> None:
         """Run the session on the bound inputs and outputs.
@@ -178,18 +209,65 @@ class IOBinding:
             OperationError: the engine failed.
         """
         require(bool(self._targets), "at least one output must be bound; see bind_output")
-        kept, new, self._kept = self._kept, self._new, None
-        if kept is not None and kept.is_current and all(kept.reads(name, self._feeds[name]) for name in new):
-            with suppress(OperationError):  # the session finds out more
-                self._results = kept.run()
-                new.clear()
-                self._kept = kept
+        bound, self._bound = self._bound, None
+        is_current = bound is not None and self._owner._shape_cache.only_own is bound.model
+        if bound is not None and is_current and all(self._exchange(bound, name) for name in self._new):
+            with suppress(OperationError, OtherShapes):  # the session finds out more
+                self._run_bound(bound)
+                self._bound = bound
+                self._new.clear()
                 return
         self._run_as_new()
         if self._is_used:  # many are made for one run
-            self._kept = KeptCall.of(self._owner, self._feeds, self._targets)
+            self._bound = self._bind()
         self._is_used = True
-        new.clear()
+        self._new.clear()
+
+    def _run_bound(self, bound: _Bound) -> None:
+        """Run the model in the way of the last run, with the inputs that were exchanged."""
+        session = self._owner
+        begin = monotonic_ns()
+        session._context.check_alive()
+        for each in session._ranges:
+            each.check(self._feeds)
+        self._results = bound.run()
+        if session._run_trace is not None:
+            session._run_trace.note("model_run", begin)
+
+    def _bind(self) -> _Bound | None:
+        """Bind the model as the last run has used it; None where later runs may have to be made in another way."""
+        session, feeds = self._owner, self._feeds
+        model = session._shape_cache.only_own
+        if model is None or not session._repeatable or feeds.keys() != session._inputs_by_name.keys():
+            return None
+        if not all(map(_is_read_in_place, feeds.values())):
+            return None
+        given = {name: target for name, target in self._targets.items() if target is not None}
+        shared = memory.in_place(feeds, given, session._in_place)
+        written = memory.merged_ranges(given.values())
+        if any(memory.meets(written, feeds[name]) for name in feeds.keys() - shared.values()):
+            return None  # the outputs were computed in other memory
+        outputs = {name: Cell() if target is None else target for name, target in self._targets.items()}
+        taken, made = [feeds[name] for name in model.inputs], [outputs.get(name) for name in model.outputs]
+        call = model.program.bind(taken, made, model.pairs(shared))
+        if not hasattr(call, "read"):
+            return None
+        return _Bound(model, call, outputs, frozenset(shared.values()), written)
+
+    def _exchange(self, bound: _Bound, name: str) -> bool:
+        """Let a bound call read what is bound to an input now. False if the call must be checked as a whole instead.
+
+        Raises:
+            ValidationError: it has another data type or shape than the model declares.
+        """
+        value = self._feeds[name]
+        if name in bound.updated or not _is_read_in_place(value):
+            return False
+        array = self._owner._inputs_by_name[name].as_input(value, self._owner._context)
+        if memory.meets(bound.written, array):
+            return False
+        bound.call.read(bound.model.inputs.index(name), array)
+        return True
 
     def _run_as_new(self) -> None:
         """Run the session on all that is bound."""
@@ -222,13 +300,24 @@ class IOBinding:
         if name not in self._owner._outputs:
             self._check_name(name, "output", self._owner.get_outputs())
         self._values.pop(name, None)
-        if self._kept is not None and not self._kept.writes(name, target):
-            self._kept = None
+        if name not in self._targets or not _are_same(self._targets[name], target):
+            self._bound = None
         self._targets[name] = target
 
     def _check_name(self, name: str, what: str, known: Sequence[NodeArg]) -> None:
         names = [argument.name for argument in known]
         require(name in names, f"the model has the {what}s {names}; unknown: {name!r}")
+
+
+def _is_read_in_place(value: Any) -> bool:
+    return type(value) is np.ndarray and bool(value.flags.c_contiguous and value.flags.aligned)
+
+
+def _are_same(one: np.ndarray | None, other: np.ndarray | None) -> bool:
+    """Whether targets are in the same memory, with the same type and shape, or both in new memory."""
+    if one is None or other is None:
+        return one is other
+    return memory.is_same(one, other) and (one.dtype, one.shape) == (other.dtype, other.shape)
 
 
 def _described(array: np.ndarray) -> str:

@@ -18,10 +18,9 @@ import numpy as np
 from .. import memory
 from ..errors import OperationError, ValidationError
 from .arguments import Argument
-from .compiled import NOTHING_SHARED, CompiledModel
 from .index_ranges import Range
 from .messages import TensorProto
-from .symbolic import SymbolicModel
+from .model_program import NOTHING_SHARED, ModelProgram
 
 Expected = tuple[str, np.dtype[Any] | None, tuple[int, ...]]
 """The name of an array, its data type and its shape."""
@@ -62,7 +61,7 @@ class Repeat:
 
     def __init__(
         self,
-        model: CompiledModel | SymbolicModel,
+        model: ModelProgram,
         feed: Mapping[str, np.ndarray],
         asked: Sequence[str] | None,
         names: list[str],
@@ -129,7 +128,7 @@ class Repeat:
                 return self._return(inputs[: self._taken])
             return self._run_into(given, inputs, out)
         except OperationError:
-            if isinstance(self._model, SymbolicModel):  # the full path finds out more
+            if self._model.is_open:  # the full path finds out more
                 return None
             raise
 

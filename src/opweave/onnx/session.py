@@ -29,6 +29,7 @@ from .index_ranges import find_ranges
 from .limits import DEFAULT as DEFAULT_LIMITS, Limits
 from .methods import OnnxRuntimeMethods
 from .model import Model
+from .model_program import ModelProgram
 from .options import Settings, check_run_options, write_optimized
 from .ort_values import unwrapped
 from .pickling import Recipe
@@ -36,7 +37,6 @@ from .registry import in_place
 from .repeat import Repeat
 from .run_trace import RunTrace
 from .shape_cache import ShapeCache, Specialise
-from .symbolic import SymbolicModel
 from .tuning import TuningMethod
 
 Location = Literal["cpu", "ml-tensor"]
@@ -278,13 +278,14 @@ class InferenceSession(OnnxRuntimeMethods, TuningMethod):
                 for name, value in feed.items()
             }
             values = feed if space.is_host else HostValues(feed, space)
+            model: ModelProgram
             model, is_settled = self._shape_cache.select(shapes, values)
             made = self._new_tensors(model, [name for name in names if name not in targets])
             targets |= {name: tensor.memory() for name, tensor in made.items()}
             try:
                 results = _run_by_name(model, feed, names, targets, shared)
             except OperationError as error:
-                if isinstance(model, CompiledModel) or WRONG_LENGTHS.search(str(error)):
+                if not model.is_open or WRONG_LENGTHS.search(str(error)):
                     raise
                 # WebNN defines more than the engine does (indices out of range, say), and has errors of its own.
                 model = self._shape_cache.compiled_for(shapes, feed)
@@ -324,7 +325,7 @@ class InferenceSession(OnnxRuntimeMethods, TuningMethod):
             space.check_overlap(sources, {name: target for name, target in targets.items() if space.owns(target)})
         return shared
 
-    def _new_tensors(self, model: CompiledModel | SymbolicModel, names: Sequence[str]) -> dict[str, MLTensor]:
+    def _new_tensors(self, model: ModelProgram, names: Sequence[str]) -> dict[str, MLTensor]:
         """Tensors on the device for the outputs that are wanted there, where their shapes are known."""
         if self._context._space.is_host:
             return {}
@@ -477,7 +478,7 @@ class InferenceSession(OnnxRuntimeMethods, TuningMethod):
 
 
 def _run_by_name(
-    model: CompiledModel | SymbolicModel,
+    model: ModelProgram,
     feed: Mapping[str, Any],
     names: Sequence[str],
     targets: Mapping[str, Any],
@@ -489,9 +490,11 @@ def _run_by_name(
     """
     for name in model.results.keys() & targets.keys():
         check_target(name, targets[name], model.results[name][0].shape)
-    outputs = [targets.get(name) for name in model.outputs] if targets else []
+    inputs = [feed[name] for name in model.inputs]
     wanted = [model.outputs.index(name) for name in names]
-    return model.run([feed[name] for name in model.inputs], outputs, wanted, shared)
+    if not targets:
+        return model.returning(wanted)(inputs)
+    return model.run(inputs, [targets.get(name) for name in model.outputs], wanted, shared)
 
 
 def _check_choice(what: str, given: Any, allowed: Any) -> None:

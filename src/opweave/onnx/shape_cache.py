@@ -32,8 +32,9 @@ from .arguments import Argument
 from .compiled import CompiledModel, Fallback, is_large_segment, segments
 from .messages import PLAIN, sub_graphs
 from .model import Model, digest_of
+from .model_program import ModelProgram
 from .scopes import all_nodes
-from .symbolic import SymbolicModel, must_be_traced
+from .symbolic import must_be_traced, open_program
 from .trace import DECIDING_ELEMENTS, Trace, Tracer, ValuesNeeded
 
 Specialise = Literal["recurring", "always", "never"]
@@ -163,7 +164,7 @@ class ShapeCache:
             self._why_none = NEVER
         elif not self._compiles_all and not self._fits(1):
             self._why_none = f"it would take {self._estimate(1)} bytes, and program_bytes is {self._max_bytes()}"
-        self._own_session: SymbolicModel | None = None
+        self._own_session: ModelProgram | None = None
         self._own_lock = Lock()  # held while that is made
         self._lock = Lock()  # guards all that follows; never held while something is compiled
         self.compiled: Cache[Key, CompiledModel] = Cache(MAX_COMPILED, raw=True)
@@ -181,14 +182,14 @@ class ShapeCache:
     # Choosing ---------------------------------------------------------------------------------------------------------
 
     @property
-    def only_own(self) -> SymbolicModel | None:
+    def only_own(self) -> ModelProgram | None:
         """The model's own session, if it runs calls of all shapes; None if it does not, or is not made yet.
 
         Only what it fails on is compiled.
         """
         return self._own_session if self._why_none and not self._compiles_all and not self.tuned else None
 
-    def select(self, shapes: Shapes, feed: Mapping[str, Any]) -> tuple[CompiledModel | SymbolicModel, bool]:
+    def select(self, shapes: Shapes, feed: Mapping[str, Any]) -> tuple[ModelProgram, bool]:
         """Select what runs a call, and tell whether later calls like it will be run by the same.
 
         Args:
@@ -203,7 +204,7 @@ class ShapeCache:
             return self.compiled_for(shapes, feed), True
         return own, tuned is not None or self._note_use(shapes, feed)
 
-    def own_session(self, shapes: Shapes) -> SymbolicModel | None:
+    def own_session(self, shapes: Shapes) -> ModelProgram | None:
         """The model's own session, made when it is first needed; None if these shapes must be compiled."""
         if self._compiles_all or len(shapes) != len(self._inputs):
             return None  # a different number of inputs: initializers are overridden
@@ -213,7 +214,7 @@ class ShapeCache:
                     self._trace(shapes, {})  # refuses models that would crash the engine, or make it hang
                 try:
                     with reported("loading the model for all shapes"):
-                        self._own_session = SymbolicModel(self._model, self._context, self._inputs)
+                        self._own_session = open_program(self._model, self._context, self._inputs)
                     memory.trim()
                 except MLError as error:
                     self._compiles_all = True

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
-from ..backends import BoundModel, ModelRunner, Returning
 from ..context import MLContext
 from ..errors import MLError, NotSupportedError
-from ..graph import Desc
-from ..shapes import OtherShapes
-from .arguments import Argument, check_target
-from .compiled import NOTHING_SHARED
+from ..graph import Builder, Graph, Operand
+from ..memory.spaces import HOST
+from ..run.program import Program
+from ..run.steps import Part, Unsized
+from .arguments import Argument
 from .engine_rules import check_decided
 from .messages import PLAIN, ModelProto, NodeProto, TensorProto, sub_graphs, tensor_type
 from .model import Model
+from .model_program import ModelProgram
 from .registry import CONVERTERS, key_of
 from .scopes import all_nodes, used_names
 
@@ -27,85 +27,39 @@ CRASH_PRONE = frozenset({"LayerNormalization", "Loop", "SplitToSequence"})
 """Operators that can crash or hang the engine if the model is invalid. Models with them are traced first: tracing refuses
 invalid ones."""
 
-_TYPES = {f"tensor({TensorProto.DataType.Name(element_type).lower()})" for element_type in (*PLAIN, TensorProto.STRING)}
-"""Tensor types that the engine exchanges with NumPy."""
 
-
-class SymbolicModel:
-    """The model's own session, which runs calls of any shape, in place of a `CompiledModel`.
+def open_program(model: Model, context: MLContext, inputs: Sequence[Argument]) -> ModelProgram:
+    """The model's own session, as a program that takes all shapes.
 
     Args:
         model: the model.
         context: where it runs.
         inputs: its declared inputs, with the sizes that the user fixed.
 
-    Attributes:
-        inputs: the names of its inputs.
-        outputs: the names of its outputs.
-        results: always empty: the shapes of outputs are not known before a run.
-
     Raises:
         NotSupportedError: the model cannot run in such a session; the message says why.
     """
-
-    def __init__(self, model: Model, context: MLContext, inputs: Sequence[Argument]) -> None:
-        self.inputs = [argument.name for argument in inputs]
-        self.outputs = [output.name for output in model.proto.graph.output]
-        self.results: dict[str, tuple[Desc, np.dtype[Any]]] = {}
-        for node in all_nodes(model.proto.graph.node):
-            converter = CONVERTERS.get(key_of(node))
-            if converter is not None and converter.is_custom:
-                raise NotSupportedError(f"{node.op_type} is a custom operation, which needs static shapes")
-        shapes = {tensor.name: tuple(tensor.dims) for tensor in model.proto.graph.initializer}
-        static = {argument.name: argument.static_shape() for argument in inputs}
-        check_decided(model.proto.graph.node, shapes | {n: shape for n, shape in static.items() if shape is not None})
-        try:
-            proto, constants = _for_engine(model, inputs)
-            runner = context.backend.compile_model(proto, constants, context.power_preference)
-        except MLError as error:
-            raise NotSupportedError(str(error)) from error
-        if runner is None:
-            raise NotSupportedError(f"{context.device.name} cannot run models with dynamic dimensions")
-        for name, type in runner.types.items():
-            # the innermost type: optional(seq(tensor(float))) -> tensor(float)
-            innermost = type.removeprefix("optional(").removeprefix("seq(").rstrip(")") + ")"
-            if innermost not in _TYPES:
-                raise NotSupportedError(f"{name!r} is {type}, which has no equivalent in NumPy")
-        self._runner: ModelRunner = runner
-
-    def run(
-        self,
-        inputs: Sequence[Any],
-        outputs: Sequence[Any],
-        wanted: Sequence[int],
-        shared: Mapping[str, str] = NOTHING_SHARED,
-    ) -> list[Any]:
-        """Run on arrays that have been checked; see `CompiledModel.run`.
-
-        Raises:
-            OperationError: the engine failed.
-            ValidationError: an array of `outputs` has another shape than its output.
-        """
-        feed = dict(zip(self.inputs, inputs, strict=True))
-        targets = zip(self.outputs, outputs, strict=True) if outputs else ()
-        out = {name: given for name, given in targets if given is not None}
-        try:
-            return self._runner.run(feed, [self.outputs[k] for k in wanted], out, shared)
-        except OtherShapes as found:
-            for name, shape in found.shapes.items():
-                check_target(name, out[name], shape)
-            raise
-
-    def returning(self, wanted: Sequence[int]) -> Returning:
-        """`CompiledModel.returning`."""
-        return lambda inputs: self.run(inputs, [], wanted)
-
-    def bind(
-        self, feed: Mapping[str, np.ndarray], out: Mapping[str, np.ndarray | None], shared: Mapping[str, str]
-    ) -> BoundModel | None:
-        """Tie it to memory; see `ModelRunner.bind`, which back ends of other packages may lack."""
-        bind = getattr(self._runner, "bind", None)
-        return None if bind is None else bind(feed, out, shared)
+    for node in all_nodes(model.proto.graph.node):
+        converter = CONVERTERS.get(key_of(node))
+        if converter is not None and converter.is_custom:
+            raise NotSupportedError(f"{node.op_type} is a custom operation, which needs static shapes")
+    shapes = {tensor.name: tuple(tensor.dims) for tensor in model.proto.graph.initializer}
+    static = {argument.name: argument.static_shape() for argument in inputs}
+    check_decided(model.proto.graph.node, shapes | {n: shape for n, shape in static.items() if shape is not None})
+    try:
+        proto, constants = _for_engine(model, inputs)
+        runner = context.backend.compile_model(proto, constants, context.power_preference)
+    except MLError as error:
+        raise NotSupportedError(str(error)) from error
+    if runner is None:
+        raise NotSupportedError(f"{context.device.name} cannot run models with dynamic dimensions")
+    builder = Builder()
+    takes: dict[str, Operand] = {argument.name: Unsized(builder, argument.name) for argument in inputs}
+    gives: dict[str, Operand] = {o.name: Unsized(builder, o.name) for o in model.proto.graph.output}
+    reads, writes = list(takes.values()), list(gives.values())
+    part = Part(runner, HOST, context.device.name, (), (), reads, writes, "the model")
+    program = Program(Graph(takes, gives, ()), {}, [part], [], HOST)
+    return ModelProgram(program, [None] * len(takes), [None] * len(gives), is_open=True)
 
 
 def must_be_traced(model: Model) -> bool:

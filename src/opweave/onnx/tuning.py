@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -14,7 +15,6 @@ from ..names import shown
 from ..run.graph import check_names
 from .compiled import CompiledModel
 from .shape_cache import NEVER, OWN_SESSION, Shapes, text_of
-from .symbolic import SymbolicModel
 
 if TYPE_CHECKING:
     from .session import InferenceSession
@@ -97,14 +97,13 @@ def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], se
     made: dict[str, CompiledModel] = {}
 
     def run_of(name: str) -> tuning.Run:
-        model: CompiledModel | SymbolicModel
         if own is not None and name == OWN_SESSION:
             model = own
         else:
             model = made[name] = cache.compiled_on(name, trace)
         inputs, outputs = [feed[each] for each in model.inputs], list(range(len(model.outputs)))
         names = sorted(outputs, key=lambda k: model.outputs[k])  # in one order on all engines
-        return lambda: model.run(inputs, (), names)
+        return partial(model.returning(names), inputs)
 
     found = tuning.measure(name, text_of(tuple(shapes.items())), cache.digest, cache.ways, run_of, names, seconds)
     cache.use_tuned(key, found, made.get(found.chosen))

@@ -120,7 +120,8 @@ class Program:
         for each in self._ranges:
             each.check(inputs)
         direct = self._direct
-        if direct is not None and self._fits_direct(inputs, outputs, shared):
+        is_plain = self.space is HOST and not shared  # asked here, to save small graphs a call
+        if direct is not None and (is_plain or self._fits_direct(inputs, outputs, shared)):
             direct.run(inputs, outputs)
         else:
             self.layout(inputs, outputs, shared).run(inputs, outputs)
@@ -261,6 +262,7 @@ class Layout(Pool[Intermediates]):
             *(program.operands[number] for number in range(count)),
             *(program.operands[number] for number in program.outputs),
         ]
+        self._output_names = dict(enumerate(program.graph.outputs, start=count))
         self._spaces = list(spaces)
         self._fixed: dict[int, Memory] = {}
         self._own: list[int] = []  # the numbers of intermediates
@@ -368,10 +370,11 @@ class Layout(Pool[Intermediates]):
         source, target = self._spaces[reads[0]], self._spaces[writes[0]]
         size = sum(self.operands[at].desc.byte_length for at in writes)
         what = ", ".join(str(self.operands[at].desc) for at in writes)
+        names = [self._output_names.get(at, "") for at in writes]
         self.steps.append(
             Step(
                 f"copy {what}: {reason}", source if target.is_host else target, tuple(reads), tuple(writes),
-                copier(source, target, reason), segment, size, size,
+                copier(source, target, reason, names), segment, size, size,
             )
         )  # fmt: skip
 

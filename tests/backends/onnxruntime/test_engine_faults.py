@@ -89,7 +89,7 @@ def test_transpositions_in_a_part_that_falls_back() -> None:
     """The same in nodes that ONNX Runtime runs as they are."""
     from onnx import TensorProto, helper
 
-    from opweave.backends.onnxruntime.fallback import FallbackSession
+    from opweave.backends.onnxruntime.model import ModelSession
 
     constant, weights, x = normal(40, 40), normal(40, 40, seed=1), normal(40, 40, seed=2)
     nodes = [
@@ -101,7 +101,7 @@ def test_transpositions_in_a_part_that_falls_back() -> None:
     infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [40, 40]) for name in ("x", "y")]
     model = helper.make_model(helper.make_graph(nodes, "part", infos[:1], infos[1:]), ir_version=10)
     model.opset_import[0].version = 21
-    part = FallbackSession(model, {"constant": constant, "weights": weights}, "default")
+    part = ModelSession(model, {"constant": constant, "weights": weights}, "default")
     y = np.empty((40, 40), np.float32)
     part.run([x], [y])
     np.testing.assert_allclose(y, (x + constant.T) @ weights, rtol=1e-4, atol=1e-4)

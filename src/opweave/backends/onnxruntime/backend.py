@@ -119,7 +119,9 @@ class OnnxRuntime(Backend):
             return None  # many providers take known shapes only
         from .model import ModelSession
 
-        return ModelSession(proto, constants, power_preference, self.threads, precision=self.precision)
+        made = ModelSession(proto, constants, power_preference, self.threads, precision=self.precision)
+        made.check_types()
+        return made
 
     def emit(self, ctx: Emitter, graph: Graph) -> tuple[dict[str, Value], dict[Node, How]]:
         """Emit all nodes of a legal graph; the result holds the value of each output, and how each node is done."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,24 +11,27 @@ from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
 from ... import memory
 from ...errors import MLError, OperationError
+from ...graph import Node
+from ...memory.spaces import Cell, Memory
 from ...shapes import OtherShapes
-from .. import PowerPreference, Precision
+from .. import How, PowerPreference, Precision, Returning, Runner, Update
 from .constants import add_constants, all_graphs, readers
-from .in_place import find_updates
+from .in_place import count_copies, find_updates
 from .native import NativeSession
 from .quotients import guard_quotients
 from .rounding import FLOAT_LEVEL
-from .sessions import CPU, ENGINE_ERRORS, session_options
+from .sessions import CPU, ENGINE_ERRORS, engine_call, session_options
 from .values import PLAIN_TYPES, from_engine, to_engine
 
 KNOWN_IR, KNOWN_OPSET = 10, 21
 """Models up to this version of the file format and of ONNX's operators need not be lowered for the engine."""
 
-FAILURES: tuple[type[Exception], ...] = (OperationError, *ENGINE_ERRORS)
 
+class ModelSession(Runner):
+    """An ONNX model, or a part of one, that the engine runs as it is. Several threads may run it at the same time.
 
-class ModelSession:
-    """An ONNX model that the engine runs as it is. Several threads may run it at the same time.
+    It reads and writes arrays, in which bool may be uint8, and cells; it reads lists of arrays, too. An output of unknown
+    shape may be an array, which must have its shape, or None if it is not wanted.
 
     Args:
         proto: the ModelProto, without the constants that it uses; it gets those.
@@ -43,7 +46,8 @@ class ModelSession:
         inputs: the names of its inputs, in order.
         outputs: likewise of its outputs.
         types: the type of each input and output, by name.
-        updates: the inputs that its nodes update.
+        is_plain: whether NumPy has all these types.
+        session: the engine's own.
 
     Raises:
         OperationError: the engine refuses the model.
@@ -59,8 +63,8 @@ class ModelSession:
         title: str = "the model",
         precision: Precision = "float32",
     ) -> None:
-        self._title = title
-        options = session_options(power_preference, alone, threads, precision)
+        self.title = title
+        options = session_options(power_preference, alone, threads=threads, precision=precision)
         try:
             if proto.ir_version > KNOWN_IR or any(entry.version > KNOWN_OPSET for entry in proto.opset_import):
                 from .opsets import lower
@@ -78,168 +82,192 @@ class ModelSession:
         self.inputs = [value.name for value in session.get_inputs()]
         self.outputs = [value.name for value in session.get_outputs()]
         self.types = {value.name: value.type for value in (*session.get_inputs(), *session.get_outputs())}
-        self.updates = find_updates(readers(proto.graph.node), self.inputs, self.outputs)
-        # What nodes write in the memory of inputs, so that nothing is copied; None where some always copy.
-        updated = [{output for _, output in pairs} for pairs, _ in self.updates]
-        self._in_place = set().union(*updated) if all(updated) else None
+        self._bools = {k for k, name in enumerate(self.inputs) if self.types[name] == "tensor(bool)"}
         found = set(self.types.values())
-        self._is_plain = found <= PLAIN_TYPES
+        self.is_plain = found <= PLAIN_TYPES
         # Strings, sequences and optionals cannot be bound to memory.
         self._can_bind = all(type.startswith("tensor(") and type != "tensor(string)" for type in found)
+        self.updates = [
+            Update(
+                tuple((self.inputs.index(i), self.outputs.index(o)) for i, o in pairs if self._can_bind),
+                tuple(self.inputs.index(i) for i in copied if i in self.inputs),
+            )
+            for pairs, copied in find_updates(readers(proto.graph.node), self.inputs, self.outputs)
+        ]
         # The Python wrapper costs microseconds; the engine's own session is called.
-        self._session = session._sess
+        self.session = session._sess
 
-    def run(
-        self,
-        feed: Mapping[str, Any],
-        names: Sequence[str],
-        out: Mapping[str, np.ndarray],
-        shared: Collection[str] = (),
-    ) -> list[Any]:
-        """Run on a feed that has been checked.
-
-        Args:
-            feed: an array for each input, by name; a list of arrays for a sequence.
-            names: the outputs to return, each once.
-            out: C-contiguous arrays for some of the model's outputs, which are written in place.
-            shared: those of `out` that lie in the memory of the input that they update.
-
-        Returns:
-            The outputs in order: those of `out`, and new arrays in memory of their own.
+    def check_types(self) -> None:
+        """Require types whose values NumPy can hold.
 
         Raises:
-            OtherShapes: arrays of `out` have other shapes than their outputs.
+            OperationError: the name of an input or an output that has another.
+        """
+        for name, type in self.types.items():
+            # the innermost type: optional(seq(tensor(float))) -> tensor(float)
+            innermost = type.removeprefix("optional(").removeprefix("seq(").rstrip(")") + ")"
+            if innermost not in PLAIN_TYPES and innermost != "tensor(string)":
+                raise OperationError(f"{name!r} is {type}, which has no equivalent in NumPy")
+
+    def bind(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> Callable[[], None]:
+        """Tie it to arrays and cells; a `BoundModel`, except where the engine cannot bind the types.
+
+        Raises:
+            OperationError: the engine does not take the memory.
+        """
+        if not self._can_bind:
+            return partial(self.run, inputs, outputs)
+        try:
+            return BoundModel(self, inputs, outputs)
+        except ENGINE_ERRORS as error:
+            raise self.failed(error) from error
+
+    def run(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
+        """Run it once: arrays are written in place, cells get what the engine makes.
+
+        Raises:
+            OtherShapes: arrays have other shapes than their outputs.
             OperationError: the engine failed.
         """
-        if set(shared) == self._in_place:
-            return self._run(feed, names, out)
-        in_place: set[str] = set()
-        copied: list[int] = []
-        for pairs, inputs in self.updates:
-            targets = {output for _, output in pairs}
-            if targets and targets.issubset(shared):
-                in_place |= targets
-            else:
-                copied += [feed[name].nbytes for name in inputs if name in feed]
-        apart = {name: out[name] for name in shared if name not in in_place}
-        asked = list(dict.fromkeys([*names, *apart]))
-        found = self._run(feed, asked, {name: array for name, array in out.items() if name not in apart})
-        results = dict(zip(asked, found, strict=True))
-        _compare_shapes(apart, results)
-        for name, target in apart.items():
-            memory.copy(target, results[name], memory.OVER_INPUT)
-            results[name] = target
-        if copied:
-            memory.copies.add(sum(copied), memory.NOT_IN_PLACE, len(copied))
-        return [results[name] for name in names]
+        if self._can_bind and (not self.is_plain or any(isinstance(target, np.ndarray) for target in outputs)):
+            self.bind(inputs, outputs)()
+            return
+        wanted = [k for k, target in enumerate(outputs) if target is not None]
+        found = self.returning(wanted)([self.value(k, given) for k, given in enumerate(inputs)])
+        results = list(zip(wanted, found, strict=True))
+        fill(results, outputs, self.outputs, "an output of a model with strings or sequences")
 
-    def _run(self, feed: Mapping[str, Any], names: Sequence[str], out: Mapping[str, np.ndarray]) -> list[Any]:
-        try:
-            if self._can_bind and (out or not self._is_plain):
-                return self._run_bound(feed, names, out)
-            asked = list(dict.fromkeys([*names, *out])) if out else names
-            found: list[Any] = self._session.run(asked, feed, None)
-        except FAILURES as error:
-            if self._can_bind and out:
-                # The engine may have found its results, and only no room for them.
-                with suppress(*FAILURES):
-                    _compare_shapes(out, dict(zip(out, self._run_bound(feed, list(out), {}), strict=True)))
-            if isinstance(error, OperationError):
-                raise
-            raise _failed(self._title, error) from error
-        if out:
-            results = dict(zip(asked, found, strict=True))
-            _compare_shapes(out, results)
-            for name, target in out.items():
-                memory.copy(target, results[name], "an output of a model with strings or sequences")
-            found = [out.get(name, results[name]) for name in names]
-        return found
+    def returning(self, outputs: Sequence[int]) -> Returning:
+        """What runs it once on arrays and lists of arrays, and returns these outputs in memory of the engine's."""
+        if self._can_bind and not self.is_plain:
+            return partial(self._run_bound, outputs)
+        return engine_call(self.session, self.inputs, [self.outputs[k] for k in outputs], {}, self.updates, self.failed)
 
-    def _run_bound(
-        self, feed: Mapping[str, np.ndarray], names: Sequence[str], out: Mapping[str, np.ndarray]
-    ) -> list[Any]:
-        targets = {**out, **{name: None for name in names if name not in out}}
-        found = BoundModel(self._session, self._title, feed, targets).run()
-        return [found[name] for name in names]
+    def _run_bound(self, outputs: Sequence[int], inputs: Sequence[Memory]) -> list[Any]:
+        """These outputs, of a session with types that the engine exchanges in bindings only."""
+        cells = {k: Cell() for k in outputs}
+        self.bind(inputs, [cells.get(k) for k in range(len(self.outputs))])()
+        return [cell.value for cell in cells.values()]
 
-    def bind(
-        self, feed: Mapping[str, np.ndarray], out: Mapping[str, np.ndarray | None], shared: Collection[str] = ()
-    ) -> BoundModel | None:
-        """Tie the model to memory of all inputs and of some outputs; None where a run would copy, or values are no arrays.
+    def value(self, position: int, given: Memory) -> Any:
+        """The value of an input, in the type that the engine has for it."""
+        if isinstance(given, Cell):
+            given = given.value
+        return given.view(bool) if position in self._bools and given.dtype == np.uint8 else given
 
-        Args:
-            feed: as for `run`.
-            out: likewise; None for new memory at each run.
-            shared: those of `out` that lie in the memory of the input that they update.
-        """
-        copies_nothing = self._is_plain and set(shared) == self._in_place
-        return BoundModel(self._session, self._title, feed, out) if copies_nothing else None
+    def failed(self, error: Exception) -> OperationError:
+        """The error for one of the engine's."""
+        return OperationError(f"ONNX Runtime failed to run {self.title}: {error}")
+
+    def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
+        """It computes nodes of an ONNX model, none of a graph."""
+        return "native", self.title
 
 
 class BoundModel:
-    """A session that is tied to memory, which can be exchanged between runs. One thread at a time may run it.
+    """A session that is tied to memory; calling it runs the session once. One thread at a time may do so.
 
     Args:
-        session: the engine's session.
-        title: what it computes, for messages.
-        feed: a contiguous array for each input, by name. The caller keeps them.
-        out: likewise for outputs; None for new memory at each run.
+        model: the session.
+        inputs: arrays and cells; the contents of cells are read anew at each run.
+        outputs: arrays, cells, and None for outputs that are not wanted.
     """
 
-    __slots__ = ("_binding", "_session", "_targets", "_title", "_values")
+    __slots__ = ("_binding", "_changing", "_inputs", "_made", "_model", "_outputs", "_updates", "_values")
 
-    def __init__(
-        self, session: Any, title: str, feed: Mapping[str, np.ndarray], out: Mapping[str, np.ndarray | None]
-    ) -> None:
-        self._session, self._title, self._binding = session, title, engine.SessionIOBinding(session)
-        self._values: dict[str, Any] = {}  # the engine's values of inputs: the binding holds addresses only
-        self._targets: dict[str, np.ndarray | None] = {}
-        for name, array in feed.items():
-            self.read(name, array)
-        for name, target in out.items():
-            self.write(name, target)
+    def __init__(self, model: ModelSession, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
+        self._model, self._binding = model, engine.SessionIOBinding(model.session)
+        self._inputs, self._outputs = list(inputs), outputs
+        self._values: list[Any] = [None] * len(inputs)  # the engine's: the binding holds addresses only
+        types = [model.types[name] for name in model.inputs]
+        # What is bound at each run: contents of cells, and what the engine gets a copy of.
+        self._changing = [k for k, i in enumerate(inputs) if isinstance(i, Cell) or types[k] not in PLAIN_TYPES]
+        for k, given in enumerate(inputs):
+            if k not in self._changing:
+                self.read(k, given)
+        copies = self._changing or any(update.copied(inputs, outputs) for update in model.updates)
+        self._updates = model.updates if copies else ()
+        # The outputs in new memory: their places in the binding, and their positions.
+        self._made: list[tuple[int, int]] = []
+        place = 0
+        for k, (name, target) in enumerate(zip(model.outputs, outputs, strict=True)):
+            if isinstance(target, np.ndarray) and model.types[name] in PLAIN_TYPES:
+                array = target.view(bool) if model.types[name] == "tensor(bool)" else target
+                self._binding.bind_ortvalue_output(name, engine.OrtValue.ortvalue_from_numpy(array, CPU))
+            elif target is not None:
+                self._binding.bind_output(name, CPU)
+                self._made.append((place, k))
+            place += target is not None
 
-    def read(self, name: str, array: np.ndarray) -> None:
-        """Take an input from an array from now on."""
-        value = self._values[name] = to_engine(array)
-        self._binding.bind_ortvalue_input(name, value)
+    def read(self, position: int, given: Memory) -> None:
+        """Take an input that no kernel updates from other memory, of the same data type, from now on."""
+        self._inputs[position] = given
+        value = self._values[position] = to_engine(self._model.value(position, given))
+        self._binding.bind_ortvalue_input(self._model.inputs[position], value)
 
-    def write(self, name: str, target: np.ndarray | None) -> None:
-        """Write an output into an array from now on, or into new memory at each run."""
-        self._targets[name] = target
-        if target is None:
-            self._binding.bind_output(name, CPU)
-        else:
-            self._binding.bind_ortvalue_output(name, engine.OrtValue.ortvalue_from_numpy(target, CPU))
-
-    def run(self) -> dict[str, np.ndarray]:
-        """Run the model once; the outputs by name, in the order of `out`.
+    def __call__(self) -> None:
+        """Run the session once.
 
         Raises:
+            OtherShapes: arrays have other shapes than their outputs.
             OperationError: the engine failed.
         """
+        model = self._model
         try:
-            self._session.run_with_iobinding(self._binding, None)
+            for k in self._changing:
+                self.read(k, self._inputs[k])
+            model.session.run_with_iobinding(self._binding, None)
         except ENGINE_ERRORS as error:
-            raise _failed(self._title, error) from error
-        made = self._binding.get_outputs()
-        found: dict[str, np.ndarray] = {}
-        for k, (name, target) in enumerate(self._targets.items()):
-            if target is None:
-                target = from_engine(made[k])
-                self._binding.bind_output(name, CPU)  # the next run would write into the same memory
-            found[name] = target
-        return found
+            if not self._run_elsewhere():
+                raise model.failed(error) from error
+            return
+        if self._updates:
+            values = [given.value if isinstance(given, Cell) else given for given in self._inputs]
+            count_copies(self._updates, values, self._outputs)
+        if self._made:
+            values = self._binding.get_outputs()
+            found = [(k, from_engine(values[place])) for place, k in self._made]
+            for k, _ in found:
+                self._binding.bind_output(model.outputs[k], CPU)  # the next run would write into the same memory
+            fill(found, self._outputs, model.outputs, "an output of a type that NumPy does not have")
+
+    def _run_elsewhere(self) -> bool:
+        """Run in new memory, if the engine has found its results and refused the arrays for them; whether that was so.
+
+        Its inference may expect shapes that its kernels do not compute.
+        """
+        cells = {k: Cell() for k, target in enumerate(self._outputs) if isinstance(target, np.ndarray)}
+        try:
+            if cells:
+                self._model.run(self._inputs, [cells.get(k, target) for k, target in enumerate(self._outputs)])
+        except OperationError:
+            return False
+        found = [(k, cell.value) for k, cell in cells.items()]
+        fill(found, self._outputs, self._model.outputs, "an output that the engine does not write into given memory")
+        return bool(cells)
 
 
-def _failed(title: str, error: Exception) -> OperationError:
-    return OperationError(f"ONNX Runtime failed to run {title}: {error}")
+def fill(found: Sequence[tuple[int, Any]], outputs: Sequence[Memory], names: Sequence[str], reason: str) -> None:
+    """Put results into cells, and copy others into arrays.
 
+    Args:
+        found: the positions of results, and these.
+        outputs: the memory that they are for.
+        names: the names of all outputs.
+        reason: why they are copied.
 
-def _compare_shapes(targets: Mapping[str, np.ndarray], found: Mapping[str, np.ndarray]) -> None:
-    shapes = {name: found[name].shape for name, target in targets.items() if found[name].shape != target.shape}
+    Raises:
+        OtherShapes: arrays have other shapes.
+    """
+    arrays = [(k, value) for k, value in found if isinstance(outputs[k], np.ndarray)]
+    shapes = {names[k]: value.shape for k, value in arrays if value.shape != outputs[k].shape}
     if shapes:
         raise OtherShapes(shapes)
+    for k, value in found:
+        if isinstance(target := outputs[k], Cell):
+            target.value = value
+        else:
+            memory.copy(target.view(bool) if value.dtype == bool else target, value, reason)
 
 
 def _forbid_rounding(proto: Any) -> None:
@@ -255,6 +283,6 @@ def evaluate(proto: Any, feed: Mapping[str, np.ndarray]) -> list[Any] | None:
     """The outputs of a model that is run once; None where the engine cannot."""
     try:
         session = ModelSession(proto, {}, "default", threads=1)  # to start threads would take longer
-        return session.run(feed, session.outputs, {})
+        return session.returning(range(len(session.outputs)))([feed[name] for name in session.inputs])
     except MLError:
         return None

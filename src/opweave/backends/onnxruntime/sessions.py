@@ -362,7 +362,7 @@ class Session(Runner):
         try:
             self._session._sess.run_with_iobinding(self._bound(inputs, outputs), None)
         except ENGINE_ERRORS as error:
-            raise OperationError(f"ONNX Runtime failed: {error}") from error
+            raise failed(error) from error
         if self.updates:
             count_copies(self.updates, inputs, outputs)
 
@@ -371,22 +371,8 @@ class Session(Runner):
 
         It needs no binding. For small networks, the overhead (the time without the kernels) is half of that of `run`.
         """
-        run, names = self._session._sess.run, [self._outputs[k] for k in outputs]
-        slots, parameters, updates = self._inputs, self._parameters, self.updates
-
-        def call(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-            feed = dict(zip(slots, inputs, strict=True))
-            if parameters:
-                feed |= parameters
-            try:
-                results: list[np.ndarray] = run(names, feed, None)
-            except ENGINE_ERRORS as error:
-                raise OperationError(f"ONNX Runtime failed: {error}") from error
-            if updates:
-                count_copies(updates, inputs)
-            return results
-
-        return call
+        names = [self._outputs[k] for k in outputs]
+        return engine_call(self._session._sess, self._inputs, names, self._parameters, self.updates, failed)
 
     def _bound(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Any:
         # The Python wrappers around bindings, values and run() cost several microseconds; the engine's own are called.
@@ -410,6 +396,46 @@ class Session(Runner):
         return made
 
 
+def failed(error: Exception) -> OperationError:
+    """The error for one of the engine's."""
+    return OperationError(f"ONNX Runtime failed: {error}")
+
+
+def engine_call(
+    session: Any,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    parameters: dict[str, np.ndarray],
+    updates: Sequence[Update],
+    failed: Callable[[Exception], OperationError],
+) -> Returning:
+    """What runs a session of the engine on values of its inputs, and returns outputs in memory of the engine's.
+
+    Args:
+        session: the session.
+        inputs: the names of the inputs that are given.
+        outputs: the names of the outputs to return.
+        parameters: the values of the other inputs, by name.
+        updates: what its kernels copy.
+        failed: makes the error for one of the engine's.
+    """
+    run = session.run
+
+    def call(values: Sequence[Any]) -> list[Any]:
+        feed = dict(zip(inputs, values, strict=True))
+        if parameters:
+            feed |= parameters
+        try:
+            results: list[Any] = run(outputs, feed, None)
+        except ENGINE_ERRORS as error:
+            raise failed(error) from error
+        if updates:
+            count_copies(updates, values)
+        return results
+
+    return call
+
+
 class Call:
     """A session bound to memory; calling it runs the graph. The engine releases the GIL meanwhile."""
 
@@ -423,4 +449,4 @@ class Call:
         try:
             self._run(self._binding, None)
         except ENGINE_ERRORS as error:
-            raise OperationError(f"ONNX Runtime failed: {error}") from error
+            raise failed(error) from error

@@ -45,3 +45,24 @@ def from_engine(value: Any) -> np.ndarray:
     memory.copies.add(len(data), "data types that NumPy does not have")
     tensor = TensorProto(dims=value.shape(), data_type=value.element_type(), raw_data=data)
     return numpy_helper.to_array(tensor)
+
+
+def type_proto(name: str) -> Any:
+    """The `onnx.TypeProto` of the type that the engine writes as `name`, without a shape.
+
+    >>> type_proto("seq(tensor(int64))").sequence_type.elem_type.tensor_type.elem_type
+    7
+    """
+    from onnx import TensorProto, TypeProto, helper
+
+    outer, _, rest = name.partition("(")
+    inner = rest[:-1]
+    match outer:
+        case "seq":
+            return helper.make_sequence_type_proto(type_proto(inner))
+        case "optional":
+            return helper.make_optional_type_proto(type_proto(inner))
+        case "tensor":
+            if inner.upper() in dict(TensorProto.DataType.items()):  # else it is one that only the engine has
+                return helper.make_tensor_type_proto(TensorProto.DataType.Value(inner.upper()), None)
+    return TypeProto()
