@@ -297,3 +297,18 @@ def test_extremes_of_infinities_are_infinite(context: ow.MLContext) -> None:
 def test_large_numbers_are_their_own_gelu(context: ow.MLContext) -> None:
     x = np.array([np.finfo(float32).max, 2e38, 1], float32)
     np.testing.assert_allclose(computed(context, lambda b, x: b.gelu(x), x=x), [x[0], x[1], 0.8413447], rtol=1e-6)
+
+
+def test_kernels_are_measured(context: ow.MLContext) -> None:
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", [1, 8, 32, 32])
+    weights = np.random.default_rng(1).standard_normal((8, 8, 3, 3), float32)
+    convolved = builder.conv2d(x, builder.constant(weights), padding=[1, 1, 1, 1], label="stem")
+    graph = builder.build({"y": builder.softmax(builder.relu(convolved), 1)})
+    kernels = graph.profile(repeat=3, detail=True).kernels
+    (convolution,) = [k for k in kernels if k.kernel == "Convolution"]
+    assert convolution.node == "stem + relu"
+    assert convolution.result.endswith("[1, 8, 32, 32]")
+    assert "softmax" in [k.node for k in kernels]
+    assert all(0 <= k.minimum <= k.median for k in kernels)
+    assert sum(k.median for k in kernels) > 0

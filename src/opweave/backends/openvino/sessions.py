@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from ...errors import OperationError
 from ...graph import Graph, Node
 from ...processors import processors
-from .. import How, Precision, Runner
+from .. import How, Measured, Precision, Runner
 from . import devices
 from .emit import Emitter, tensor
 
@@ -28,8 +29,14 @@ HINTS: dict[Precision, str] = {"float32": "f32", "ieee": "f32", "bfloat16": "bf1
 """What the engine calls precisions. Its own default is bfloat16 on processors that have it."""
 
 
-def compile(backend: OpenVino, graph: Graph, device: str) -> Session:
+def compile(backend: OpenVino, graph: Graph, device: str, is_measured: bool = False) -> Session:
     """Compile a legal graph.
+
+    Args:
+        backend: the back end, with the choices of the context.
+        graph: what to compile.
+        device: the name of the device.
+        is_measured: whether the session measures its kernels; it is a `MeasuredSession` then.
 
     Raises:
         OperationError: the engine refuses it.
@@ -41,10 +48,16 @@ def compile(backend: OpenVino, graph: Graph, device: str) -> Session:
         outputs, done = backend.emit(ctx, graph)
         results = [openvino.opset15.result(ctx.computed(value).output) for value in outputs]
         model = openvino.Model(results, ctx.parameters, "opweave")
-        compiled = devices.core().compile_model(model, devices.engine_names()[device], _options(backend, graph, device))
+        options = _options(backend, graph, device) | {"PERF_COUNT": is_measured}
+        compiled = devices.core().compile_model(model, devices.engine_names()[device], options)
     except ENGINE_ERRORS as error:
         raise OperationError(f"OpenVINO does not take the graph: {error}") from error
-    return Session(compiled, ctx.arrays, done, backend.precision)
+    made: type[Session] = Session
+    if is_measured:
+        from .measure import MeasuredSession
+
+        made = MeasuredSession
+    return made(compiled, ctx.arrays, done, backend.precision, partial(compile, backend, graph, device, True))
 
 
 def _options(backend: OpenVino, graph: Graph, device: str) -> dict[str, Any]:
@@ -69,16 +82,22 @@ class Session(Runner):
     """A compiled graph. It keeps the weights, whose memory the engine reads."""
 
     def __init__(
-        self, compiled: Any, weights: Sequence[np.ndarray], done: Mapping[Node, How], precision: Precision
+        self,
+        compiled: Any,
+        weights: Sequence[np.ndarray],
+        done: Mapping[Node, How],
+        precision: Precision,
+        again: Callable[[], Any],
     ) -> None:
         self._compiled, self._weights, self._done, self._precision = compiled, weights, done, precision
+        self._again = again  # compiles the graph once more, with counters
         self._idle: list[Any] = []  # requests of runs that have ended; adding to a list and taking from it are atomic
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
         """Tie the graph to arrays, which it reads and writes in place."""
         request = self._compiled.create_infer_request()
         self._tie(request, inputs, outputs)
-        return Call(request, [*inputs, *outputs])
+        return self._call(request, [*inputs, *outputs])
 
     def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         """Run the graph once on arrays, with a request that an earlier run has made, if one is idle."""
@@ -87,14 +106,22 @@ class Session(Runner):
         except IndexError:
             request = self._compiled.create_infer_request()
         self._tie(request, inputs, outputs)
-        Call(request, ())()
+        self._call(request, ())()
         self._idle.append(request)
+
+    def _call(self, request: Any, arrays: Sequence[np.ndarray]) -> Callable[[], None]:
+        return Call(request, arrays)
 
     def _tie(self, request: Any, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         for slot, array in enumerate(inputs):
             request.set_input_tensor(slot, tensor(array, array.dtype.name))
         for slot, array in enumerate(outputs):
             request.set_output_tensor(slot, tensor(array, array.dtype.name))
+
+    def measured(self) -> Measured:
+        """The same graph compiled once more, with counters of its kernels."""
+        made: Measured = self._again()
+        return made
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
         engine = "OpenVINO" if HINTS[self._precision] == "f32" else f"OpenVINO in {self._precision}"
