@@ -1,0 +1,233 @@
+"""The engine that Opweave chooses for a model on a CPU, beside ONNX Runtime and OpenVINO called directly.
+
+`python -m benchmarks engines` measures runs before and after tuning, build times and memory, and writes docs/engines.md.
+All compute in float32 with the same threads. Runs alternate, each alone after a pause; build times and memory are those of
+processes of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from .measure import Parts, Ratio, Way, alternate, elapsed, in_process, peak_mib, tell
+
+SECONDS = 440
+"""No model is begun after this."""
+
+GATE = ("Piper voice", "basic-pitch", "PP-OCRv4 det", "PP-OCRv4 rec", "PLCMOS v2", "NSNet2 48 kHz")
+"""Models of the gate that are measured besides the image classifiers; the last two are recurrent."""
+
+NOT_MEASURED = "MiniLM in float32 and int8, a vision transformer and a U-Net: no package of the gate contains one"
+
+HEADER = ["model", "chosen", "before tuning", "after tuning", "ONNX Runtime", "OpenVINO", "build", "memory", "holds"]
+
+TUNED, UNTUNED, BUILD, MEMORY = 1.05, 1.15, 1.3, 1.15
+"""Budgets: the lower quartile of the time as a multiple of the better engine's, and build time and memory likewise."""
+
+
+def opweave(path: Path, feed: Mapping[str, np.ndarray]) -> tuple[Way, Any]:
+    """A run of the model in Opweave, with shapes fixed to those of the inputs, and the session."""
+    import opweave as ow
+
+    shapes = {name: list(array.shape) for name, array in feed.items()}
+    session = ow.InferenceSession(path, context=ow.ml.create_context(device="cpu"), fix_shapes=shapes)
+    given = dict(feed)
+    session.run(None, given)
+    return lambda: session.run(None, given), session
+
+
+def onnxruntime(path: Path, feed: Mapping[str, np.ndarray]) -> tuple[Way, Any]:
+    """A run in ONNX Runtime."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = _threads()
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    session.run(None, dict(feed))
+    return lambda: session.run(None, feed), session
+
+
+def openvino(path: Path, feed: Mapping[str, np.ndarray]) -> tuple[Way, Any]:
+    """A run in OpenVINO, on inputs that are bound once."""
+    import openvino
+
+    core = openvino.Core()
+    model = core.read_model(path)
+    model.reshape({name: list(array.shape) for name, array in feed.items()})
+    options = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": _threads()}
+    request = core.compile_model(model, "CPU", options).create_infer_request()
+    for name, array in feed.items():
+        request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
+    request.infer()
+    return lambda: request.infer(share_outputs=True), request
+
+
+WAYS: dict[str, Callable[[Path, Mapping[str, np.ndarray]], tuple[Way, Any]]] = {
+    "opweave": opweave,
+    "onnxruntime": onnxruntime,
+    "openvino": openvino,
+}
+
+
+def _threads() -> int:
+    from opweave.processors import chosen_threads, processors
+
+    return chosen_threads() or processors()
+
+
+def models(folder: Path, packages: Path) -> dict[str, Callable[[], tuple[Path, dict[str, np.ndarray]]]]:
+    """What makes the file and the inputs of each model, by name."""
+    from gate.catalog import entry
+    from tests.onnx_architectures import randomise
+
+    from .architectures import NAMES
+    from .models import photograph
+
+    def classifier(name: str) -> tuple[Path, dict[str, np.ndarray]]:
+        import onnx
+
+        path = randomise(name, folder)
+        graph = onnx.load(path, load_external_data=False).graph
+        given = {tensor.name for tensor in graph.initializer}
+        (input,) = (info for info in graph.input if info.name not in given)
+        return path, {input.name: photograph([dim.dim_value for dim in input.type.tensor_type.shape.dim])}
+
+    def packaged(name: str) -> tuple[Path, dict[str, np.ndarray]]:
+        import onnxruntime
+
+        found = entry(name)
+        with found.path(packages) as path:  # raises an error if it is not there
+            kept = folder / path.name
+            kept.write_bytes(path.read_bytes())
+        session = onnxruntime.InferenceSession(kept, providers=["CPUExecutionProvider"])
+        return kept, found.feeds({i.name: i.type for i in session.get_inputs()})[0]
+
+    made: dict[str, Callable[[], tuple[Path, dict[str, np.ndarray]]]] = {}
+    for name, title in NAMES.items():
+        made[title] = lambda name=name: classifier(name)  # type: ignore[misc]
+    for name in GATE:
+        made[name] = lambda name=name: packaged(name)  # type: ignore[misc]
+    return made
+
+
+def measured(title: str, path: Path, feed: Mapping[str, np.ndarray]) -> list[str]:
+    """The row of a model."""
+    feeds = path.with_suffix(".npz")
+    np.savez(feeds, allow_pickle=False, **dict(feed))
+    alone = {way: in_process("benchmarks.engines", way, str(path), str(feeds)) for way in WAYS}
+    runs = {}
+    for name, make in WAYS.items():
+        runs[name], made = make(path, feed)
+        if name == "opweave":
+            session = made
+    before = alternate(runs, pairs=7, seconds=0.2)
+    first = _chosen(session)
+    tell(f"{title}: tuning")
+    session.tune()
+    chosen = _chosen(session)
+    after = alternate(runs, pairs=7, seconds=0.2) if chosen != first else before
+    ratios = [_ratio(times) for times in (before, after)]
+    build, memory = (alone["opweave"][key] / alone[chosen][key] for key in ("seconds", "peak_mib"))
+    holds = ratios[0].low <= UNTUNED and ratios[1].low <= TUNED and build <= BUILD and memory <= MEMORY
+    direct = [f"{median(after[name]) * 1e3:.3g} ms" for name in ("onnxruntime", "openvino")]
+    choice = chosen if chosen == first else f"{first}, then {chosen}"
+    cells = [title, choice, *map(str, ratios), *direct, f"{build:.2f}x", f"{memory:.2f}x", "yes" if holds else "NO"]
+    tell("  ".join(cells))
+    return cells
+
+
+def _ratio(times: Mapping[str, list[float]]) -> Ratio:
+    """Opweave's time as a multiple of that of the better engine."""
+    better = min(("onnxruntime", "openvino"), key=lambda name: median(times[name]))
+    return Ratio.of(times["opweave"], times[better])
+
+
+def _chosen(session: Any) -> str:
+    """The engine that runs a session, from what it says."""
+    lines = [line for line in session.explain().splitlines() if line.startswith("engine: ")]
+    return lines[0].removeprefix("engine: ").partition(",")[0] if lines else "onnxruntime"
+
+
+def markdown(rows: list[list[str]], failures: list[str]) -> str:
+    """What docs/engines.md says about measurements."""
+    from .page import machine, table, versions
+
+    left_out = "".join(f"\n- {failure}" for failure in failures)
+    return f"""On: {machine()}; {versions("openvino")}.
+
+{table(HEADER, rows)}
+
+*Before tuning* the rule of thumb chooses, after it what was measured. Both columns are Opweave's time as a multiple of
+the better engine's, which is called directly, in float32 with the same threads: the median of pairs, with quartiles.
+Runs alternate, each alone after a pause. *Build* is the time to load the model and run it once, *memory* the peak of
+that process, imports included, both as a multiple of the chosen engine's own. A row holds if the lower quartile is at
+most {UNTUNED}x before tuning and {TUNED}x after it, the build {BUILD}x, and the memory {MEMORY}x.
+
+Not measured: {NOT_MEASURED}.{left_out}"""
+
+
+def main(
+    model: Annotated[
+        list[str] | None, typer.Option(help="A model of the table. Default: all; then the page is written.")
+    ] = None,
+    packages: Annotated[Path, typer.Option(help="Where the packages of the gate are (`make models`).")] = Path(
+        ".models"
+    ),
+) -> None:
+    """Compare the chosen engine with both engines called directly, and write docs/engines.md."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from .page import DOCS, replace_part
+
+    with TemporaryDirectory(prefix="opweave-engines-") as name:
+        os.environ["OPWEAVE_CACHE"] = str(Path(name, "cache"))  # nothing is tuned yet
+        Path(name, "cache").mkdir(mode=0o700)
+        all_models = models(Path(name), packages.resolve())
+        if unknown := set(model or ()) - set(all_models):
+            raise typer.BadParameter(
+                f"there is no model {', '.join(sorted(unknown))}; there are {', '.join(all_models)}"
+            )
+        rows: list[list[str]] = []
+        parts = Parts()
+        for title in model or all_models:
+            if elapsed() > SECONDS:
+                parts.failures.append(f"{title}: not begun after {SECONDS} s")
+                continue
+            parts.run(title, lambda title=title: rows.append(measured(title, *all_models[title]())))  # type: ignore[misc]
+    shown = Table(*HEADER, box=None)
+    for row in rows:
+        shown.add_row(*row)
+    Console().print(shown)
+    for failure in parts.failures:
+        print(failure, file=sys.stderr)
+    if not model:
+        replace_part(DOCS / "engines.md", markdown(rows, parts.failures))
+
+
+def alone(way: str, path: str, feeds: str) -> None:
+    """Load a model and run it once in this process, and print the seconds and the peak memory as JSON."""
+    with np.load(feeds) as archive:
+        feed = dict(archive)
+    for module in ("onnxruntime", "openvino", "opweave.onnx.session") if way == "opweave" else (way,):
+        import_module(module)  # Opweave would import the engines later
+    start = time.perf_counter()
+    WAYS[way](Path(path), feed)
+    print(json.dumps({"seconds": time.perf_counter() - start, "peak_mib": peak_mib()}))
+
+
+if __name__ == "__main__":
+    alone(*sys.argv[1:])
