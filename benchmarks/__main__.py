@@ -92,7 +92,11 @@ def main(names: Sequence[str]) -> None:
 def command(name: str) -> Callable[..., object]:
     """The function with the options of one of `OTHERS`."""
     module = "benchmarks.interop.__main__" if name == "interop" else f"benchmarks.{name}"
-    found: Callable[..., object] = import_module(module).main
+    try:
+        found: Callable[..., object] = import_module(module).main
+    except ModuleNotFoundError as error:
+        where = f"{module.replace('.', '/')}.py begins with what to install"
+        raise SystemExit(f"the benchmark {name} needs the package {error.name}; {where}") from None
     return found
 
 

@@ -1,6 +1,6 @@
 """`opweave.scale.deployment` beside a bare Ray Serve deployment of ONNX Runtime: requests a second, and how long they take.
 
-    make test-scale  # installs Ray
+    pip install 'opweave[scale]'
     python -m gate.packages --small
     python -m benchmarks serving
     python -m benchmarks serving --soak 100000
@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPConnection
+from math import prod
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated
@@ -92,7 +93,7 @@ class Bare:
     async def _answer(self, http: HTTPRequest) -> Response:
         body, start, feed = await http.body(), 0, {}
         for name, shape in zip(self._names, self._shapes, strict=True):
-            count = int(np.prod(shape))
+            count = prod(shape)
             feed[name] = np.frombuffer(body, np.float32, count, start).reshape(shape)
             start += 4 * count
         return Response(b"".join(array.tobytes() for array in await self._run(feed)))

@@ -39,6 +39,13 @@ def test_a_benchmark_with_options_can_be_started(name: str) -> None:
     assert (command(name).__doc__ or "").endswith((".", "\n    "))
 
 
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "benchmarks.serving", raising=False)
+    with pytest.raises(SystemExit, match="the benchmark serving needs the package ray; benchmarks/serving"):
+        command("serving")
+
+
 def test_an_unknown_benchmark_is_named() -> None:
     done = subprocess.run([sys.executable, "-m", "benchmarks", "speed"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1
