@@ -82,8 +82,8 @@ class Op(Generic[P, R]):
         decomposition: the function that expresses it by other operations, or None for the core set.
         formula: the function that computes one element of its result (see `opweave.expr`), or None.
         is_derived: whether the decomposition is made from the formula.
-        is_rival: whether the formula is for compiled loops that are faster than an engine's kernel alone: without a rule, the
-            operation is decomposed.
+        is_alternative: whether the formula is only for compiled loops that are faster than an engine's kernel. Where there is
+            no kernel, the operation is decomposed.
         kernels: the user's kernels, by name of the device.
         updates: the results that may lie in the memory of an operand, by number, and the name of that operand.
     """
@@ -119,7 +119,7 @@ class Op(Generic[P, R]):
             self.limits["output"] = same
         self.decomposition: Callable[..., Any] | None = None
         self.formula: Callable[..., Any] | None = None
-        self.is_derived = self.is_rival = False
+        self.is_derived = self.is_alternative = False
         self.kernels: dict[str, Any] = {}
         self._ranges: dict[str, Callable[..., ValueRange]] = {}
         self.updates: dict[int, str] = {}
@@ -146,12 +146,12 @@ class Op(Generic[P, R]):
 
     def expression(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Declare the formula of an element: `function(...)` takes arrays of `opweave.expr` and attributes by name."""
-        self.formula = function
+        self.formula, self.is_alternative = function, False
         return function
 
-    def rival(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def alternative(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Declare a formula that is used only where it beats an engine's kernel (see `compile.winners`)."""
-        self.formula, self.is_rival = function, True
+        self.formula, self.is_alternative = function, True
         return function
 
     def _is_operand(self, parameter: inspect.Parameter) -> bool:

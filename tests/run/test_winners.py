@@ -203,7 +203,7 @@ def test_one_element_wise_operation_becomes_a_loop(monkeypatch: pytest.MonkeyPat
 
 # Formulas that are used only where they win --------------------------------------------------------------------------
 
-RIVALS = [op for op in ops.Operations.listing().values() if op.is_rival]
+ALTERNATIVES = [op for op in ops.Operations.listing().values() if op.is_alternative]
 
 
 def calls_of(op: Op[..., Any]) -> list[dict[str, Any]]:
@@ -225,7 +225,7 @@ def calls_of(op: Op[..., Any]) -> list[dict[str, Any]]:
     ("data_type", "engine"),
     [("float32", "numpy"), ("float16", "numpy"), pytest.param("float32", "halide", marks=compiled)],
 )
-@pytest.mark.parametrize("op", RIVALS, ids=lambda op: op.name)
+@pytest.mark.parametrize("op", ALTERNATIVES, ids=lambda op: op.name)
 def test_formulas_agree_with_the_reference(op: Op[..., Any], data_type: DataType, engine: kernels.Engine) -> None:
     x = (rng.random((5, 3, 9)) + 0.5).astype(data_type)
     calls = calls_of(op)
@@ -259,7 +259,7 @@ def test_formulas_of_infinities_and_nan(op: Op[..., Any]) -> None:
         np.testing.assert_allclose(got, wanted, rtol=1e-5)
 
 
-def test_rivals_are_chosen_by_the_table_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_alternatives_are_chosen_by_the_table_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def how(axis: int) -> str:
         builder = ow.MLGraphBuilder(CPU)
         (found,) = hows(builder.build({"y": builder.softmax(builder.input("x", "float32", [8, 16, 32]), axis)}))

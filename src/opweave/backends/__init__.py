@@ -367,7 +367,7 @@ class Backend(ABC):
         """How it would do `node`, or its stand-in; None if it cannot."""
         if self.supports(node):
             return "native"
-        if self.stand_in is not None and node.op.formula is not None and not node.op.is_rival:
+        if self.stand_in is not None and node.op.formula is not None and not node.op.is_alternative:
             return "expression"
         if node.op.decomposition is not None:
             return "decomposed"

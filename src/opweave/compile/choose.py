@@ -86,7 +86,7 @@ class Chooser:
         yield Candidate(self.host.name, f"{self.host.name} has no rule for it" if refusal is None else refusal)
         if any(device in op.kernels for device in HOST_KERNELS):
             yield Candidate(node.serial)  # kernels stand alone
-        if op.formula is not None and not op.is_rival:
+        if op.formula is not None and not op.is_alternative:
             yield Candidate(EXPRESSION, self._why_no_loop(node))
         if op.decomposition is not None:
             yield Candidate(None)

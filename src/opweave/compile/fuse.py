@@ -46,7 +46,7 @@ def fusible(graph: Graph, chooser: Chooser, most: int) -> set[Node]:
     absorbed = _absorbed(graph)
 
     def is_candidate(node: Node) -> bool:
-        if not chooser.could_be_loop(node) or (node.op.is_rival and node not in winners):
+        if not chooser.could_be_loop(node) or (node.op.is_alternative and node not in winners):
             return False
         return node not in absorbed if chooser.is_pointwise(node) else node in winners
 

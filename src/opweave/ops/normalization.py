@@ -250,7 +250,7 @@ def _(b: Operations, input: Operand, axis: int) -> Operand:
 # Formulas
 
 
-@softmax.rival
+@softmax.alternative
 def _(input: expr.Array, axis: int) -> expr.Array:
     x = input if input.data_type == "float32" else expr.cast(input, "float32")
     exponentials = expr.exp(x - expr.reduce_max(x, [axis], keep_dimensions=True))

@@ -208,7 +208,7 @@ def _log_sum_exp(x: expr.Array, axes: Sequence[int], keep_dimensions: bool) -> e
 
 
 _FORMULAS: dict[Op[..., Operand], Callable[..., expr.Array]] = {
-    reduce_l1: lambda x, axes, keep: _total(abs(x), axes, keep),
+    reduce_l1: lambda x, axes, keep: _total(x if x.data_type.startswith("u") else abs(x), axes, keep),
     reduce_l2: lambda x, axes, keep: expr.sqrt(_total(x * x, axes, keep)),
     reduce_log_sum: lambda x, axes, keep: expr.log(_total(x, axes, keep)),
     reduce_log_sum_exp: _log_sum_exp,
@@ -218,7 +218,7 @@ _FORMULAS: dict[Op[..., Operand], Callable[..., expr.Array]] = {
 
 
 def _declare(op: Op[..., Operand], function: Callable[..., expr.Array]) -> None:
-    @op.rival
+    @op.alternative
     def _(input: expr.Array, axes: Sequence[int], keep_dimensions: bool) -> expr.Array:
         if input.data_type != "float16":
             return function(input, axes, keep_dimensions)
@@ -229,11 +229,11 @@ for _op, _function in _FORMULAS.items():
     _declare(_op, _function)
 
 
-@arg_max.rival
+@arg_max.alternative
 def _(input: expr.Array, axis: int, keep_dimensions: bool, output_data_type: DataType) -> expr.Array:
     return expr.cast(expr.arg_max(input, axis, keep_dimensions=keep_dimensions), output_data_type)
 
 
-@arg_min.rival
+@arg_min.alternative
 def _(input: expr.Array, axis: int, keep_dimensions: bool, output_data_type: DataType) -> expr.Array:
     return expr.cast(expr.arg_min(input, axis, keep_dimensions=keep_dimensions), output_data_type)

@@ -36,7 +36,7 @@ def form_of(node: Node, backend: Backend) -> Callable[..., Any] | None:
     rule = backend.rule(node)
     if rule is not None:
         return rule.function
-    return None if node.op.is_rival else node.op.formula
+    return None if node.op.is_alternative else node.op.formula
 
 
 def applied(node: Node, backend: Backend, known: Mapping[Operand, Array]) -> Any:
