@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import onnx
@@ -14,7 +16,10 @@ from PIL import Image
 
 import opweave as ow
 from opweave import cli
+from opweave.cli import bench
+from opweave.cli.chart import chart
 from opweave.cli.common import Settings
+from opweave.cli.engines import Engine, Result, _receive
 
 
 def write(
@@ -148,9 +153,51 @@ def test_names_of_models_are_shown_as_they_are(run, tmp_path: Path) -> None:  # 
 
 
 def test_bench_measures_both(run, pair: Path) -> None:  # type: ignore[no-untyped-def]
-    text = run("bench", pair, "--seconds", "0.05")
-    for words in ("Opweave ", "ONNX Runtime", "p99", "times as long", "difference between their outputs: 0"):
-        assert words in text
+    text = run("bench", pair, "--seconds", "0.05", "--engines", "onnxruntime")
+    rows = [line.split() for line in text.splitlines()]
+    assert [row[0] for row in rows if row] == ["engine", "ONNX", "onnxruntime"]
+    assert rows[-1][-1] == "0"  # the largest difference between their outputs
+
+
+def test_bench_writes_json_and_a_chart(run, pair: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "out.svg"
+    text = run("bench", pair, "--seconds", "0.05", "--engines", "onnxruntime", "--json", "--chart", path)
+    itself, onnxruntime = json.loads(text)
+    assert itself["engine"] == "ONNX Runtime itself"
+    assert onnxruntime["difference"] == 0
+    assert onnxruntime["lower_quartile"] <= onnxruntime["median"] <= onnxruntime["upper_quartile"]
+    assert onnxruntime["runs"] >= 5
+    assert min(onnxruntime["build"], onnxruntime["memory"]) > 0
+    texts = [element.text for element in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")]
+    assert texts[0] == "pair.onnx: milliseconds a run"
+    assert "onnxruntime" in texts
+
+
+def test_engines_that_cannot_run_a_model_are_rows_with_the_reason(capfd: pytest.CaptureFixture[str]) -> None:
+    results = [Result(Engine("a"), times=[1e-3, 2e-3, 3e-3]), Result(Engine("b<"), reason="no kernel for Det")]
+    bench._print(results)
+    text = capfd.readouterr().out
+    assert "2.00 ms" in text
+    assert "b< cannot run it: no kernel for Det" in text
+    assert bench._record(results[1])["reason"] == "no kernel for Det"
+    drawn = [e.text for e in ElementTree.fromstring(chart(results, "t")).iter("{http://www.w3.org/2000/svg}text")]
+    assert drawn == ["t", "a", "2 ms", "b<", "cannot run it"]
+
+
+def test_bench_names_unknown_engines(run, pair: Path) -> None:  # type: ignore[no-untyped-def]
+    assert "there is no engine 'nothing' here; there are auto, cpu" in run(
+        "bench", pair, "--engines", "nothing", code=1
+    )
+
+
+def test_an_engine_whose_process_ends_is_a_reason() -> None:
+    class Closed:
+        def recv(self) -> object:
+            raise EOFError
+
+    result = Result(Engine("x"))
+    _receive(Closed(), result)
+    assert result.reason == "its process ended, as after a crash"
 
 
 def test_convert_writes_what_another_engine_takes(run, pair: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -237,7 +284,7 @@ def test_models_that_need_more_than_ones_name_the_option(run, tmp_path: Path) ->
     inputs = {"x": (TensorProto.FLOAT, ["rows", "columns"]), "z": (TensorProto.FLOAT, [None, 4])}
     path = write(tmp_path / "m.onnx", nodes, inputs, ["y", "w"], shape=np.array([2, -1]))
     advice = "--fix-shapes rows=SIZE --fix-shapes columns=SIZE --fix-shapes z=SIZEx4"
-    for args in (["info", path], ["run", path, "-i", "random"], ["bench", path]):
+    for args in (["info", path], ["run", path, "-i", "random"], ["bench", path, "--device", "cpu"]):
         text = run(*args, code=1)
         assert "Dynamic dimensions were taken as 1" in text
         assert advice in text
@@ -296,7 +343,7 @@ def test_limits_of_a_model(run, pair: Path, tmp_path: Path) -> None:  # type: ig
     for command in (
         ("run", "-i", "random"),
         ("info",),
-        ("bench", "--seconds", "0.1"),
+        ("bench", "--seconds", "0.1", "--engines", "onnxruntime"),
         ("convert", "-o", tmp_path / "out.onnx"),
     ):
         text = run(command[0], pair, *command[1:], *fixed, *few, code=1)

@@ -9,6 +9,7 @@ from rich.text import Text
 from ..errors import MLError
 from ..progress import show_with
 from . import (
+    bench as bench,
     cache as cache,
     chat as chat,
     deploy as deploy,

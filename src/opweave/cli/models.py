@@ -1,4 +1,4 @@
-"""Commands for ONNX models: run, info, bench, convert."""
+"""Commands for ONNX models: run, info, convert."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from ..errors import OperationError
 from ..names import counted
 from .common import Verbose, app, console
 
@@ -197,73 +196,6 @@ def info(
         names = [[a.name for a in arguments] for arguments in (session.get_inputs(), session.get_outputs())]
         save(render(model_picture(compiled, *names), model.name), draw)
         console.print(f"wrote {draw}", soft_wrap=True)
-
-
-@app.command()
-def bench(
-    model: ModelFile,
-    inputs: Inputs = None,
-    seconds: Annotated[float, typer.Option("--seconds", min=0.01, help="How long to measure.")] = 5.0,
-    mean: Mean = "0",
-    std: Std = "1",
-    seed: Seed = 0,
-    fix_shapes: Sizes = None,
-    limit: Bounds = None,
-    device: DeviceName = None,
-    precision: PrecisionName = "float32",
-    verbose: Verbose = False,
-) -> None:
-    """Measure a model against ONNX Runtime itself, alternately in one process. Inputs are random unless given."""
-    from contextlib import nullcontext
-
-    import numpy as np
-    import onnxruntime
-    from rich.progress import Progress
-
-    from ..backends.onnxruntime.native import NativeSession
-    from ..backends.onnxruntime.sessions import ENGINE_ERRORS
-    from .inputs import assuming
-
-    session = open_session(model, fix_shapes, limit, device, precision)
-    feed = _feed(session, [*(inputs or []), "random"], seed, mean, std)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    runs: dict[str, Any] = {"Opweave": lambda: session.run(None, feed)}
-    with nullcontext() if inputs else assuming(session._inputs):
-        session.run(None, feed)
-    try:
-        engine = NativeSession(str(model), options, providers=["CPUExecutionProvider"])
-        runs["ONNX Runtime"] = lambda: engine.run(None, feed)
-        mine, other = (function() for function in runs.values())
-    except ENGINE_ERRORS as error:
-        if "ONNX Runtime" in runs:
-            raise OperationError(f"ONNX Runtime failed: {error}") from error
-        console.print(f"ONNX Runtime does not take the model: {error}", soft_wrap=True)
-        mine = other = runs["Opweave"]()
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("measuring", total=seconds)
-        start, turn = perf_counter(), 0
-        while (elapsed := perf_counter() - start) < seconds or turn < 3:
-            # Alternate the order: the first one runs with colder caches.
-            for name in [*runs][:: 1 if turn % 2 else -1]:
-                before = perf_counter()
-                runs[name]()
-                times[name].append(perf_counter() - before)
-            turn += 1
-            progress.update(task, completed=min(elapsed, seconds))
-    table = Table("", *("median", "p90", "p99", "min"), "runs a second", box=None, header_style="bold")
-    for name, measured in times.items():
-        cells = [f"{value * 1e3:.3f} ms" for value in (*np.percentile(measured, [50, 90, 99]), min(measured))]
-        table.add_row(name, *cells, f"{1 / np.mean(measured):.1f}")
-    console.print(table)
-    if "ONNX Runtime" in times:
-        ratio = np.median(times["Opweave"]) / np.median(times["ONNX Runtime"])
-        console.print(f"Opweave takes {ratio:.2f} times as long as ONNX Runtime")
-        pairs = [(a, b) for a, b in zip(mine, other, strict=True) if isinstance(a, np.ndarray) and a.dtype.kind == "f"]
-        if pairs:
-            largest = max(float(np.abs(a.astype(np.float64) - b).max(initial=0)) for a, b in pairs)
-            console.print(f"largest difference between their outputs: {largest:.2g}")
 
 
 @app.command()

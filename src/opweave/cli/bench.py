@@ -1,0 +1,113 @@
+"""The command `opweave bench`: a model on all engines of this machine, side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from ..errors import OperationError
+from .common import Verbose, app, console, errors
+from .engines import BASE_LINE, Job, Result, engines as find_engines, measure
+from .models import Bounds, DeviceName, Inputs, Mean, ModelFile, PrecisionName, Seed, Sizes, Std
+
+
+@app.command()
+def bench(
+    model: ModelFile,
+    inputs: Inputs = None,
+    engines: Annotated[
+        str | None,
+        typer.Option(
+            help="Back ends or devices, separated by commas; auto is Opweave's choice. Default: all that are not slow."
+        ),
+    ] = None,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.01, help="How long to measure.")] = 5.0,
+    chart: Annotated[Path | None, typer.Option(help="Write a picture of the times to this .svg file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    mean: Mean = "0",
+    std: Std = "1",
+    seed: Seed = 0,
+    fix_shapes: Sizes = None,
+    limit: Bounds = None,
+    device: DeviceName = None,
+    precision: PrecisionName = "float32",
+    verbose: Verbose = False,
+) -> None:
+    """Compare the engines of this machine: time, memory and results of a model on each, beside ONNX Runtime itself.
+
+    Each engine has a process of its own; they are measured in turns, after pauses. Inputs are random unless given.
+    """
+    from rich.progress import Progress
+
+    from ..context import ml
+    from ..onnx.session import InferenceSession
+    from .inputs import assumption, gather, limits, numbers, sizes
+
+    wanted = engines.split(",") if engines else [device] if device else None
+    options = {"fix_shapes": sizes(fix_shapes or []), "limits": limits(limit or [])}
+    session = InferenceSession(model, ml.create_context(device="cpu"), **options)  # type: ignore[arg-type]
+    feed = gather(session._inputs, [*(inputs or []), "random"], seed, numbers(mean, "--mean"), numbers(std, "--std"))
+    found = find_engines(wanted)
+    with Progress(console=errors, transient=True) as progress:
+        task = progress.add_task("measuring", total=1.0)
+        job = Job(str(model), feed, options, precision)
+        results = measure(found, job, seconds, lambda share: progress.update(task, completed=share))
+    if not any(result.times for result in results if result.engine.name != BASE_LINE):
+        advice = "" if inputs else assumption(session._inputs)
+        reasons = dict.fromkeys(result.reason for result in results[1:] if result.reason)
+        raise OperationError(f"no engine runs the model: {'; '.join(reasons)}{'. ' if advice else ''}{advice}")
+    if as_json:
+        console.print(json.dumps([_record(result) for result in results], indent=2), soft_wrap=True)
+    else:
+        _print(results)
+    if chart is not None:
+        from .chart import chart as drawn
+
+        chart.write_text(drawn(results, f"{model.name}: milliseconds a run"), encoding="utf-8")
+        errors.print(f"wrote {chart}", soft_wrap=True)
+
+
+def _record(result: Result) -> dict[str, Any]:
+    """A result without its outputs and single times."""
+    engine = result.engine
+    record: dict[str, Any] = {"engine": engine.name, "backend": engine.backend, "device": engine.device}
+    if not result.times:
+        return record | {"reason": result.reason}
+    lower, middle, upper = result.quartiles
+    times = {"median": middle, "lower_quartile": lower, "upper_quartile": upper, "runs": len(result.times)}
+    rest = {"build": result.build, "memory": result.memory, "difference": result.difference}
+    return record | times | rest
+
+
+def _print(results: Sequence[Result]) -> None:
+    """Print a table; engines that cannot run the model have the reason in their row."""
+    from ..words import duration, size
+
+    first = next(result for result in results if result.times)
+    table = Table(box=None, header_style="bold")
+    table.add_column("engine", no_wrap=True)
+    for name in ("median", "quartiles", "ratio", "build", "memory", "difference"):
+        table.add_column(name, justify="right")
+    for result in results:
+        if not result.times:
+            table.add_row(result.engine.name, "cannot run it")
+            continue
+        lower, middle, upper = result.quartiles
+        table.add_row(
+            result.engine.name,
+            duration(middle),
+            f"{lower * 1e3:.3g} to {upper * 1e3:.3g} ms",
+            f"{middle / first.quartiles[1]:.2f}",
+            duration(result.build),
+            size(max(result.memory, 0)),
+            "other shapes" if result.difference is None else f"{result.difference:.2g}",
+        )
+    console.print(table)
+    for result in results:
+        if result.reason:
+            console.print(f"{result.engine.name} cannot run it: {result.reason}", soft_wrap=True)

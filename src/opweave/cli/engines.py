@@ -1,0 +1,251 @@
+"""Engines that run one model in processes of their own, and are measured in turns."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from ..errors import NotSupportedError
+
+BASE_LINE = "ONNX Runtime itself"
+"""The engine that the others are compared with: ONNX Runtime, without Opweave."""
+
+ROUNDS = 5
+"""How many turns each engine has."""
+
+PAUSE = 0.05
+"""Seconds before each turn. Threads of the engine before may wait for more work, and take the processors meanwhile."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What may run a model.
+
+    Attributes:
+        name: what `--engines` takes.
+        device: the device of its context; empty for ONNX Runtime without Opweave.
+        backend: the back end that drives the device.
+    """
+
+    name: str
+    device: str = ""
+    backend: str = ""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to run.
+
+    Attributes:
+        model: the path of the .onnx file.
+        feed: an array for each input, by name.
+        options: for Opweave's session.
+        precision: of the context.
+    """
+
+    model: str
+    feed: Mapping[str, Any]
+    options: Mapping[str, Any]
+    precision: str
+
+
+@dataclass
+class Result:
+    """How an engine ran a model.
+
+    Attributes:
+        engine: the engine.
+        reason: why it cannot run it; empty if it can.
+        times: of the runs, in seconds.
+        build: seconds until the result of the first run.
+        memory: bytes that its process has grown by.
+        outputs: of the model.
+        difference: the largest from the first engine's outputs; None if they cannot be compared.
+    """
+
+    engine: Engine
+    reason: str = ""
+    times: list[float] = field(default_factory=list)
+    build: float = 0.0
+    memory: int = 0
+    outputs: Sequence[Any] = ()
+    difference: float | None = None
+
+    @property
+    def quartiles(self) -> tuple[float, float, float]:
+        """The lower quartile, the median and the upper quartile of the times."""
+        lower, middle, upper = np.percentile(self.times, [25, 50, 75])
+        return float(lower), float(middle), float(upper)
+
+
+def engines(wanted: Sequence[str] | None) -> list[Engine]:
+    """The engines to compare, ONNX Runtime itself first.
+
+    Args:
+        wanted: names of back ends, of devices, or "auto"; None for all but the reference and devices that only pretend to be
+            others, which are slow.
+
+    Raises:
+        NotSupportedError: there is no such engine here.
+    """
+    from ..backends import devices
+
+    here = [device for device in devices() if device.available]
+    found = [Engine("auto", "cpu", "auto")] if len([d for d in here if d.name == "cpu"]) > 1 else []
+    for device in here:
+        is_slow = device.backend == "reference" or device.name.startswith("gpu-software")
+        name = device.backend if device.name == "cpu" else device.name
+        names = {name, device.name} | (set() if device.provider else {device.backend})
+        if (not is_slow) if wanted is None else not names.isdisjoint(wanted):
+            found.append(Engine(name, device.name, device.backend))
+    if wanted is not None:
+        known = {"auto", *(each for device in here for each in (device.name, device.backend))}
+        if unknown := [name for name in wanted if name not in known]:
+            raise NotSupportedError(f"there is no engine {unknown[0]!r} here; there are {', '.join(sorted(known))}")
+        found = [engine for engine in found if engine.name != "auto" or "auto" in wanted]
+    return [Engine(BASE_LINE), *found]
+
+
+def measure(found: Sequence[Engine], job: Job, seconds: float, progress: Callable[[float], None]) -> list[Result]:
+    """Run a job on engines, each in a process of its own, in turns.
+
+    Args:
+        found: the engines.
+        job: what to run.
+        seconds: how long to measure, all engines together.
+        progress: called with the share that is done.
+    """
+    spawn = get_context("spawn")  # engines must not be forked
+    results, workers = [], []
+    try:
+        for engine in found:
+            here, there = spawn.Pipe()
+            worker = spawn.Process(target=_work, args=(there, engine, job), daemon=True)
+            worker.start()
+            there.close()
+            workers.append((worker, here))
+            result = Result(engine)
+            _receive(here, result)
+            results.append(result)
+        able = [(result, here) for result, (_, here) in zip(results, workers, strict=True) if not result.reason]
+        turns = ROUNDS * len(able)
+        for turn in range(turns):
+            round_number, place = divmod(turn, len(able))
+            result, here = able[(place + round_number) % len(able)]  # another one is first in each round
+            if not result.reason:
+                time.sleep(PAUSE)
+                here.send(seconds / turns)
+                _receive(here, result)
+            progress((turn + 1) / turns)
+    finally:
+        for worker, here in workers:
+            here.close()  # ends it
+            worker.join(5)
+            if worker.is_alive():
+                worker.kill()
+    _compare(results)
+    return results
+
+
+def _receive(connection: Any, result: Result) -> None:
+    """Take what a worker sends; one that has ended is a reason."""
+    try:
+        sent = connection.recv()
+    except (EOFError, OSError):
+        sent = {"reason": "its process ended, as after a crash"}
+    result.times += sent.pop("times", [])
+    for name, value in sent.items():
+        setattr(result, name, value)
+
+
+def _compare(results: Sequence[Result]) -> None:
+    able = [result for result in results if not result.reason]
+    for result in able:
+        pairs = list(zip(able[0].outputs, result.outputs, strict=False))
+        arrays = [(a, b) for a, b in pairs if isinstance(a, np.ndarray) and a.dtype.kind in "fiub"]
+        if arrays and all(a.shape == b.shape for a, b in arrays):
+            result.difference = max(_difference(a, b) for a, b in arrays)
+
+
+def _difference(a: np.ndarray, b: np.ndarray) -> float:
+    """The largest difference; where both are the same infinity, or NaN, there is none.
+
+    >>> _difference(np.float32([1, np.inf, np.nan]), np.float32([1.5, np.inf, np.nan]))
+    0.5
+    """
+    wide = [array.astype(np.float64) for array in (a, b)]
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(wide[0] - wide[1])
+    same = (wide[0] == wide[1]) | (np.isnan(wide[0]) & np.isnan(wide[1]))
+    return float(np.where(same, 0, np.where(np.isnan(apart), np.inf, apart)).max(initial=0))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# In the process of an engine
+
+
+def _work(connection: Any, engine: Engine, job: Job) -> None:
+    """Run a job whenever the connection asks for it, until that is closed."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):  # engines print to them
+        os.dup2(nowhere, stream)
+    try:
+        before, start = _resident(), perf_counter()
+        run = _prepared(engine, job)
+        outputs = run()
+        connection.send({"build": perf_counter() - start, "outputs": outputs, "memory": _resident() - before})
+        while True:
+            seconds = connection.recv()
+            run()  # caches are cold after the turns of others
+            times: list[float] = []
+            start = perf_counter()
+            while not times or perf_counter() - start < seconds:
+                before_run = perf_counter()
+                run()
+                times.append(perf_counter() - before_run)
+            connection.send({"times": times, "memory": _resident() - before})
+    except (EOFError, BrokenPipeError, KeyboardInterrupt):
+        return
+    except Exception as error:  # whatever an engine raises is the reason why it cannot run the model
+        connection.send({"reason": " ".join(str(error).split()) or type(error).__name__})
+
+
+def _prepared(engine: Engine, job: Job) -> Callable[[], list[Any]]:
+    """What runs the model once."""
+    if engine.name == BASE_LINE:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        itself = onnxruntime.InferenceSession(job.model, options, providers=["CPUExecutionProvider"])
+        return lambda: list(itself.run(None, job.feed))
+    from ..context import ml
+    from ..onnx.session import InferenceSession
+
+    context = ml.create_context(device=engine.device, backend=engine.backend, precision=job.precision)  # type: ignore[arg-type]
+    session = InferenceSession(Path(job.model), context, specialise="always", **job.options)
+    return lambda: list(session.run(None, job.feed))
+
+
+def _resident() -> int:
+    """The bytes of memory that this process holds now; the most it has held, where the system does not say."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        pass
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
