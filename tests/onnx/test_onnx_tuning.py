@@ -117,6 +117,16 @@ def test_tuned_shapes_of_models_with_many_weights_are_compiled(
         assert {text for text, what in each.shapes().items() if what == "compiled"} == {"x [2, 3]", "x [1, 3]"}
 
 
+def test_sessions_whose_threads_sleep_choose_between_engines_too(rival: Rival, tmp_path: Path) -> None:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    made = ow.InferenceSession(write(tmp_path / "static.onnx", 2), options, providers=["CPUExecutionProvider"])
+    assert made.context.power_preference == "low-power"
+    assert engine(made) == "engine: rival, by rule of thumb: 2 operations"
+
+
 def test_values_can_be_given(rival: Rival, tmp_path: Path) -> None:
     made = session(write(tmp_path / "dynamic.onnx"))
     (found,) = made.tune(inputs={"x": X}, seconds=0).measurements

@@ -179,6 +179,8 @@ def info(
     if folded:
         console.print(f"  {counted(folded, 'node')} more, computed when the model is compiled")
     console.print("\nwhat runs where", style="bold")
+    if compiled.choice:
+        console.print(f"  engine: {compiled.choice}", soft_wrap=True)
     for number, segment in enumerate(compiled.segments):
         console.print(f"  segment {number}: {counted(len(segment.nodes), 'node')}, {where[str(segment.kind)]}")
         if segment.kind == "fallback":

@@ -19,7 +19,7 @@ def explain(graph: MLGraph) -> str:
     lines = [f"{graph._graph}", "", f"precision {precision}: {PRECISIONS[precision]}"]
     if program.choice:
         lines.append(f"engine: {program.choice}")
-    lines += ["what runs where:", *(f"  {line}" for line in table(cells, words=5))]
+    lines += ["", "what runs where:", *(f"  {line}" for line in table(cells, words=5))]
     if has_segments:
         plan = program.plan
         lines += ["", f"intermediates: {intermediates(len(plan.offsets), plan.total, plan.peak)}"]

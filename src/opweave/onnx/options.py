@@ -106,7 +106,7 @@ class Settings:
         made = ml.create_context(device=place[0], backend=place[1], threads=threads, precision=inside)
         if _config(session_options, "session.intra_op.allow_spinning") == "0":
             # The preference decides how threads wait; naming the device keeps it from choosing another one.
-            name, backend = made.device.name, made.device.backend
+            name, backend = made.device.name, "auto" if made.backend.rivals else made.device.backend
             made = ml.create_context(
                 device=name, backend=backend, power_preference="low-power", threads=threads, precision=inside
             )

@@ -421,6 +421,7 @@ class InferenceSession(OnnxRuntimeMethods, TuningMethod):
         folded = sum(step.kind == "folded" for step in compiled.trace.steps)
         precision = self._context.precision
         lines = [f"precision {precision}: {PRECISIONS[precision]}"]
+        lines += [f"engine: {compiled.choice}"] if compiled.choice else []
         for number, segment in enumerate(compiled.segments):
             where = f"WebNN on {self._context.device.name}" if segment.kind == "webnn" else "ONNX Runtime (fallback)"
             lines.append(f"segment {number}: {counted(len(segment.nodes), 'node')}, {where}")
@@ -429,7 +430,6 @@ class InferenceSession(OnnxRuntimeMethods, TuningMethod):
                 lines.append(f"  {step.node.op_type}{name}" + (f": {step.reason}" if step.reason else ""))
             lines += [f"  custom: {p.node}, {p.how}, {p.detail}" for p in compiled.custom(number)]
         lines.append(f"{counted(folded, 'node')} computed when the model was compiled")
-        lines += [f"engine: {compiled.choice}"] if compiled.choice else []
         if not self._is_static and input_shapes is None:
             lines += [f"{shapes}: {what}" for shapes, what in self.shapes().items()]
         return "\n".join(lines)
