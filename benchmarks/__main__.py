@@ -39,6 +39,7 @@ OTHERS = {
     "kernels": "ONNX Runtime's kernels against compiled expressions; writes docs/kernels.md and what runs as loops",
     "interop": "custom operations beside built-in ones; writes docs/interop.md",
     "nan": "what it would cost to propagate NaN where ONNX Runtime does not",
+    "precision": "each precision of each device beside float64; writes docs/precision.md",
     "scale": "a model in Ray's actors beside plain processes; writes docs/scale.md",
     "serving": "a model behind Ray Serve beside ONNX Runtime there; writes docs/serving.md",
     "webgpu": "networks and contractions on a GPU; writes docs/benchmarks-gpu.md",

@@ -11,7 +11,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from benchmarks import against, hot_paths, measure
+import opweave as ow
+from benchmarks import against, hot_paths, measure, precision
 from benchmarks.__main__ import OTHERS, TABLES, command
 from benchmarks.budgets import BUDGETS, Budget
 from benchmarks.kernels import ENGINE, Measurement, won
@@ -50,6 +51,29 @@ def test_an_unknown_benchmark_is_named() -> None:
     done = subprocess.run([sys.executable, "-m", "benchmarks", "speed"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.startswith("there is no benchmark speed\n")
+
+
+def test_float64_is_not_rounded_between_operations() -> None:
+    """In float32, adding a small number and taking the large one away would leave 0."""
+    context = ow.MLContext(precision.Exact(), ow.Device("float64", "cpu", "reference", ""), "default")
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", [2])
+    graph = builder.build({"y": builder.sub(builder.add(x, 2.0**30), 2.0**30), "n": builder.cast(x, "int32")})
+    found = context.compute(graph, {"x": np.float32([0.25, 3])})
+    assert found["y"].tolist() == [0.25, 3]
+    assert found["n"].tolist() == [0, 3]
+
+
+def test_errors_are_relative_to_the_largest_element_and_to_the_rms() -> None:
+    largest, rms = precision.errors([np.float32([3, 4.5]), np.int32([1])], [np.float32([3, 4]), np.int32([7])])
+    assert (largest, rms) == (0.125, 0.1)
+
+
+def test_the_precisions_that_are_measured_differ() -> None:
+    places = precision.places()
+    assert ("onnxruntime", "cpu", "ieee") in places
+    assert {name for name, _, asked in places if asked == "ieee"} == {"onnxruntime"}
+    assert not any("software" in device or device == "reference" for _, device, _ in places)
 
 
 def test_values_are_compared_pair_by_pair() -> None:
