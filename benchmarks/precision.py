@@ -43,7 +43,7 @@ LAST_START = 380
 """After so many seconds, no further model is begun."""
 
 DIFFERENT_IEEE = ("onnxruntime",)
-"""The back ends where "ieee" is another computation than "float32"."""
+"""The back ends where "ieee" is another computation than "float32" for something that is measured here."""
 
 FASTER = 1.8
 """How many times as fast as in float32 ResNet-50 is to be where a device has bfloat16 or float16."""

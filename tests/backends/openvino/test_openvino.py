@@ -246,10 +246,13 @@ def test_quantised_products_are_kernels_of_8_bits(context: ow.MLContext, zero: i
     np.testing.assert_allclose(computed(context, build, x=x), computed(reference, build, x=x), rtol=1e-5, atol=1e-4)
     builder = ow.MLGraphBuilder(context)
     graph = Graph.reaching({"y": build(builder, builder.input("x", "float32", x.shape))})
-    session = openvino.compile(graph, device="cpu", power_preference="default")
-    kernels = session._compiled.get_runtime_model().get_ops()
-    (product,) = [k for k in kernels if k.get_rt_info()["layerType"].astype(str) == "FullyConnected"]
-    assert product.get_rt_info()["runtimePrecision"].astype(str) == "u8"
+    for backend, wanted in ((openvino, "u8"), (openvino.with_precision("ieee"), "f32")):
+        session: Any = backend.compile(graph, device="cpu", power_preference="default")
+        kernels = session._compiled.get_runtime_model().get_ops()
+        (product,) = [k for k in kernels if k.get_rt_info()["layerType"].astype(str) == "FullyConnected"]
+        assert product.input(0).get_element_type().get_type_name() == wanted
+    strict = ow.ml.create_context(backend="openvino", device="cpu", precision="ieee")
+    np.testing.assert_allclose(computed(strict, build, x=x), computed(reference, build, x=x), rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("data_type", ["uint8", "int8"])

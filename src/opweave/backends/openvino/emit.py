@@ -18,6 +18,7 @@ import numpy as np
 if TYPE_CHECKING:
     from ...graph import Desc, Node, Operand
     from ...operation import Op
+    from .. import Precision
 
 WIDE = ("int64", "uint64")
 """The data types that are carried as pairs of int32, the lower half first."""
@@ -95,7 +96,8 @@ class Emitter:
     readers: Mapping[Operand, Sequence[Node]]
     """The nodes that read each operand which is not an output of the graph."""
 
-    def __init__(self) -> None:
+    def __init__(self, precision: Precision = "float32") -> None:
+        self.precision = precision
         self.parameters: list[Any] = []
         self.arrays: list[np.ndarray] = []
         """The constants, which must live as long as the graph."""

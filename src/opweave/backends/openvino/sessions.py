@@ -43,7 +43,7 @@ def compile(backend: OpenVino, graph: Graph, device: str, is_measured: bool = Fa
     """
     import openvino
 
-    ctx = Emitter()
+    ctx = Emitter(backend.precision)
     try:
         outputs, done = backend.emit(ctx, graph)
         results = [openvino.opset15.result(ctx.computed(value).output) for value in outputs]
@@ -75,6 +75,8 @@ def _options(backend: OpenVino, graph: Graph, device: str) -> dict[str, Any]:
         options["ENABLE_CPU_PINNING"] = False  # other engines run beside it
         options["CPU_DENORMALS_OPTIMIZATION"] = False  # denormal numbers are not taken for 0
         options["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0  # products of float32 stay products of float32
+        if backend.precision == "ieee":
+            options["LP_TRANSFORMS_MODE"] = False  # and what is dequantised is not multiplied in 8 bits
     return options
 
 

@@ -1,8 +1,9 @@
 """OpenVINO rules: quantisation to 8 bits, with a scale for each tensor or for each index of some axes.
 
 A pair that quantises and dequantises becomes the engine's `fake_quantize`, from which it makes kernels of 8 bits. (There it
-multiplies by the reciprocal of the scale: a quotient next to the middle between two steps may get the other step.) Blocks have
-no rule, nor have integers of 32 bits that are computed.
+multiplies by the reciprocal of the scale: a quotient next to the middle between two steps may get the other step.) With the
+precision "ieee" it is a quotient, and all kernels are those of float32. Blocks have no rule, nor have integers of 32 bits that
+are computed.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
     assert scale.array is not None
     assert zero_point.array is not None
     zero = zero_point.array.astype("float32")
-    if ctx.is_read_by(ops.dequantize_linear):
+    if ctx.is_read_by(ops.dequantize_linear) and ctx.precision != "ieee":
         ends = ((end - zero) * scale.array for end in (info.lowest, info.highest))
         steps = (ctx.scalar(end, input) for end in (info.lowest, info.highest))
         y = ctx.emit("fake_quantize", input, *map(ctx.add_constant, ends), *steps, 256)
