@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from ...graph import Desc, Graph
 from ...memory import NOT_IN_PLACE, copies
@@ -19,39 +19,37 @@ Where they do not, the kernel copies the inputs. Where only one of two does, it 
 https://github.com/microsoft/onnxruntime/blob/main/onnxruntime/contrib_ops/cpu/bert/gqa_attention_base.h"""
 
 
-class NamedUpdate(NamedTuple):
-    """What one node updates.
-
-    Attributes:
-        pairs: the names of each input and of the output that may lie in its memory; empty where the kernel always copies.
-        inputs: what it copies otherwise: inputs of the model, or results of other nodes.
-    """
-
-    pairs: tuple[tuple[str, str], ...]
-    inputs: tuple[str, ...]
-
-
 def find_updates(
-    nodes: Iterable[tuple[str, Sequence[str], Sequence[str]]], inputs: Collection[str], outputs: Collection[str]
-) -> list[NamedUpdate]:
+    nodes: Iterable[tuple[str, Sequence[str], Sequence[str]]],
+    inputs: Mapping[str, int],
+    outputs: Mapping[str, int],
+    sizes: Mapping[str, int] = MappingProxyType({}),
+) -> list[Update]:
     """The inputs of a model that its nodes update; in place only where no other node, and no output, takes them.
 
     Args:
         nodes: the operator, the inputs and the outputs of all nodes, also of those in sub-graphs.
-        inputs: the names of the model's inputs.
-        outputs: the names of its outputs.
+        inputs: the positions of the model's inputs, by name.
+        outputs: likewise of the outputs that may lie in the memory of inputs.
+        sizes: the sizes in bytes of results of nodes, by name, where they are known.
     """
     known = list(nodes)
-    readers = Counter(outputs)
+    readers = Counter(list(outputs))
     readers.update(name for _, read, _ in known for name in read)
     found = []
     for op_type, read, written in known:
         places = IN_PLACE.get(op_type, ())
-        pairs = tuple((read[i], written[o]) for i, o in places if i < len(read) and o < len(written))
+        pairs = [(read[i], written[o]) for i, o in places if i < len(read) and o < len(written)]
         fits = len(pairs) == len(places) and all(i in inputs and o in outputs and readers[i] == 1 for i, o in pairs)
-        copied = tuple(read[i] for i, _ in places if i < len(read) and read[i])
+        copied = [read[i] for i, _ in places if i < len(read) and read[i]]
         if copied:
-            found.append(NamedUpdate(pairs if fits else (), copied))
+            found.append(
+                Update(
+                    tuple((inputs[i], outputs[o]) for i, o in pairs) if fits else (),
+                    tuple(inputs[i] for i in copied if i in inputs),
+                    tuple(sizes[i] for i in copied if i in sizes and i not in inputs),
+                )
+            )
     return found
 
 
@@ -60,16 +58,8 @@ def updates_of(ctx: Emitter, emitted: Mapping[str, tuple[Value, Desc]], graph: G
     places: dict[str, int] = {}
     for k, (value, _) in enumerate(emitted.values()):
         places.setdefault(value.name, k)  # an output again has an Identity of its own
-    inputs = {f"i{k}": k for k in range(len(graph.inputs))}
     nodes = ((node.op_type, node.inputs, node.outputs) for node in ctx.nodes)
-    return [
-        Update(
-            tuple((inputs[i], places[o]) for i, o in pairs),
-            tuple(inputs[i] for i in copied if i in inputs),
-            tuple(ctx.sizes[i] for i in copied if i in ctx.sizes and i not in inputs),
-        )
-        for pairs, copied in find_updates(nodes, inputs, places)
-    ]
+    return find_updates(nodes, {f"i{k}": k for k in range(len(graph.inputs))}, places, ctx.sizes)
 
 
 def count_copies(updates: Sequence[Update], inputs: Sequence[Memory], outputs: Sequence[Memory] = ()) -> None:

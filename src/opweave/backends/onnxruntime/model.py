@@ -14,7 +14,7 @@ from ...errors import MLError, OperationError
 from ...graph import Node
 from ...memory.spaces import Cell, Memory
 from ...shapes import OtherShapes
-from .. import How, PowerPreference, Precision, Returning, Runner, Update
+from .. import How, PowerPreference, Precision, Returning, Runner
 from .constants import add_constants, all_graphs, readers
 from .in_place import count_copies, find_updates
 from .native import NativeSession
@@ -87,13 +87,9 @@ class ModelSession(Runner):
         self.is_plain = found <= PLAIN_TYPES
         # Strings, sequences and optionals cannot be bound to memory.
         self._can_bind = all(type.startswith("tensor(") and type != "tensor(string)" for type in found)
-        self.updates = [
-            Update(
-                tuple((self.inputs.index(i), self.outputs.index(o)) for i, o in pairs if self._can_bind),
-                tuple(self.inputs.index(i) for i in copied if i in self.inputs),
-            )
-            for pairs, copied in find_updates(readers(proto.graph.node), self.inputs, self.outputs)
-        ]
+        takes = {name: k for k, name in enumerate(self.inputs)}
+        gives = {name: k for k, name in enumerate(self.outputs) if self._can_bind}
+        self.updates = find_updates(readers(proto.graph.node), takes, gives)
         # The Python wrapper costs microseconds; the engine's own session is called.
         self.session = session._sess
 
