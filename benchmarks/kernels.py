@@ -105,7 +105,10 @@ def measure(context: ow.MLContext, node: Node) -> Measurement:
         AssertionError: the two differ.
     """
     rng = np.random.default_rng(0)
-    feed = {o.name: (rng.random(o.shape) * 0.8 + 0.1).astype(o.data_type) for o in node.operands}
+    feed: dict[str, np.ndarray] = {}
+    for operand in node.operands:
+        numbers = rng.random(operand.shape) * 0.8 + 0.1
+        feed[operand.name] = (numbers.round() if operand.data_type == "uint8" else numbers).astype(operand.data_type)
     graph = Graph.reaching({"y": node.outputs[0]})
     results = [np.empty(node.outputs[0].shape, node.outputs[0].data_type) for _ in range(2)]
     program = compile(graph, context.backend, device="cpu", power_preference="default", fuse=False)
