@@ -302,6 +302,22 @@ def test_large_numbers_are_their_own_gelu(context: ow.MLContext) -> None:
     np.testing.assert_allclose(computed(context, lambda b, x: b.gelu(x), x=x), [x[0], x[1], 0.8413447], rtol=1e-6)
 
 
+@pytest.mark.parametrize("data_type", ["int32", "int8", "uint8"])
+def test_limits_of_integers_are_exact(context: ow.MLContext, data_type: Any) -> None:
+    """The engine makes a clamp of a maximum and a minimum, and computes it with float32."""
+    info = np.iinfo(data_type)
+    low, high = info.min // 3 + 5, info.max // 3 * 2 + 5
+    x = np.array([info.min, low - 1, low, low + 1, 77, high - 1, high, high + 1, info.max]).clip(info.min, info.max)
+    x = x.astype(data_type)
+    ways = (
+        lambda b, x: b.clamp(x, min_value=low, max_value=high),
+        lambda b, x: b.min(b.max(x, low), high),
+        lambda b, x: b.max(b.min(x, high), low),
+    )
+    for way in ways:
+        np.testing.assert_array_equal(computed(context, way, x=x), x.clip(low, high))
+
+
 def test_kernels_are_measured(context: ow.MLContext) -> None:
     builder = ow.MLGraphBuilder(context)
     x = builder.input("x", "float32", [1, 8, 32, 32])

@@ -1,7 +1,7 @@
 """OpenVINO rules: element-wise operations.
 
-Integers are computed as int32, whose sums and products wrap around. There are no rules for quotients and powers of integers,
-and none for clamp of int32: the engine computes them as float32.
+Integers are computed as int32, whose sums and products wrap around. There are no rules for quotients and powers of integers:
+the engine computes them as float32.
 """
 
 from __future__ import annotations
@@ -57,11 +57,17 @@ def _(ctx: Emitter, a: Value, b: Value) -> Value:
     return ctx.emit("power", a, b)
 
 
+def _minimum(ctx: Emitter, a: Value, b: Value) -> Value:
+    """The lower of two int32. From a maximum and a minimum, the engine would make a clamp, which computes with float32."""
+    return ctx.emit("bitwise_not", ctx.emit("maximum", ctx.emit("bitwise_not", a), ctx.emit("bitwise_not", b)))
+
+
 def _extreme(name: str) -> Callable[[Emitter, Value, Value], Value]:
     def rule(ctx: Emitter, a: Value, b: Value) -> Value:
-        result = ctx.cast(ctx.emit(name, as_int32(ctx, a), as_int32(ctx, b)), ctx.output.data_type)
         if a.data_type not in FLOATS:
-            return result
+            x, y = as_int32(ctx, a), as_int32(ctx, b)
+            return ctx.cast(ctx.emit(name, x, y) if name == "maximum" else _minimum(ctx, x, y), ctx.output.data_type)
+        result = ctx.emit(name, a, b)
         for value in (a, b):
             if value.array is None or bool((value.array != value.array).any()):
                 result = keeping_nan(ctx, value, result)
@@ -142,6 +148,16 @@ def _(ctx: Emitter, input: Value, min_value: Number | None, max_value: Number | 
     low = min_value if ops.is_bound(min_value) else -math.inf
     high = max_value if ops.is_bound(max_value) else math.inf
     return clamped(ctx, input, float(low), float(high))
+
+
+@openvino.lower(ops.clamp, when=lambda input: _is_signed(input))
+def _(ctx: Emitter, input: Value, min_value: Number | None, max_value: Number | None) -> Value:
+    x = as_int32(ctx, input)
+    if ops.is_bound(min_value):
+        x = ctx.emit("maximum", x, ctx.constant(min_value))
+    if ops.is_bound(max_value):
+        x = _minimum(ctx, x, ctx.constant(max_value))
+    return ctx.cast(x, input.data_type)
 
 
 def clamped(ctx: Emitter, input: Value, low: float, high: float) -> Value:
