@@ -108,6 +108,10 @@ class CompiledModel(ModelProgram):
         """How many threads the engine has for it."""
         return self.program.threads
 
+    def placements(self, number: int) -> list[Placement]:
+        """Where the operations of a segment run."""
+        return self._placements[number]
+
     def custom(self, number: int) -> list[Placement]:
         """Where the custom operations of a segment run."""
         names = {CONVERTERS[key].op for step in self.segments[number].nodes if (key := key_of(step.node)) in CONVERTERS}

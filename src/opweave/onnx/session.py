@@ -429,6 +429,8 @@ class InferenceSession(OnnxRuntimeMethods, TuningMethod):
                 name = f" {step.node.name!r}" if step.node.name else ""
                 lines.append(f"  {step.node.op_type}{name}" + (f": {step.reason}" if step.reason else ""))
             lines += [f"  custom: {p.node}, {p.how}, {p.detail}" for p in compiled.custom(number)]
+            if self._context.device.provider:
+                lines += [f"  {p.node} on {p.device}: {p.detail}" for p in compiled.placements(number)]
         lines.append(f"{counted(folded, 'node')} computed when the model was compiled")
         if not self._is_static and input_shapes is None:
             lines += [f"{shapes}: {what}" for shapes, what in self.shapes().items()]

@@ -366,3 +366,4 @@ def test_a_session_on_a_plugin_compiles_each_shape(caplog: pytest.LogCaptureFixt
     with caplog.at_level(logging.ERROR):
         np.testing.assert_array_equal(session.run(None, {"x": x})[0], np.maximum(x, 0))
     assert not caplog.records
+    assert f"  relu on {NAME}: {PROVIDER}" in session.explain().splitlines()
