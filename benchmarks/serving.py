@@ -293,7 +293,7 @@ def made_by(*options: str) -> str:
 
 
 def main(
-    turns: Annotated[int, typer.Option(min=2, help="How often each is measured.")] = 9,
+    turns: Annotated[int, typer.Option(min=2, help="How often each is measured.")] = 15,
     seconds: Annotated[float, typer.Option(help="How long all takes, about.")] = 240,
     models: Annotated[Path, typer.Option(help="Where `python -m gate.packages` has installed the models.")] = PACKAGES,
     soak_count: Annotated[int, typer.Option("--soak", min=0, help="Send this many requests, and watch memory.")] = 0,
