@@ -48,6 +48,7 @@ class Budget:
 
 BUDGETS = {
     "dispatch": Budget(8, "us"),
+    "dispatch on OpenVINO": Budget(1.5),
     "compute": Budget(15, "us"),
     "import": Budget(20, "ms"),
     "import builder": Budget(100, "ms more"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -141,6 +142,22 @@ def test_low_power_finds_an_npu(context: ow.MLContext, monkeypatch: pytest.Monke
         "gpu:intel:1": ("gpu", False),
         "npu": ("npu", True),
     }
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says in files who made a device")
+def test_it_is_loaded_for_a_default_context_only_where_intel_made_a_device(
+    context: ow.MLContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "VENDORS", (str(tmp_path / "renderD*"),))
+    monkeypatch.setattr(devices, "WINDOWS_GPU", str(tmp_path / "dxg"))
+    assert not devices.may_have_accelerators()
+    (tmp_path / "renderD128").write_text("0x10de\n")
+    assert not devices.may_have_accelerators()
+    (tmp_path / "renderD129").write_text("0x8086\n")
+    assert devices.may_have_accelerators()
+    (tmp_path / "renderD129").unlink()
+    (tmp_path / "dxg").touch()
+    assert devices.may_have_accelerators()
 
 
 def test_where_it_is_not_installed_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

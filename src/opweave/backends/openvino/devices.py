@@ -15,8 +15,14 @@ from .. import Device, Precision
 INSTALL = "pip install 'opweave[openvino]'"
 PURPOSE = "running on OpenVINO"
 
-NODES = ("/dev/accel/accel*", "/dev/dri/renderD*", "/dev/dxg")
-"""Device files of NPUs and GPUs on Linux."""
+VENDORS = ("/sys/class/accel/accel*/device/vendor", "/sys/class/drm/renderD*/device/vendor")
+"""Files on Linux that say who made an NPU or a GPU."""
+
+INTEL = "0x8086"
+"""Intel in these files: the engine drives no others' NPUs and GPUs."""
+
+WINDOWS_GPU = "/dev/dxg"
+"""The device file of Windows' GPUs on Linux, whoever made them."""
 
 NAMES: dict[str, tuple[str, Literal["cpu", "gpu", "npu"]]] = {
     "CPU": ("cpu", "cpu"),
@@ -47,7 +53,17 @@ def version() -> str:
 
 def may_have_accelerators() -> bool:
     """Whether there may be a GPU or an NPU for the engine, without loading it."""
-    return is_installed() and (sys.platform != "linux" or any(glob(pattern) for pattern in NODES))
+    if not is_installed():
+        return False
+    return sys.platform != "linux" or Path(WINDOWS_GPU).exists() or any(map(_is_intel, VENDORS))
+
+
+def _is_intel(pattern: str) -> bool:
+    """Whether one of the files says Intel; one that cannot be read may do so."""
+    try:
+        return any(Path(name).read_text().strip() == INTEL for name in glob(pattern))
+    except OSError:
+        return True
 
 
 @cache
