@@ -48,7 +48,7 @@ def tune(graph: MLGraph, inputs: Mapping[str, Any] | None, seconds: float) -> Tu
     if found.chosen in programs:
         program = programs[found.chosen]
         program.choice = found.reason
-        graph.replace_program(program)
+        graph._replace_program(program)
     return Tuning((found,))
 
 

@@ -186,7 +186,7 @@ class MLGraph:
             raise InvalidStateError("the graph is destroyed")
         return program
 
-    def replace_program(self, program: Program) -> None:
+    def _replace_program(self, program: Program) -> None:
         """Run another program of the same graph from the next run on; runs that have begun end as they are.
 
         Raises:
