@@ -404,6 +404,34 @@ for _name, _gates in (("gru", 3), ("lstm", 4)):
         assert not np.isnan(got).all()
 
 
+@demonstrates("change", "MLGraphBuilder.relu: NaN on OpenVINO")
+@demonstrates("change", "MLGraphBuilder.clamp: NaN on OpenVINO")
+def _() -> None:
+    results = {}
+    for name, context in {"openvino": openvino_context(), "reference": CONTEXTS["reference"]}.items():
+        builder = ow.MLGraphBuilder(context)
+        product = builder.matmul(builder.input("x", "float32", [1, 6]), builder.constant(np.ones((6, 6), "float32")))
+        graph = builder.build(
+            {"relu": builder.relu(product), "clamp": builder.clamp(product, min_value=0, max_value=6)}
+        )
+        results[name] = [
+            context.compute(graph, {"x": np.full((1, 6), np.nan, "float32")})[y] for y in ("relu", "clamp")
+        ]
+    assert np.isnan(results["reference"]).all()
+    assert not np.isnan(results["openvino"]).any()
+
+
+@demonstrates("change", "MLGraphBuilder.exp: large inputs on OpenVINO")
+def _() -> None:
+    results = {}
+    for name, context in {"openvino": openvino_context(), "reference": CONTEXTS["reference"]}.items():
+        builder = ow.MLGraphBuilder(context)
+        graph = builder.build({"y": builder.exp(builder.input("x", "float32", [3]))})
+        results[name] = context.compute(graph, {"x": np.float32([88.3, 88.5, 88.7])})["y"]
+    assert np.isfinite(results["reference"]).all()
+    assert np.isfinite(results["openvino"]).tolist() == [True, False, False]
+
+
 @demonstrates("change", "MLGraphBuilder.softmax: NaN on OpenVINO")
 def _() -> None:
     x = with_nan(1, 3)
