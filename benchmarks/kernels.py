@@ -18,6 +18,7 @@ import numpy as np
 import typer
 
 import opweave as ow
+from opweave import ops
 from opweave.backends import discover
 from opweave.compile.driver import compile
 from opweave.compile.winners import MIN_GAIN, PATH, Winner, form
@@ -66,8 +67,8 @@ class Measurement:
 
 
 def operations() -> list[Op[..., Any]]:
-    """The operations that have a formula, and rules of the engine."""
-    return [op for op in discover()[ENGINE].rules if op.formula is not None]
+    """The operations that have a formula, and rules of the engine; but `identity`, which it removes."""
+    return [op for op in discover()[ENGINE].rules if op.formula is not None and op is not ops.identity]
 
 
 ATTRIBUTES: dict[str, dict[str, Any]] = {

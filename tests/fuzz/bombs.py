@@ -214,7 +214,7 @@ def doubled_22_times(folder: Path, op_type: str) -> Any:
         inputs, attributes = ([f"d{k}"] * 2, {"axis": 0}) if op_type == "Concat" else ([f"d{k}", "two"], {})
         nodes.append(node(op_type, inputs, [f"d{k + 1}"], **attributes))
     nodes += [node("ReduceMax", ["d22"], ["m"], keepdims=0), node("Add", ["x", "m"])]
-    ow.InferenceSession(model(nodes, d0=np.ones(64, np.float32), two=np.int64([2])), context())
+    ow.InferenceSession(model(nodes, d0=np.ones(64, np.float32), two=np.int64([2])), context("onnxruntime"))
     return "loaded"
 
 
@@ -435,7 +435,7 @@ def weights_of_3_gib_of_zeros(folder: Path) -> Any:
 
 @bomb("ValidationError: reduce_sum: axes must have at most")
 def axes_without_end(folder: Path) -> Any:
-    b = ow.MLGraphBuilder(context())
+    b = ow.MLGraphBuilder(context("onnxruntime"))
     b.reduce_sum(b.input("x", "float32", [2]), axes=range(10**9))
 
 
@@ -447,14 +447,14 @@ def depth_without_a_value(folder: Path) -> Any:
 
 @bomb("ValidationError: input 'x': shape must have at most")
 def shape_without_end(folder: Path) -> Any:
-    ow.MLGraphBuilder(context()).input("x", "float32", range(10**9))
+    ow.MLGraphBuilder(context("onnxruntime")).input("x", "float32", range(10**9))
 
 
 @bomb("OperationError: ")
 def feed_of_one_element_that_is_4_tb(folder: Path) -> Any:
     proto = model([node("ReduceSum", ["x"])], [("x", FLOAT, ["n", "m"])])
     feed = np.broadcast_to(np.float32(0), (2**20, 2**20))
-    ow.InferenceSession(proto, context()).run(None, {"x": feed})
+    ow.InferenceSession(proto, context("onnxruntime")).run(None, {"x": feed})
 
 
 @bomb("DataError: Unique: slices along axis 1 must not be empty, got the shape [2, 2, 0]")
@@ -475,7 +475,7 @@ def case(rng: random.Random, number: int) -> str:
         try:
             made = row.build(folder)
             if made is not None and not isinstance(made, str):
-                session = ow.InferenceSession(made, context())
+                session = ow.InferenceSession(made, context("onnxruntime"))
                 session.run(None, {argument.name: array_for(argument) for argument in session.get_inputs()})
                 session.explain()
             got = made if isinstance(made, str) else "result"

@@ -499,7 +499,7 @@ def test_small_operations_that_fall_back_get_no_threads(size: int, monkeypatch: 
     make = sessions.session_options
 
     def noted(*given: Any, **options: Any) -> Any:
-        taken.append(given[2])
+        taken.append(options["threads"])
         return make(*given, **options)
 
     monkeypatch.setattr(engine_model, "session_options", noted)

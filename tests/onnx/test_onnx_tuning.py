@@ -192,7 +192,6 @@ def test_an_interrupted_command_keeps_what_it_has_measured(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(tuning, "_alternate", alternate)
-    monkeypatch.setenv("COLUMNS", "150")
     path = str(write(tmp_path / "dynamic.onnx"))
     done = CliRunner().invoke(app, ["tune", path, "--shape", "rows=1", "--shape", "rows=2", "--shape", "rows=3"])
     assert done.exit_code == 130

@@ -231,7 +231,8 @@ with open("/proc/self/status") as file:
     print(next(int(line.split()[1]) for line in file if line.startswith("VmHWM")))
 """
 LOADS = {
-    "ours": "import opweave as ow; s = ow.InferenceSession(sys.argv[1]); run = lambda x: s.run(None, {'x': x})",
+    "ours": "import opweave as ow; context = ow.ml.create_context(device='cpu', backend='onnxruntime'); "
+    "s = ow.InferenceSession(sys.argv[1], context=context); run = lambda x: s.run(None, {'x': x})",
     "theirs": "import onnxruntime; s = onnxruntime.InferenceSession(sys.argv[1]); run = lambda x: s.run(None, {'x': x})",
 }
 

@@ -168,7 +168,7 @@ def test_table_is_for_one_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 @compiled
 def test_between_operations_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "is_compiled", lambda: True)
-    x = rng.standard_normal((1, 8, 32, 32)).astype("float32")
+    x = rng.standard_normal((1, 8, 64, 64)).astype("float32")
     weight = rng.standard_normal((8, 8, 3, 3)).astype("float32")
     results = []
     for context in (CPU, REFERENCE):

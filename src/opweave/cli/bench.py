@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from ..errors import OperationError
 from .common import Verbose, app, console, errors
@@ -86,20 +85,16 @@ def _record(result: Result) -> dict[str, Any]:
 
 def _print(results: Sequence[Result]) -> None:
     """Print a table; engines that cannot run the model have the reason in their row."""
-    from ..words import duration, size
+    from ..words import duration, size, table
 
     first = next(result for result in results if result.times)
-    table = Table(box=None, header_style="bold")
-    table.add_column("engine", no_wrap=True)
-    for name in ("median", "quartiles", "ratio", "build", "memory", "difference"):
-        table.add_column(name, justify="right")
+    rows = [("engine", "median", "quartiles", "ratio", "build", "memory", "difference")]
     for result in results:
         if not result.times:
-            table.add_row(result.engine.name, "cannot run it")
+            rows.append((result.engine.name, "cannot run it", "", "", "", "", ""))
             continue
         lower, middle, upper = result.quartiles
-        table.add_row(
-            result.engine.name,
+        cells = (
             duration(middle),
             f"{lower * 1e3:.3g} to {upper * 1e3:.3g} ms",
             f"{middle / first.quartiles[1]:.2f}",
@@ -107,7 +102,8 @@ def _print(results: Sequence[Result]) -> None:
             size(max(result.memory, 0)),
             "other shapes" if result.difference is None else f"{result.difference:.2g}",
         )
-    console.print(table)
+        rows.append((result.engine.name, *cells))
+    console.print("\n".join(table(rows, words=1)), soft_wrap=True)
     for result in results:
         if result.reason:
             console.print(f"{result.engine.name} cannot run it: {result.reason}", soft_wrap=True)

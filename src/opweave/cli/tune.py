@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
-from ..words import duration
 from .common import Verbose, app, console, errors
 from .models import Bounds, DeviceName, Sizes, open_session
 
@@ -98,11 +96,7 @@ def _shapes(session: InferenceSession, sizes: Mapping[str, int | list[int]]) -> 
 
 
 def _print(measured: Iterable[Measurement]) -> None:
-    """Show measurements as a table."""
-    found = list(measured)
-    names = list(dict.fromkeys(name for each in found for name in each.seconds))
-    table = Table("tuned", *names, "chosen", "", box=None, header_style="bold")
-    for each in found:
-        times = [duration(each.seconds[name]) if name in each.seconds else "-" for name in names]
-        table.add_row(each.title, *times, each.chosen, each.remark)
-    console.print(table)
+    """Show measurements as a table, whose lines are never cut off."""
+    from ..compile.engines import Tuning
+
+    console.print(str(Tuning(tuple(measured))), soft_wrap=True)

@@ -15,8 +15,8 @@ from .. import composites, ops
 from ..graph import Node
 from ..operation import Op
 
-MIN_GAIN = 1.2
-"""Gains that are smaller do not make up for compiling an expression."""
+MIN_GAIN = 1.5
+"""Gains that are smaller do not make up for compiling an expression, and for what the engine would have merged with it."""
 
 PATH = Path(__file__).with_name("winners.txt")
 """The table. Lines that begin with # say what it was measured on."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...graph import Graph, Node
 from ...ops import convolution, matrix, recurrent
+from ...words import size
 
 MIN_PRODUCTS = 20_000_000
 """Graphs with fewer multiplications in convolutions and matrix products stay with ONNX Runtime: two cores compute so many in
@@ -12,6 +13,10 @@ less than a millisecond, a call of OpenVINO takes 5 us longer, and compiling for
 MAX_WIDE_ELEMENTS = 16_384
 """Graphs with an operation that computes more 64-bit integers stay with ONNX Runtime: OpenVINO's kernels have no such
 integers, and compute them as pairs of int32."""
+
+MAX_CONSTANT_BYTES = 2**28
+"""Graphs with more constants stay with ONNX Runtime: OpenVINO has matrices several times while it compiles, so a process with
+1 GiB of them took 3.3 GiB instead of 1.1 (`tests/onnx/test_onnx_large.py` without this limit)."""
 
 RECURRENT = frozenset({recurrent.gru, recurrent.gru_cell, recurrent.lstm, recurrent.lstm_cell})
 """ONNX Runtime runs networks with these a little faster: a small GRU took 1.09 times as long on OpenVINO."""
@@ -27,6 +32,10 @@ def gains(graph: Graph) -> tuple[bool, str]:
         for operand in node.outputs:
             if operand.data_type in ("int64", "uint64") and operand.desc.element_count > MAX_WIDE_ELEMENTS:
                 return False, f"{node.title} computes {operand.desc}"
+    constants = {operand for node in graph.nodes for operand in node.operands if operand.is_constant}
+    weight = sum(operand.desc.byte_length for operand in constants)
+    if weight > MAX_CONSTANT_BYTES:
+        return False, f"{size(weight)} of constants, more than {size(MAX_CONSTANT_BYTES)}"
     products = sum(map(_products, graph.nodes))
     if products < MIN_PRODUCTS:
         return False, f"{products / 1e6:.2g} million multiplications, fewer than {MIN_PRODUCTS / 1e6:.0f}"
