@@ -1,0 +1,107 @@
+"""The operations as the JavaScript side needs them: names, order, kinds of arguments, options and enumerations.
+
+All of it is read from the declarations of the operations, so a new operation or option needs no line here.
+
+>>> OPERATIONS["softmax"].arguments
+{'input': 'o', 'axis': 'u'}
+>>> OPERATIONS["triangular"].options
+{'diagonal': 'i', 'upper': 'b'}
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, get_args
+
+from ..backends import PowerPreference
+from ..dtypes import DataType
+from ..names import camel_case
+from ..operation import Op
+from ..ops import Operations
+
+CODES = {
+    "Operand": "o",
+    "int": "u",
+    "Long": "i",
+    "float": "d",
+    "bool": "b",
+    "Number": "n",
+    "Sequence[Operand]": "o[]",
+    "Sequence[int]": "u[]",
+    "Sequence[float]": "f[]",  # the specification has sequences of `float`, and single values of `double`
+    "int | Sequence[int]": "u|u[]",
+}
+"""Kinds of arguments by their annotation: operand, unsigned long, long, double, boolean, MLNumber, float. Enumerations are
+called by their name in the specification, without its prefix."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation of the specification, with its names.
+
+    Attributes:
+        name: in camelCase.
+        arguments: the kinds of its positional arguments, by name.
+        options: the kinds of the members of its options but `label`, by name, in the order in which they are read.
+        several: whether it gives a sequence of operands.
+    """
+
+    name: str
+    arguments: Mapping[str, str]
+    options: Mapping[str, str]
+    several: bool
+
+
+def _kind(op: Op[..., Any], annotation: str) -> str:
+    """The kind of a parameter by its annotation; enumerations are entered in `ENUMS`."""
+    annotation = annotation.removesuffix(" | None")
+    if annotation in CODES:
+        return CODES[annotation]
+    name = annotation.removeprefix("Sequence[").removesuffix("]")
+    public = "OperandDataType" if name == "DataType" else name
+    ENUMS[public] = get_args(op.function.__globals__[name])
+    return public + ("[]" if annotation != name else "")
+
+
+def _operation(op: Op[..., Any]) -> Operation:
+    kinds = {name: _kind(op, str(parameter.annotation)) for name, parameter in op.parameters.items() if name != "label"}
+    named = {camel_case(name): kind for name, kind in kinds.items() if name not in op.positional}
+    return Operation(
+        camel_case(op.name),
+        {camel_case(name): kinds[name] for name in op.positional},
+        dict(sorted(named.items())),  # Web IDL reads the members of a dictionary in this order
+        "tuple" in str(inspect.signature(op).return_annotation),
+    )
+
+
+ENUMS: dict[str, tuple[str, ...]] = {
+    "PowerPreference": get_args(PowerPreference),
+    "OperandDataType": get_args(DataType),
+}
+"""The values of enumerations, by their name in the specification without the prefix `ML`."""
+
+OPERATIONS: dict[str, Operation] = {op.name: _operation(op) for op in Operations.listing().values()}
+"""The operations by their name in Python, in the specification's order."""
+
+
+def table() -> str:
+    """The table as a part of the JavaScript file: `ENUMS`, and a line for operations that follow each other and are alike.
+
+    A line is `names;arguments;options`, or `names;arguments;options;[]` for those that give several operands.
+    """
+    enums = (f"  {name}: {json.dumps(values)}," for name, values in ENUMS.items())
+    lines = (f"  {line}" for line in _lines())
+    return "\n".join(["const ENUMS = {", *enums, "};", "", "const OPERATIONS = `", *lines, "`;", ""])
+
+
+def _lines() -> Iterator[str]:
+    def rest(op: Operation) -> str:
+        parts = (" ".join(f"{name}:{kind}" for name, kind in part.items()) for part in (op.arguments, op.options))
+        return ";".join([*parts, "[]"] if op.several else parts)
+
+    for alike, ops in groupby(OPERATIONS.values(), rest):
+        yield f"{' '.join(op.name for op in ops)};{alike}"
