@@ -12,10 +12,10 @@ from typing import Any, cast
 import numpy as np
 
 import opweave as ow
+from opweave.backends.gpu.contraction.kernels import Contraction
+from opweave.backends.gpu.forms import applied
 from opweave.backends.webgpu import webgpu
-from opweave.backends.webgpu.contraction.kernels import Contraction
 from opweave.backends.webgpu.engine import Engine
-from opweave.backends.webgpu.forms import applied
 from opweave.expr.ir import Input
 from opweave.expr.tracing import inputs_of
 from opweave.expr.wgsl import Buffer, Kernel

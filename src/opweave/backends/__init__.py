@@ -20,19 +20,19 @@ from weakref import WeakKeyDictionary
 
 from .. import memory
 from ..dtypes import DataType
-from ..errors import NotSupportedError, require
+from ..errors import NotSupportedError
 from ..graph import Graph, Node
 from ..memory.spaces import HOST, Memory, TensorSpace
-from ..operation import Limits, Op, call_with
+from ..operation import Limits, Op
 from .entries import entry_points
 from .precision import PRECISIONS as PRECISIONS, Precision as Precision, lacks_precision
+from .rule_table import Rule as Rule, RuleFunction as RuleFunction, RuleTable
 
 if TYPE_CHECKING:
     import numpy as np
 
     from ..expr.kernels import Engine
 
-RuleFunction = Callable[..., Any]
 PowerPreference = Literal["default", "high-performance", "low-power"]
 Pairs = tuple[tuple[int, int], ...]
 """The positions of inputs, and of the outputs that lie in their memory."""
@@ -41,26 +41,6 @@ Returning = Callable[[Sequence[Memory]], list[Memory]]
 How = Literal["native", "composed", "decomposed", "kernel", "expression"]
 """How a node is done: by one kernel of the engine, by several that its rule composes, by the op's decomposition, by a user
 kernel, or by its expression."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """How a back end does one op.
-
-    Attributes:
-        function: called with what the back end provides, and the op's parameters it names.
-        when: which nodes it accepts, by the op's parameters it names, and `precision`; None for all.
-    """
-
-    function: RuleFunction
-    when: Callable[..., bool] | None
-
-    def accepts(self, node: Node, precision: Precision) -> bool:
-        """Whether this rule can do `node`."""
-        return self.when is None or call_with(self.when, {"precision": precision, **node.arguments})
-
-    def __call__(self, provided: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
-        return call_with(self.function, arguments, *provided)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,10 +178,9 @@ class Device:
     precisions: tuple[Precision, ...] = ("float32",)
 
 
-class Backend(ABC):
+class Backend(RuleTable, ABC):
     """Base of all back ends."""
 
-    name: str
     space: TensorSpace = HOST
     """Where the tensors of its contexts lie."""
     threads: int | None = None
@@ -222,7 +201,7 @@ class Backend(ABC):
     _alone: Backend | None = None  # the same back end without rivals
 
     def __init__(self) -> None:
-        self.rules: dict[Op[..., Any], list[Rule]] = {}
+        super().__init__()
         self._with_rivals: dict[tuple[Backend, ...], Backend] = {}
         # For the life of the back end, which may be that of a device; operations of users come and go.
         self._limits: WeakKeyDictionary[Op[..., Any], Mapping[str, Limits]] = WeakKeyDictionary()
@@ -332,24 +311,6 @@ class Backend(ABC):
     def gains(self, graph: Graph) -> tuple[bool, str]:
         """The rule of thumb: whether it is likely to run a graph faster than the back end that it competes with, and why."""
         return False, ""
-
-    def lower(
-        self, *ops: Op[..., Any], when: Callable[..., bool] | None = None
-    ) -> Callable[[RuleFunction], RuleFunction]:
-        """Register the decorated function as the rule of `ops`, tried after those registered before.
-
-        Raises:
-            ValidationError: one of them has a rule for all nodes already, after which no other would be tried.
-        """
-
-        def register(function: RuleFunction) -> RuleFunction:
-            for op in ops:
-                is_open = all(rule.when is not None for rule in self.rules.get(op, ()))
-                require(is_open, f"{self.name}: {op.name} has a rule already")
-                self.rules.setdefault(op, []).append(Rule(function, when))
-            return function
-
-        return register
 
     def rule(self, node: Node) -> Rule | None:
         """The rule that will do `node`, or None."""

@@ -16,12 +16,12 @@ import pytest
 from wgsl_runner import Runner
 
 import opweave as ow
+from opweave.backends.gpu.contraction import kernels as contractions
+from opweave.backends.gpu.contraction.kernels import Contraction
+from opweave.backends.gpu.contraction.problem import Problem
+from opweave.backends.gpu.contraction.tiled import Tile
+from opweave.backends.gpu.contraction.tiles import SHAPES, choose
 from opweave.backends.webgpu import webgpu
-from opweave.backends.webgpu.contraction import kernels as contractions
-from opweave.backends.webgpu.contraction.kernels import Contraction
-from opweave.backends.webgpu.contraction.problem import Problem
-from opweave.backends.webgpu.contraction.tiled import Tile
-from opweave.backends.webgpu.contraction.tiles import SHAPES, choose
 from opweave.expr import ir
 from opweave.expr.array import axes_of
 from opweave.expr.tracing import inputs_of, of_input, program as make_program

@@ -15,8 +15,8 @@ from hypothesis import given, settings, strategies as st
 from samples import SAMPLES, Call, Make
 from webgpu_device import gpu_context
 
+from opweave.backends.gpu.rules.results import Scatter
 from opweave.backends.webgpu import webgpu
-from opweave.backends.webgpu.rules.results import Scatter
 from opweave.expr import Array, compute, trace
 from opweave.expr.evaluate import evaluate
 from opweave.expr.ir import Program

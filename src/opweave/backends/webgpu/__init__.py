@@ -1,16 +1,7 @@
 """The WebGPU back end: graphs as compute shaders on any vendor's GPU, through wgpu (https://wgpu-py.readthedocs.io).
 
-A rule takes the op's own parameters, those it needs, by name: an `opweave.expr.Array` for an operand, a tuple of them for
-a sequence, None for one that is absent, and attributes as they are:
-
-    @webgpu.lower(ops.transpose)
-    def _(input: Array, permutation: Sequence[int]) -> Array: ...
-
-It returns index expressions: what one element of the result is, as a function of its position. Some operations need more
-than that: `rules.results` has what else a rule may return. Operations with a formula of their own (`Op.formula`) need no
-rule, and the recurrent ones are decomposed. `schedule` decides what becomes one kernel and what is stored, `expr.wgsl`
-prints expressions as WGSL, and `contraction` has the kernels of matrix products and convolutions.
+Its rules, and the division of graphs into kernels, are those of all GPUs (`backends.gpu`). `adapters` finds devices,
+`engine` has their memory and pipelines, and `executable` runs kernels.
 """
 
-from . import rules as rules  # they register themselves
 from .backend import WebGPU as WebGPU, webgpu as webgpu

@@ -1,15 +1,14 @@
-"""The WebGPU back end itself: its devices, and the table of rules that they share. The rules are in `rules`."""
+"""The WebGPU back end itself: its devices, and the table of rules that they share."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from ...dtypes import ANY, DataType
 from ...errors import ValidationError, import_extra
-from ...graph import Graph, Node
-from ...operation import Op
+from ...graph import Graph
 from .. import Backend, Device, PowerPreference
+from ..gpu.backend import GpuBackend
 from . import adapters
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from .executable import DeviceRunner
 
 
-class WebGPU(Backend):
+class WebGPU(GpuBackend):
     """Kernels on WebGPU devices. The registered instance lists the adapters; each open device has an instance of its own.
 
     Attributes:
@@ -26,6 +25,7 @@ class WebGPU(Backend):
     """
 
     name = "webgpu"
+    title = "WebGPU"
 
     def __init__(self, engine: Engine | None = None, device: Device | None = None) -> None:
         super().__init__()
@@ -74,20 +74,6 @@ class WebGPU(Backend):
             found = Device(name, kind, self.name, text, precisions=adapters.PRECISIONS)  # type: ignore[arg-type]
             known = _opened[id(gpu_device)] = WebGPU(engine, found)
         return known
-
-    def data_types(self, op: Op[..., Any], operand: str) -> tuple[DataType, ...] | None:
-        if self.features.int64:
-            return None
-        return tuple(t for t in ANY if t not in ("int64", "uint64"))
-
-    def why_not(self, node: Node) -> str | None:
-        """The reason why a node cannot run here; empty if it can; None if its decomposition may."""
-        from .forms import supported
-
-        return supported(node, self, self.features)
-
-    def supports(self, node: Node) -> bool:
-        return self.why_not(node) == ""
 
     def compile(
         self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, WeakValueDictionary, finalize
@@ -18,6 +17,7 @@ from ...cache import Cache
 from ...errors import InvalidStateError, OperationError, ValidationError, import_extra, require
 from ...expr.wgsl import Features, Kernel
 from ...graph import Desc
+from ..gpu.arrays import DeviceArray
 from . import adapters
 
 if TYPE_CHECKING:
@@ -42,31 +42,6 @@ WORD = 4
 def padded(count: int) -> int:
     """Bytes of a buffer for `count` bytes of data."""
     return -(-count // WORD) * WORD
-
-
-@dataclass(eq=False, slots=True)
-class DeviceArray:
-    """Memory of a tensor on a device.
-
-    Attributes:
-        desc: data type and shape.
-        buffer: the buffer that it begins.
-        lent: whether the buffer is the user's, who may destroy it at any time.
-    """
-
-    desc: Desc
-    buffer: wgpu.GPUBuffer
-    lent: bool = False
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of data."""
-        return self.desc.byte_length
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The dimensions."""
-        return self.desc.shape
 
 
 class Engine:

@@ -1,9 +1,8 @@
-"""Compiled graphs on a WebGPU device: kernels in order, over memory planned once; a dispatch is one command buffer."""
+"""Compiled graphs on a WebGPU device; a dispatch is one command buffer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -11,11 +10,12 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from ...graph import Graph, Node
-from ...memory.spaces import Pool, intermediates
-from .. import Backend, How, KernelTime, Measured, Runner
-from .engine import DeviceArray, Engine
-from .forms import is_users_kernel
-from .schedule import Place, Schedule, Step
+from .. import How, KernelTime, Measured
+from ..gpu.arrays import DeviceArray
+from ..gpu.backend import GpuBackend
+from ..gpu.runner import Intermediates, KernelRunner
+from ..gpu.schedule import Place
+from .engine import Engine
 
 FIRST_PART = 16
 """Kernels of the first command buffer of a dispatch; each further one has twice as many."""
@@ -29,70 +29,23 @@ class Run(NamedTuple):
     workgroups: tuple[int, int, int]
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Intermediates:
-    """Memory of one run at a time: constants, and what lies between kernels.
+class DeviceRunner(KernelRunner[Run]):
+    """A graph whose operations are kernels on a WebGPU device."""
 
-    Attributes:
-        arrays: the memory of places.
-        runs: the kernels that use nothing else, by their number.
-    """
-
-    arrays: Mapping[Place, DeviceArray]
-    runs: Mapping[int, Run]
-
-
-class DeviceRunner(Runner, Pool[Intermediates]):
-    """A graph whose operations are kernels.
-
-    Each run takes intermediates of its own from a pool, so that several threads may run the graph at the same time. They go
-    back as soon as the run is submitted, because the queue of the device runs later work in order.
-
-    Attributes:
-        steps: the kernels, in order.
-        plan: how what lies between them shares memory.
-    """
-
-    def __init__(self, graph: Graph, backend: Backend, engine: Engine) -> None:
-        self.backend, self.engine = backend, engine
-        self.steps: list[Step] = Schedule(graph, backend, engine.features).steps
-        self._pipelines = engine.pipelines([step.kernel for step in self.steps])
-        self._constants: dict[Place, DeviceArray] = {}
-        lives: dict[Place, tuple[int, int]] = {}
-        for number, step in enumerate(self.steps):
-            for place in step.places:
-                if place.kind == "constant" and place not in self._constants:
-                    self._constants[place] = DeviceArray(place.desc, engine.upload(place.value))
-                elif place.kind == "between":
-                    lives[place] = lives.get(place, (number, number))[0], number
+    def __init__(self, graph: Graph, backend: GpuBackend, engine: Engine) -> None:
+        self.engine = engine
+        super().__init__(graph, backend, engine)
         self._parts = _parts(len(self.steps))
-        self._between = tuple(lives)
-        self.plan, self._allocate = intermediates(engine, [place.desc for place in lives], list(lives.values()))
-        super().__init__()
-        self.give_back(self.new())
 
-    def new(self) -> Intermediates:
-        """New memory for one run, with the kernels that use nothing else tied to it."""
-        arrays = {**self._constants, **dict(zip(self._between, self._allocate(), strict=True))}
-        numbers = [n for n, step in enumerate(self.steps) if all(place in arrays for place in step.places)]
-        return Intermediates(arrays, {number: self.tied(number, arrays) for number in numbers})
+    def prepare(self) -> None:
+        """Compile the kernels of `steps`."""
+        self._pipelines = self.engine.pipelines([step.kernel for step in self.steps])
 
     def tied(self, number: int, arrays: Mapping[Place, DeviceArray]) -> Run:
         """A kernel, by its number, tied to memory."""
         kernel, places = self.steps[number].kernel, self.steps[number].places
         group = self.engine.bind_group(kernel.writes, [arrays[place] for place in places])
         return Run(self._pipelines[number], group, kernel.workgroups)
-
-    def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
-        """The kernels that compute nodes."""
-        numbers = [number for number, step in enumerate(self.steps) if not set(step.nodes).isdisjoint(nodes)]
-        if not numbers:
-            return "native", "WebGPU: no kernel of its own"
-        which = f"kernel {numbers[0]}" if len(numbers) == 1 else f"kernels {numbers[0]} to {numbers[-1]}"
-        node = nodes[0]
-        if len(nodes) == 1 and is_users_kernel(node, self.backend):
-            return "kernel", f"WebGPU: {which}, {node.op.kernels[self.backend.name].detail}"
-        return "native", f"WebGPU: {which}"
 
     def measured(self) -> MeasuredRunner | None:
         """The same, with the time of each kernel; None where the device has no clock for it."""
@@ -129,17 +82,13 @@ class DeviceCall:
     ) -> None:
         self.owner, self.submit = owner, submit
         self._lent = [array for array in (*inputs, *outputs) if array.lent]
-        self._given: dict[Place, DeviceArray] = {}
-        for place in {place: None for step in owner.steps for place in step.places}:
-            if place.kind in ("input", "output"):
-                found = (inputs if place.kind == "input" else outputs)[place.number]
-                self._given[place] = DeviceArray(place.desc, found.buffer)
-        self._runs: WeakKeyDictionary[Intermediates, list[Run]] = WeakKeyDictionary()
+        self._given = owner.given(inputs, outputs)
+        self._runs: WeakKeyDictionary[Intermediates[Run], list[Run]] = WeakKeyDictionary()
         memory = owner.take()
         self.runs(memory)
         owner.give_back(memory)
 
-    def runs(self, memory: Intermediates) -> list[Run]:
+    def runs(self, memory: Intermediates[Run]) -> list[Run]:
         """The kernels in order, with these intermediates."""
         known = self._runs.get(memory)
         if known is None:

@@ -11,7 +11,7 @@ from ....dtypes import FLOATS
 from ....expr import Array, cast, clamp, compute, round_even, where
 from ....expr.ir import storage
 from ....ops import convolution as ops
-from ..backend import webgpu
+from ..table import gpu
 from .reduction import narrowed, widened
 
 
@@ -52,7 +52,7 @@ class _Scale:
         return place // self.denominator, after, place % self.denominator
 
 
-@webgpu.lower(ops.resample2d)
+@gpu.lower(ops.resample2d)
 def _(input: Array, mode: str, sizes: Sequence[int], axes: Sequence[int]) -> Array:
     scales = {
         axis: _Scale.of(input.shape[axis], size)

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from ....expr import Array, compute
 from ....ops import indexing as ops
-from ..backend import webgpu
+from ..table import gpu
 from .positions import position_from
 from .results import Scatter
 
 
-@webgpu.lower(ops.gather)
+@gpu.lower(ops.gather)
 def _(input: Array, indices: Array, axis: int) -> Array:
     shape = (*input.shape[:axis], *indices.shape, *input.shape[axis + 1 :])
 
@@ -22,7 +22,7 @@ def _(input: Array, indices: Array, axis: int) -> Array:
     return compute(shape, element)
 
 
-@webgpu.lower(ops.gather_elements)
+@gpu.lower(ops.gather_elements)
 def _(input: Array, indices: Array, axis: int) -> Array:
     def element(*p: Array) -> Array:
         return input[(*p[:axis], position_from(indices[p], input.shape[axis]), *p[axis + 1 :])]
@@ -35,7 +35,7 @@ def _coordinates(indices: Array, p: Sequence[Array], shape: Sequence[int]) -> tu
     return tuple(position_from(indices[(*p, axis)], shape[axis]) for axis in range(indices.shape[-1]))
 
 
-@webgpu.lower(ops.gather_nd)
+@gpu.lower(ops.gather_nd)
 def _(input: Array, indices: Array) -> Array:
     *counts, coordinates = indices.shape
     shape = (*counts, *input.shape[coordinates:])
@@ -47,7 +47,7 @@ def _(input: Array, indices: Array) -> Array:
     return compute(shape, element)
 
 
-@webgpu.lower(ops.scatter_elements)
+@gpu.lower(ops.scatter_elements)
 def _(input: Array, indices: Array, updates: Array, axis: int) -> Scatter:
     def at(*p: Array) -> Sequence[Array]:
         return *p[:axis], position_from(indices[p], input.shape[axis]), *p[axis + 1 :]
@@ -55,7 +55,7 @@ def _(input: Array, indices: Array, updates: Array, axis: int) -> Scatter:
     return Scatter(input, indices.shape, at, lambda *p: updates[p])
 
 
-@webgpu.lower(ops.scatter_nd)
+@gpu.lower(ops.scatter_nd)
 def _(input: Array, indices: Array, updates: Array) -> Scatter:
     end = indices.rank - 1
 

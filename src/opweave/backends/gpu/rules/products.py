@@ -7,8 +7,8 @@ from typing import Any
 from ....expr import Array
 from ....expr.ir import Input, Load
 from ....ops import convolution as convolutions, matrix
-from ..backend import webgpu
 from ..contraction.problem import convolution, product
+from ..table import gpu
 from .positions import along
 from .results import Products
 
@@ -20,12 +20,12 @@ def _source(array: Array) -> Input:
     return array.body.source
 
 
-@webgpu.lower(matrix.matmul)
+@gpu.lower(matrix.matmul)
 def _(a: Array, b: Array) -> Products:
     return Products(product(_source(a), _source(b)))
 
 
-@webgpu.lower(matrix.gemm)
+@gpu.lower(matrix.gemm)
 def _(a: Array, b: Array, c: Array | None, alpha: float, beta: float, a_transpose: bool, b_transpose: bool) -> Products:
     def finish(total: Array) -> Array:
         result = total if alpha == 1 else total * alpha
@@ -36,7 +36,7 @@ def _(a: Array, b: Array, c: Array | None, alpha: float, beta: float, a_transpos
     return Products(product(_source(a), _source(b), a_transpose, b_transpose), finish)
 
 
-@webgpu.lower(convolutions.conv2d, convolutions.conv_transpose2d)
+@gpu.lower(convolutions.conv2d, convolutions.conv_transpose2d)
 def _(input: Array, filter: Array, bias: Array | None, input_layout: str, **options: Any) -> Products:
     options.pop("output_padding", None)  # output_sizes says more
     problem = convolution(_source(input), _source(filter), input_layout=input_layout, **options)

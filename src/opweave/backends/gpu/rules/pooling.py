@@ -12,7 +12,7 @@ from ....expr import Array, clamp, max_over, sqrt, sum_over
 from ....expr.ir import storage
 from ....ops import pooling as ops
 from ....shapes import Window
-from ..backend import webgpu
+from ..table import gpu
 from .positions import computed, sizes_of
 from .reduction import narrowed, widened
 
@@ -103,6 +103,6 @@ def _rule(element_of: Callable[[_Pool], _Element]) -> Callable[..., Array]:
     return rule
 
 
-webgpu.lower(ops.average_pool2d)(_rule(_average))
-webgpu.lower(ops.l2_pool2d)(_rule(_l2))
-webgpu.lower(ops.max_pool2d)(_rule(_max))
+gpu.lower(ops.average_pool2d)(_rule(_average))
+gpu.lower(ops.l2_pool2d)(_rule(_l2))
+gpu.lower(ops.max_pool2d)(_rule(_max))

@@ -10,7 +10,7 @@ from ....dtypes import DataType
 from ....expr import Array, cast, compute, store, sum_over, where
 from ....operation import Op
 from ....ops import reduction as ops
-from ..backend import webgpu
+from ..table import gpu
 from .positions import reshaped
 
 BLOCK = 32
@@ -64,20 +64,20 @@ def _rule(reduction: _Reduction) -> Callable[..., Array]:
 
 
 for _op, _reduction in _REDUCTIONS.items():
-    webgpu.lower(_op)(_rule(_reduction))
+    gpu.lower(_op)(_rule(_reduction))
 
 
-@webgpu.lower(ops.arg_max)
+@gpu.lower(ops.arg_max)
 def _(input: Array, axis: int, keep_dimensions: bool, output_data_type: DataType) -> Array:
     return cast(expr.arg_max(input, axis, keep_dimensions=keep_dimensions), output_data_type)
 
 
-@webgpu.lower(ops.arg_min)
+@gpu.lower(ops.arg_min)
 def _(input: Array, axis: int, keep_dimensions: bool, output_data_type: DataType) -> Array:
     return cast(expr.arg_min(input, axis, keep_dimensions=keep_dimensions), output_data_type)
 
 
-@webgpu.lower(ops.cumulative_sum)
+@gpu.lower(ops.cumulative_sum)
 def _(input: Array, axis: int, exclusive: bool, reversed: bool) -> Array:
     return narrowed(_partial_sums(widened(input), axis, exclusive, reversed), input)
 

@@ -6,7 +6,7 @@ from ....dtypes import INFO
 from ....expr import Array, cast, clamp, compute, round_even, where
 from ....expr.ir import storage
 from ....ops import quantization as ops
-from ..backend import webgpu
+from ..table import gpu
 from .reduction import narrowed, widened
 
 
@@ -16,7 +16,7 @@ def _repeat_blocks(operand: Array, shape: tuple[int, ...]) -> Array:
     return compute(shape, lambda *p: operand[tuple(k // size for k, size in zip(p, blocks, strict=True))])
 
 
-@webgpu.lower(ops.dequantize_linear)
+@gpu.lower(ops.dequantize_linear)
 def _(input: Array, scale: Array, zero_point: Array) -> Array:
     s, z = (_repeat_blocks(operand, input.shape) for operand in (scale, zero_point))
     if INFO[storage(input.data_type)].bits == 8:
@@ -28,7 +28,7 @@ def _(input: Array, scale: Array, zero_point: Array) -> Array:
     return narrowed(difference * widened(s), scale)
 
 
-@webgpu.lower(ops.quantize_linear)
+@gpu.lower(ops.quantize_linear)
 def _(input: Array, scale: Array, zero_point: Array) -> Array:
     s, z = (_repeat_blocks(operand, input.shape) for operand in (scale, zero_point))
     data_type = storage(zero_point.data_type)

@@ -1,4 +1,4 @@
-"""The rules of WebGPU by families of operations.
+"""The rules of GPUs by families of operations, the same for all languages of kernels.
 
 Positions are written as the mathematics says them; `opweave.expr.simplify` takes away what they do not need.
 """

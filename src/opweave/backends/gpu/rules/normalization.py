@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ....expr import Array, exp, reduce_max, reduce_mean, reduce_sum, sqrt
 from ....ops import normalization as ops
-from ..backend import webgpu
+from ..table import gpu
 from .positions import along
 
 
@@ -32,7 +32,7 @@ def _moments(x: Array, axes: Sequence[int]) -> tuple[Array, Array]:
     return mean, reduce_mean((x - mean) * (x - mean), axes, keep_dimensions=True)
 
 
-@webgpu.lower(ops.batch_normalization)
+@gpu.lower(ops.batch_normalization)
 def _(
     input: Array, mean: Array, variance: Array, scale: Array | None, bias: Array | None, axis: int, epsilon: float
 ) -> Array:
@@ -40,18 +40,18 @@ def _(
     return _normalize(input, m, v, scale, bias, [axis], epsilon)
 
 
-@webgpu.lower(ops.instance_normalization)
+@gpu.lower(ops.instance_normalization)
 def _(input: Array, scale: Array | None, bias: Array | None, epsilon: float, layout: str) -> Array:
     plane = layout.index("h"), layout.index("w")
     return _normalize(input, *_moments(input, plane), scale, bias, [layout.index("c")], epsilon)
 
 
-@webgpu.lower(ops.layer_normalization)
+@gpu.lower(ops.layer_normalization)
 def _(input: Array, scale: Array | None, bias: Array | None, axes: Sequence[int], epsilon: float) -> Array:
     return _normalize(input, *_moments(input, axes), scale, bias, axes, epsilon)
 
 
-@webgpu.lower(ops.softmax)
+@gpu.lower(ops.softmax)
 def _(input: Array, axis: int) -> Array:
     # The largest exponent becomes 0, so that no exponential overflows, and the sum is at least 1.
     e = exp(input - reduce_max(input, [axis], keep_dimensions=True))

@@ -7,11 +7,11 @@ from itertools import accumulate
 
 from ....expr import Array, compute, where
 from ....ops import movement as ops
-from ..backend import webgpu
+from ..table import gpu
 from .positions import reshaped
 
 
-@webgpu.lower(ops.concat)
+@gpu.lower(ops.concat)
 def _(inputs: Sequence[Array], axis: int) -> Array:
     sizes = [input.shape[axis] for input in inputs]
     starts = list(accumulate(sizes[:-1], initial=0))
@@ -29,14 +29,14 @@ def _(inputs: Sequence[Array], axis: int) -> Array:
     return compute(shape, element)
 
 
-@webgpu.lower(ops.expand)
+@gpu.lower(ops.expand)
 def _(input: Array, new_shape: Sequence[int]) -> Array:
     return Array(
         tuple(new_shape), input.body
     )  # axes are counted from the last one, and those of size 1 have no variable
 
 
-@webgpu.lower(ops.pad)
+@gpu.lower(ops.pad)
 def _(
     input: Array, beginning_padding: Sequence[int], ending_padding: Sequence[int], mode: ops.PaddingMode, value: float
 ) -> Array:
@@ -61,10 +61,10 @@ def _mirrored(position: Array, before: int, size: int, after: int) -> Array:
     return last - abs(last - position) if after else position
 
 
-webgpu.lower(ops.reshape)(reshaped)
+gpu.lower(ops.reshape)(reshaped)
 
 
-@webgpu.lower(ops.reverse)
+@gpu.lower(ops.reverse)
 def _(input: Array, axes: Sequence[int]) -> Array:
     def element(*p: Array) -> Array:
         return input[
@@ -74,7 +74,7 @@ def _(input: Array, axes: Sequence[int]) -> Array:
     return compute(input.shape, element)
 
 
-@webgpu.lower(ops.slice)
+@gpu.lower(ops.slice)
 def _(input: Array, starts: Sequence[int], sizes: Sequence[int], strides: Sequence[int]) -> Array:
     shape = [-(-size // stride) for size, stride in zip(sizes, strides, strict=True)]
     # A stride beyond the size, which int32 may not hold, is never taken.
@@ -86,7 +86,7 @@ def _(input: Array, starts: Sequence[int], sizes: Sequence[int], strides: Sequen
     return compute(shape, element)
 
 
-@webgpu.lower(ops.split)
+@gpu.lower(ops.split)
 def _(input: Array, splits: int | Sequence[int], axis: int) -> tuple[Array, ...]:
     sizes = ops.part_sizes(input.shape[axis], splits)
 
@@ -97,19 +97,19 @@ def _(input: Array, splits: int | Sequence[int], axis: int) -> tuple[Array, ...]
     return tuple(part(start, size) for start, size in zip(accumulate(sizes[:-1], initial=0), sizes, strict=True))
 
 
-@webgpu.lower(ops.tile)
+@gpu.lower(ops.tile)
 def _(input: Array, repetitions: Sequence[int]) -> Array:
     shape = [size * times for size, times in zip(input.shape, repetitions, strict=True)]
     return compute(shape, lambda *p: input[tuple(k % size for k, size in zip(p, input.shape, strict=True))])
 
 
-@webgpu.lower(ops.transpose)
+@gpu.lower(ops.transpose)
 def _(input: Array, permutation: Sequence[int]) -> Array:
     shape = [input.shape[axis] for axis in permutation]
     return compute(shape, lambda *p: input[tuple(p[permutation.index(axis)] for axis in range(input.rank))])
 
 
-@webgpu.lower(ops.triangular)
+@gpu.lower(ops.triangular)
 def _(input: Array, upper: bool, diagonal: int) -> Array:
     rows, columns = input.shape[-2:]
     border = min(max(diagonal, -rows), columns)  # further ones keep as much, and int32 may not hold their sums

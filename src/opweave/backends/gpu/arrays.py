@@ -1,0 +1,33 @@
+"""Memory of tensors on GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...graph import Desc
+
+
+@dataclass(eq=False, slots=True)
+class DeviceArray:
+    """Memory of a tensor on a device.
+
+    Attributes:
+        desc: data type and shape.
+        buffer: the buffer that it begins, as the engine of the device has it.
+        lent: whether the buffer is the user's, who may destroy it at any time.
+    """
+
+    desc: Desc
+    buffer: Any
+    lent: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of data."""
+        return self.desc.byte_length
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The dimensions."""
+        return self.desc.shape

@@ -1,0 +1,48 @@
+"""The base of back ends that run kernels on GPUs."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from ...dtypes import ANY, DataType
+from ...graph import Node
+from ...operation import Op
+from .. import Backend
+from . import rules as rules  # they register themselves in the table
+from .forms import supported
+from .table import gpu
+
+if TYPE_CHECKING:
+    from ...expr.wgsl import Features
+
+
+class GpuBackend(Backend):
+    """Kernels on GPUs: the rules that all of them share, and those added to this one.
+
+    Attributes:
+        title: what `explain()` calls it.
+    """
+
+    title: str
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rules = {op: list(rules) for op, rules in gpu.rules.items()}
+
+    @property
+    @abstractmethod
+    def features(self) -> Features:
+        """Features of the device; the registered instance has all of those that change what is supported."""
+
+    def data_types(self, op: Op[..., Any], operand: str) -> tuple[DataType, ...] | None:
+        if self.features.int64:
+            return None
+        return tuple(t for t in ANY if t not in ("int64", "uint64"))
+
+    def why_not(self, node: Node) -> str | None:
+        """The reason why a node cannot run here; empty if it can; None if its decomposition may."""
+        return supported(node, self, self.features)
+
+    def supports(self, node: Node) -> bool:
+        return self.why_not(node) == ""

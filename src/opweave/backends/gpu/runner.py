@@ -1,0 +1,111 @@
+"""Compiled graphs on GPUs: kernels in order, over memory planned once."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from ...expr.wgsl import Features
+from ...graph import Graph, Node
+from ...memory.spaces import DeviceSpace, Pool, intermediates
+from .. import How, Runner
+from .arrays import DeviceArray
+from .backend import GpuBackend
+from .forms import is_users_kernel
+from .schedule import Place, Schedule, Step
+
+Tied = TypeVar("Tied")
+"""A kernel tied to memory."""
+
+
+class Engine(DeviceSpace, Protocol):
+    """A device that runs kernels."""
+
+    features: Features
+
+    def upload(self, array: np.ndarray) -> Any:
+        """The buffer of a constant; graphs that share the array share the buffer."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Intermediates(Generic[Tied]):
+    """Memory of one run at a time: constants, and what lies between kernels.
+
+    Attributes:
+        arrays: the memory of places.
+        runs: the kernels that use nothing else, by their number.
+    """
+
+    arrays: Mapping[Place, DeviceArray]
+    runs: Mapping[int, Tied]
+
+
+class KernelRunner(Runner, Pool[Intermediates[Tied]]):
+    """A graph whose operations are kernels.
+
+    Each run takes intermediates of its own from a pool, so that several threads may run the graph at the same time. They go
+    back as soon as the run is submitted, because the queue of the device runs later work in order.
+
+    Attributes:
+        steps: the kernels, in order.
+        plan: how what lies between them shares memory.
+    """
+
+    def __init__(self, graph: Graph, backend: GpuBackend, engine: Engine) -> None:
+        self.backend = backend
+        self.steps: list[Step] = Schedule(graph, backend, engine.features).steps
+        self.prepare()
+        self._constants: dict[Place, DeviceArray] = {}
+        lives: dict[Place, tuple[int, int]] = {}
+        for number, step in enumerate(self.steps):
+            for place in step.places:
+                if place.kind == "constant" and place not in self._constants:
+                    self._constants[place] = DeviceArray(place.desc, engine.upload(place.value))
+                elif place.kind == "between":
+                    lives[place] = lives.get(place, (number, number))[0], number
+        self._between = tuple(lives)
+        self.plan, self._allocate = intermediates(engine, [place.desc for place in lives], list(lives.values()))
+        super().__init__()
+        self.give_back(self.new())
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Compile the kernels of `steps`."""
+
+    @abstractmethod
+    def tied(self, number: int, arrays: Mapping[Place, DeviceArray]) -> Tied:
+        """A kernel, by its number, tied to memory."""
+
+    def new(self) -> Intermediates[Tied]:
+        """New memory for one run, with the kernels that use nothing else tied to it."""
+        arrays = {**self._constants, **dict(zip(self._between, self._allocate(), strict=True))}
+        numbers = [n for n, step in enumerate(self.steps) if all(place in arrays for place in step.places)]
+        return Intermediates(arrays, {number: self.tied(number, arrays) for number in numbers})
+
+    def given(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> dict[Place, DeviceArray]:
+        """The memory of the places that a caller gives."""
+        found: dict[Place, DeviceArray] = {}
+        for place in {place: None for step in self.steps for place in step.places}:
+            if place.kind in ("input", "output"):
+                array = (inputs if place.kind == "input" else outputs)[place.number]
+                found[place] = DeviceArray(place.desc, array.buffer)
+        return found
+
+    def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
+        """The kernels that compute nodes."""
+        numbers = [number for number, step in enumerate(self.steps) if not set(step.nodes).isdisjoint(nodes)]
+        title = self.backend.title
+        if not numbers:
+            return "native", f"{title}: no kernel of its own"
+        which = f"kernel {numbers[0]}" if len(numbers) == 1 else f"kernels {numbers[0]} to {numbers[-1]}"
+        node = nodes[0]
+        if len(nodes) == 1 and is_users_kernel(node, self.backend):
+            return "kernel", f"{title}: {which}, {node.op.kernels[self.backend.name].detail}"
+        return "native", f"{title}: {which}"
+
+
+__all__ = ["Engine", "Intermediates", "KernelRunner"]

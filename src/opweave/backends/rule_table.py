@@ -1,0 +1,69 @@
+"""Rules of back ends, and the tables that hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import require
+from ..graph import Node
+from ..operation import Op, call_with
+from .precision import Precision
+
+RuleFunction = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How a back end does one op.
+
+    Attributes:
+        function: called with what the back end provides, and the op's parameters it names.
+        when: which nodes it accepts, by the op's parameters it names, and `precision`; None for all.
+    """
+
+    function: RuleFunction
+    when: Callable[..., bool] | None
+
+    def accepts(self, node: Node, precision: Precision) -> bool:
+        """Whether this rule can do `node`."""
+        return self.when is None or call_with(self.when, {"precision": precision, **node.arguments})
+
+    def __call__(self, provided: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
+        return call_with(self.function, arguments, *provided)
+
+
+class RuleTable:
+    """The rules of a back end, or those that several share.
+
+    Attributes:
+        name: leads the messages of errors.
+        rules: by operation, in the order in which they are tried.
+    """
+
+    name: str
+
+    def __init__(self) -> None:
+        self.rules: dict[Op[..., Any], list[Rule]] = {}
+
+    def lower(
+        self, *ops: Op[..., Any], when: Callable[..., bool] | None = None
+    ) -> Callable[[RuleFunction], RuleFunction]:
+        """Register the decorated function as the rule of `ops`, tried after those registered before.
+
+        Raises:
+            ValidationError: one of them has a rule for all nodes already, after which no other would be tried.
+        """
+
+        def register(function: RuleFunction) -> RuleFunction:
+            for op in ops:
+                is_open = all(rule.when is not None for rule in self.rules.get(op, ()))
+                require(is_open, f"{self.name}: {op.name} has a rule already")
+                self.rules.setdefault(op, []).append(Rule(function, when))
+            return function
+
+        return register
+
+
+__all__ = ["Rule", "RuleFunction", "RuleTable"]
