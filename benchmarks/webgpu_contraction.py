@@ -16,9 +16,9 @@ from opweave.backends.gpu.contraction.kernels import Contraction
 from opweave.backends.gpu.forms import applied
 from opweave.backends.webgpu import webgpu
 from opweave.backends.webgpu.engine import Engine
+from opweave.expr.gpu import Buffer, Kernel
 from opweave.expr.ir import Input
 from opweave.expr.tracing import inputs_of
-from opweave.expr.wgsl import Buffer, Kernel
 
 TOLERANCE = 1e-4
 """Difference to PyTorch, relative to the greatest value."""

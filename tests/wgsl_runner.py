@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opweave.expr.wgsl import Buffer, Features, Kernel
+from opweave.expr.gpu import Buffer, Features, Kernel
 
 ALL = Features(float16=True, int64=True, max_buffers=16)
 PACKED = Features(float16=False, int64=True, max_buffers=16)

@@ -17,7 +17,7 @@ from opweave.dtypes import ANY, DataType
 from opweave.expr import Array, ir, trace
 from opweave.expr.array import apply
 from opweave.expr.evaluate import evaluate
-from opweave.expr.wgsl import Block, Features, Kernel, Module, kernels, mathematics, scatter, unsupported
+from opweave.expr.gpu import Block, Features, Kernel, Module, kernels, mathematics, scatter, unsupported
 from opweave.graph import Desc
 
 

@@ -24,8 +24,8 @@ from opweave.backends.gpu.contraction.tiles import SHAPES, choose
 from opweave.backends.webgpu import webgpu
 from opweave.expr import ir
 from opweave.expr.array import axes_of
+from opweave.expr.gpu import Features, Kernel
 from opweave.expr.tracing import inputs_of, of_input, program as make_program
-from opweave.expr.wgsl import Features, Kernel
 from opweave.graph import Node
 from opweave.operation import call_with
 

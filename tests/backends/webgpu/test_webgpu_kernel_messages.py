@@ -11,8 +11,8 @@ from webgpu_device import gpu_context
 from webgpu_kernels import computed, limited, line_of, mapped, normal, place_of
 
 import opweave as ow
+from opweave.expr.gpu import Features
 from opweave.expr.ir import Input
-from opweave.expr.wgsl import Features
 from opweave.kernels import KernelCall
 from opweave.kernels.wgsl import Shader, WgslKernel
 

@@ -12,8 +12,8 @@ from webgpu_kernels import computed, engine_of, limited, line_of, mapped, normal
 
 import opweave as ow
 from opweave.dtypes import ANY
+from opweave.expr.gpu import Features
 from opweave.expr.ir import Input
-from opweave.expr.wgsl import Features
 from opweave.kernels import KernelCall
 from opweave.kernels.wgsl import Buffer, WgslKernel
 

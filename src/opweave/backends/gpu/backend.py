@@ -14,7 +14,7 @@ from .forms import supported
 from .table import gpu
 
 if TYPE_CHECKING:
-    from ...expr.wgsl import Features
+    from ...expr.gpu import Features
 
 
 class GpuBackend(Backend):

@@ -7,12 +7,12 @@ from typing import Any
 
 from ...cache import Cache
 from ...errors import ValidationError
-from ...expr import wgsl
+from ...expr import gpu
 from ...expr.array import Array
+from ...expr.gpu import Features
 from ...expr.ir import Program
 from ...expr.simplify import simplified
 from ...expr.tracing import inputs_of, program
-from ...expr.wgsl import Features
 from ...graph import Node, Operand, each, flat
 from ...kernels.expression import descs_of, program_of
 from ...operation import call_with
@@ -84,7 +84,7 @@ def supported(node: Node, backend: Backend, features: Features) -> str | None:
         made = traced(node, backend)
     except ValidationError as error:  # positions beyond int32
         return str(error)
-    return wgsl.unsupported(made, features) if isinstance(made, Program) else ""
+    return gpu.unsupported(made, features) if isinstance(made, Program) else ""
 
 
 __all__ = ["applied", "form_of", "is_users_kernel", "supported", "traced"]

@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from ...expr.wgsl import Features
+from ...expr.gpu import Features
 from ...graph import Graph, Node
 from ...memory.spaces import DeviceSpace, Pool, intermediates
 from .. import How, Runner

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from ...expr import ir, wgsl
+from ...expr import gpu, ir
 from ...expr.array import Array, as_array
+from ...expr.gpu import Features, Kernel
 from ...expr.ir import Input, Output, Program, Stored
 from ...expr.simplify import simplified
 from ...expr.tracing import of_input, program as make_program
-from ...expr.wgsl import Features, Kernel
 from ...graph import Desc, Graph, Node, Operand, each, flat
 from ...kernels import KernelCall
 from ...kernels.expression import descs_of, in_data_type
@@ -117,8 +117,8 @@ class _Reading:
 class Schedule:
     """The kernels of a graph.
 
-    Rules, formulas and the structure of `Products` are the same for all languages of kernels; only `wgsl.kernels`,
-    `wgsl.scatter`, `Contraction` and users' kernels write WGSL.
+    Rules, formulas and the structure of `Products` are the same for all languages of kernels; only `gpu.kernels`,
+    `gpu.scatter`, `Contraction` and users' kernels write code.
 
     Args:
         graph: what to compute; `forms.supported` must hold for each node.
@@ -175,7 +175,7 @@ class Schedule:
         program = simplified(make_program(title, inputs, (value.result,)))
         self._places[program.outputs[0]] = place
         if value.anchor is None:
-            kernels = wgsl.kernels(program, self.features)
+            kernels = gpu.kernels(program, self.features)
         else:
             plain = isinstance(program.outputs[0].body, ir.Load)
             self._places[value.anchor.result] = place  # where it goes without an epilogue
@@ -330,7 +330,7 @@ class Schedule:
         position = [Array((), axis) for axis in axes]
         where = tuple(as_array(index, "index").body for index in made.at(*position))
         where = tuple(index if index.type == "index" else ir.Cast(index, "index") for index in where)
-        kernel, target = wgsl.scatter(place.desc, axes, where, made.value(*position).body, self.features, title)
+        kernel, target = gpu.scatter(place.desc, axes, where, made.value(*position).body, self.features, title)
         self._places[target] = place
         self._append([kernel], (node,))
 

@@ -12,7 +12,7 @@ from ..gpu.backend import GpuBackend
 from . import adapters
 
 if TYPE_CHECKING:
-    from ...expr.wgsl import Features
+    from ...expr.gpu import Features
     from .engine import Engine
     from .executable import DeviceRunner
 
@@ -37,7 +37,7 @@ class WebGPU(GpuBackend):
     @property
     def features(self) -> Features:
         """Features of the device; the registered instance has all of those that change what is supported."""
-        from ...expr.wgsl import Features
+        from ...expr.gpu import Features
 
         return Features(float16=True, int64=True) if self.engine is None else self.engine.features
 

@@ -15,7 +15,7 @@ import numpy as np
 from ... import memory
 from ...cache import Cache
 from ...errors import InvalidStateError, OperationError, ValidationError, import_extra, require
-from ...expr.wgsl import Features, Kernel
+from ...expr.gpu import Features, Kernel
 from ...graph import Desc
 from ..gpu.arrays import DeviceArray
 from . import adapters

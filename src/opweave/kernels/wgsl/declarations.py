@@ -10,12 +10,12 @@ from operator import mul
 from typing import Any
 
 from ...errors import NotSupportedError, require
+from ...expr.gpu import Features
+from ...expr.gpu.mathematics import used, words
+from ...expr.gpu.module import binding
+from ...expr.gpu.types import unpacked
+from ...expr.gpu.writing import numbered
 from ...expr.ir import Input
-from ...expr.wgsl import Features
-from ...expr.wgsl.mathematics import used, words
-from ...expr.wgsl.module import binding
-from ...expr.wgsl.types import unpacked
-from ...expr.wgsl.writing import numbered
 from .names import spelled
 from .shader import Buffer, Shader, sizes
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from ...errors import ValidationError, require, user_line
+from ...expr.gpu import Features, Kernel
+from ...expr.gpu.types import computed, layout
 from ...expr.ir import Input
-from ...expr.wgsl import Features, Kernel
-from ...expr.wgsl.types import computed, layout
 from ...graph import Desc
 from .. import KernelCall, parameters_of
 from .declarations import Bound, Scope, entry_of

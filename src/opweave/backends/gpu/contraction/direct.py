@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ....expr.wgsl.writing import numbered
+from ....expr.gpu.writing import numbered
 from .elements import Reader
 from .problem import Matrix, Problem, Window, is_spread
 from .text import entry, quarter, stack_offset, window_start, window_tap

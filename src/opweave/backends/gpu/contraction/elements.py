@@ -5,8 +5,8 @@ float16 is computed in float32; without `f16`, two elements share a word.
 
 from __future__ import annotations
 
-from ....expr.wgsl import Buffer, Features
-from ....expr.wgsl.types import unpacked
+from ....expr.gpu import Buffer, Features
+from ....expr.gpu.types import unpacked
 
 
 class _Access:

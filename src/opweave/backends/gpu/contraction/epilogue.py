@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ....expr import ir
+from ....expr.gpu import Block, Buffer, Features, Kernel, Module, kernels
+from ....expr.gpu.module import binding
+from ....expr.gpu.writing import numbered
 from ....expr.ir import Expr, Index, Input, Load, Program, Stored
-from ....expr.wgsl import Block, Buffer, Features, Kernel, Module, kernels
-from ....expr.wgsl.module import binding
-from ....expr.wgsl.writing import numbered
 from .elements import Reader, Writer
 from .problem import Problem
 from .text import entry, function, plus

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from ....expr import ir
+from ....expr.gpu import Features, Kernel, Module
 from ....expr.ir import Index, Input, Load, Program
-from ....expr.wgsl import Features, Kernel, Module
 from ....graph import Desc
 from . import tiled
 from .direct import Thin, is_narrow, is_thin, narrow

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from ....expr.wgsl.writing import MAX_WORKGROUPS, numbered
+from ....expr.gpu.writing import MAX_WORKGROUPS, numbered
 from .elements import Reader
 from .problem import Matrix, Problem, Window
 from .text import entry, part, plus, quarter, stack_offset, times, window_start, window_tap

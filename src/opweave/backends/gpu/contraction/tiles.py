@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 
-from ....expr.wgsl import Features
+from ....expr.gpu import Features
 from .problem import Problem
 from .tiled import Steps, Tile
 
