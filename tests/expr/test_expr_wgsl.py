@@ -358,7 +358,8 @@ def test_a_kernel_of_parts() -> None:
     value = block.value(ir.call("max", ir.call("add", product, ir.Load(y, (j,))), ir.number(0.0, "float32")))
     assert value == "at_least(sum + x1[n], 0.0f)"
     body = ["let m = i32(local.y);", "let n = i32(local.x);", f"let sum = 2.0f * {module.load(x, 'm * 8 + n')};"]
-    text = module.text("\n".join([*body, *block.lines, module.store(target, "m * 8 + n", value)]), (8, 4, 1))
+    entry = module.entry([*body, *block.lines, module.store(target, "m * 8 + n", value)], (8, 4, 1))
+    text = module.text([], [entry])
     assert module.bindings == [x, target, y]
     assert module.writes == [False, True, False]
     kernel = Kernel("relu", text, tuple(module.bindings), tuple(module.writes), (1, 1, 1))
@@ -443,7 +444,7 @@ def test_of_values_that_are_loaded_only_the_chosen_one_is() -> None:
         "    let t0 = i32(flat);",
         "    let t2 = x2[flat];",
         "    let t3 = t2 * 2.0f;",
-        "    var t1: f32;",
+        "    var t1 = f32();",
         "    if (t0 < 4) {",
         "        t1 = x0[min(max(t0, 0), 3)] + t3;",
         "    } else {",

@@ -1,4 +1,4 @@
-"""Lower expressions to WGSL compute shaders (https://www.w3.org/TR/WGSL/).
+"""Lower expressions to kernels of GPUs, in the language of the device (`dialect`).
 
 No device is needed: the result is source text, with its bindings and the number of workgroups.
 """

@@ -10,6 +10,7 @@ from ..ir import Call, Cast, Const, Expr, Index, Load, Reduce, size_of, walk
 from ..linear import Linear, is_sum, linear, place
 from ..printing import letter
 from . import elements
+from .dialect import Variable
 from .elements import function, is_simple, operand
 from .module import Module
 from .reductions import PART, State
@@ -242,9 +243,9 @@ class Block:
             # WGSL rejects constant expressions that overflow.
             parts = [self.module.constant(part.value, part.type, opaque=True) for part in constants]
         if isinstance(node, Cast):
-            return elements.cast(parts[0], node.parts[0].type, node.type)
+            return elements.cast(parts[0], node.parts[0].type, node.type, self.module.dialect)
         assert isinstance(node, Call)
-        return function(node, parts)
+        return function(node, parts, self.module.dialect)
 
     def _sum(self, linear: Linear, made: Mapping[Expr, str], unsigned: bool = False) -> str:
         """A linear sum as i32 text; it may be u32 if `unsigned`."""
@@ -326,7 +327,7 @@ class Block:
         depth = self._depth(node)
         scopes, self._scopes = self._scopes, self._scopes[: depth + 1]
         name = f"t{next(self._temporaries)}"
-        lines = [f"var {name}: {computed(node.type)};", f"if ({condition}) {{"]
+        lines = [f"var {name} = {computed(node.type)}();", f"if ({condition}) {{"]
         for number, (part, own) in enumerate(zip(node.parts[1:], self._branches[node], strict=True)):
             self._scopes.append(_Scope(set(), own=own))
             value = self._value(part, uses)
@@ -408,7 +409,7 @@ class Block:
 
     def _memory(self, name: str, type: str) -> str:
         """Workgroup memory with one value per invocation."""
-        declaration = f"var<workgroup> {name}: array<{type}, {self.team}>;"
+        declaration = Variable(name, f"array<{type}, {self.team}>")
         if declaration not in self.module.shared:
             self.module.shared.append(declaration)
         return name

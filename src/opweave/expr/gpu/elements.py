@@ -1,4 +1,4 @@
-"""Functions and casts of single elements, as WGSL text.
+"""Functions and casts of single elements, as text.
 
 8-bit integers are computed in 32 bits, and wrapped after each function that may leave their range.
 """
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from ...dtypes import FLOATS
 from ..ir import FUNCTIONS, Call, Const, Type, storage
 from ..ranges import bounds
+from .dialect import Dialect
 from .mathematics import DECLARATIONS
 from .types import computed, literal
 
@@ -22,6 +23,9 @@ _SYMBOLS = {name: function.symbol for name, function in FUNCTIONS.items()} | {
     "logical_or": "||",
     "logical_xor": "!=",
 }
+
+_ARITHMETIC = frozenset({"add", "sub", "mul"})
+"""Functions whose results may leave the range of signed integers."""
 
 _BUILT_IN = {
     **{name: name for name in ("max", "min", "abs", "ceil", "floor", "sqrt", "is_nan", "is_infinite")},
@@ -54,7 +58,7 @@ def argument(text: str) -> str:
 
 
 def called(name: str, arguments: Sequence[str]) -> str:
-    """A call of a WGSL function."""
+    """A call of a function."""
     return f"{name}({', '.join(argument(a) for a in arguments)})"
 
 
@@ -65,9 +69,9 @@ def wrapped(text: str, type: Type) -> str:
     return f"extractBits({argument(text)}, 0u, 8u)" if type == "int8" else text
 
 
-def call(name: str, type: Type, arguments: Sequence[str]) -> str:
+def call(name: str, type: Type, arguments: Sequence[str], dialect: Dialect) -> str:
     """Apply a function of `ir.FUNCTIONS` to elements of a type."""
-    text = _call(name, type, arguments)
+    text = _call(name, type, arguments, dialect)
     return wrapped(text, type) if name in _WRAPPED else text
 
 
@@ -79,7 +83,7 @@ def _is_usual(text: str) -> bool:
         return False
 
 
-def _call(name: str, type: Type, arguments: Sequence[str]) -> str:
+def _call(name: str, type: Type, arguments: Sequence[str], dialect: Dialect) -> str:
     first, *others = map(operand, arguments)
     if name == "where":
         return called("select", arguments[::-1])
@@ -90,7 +94,11 @@ def _call(name: str, type: Type, arguments: Sequence[str]) -> str:
     if type == "bool" and name in ("greater", "greater_or_equal", "lesser", "lesser_or_equal"):
         first, *others = (called("select", ("0u", "1u", argument)) for argument in arguments)
     if name == "neg":
-        return f"-{first}" if type in FLOATS or type == "index" else f"{literal(0, type)} - {first}"
+        if type in FLOATS or type == "index":
+            return f"-{first}"
+        return _call("sub", type, (literal(0, type, dialect), arguments[0]), dialect)
+    if name in _ARITHMETIC and type in ("int32", "int64") and not dialect.wraps:
+        return called(f"wrapped_{name}", arguments)
     library = f"{name}_{computed(type)}"
     if library in DECLARATIONS and not (library == "div_f32" and _is_usual(arguments[1])):
         return called(library, arguments)
@@ -99,15 +107,15 @@ def _call(name: str, type: Type, arguments: Sequence[str]) -> str:
     return f"{first} {_SYMBOLS[name]} {others[0]}"
 
 
-def cast(text: str, source: Type, target: Type) -> str:
+def cast(text: str, source: Type, target: Type, dialect: Dialect) -> str:
     """Convert an element to another type, with the semantics of `ir.Cast`."""
     to = computed(target)
     if target == "bool":
         value = operand(text)
-        same = f"{value} == {literal(0, source)}"
+        same = f"{value} == {literal(0, source, dialect)}"
         return text if source == "bool" else f"!({same})" if source in FLOATS else same.replace("==", "!=")
     if source == "bool":
-        return called("select", (literal(0, target), literal(1, target), text))
+        return called("select", (literal(0, target, dialect), literal(1, target, dialect), text))
     if source in FLOATS:
         if target in FLOATS:
             return called("rounded_to_half", (text,)) if (source, target) == ("float32", "float16") else text
@@ -120,7 +128,7 @@ def cast(text: str, source: Type, target: Type) -> str:
     return converted if source == target else wrapped(converted, target)
 
 
-def function(node: Call, parts: Sequence[str]) -> str:
+def function(node: Call, parts: Sequence[str], dialect: Dialect) -> str:
     """A function applied to nodes, with special cases for constant arguments."""
     if node.name == "reciprocal":
         node, parts = Call("div", (Const(1.0, node.type), *node.parts)), ("1.0f", *parts)
@@ -139,7 +147,7 @@ def function(node: Call, parts: Sequence[str]) -> str:
         known = bounds(node.parts[0])
         if isinstance(divisor, Const) and divisor.value > 0 and known and known[0] >= 0:
             return f"i32(u32({parts[0]}) {'/' if node.name == 'floor_div' else '%'} {divisor.value}u)"
-    return call(node.name, node.parts[-1].type, parts)
+    return call(node.name, node.parts[-1].type, parts, dialect)
 
 
 def _with_constant(name: str, constant: Const, k: int, parts: Sequence[str]) -> str:

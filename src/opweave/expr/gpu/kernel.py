@@ -1,4 +1,4 @@
-"""Compute shaders, and the features of devices that they depend on."""
+"""Kernels, and the features of devices that they depend on."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ..ir import Input, Output, Stored
+from .dialect import Dialect
+from .wgsl import WGSL
 
 Buffer: TypeAlias = Input | Stored | Output
 """What a kernel reads or writes: an operand, a stored intermediate, or a result."""
@@ -17,6 +19,7 @@ class Features:
     """Features and limits of a device that kernels depend on.
 
     Attributes:
+        dialect: the language of kernels.
         float16: whether shaders support `f16` (shader-f16); otherwise two values are packed into a word.
         int64: whether shaders support `i64` and `u64`.
         subgroups: whether shaders support subgroup operations.
@@ -29,6 +32,7 @@ class Features:
             too large costs less than one that is too small.
     """
 
+    dialect: Dialect = WGSL
     float16: bool = False
     int64: bool = False
     subgroups: bool = False
@@ -42,16 +46,17 @@ class Features:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A compute shader and how to dispatch it.
+    """A kernel and how to dispatch it.
 
     Attributes:
         title: what it computes, for tables.
-        source: the WGSL module.
-        bindings: the buffer at each `@group(0) @binding(k)`.
+        source: the module, in the device's language.
+        bindings: its buffers, in order: in WGSL the one at each `@group(0) @binding(k)`, in CUDA its parameters.
         writes: for each binding, whether it is written; others are declared `read`.
         workgroups: number of workgroups in each dimension.
         entry_point: name of the entry point.
-        explain: turns a compiler message into one for the author of the WGSL; None for generated code.
+        explain: turns a compiler message into one for the author of the code; None for generated code.
+        invocations: number of invocations in each dimension of a workgroup; empty where the text alone says it.
     """
 
     title: str
@@ -61,3 +66,4 @@ class Kernel:
     workgroups: tuple[int, int, int]
     entry_point: str = "main"
     explain: Callable[[str], str] | None = None
+    invocations: tuple[int, ...] = ()

@@ -1,4 +1,4 @@
-"""WGSL library functions, which shaders include if they use them.
+"""Library functions, which kernels include if they use them. They are written in WGSL; `Dialect` prints them.
 
 WGSL compilers may assume that there are no infinities and NaN, and built-in functions may be inaccurate or overflow: on
 some devices `tanh(100)` is NaN. The functions here are accurate for all float32 except denormals, which devices may
@@ -25,14 +25,17 @@ tan, tanh and sigmoid.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib.resources import files
 
 import numpy as np
 
 from ...dtypes import INFO
 from ..ir import INTEGERS
+from .dialect import Dialect, Function, Variable
 from .types import computed, literal
+from .wgsl import WGSL
 
 BOUNDS: dict[str, float] = {
     name: float(ulp) for name, ulp in re.findall(r"^\| (\w+) \| ([\d.]+) \|$", __doc__ or "", re.MULTILINE)
@@ -129,14 +132,17 @@ fn to_N(x: f32) -> T {
 """
 
 _NAME = re.compile(r"^(?:fn|var<private>) (\w+)", re.MULTILINE)
+_CONSTANT = re.compile(r"((?://.*\n)*)var<private> (\w+): (.*?) = ([^;]*);")
+_FUNCTION = re.compile(r"((?://.*\n)*)fn (\w+)\((.*)\)(?: -> (.*))? \{\n((?:.*\n)*)\}")
 _COMMENT = re.compile(r"//[^\n]*")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
-def _declarations() -> dict[str, str]:
+def _declarations(dialect: Dialect) -> dict[str, str]:
     floats = files(__package__).joinpath("functions.wgsl").read_text("utf-8")
     texts = [floats.partition("\n\n")[2]]
-    for type, suffix, width in (("i32", "", 32), ("u32", "u", 32), ("i64", "li", 64), ("u64", "lu", 64)):
+    for type, width in (("i32", 32), ("u32", 32), ("i64", 64), ("u64", 64)):
+        suffix = dialect.suffixes[type]
         text = _NATURAL_POWER + (_SIGNED if type[0] == "i" else _UNSIGNED)
         texts.append(_filled(text, {"T": type, "MASKS": f"{width - 1}{suffix}"}, suffix))
     for name in INTEGERS:
@@ -145,15 +151,29 @@ def _declarations() -> dict[str, str]:
         values = {
             "N": name,
             "T": computed(name),
-            "LOWEST": literal(info.lowest, "float32"),
-            "BELOW": literal(float(np.nextafter(np.float32(above), np.float32(0))), "float32"),
-            "ABOVE": literal(above, "float32"),
-            "GREATEST": literal(info.highest, name),
-            "ZERO": literal(0, name),
+            "LOWEST": literal(info.lowest, "float32", dialect),
+            "BELOW": literal(float(np.nextafter(np.float32(above), np.float32(0))), "float32", dialect),
+            "ABOVE": literal(above, "float32", dialect),
+            "GREATEST": literal(info.highest, name, dialect),
+            "ZERO": literal(0, name, dialect),
         }
         texts.append(_filled(_SATURATED, values, ""))
     declarations = [part.strip() for text in texts for part in text.split("\n\n")]
-    return {_NAME.findall(declaration)[0]: declaration for declaration in declarations}
+    found = {_NAME.findall(declaration)[0]: _printed(declaration, dialect) for declaration in declarations}
+    return {**found, **dialect.overrides}
+
+
+def _printed(text: str, dialect: Dialect) -> str:
+    """A declaration of the library in a dialect."""
+    constant = _CONSTANT.fullmatch(text)
+    if constant is not None:
+        return dialect.library_constant(text, Variable(*constant.groups()[1:]))
+    found = _FUNCTION.fullmatch(text)
+    assert found is not None, text
+    comments, name, parameters, result, body = found.groups()
+    variables = tuple(Variable(*parameter.split(": ")) for parameter in filter(None, parameters.split(", ")))
+    lines = tuple(line.removeprefix("    ") for line in body.splitlines())
+    return dialect.library_function(comments.splitlines(), Function(name, variables, result or "", lines))
 
 
 def _filled(text: str, values: dict[str, str], suffix: str) -> str:
@@ -161,8 +181,14 @@ def _filled(text: str, values: dict[str, str], suffix: str) -> str:
     return re.sub(r"(?<![A-Za-z])(" + "|".join(values) + r")(?![A-Za-z])", lambda match: values[match[1]], text)
 
 
-DECLARATIONS: dict[str, str] = _declarations()
-"""Functions and private variables by name; each precedes its users."""
+@cache
+def declarations(dialect: Dialect) -> Mapping[str, str]:
+    """Functions and constants in a dialect, by name; each precedes its users."""
+    return _declarations(dialect)
+
+
+DECLARATIONS = declarations(WGSL)
+"""Those of WGSL; others have the same names."""
 
 
 def words(text: str) -> set[str]:
@@ -170,13 +196,14 @@ def words(text: str) -> set[str]:
     return set(_WORD.findall(_COMMENT.sub("", text)))
 
 
-def used(texts: Iterable[str]) -> list[str]:
+def used(texts: Iterable[str], dialect: Dialect = WGSL) -> list[str]:
     """The declarations that texts use, directly or indirectly, in order."""
+    known = declarations(dialect)
     wanted: set[str] = set()
-    rest = [word for text in texts for word in words(text) if word in DECLARATIONS]
+    rest = [word for text in texts for word in words(text) if word in known]
     while rest:
         name = rest.pop()
         if name not in wanted:
             wanted.add(name)
-            rest += [word for word in words(DECLARATIONS[name]) if word in DECLARATIONS]
-    return [text for name, text in DECLARATIONS.items() if name in wanted]
+            rest += [word for word in words(known[name]) if word in known]
+    return [text for name, text in known.items() if name in wanted]

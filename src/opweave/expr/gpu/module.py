@@ -1,4 +1,4 @@
-"""Build WGSL modules: bindings, constants, and the library functions in use."""
+"""Build modules: bindings, constants, and the library functions in use."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from ..ir import Input, Stored, Type
 from . import mathematics
+from .dialect import IDS, Binding, Dialect, Entry, Part, Source, Variable
 from .kernel import Buffer, Features, Kernel
 from .types import Layout, bits, computed, is_plain, layout, literal, unpacked
 
 
 class Module:
-    """A WGSL module under construction.
+    """A module under construction.
 
     Attributes:
         bindings: the declared buffers, in order.
@@ -24,8 +25,13 @@ class Module:
         self.writes: list[bool] = []
         self.names: dict[Buffer, str] = {}
         self.atomic: set[Buffer] = set()
-        self.shared: list[str] = []
+        self.shared: list[Variable] = []
         self._constants: dict[tuple[str, str], str] = {}
+
+    @property
+    def dialect(self) -> Dialect:
+        """The language."""
+        return self.features.dialect
 
     def read(self, source: Input | Stored) -> None:
         """Declare a buffer for reading."""
@@ -60,7 +66,8 @@ class Module:
             self.read(source)
         name, data_type, lay = self.names[source], source.desc.data_type, self.layout(source)
         if lay.lanes == 1:
-            return f"f32({name}[{flat}])" if lay.element == "f16" else f"{name}[{flat}]"
+            type = computed(data_type)
+            return f"{name}[{flat}]" if lay.element == type else f"{type}({name}[{flat}])"
         return unpacked(name, flat if flat == "flat" else f"u32({flat})", data_type, lay.lanes)
 
     def store(self, target: Buffer, flat: str, value: str) -> str:
@@ -74,8 +81,8 @@ class Module:
         self.write(target)
         lay = self.layout(target)
         assert lay.lanes == 1, f"{target.desc} has {lay.lanes} elements in a word"
-        if lay.element == "f16":
-            value = f"f16({value})"
+        if lay.element != computed(target.desc.data_type):
+            value = f"{lay.element}({value})"
         return f"{self.names[target]}[{flat}] = {value};"
 
     def constant(self, value: int | float | bool, type: Type, *, opaque: bool = False) -> str:
@@ -84,45 +91,41 @@ class Module:
         """
         plain = is_plain(value, type)
         if plain and not opaque:
-            return literal(value, type)
+            return literal(value, type, self.dialect)
         pattern = "u64" if type == "int64" else "u32"
-        wgsl, text = (computed(type), literal(value, type)) if plain else (pattern, bits(value, type))
-        name = self._constants.setdefault((wgsl, text), f"c{len(self._constants)}")
+        of, text = (
+            (computed(type), literal(value, type, self.dialect))
+            if plain
+            else (pattern, bits(value, type, self.dialect))
+        )
+        name = self._constants.setdefault((of, text), f"c{len(self._constants)}")
         return name if plain else f"bitcast<{computed(type)}>({name})"
 
-    def text(self, body: str, workgroup_size: tuple[int, int, int]) -> str:
+    def entry(self, body: Sequence[str], size: tuple[int, ...]) -> Entry:
+        """The entry point with statements, which may use the built-in values of `dialect.IDS`.
+
+        Args:
+            body: the statements.
+            size: invocations of a workgroup in each dimension.
+        """
+        found = mathematics.words("\n".join(body))
+        return Entry(size, tuple(name for name in IDS if name in found), tuple(body))
+
+    def text(self, comments: Sequence[str], parts: Sequence[Part], bindings: Sequence[Binding] = ()) -> str:
         """The text of the module.
 
         Args:
-            body: the statements of `main`. They may use the built-in values `global`, `group`, `local` (`vec3<u32>`)
-                and `lane` (u32, the local invocation index).
-            workgroup_size: invocations of a workgroup in each dimension.
+            comments: lines that precede it.
+            parts: functions, memory of the workgroup, and the entry point.
+            bindings: further buffers, besides those that were declared.
         """
-        builtins = {
-            "global": "@builtin(global_invocation_id) global: vec3<u32>",
-            "group": "@builtin(workgroup_id) group: vec3<u32>",
-            "local": "@builtin(local_invocation_id) local: vec3<u32>",
-            "lane": "@builtin(local_invocation_index) lane: u32",
-        }
-        used = mathematics.words(body)
-        parameters = ", ".join(text for name, text in builtins.items() if name in used)
-        size = ", ".join(map(str, workgroup_size)).removesuffix(", 1").removesuffix(", 1")
-        lines = "\n".join(f"    {line}" if line else "" for line in body.rstrip("\n").split("\n"))
-        entry = f"@compute @workgroup_size({size})\nfn main({parameters}) {{\n{lines}\n}}\n"
-        return f"{self.declarations(entry)}\n\n{entry}"
-
-    def declarations(self, body: str, bindings: Sequence[str] = ()) -> str:
-        """The declarations that a body needs, in front of it: buffers, constants and library functions.
-
-        Args:
-            body: functions, the entry point among them.
-            bindings: further buffers, declared by `binding`.
-        """
-        private = [f"var<private> {name}: {type} = {value};" for (type, value), name in self._constants.items()]
-        buffers = [self._binding(k) for k in range(len(self.bindings))]
-        groups = ([*buffers, *bindings], [*private, *self.shared], ["\n\n".join(mathematics.used((body,)))])
-        text = "\n\n".join("\n".join(group) for group in groups if any(group))
-        return f"enable f16;\n\n{text}" if "f16" in mathematics.words(text + body) else text
+        constants = [Variable(name, type, value) for (type, value), name in self._constants.items()]
+        buffers = [*(self._binding(k) for k in range(len(self.bindings))), *bindings]
+        lines = [line for part in parts if not isinstance(part, Variable) for line in part.lines]
+        library = mathematics.used(lines, self.dialect)
+        types = [buffer.element for buffer in buffers]
+        found = mathematics.words("\n".join([*types, *lines, *library]))
+        return self.dialect.module(Source(comments, buffers, constants, self.shared, library, parts), found)
 
     def kernel(
         self,
@@ -133,8 +136,9 @@ class Module:
         workgroups: tuple[int, int, int],
     ) -> Kernel:
         """The complete kernel; `comments` precede the module, see `text` and `Kernel` for the others."""
-        source = "\n".join([*comments, self.text("\n".join(body), workgroup_size)])
-        return Kernel(title, source, tuple(self.bindings), tuple(self.writes), workgroups)
+        source = self.text(comments, [self.entry(body, workgroup_size)])
+        bindings, writes = tuple(self.bindings), tuple(self.writes)
+        return Kernel(title, source, bindings, writes, workgroups, invocations=workgroup_size)
 
     def replace(self, target: Buffer, flat: str, pattern: str) -> list[str]:
         """Statements that atomically replace a packed element, in a word whose other elements other invocations write.
@@ -160,14 +164,8 @@ class Module:
             "}",
         ]
 
-    def _binding(self, number: int) -> str:
+    def _binding(self, number: int) -> Binding:
         buffer = self.bindings[number]
         element = self.layout(buffer).element
         element = f"atomic<{element}>" if buffer in self.atomic else element
-        return binding(number, self.names[buffer], element, self.writes[number])
-
-
-def binding(number: int, name: str, element: str, writes: bool) -> str:
-    """The declaration of a buffer."""
-    mode = "read_write" if writes else "read"
-    return f"@group(0) @binding({number}) var<storage, {mode}> {name}: array<{element}>;"
+        return Binding(self.names[buffer], element, self.writes[number])

@@ -1,4 +1,4 @@
-"""WGSL variables and statements of reductions."""
+"""Variables and statements of reductions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class State:
         name: the variable that holds the result.
         positions: whether the result is a position.
         names: the names of the variables.
-        types: the WGSL types of the variables.
+        types: the types of the variables.
         value: the variable that holds the value.
     """
 
@@ -45,10 +45,11 @@ class State:
         """Statements that add an element."""
         if self.positions:
             return self._choice(value, position)
-        kind = self.node.reduction
-        if kind in ("sum", "product"):
+        kind, dialect = self.node.reduction, self.module.dialect
+        if kind in ("sum", "product") and (dialect.wraps or self.type not in ("int32", "int64")):
             return [f"{self.value} {'+' if kind == 'sum' else '*'}= {value};"]
-        return [f"{self.value} = {call(kind, self.type, (self.value, value))};"]
+        name = {"sum": "add", "product": "mul"}.get(kind, kind)
+        return [f"{self.value} = {call(name, self.type, (self.value, value), dialect)};"]
 
     def combine(self, other: Sequence[str]) -> list[str]:
         """Statements that add the state of another invocation."""

@@ -1,4 +1,4 @@
-"""Data types in WGSL: how elements are computed and stored."""
+"""Data types in kernels: how elements are computed and stored."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from ...dtypes import FLOATS, INFO, DataType
 from ..ir import Type
+from .dialect import Dialect
 from .kernel import Features
 
 _COMPUTED: dict[Type, str] = {
@@ -20,11 +21,9 @@ _COMPUTED: dict[Type, str] = {
     "bool": "bool",
 }
 
-SUFFIXES = {"f32": "f", "i32": "", "u32": "u", "i64": "li", "u64": "lu"}
-
 
 def computed(type: Type) -> str:
-    """The WGSL type in which elements of a type are computed."""
+    """The type in which elements of a type are computed."""
     return _COMPUTED[type]
 
 
@@ -33,7 +32,7 @@ class Layout:
     """The memory layout of a buffer's elements.
 
     Attributes:
-        element: the WGSL element type of the buffer.
+        element: the element type of the buffer.
         lanes: number of elements packed into one of these.
     """
 
@@ -42,11 +41,11 @@ class Layout:
 
 
 def layout(data_type: DataType, features: Features) -> Layout:
-    """The layout of a data type; four 8-bit elements, or two float16 without `f16`, share a word."""
+    """The layout of a data type. Four 8-bit elements, or two float16, share a word where buffers have no such elements."""
     if data_type == "float16":
         return Layout("f16") if features.float16 else Layout("u32", 2)
     if INFO[data_type].bits == 8:
-        return Layout("u32", 4)
+        return Layout("i8" if data_type == "int8" else "u8") if features.dialect.has_bytes else Layout("u32", 4)
     return Layout(computed(data_type))
 
 
@@ -65,14 +64,14 @@ def rounded(value: float) -> np.float32:
         return np.float32(value)
 
 
-def bits(value: int | float, type: Type) -> str:
+def bits(value: int | float, type: Type, dialect: Dialect) -> str:
     """The bits of a number as an unsigned literal."""
     if type == "int64":
-        return f"{int(value) & 2**64 - 1}lu"
+        return f"{int(value) & 2**64 - 1}{dialect.suffixes['u64']}"
     return f"0x{rounded(value).view(np.uint32):08x}u"
 
 
-def literal(value: int | float | bool, type: Type) -> str:
+def literal(value: int | float | bool, type: Type, dialect: Dialect) -> str:
     """A number as a literal of the type it is computed in; floats must be plain."""
     if type == "bool":
         return "true" if value else "false"
@@ -80,9 +79,9 @@ def literal(value: int | float | bool, type: Type) -> str:
         return f"{rounded(value)}f"
     target = computed(type)
     whole = int(value)
-    suffix = SUFFIXES[target] or "i" * (whole < 0)
+    suffix = dialect.suffixes[target] or dialect.negative * (whole < 0)
     if target == "i32" and whole == INFO["int32"].lowest:
-        return f"({whole + 1}i - 1i)"  # the lowest i32 has no literal: a sign is an operator
+        return f"({whole + 1}{suffix} - 1{suffix})"  # the lowest i32 has no literal: a sign is an operator
     return f"{whole}{suffix}"
 
 

@@ -1,4 +1,4 @@
-"""Helpers for generating WGSL that all kernel forms share."""
+"""Helpers for generating code that all kernel forms share."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from typing import Any
 from ...errors import NotSupportedError, require
 from ...expr.gpu import Features
 from ...expr.gpu.mathematics import used, words
-from ...expr.gpu.module import binding
 from ...expr.gpu.types import unpacked
+from ...expr.gpu.wgsl import binding
 from ...expr.gpu.writing import numbered
 from ...expr.ir import Input
 from .names import spelled

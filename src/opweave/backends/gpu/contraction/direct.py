@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ....expr.gpu.dialect import Part, Variable
 from ....expr.gpu.writing import numbered
 from .elements import Reader
 from .problem import Matrix, Problem, Window, is_spread
@@ -89,8 +90,8 @@ class Thin:
         lines = "fours of lines" if self.quads else "lines"
         return f"{self.width} {lines} for a workgroup, whose invocations divide the terms"
 
-    def text(self) -> str:
-        """The entry point."""
+    def parts(self) -> list[Part]:
+        """Memory of the workgroup, and the entry point."""
         teams = INVOCATIONS // self.width
         vector = "vec4<f32>" if self.quads else "f32"
         self.few_reader.width, self.many_reader.width = 1, 4 if self.quads else 1
@@ -122,7 +123,7 @@ class Thin:
             lines += [f"if (part == 0u && unit < {self.units}u) {{", *self._puts(k, stack), "}"]
             if k + 1 < self.count:
                 lines.append("workgroupBarrier();")
-        return f"var<workgroup> parts: array<{vector}, {INVOCATIONS}>;\n\n" + entry(INVOCATIONS, lines)
+        return [Variable("parts", f"array<{vector}, {INVOCATIONS}>"), entry(INVOCATIONS, lines)]
 
     def _loop(self, teams: int) -> Iterator[str]:
         """The products, with several loads in flight before they are used."""
@@ -156,7 +157,7 @@ class Thin:
         return [f"    put({stack}, unit * 4u + {c}u, {k}u, parts[lane].{values[c]});" for c in range(4)]
 
 
-def narrow(problem: Problem, a: Reader, b: Reader) -> tuple[str, tuple[int, int, int]]:
+def narrow(problem: Problem, a: Reader, b: Reader) -> tuple[list[Part], tuple[int, int, int]]:
     """The entry point that computes the output channels of a group at one position, and its dispatch size.
 
     If each channel is a group, and channels are contiguous, an invocation computes four groups.
@@ -186,13 +187,13 @@ def narrow(problem: Problem, a: Reader, b: Reader) -> tuple[str, tuple[int, int,
         f"let batch = {batch};",
         f"let weights = {stack_offset(filter, 'stack', problem.stacks)};",
         *_origin(image, problem, layout.size[1]),
-        *(f"var sum_{k} = {'vec4<f32>()' if width > 1 else '0.0'};" for k in range(outputs)),
+        *(f"var sum_{k} = {'vec4<f32>()' if width > 1 else '0.0f'};" for k in range(outputs)),
         *([f"for (var c = 0u; c < {problem.channels}u; c++) {{"] if loop else []),
         *(("    " if loop else "") + line for line in products),
         *(["}"] if loop else []),
         *_put_groups(f"batch * {pixels}u + pixel", nchw, outputs, width),
     ]
-    return entry(INVOCATIONS, lines), groups
+    return [entry(INVOCATIONS, lines)], groups
 
 
 def _in_vectors(problem: Problem, image: Matrix | Window, filter: Matrix) -> bool:

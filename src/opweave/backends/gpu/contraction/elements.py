@@ -6,7 +6,9 @@ float16 is computed in float32; without `f16`, two elements share a word.
 from __future__ import annotations
 
 from ....expr.gpu import Buffer, Features
+from ....expr.gpu.dialect import Function
 from ....expr.gpu.types import unpacked
+from .text import function
 
 
 class _Access:
@@ -48,17 +50,17 @@ class Reader(_Access):
         return f"vec4<f32>({self.name}[{at}])" if width == 4 else f"f32({self.name}[{at}])"
 
     @property
-    def helper(self) -> str:
+    def helpers(self) -> list[Function]:
         """The function that unpacks words, if elements are packed."""
         if not self.packed:
-            return ""
-        if self.width == 4:
-            words = [f"half_value(w.{c} {half})" for c in "xy" for half in ("& 0xffffu", ">> 16u")]
-            return (
-                f"fn halves_{self.name}(at: u32) -> vec4<f32> {{\n    let w = {self.name}[at];\n"
-                f"    return vec4<f32>({', '.join(words)});\n}}\n"
-            )
-        return f"fn halves_{self.name}(at: u32) -> f32 {{\n    return {unpacked(self.name, 'at', 'float16', 2)};\n}}\n"
+            return []
+        name = f"halves_{self.name}"
+        if self.width == 1:
+            value = unpacked(self.name, "at", "float16", 2)
+            return [function(name, ["at: u32"], [f"return {value};"], "f32")]
+        words = ", ".join(f"half_value(w.{c} {half})" for c in "xy" for half in ("& 0xffffu", ">> 16u"))
+        lines = [f"let w = {self.name}[at];", f"return vec4<f32>({words});"]
+        return [function(name, ["at: u32"], lines, "vec4<f32>")]
 
 
 class Writer(_Access):

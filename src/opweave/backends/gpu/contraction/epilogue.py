@@ -1,4 +1,4 @@
-"""Epilogues of contraction kernels, as WGSL functions: `finish` computes an element of the result from its sum, and `put`
+"""Epilogues of contraction kernels, as functions: `finish` computes an element of the result from its sum, and `put`
 stores it.
 """
 
@@ -9,12 +9,15 @@ from dataclasses import replace
 
 from ....expr import ir
 from ....expr.gpu import Block, Buffer, Features, Kernel, Module, kernels
-from ....expr.gpu.module import binding
+from ....expr.gpu.dialect import Binding, Entry, Function, Part
 from ....expr.gpu.writing import numbered
 from ....expr.ir import Expr, Index, Input, Load, Program, Stored
 from .elements import Reader, Writer
 from .problem import Problem
 from .text import entry, function, plus
+
+PLACE = ("stack: u32", "row: u32", "column: u32")
+"""Parameters of functions: the place of a sum in the result."""
 
 
 class Epilogue:
@@ -35,7 +38,7 @@ class Epilogue:
         """Whether the kernel of the contraction can store the result: four columns at a time if `vectors`, else one."""
         return Writer.can_store(self.target.desc.data_type, features, vectors and self.problem.contiguous)
 
-    def text(self, module: Module, features: Features, vectors: bool = True) -> tuple[str, Writer]:
+    def functions(self, module: Module, features: Features, vectors: bool = True) -> tuple[list[Function], Writer]:
         """The functions `finish` and `put`, and the writer of the result; `put` takes four columns if `vectors`, else one."""
         problem = self.problem
         writer = Writer(self.target, features, vectors and problem.contiguous)
@@ -56,8 +59,8 @@ class Epilogue:
             if f"i{k}" in used
         ]
         lines = [*definitions, *block.lines, f"return {value};"]
-        finish = function("fn finish(sum: f32, at: u32, stack: u32, row: u32, column: u32) -> f32", lines)
-        return finish + "\n" + _put(problem, writer, vectors), writer
+        finish = function("finish", ["sum: f32", "at: u32", *PLACE], lines, "f32")
+        return [finish, *_put(problem, writer, vectors)], writer
 
     def as_kernels(self, title: str, features: Features) -> tuple[Epilogue, list[Kernel]]:
         """Move the operations into kernels of their own.
@@ -89,9 +92,9 @@ class Epilogue:
         return all(part is axis or (axis.extent == 1 and isinstance(part, ir.Const)) for part, axis in pairs)
 
 
-def _put(problem: Problem, writer: Writer, vectors: bool) -> str:
+def _put(problem: Problem, writer: Writer, vectors: bool) -> list[Function]:
     """The function that stores four adjacent columns of a row, or one column, except those outside of the result."""
-    head = "fn put(stack: u32, row: u32, column: u32, sum: vec4<f32>)"
+    parameters = [*PLACE, "sum: vec4<f32>"]
     if writer.width == 4:
         values = [f"finish(sum.{c}, {plus('at', k)}, stack, row, {plus('column', k)})" for k, c in enumerate("xyzw")]
         lines = [
@@ -104,7 +107,7 @@ def _put(problem: Problem, writer: Writer, vectors: bool) -> str:
             ");",
             writer.store("at / 4u", "value"),
         ]
-        return function(head, lines)
+        return [function("put", parameters, lines)]
     exists = problem.exists("stack", "row", "column")
     lines = [
         f"if (row < {problem.rows}u && column < {problem.columns}u{f' && {exists}' if exists else ''}) {{",
@@ -112,14 +115,14 @@ def _put(problem: Problem, writer: Writer, vectors: bool) -> str:
         f"    {writer.store('at', 'finish(sum, at, stack, row, column)')}",
         "}",
     ]
-    one = function(f"fn {'put_one' if vectors else 'put'}(stack: u32, row: u32, column: u32, sum: f32)", lines)
+    one = function("put_one" if vectors else "put", [*PLACE, "sum: f32"], lines)
     if not vectors:
-        return one
+        return [one]
     calls = [f"put_one(stack, row, {plus('column', k)}, sum.{c});" for k, c in enumerate("xyzw")]
-    return one + "\n" + function(head, calls)
+    return [one, function("put", parameters, calls)]
 
 
-def put_partial(problem: Problem) -> str:
+def put_partial(problem: Problem) -> Function:
     """The function `put` for the array of `partial_sums`; `part` is `split * stacks + stack`."""
     quads = -(-problem.columns // 4)
     lines = [
@@ -127,7 +130,7 @@ def put_partial(problem: Problem) -> str:
         f"    result[(part * {problem.rows}u + row) * {quads}u + column / 4u] = sum;",
         "}",
     ]
-    return function("fn put(part: u32, row: u32, column: u32, sum: vec4<f32>)", lines)
+    return function("put", ["part: u32", *PLACE[1:], "sum: vec4<f32>"], lines)
 
 
 def partial_sums(problem: Problem, splits: int) -> Stored:
@@ -137,7 +140,7 @@ def partial_sums(problem: Problem, splits: int) -> Stored:
     return Stored(axes, ir.number(0.0, "float32"))
 
 
-def addition(problem: Problem, splits: int, width: int = 64) -> tuple[str, tuple[int, int, int]]:
+def addition(problem: Problem, splits: int, width: int = 64) -> tuple[Entry, tuple[int, int, int]]:
     """The entry point of the kernel that adds up partial sums and calls `put`, and its dispatch size."""
     quads = -(-problem.columns // 4)
     total = problem.stacks * problem.rows * quads
@@ -161,17 +164,18 @@ def assemble(
     readers: Sequence[Reader],
     writer: Writer,
     module: Module,
-    body: str,
+    parts: Sequence[Part],
     workgroups: tuple[int, int, int],
 ) -> Kernel:
     """Assemble a kernel. Its bindings are those of the module, then the buffers of `readers`, then the result."""
-    variables = [*((reader.name, reader.element, False) for reader in readers), ("result", writer.element, True)]
-    lines = [binding(number, *rest) for number, rest in enumerate(variables, len(module.bindings))]
-    text = "\n".join([*(reader.helper for reader in readers if reader.helper), body])
+    bindings = [*(Binding(r.name, r.element, False) for r in readers), Binding("result", writer.element, True)]
+    helpers = [helper for reader in readers for helper in reader.helpers]
+    (size,) = (part.size for part in parts if isinstance(part, Entry))
     return Kernel(
         title,
-        f"// {title}: {comment}\n{module.declarations(text, lines)}\n\n{text}",
+        module.text([f"// {title}: {comment}"], [*helpers, *parts], bindings),
         (*module.bindings, *(reader.buffer for reader in readers), writer.buffer),
         (*module.writes, *(False for _ in readers), True),
         workgroups,
+        invocations=size,
     )

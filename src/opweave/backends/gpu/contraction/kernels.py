@@ -9,6 +9,7 @@ import numpy as np
 
 from ....expr import ir
 from ....expr.gpu import Features, Kernel, Module
+from ....expr.gpu.dialect import Part
 from ....expr.ir import Index, Input, Load, Program
 from ....graph import Desc
 from . import tiled
@@ -78,24 +79,26 @@ class Contraction:
         if not end.can_store(features, vectors):
             end, last = end.as_kernels(title, features)
         first: list[Kernel] = []
+        parts: list[Part]
         if thin is not None:
-            text, groups, how = thin.text(), thin.workgroups, thin.comment
+            parts, groups, how = thin.parts(), thin.workgroups, thin.comment
         elif self.method == "narrow":
-            text, groups = narrow(problem, a, b)
+            parts, groups = narrow(problem, a, b)
             how = "an invocation for each position"
         else:
-            text, groups = tiled.body(problem, self.tile, a, b, self.splits)
+            parts, groups = tiled.body(problem, self.tile, a, b, self.splits)
             how = f"tiles of {self.tile}"
         comment = f"{self._size()}; {how}"
         if self.method == "tiled" and self.splits > 1:
-            parts = Writer(partial_sums(problem, self.splits), features, True)
-            comment, text = f"{comment}, {self.splits} parts", f"{put_partial(problem)}\n{text}"
-            first = [assemble(title, comment, readers, parts, Module(features), text, groups)]
-            comment, readers = f"adds up {self.splits} parts of each sum", [Reader("parts", parts.buffer, features, 4)]
-            text, groups = addition(problem, self.splits)
+            sums = Writer(partial_sums(problem, self.splits), features, True)
+            comment, parts = f"{comment}, {self.splits} parts", [put_partial(problem), *parts]
+            first = [assemble(title, comment, readers, sums, Module(features), parts, groups)]
+            comment, readers = f"adds up {self.splits} parts of each sum", [Reader("parts", sums.buffer, features, 4)]
+            adding, groups = addition(problem, self.splits)
+            parts = [adding]
         module = Module(features)
-        functions, writer = end.text(module, features, vectors)
-        return [*first, assemble(title, comment, readers, writer, module, f"{functions}\n{text}", groups), *last]
+        functions, writer = end.functions(module, features, vectors)
+        return [*first, assemble(title, comment, readers, writer, module, [*functions, *parts], groups), *last]
 
     def _epilogue(self, epilogue: Program | None, title: str) -> Epilogue:
         if epilogue is None:

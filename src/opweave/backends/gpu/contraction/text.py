@@ -1,10 +1,11 @@
-"""Pieces of WGSL that all kernels of contractions are made of: terms, entry points, and the taps of windows."""
+"""Pieces of code that all kernels of contractions are made of: terms, entry points, and the taps of windows."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from ....expr.gpu.dialect import Entry, Function, Variable
 from .problem import Matrix, Window
 
 
@@ -28,15 +29,15 @@ def quarter(text: str, width: int) -> str:
     return f"({text}) / 4u" if width == 4 else text
 
 
-def function(head: str, lines: Iterable[str]) -> str:
-    """A function with the statements `lines`."""
-    return f"{head} {{\n" + "".join(f"    {line}\n" for line in lines) + "}\n"
+def function(name: str, parameters: Sequence[str], lines: Iterable[str], result: str = "") -> Function:
+    """A function with the statements `lines`; parameters are texts like "at: u32"."""
+    variables = tuple(Variable(*parameter.split(": ")) for parameter in parameters)
+    return Function(name, variables, result, tuple(lines))
 
 
-def entry(invocations: int, lines: Iterable[str]) -> str:
+def entry(invocations: int, lines: Iterable[str]) -> Entry:
     """The entry point of workgroups of `invocations`, which knows `group` and `lane`."""
-    parameters = "@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32"
-    return function(f"@compute @workgroup_size({invocations})\nfn main({parameters})", lines)
+    return Entry((invocations,), ("group", "lane"), tuple(lines))
 
 
 def stack_offset(matrix: Matrix | Window, stack: str, stacks: int) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
+from ....expr.gpu.dialect import Part, Variable
 from ....expr.gpu.writing import MAX_WORKGROUPS, numbered
 from .elements import Reader
 from .problem import Matrix, Problem, Window
@@ -93,7 +94,7 @@ class Side:
         inner = (tile.depth if self.along_terms else self.lines) // self.width
         outer = self.lines if self.along_terms else tile.depth
         self.total, self.count = inner * outer, -(-inner * outer // tile.invocations)
-        self.zero = "vec4<f32>()" if self.width == 4 else "0.0"
+        self.zero = "vec4<f32>()" if self.width == 4 else "0.0f"
         self.once: list[str] = []
         self.at: list[str] = []
         self.positions = list(self._positions(inner, tile.invocations))
@@ -132,10 +133,10 @@ class Side:
             yield (o, i) if self.along_terms else (i, o)
 
     @property
-    def declaration(self) -> str:
+    def declaration(self) -> Variable:
         """The declaration of the workgroup memory."""
         quads = (self.lines + self.padding) // 4
-        return f"var<workgroup> tile_{self.name}: array<array<vec4<f32>, {quads}>, {self.tile.depth}>;"
+        return Variable(f"tile_{self.name}", f"array<array<vec4<f32>, {quads}>, {self.tile.depth}>")
 
     def setup(self) -> list[str]:
         """Statements before the first step."""
@@ -159,7 +160,7 @@ class Side:
                 text = f"{seen[line]} + {times(part(term), matrix.step)}"
                 lines.append(f"let {n}_at{k} = {quarter(text, self.width)};")
         type = "vec4<f32>" if self.width == 4 else "f32"
-        return [*lines, *(f"var {n}_next{k}: {type};" for k in range(self.count))]
+        return [*lines, *(f"var {n}_next{k} = {type}();" for k in range(self.count))]
 
     def fetch(self) -> list[str]:
         """Load the elements of a step, given its first tap and channel (or its first term, if steps cross taps)."""
@@ -252,8 +253,8 @@ def _quad(line: str) -> str:
     return line.removesuffix(" * 4u") if line.endswith(" * 4u") else f"{part(line)} / 4u"
 
 
-def body(problem: Problem, tile: Tile, a: Reader, b: Reader, splits: int) -> tuple[str, tuple[int, int, int]]:
-    """The entry point and its dispatch size. It passes sums to `put(stack, row, column, vec4)`.
+def body(problem: Problem, tile: Tile, a: Reader, b: Reader, splits: int) -> tuple[list[Part], tuple[int, int, int]]:
+    """Memory of the workgroup, the entry point, and its dispatch size. It passes sums to `put(stack, row, column, vec4)`.
 
     Args:
         problem: what to compute.
@@ -309,7 +310,7 @@ def body(problem: Problem, tile: Tile, a: Reader, b: Reader, splits: int) -> tup
         "}",
         *_finish(tile, f"{place}.z" if splits > 1 or problem.stacks > 1 else "0u"),
     ]
-    return f"{left.declaration}\n{right.declaration}\n\n{entry(tile.invocations, text)}", groups
+    return [left.declaration, right.declaration, entry(tile.invocations, text)], groups
 
 
 def _place(counts: tuple[int, int, int]) -> tuple[str, tuple[int, int, int], list[str]]:

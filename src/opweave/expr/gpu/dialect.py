@@ -1,0 +1,169 @@
+"""Languages of kernels.
+
+Statements and expressions are the same text in all of them: that of WGSL (https://www.w3.org/TR/WGSL/), of which each other
+language gets the types, functions and words by declarations in front of the kernel. A `Dialect` prints the rest: literals,
+functions, memory, and the entry point with its built-in values.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TypeAlias
+
+IDS = ("global", "group", "local", "lane")
+"""Built-in values: the numbers of an invocation in the dispatch, of its workgroup, and of the invocation in it (`vec3<u32>`);
+the same as one number (`u32`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A constant of a module, the memory of a workgroup, or a parameter of a function.
+
+    Attributes:
+        name: its name.
+        type: its type, as in WGSL.
+        value: of a constant.
+    """
+
+    name: str
+    type: str
+    value: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A buffer that a kernel is bound to.
+
+    Attributes:
+        name: its name.
+        element: type of its elements, as in WGSL.
+        writes: whether the kernel writes to it.
+    """
+
+    name: str
+    element: str
+    writes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function, which may use buffers and the memory of the workgroup.
+
+    Attributes:
+        name: its name.
+        parameters: its parameters.
+        result: type of what it returns; empty for nothing.
+        lines: its statements.
+    """
+
+    name: str
+    parameters: tuple[Variable, ...]
+    result: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The entry point of a kernel.
+
+    Attributes:
+        size: invocations of a workgroup in each dimension.
+        ids: the built-in values that its statements use, in the order of `IDS`.
+        lines: its statements.
+    """
+
+    size: tuple[int, ...]
+    ids: tuple[str, ...]
+    lines: tuple[str, ...]
+
+    @property
+    def invocations(self) -> int:
+        """Invocations of a workgroup."""
+        count = 1
+        for size in self.size:
+            count *= size
+        return count
+
+
+Part: TypeAlias = Function | Variable | Entry
+"""A part of a module after its declarations: a function, memory of the workgroup, or the entry point, which is the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A module, before it is printed.
+
+    Attributes:
+        comments: lines that precede it.
+        bindings: its buffers, in order.
+        constants: its constants.
+        shared: memory of the workgroup.
+        library: texts of library functions, in this language.
+        parts: functions, further memory of the workgroup, and the entry point.
+    """
+
+    comments: Sequence[str]
+    bindings: Sequence[Binding]
+    constants: Sequence[Variable]
+    shared: Sequence[Variable]
+    library: Sequence[str]
+    parts: Sequence[Part]
+
+    @property
+    def entry(self) -> Entry:
+        """The entry point."""
+        (found,) = (part for part in self.parts if isinstance(part, Entry))
+        return found
+
+
+class Dialect(ABC):
+    """A language of kernels.
+
+    Attributes:
+        name: its name.
+        suffixes: of the literals of each type.
+        negative: the suffix of negative literals of i32, which WGSL would take for a sign and a number of any type.
+        has_bytes: whether buffers can have elements of 8 bits; otherwise four share a word.
+        wraps: whether arithmetic of signed integers wraps around; otherwise the functions `wrapped_*` do it.
+        overrides: library functions in this language that replace the common ones, by name.
+    """
+
+    name: str
+    suffixes: Mapping[str, str]
+    negative: str = ""
+    has_bytes: bool = False
+    wraps: bool = True
+    overrides: Mapping[str, str] = MappingProxyType({})
+
+    @abstractmethod
+    def library_function(self, comments: Sequence[str], function: Function) -> str:
+        """A function of the library, with the lines of comments before it."""
+
+    @abstractmethod
+    def library_constant(self, text: str, constant: Variable) -> str:
+        """A constant of the library; `text` is the one in WGSL."""
+
+    @abstractmethod
+    def module(self, source: Source, words: Collection[str]) -> str:
+        """The complete text of a module; `words` are its identifiers."""
+
+
+def statements(lines: Sequence[str]) -> str:
+    """Lines with the indentation of a function's body."""
+    return "".join(f"    {line}\n" if line else "\n" for text in lines for line in text.split("\n"))
+
+
+__all__ = [
+    "IDS",
+    "Binding",
+    "Dialect",
+    "Entry",
+    "Function",
+    "Part",
+    "Source",
+    "Variable",
+    "statements",
+]
