@@ -411,12 +411,12 @@ def _() -> None:
     for name, context in {"openvino": openvino_context(), "reference": CONTEXTS["reference"]}.items():
         builder = ow.MLGraphBuilder(context)
         product = builder.matmul(builder.input("x", "float32", [1, 6]), builder.constant(np.ones((6, 6), "float32")))
-        graph = builder.build(
-            {"relu": builder.relu(product), "clamp": builder.clamp(product, min_value=0, max_value=6)}
-        )
-        results[name] = [
-            context.compute(graph, {"x": np.full((1, 6), np.nan, "float32")})[y] for y in ("relu", "clamp")
-        ]
+        outputs = {}
+        for number, after in enumerate((product, product + 1, product * 2 - product)):
+            outputs[f"relu{number}"] = builder.relu(after)
+            outputs[f"clamp{number}"] = builder.clamp(after, min_value=0, max_value=6)
+        graph = builder.build(outputs)
+        results[name] = [*context.compute(graph, {"x": np.full((1, 6), np.nan, "float32")}).values()]
     assert np.isnan(results["reference"]).all()
     assert not np.isnan(results["openvino"]).any()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -291,3 +292,23 @@ def test_openvino_is_tuned_against_onnxruntime(
         == f"opweave {ow.__version__}, onnxruntime {ort.version()}, openvino {backends.find('openvino').version()}"
     )
     assert "measured" in engine(graph)
+
+
+@needs_openvino
+@pytest.mark.parametrize("size", [60, 6])
+def test_a_process_loads_only_the_engine_that_runs_its_graph(size: int, tmp_path: Path) -> None:
+    code = """
+import sys
+import numpy as np, onnx.helper as h, onnx.numpy_helper as n, opweave as ow
+size = int(sys.argv[1])
+weights = n.from_array(np.ones((32, 32, 3, 3), np.float32), "w")
+x, y = (h.make_tensor_value_info(name, 1, [1, 32, side, side]) for name, side in (("x", size), ("y", size - 2)))
+model = h.make_model(h.make_graph([h.make_node("Conv", ["x", "w"], ["y"])], "g", [x], [y], [weights]), ir_version=8)
+session = ow.InferenceSession(model.SerializeToString())
+session.run(None, {"x": np.zeros((1, 32, size, size), np.float32)})
+print(*{"onnxruntime", "openvino"} & sys.modules.keys())
+"""
+    environment = os.environ | {"OPWEAVE_CACHE": str(tmp_path)}
+    command = [sys.executable, "-c", code, str(size)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.split() == ["openvino" if size == 60 else "onnxruntime"]

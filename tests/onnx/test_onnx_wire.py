@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import onnx
@@ -31,6 +33,15 @@ def product(*, shift: int = 0, rows: int | str = 1) -> onnx.ModelProto:
     graph = helper.make_graph(nodes, "g" * (1 + shift), inputs, outputs, values)
     # The name of a graph is written behind its nodes, and in front of its initializers.
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+def constant_product() -> onnx.ModelProto:
+    """The same model with its weights in Constant nodes."""
+    proto = product()
+    for tensor in proto.graph.initializer:
+        proto.graph.node.insert(0, helper.make_node("Constant", [], [tensor.name], value=tensor))
+    del proto.graph.initializer[:]
+    return proto
 
 
 def written(folder: Path, proto: onnx.ModelProto) -> Path:
@@ -89,6 +100,57 @@ def test_weights_of_bytes_are_used_from_where_they_are(shift: int) -> None:
     assert all(np.shares_memory(array, whole) for _, array in Model.load(data).weights)
 
 
+def test_weights_in_constant_nodes_are_used_from_where_they_are(tmp_path: Path) -> None:
+    proto = constant_product()
+    data = proto.SerializeToString()
+    before = memory.copies.count
+    path = written(tmp_path, proto)
+    for source in (path, data):
+        run(source)
+        model = Model.load(source)
+        assert model.proto.ByteSize() < 1000
+        assert model.weights == []
+        (weights,) = (model.constant(node) for node in model.proto.graph.node if node.output == ["w"])
+        assert weights is not None
+        np.testing.assert_array_equal(weights, WEIGHTS)
+        if source is data:
+            assert np.shares_memory(weights, np.frombuffer(data, np.uint8))
+        else:
+            files = memory.mapped_files([weights])
+            assert memory.find_in_files(weights, files) == (str(path), data.index(WEIGHTS.tobytes()))
+    assert memory.copies.count == before
+
+
+@pytest.mark.parametrize("specialise", ["always", "never"])
+def test_constant_nodes_serve_all_shapes(tmp_path: Path, specialise: Any) -> None:
+    proto = constant_product()
+    for value in (proto.graph.input[0], proto.graph.output[0]):
+        value.type.tensor_type.shape.dim[0].dim_param = "rows"
+    for source in (written(tmp_path, proto), proto.SerializeToString(), bytearray(proto.SerializeToString())):
+        session = ow.InferenceSession(source, specialise=specialise)
+        if isinstance(source, bytearray):
+            session.run(None, {"x": np.ones((1, 1024), np.float32)})
+            source[:] = bytes(len(source))
+        for rows in (1, 3):
+            x = np.ones((rows, 1024), np.float32)
+            (y,) = session.run(None, {"x": x})
+            np.testing.assert_allclose(y, x @ WEIGHTS + np.arange(ROWS), rtol=1e-3, atol=1e-3)
+
+
+def test_constants_of_other_operators_and_sub_graphs_stay() -> None:
+    weights = numpy_helper.from_array(WEIGHTS, "w")
+    inner = helper.make_graph([helper.make_node("Constant", [], ["c"], value=weights)], "inner", [], [])
+    nodes = [
+        helper.make_node("Constant", [], ["a"], domain="mine", value=weights),
+        helper.make_node("Hold", [], ["b"], value=weights),
+        helper.make_node("If", ["x"], ["d"], then_branch=inner, else_branch=inner),
+    ]
+    data = helper.make_model(helper.make_graph(nodes, "g", [], [])).SerializeToString()
+    assert without_weights(memoryview(data)) == data
+    data = constant_product().SerializeToString()
+    assert without_weights(memoryview(data), nodes=False) == data
+
+
 def test_weights_of_a_bytearray_are_copied_once() -> None:
     data = product().SerializeToString()
     mutable = bytearray(data)
@@ -102,12 +164,19 @@ def test_weights_of_a_bytearray_are_copied_once() -> None:
     np.testing.assert_array_equal(dict(model.weights)["b"], np.arange(ROWS))
 
 
+def tensors_of(proto: onnx.ModelProto) -> list[TensorProto]:
+    """Initializers and the tensors of nodes."""
+    found = [attribute.t for node in proto.graph.node for attribute in node.attribute]
+    return [*found, *proto.graph.initializer]
+
+
 def tensors(data: bytes) -> list[TensorProto]:
-    return list(onnx.ModelProto.FromString(data).graph.initializer)
+    return tensors_of(onnx.ModelProto.FromString(data))
 
 
-def test_what_is_left_out_is_where_it_is_said_to_be() -> None:
-    data = product().SerializeToString()
+@pytest.mark.parametrize("make", [product, constant_product])
+def test_what_is_left_out_is_where_it_is_said_to_be(make: Callable[[], onnx.ModelProto]) -> None:
+    data = make().SerializeToString()
     lean = without_weights(memoryview(data))
     assert lean is not None
     assert len(lean) < 1000
@@ -120,7 +189,8 @@ def test_what_is_left_out_is_where_it_is_said_to_be() -> None:
         assert not cut.HasField("raw_data")
     rest, same = (onnx.ModelProto.FromString(text) for text in (lean, data))
     for proto in (rest, same):
-        del proto.graph.initializer[:]
+        for tensor in tensors_of(proto):
+            tensor.Clear()
     assert rest == same
 
 
@@ -166,20 +236,23 @@ def parsed(data: bytes) -> onnx.ModelProto | None:
 def restored(lean: bytes, data: bytes) -> onnx.ModelProto | None:
     """What `without_weights` made, with the weights put back from where it says that they are."""
     proto = parsed(lean)
-    for tensor in proto.graph.initializer if proto is not None else ():
+    for tensor in tensors_of(proto) if proto is not None else ():
         entries = {entry.key: entry.value for entry in tensor.external_data}
         if entries.get("location") == HERE:
             offset, length = int(entries["offset"]), int(entries["length"])
             tensor.raw_data = data[offset : offset + length]
             del tensor.external_data[:]
-    for tensor in proto.graph.initializer if proto is not None else ():
         tensor.ClearField("data_location")
     return proto
 
 
-def test_damaged_models_are_read_as_the_parser_reads_them() -> None:
+@pytest.mark.parametrize("is_node", [False, True])
+def test_damaged_models_are_read_as_the_parser_reads_them(is_node: bool) -> None:
     proto = product()
     proto.graph.initializer[1].CopyFrom(numpy_helper.from_array(np.ones((4, 300), np.float32), "w"))
+    if is_node:
+        tensor = proto.graph.initializer.pop()
+        proto.graph.node.insert(0, helper.make_node("Constant", [], ["w"], value=tensor))
     sound, random, lean_and_whole = proto.SerializeToString(), Random(1), 0
     for _ in range(2000):
         damaged = bytearray(sound)

@@ -120,6 +120,16 @@ def array_of(tensor: TensorProto) -> np.ndarray:
     return elements.astype(dtype, copy=False).reshape(tensor.dims)
 
 
+def stored_bytes(tensor: TensorProto) -> int:
+    """About how many bytes the data of a tensor take, in the message or elsewhere.
+
+    >>> stored_bytes(TensorProto(raw_data=bytes(4096))) > 4096
+    True
+    """
+    lengths = (entry.value for entry in tensor.external_data if entry.key == "length" and entry.value.isdecimal())
+    return int(tensor.ByteSize()) + sum(map(int, lengths))
+
+
 def tensor_type(element_type: int, shape: Sequence[int | str | None] | None = None) -> TypeProto:
     """The type of a tensor; without a shape if `shape` is None. Dynamic dimensions have a name, or are None."""
     type = TypeProto()

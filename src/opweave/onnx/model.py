@@ -33,11 +33,12 @@ from .messages import (
     ValueInfoProto,
     array_of,
     attribute_value,
+    stored_bytes,
     sub_graphs,
 )
 from .scopes import initializer_names
 from .texts import with_text
-from .wire import HERE, without_weights
+from .wire import HERE, LEAST_BYTES, without_weights
 
 KNOWN_OPSET = 21
 """All versions of the `onnx` package that support NumPy 2 have the operator sets up to this one."""
@@ -78,6 +79,11 @@ class _Contents:
             if os.fstat(file.fileno()).st_size >= LARGE_BYTES:
                 return cls.mapped(path.resolve())
             return cls(memoryview(file.read()))
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the bytes stay as they are, unlike those of a bytearray, which the user may change."""
+        return isinstance(self.data.obj, (mmap.mmap, bytes))
 
     def check_unchanged(self) -> None:
         """Require that a mapped file was not written since. A file that was replaced or deleted stays mapped as it was.
@@ -172,7 +178,7 @@ class Model:
             if not data:
                 raise DataError(f"{what}: it is empty")
             try:
-                lean = without_weights(data) if len(data) >= LARGE_BYTES else None
+                lean = without_weights(data, nodes=here.is_fixed) if len(data) >= LARGE_BYTES else None
                 proto = ModelProto.FromString(lean or bytes(data))
             except Exception as error:
                 raise DataError(f"{what}: not an ONNX model ({error})") from None
@@ -220,7 +226,7 @@ class Model:
                 tensor.ClearField("raw_data")  # the array has a copy of its own
         for contents in self._contents():
             contents.forget()
-        if self._here is not None and self._here.path is None:
+        if self._here is not None and not self._here.is_fixed:
             self._here = None  # all weights were copied
         return weights + [(sparse.values.name, self.dense(sparse)) for sparse in graph.sparse_initializer]
 
@@ -479,7 +485,8 @@ def digest_of(model: Model) -> str:
     for tensor in graph.initializer:
         found.update(f"{tensor.name} {tensor.data_type} {list(tensor.dims)}\n".encode())
     for node in graph.node:
-        large = [a.name for a in node.attribute if a.HasField("t") and a.t.ByteSize() > SMALL_BYTES]
+        tensors = ((a.name, a.t) for a in node.attribute if a.HasField("t"))
+        large = [(name, t.data_type, list(t.dims)) for name, t in tensors if stored_bytes(t) >= LEAST_BYTES]
         if large:  # a weight
             found.update(f"{node.op_type} {list(node.input)} {list(node.output)} {large}".encode())
         else:

@@ -14,7 +14,7 @@ from ..run.program import Program
 from ..run.steps import Part, Unsized
 from .arguments import Argument
 from .engine_rules import check_decided
-from .messages import PLAIN, ModelProto, NodeProto, TensorProto, sub_graphs, tensor_type
+from .messages import PLAIN, ModelProto, NodeProto, TensorProto, stored_bytes, sub_graphs, tensor_type
 from .model import Model
 from .model_program import ModelProgram
 from .registry import CONVERTERS, key_of
@@ -108,5 +108,5 @@ def _large_constant(node: NodeProto) -> TensorProto | None:
         return None
     (attribute,) = node.attribute
     tensor = attribute.t
-    is_large = attribute.name == "value" and tensor.ByteSize() >= LARGE_CONSTANT_BYTES and tensor.data_type in PLAIN
-    return tensor if is_large else None
+    is_large = stored_bytes(tensor) >= LARGE_CONSTANT_BYTES and tensor.data_type in PLAIN
+    return tensor if attribute.name == "value" and is_large else None

@@ -335,6 +335,43 @@ def test_limits_of_integers_are_exact(context: ow.MLContext, data_type: Any) -> 
         np.testing.assert_array_equal(computed(context, way, x=x), x.clip(low, high))
 
 
+def test_activations_of_a_residual_network_are_part_of_its_convolutions(context: ow.MLContext) -> None:
+    """After a normalisation, a bias and what is added, too; and a hard swish that is written out."""
+    random = np.random.default_rng(2)
+    weights = [random.standard_normal((8, 8, 3, 3), float32) / 8 for _ in range(3)]
+    ones, small = np.ones(8, float32), random.standard_normal(8, float32)
+
+    def convolved(b: Any, x: Any, k: int) -> Any:
+        y = b.conv2d(x, b.constant(weights[k]), padding=[1, 1, 1, 1])
+        return b.batch_normalization(y, b.constant(small), b.constant(ones), axis=1)
+
+    def build(b: Any, x: Any) -> Any:
+        first = b.relu(convolved(b, x, 0))
+        second = b.relu(convolved(b, first, 1) + x)
+        third = convolved(b, second, 2) + b.constant(small.reshape(8, 1, 1))
+        return third * b.clamp(third + 3, min_value=0, max_value=6) / 6
+
+    x = random.standard_normal((1, 8, 16, 16), float32)
+    reference = ow.ml.create_context(device="reference")
+    np.testing.assert_allclose(computed(context, build, x=x), computed(reference, build, x=x), rtol=1e-4, atol=1e-5)
+    builder = ow.MLGraphBuilder(context)
+    graph = builder.build({"y": build(builder, builder.input("x", "float32", x.shape))})
+    kernels = {kernel.kernel for kernel in graph.profile(repeat=2, detail=True).kernels}
+    assert kernels <= {"Convolution", "Reorder"}
+
+
+def test_what_the_cpu_alone_computes_lists_no_other_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    openvino_context()
+
+    def fails() -> Any:
+        raise AssertionError("the engine loads all of its plug-ins")
+
+    monkeypatch.setattr(devices, "engine_names", fails)
+    context = ow.ml.create_context(backend="openvino", device="cpu")
+    assert computed(context, lambda b, x: b.relu(x), x=float32([-1, 2])).tolist() == [0, 2]
+    assert devices.version().replace(".", "").isdecimal()
+
+
 def test_kernels_are_measured(context: ow.MLContext) -> None:
     builder = ow.MLGraphBuilder(context)
     x = builder.input("x", "float32", [1, 8, 32, 32])

@@ -66,9 +66,9 @@ class OnnxRuntime(Backend):
         return made
 
     def version(self) -> str:
-        import onnxruntime
+        from .devices import version
 
-        return str(onnxruntime.__version__)
+        return version()
 
     def rule(self, node: Node) -> Rule | None:
         return None if self.plugin and why_not(self.plugin.provider, node) else super().rule(node)

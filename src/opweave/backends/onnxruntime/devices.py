@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import platform
+import re
+import sys
 from functools import cache
+from pathlib import Path
 
 from ...processors import processor_lines, processor_name
 from .. import Device, Precision
@@ -11,14 +15,29 @@ from .plugins import plugins
 
 
 @cache
-def cpu() -> Device:
-    """The CPU, by the engine's own kernels."""
+def version() -> str:
+    """The version of the engine, from the text of its package: loading it takes 20 MB, which processes on OpenVINO spare.
+
+    Packages of several names contain the module, so that those that describe themselves are not looked for.
+    """
+    if "onnxruntime" not in sys.modules:
+        spec = importlib.util.find_spec("onnxruntime")
+        if spec is not None and spec.origin:
+            found = re.search(r'^__version__ = "([^"]+)"', Path(spec.origin).read_text(encoding="utf-8"), re.MULTILINE)
+            if found:
+                return found[1]
     import onnxruntime
 
+    return str(onnxruntime.__version__)
+
+
+@cache
+def cpu() -> Device:
+    """The CPU, by the engine's own kernels."""
     precisions: tuple[Precision, ...] = ("float32", "ieee")
     if has_bfloat16():
         precisions += ("bfloat16",)
-    text = f"{processor_name()}, ONNX Runtime {onnxruntime.__version__}"
+    text = f"{processor_name()}, ONNX Runtime {version()}"
     return Device("cpu", "cpu", "onnxruntime", text, precisions=precisions)
 
 

@@ -47,7 +47,7 @@ def version() -> str:
     """The version of the installed package, from the name of the folder that describes it: the engine takes 0.1 s to load."""
     spec = importlib.util.find_spec("openvino")
     folder = Path(spec.origin).parents[1] if spec is not None and spec.origin else Path()
-    found = [path.name.split("-")[1] for path in folder.glob("openvino-*.dist-info")]
+    found = [path.name.removesuffix(".dist-info").split("-")[1] for path in folder.glob("openvino-*.dist-info")]
     return found[0] if found else str(import_extra("openvino", "openvino", PURPOSE).__version__).partition("-")[0]
 
 
@@ -76,6 +76,14 @@ def core() -> Any:
     return import_extra("openvino", "openvino", PURPOSE).Core()
 
 
+def engine_name(device: str) -> str:
+    """What the engine calls a device that is here.
+
+    The engine loads the plug-ins for all kinds of devices to list them, which takes 15 MB: it is not asked about the CPU.
+    """
+    return "CPU" if device == "cpu" else engine_names()[device]
+
+
 def engine_names() -> dict[str, str]:
     """What the engine calls the devices that are here, by their names."""
     found = {}
@@ -92,18 +100,30 @@ def devices(backend: str) -> list[Device]:
     if not is_installed():
         text = "Intel's and other processors through OpenVINO"
         return [Device("cpu", "cpu", backend, text, available=False, hint=INSTALL)]
-    found = []
-    version = import_extra("openvino", "openvino", PURPOSE).__version__.partition("-")[0]
-    for name, engine_name in engine_names().items():
-        kind = NAMES[engine_name.partition(".")[0]][1]
-        hardware = core().get_property(engine_name, "FULL_DEVICE_NAME").strip()
-        is_low = kind == "npu" or (kind == "gpu" and "iGPU" in hardware)  # the plug-in for GPUs writes (iGPU) or (dGPU)
-        text = f"{hardware}, OpenVINO {version}"
-        found.append(Device(name, kind, backend, text, low_power=is_low, precisions=_precisions(engine_name)))
+    found = [_device(backend, name, engine_name) for name, engine_name in engine_names().items()]
     if not any(device.kind == "npu" for device in found):
         hint = "OpenVINO lists no NPU; Intel's driver for it makes one"
         found.append(Device("npu", "npu", backend, "a neural processing unit", available=False, hint=hint))
     return found
+
+
+def named(backend: str, name: str) -> Device | None:
+    """The device of this name, if it is here; the others are not looked for where it is the CPU."""
+    if name == "cpu" and is_installed():
+        try:
+            return _device(backend, name, engine_name(name))
+        except RuntimeError:  # it was built without the plug-in for CPUs
+            return None
+    return next((device for device in devices(backend) if device.name == name and device.available), None)
+
+
+def _device(backend: str, name: str, engine_name: str) -> Device:
+    """A device that is here, as the engine describes it."""
+    kind = NAMES[engine_name.partition(".")[0]][1]
+    hardware = core().get_property(engine_name, "FULL_DEVICE_NAME").strip()
+    is_low = kind == "npu" or (kind == "gpu" and "iGPU" in hardware)  # the plug-in for GPUs writes (iGPU) or (dGPU)
+    text = f"{hardware}, OpenVINO {version()}"
+    return Device(name, kind, backend, text, low_power=is_low, precisions=_precisions(engine_name))
 
 
 CAPABILITIES: dict[str, tuple[Precision, ...]] = {

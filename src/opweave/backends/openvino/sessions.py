@@ -49,7 +49,7 @@ def compile(backend: OpenVino, graph: Graph, device: str, is_measured: bool = Fa
         results = [openvino.opset15.result(ctx.computed(value).output) for value in outputs]
         model = openvino.Model(results, ctx.parameters, "opweave")
         options = _options(backend, graph, device) | {"PERF_COUNT": is_measured}
-        compiled = devices.core().compile_model(model, devices.engine_names()[device], options)
+        compiled = devices.core().compile_model(model, devices.engine_name(device), options)
     except ENGINE_ERRORS as error:
         raise OperationError(f"OpenVINO does not take the graph: {error}") from error
     made: type[Session] = Session

@@ -10,11 +10,19 @@ from __future__ import annotations
 from ....dtypes import FLOATS
 from ....graph import Operand
 from ....ops.convolution import conv2d, conv_transpose2d
+from ....ops.elementwise import add, div, mul, sub
 from ....ops.matrix import gemm, matmul
+from ....ops.normalization import batch_normalization
 from ..emit import Emitter, Value
 
 SUMS = (conv2d, conv_transpose2d, gemm, matmul)
-"""Operations whose kernels take the element-wise operation that follows."""
+"""Operations whose kernels take the element-wise operations that follow."""
+
+TAKEN = (add, sub, mul, div, batch_normalization)
+"""What such kernels take before an activation."""
+
+MAX_TAKEN = 3
+"""How many of these may stand between a sum and its activation: a bias, a normalisation, and what a residual block adds."""
 
 
 def is_float(input: Operand) -> bool:
@@ -22,9 +30,19 @@ def is_float(input: Operand) -> bool:
     return input.data_type in FLOATS
 
 
-def follows_sum(input: Operand) -> bool:
-    """Whether `input` is computed by a kernel that takes the element-wise operation after it."""
-    return input.node is not None and input.node.op in SUMS
+def follows_sum(input: Operand, most: int = MAX_TAKEN) -> bool:
+    """Whether `input` is computed by a kernel that takes the element-wise operation after it: a sum, or what follows one.
+
+    Args:
+        input: the operand.
+        most: how many operations may stand between.
+    """
+    node = input.node
+    if node is None or node.op in SUMS:
+        return node is not None
+    if not most or node.op not in TAKEN:
+        return False
+    return any(follows_sum(operand, most - 1) for operand in node.operands)
 
 
 def keeping_nan(ctx: Emitter, input: Value, result: Value) -> Value:
