@@ -66,3 +66,9 @@ def computed(context: ow.MLContext, op: Any, *args: Any, **options: Any) -> Any:
     graph = builder.build({f"y{k}": result for k, result in enumerate(results)})
     found = tuple(context.compute(graph, {name: arrays[name] for name in graph.inputs}).values())
     return found if len(found) > 1 else found[0]
+
+
+def kernel_count(graph: ow.MLGraph) -> int:
+    """How many kernels a graph has on the device; it must have no other steps."""
+    runners: list[Any] = [step.part.runner for step in graph.check_alive().steps if step.part]
+    return sum(len(runner.steps) for runner in runners)

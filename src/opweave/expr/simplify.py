@@ -260,6 +260,12 @@ def _reduced(node: Reduce, body: Expr) -> Expr:
     return Const(0, "int32") if node.reduction.startswith("arg_") else body
 
 
+def simplified_elements(*bodies: Expr) -> tuple[Expr, ...]:
+    """The same elements with simpler positions and conditions; equal parts become one."""
+    simplifier = _Simplifier()
+    return unified(*map(simplifier.rewritten, bodies))
+
+
 def simplified(program: Program) -> Program:
     """The same program with simpler positions and conditions.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from ...cache import Cache
 from ...errors import ValidationError
@@ -17,12 +17,15 @@ from ...graph import Node, Operand, each, flat
 from ...kernels.expression import descs_of, program_of
 from ...operation import call_with
 from .. import Backend
-from .rules.results import Products, Scatter
+from .rules.results import Products, Scatter, Staged
+
+Special: TypeAlias = Scatter | Products | Staged
+"""Results of rules that are no expressions."""
 
 MAX_TRACES = 1024
 """Number of traced operations to keep."""
 
-_traces: Cache[Any, Program | Scatter | Products] = Cache(MAX_TRACES)
+_traces: Cache[Any, Program | Special] = Cache(MAX_TRACES)
 """Traced operations, by operation, form, operands and attributes."""
 
 
@@ -40,7 +43,7 @@ def form_of(node: Node, backend: Backend) -> Callable[..., Any] | None:
 
 
 def applied(node: Node, backend: Backend, known: Mapping[Operand, Array]) -> Any:
-    """The results of a node (a tuple of arrays, a `Scatter`, or `Products`), given its operands as arrays."""
+    """The results of a node (a tuple of arrays, or a `Special`), given its operands as arrays."""
     return _applied(node, backend, lambda operand: known[operand])
 
 
@@ -48,25 +51,25 @@ def _applied(node: Node, backend: Backend, array_of: Callable[[Operand], Array])
     form = form_of(node, backend)
     assert form is not None, node
     result = call_with(form, {**each(node.inputs, array_of), **node.attributes})
-    if isinstance(result, (Scatter, Products)):
+    if isinstance(result, Special):
         return result
     return tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
 
-def traced(node: Node, backend: Backend) -> Program | Scatter | Products:
+def traced(node: Node, backend: Backend) -> Program | Special:
     """A node's operation on operands that all lie in memory, with an input for each of them."""
     descs = descs_of(node.inputs)
     key = node.op, form_of(node, backend), tuple(descs.items()), tuple(node.attributes.items())
     return _traces.make(key, lambda: _trace(node, backend, descs))
 
 
-def _trace(node: Node, backend: Backend, descs: Mapping[str, Any]) -> Program | Scatter | Products:
+def _trace(node: Node, backend: Backend, descs: Mapping[str, Any]) -> Program | Special:
     if backend.rule(node) is None:  # a formula, which may have indices to check
         return simplified(program_of(node.op, descs, node.attributes))
     inputs, arrays = inputs_of(list(flat(descs)))
     rest = iter(arrays)
     made = _applied(node, backend, lambda _: next(rest))
-    return made if isinstance(made, (Scatter, Products)) else simplified(program(node.op.name, inputs, made))
+    return made if isinstance(made, Special) else simplified(program(node.op.name, inputs, made))
 
 
 def supported(node: Node, backend: Backend, features: Features) -> str | None:

@@ -14,9 +14,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
+
 from ...expr import gpu, ir
 from ...expr.array import Array, as_array
-from ...expr.gpu import Features, Kernel
+from ...expr.evaluate import evaluate
+from ...expr.gpu import Features, Kernel, Workgroups
 from ...expr.ir import Input, Output, Program, Stored
 from ...expr.simplify import simplified
 from ...expr.tracing import of_input, program as make_program
@@ -28,7 +31,7 @@ from .. import Backend
 from .contraction.kernels import Contraction
 from .forms import applied, is_users_kernel, traced
 from .rules.positions import reshaped
-from .rules.results import Products, Scatter
+from .rules.results import Products, Scatter, Staged, Stages, source_of
 
 MAX_FUSED_CALLS = 200
 """Calls and casts of one element up to which operations are fused into one kernel: the time to compile grows with their
@@ -201,6 +204,8 @@ class Schedule:
             self._products(node)
         elif isinstance(program, Scatter):
             self._scatter(node)
+        elif isinstance(program, Staged):
+            self._stages(node)
         elif node.op is concat and len(set(node.operands)) >= self.features.max_buffers:
             self._concat(node)
         else:
@@ -286,12 +291,57 @@ class Schedule:
         """A pending value whose kernels add up products; what the operation does with the sums is its expression."""
         (result,) = node.outputs
         made = applied(node, self.backend, {operand: self._loaded(operand) for operand in node.operands})
+        self._values[result] = self._multiplied(made, result.desc, node)
+
+    def _multiplied(self, made: Products, desc: Desc, node: Node) -> Pending:
         places = {side.source: self._places[side.source] for side in (made.problem.left, made.problem.right)}
         constants = {source: place.value for source, place in places.items() if place.kind == "constant"}
-        found = Contraction(made.problem, Input(len(self._places), result.desc), constants, self.features)
+        found = Contraction(made.problem, Input(len(self._places), desc), constants, self.features)
         for source, array in found.arranged.items():
             self._places[source] = Place(source.desc, "constant", value=array)
-        self._values[result] = Pending(made.finish(of_input(found.result)), (node,), found)
+        return Pending(made.finish(of_input(found.result)), (node,), found)
+
+    def _stages(self, node: Node) -> None:
+        """The kernels of an operation that takes several."""
+        made = applied(node, self.backend, {operand: self._loaded(operand) for operand in node.operands})
+        plan = Stages(self.features)
+        for operand, array in zip(node.outputs, made.plan(plan), strict=True):
+            source = source_of(array)
+            self._places[source] = self._target(operand)
+            self._values[operand] = source
+        for stage in plan.stages:
+            title = f"{node.title}: {stage.title}" if stage.title else node.title
+            if isinstance(stage.made, Input):
+                self._places[stage.target] = self._places[stage.made]
+                continue
+            if isinstance(stage.made, Workgroups):
+                for target in stage.made.targets:
+                    self._places.setdefault(target, Place(target.desc, "between"))
+                self._append([stage.made.kernel(title, self.features)], (node,))
+                continue
+            place = self._places.setdefault(stage.target, Place(stage.target.desc, "between"))
+            if isinstance(stage.made, Scatter):
+                self._fill(place, Pending(stage.made.into, (node,)), f"{title}: the operand")
+                self._scattered(place, stage.made, node, f"{title}: the updates")
+                continue
+            value = Pending(stage.made, (node,)) if isinstance(stage.made, Array) else None
+            if value is not None and place.kind == "between" and self._is_known(value):
+                self._places[stage.target] = self._computed(value)
+            else:
+                self._fill(place, value or self._multiplied(stage.made, stage.target.desc, node), title)  # type: ignore[arg-type]
+
+    def _is_known(self, value: Pending) -> bool:
+        """Whether a value depends on constants only."""
+        return all(self._places[source].kind == "constant" for source in value.sources)
+
+    def _computed(self, value: Pending) -> Place:
+        """Compute a value that depends on constants only."""
+        inputs = tuple(value.sources)
+        program = simplified(make_program("a constant", inputs, (value.result,)))
+        desc = program.outputs[0].desc
+        array = np.empty(desc.shape, desc.data_type)
+        evaluate(program, [self._places[source].value for source in inputs], [array])
+        return Place(desc, "constant", value=array)
 
     def _scatter(self, node: Node) -> None:
         """Write the operand, then the updates over it."""

@@ -9,3 +9,4 @@ from .block import Block as Block
 from .kernel import Buffer as Buffer, Features as Features, Kernel as Kernel
 from .lowering import kernels as kernels, scatter as scatter, unsupported as unsupported
 from .module import Module as Module
+from .workgroups import Local as Local, Workgroups as Workgroups

@@ -86,7 +86,7 @@ def _is_short(node: Reduce) -> bool:
     return short and node.reduction in COMBINE
 
 
-def _flat(indices: Sequence[Expr], shape: Sequence[int]) -> Expr:
+def flat_position(indices: Sequence[Expr], shape: Sequence[int]) -> Expr:
     """The flat position in an array of the element at `indices`."""
     flat: Expr = Const(0, "index")
     for index, size in zip(indices, shape, strict=True):
@@ -192,7 +192,7 @@ class Form:
         for target, body in zip(self.targets, self.bodies, strict=True):
             data_type, where = target.buffer.desc.data_type, flat
             if target.at is not None:
-                where = block.named(_flat(target.at, target.buffer.desc.shape))
+                where = block.named(flat_position(target.at, target.buffer.desc.shape))
             value = converted(body, data_type, block.value(body))
             if target.at is None or self.module.layout(target.buffer).lanes == 1:
                 block.add(self.module.store(target.buffer, where, value))

@@ -10,6 +10,7 @@ from . import (  # the rules register themselves
     pooling as pooling,
     products as products,
     quantization as quantization,
+    recurrent as recurrent,
     reduction as reduction,
     resampling as resampling,
 )

@@ -5,24 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from ....expr import Array
-from ....expr.ir import Input, Load
 from ....ops import convolution as convolutions, matrix
 from ..contraction.problem import convolution, product
 from ..table import gpu
 from .positions import along
-from .results import Products
-
-
-def _source(array: Array) -> Input:
-    """The input that an operand in memory is loaded from."""
-    assert isinstance(array.body, Load)
-    assert isinstance(array.body.source, Input)
-    return array.body.source
+from .results import Products, source_of
 
 
 @gpu.lower(matrix.matmul)
 def _(a: Array, b: Array) -> Products:
-    return Products(product(_source(a), _source(b)))
+    return Products(product(source_of(a), source_of(b)))
 
 
 @gpu.lower(matrix.gemm)
@@ -33,13 +25,13 @@ def _(a: Array, b: Array, c: Array | None, alpha: float, beta: float, a_transpos
             return result
         return result + (c if beta == 1 else c * beta)
 
-    return Products(product(_source(a), _source(b), a_transpose, b_transpose), finish)
+    return Products(product(source_of(a), source_of(b), a_transpose, b_transpose), finish)
 
 
 @gpu.lower(convolutions.conv2d, convolutions.conv_transpose2d)
 def _(input: Array, filter: Array, bias: Array | None, input_layout: str, **options: Any) -> Products:
     options.pop("output_padding", None)  # output_sizes says more
-    problem = convolution(_source(input), _source(filter), input_layout=input_layout, **options)
+    problem = convolution(source_of(input), source_of(filter), input_layout=input_layout, **options)
     if bias is None:
         return Products(problem)
     channel = (input_layout.index("c"),)

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ....dtypes import DataType
+from ....expr import ir
 from ....expr.array import Array
+from ....expr.gpu import Features, Workgroups
+from ....expr.ir import Input
+from ....expr.tracing import of_input
+from ....graph import Desc
 from ..contraction.problem import Problem
 
 
@@ -37,3 +43,75 @@ class Products:
 
     problem: Problem
     finish: Callable[[Array], Array] = lambda total: total
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A part of an operation that takes several kernels.
+
+    Attributes:
+        target: the array that is computed; a stage after this one may read it.
+        made: the elements, as in results of rules; `Workgroups`, which write several arrays, `target` among them; or an
+            array in memory, which is read in another shape.
+        title: what it does, for tables.
+    """
+
+    target: Input
+    made: Array | Products | Scatter | Workgroups | Input
+    title: str = ""
+
+
+class Stages:
+    """The parts of an operation that takes several kernels, in the order in which they run.
+
+    Attributes:
+        features: features and limits of the device.
+        stages: the parts so far.
+    """
+
+    def __init__(self, features: Features) -> None:
+        self.features = features
+        self.stages: list[Stage] = []
+        self._count = 0
+
+    def array(self, data_type: DataType, shape: Sequence[int]) -> Input:
+        """A new array in memory, for a stage to compute."""
+        self._count += 1
+        return Input(FIRST_NUMBER + self._count, Desc(data_type, tuple(shape)))
+
+    def add(self, made: Array | Products | Scatter | Workgroups, target: Input, title: str = "") -> Array:
+        """Add a stage, and return the array that it computes."""
+        self.stages.append(Stage(target, made, title))
+        return of_input(target)
+
+    def stored(self, made: Array, title: str = "") -> Array:
+        """An array in memory of the elements of another; at build, if these depend on constants only."""
+        return self.add(made, self.array(ir.storage(made.data_type), made.shape), title)
+
+    def reshaped(self, array: Array, shape: Sequence[int]) -> Array:
+        """An array in memory, read in another shape."""
+        target = self.array(ir.storage(array.data_type), shape)
+        self.stages.append(Stage(target, source_of(array)))
+        return of_input(target)
+
+
+def source_of(array: Array) -> Input:
+    """The input that an array in memory is loaded from."""
+    assert isinstance(array.body, ir.Load)
+    assert isinstance(array.body.source, Input)
+    return array.body.source
+
+
+FIRST_NUMBER = 1 << 20
+"""Numbers of arrays that stages compute begin here, behind those of operands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A result that takes several kernels.
+
+    Attributes:
+        plan: adds the stages, and returns the array of each result.
+    """
+
+    plan: Callable[[Stages], Sequence[Array]]

@@ -1,0 +1,103 @@
+"""`gru` and `lstm` on WebGPU devices: all options beside the reference, and how many kernels there are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from webgpu_device import gpu_context
+from webgpu_kernels import kernel_count
+
+import opweave as ow
+
+pytest.importorskip("wgpu", reason="wgpu is not installed")
+
+STEPS, BATCHES, INPUTS = 5, 2, 3
+
+
+def check(
+    op: str,
+    hidden_size: int,
+    given: str = "",
+    *,
+    data_type: Any = "float32",
+    constant: bool = True,
+    batches: int = BATCHES,
+    kernels: int = 2,
+    **options: Any,
+) -> None:
+    """Compare a network with the reference; `given` names its optional operands."""
+    generator = np.random.default_rng(0)
+    gates, directions = 3 if op == "gru" else 4, 2 if options.get("direction") == "both" else 1
+    shapes = {
+        "bias": (directions, gates * hidden_size),
+        "recurrent_bias": (directions, gates * hidden_size),
+        "peephole_weight": (directions, 3 * hidden_size),
+        "initial_hidden_state": (directions, batches, hidden_size),
+        "initial_cell_state": (directions, batches, hidden_size),
+    }
+    shapes = {name: shapes[name] for name in given.split()}
+    shapes["weight"] = (directions, gates * hidden_size, INPUTS)
+    shapes["recurrent_weight"] = (directions, gates * hidden_size, hidden_size)
+    arrays = {name: generator.standard_normal(shape) / hidden_size**0.5 for name, shape in shapes.items()}
+    arrays = {name: array.astype(data_type) for name, array in arrays.items()}
+    x = generator.standard_normal((STEPS, batches, INPUTS)).astype(data_type)
+    results = []
+    for context in (gpu_context(), ow.ml.create_context(device="reference")):
+        builder = ow.MLGraphBuilder(context)
+        operands = {
+            name: builder.constant(a) if constant else builder.input(name, data_type, a.shape)
+            for name, a in arrays.items()
+        }
+        input = builder.input("input", data_type, x.shape)
+        found = getattr(builder, op)(input, steps=STEPS, hidden_size=hidden_size, **operands, **options)
+        graph = builder.build({f"y{k}": result for k, result in enumerate(found)})
+        feeds = {"input": x} if constant else {"input": x, **arrays}
+        results.append(context.compute(graph, feeds))
+        if len(results) == 1:
+            assert kernel_count(graph) == kernels, graph.explain()
+    assert len(results[0]) == len(results[1])
+    tolerance = 2e-3 if data_type == "float16" else 2e-5
+    for name, expected in results[1].items():
+        assert results[0][name].dtype == expected.dtype
+        np.testing.assert_allclose(results[0][name], expected, rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+STATES = "initial_hidden_state initial_cell_state"
+
+
+@pytest.mark.parametrize("reset_after", [True, False])
+@pytest.mark.parametrize("direction", ["forward", "backward", "both"])
+def test_gru(direction: str, reset_after: bool) -> None:
+    check("gru", 20, "bias recurrent_bias", direction=direction, reset_after=reset_after, return_sequence=True)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward", "both"])
+def test_lstm(direction: str) -> None:
+    check("lstm", 20, f"bias recurrent_bias peephole_weight {STATES}", direction=direction, return_sequence=True)
+
+
+def test_layouts_and_activations() -> None:
+    functions = ["relu", "sigmoid", "tanh"]
+    check("gru", 7, "initial_hidden_state", layout="rzn", activations=functions[:2], reset_after=False)
+    check("lstm", 7, f"peephole_weight {STATES}", layout="ifgo", activations=functions, return_sequence=True)
+
+
+def test_half_precision() -> None:
+    check("gru", 33, "bias recurrent_bias", data_type="float16", return_sequence=True, batches=1)
+    check("lstm", 33, f"recurrent_bias {STATES}", data_type="float16", return_sequence=True, batches=1)
+
+
+def test_weights_that_are_no_constants_are_transposed_by_a_kernel() -> None:
+    check("gru", 20, "bias", constant=False, kernels=3, direction="both")
+    check("lstm", 20, "bias", constant=False, kernels=3, data_type="float16")
+
+
+def test_the_largest_hidden_state_fits_into_workgroup_memory() -> None:
+    check("lstm", 768, "bias", batches=1)
+    check("gru", 768, "bias", batches=1, reset_after=False)
+
+
+def test_larger_hidden_states_are_decomposed() -> None:
+    check("gru", 769, batches=1, kernels=19)
