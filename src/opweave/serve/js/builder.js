@@ -1,0 +1,247 @@
+// MLOperand, MLGraph and MLGraphBuilder. Operations are entries of a log, which the server validates: one by one (strict), or
+// when a shape is read and in build() (lazy). Inputs and constants are checked here, and go along with the next entry.
+
+class MLOperand {
+  constructor() {
+    checkInternal(arguments[0], "MLOperand");
+  }
+
+  get dataType() {
+    return described(thisOf(this, MLOperand)).dataType;
+  }
+
+  get shape() {
+    return described(thisOf(this, MLOperand)).shape;
+  }
+}
+
+function operand(value, what) {
+  return slotsOf(value, MLOperand, what);
+}
+
+function described(fields) {
+  if (fields.shape === undefined) flush(fields.builder);
+  return fields;
+}
+
+class MLGraph {
+  constructor() {
+    checkInternal(arguments[0], "MLGraph");
+  }
+
+  destroy() {
+    const graph = thisOf(this, MLGraph);
+    if (isDestroyed(graph)) return;
+    graph.isDestroyed = true;
+    release(graph, "graphs");
+  }
+}
+
+class MLGraphBuilder {
+  constructor(context) {
+    needArguments(arguments.length, 1, "MLGraphBuilder");
+    const owner = slotsOf(context, MLContext, "MLGraphBuilder: context");
+    if (owner.isLost) throw invalidState("MLGraphBuilder: the context is lost");
+    const fields = { Interface: MLGraphBuilder, context: owner, id: nextId(owner), pending: [], hasBuilt: false, failure: null };
+    slots.set(this, fields);
+    track(fields, "builders");
+  }
+
+  input(name, descriptor) {
+    const builder = thisOf(this, MLGraphBuilder);
+    needArguments(arguments.length, 2, "input");
+    const text = usvString(name);
+    const { dataType, shape } = dictionary(descriptor, OPERAND_DESCRIPTOR, "input: descriptor");
+    checkCanBuild(builder, "input");
+    if (text === "") fail("input: name must not be empty");
+    const { limits } = builder.context;
+    checkDescriptor({ dataType, shape }, limits, limits.input, `input ${shown(text)}: descriptor`);
+    return note(builder, "input", [text, { dataType, shape }], { dataType, shape });
+  }
+
+  constant(first) {
+    const builder = thisOf(this, MLGraphBuilder);
+    needArguments(arguments.length, 1, "constant");
+    if (arguments.length === 1) return constantOfTensor(builder, first);
+    if (isObject(first) || first === undefined || first === null) return constantOfBuffer(builder, first, arguments[1]);
+    return constantOfNumber(builder, first, arguments[1]);
+  }
+
+  build(outputs) {
+    let named;
+    let builder;
+    try {
+      builder = thisOf(this, MLGraphBuilder);
+      needArguments(arguments.length, 1, "build");
+      named = record(outputs, operand, "build: outputs");
+      checkCanBuild(builder, "build");
+      if (named.size === 0) fail("build: outputs must not be empty");
+      for (const [name, output] of named) checkOutput(builder, name, output);
+    } catch (error) {
+      return Promise.reject(error);
+    }
+    if (settings.mode === "lazy") flush(builder); // throws: callers that never look at the promise must not miss it
+    return build(builder, named);
+  }
+}
+
+function checkOutput(builder, name, output) {
+  if (name === "") fail("build: names of outputs must not be empty");
+  if (output.builder !== builder) fail(`build: output ${shown(name)} is an operand of another builder`);
+  if (!output.isResult) fail(`build: output ${shown(name)} must be the result of an operation, not an input or a constant`);
+}
+
+async function build(builder, named) {
+  if (builder.failure) throw builder.failure;
+  const { context, pending } = builder;
+  builder.hasBuilt = true;
+  builder.pending = [];
+  const graph = { context, id: nextId(context), isDestroyed: false };
+  const outs = Object.fromEntries([...named].map(([name, { id }]) => [name, id]));
+  const log = pending.map(({ entry }) => entry);
+  const message = { m: "build", b: builder.id, g: graph.id, log, outs };
+  try {
+    const [answer] = await context.connection.request(context, message);
+    graph.inputs = new Map(Object.entries(answer.inputs));
+    graph.outputs = new Map(Object.entries(answer.outputs));
+  } finally {
+    release(builder, "builders");
+  }
+  const made = create(MLGraph, graph);
+  track(graph, "graphs");
+  return made;
+}
+
+const nextId = (context, count = 1) => {
+  context.lastId += count;
+  return context.lastId - count + 1;
+};
+
+function checkCanBuild(builder, method) {
+  if (builder.context.isLost) throw invalidState(`${method}: the context is lost`);
+  if (builder.hasBuilt) throw invalidState(`${method}: the builder has built its graph; make another one`);
+}
+
+// An entry that needs no answer, because all of it was checked here.
+function note(builder, op, args, { dataType, shape }) {
+  const id = nextId(builder.context);
+  builder.pending.push({ entry: [op, id, args, {}], label: "", results: [] });
+  return create(MLOperand, { builder, id, isResult: false, dataType, shape: Object.freeze(shape) });
+}
+
+function constantOfTensor(builder, value) {
+  const tensor = slotsOf(value, MLTensor, "constant: tensor");
+  if (tensor.context !== builder.context) fail("constant: the tensor belongs to another context");
+  if (isDestroyed(tensor) && !builder.context.isLost) fail("constant: the tensor is destroyed");
+  if (!tensor.constant) fail("constant: the tensor was not made by createConstantTensor()");
+  checkCanBuild(builder, "constant");
+  return note(builder, "constantTensor", [tensor.id], tensor);
+}
+
+function constantOfBuffer(builder, descriptor, buffer) {
+  const { dataType, shape } = dictionary(descriptor, OPERAND_DESCRIPTOR, "constant: descriptor");
+  const source = bufferSource(buffer, "constant: buffer");
+  checkCanBuild(builder, "constant");
+  const { context } = builder;
+  checkDescriptor({ dataType, shape }, context.limits, context.limits.constant, "constant: descriptor");
+  checkBuffer(source, { dataType, shape }, "constant: buffer");
+  const made = note(builder, "constant", [{ dataType, shape }], { dataType, shape });
+  const message = { m: "const", c: context.c, b: builder.id, id: slots.get(made).id, dataType, shape };
+  context.connection.send({ ...message, bin: source.bytes.length }, unshared(source));
+  return made;
+}
+
+function constantOfNumber(builder, type, value) {
+  const dataType = KIND_OF_DATA(type, "constant: dataType");
+  const number = numeric(value);
+  checkCanBuild(builder, "constant");
+  return note(builder, "constantNumber", [dataType, encoded(number)], { dataType, shape: [] });
+}
+
+const KIND_OF_DATA = enumeration(ENUMS.OperandDataType);
+
+// Values in a log: operands by number, and numbers that JSON has no form for.
+function encoded(value) {
+  if (Array.isArray(value)) return value.map(encoded);
+  if (typeof value === "bigint") return { n: `${value}n` };
+  if (Object.is(value, -0)) return { n: "-0" };
+  if (typeof value === "number" && !Number.isFinite(value)) return { n: String(value) };
+  return isObject(value) ? { $: value.id } : value;
+}
+
+// Send what is noted, and enter the answers. An error in an earlier entry than the last makes the builder useless.
+function flush(builder) {
+  if (builder.failure) throw builder.failure;
+  const { context, pending } = builder;
+  if (pending.length === 0) return;
+  if (context.isLost) throw invalidState("the context is lost");
+  builder.pending = [];
+  const answer = context.connection.sync(context, { b: builder.id, log: pending.map(({ entry }) => entry) });
+  answer.operands.forEach((described, at) => {
+    pending[at].results.forEach((result, index) => {
+      const { dataType, shape } = described[index];
+      Object.assign(result, { dataType, shape: Object.freeze(shape) });
+    });
+  });
+  if (!answer.error) return;
+  const error = errorFrom(answer.error, pending[answer.at]?.label);
+  if (settings.mode === "lazy" || answer.at !== pending.length - 1) builder.failure = error;
+  throw error;
+}
+
+// How many operands an operation gives: the first is numbered by its entry, the others follow.
+const RESULTS = {
+  split: ([, splits]) => (typeof splits === "number" ? splits : splits.length),
+  gru: (_, { returnSequence }) => (returnSequence ? 2 : 1),
+  lstm: (_, { returnSequence }) => (returnSequence ? 3 : 2),
+  lstmCell: () => 2,
+};
+
+// A method of the builder from a line of the table.
+function operation(name, args, members, several) {
+  const method = {
+    [name](...given) {
+      const builder = thisOf(this, MLGraphBuilder);
+      needArguments(given.length, args.length, name);
+      const values = args.map(([argument, convert], at) => convert(given[at], `${name}: ${argument}`));
+      const options = dictionary(given[args.length], members, `${name}: options`);
+      if (options.roundingType !== undefined) { // the old name
+        options.outputShapeRounding ??= options.roundingType;
+        delete options.roundingType;
+      }
+      checkCanBuild(builder, name);
+      const label = options.label ?? "";
+      for (const value of [...values.flat(), ...Object.values(options)]) {
+        if (value?.Interface === MLOperand && value.builder !== builder) {
+          throw errorFrom({ name: "TypeError", message: `${name}: an operand belongs to another builder` }, label);
+        }
+      }
+      const count = several ? RESULTS[name](values, options) : 1;
+      if (count > MAX_TENSOR_COUNT) {
+        throw errorFrom({ name: "TypeError", message: `${name}: at most ${MAX_TENSOR_COUNT} results, got ${count}` }, label);
+      }
+      const id = nextId(builder.context, Math.max(count, 1));
+      const made = Array.from({ length: count }, (_, at) => create(MLOperand, { builder, id: id + at, isResult: true }));
+      const chosen = Object.fromEntries(Object.entries(options).map(([key, value]) => [key, encoded(value)]));
+      builder.pending.push({ entry: [name, id, encoded(values), chosen], label, results: made.map((one) => slots.get(one)) });
+      if (settings.mode !== "lazy") flush(builder);
+      return several ? made : made[0];
+    },
+  }[name];
+  Object.defineProperty(method, "length", { value: args.length });
+  return method;
+}
+
+for (const line of OPERATIONS.trim().split("\n")) {
+  const [names, args, options, several] = line.trim().split(";");
+  const read = (part) => part.split(" ").filter(Boolean).map((pair) => {
+    const [name, kind] = pair.split(":");
+    return [name, conversion(kind)];
+  });
+  const members = [["label", usvString], ...read(options)];
+  if (options.includes("outputShapeRounding")) members.push(["roundingType", conversion("RoundingType")]);
+  for (const name of names.split(" ")) {
+    const value = operation(name, read(args), members, Boolean(several));
+    Object.defineProperty(MLGraphBuilder.prototype, name, { value, writable: true, configurable: true });
+  }
+}

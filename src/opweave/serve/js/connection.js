@@ -1,0 +1,132 @@
+// The connection to the server: one for all contexts of a window, worker or process.
+
+class Connection {
+  constructor() {
+    this.requests = new Map(); // number -> { context, resolve, reject }
+    this.contexts = new Map(); // number -> weak reference to the slots of the context
+    this.frees = new Map(); // context -> { tensors, graphs, builders }: what is freed before the next message
+    this.numbers = { request: 0, context: 0 };
+    this.header = null; // the answer whose payload is the next binary message
+    this.session = "";
+    this.ended = false;
+  }
+
+  // `transport(handlers)` promises { send(text, payload), sync(text) -> text, buffered(), hold(whether to stay alive) }.
+  static async open(transport) {
+    const connection = new Connection();
+    connection.link = await transport({
+      text: (text) => connection.receive(JSON.parse(text)),
+      binary: (buffer) => connection.settle(connection.header, buffer),
+      closed: (reason) => connection.end(reason),
+    });
+    return connection;
+  }
+
+  send(message, payload) {
+    this.sendFrees();
+    this.link.send(JSON.stringify(message), payload);
+  }
+
+  // Send a message and promise its answer: [message, payload].
+  request(context, message, payload) {
+    const r = ++this.numbers.request;
+    return new Promise((resolve, reject) => {
+      this.requests.set(r, { context, resolve, reject });
+      this.link.hold(true);
+      this.send({ ...message, c: context.c, r }, payload);
+    });
+  }
+
+  receive(message) {
+    if (message.bin) this.header = message;
+    else this.settle(message);
+  }
+
+  settle(message, payload) {
+    if (message.r === undefined) {
+      const context = this.contexts.get(message.c)?.deref();
+      if (context) lose(context, message.lost);
+      return;
+    }
+    const request = this.requests.get(message.r); // none if its context was lost meanwhile
+    this.requests.delete(message.r);
+    this.link.hold(this.requests.size > 0);
+    if (message.error) request?.reject(errorFrom(message.error));
+    else request?.resolve([message, payload]);
+  }
+
+  // Validate operations at once, and get their results' descriptors.
+  sync(context, body) {
+    this.sendFrees();
+    return JSON.parse(this.link.sync(JSON.stringify({ session: this.session, c: context.c, ...body })));
+  }
+
+  free(c, kind, id) {
+    if (!this.contexts.has(c)) return;
+    if (kind === "context") {
+      this.contexts.delete(c);
+      this.frees.delete(c);
+      this.send({ m: "destroy", c });
+      return;
+    }
+    if (this.frees.size === 0) setTimeout(() => this.sendFrees(), 0);
+    if (!this.frees.has(c)) this.frees.set(c, { tensors: [], graphs: [], builders: [] });
+    this.frees.get(c)[kind].push(id);
+  }
+
+  sendFrees() {
+    if (this.ended) return;
+    for (const [c, { tensors, graphs, builders }] of this.frees) {
+      this.frees.delete(c);
+      this.link.send(JSON.stringify({ m: "free", c, tensors, graphs, builders }));
+    }
+  }
+
+  // Reject what is under way for a context.
+  abandon(context, message) {
+    for (const [r, request] of this.requests) {
+      if (request.context !== context) continue;
+      this.requests.delete(r);
+      request.reject(invalidState(message));
+    }
+    this.contexts.delete(context.c);
+    this.frees.delete(context.c);
+    this.link.hold(this.requests.size > 0);
+  }
+
+  end(reason) {
+    if (this.ended) return;
+    this.ended = true;
+    const { requests } = this;
+    for (const reference of [...this.contexts.values()]) {
+      const context = reference.deref();
+      if (context) lose(context, reason);
+    }
+    for (const { reject } of requests.values()) reject(new DOMException(reason, "NotSupportedError")); // hello
+    requests.clear();
+  }
+}
+
+// Memory on the server follows the objects here.
+const registry = new FinalizationRegistry(({ connection, c, kind, id }) => connection.free(c, kind, id));
+
+function track(fields, kind) {
+  const { connection, c } = fields.context ?? fields;
+  registry.register(fields, { connection, c, kind, id: fields.id }, fields);
+}
+
+function release(fields, kind) {
+  registry.unregister(fields);
+  fields.context.connection.free(fields.context.c, kind, fields.id);
+}
+
+// https://www.w3.org/TR/webnn/#mlcontext-lose; graphs and tensors ask whether their context is lost.
+function lose(context, message) {
+  if (context.isLost) return;
+  context.isLost = true;
+  registry.unregister(context);
+  context.resolveLost({ message });
+  context.connection.abandon(context, `the context is lost: ${message}`);
+}
+
+const isDestroyed = (fields) => fields.isDestroyed || fields.context.isLost;

@@ -1,0 +1,193 @@
+// Conversions as in Web IDL (https://webidl.spec.whatwg.org/#js-type-mapping); `what` is how errors call the value.
+
+const LARGEST_DIMENSION = 2 ** 31 - 1;
+const MAX_TENSOR_COUNT = 8192; // https://www.w3.org/TR/webnn/#valid-tensor-count
+
+const ELEMENT_BYTES = { float32: 4, float16: 2, int32: 4, uint32: 4, int64: 8, uint64: 8, int8: 1, uint8: 1 };
+
+// The views of each data type. Uint8Array and DataView are taken for all: slices of WebAssembly's memory come as these.
+// Uint16Array stands for Float16Array, which older engines lack.
+const VIEWS = {
+  float32: ["Float32Array"],
+  float16: ["Float16Array", "Uint16Array"],
+  int32: ["Int32Array"],
+  uint32: ["Uint32Array"],
+  int64: ["BigInt64Array"],
+  uint64: ["BigUint64Array"],
+  int8: ["Int8Array"],
+  uint8: ["Uint8Array"],
+};
+
+function fail(message) {
+  throw new TypeError(message);
+}
+
+const isObject = (value) => (typeof value === "object" && value !== null) || typeof value === "function";
+
+function shown(value) {
+  if (typeof value === "string") return JSON.stringify(value.slice(0, 80));
+  if (typeof value === "bigint") return `${value}n`;
+  if (typeof value === "function") return "a function";
+  return isObject(value) ? Object.prototype.toString.call(value) : String(value); // without calls of its own methods
+}
+
+const integer = (low, high) => (value, what) => {
+  const number = Math.trunc(+value) + 0; // + refuses bigints and symbols; + 0 turns -0 into 0
+  if (!(number >= low && number <= high)) fail(`${what} must be an integer in [${low}, ${high}], got ${shown(value)}`);
+  return number;
+};
+
+const unsignedLong = integer(0, 2 ** 32 - 1);
+
+function double(value, what) {
+  const number = +value;
+  if (!Number.isFinite(number)) fail(`${what} must be a finite number, got ${shown(value)}`);
+  return number;
+}
+
+function float(value, what) {
+  const number = Math.fround(+value);
+  if (!Number.isFinite(number)) fail(`${what} must be a finite number of single precision, got ${shown(value)}`);
+  return number;
+}
+
+const boolean = (value) => Boolean(value);
+
+const numeric = (value) => -(-value); // ToNumeric: a bigint stays one, all else becomes a number
+
+function usvString(value) {
+  const text = `${value}`; // refuses symbols, unlike String(value)
+  return text.toWellFormed ? text.toWellFormed() : text.replace(/\p{Surrogate}/gu, "\ufffd");
+}
+
+const enumeration = (values) => (value, what) => {
+  const text = `${value}`;
+  if (!values.includes(text)) fail(`${what} must be one of ${values.join(", ")}, got ${shown(value)}`);
+  return text;
+};
+
+const sequence = (convert) => (value, what) => {
+  const iterate = isObject(value) ? value[Symbol.iterator] : undefined;
+  if (typeof iterate !== "function") fail(`${what} must be a sequence, got ${shown(value)}`);
+  return items(iterate, value, convert, what);
+};
+
+function items(iterate, value, convert, what) {
+  const found = [];
+  for (const item of { [Symbol.iterator]: () => iterate.call(value) }) found.push(convert(item, `${what}[${found.length}]`));
+  return found;
+}
+
+function lengthOrSequence(value, what) {
+  const iterate = isObject(value) ? value[Symbol.iterator] : undefined;
+  if (iterate === undefined || iterate === null) return unsignedLong(value, what);
+  if (typeof iterate !== "function") fail(`${what} must be an integer or a sequence, got ${shown(value)}`);
+  return items(iterate, value, unsignedLong, what);
+}
+
+// `members`: [name, conversion, whether it is required], in the order in which they are read. What is absent stays so.
+function dictionary(value, members, what) {
+  if (value !== undefined && value !== null && !isObject(value)) fail(`${what} must be an object, got ${shown(value)}`);
+  const found = {};
+  for (const [name, convert, required] of members) {
+    const member = value === undefined || value === null ? undefined : value[name];
+    if (member !== undefined) found[name] = convert(member, `${what}.${name}`);
+    else if (required) fail(`${what}.${name} is missing`);
+  }
+  return found;
+}
+
+// A record, as a map: names may be those of members that all objects have.
+function record(value, convert, what) {
+  if (!isObject(value)) fail(`${what} must be an object, got ${shown(value)}`);
+  const found = new Map();
+  for (const key of Reflect.ownKeys(value)) {
+    if (!Reflect.getOwnPropertyDescriptor(value, key)?.enumerable) continue;
+    const name = usvString(key);
+    found.set(name, convert(value[key], `${what}[${shown(name)}]`));
+  }
+  return found;
+}
+
+const getter = (prototype, name) => {
+  const get = Object.getOwnPropertyDescriptor(prototype, name)?.get;
+  return (value) => {
+    try {
+      return get?.call(value);
+    } catch {
+      return undefined; // another kind of object; `instanceof` would not know buffers of other realms
+    }
+  };
+};
+const lengthOfBuffer = getter(ArrayBuffer.prototype, "byteLength");
+const SharedBuffer = globalThis.SharedArrayBuffer ?? class {};
+const lengthOfShared = getter(SharedBuffer.prototype, "byteLength");
+const kindOfView = getter(Object.getPrototypeOf(Uint8Array.prototype), Symbol.toStringTag);
+
+// The bytes of an AllowSharedBufferSource, not copied: { bytes, view: the kind of view or null, shared }.
+function bufferSource(value, what) {
+  const isView = ArrayBuffer.isView(value);
+  const buffer = isView ? value.buffer : value;
+  const shared = lengthOfShared(buffer) !== undefined;
+  if (!isObject(buffer) || (!shared && lengthOfBuffer(buffer) === undefined)) {
+    fail(`${what} must be an ArrayBuffer, a SharedArrayBuffer or a view of one, got ${shown(value)}`);
+  }
+  if (buffer.resizable || buffer.growable) fail(`${what} must not be resizable`);
+  return { bytes: bytesOf(value, buffer, isView), view: isView ? kindOfView(value) ?? "DataView" : null, shared };
+}
+
+function bytesOf(value, buffer, isView) {
+  try {
+    return isView ? new Uint8Array(buffer, value.byteOffset, value.byteLength) : new Uint8Array(buffer);
+  } catch {
+    return new Uint8Array(0); // a detached buffer has no bytes, which is an error where their number is checked
+  }
+}
+
+// https://www.w3.org/TR/webnn/#validate-buffer-with-descriptor
+function checkBuffer({ bytes, view }, { dataType, shape }, what) {
+  const wanted = shape.reduce((count, size) => count * size, ELEMENT_BYTES[dataType]);
+  if (bytes.length !== wanted) fail(`${what} must have ${wanted} bytes for ${dataType} [${shape}], got ${bytes.length}`);
+  if (view !== null && ![...VIEWS[dataType], "Uint8Array", "DataView"].includes(view)) {
+    fail(`${what} must be a ${VIEWS[dataType][0]} or a Uint8Array for ${dataType}, got a ${view}`);
+  }
+}
+
+// What is sent: a view of memory that nothing else changes meanwhile.
+const unshared = ({ bytes, shared }) => (shared ? new Uint8Array(bytes) : bytes);
+
+const KINDS = { o: operand, u: unsignedLong, i: integer(-(2 ** 31), 2 ** 31 - 1), d: double, f: float, b: boolean, n: numeric };
+KINDS["u|u[]"] = lengthOrSequence;
+
+// The conversion for a kind of argument in the table of operations.
+function conversion(kind) {
+  if (Object.hasOwn(KINDS, kind)) return KINDS[kind];
+  if (kind.endsWith("[]")) return sequence(conversion(kind.slice(0, -2)));
+  return enumeration(ENUMS[kind]);
+}
+
+const OPERAND_DESCRIPTOR = [
+  ["dataType", enumeration(ENUMS.OperandDataType), true],
+  ["shape", sequence(unsignedLong), true],
+];
+const TENSOR_DESCRIPTOR = [...OPERAND_DESCRIPTOR, ["readable", boolean], ["writable", boolean]];
+const CONTEXT_OPTIONS = [
+  ["accelerated", boolean],
+  ["deviceType", enumeration(["cpu", "gpu", "npu"])], // of earlier drafts; Chromium and libraries still have it
+  ["powerPreference", enumeration(ENUMS.PowerPreference)],
+];
+
+// As https://www.w3.org/TR/webnn/#mloperanddescriptor-check-dimensions, with the limits of the context.
+function checkDescriptor({ dataType, shape }, limits, allowed, what) {
+  const refuse = (rule) => fail(`${what} must ${rule}, got ${dataType} [${shape}]`);
+  const { min, max } = allowed.rankRange;
+  if (!allowed.dataTypes.includes(dataType)) refuse(`be of a supported data type (${allowed.dataTypes.join(", ")})`);
+  if (shape.length < min || shape.length > max) refuse(`have ${min} to ${max} dimensions`);
+  if (!shape.every((size) => size > 0 && size <= LARGEST_DIMENSION)) {
+    refuse(`have dimensions in [1, ${LARGEST_DIMENSION}]`);
+  }
+  const count = shape.reduce((product, size) => product * size, 1);
+  if (count > LARGEST_DIMENSION) refuse(`have at most ${LARGEST_DIMENSION} elements`);
+  const bytes = count * ELEMENT_BYTES[dataType];
+  if (bytes > limits.maxTensorByteLength) refuse(`take at most ${limits.maxTensorByteLength} bytes`);
+}

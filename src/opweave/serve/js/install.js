@@ -1,0 +1,90 @@
+// Where this is loaded, and how it reaches the server.
+
+const PROTOCOL = "opweave.webnn.1";
+const DEFAULT_URL = "http://127.0.0.1:8801";
+const settings = { mode: "strict", transport: null };
+
+// The transport of pages and workers: a WebSocket, and synchronous requests for what must be known at once.
+const webTransport = ({ url, token }) => ({ text, binary, closed }) =>
+  new Promise((resolve, reject) => {
+    const socket = new WebSocket(url.replace(/^http/, "ws"), token ? [PROTOCOL, `token.${token}`] : [PROTOCOL]);
+    socket.binaryType = "arraybuffer";
+    socket.onmessage = ({ data }) => (typeof data === "string" ? text(data) : binary(data));
+    socket.onclose = ({ code, reason }) => {
+      const why = `no connection to Opweave at ${url} (${code}${reason && `, ${reason}`}); is \`opweave serve\` running,`;
+      reject(new Error(`${why} and are this page's origin and token allowed?`));
+      closed(`the connection to Opweave at ${url} has ended (${code}${reason && `, ${reason}`})`);
+    };
+    socket.onopen = () => resolve({ send, sync, buffered: () => socket.bufferedAmount, hold() {} });
+
+    function send(message, payload) {
+      socket.send(message);
+      if (payload) socket.send(payload);
+    }
+
+    function sync(body) {
+      const request = new XMLHttpRequest();
+      request.open("POST", `${url}/sync`, false);
+      request.setRequestHeader("Content-Type", "text/plain"); // a type for which browsers send no preflight
+      try {
+        request.send(body);
+      } catch {
+        throw new DOMException(`no answer from Opweave at ${url}`, "OperationError");
+      }
+      if (request.status === 200) return request.responseText;
+      throw new DOMException(`Opweave at ${url}: ${request.status} ${request.responseText}`, "OperationError");
+    }
+  });
+
+// Define `navigator.ml` and the interfaces. Options: `url` and `token` as `opweave serve` prints them; `mode`: "strict" or
+// "lazy"; `force`: replace a `navigator.ml` that is there.
+function install(options = {}, transport = webTransport) {
+  const { url = DEFAULT_URL, token = "", mode = "strict", force = false } = options;
+  if (!["strict", "lazy"].includes(mode)) fail(`opweave: mode must be "strict" or "lazy", got ${shown(mode)}`);
+  const global = globalThis;
+  if (global.isSecureContext === false) {
+    console.warn("opweave: navigator.ml exists in secure contexts only: use https, or http://localhost");
+    return undefined;
+  }
+  if (global.navigator?.ml && !force) {
+    if (!slots.has(global.navigator.ml)) console.info("opweave: navigator.ml is there already; set force to replace it");
+    return global.navigator.ml;
+  }
+  Object.assign(settings, { mode, transport: transport({ url: url.replace(/\/$/, ""), token }) });
+  for (const Interface of [ML, MLContext, MLGraph, MLGraphBuilder, MLOperand, MLTensor]) expose(global, Interface);
+  if (!global.GPUDevice) expose(global, GPUDevice); // libraries ask `device instanceof GPUDevice`
+  if (!global.navigator) {
+    class Navigator {}
+    Object.defineProperty(global, "navigator", { value: new Navigator(), configurable: true, writable: true });
+  }
+  const { navigator } = global;
+  const ml = create(ML, {});
+  const attribute = {
+    get ml() {
+      if (this !== navigator) fail("navigator.ml: Illegal invocation");
+      return ml;
+    },
+  };
+  const { get } = Object.getOwnPropertyDescriptor(attribute, "ml");
+  Object.defineProperty(Object.getPrototypeOf(navigator), "ml", { get, enumerable: true, configurable: true });
+  return ml;
+}
+
+class GPUDevice {
+  constructor() {
+    checkInternal(arguments[0], "GPUDevice");
+  }
+}
+
+// A script of a page says what to connect to by its own address (`/webnn.js?token=…`), or in `opweaveOptions`.
+function pageOptions() {
+  const source = globalThis.document?.currentScript?.src;
+  if (globalThis.opweaveOptions || !source) return globalThis.opweaveOptions ?? {};
+  const { origin, searchParams } = new URL(source);
+  const flags = { force: searchParams.has("force") };
+  for (const name of ["token", "mode"]) if (searchParams.has(name)) flags[name] = searchParams.get(name);
+  return { url: origin, ...flags };
+}
+
+if (typeof module === "object" && module.exports) module.exports = install;
+else install(pageOptions());

@@ -1,0 +1,64 @@
+"""`navigator.ml` in JavaScript against a server that records what it gets; and the files that clients get."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import node
+import pytest
+
+import opweave as ow
+from opweave.serve import client_files
+
+ROOT = Path(__file__).parents[2]
+MAX_BYTES = 40 * 1024  # a page loads it before its own scripts
+
+
+def test_the_script_is_made_of_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    import write_webnn  # type: ignore[import-not-found]
+
+    assert client_files.webnn_js() == write_webnn.text(), "run python tools/write_webnn.py"
+
+
+def test_the_script_is_small_and_evaluates_nothing() -> None:
+    script = client_files.webnn_js()
+    assert len(script.encode()) <= MAX_BYTES
+    assert not re.search(r"\beval\b|\bFunction\(|\bimport\b|\brequire\b", script)
+
+
+@pytest.mark.parametrize("file", sorted(path.name for path in node.JS.glob("*.test.mjs")))
+def test_in_node(file: str) -> None:
+    out = node.run(["--expose-gc", "--test", str(node.JS / file)], timeout=120)
+    assert re.search(r"^# pass [1-9]", out, re.MULTILINE), out
+    assert "# skipped 0" in out, out
+
+
+def test_files_for_clients(tmp_path: Path) -> None:
+    package, extension = client_files.write_clients(tmp_path, url="http://127.0.0.1:1", token="</script>")
+    described = json.loads((package / "package.json").read_text())
+    assert described["version"] == ow.__version__
+    assert {file.name for file in package.iterdir()} == {"package.json", *described["files"]}
+    exported = [target for entry in described["exports"].values() for target in _targets(entry)]
+    assert all((package / target).is_file() for target in exported)
+    manifest = json.loads((extension / "manifest.json").read_text())
+    assert manifest["version"] == ow.__version__
+    assert manifest["content_scripts"][0]["js"] == ["options.js", "webnn.js"]
+    options = (extension / "options.js").read_text()
+    assert "</script>" not in options
+    shown = node.run(["-e", f"{options}; console.log(JSON.stringify(opweaveOptions))"], timeout=60)
+    assert json.loads(shown) == {"url": "http://127.0.0.1:1", "token": "</script>"}
+    client_files.write_clients(tmp_path, url="http://127.0.0.1:2")
+    assert "127.0.0.1:2" in (extension / "options.js").read_text()
+
+
+def _targets(entry: str | dict[str, str]) -> list[str]:
+    return [entry] if isinstance(entry, str) else list(entry.values())
+
+
+def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "opweave-webnn" / "webnn.js").mkdir(parents=True)
+    with pytest.raises(ow.DataError, match=r"webnn\.js"):
+        client_files.write_clients(tmp_path)
