@@ -1,1 +1,20 @@
-"""`navigator.ml` for browsers and Node.js on this machine, computed by Opweave."""
+"""`navigator.ml` for browsers and Node.js: web code that uses WebNN runs on Opweave, on the same machine.
+
+    from opweave.serve import Server
+
+    with Server(port=0, origins=["http://localhost:5173"]) as server:
+        page.add_init_script(server.script)  # Playwright: before the scripts of the page
+        page.goto("http://localhost:5173")
+        print(server.stats())
+
+A script in the page, `webnn.js`, defines the interfaces of WebNN. It sends what is called to the server, which calls Opweave.
+The contents of tensors go from the socket into the memory of the tensor, and back, without a copy in Python.
+"""
+
+from __future__ import annotations
+
+from .counts import Counts as Counts
+from .limits import ConnectionLimits as ConnectionLimits
+from .server import Server as Server, serve as serve
+
+__all__ = ["ConnectionLimits", "Counts", "Server", "serve"]

@@ -1,0 +1,290 @@
+"""A connection of a page: receives its messages, gives them to contexts, and sends the answers."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import secrets
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from ..errors import InvalidStateError, MLError, NotSupportedError
+from ..names import counted
+from .counts import Counts
+from .lane import Lane
+from .limits import Budget, ConnectionLimits
+from .messages import Message, ProtocolError, error_name, parse_message
+from .served_builder import Log, LogError
+from .served_context import Answer, ServedContext, create_context, described_desc
+from .wire import BINARY, INTERNAL_ERROR, PROTOCOL_ERROR, TEXT, DisconnectedError, Messages, WireError
+
+logger = logging.getLogger("opweave.serve")
+
+MAX_ENDED = 65_536
+"""How many contexts may come and go in one connection; their numbers are kept, because late messages for them are ignored."""
+
+SLOW = ("build", "tensor")
+"""Messages that take long, so that the thread that receives does not run them itself."""
+
+
+@dataclass
+class _Place:
+    """A context of the connection, and the lane that it runs in."""
+
+    number: int
+    context: ServedContext
+    lane: Lane
+    counts: Counts
+    is_closing: bool = False  # the client has destroyed it, and sends no more for it
+    is_ended: bool = False  # it is lost or destroyed
+
+
+class Connection:
+    """A connection of a page, a worker or a process of Node.js; `run` receives until it ends.
+
+    Attributes:
+        key: the secret by which `/sync` finds the connection.
+        origin: the origin of the page, which `/sync` must come from, too.
+    """
+
+    def __init__(self, messages: Messages, limits: ConnectionLimits, origin: str | None, device: str | None) -> None:
+        self._messages, self._limits, self.origin, self._device = messages, limits, origin, device
+        self.key = secrets.token_urlsafe(32)
+        self._budget = Budget(limits.memory)
+        self._places: dict[int, _Place] = {}
+        self._ended: set[int] = set()
+        self._lock = Lock()  # of the two above
+        self._past = Counts()  # of contexts that have ended
+        self._has_failed = False
+
+    # Receiving -------------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Receive messages until the connection ends; then free everything."""
+        try:
+            while not self._has_failed:
+                self._receive(parse_message(self._messages.text(self._limits.json)))
+        except DisconnectedError:
+            pass
+        except WireError as error:
+            self._fail(error.code, str(error))
+        except ProtocolError as error:
+            self._fail(PROTOCOL_ERROR, str(error))
+        except Exception:
+            logger.exception("a fault of the server ends a connection")
+            self._fail(INTERNAL_ERROR, "a fault of the server")
+        finally:
+            self._end()
+
+    def _receive(self, message: Message) -> None:
+        kind = message["m"]
+        if kind == "hello":
+            self._hello(message)
+            return
+        place = self._places.get(message["c"])
+        if place is None and message["c"] not in self._ended:
+            raise ProtocolError(f"there is no context {message['c']}")
+        if place is None or place.is_ended or place.is_closing:
+            if "bin" in message:
+                self._messages.skip(message["bin"])
+            return
+        place.counts.messages[kind] += 1
+        payload = None
+        if "bin" in message:
+            if kind == "write":
+                place.lane.settle()  # earlier messages use the tensor
+            try:
+                payload = place.context.memory_for(message)
+            except (MLError, MemoryError) as error:
+                self._messages.skip(message["bin"])
+                place.lane.submit(partial(self._refuse, place, message, error), inline=True)
+                return
+            self._messages.payload(payload)
+            place.counts.received_bytes += payload.size
+        place.lane.submit(
+            partial(self._handle, place, message, payload), inline=len(self._places) == 1 and kind not in SLOW
+        )
+        place.is_closing = kind == "destroy"
+
+    def _hello(self, message: Message) -> None:
+        number = message["c"]
+        if number in self._places or number in self._ended:
+            raise ProtocolError(f"context {number} exists already")
+        try:
+            alive = sum(not (place.is_ended or place.is_closing) for place in list(self._places.values()))
+            if alive >= self._limits.contexts:
+                raise NotSupportedError(
+                    f"createContext: a page may have {counted(self._limits.contexts, 'context')} here at the same time"
+                )
+            context = ServedContext(create_context(message["options"], self._device), self._budget, self._limits)
+        except Exception as error:
+            self._answer_error(message["r"], error)
+            return
+        place = _Place(number, context, Lane(f"opweave.serve context {number}"), Counts(contexts=1))
+        place.counts.messages["hello"] += 1
+        with self._lock:
+            self._places[number] = place
+        context.context.lost.add_done_callback(lambda info: self._lost(place, info.result().message))
+        fields = {
+            "session": self.key,
+            "device": context.context.device.name,
+            "accelerated": context.context.accelerated,
+            "limits": context.limits(),
+        }
+        self._answer(message["r"], Answer(fields))
+
+    # Handling --------------------------------------------------------------------------------------------------------
+
+    def _handle(self, place: _Place, message: Message, payload: np.ndarray | None) -> None:
+        """Do what a message says, and answer."""
+        if place.is_ended or self._has_failed:
+            return
+        try:
+            if message["m"] == "destroy":
+                self._destroy(place)
+                return
+            answer = place.context.handle(message, payload)
+            place.counts.graphs += message["m"] == "build"
+            place.counts.dispatches += message["m"] == "dispatch"
+            if answer is not None and answer.payload is not None:
+                place.counts.sent_bytes += answer.payload.size
+            if answer is not None:
+                self._answer(message["r"], answer)
+        except DisconnectedError:
+            pass
+        except ProtocolError as error:
+            self._fail(PROTOCOL_ERROR, str(error))
+        except LogError as error:
+            self._refuse(place, message, error.error)
+        except Exception as error:
+            self._refuse(place, message, error)
+
+    def _refuse(self, place: _Place, message: Message, error: BaseException) -> None:
+        """Answer a request with an error; end the context if the message was none."""
+        try:
+            if "r" in message:
+                self._answer_error(message["r"], error)
+            else:
+                place.context.context.lose(described(error)["message"])
+        except DisconnectedError:
+            pass
+
+    def _answer(self, request: int, answer: Answer) -> None:
+        fields: Message = {"r": request, **answer.fields}
+        if answer.payload is None:
+            self._messages.send((TEXT, _text(fields)))
+        else:
+            fields["bin"] = answer.payload.size
+            self._messages.send((TEXT, _text(fields)), (BINARY, answer.payload.data))
+
+    def _answer_error(self, request: int, error: BaseException) -> None:
+        self._messages.send((TEXT, _text({"r": request, "error": described(error)})))
+
+    def sync(self, number: int, builder: int, log: Log) -> Message:
+        """What `POST /sync` answers: the descriptors of results, and the first error.
+
+        Raises:
+            ProtocolError: the log is malformed.
+        """
+        place = self._places.get(number)
+        try:
+            if place is None or place.is_ended:
+                raise InvalidStateError("the context is lost")
+            place.counts.messages["sync"] += 1
+            made = place.context.sync(builder, log)
+        except LogError as error:
+            before = [[described_desc(desc) for desc in descs] for descs in error.before]
+            return {"operands": before, "at": error.at, "error": described(error.error)}
+        except (MLError, MemoryError) as error:
+            return {"operands": [], "at": 0, "error": described(error)}
+        except ProtocolError as error:
+            self._fail(PROTOCOL_ERROR, str(error))
+            raise
+        return {"operands": [[described_desc(desc) for desc in descs] for descs in made]}
+
+    # The end ---------------------------------------------------------------------------------------------------------
+
+    def _lost(self, place: _Place, reason: str) -> None:
+        """Tell the client that a context is lost, and free what it has; not if the client has destroyed it."""
+        if place.is_ended:
+            return
+        place.is_ended = True
+        with suppress(DisconnectedError):
+            self._messages.send((TEXT, _text({"c": place.number, "lost": reason})))
+        place.lane.finish(place.context.destroy)
+
+    def _destroy(self, place: _Place) -> None:
+        """Free a context that its client has destroyed, and forget it."""
+        place.is_ended = True
+        place.context.destroy()
+        place.lane.close()
+        if len(self._ended) >= MAX_ENDED:
+            raise ProtocolError(f"a connection may have {MAX_ENDED:,} contexts in its time")
+        with self._lock:
+            del self._places[place.number]
+            self._ended.add(place.number)
+            self._past += place.counts
+        logger.info("context %d of %s has ended: %s", place.number, self._who, place.counts)
+
+    def _fail(self, code: int, reason: str) -> None:
+        """End the connection, because of the client; in any thread."""
+        with self._lock:
+            if self._has_failed:
+                return
+            self._has_failed = True
+            places = list(self._places.values())
+        logger.warning("a connection from %s ends: %s", self._who, reason)
+        try:
+            for place in places:
+                if not place.is_ended:
+                    self._messages.send((TEXT, _text({"c": place.number, "lost": reason})))
+        except DisconnectedError:
+            pass
+        self._messages.close(code, reason)
+
+    def close(self, code: int, reason: str) -> None:
+        """End the connection, because the server ends; in any thread."""
+        self._messages.close(code, reason)
+
+    def _end(self) -> None:
+        """Free everything; in the thread that received."""
+        self._has_failed = True
+        self._messages.stop()
+        places = list(self._places.values())
+        for place in places:
+            place.lane.close()
+        for place in places:
+            place.lane.join()
+            place.is_ended = True
+            place.context.destroy()
+            logger.info("context %d of %s has ended: %s", place.number, self._who, place.counts)
+        if places:
+            gc.collect()  # see COLLECT_BYTES
+
+    @property
+    def _who(self) -> str:
+        return self.origin or "a program"
+
+    def counts(self) -> Counts:
+        """What the connection has done so far."""
+        with self._lock:
+            return sum((place.counts for place in self._places.values()), self._past)
+
+
+def described(error: BaseException) -> Message:
+    """An error as JavaScript has it."""
+    name = error_name(error)
+    if name == "UnknownError":
+        logger.error("a fault of the server", exc_info=error)
+        return {"name": name, "message": f"a fault of the server: {type(error).__name__}: {error}"}
+    return {"name": name, "message": str(error) or "there is not enough memory"}
+
+
+def _text(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode()

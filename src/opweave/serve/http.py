@@ -1,0 +1,137 @@
+"""Requests and responses of HTTP/1.1: the part of it that browsers and Node.js need here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from .wire import DisconnectedError, Stream, WireError
+
+MAX_HEADERS = 100
+
+_FIELD = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t\x20-\x7e\x80-\xff]*)")
+_FIRST = re.compile(r"([A-Z]{3,10}) (/[\x21-\x7e]*) HTTP/1\.([01])")
+_LOOPBACK = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d{1,5})?", re.IGNORECASE)
+
+
+class HttpError(Exception):
+    """A request that is refused.
+
+    Attributes:
+        status: the status of the response.
+    """
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Request:
+    """The head of a request.
+
+    Attributes:
+        method: "GET", "POST", …
+        path: the path, without a query.
+        headers: by name in lower case; several of one name are joined by commas.
+        keeps_alive: whether the client may send another request after this one.
+    """
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    keeps_alive: bool
+
+    @property
+    def origin(self) -> str | None:
+        """The origin of the page that asks; None for what is no browser."""
+        return self.headers.get("origin")
+
+    def is_for_this_machine(self) -> bool:
+        """Whether the client asked for this machine by a name of its own.
+
+        If the name of another site leads here (DNS rebinding), a browser takes the server for a part of that site.
+        """
+        return _LOOPBACK.fullmatch(self.headers.get("host", "")) is not None
+
+    def upgrades(self) -> str:
+        """The protocol that the client wants to change to, in lower case; empty for none."""
+        tokens = [token.strip().lower() for token in self.headers.get("connection", "").split(",")]
+        return self.headers.get("upgrade", "").lower() if "upgrade" in tokens else ""
+
+    def tokens(self, header: str) -> list[str]:
+        """The values of a header that is a list."""
+        return [token.strip() for token in self.headers.get(header, "").split(",") if token.strip()]
+
+
+def read_request(stream: Stream) -> Request:
+    """Read the head of a request.
+
+    Raises:
+        HttpError: it is malformed, or too large.
+        DisconnectedError: there is none.
+    """
+    try:
+        head = stream.read_head().decode("latin-1")
+    except WireError as error:
+        raise HttpError(431, str(error)) from None
+    first, *lines = head[:-4].split("\r\n")
+    found = _FIRST.fullmatch(first)
+    if found is None:
+        raise HttpError(400, "the first line is not one of HTTP/1.1")
+    if len(lines) > MAX_HEADERS:
+        raise HttpError(431, f"there are more than {MAX_HEADERS} headers")
+    headers: dict[str, str] = {}
+    for line in lines:
+        field = _FIELD.fullmatch(line)
+        if field is None:
+            raise HttpError(400, "a header is malformed")
+        name, value = field[1].lower(), field[2].strip(" \t")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    is_last = "close" in headers.get("connection", "").lower() or found[3] == "0"
+    return Request(found[1], urlsplit(found[2]).path, headers, not is_last)
+
+
+def read_body(stream: Stream, request: Request, limit: int) -> bytes:
+    """Read the body of a request, of at most `limit` bytes.
+
+    Raises:
+        HttpError: it is too large, or its length is not given.
+        DisconnectedError: it is not complete.
+    """
+    if "transfer-encoding" in request.headers:
+        raise HttpError(501, "a body must have a Content-Length, and no Transfer-Encoding")
+    text = request.headers.get("content-length", "0")
+    if re.fullmatch(r"[0-9]{1,15}", text) is None:
+        raise HttpError(400, "Content-Length is not a number")
+    if int(text) > limit:
+        raise HttpError(413, f"the body has {int(text)} bytes, and at most {limit} are allowed")
+    body = np.empty(int(text), np.uint8)
+    stream.read_into(body)
+    return body.tobytes()
+
+
+def respond(
+    stream: Stream, status: int, body: str | bytes = b"", *, keeps_alive: bool = False, headers: Mapping[str, str]
+) -> None:
+    """Send a response.
+
+    Raises:
+        DisconnectedError: the client is gone.
+    """
+    data = body.encode() if isinstance(body, str) else body
+    fields = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", **headers}
+    if status >= 200 and status != 204:
+        fields["Content-Length"] = str(len(data))
+    if status != 101:
+        fields["Connection"] = "keep-alive" if keeps_alive else "close"
+    head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    try:
+        stream.socket.sendall(f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{head}\r\n".encode("latin-1") + data)
+    except OSError as error:
+        raise DisconnectedError from error

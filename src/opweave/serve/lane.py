@@ -1,0 +1,100 @@
+"""Runs the tasks of a context in order, on a thread of its own or on that of the caller."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from threading import Condition, Thread
+
+MAX_WAITING = 1024
+"""How many tasks wait at most. Beyond that the caller waits, so that the client's messages stay in the socket."""
+
+
+class Lane:
+    """Runs tasks one after the other. One thread, the caller, submits them.
+
+    A task runs at once, in the caller's thread, if that is asked for and nothing else waits or runs: a change of threads
+    takes longer than most messages.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._tasks: deque[Callable[[], None]] = deque()
+        self._changed = Condition()
+        self._is_busy = self._is_finishing = self._is_closed = False
+        self._thread: Thread | None = None
+
+    def submit(self, task: Callable[[], None], *, inline: bool) -> None:
+        """Run a task after those before it.
+
+        Args:
+            task: must not raise.
+            inline: whether the caller may run it.
+        """
+        with self._changed:
+            if self._is_ending():
+                return
+            if not inline or self._tasks or self._is_busy:
+                self._changed.wait_for(lambda: len(self._tasks) < MAX_WAITING or self._is_ending())
+                if self._is_ending():
+                    return
+                self._tasks.append(task)
+                self._start()
+                self._changed.notify_all()
+                return
+            self._is_busy = True
+        task()
+        with self._changed:
+            self._is_busy = False
+            self._changed.notify_all()
+
+    def settle(self) -> None:
+        """Wait until all tasks have run."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or not (self._tasks or self._is_busy))
+
+    def finish(self, last: Callable[[], None]) -> None:
+        """Drop the tasks that wait, and run a last one after the one that runs; in any thread."""
+        with self._changed:
+            if self._is_closed:
+                return
+            self._tasks.clear()
+            self._tasks.append(last)
+            self._is_finishing = True
+            self._start()
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Drop the tasks that wait; one that runs goes on."""
+        with self._changed:
+            self._is_closed = True
+            self._tasks.clear()
+            self._changed.notify_all()
+
+    def join(self) -> None:
+        """Wait for the thread, after `close`."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _is_ending(self) -> bool:
+        return self._is_closed or self._is_finishing
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                # A task that runs in the thread of a caller comes first.
+                self._changed.wait_for(lambda: self._is_closed or (self._tasks and not self._is_busy))
+                if self._is_closed:
+                    return
+                self._is_busy = True
+                task = self._tasks.popleft()
+            task()
+            with self._changed:
+                self._is_busy = False
+                self._is_closed |= self._is_finishing and not self._tasks
+                self._changed.notify_all()

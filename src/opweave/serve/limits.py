@@ -1,0 +1,66 @@
+"""What one connection may take, and how the errors of a client that takes more are told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from threading import Lock
+
+from ..errors import OperationError, require
+from ..names import shown
+from ..words import size
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """What one connection (a page, a worker, a process of Node.js) may take.
+
+    Attributes:
+        memory: bytes of its tensors and constants together.
+        operands: operands of one graph.
+        contexts: contexts that exist at the same time. A page that creates contexts without end gets errors, and the server
+            stays usable for others.
+        json: bytes of one message in JSON.
+        handshake: seconds that a request may take, from the connection to its last byte.
+
+    Raises:
+        ValidationError: a limit is not a positive integer.
+    """
+
+    memory: int = 2 * 2**30
+    operands: int = 65_536
+    contexts: int = 16
+    json: int = 64 * 2**20
+    handshake: int = 30
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            valid = isinstance(value, int) and not isinstance(value, bool) and value > 0
+            require(valid, f"{field.name} must be a positive integer, got {shown(value)}")
+
+
+class Budget:
+    """The memory of a connection's tensors and constants, in bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._lock = limit, Lock()
+        self.used = 0
+
+    def reserve(self, count: int) -> None:
+        """Add to the memory in use.
+
+        Raises:
+            OperationError: it would be more than the limit.
+        """
+        with self._lock:
+            if self.used + count > self._limit:
+                raise OperationError(
+                    f"{size(count)} more would exceed the memory that a page may take, {size(self._limit)}, of which "
+                    f"{size(self.used)} are in use; destroy() of tensors and graphs frees it"
+                )
+            self.used += count
+
+    def release(self, count: int) -> None:
+        """Subtract from the memory in use."""
+        with self._lock:
+            self.used -= count

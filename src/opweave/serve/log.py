@@ -1,0 +1,102 @@
+"""Replays what JavaScript recorded of a builder: operations by name, their arguments and options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+from ..builder import MLGraphBuilder
+from ..errors import ValidationError
+from ..graph import MLOperand, title
+from ..names import camel_case, shown
+from ..operation import Op
+from ..ops import Operations
+from .messages import MAX_SAFE_INTEGER, ProtocolError, number
+
+
+@cache
+def operations() -> dict[str, Op[..., Any]]:
+    """The operations by their names in JavaScript."""
+    return {camel_case(name): op for name, op in Operations.listing().items()}
+
+
+@cache
+def _parameters(op: Op[..., Any]) -> dict[str, str]:
+    """The parameters of an operation that are options in JavaScript, by their names there."""
+    return {camel_case(name): name for name in op.parameters if name not in op.positional}
+
+
+@cache
+def _words() -> re.Pattern[str]:
+    """Finds names of operations and parameters that are written differently in JavaScript."""
+    names = {name for op in Operations.listing().values() for name in (op.name, *op.parameters)}
+    names |= {"data_type", "data_types"}
+    return re.compile(rf"\b({'|'.join(sorted(name for name in names if '_' in name))})\b")
+
+
+def in_javascript(message: str, heading: str = "") -> str:
+    """The message of an error with names as JavaScript has them; `heading`, which may have a user's label, stays.
+
+    >>> in_javascript("conv2d 'input_layout': input_layout must be 'nchw'", "conv2d 'input_layout'")
+    "conv2d 'input_layout': inputLayout must be 'nchw'"
+    """
+    if not message.startswith(heading):
+        heading = ""
+    return heading + _words().sub(lambda found: camel_case(found[0]), message[len(heading) :])
+
+
+def decoded(value: Any, operand: Callable[[int], MLOperand]) -> Any:
+    """An argument: operands by their numbers, and numbers that JSON loses; others as they are.
+
+    Raises:
+        ProtocolError: an object that is neither.
+    """
+    if isinstance(value, dict):
+        match value:
+            case {"$": int(found)} if len(value) == 1:
+                return operand(found)
+            case {"n": text} if len(value) == 1:
+                return number(text)
+        raise ProtocolError(f"an argument must not be {shown(value)}")
+    if isinstance(value, list):
+        return [decoded(item, operand) for item in value]
+    if type(value) is int and abs(value) > MAX_SAFE_INTEGER:
+        return float(value)  # JSON.stringify writes the shortest digits that give the same number of JavaScript
+    return value
+
+
+def call(builder: MLGraphBuilder, name: str, arguments: Sequence[Any], options: dict[str, Any]) -> Sequence[MLOperand]:
+    """Add an operation to a builder, and return its results.
+
+    Args:
+        builder: where to.
+        name: the operation's name in JavaScript.
+        arguments: its positional arguments, decoded.
+        options: its options by their names in JavaScript, decoded.
+
+    Raises:
+        ProtocolError: there is no such operation or option.
+        MLError: as the operation raises it, with names as in JavaScript.
+    """
+    op = operations().get(name)
+    if op is None:
+        raise ProtocolError(f"there is no operation {shown(name)}")
+    parameters = _parameters(op)
+    unknown = next((option for option in options if option not in parameters), None)
+    if unknown is not None:
+        raise ProtocolError(f"{name} has no option {shown(unknown)}")
+    keywords = {parameters[option]: value for option, value in options.items()}
+    try:
+        result = op(builder, *arguments, **keywords)
+    except ValidationError as error:
+        label = keywords.get("label", "")
+        heading = camel_title = ""
+        if isinstance(label, str):
+            heading, camel_title = title(op.name, label), title(name, label)
+        text = str(error)
+        if heading and text.startswith(heading):
+            text = camel_title + text[len(heading) :]
+        raise ValidationError(in_javascript(text, camel_title)) from None
+    return result if isinstance(result, tuple) else (result,)

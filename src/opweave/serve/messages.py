@@ -1,0 +1,170 @@
+"""The messages of the protocol `opweave.webnn.1`: which there are, their fields, and the numbers that JSON lacks."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, TypeAlias
+
+from ..errors import DataError, InvalidStateError, MissingExtraError, NotSupportedError, OperationError, ValidationError
+from ..names import shown
+
+PROTOCOL = "opweave.webnn.1"
+"""The name of the protocol, as a subprotocol of WebSocket."""
+
+VERSION = 1
+
+MAX_SAFE_INTEGER = 2**53
+"""The largest of the integers that JavaScript's numbers can all hold."""
+
+Message: TypeAlias = "dict[str, Any]"
+
+ERROR_NAMES: dict[type[Exception], str] = {
+    ValidationError: "TypeError",
+    InvalidStateError: "InvalidStateError",
+    NotSupportedError: "NotSupportedError",
+    MissingExtraError: "NotSupportedError",
+    OperationError: "OperationError",
+    DataError: "DataError",
+    MemoryError: "OperationError",
+}
+"""How JavaScript calls the errors; all others are an UnknownError there."""
+
+
+class ProtocolError(Exception):
+    """A message that no correct client sends; the connection ends."""
+
+
+def error_name(error: BaseException) -> str:
+    """The name of an error in JavaScript.
+
+    >>> error_name(ValidationError("no")), error_name(ZeroDivisionError())
+    ('TypeError', 'UnknownError')
+    """
+    return next((name for kind, name in ERROR_NAMES.items() if isinstance(error, kind)), "UnknownError")
+
+
+def is_id(value: Any) -> bool:
+    """Whether it is a number of an object: a positive integer that JavaScript's numbers can hold."""
+    return type(value) is int and 0 < value <= MAX_SAFE_INTEGER
+
+
+def _is_index(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MAX_SAFE_INTEGER
+
+
+def _is(kind: type) -> Callable[[Any], bool]:
+    return lambda value: type(value) is kind
+
+
+def _is_list_of_ids(value: Any) -> bool:
+    return type(value) is list and all(map(is_id, value))
+
+
+def _is_map_of_ids(value: Any) -> bool:
+    return type(value) is dict and all(map(is_id, value.values()))
+
+
+_CONTEXT = {"c": is_id}
+_REQUEST = {**_CONTEXT, "r": _is_index}
+_TENSOR = {"id": is_id, "dataType": _is(str), "shape": _is(list)}
+_LOG = {"b": is_id, "log": _is(list)}
+
+REQUIRED: dict[str, dict[str, Callable[[Any], bool]]] = {
+    "hello": {**_REQUEST, "options": _is(dict)},
+    "tensor": {**_REQUEST, **_TENSOR},
+    "write": {**_CONTEXT, "id": is_id, "bin": is_id},
+    "read": {**_REQUEST, "id": is_id},
+    "const": {**_CONTEXT, **_TENSOR, "b": is_id, "bin": is_id},
+    "build": {**_REQUEST, **_LOG, "g": is_id, "outs": _is_map_of_ids},
+    "dispatch": {**_CONTEXT, "g": is_id, "inputs": _is_map_of_ids, "outputs": _is_map_of_ids},
+    "free": {**_CONTEXT},
+    "destroy": {**_CONTEXT},
+}
+"""The messages, and the fields that each must have."""
+
+OPTIONAL: dict[str, dict[str, Callable[[Any], bool]]] = {
+    "tensor": {"readable": _is(bool), "writable": _is(bool), "constant": _is(bool), "bin": is_id},
+    "free": {"tensors": _is_list_of_ids, "graphs": _is_list_of_ids, "builders": _is_list_of_ids},
+}
+
+SYNC = {"session": _is(str), **_CONTEXT, **_LOG}
+"""The fields of the body of `POST /sync`."""
+
+
+def parse(text: bytes) -> Any:
+    """The value of a text in JSON.
+
+    Raises:
+        ProtocolError: it is not JSON in UTF-8, or nested too deeply.
+    """
+    try:
+        return json.loads(text.decode(), parse_constant=_refuse)
+    except RecursionError:
+        raise ProtocolError("the JSON is nested too deeply") from None
+    except ValueError as error:
+        raise ProtocolError(f"not JSON: {error}") from None
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def parse_message(text: bytes) -> Message:
+    """A message, with the fields that it must have.
+
+    Raises:
+        ProtocolError: it is malformed, or no message of the protocol.
+    """
+    message: Message = parse(text)
+    kind = message.get("m") if isinstance(message, dict) else None
+    if not isinstance(kind, str) or kind not in REQUIRED:
+        raise ProtocolError(f"m must be one of {', '.join(REQUIRED)}, got {shown(kind)}")
+    check_fields(kind, message, REQUIRED[kind], OPTIONAL.get(kind, {}))
+    if "bin" in message and "bin" not in REQUIRED[kind] and not (kind == "tensor" and message.get("constant")):
+        raise ProtocolError(f"{kind}: there is no payload")
+    return message
+
+
+def check_fields(
+    what: str,
+    message: Message,
+    required: Mapping[str, Callable[[Any], bool]],
+    optional: Mapping[str, Callable[[Any], bool]],
+) -> None:
+    """Require fields, and their types.
+
+    Raises:
+        ProtocolError: one is missing, or of another type.
+    """
+    for name, is_valid in required.items():
+        if name not in message:
+            raise ProtocolError(f"{what}: the field {name} is missing")
+        if not is_valid(message[name]):
+            raise ProtocolError(f"{what}: the field {name} must not be {shown(message[name])}")
+    for name, is_valid in optional.items():
+        if name in message and not is_valid(message[name]):
+            raise ProtocolError(f"{what}: the field {name} must not be {shown(message[name])}")
+
+
+_SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf, "-0": -0.0}
+
+
+def number(text: Any) -> float | int:
+    """A number that JSON loses: `{"n": text}`.
+
+    >>> number("-0"), number("-Infinity"), number("12n"), number("1e300")
+    (-0.0, -inf, 12, 1e+300)
+
+    Raises:
+        ProtocolError: it is none.
+    """
+    if isinstance(text, str):
+        if text in _SPECIAL:
+            return _SPECIAL[text]
+        try:
+            return int(text[:-1]) if text.endswith("n") else float(text)
+        except ValueError:
+            pass
+    raise ProtocolError(f"{shown(text)} is not a number")

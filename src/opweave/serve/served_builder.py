@@ -1,0 +1,211 @@
+"""A graph builder of a client: its operands by number, and the memory of its constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from threading import RLock
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from .. import memory
+from ..builder import MLGraphBuilder
+from ..context import MLContext
+from ..errors import NotSupportedError
+from ..graph import Desc, MLOperand
+from ..names import shown
+from ..run.graph import MLGraph
+from .limits import Budget
+from .log import call, decoded
+from .messages import ProtocolError, is_id
+
+Log: TypeAlias = "Sequence[Any]"
+
+
+@dataclass
+class Constant:
+    """The memory of a constant, which is made when the log or the payload comes, whichever is first."""
+
+    desc: Desc
+    array: np.ndarray
+    is_filled: bool = False
+
+
+class LogError(Exception):
+    """An entry of a log has failed.
+
+    Attributes:
+        at: the number of the entry.
+        error: why.
+        before: the descriptors of the results of the entries before it.
+    """
+
+    def __init__(self, at: int, error: Exception, before: list[list[Desc]]) -> None:
+        super().__init__(str(error))
+        self.at, self.error, self.before = at, error, before
+
+
+class ServedBuilder:
+    """A graph builder of a client. Two threads use it: that of its context, and those of `POST /sync`.
+
+    Attributes:
+        reserved: bytes of constants that the budget has given.
+    """
+
+    def __init__(
+        self, context: MLContext, budget: Budget, max_operands: int, constant_tensor: Callable[[int], Constant]
+    ) -> None:
+        self._builder = MLGraphBuilder(context)
+        self._context, self._budget, self._max_operands = context, budget, max_operands
+        self._constant_tensor = constant_tensor
+        self._operands: dict[int, MLOperand] = {}
+        self._constants: dict[int, Constant] = {}
+        self._lock = RLock()
+        self.reserved = 0
+
+    def constant(self, number: int, data_type: Any, shape: Any) -> Constant:
+        """The memory of a constant.
+
+        Raises:
+            ValidationError: no such data type, or invalid dimensions.
+            OperationError: there is not enough memory, or the connection may not take more.
+            ProtocolError: log and payload do not have the same data type and shape.
+        """
+        desc = self._context.check_desc(data_type, shape)
+        with self._lock:
+            found = self._constants.get(number)
+            if found is None:
+                self._budget.reserve(desc.byte_length)
+                self.reserved += desc.byte_length
+                found = self._constants[number] = Constant(desc, memory.allocate(desc))
+            elif found.desc != desc:
+                raise ProtocolError(f"constant {number} is {found.desc}, got {desc}")
+            return found
+
+    def add(self, log: Log) -> list[list[Desc]]:
+        """Replay entries of a log.
+
+        Returns:
+            The descriptors of the results of each entry.
+
+        Raises:
+            LogError: an entry has failed; those before it stay.
+            ProtocolError: the log is malformed.
+        """
+        made: list[list[Desc]] = []
+        with self._lock:
+            for at, entry in enumerate(log):
+                match entry:
+                    case [str(name), first, list(arguments), dict(options)] if is_id(first):
+                        pass
+                    case _:
+                        raise ProtocolError(f"an entry of a log must not be {shown(entry)}")
+                try:
+                    results = self._add(name, first, arguments, options)
+                except (ProtocolError, AssertionError):
+                    raise
+                except Exception as error:
+                    raise LogError(at, error, made) from error
+                made.append([result.desc for result in results])
+        return made
+
+    def _add(self, name: str, first: int, arguments: list[Any], options: dict[str, Any]) -> Sequence[MLOperand]:
+        if name in _SOURCES:
+            results: Sequence[MLOperand] = [getattr(self, _SOURCES[name])(first, *_fields(name, arguments))]
+        else:
+            values = [decoded(value, self._operand) for value in arguments]
+            results = call(self._builder, name, values, decoded_options(options, self._operand))
+        if len(self._operands) + len(results) > self._max_operands:
+            raise NotSupportedError(f"{name}: a graph may have {self._max_operands:,} operands here")
+        for number, result in enumerate(results, first):
+            if number in self._operands:
+                raise ProtocolError(f"operand {number} exists already")
+            self._operands[number] = result
+        return results
+
+    def _operand(self, number: int) -> MLOperand:
+        try:
+            return self._operands[number]
+        except KeyError:
+            raise ProtocolError(f"there is no operand {number}") from None
+
+    def _input(self, number: int, name: Any, data_type: Any, shape: Any) -> MLOperand:
+        return self._builder.input(name, data_type, shape)
+
+    def _new_constant(self, number: int, data_type: Any, shape: Any) -> MLOperand:
+        self._builder.check_open()
+        constant = self.constant(number, data_type, shape)
+        return self._builder.constant(constant.desc.data_type, constant.desc.shape, constant.array)
+
+    def _constant_of_tensor(self, number: int, tensor: Any) -> MLOperand:
+        constant = self._constant_tensor(tensor)
+        return self._builder.constant(constant.desc.data_type, constant.desc.shape, constant.array)
+
+    def _constant_of_number(self, number: int, data_type: Any, value: Any) -> MLOperand:
+        return self._builder.constant(data_type, decoded(value, self._operand))
+
+    def build(self, log: Log, outputs: dict[str, int]) -> MLGraph:
+        """Replay the last entries, and compile the graph.
+
+        Raises:
+            LogError: an entry has failed.
+            MLError: as `MLGraphBuilder.build`.
+            ProtocolError: a constant whose payload has not come, or the log is malformed.
+        """
+        with self._lock:
+            self.add(log)
+            results = {name: self._operand(number) for name, number in outputs.items()}
+            missing = next((number for number, one in self._constants.items() if not one.is_filled), None)
+            if missing is not None:
+                raise ProtocolError(f"the payload of constant {missing} has not come")
+            graph = self._builder.build(results)
+            self._operands.clear()
+            self._constants.clear()
+            return graph
+
+    def release(self) -> None:
+        """Forget all operands, and give the memory of constants back."""
+        with self._lock:
+            self._operands.clear()
+            self._constants.clear()
+            self._budget.release(self.reserved)
+            self.reserved = 0
+
+
+_SOURCES = {
+    "input": "_input",
+    "constant": "_new_constant",
+    "constantTensor": "_constant_of_tensor",
+    "constantNumber": "_constant_of_number",
+}
+"""Entries of a log that are no operations."""
+
+
+def _fields(name: str, arguments: list[Any]) -> Sequence[Any]:
+    """The arguments of one of `_SOURCES`."""
+    match name, arguments:
+        case "input", [text, {"dataType": data_type, "shape": shape}]:
+            return text, data_type, shape
+        case "constant", [{"dataType": data_type, "shape": shape}]:
+            return data_type, shape
+        case "constantTensor", [int(tensor)]:
+            return (tensor,)
+        case "constantNumber", [data_type, value]:
+            return data_type, value
+    raise ProtocolError(f"{name}: the arguments must not be {shown(arguments)}")
+
+
+def decoded_options(options: dict[str, Any], operand: Callable[[int], MLOperand]) -> dict[str, Any]:
+    """The options of an operation, with operands and numbers decoded."""
+    return {name: decoded(value, operand) for name, value in options.items()}
+
+
+def check_length(desc: Desc, size: int) -> None:
+    """Require that a payload has the length of a tensor, before memory is taken for it.
+
+    Raises:
+        ProtocolError: it has not.
+    """
+    if desc.byte_length != size:
+        raise ProtocolError(f"{desc} has {desc.byte_length} bytes, and a payload of {size} was announced")

@@ -1,0 +1,317 @@
+"""A context of a client: its tensors, graphs and builders by number, and what its messages do. It knows no sockets."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from .. import memory
+from ..context import MLContext, ml
+from ..errors import InvalidStateError, MLError, ValidationError
+from ..graph import Desc
+from ..names import camel_case
+from ..run.graph import MLGraph
+from ..tensor import MLTensor
+from .limits import Budget, ConnectionLimits
+from .messages import Message, ProtocolError
+from .served_builder import Constant, Log, ServedBuilder, check_length
+
+COLLECT_BYTES = 64 * 2**20
+"""Nodes and their results refer to each other, so that constants of a graph stay until a garbage collection; after that many
+bytes of them are freed, one is made."""
+
+
+@dataclass
+class _Tensor:
+    """A tensor; constant tensors are memory alone."""
+
+    desc: Desc
+    tensor: MLTensor | None
+    array: np.ndarray | None  # its memory, where that is the host's
+
+
+@dataclass
+class _Graph:
+    graph: MLGraph
+    reserved: int  # bytes of its constants
+
+
+@dataclass
+class Answer:
+    """The answer to a request: fields, and a payload."""
+
+    fields: Message
+    payload: np.ndarray | None = None
+
+
+def create_context(options: Mapping[str, Any], device: str | None) -> MLContext:
+    """The context for the options of a page (`MLContextOptions`).
+
+    Idle threads sleep unless the page asks for high performance: the browser needs the processors, too.
+
+    Args:
+        options: `powerPreference`, `accelerated`; and `deviceType`, which the specification had until 2025.
+        device: the device of all contexts; None for the one that suits the options.
+
+    Raises:
+        ValidationError: an option has a wrong value.
+        NotSupportedError: there is no such device here.
+    """
+    kind = options.get("deviceType")
+    if kind not in (None, "cpu", "gpu", "npu"):
+        raise ValidationError(f"createContext: deviceType must be 'cpu', 'gpu' or 'npu', got {kind!r}")
+    preference = options.get("powerPreference", "default")
+    accelerated = options.get("accelerated", True) and kind != "cpu"
+    wanted: Any = "low-power" if kind == "npu" and preference == "default" else preference
+    try:
+        context = ml.create_context(power_preference=wanted, accelerated=accelerated, device=device)
+        if context.device.kind == "cpu" and wanted == "default":
+            context = ml.create_context(power_preference="low-power", device=context.device.name)
+    except MLError as error:
+        text = str(error).replace("power_preference", "powerPreference")
+        raise type(error)(f"createContext: {text}") from None
+    return context
+
+
+class ServedContext:
+    """A context of a client.
+
+    All messages are handled by one thread at a time, in order; `/sync` comes from other threads, and uses builders only.
+
+    Attributes:
+        context: the context itself.
+    """
+
+    def __init__(self, context: MLContext, budget: Budget, limits: ConnectionLimits) -> None:
+        self.context, self._budget, self._limits = context, budget, limits
+        self._is_host = context.backend.space.is_host
+        self._tensors: dict[int, _Tensor] = {}
+        self._graphs: dict[int, _Graph] = {}
+        self._builders: dict[int, ServedBuilder] = {}
+        self._builders_lock = Lock()
+        self._uncollected = 0
+
+    def limits(self) -> Message:
+        """`opSupportLimits()` with names as in JavaScript."""
+        found: Message = _in_camel_case(self.context.op_support_limits())
+        return found
+
+    # Payloads --------------------------------------------------------------------------------------------------------
+
+    def memory_for(self, message: Message) -> np.ndarray:
+        """Where the payload of a `write`, `const` or constant `tensor` shall be received, as bytes.
+
+        Raises:
+            MLError: there is no such tensor, it is not writable, or too large.
+            ProtocolError: the payload does not have the length of the tensor.
+        """
+        match message["m"]:
+            case "write":
+                found = self._tensor(message["id"])
+                check_length(found.desc, message["bin"])
+                if found.tensor is None or not found.tensor.writable:
+                    raise ValidationError(f"the tensor {found.desc} was not created with writable: true")
+                return _bytes(memory.empty(found.desc) if found.array is None else found.array)
+            case "const":
+                check_length(self.context.check_desc(message["dataType"], message["shape"]), message["bin"])
+                builder = self._builder(message["b"])
+                constant = builder.constant(message["id"], message["dataType"], message["shape"])
+                if constant.is_filled:
+                    raise ProtocolError(f"the payload of constant {message['id']} has come already")
+                constant.is_filled = True  # before it is: `build` follows in the same connection
+                return _bytes(constant.array)
+            case "tensor":
+                desc = self.context.check_desc(message["dataType"], message["shape"])
+                check_length(desc, message["bin"])
+                return _bytes(self._allocate(desc))
+        raise ProtocolError(f"{message['m']} has no payload")
+
+    def _allocate(self, desc: Desc) -> np.ndarray:
+        self._budget.reserve(desc.byte_length)
+        try:
+            return memory.allocate(desc)
+        except MLError:
+            self._budget.release(desc.byte_length)
+            raise
+
+    # Messages --------------------------------------------------------------------------------------------------------
+
+    def handle(self, message: Message, payload: np.ndarray | None) -> Answer | None:
+        """Do what a message says.
+
+        Args:
+            message: a message other than `hello` and `destroy`.
+            payload: what `memory_for` gave for it, filled.
+
+        Returns:
+            The answer to a request; None for other messages.
+
+        Raises:
+            MLError: as the method of the API raises it.
+            LogError: an entry of a log has failed.
+            ProtocolError: an id that is in use, or a log that is malformed.
+        """
+        answer: Answer | None = getattr(self, f"_on_{message['m']}")(message, payload)
+        return answer
+
+    def _on_tensor(self, message: Message, payload: np.ndarray | None) -> Answer:
+        number = message["id"]
+        if number in self._tensors:
+            raise ProtocolError(f"tensor {number} exists already")
+        desc = self.context.check_desc(message["dataType"], message["shape"])
+        if message.get("constant"):
+            if payload is None:
+                raise ProtocolError(f"constant tensor {number} has no payload")
+            array = payload.view(desc.data_type).reshape(desc.shape)
+            self._tensors[number] = _Tensor(desc, None, array)
+            return Answer({})
+        flags = {name: message.get(name, False) for name in ("readable", "writable")}
+        if self._is_host:
+            array = self._allocate(desc)
+            tensor = self.context.tensor_from(array, **flags)
+            self._tensors[number] = _Tensor(desc, tensor, array)
+            return Answer({})
+        self._budget.reserve(desc.byte_length)
+        try:
+            self._tensors[number] = _Tensor(desc, self.context.create_tensor(desc.data_type, desc.shape, **flags), None)
+        except MLError:
+            self._budget.release(desc.byte_length)
+            raise
+        return Answer({})
+
+    def _on_write(self, message: Message, payload: np.ndarray | None) -> None:
+        found = self._tensor(message["id"])
+        if found.array is None and found.tensor is not None:  # on the host the payload came into the tensor itself
+            self.context.write_tensor(found.tensor, payload)
+
+    def _on_const(self, message: Message, payload: np.ndarray | None) -> None:
+        """The payload came into the constant itself."""
+
+    def _on_read(self, message: Message, payload: np.ndarray | None) -> Answer:
+        found = self._tensor(message["id"])
+        if found.tensor is None:
+            raise ValidationError(f"the constant tensor {found.desc} cannot be read")
+        if not found.tensor.readable:
+            raise ValidationError(f"the tensor {found.desc} was not created with readable: true")
+        array = self.context.read_tensor(found.tensor) if found.array is None else found.array
+        return Answer({}, _bytes(array))
+
+    def _on_build(self, message: Message, payload: np.ndarray | None) -> Answer:
+        number = message["g"]
+        if number in self._graphs:
+            raise ProtocolError(f"graph {number} exists already")
+        builder = self._builder(message["b"])
+        graph = builder.build(message["log"], message["outs"])
+        self._graphs[number] = _Graph(graph, builder.reserved)
+        builder.reserved = 0
+        described = {
+            side: {name: described_desc(desc) for name, desc in descs.items()}
+            for side, descs in (("inputs", graph.inputs), ("outputs", graph.outputs))
+        }
+        return Answer({**described, "devices": list(graph.devices)})
+
+    def _on_dispatch(self, message: Message, payload: np.ndarray | None) -> None:
+        found = self._graphs.get(message["g"])
+        if found is None:
+            raise InvalidStateError(f"dispatch: there is no graph {message['g']}, or it is destroyed")
+        inputs, outputs = (
+            {name: self._dispatched(number) for name, number in message[side].items()} for side in ("inputs", "outputs")
+        )
+        self.context.dispatch(found.graph, inputs, outputs)
+
+    def _on_free(self, message: Message, payload: np.ndarray | None) -> None:
+        for number in message.get("tensors", ()):
+            if (found := self._tensors.pop(number, None)) is not None:
+                self._budget.release(found.desc.byte_length)
+                if found.tensor is not None:
+                    found.tensor.destroy()
+        for number in message.get("graphs", ()):
+            if (graph := self._graphs.pop(number, None)) is not None:
+                self._budget.release(graph.reserved)
+                graph.graph.destroy()
+                self._uncollected += graph.reserved
+        for number in message.get("builders", ()):
+            with self._builders_lock:
+                builder = self._builders.pop(number, None)
+            if builder is not None:
+                self._uncollected += builder.reserved
+                builder.release()
+        if self._uncollected > COLLECT_BYTES:
+            self._uncollected = 0
+            gc.collect()
+
+    def sync(self, number: int, log: Log) -> list[list[Desc]]:
+        """Add operations to a builder, and return the descriptors of their results.
+
+        Raises:
+            LogError: an entry has failed; those before it stay.
+            InvalidStateError: the context is lost.
+            ProtocolError: the log is malformed.
+        """
+        return self._builder(number).add(log)
+
+    def destroy(self) -> None:
+        """Free all that the context has; further calls do nothing."""
+        for tensor in self._tensors.values():
+            self._budget.release(tensor.desc.byte_length)
+        for graph in self._graphs.values():
+            self._budget.release(graph.reserved)
+        self._tensors.clear()
+        self._graphs.clear()
+        with self._builders_lock:
+            builders = list(self._builders.values())
+            self._builders.clear()
+        for builder in builders:
+            builder.release()
+        self.context.destroy()
+
+    # Helpers ---------------------------------------------------------------------------------------------------------
+
+    def _tensor(self, number: int) -> _Tensor:
+        try:
+            return self._tensors[number]
+        except KeyError:
+            raise InvalidStateError(f"there is no tensor {number}, or it is destroyed") from None
+
+    def _dispatched(self, number: int) -> MLTensor:
+        found = self._tensor(number)
+        if found.tensor is None:
+            raise ValidationError(f"dispatch: {found.desc} is a constant tensor")
+        return found.tensor
+
+    def _constant_tensor(self, number: int) -> Constant:
+        found = self._tensor(number)
+        if found.tensor is not None or found.array is None:
+            raise ValidationError(f"constant: the tensor {found.desc} was not made by createConstantTensor")
+        return Constant(found.desc, found.array, True)
+
+    def _builder(self, number: int) -> ServedBuilder:
+        """The builder of a number; made when it is first mentioned."""
+        with self._builders_lock:
+            found = self._builders.get(number)
+            if found is None:
+                found = self._builders[number] = ServedBuilder(
+                    self.context, self._budget, self._limits.operands, self._constant_tensor
+                )
+            return found
+
+
+def described_desc(desc: Desc) -> Message:
+    """A descriptor as JavaScript has it (`MLOperandDescriptor`)."""
+    return {"dataType": desc.data_type, "shape": list(desc.shape)}
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    """The memory of a contiguous array as bytes."""
+    return array.reshape(-1).view(np.uint8)
+
+
+def _in_camel_case(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {camel_case(name): _in_camel_case(item) for name, item in value.items()}
+    return value

@@ -1,0 +1,363 @@
+"""The server: accepts connections of this machine, checks who asks, and keeps a thread for each."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import logging
+import re
+import secrets
+import socket
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from threading import Lock, Thread
+from types import TracebackType
+from typing import Literal
+
+from .. import __version__
+from ..errors import OperationError, require
+from ..names import shown
+from .client_files import options_script, webnn_js
+from .connection import Connection
+from .counts import Counts
+from .http import HttpError, Request, read_body, read_request, respond
+from .limits import ConnectionLimits
+from .messages import PROTOCOL, SYNC, VERSION, ProtocolError, check_fields, parse
+from .wire import GOING_AWAY, DisconnectedError, Messages, PlainMessages, Stream, WebSocketMessages
+
+logger = logging.getLogger("opweave.serve")
+
+PORT = 8801
+"""The default port."""
+
+MAX_CLIENTS = 256
+"""How many connections there may be at the same time: pages, and their requests, for which a browser has up to six each."""
+
+IDLE_SECONDS = 300
+"""How long a connection stays open between requests: browsers keep them for the next operation of a builder."""
+
+_ORIGIN = re.compile(r"null|[a-z][a-z0-9+.-]*://[^/\s?#@]+")
+_TOKEN = re.compile(r"[A-Za-z0-9_.~-]+")
+
+
+class Server:
+    """Serves `navigator.ml` to pages, workers and programs of Node.js on this machine.
+
+    It listens from its creation on, and answers inside of the `with` block, or from `start` to `close`:
+
+        with Server(port=0, origins=["http://localhost:5173"]) as server:
+            page.add_init_script(server.script)
+
+    Args:
+        port: the port; 0 for any that is free.
+        origins: the origins of the pages that may connect, as browsers send them: "http://localhost:5173". Programs that are
+            no browsers send none, and need the token only.
+        any_origin: whether all pages may connect that have the token.
+        token: what clients must present: True for a new one, a text, or None for nothing.
+        device: the device of all contexts; default: the one that suits the options of a page.
+        host: the address: "127.0.0.1" or "::1", which other machines cannot reach.
+        limits: what a connection may take.
+
+    Raises:
+        ValidationError: an argument is invalid, or pages may connect from anywhere without a token.
+        NotSupportedError: there is no such device.
+        OperationError: the port is taken.
+    """
+
+    def __init__(
+        self,
+        port: int = PORT,
+        *,
+        origins: Iterable[str] = (),
+        any_origin: bool = False,
+        token: str | Literal[True] | None = True,
+        device: str | None = None,
+        host: Literal["127.0.0.1", "::1"] = "127.0.0.1",
+        limits: ConnectionLimits | None = None,
+    ) -> None:
+        require(type(port) is int and 0 <= port < 65536, f"port must be in [0, 65535], got {shown(port)}")
+        require(host in ("127.0.0.1", "::1"), f"host must be '127.0.0.1' or '::1', got {shown(host)}")
+        require(not isinstance(origins, str), f"origins must be a sequence of strings, got {shown(origins)}")
+        self.origins = tuple(origins)
+        for origin in self.origins:
+            require(
+                isinstance(origin, str) and _ORIGIN.fullmatch(origin) is not None,
+                f"an origin is like 'http://localhost:5173', without a path, got {shown(origin)}",
+            )
+        made = secrets.token_urlsafe(24) if token is True else token
+        require(
+            made is None or (isinstance(made, str) and _TOKEN.fullmatch(made) is not None),
+            f"token must be True, None or letters, digits and . _ ~ -, got {shown(made)}",
+        )
+        require(made is not None or not any_origin, "any_origin needs a token: any page could connect without one")
+        self.token: str | None = made
+        self._any_origin, self._device = any_origin, device
+        self._limits = limits or ConnectionLimits()
+        if device is not None:
+            from ..backends import find_device
+
+            find_device(device, None)
+        self._lock = Lock()  # of the four below
+        self._clients: dict[Stream, Thread] = {}
+        self._connections: dict[bytes, Connection] = {}  # by a hash of the session key
+        self._past = Counts()
+        self._is_closed = False
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            self._listener = socket.create_server((host, port), family=family, backlog=64)
+        except OSError as error:
+            raise OperationError(
+                f"cannot listen on port {port}: {error.strerror}; port=0 takes one that is free"
+            ) from None
+        self.port: int = self._listener.getsockname()[1]
+        self._host = f"[{host}]" if ":" in host else host
+        self._thread = Thread(target=self._accept, name="opweave.serve", daemon=True)
+
+    # Use -------------------------------------------------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        """The address, such as `http://127.0.0.1:8801`."""
+        return f"http://{self._host}:{self.port}"
+
+    @property
+    def script(self) -> str:
+        """A script that defines `navigator.ml`, and knows address and token: for `page.addInitScript` of Playwright."""
+        options = {"url": self.url} if self.token is None else {"url": self.url, "token": self.token}
+        return options_script(**options) + webnn_js()
+
+    def stats(self) -> Counts:
+        """What all clients have done so far."""
+        with self._lock:
+            live = list(self._connections.values())
+            past = self._past
+        total = sum((connection.counts() for connection in live), past)
+        return replace(total, connections=past.connections + len(live))
+
+    def start(self) -> Server:
+        """Begin to answer."""
+        self._thread.start()
+        return self
+
+    def close(self) -> None:
+        """End all connections, and free what they have."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            connections, clients = list(self._connections.values()), dict(self._clients)
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        self._listener.close()
+        for connection in connections:
+            connection.close(GOING_AWAY, "the server ends")
+        for stream in clients:
+            stream.stop()
+        for thread in clients.values():
+            thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def __enter__(self) -> Server:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Server {self.url}{', closed' if self._is_closed else ''}>"
+
+    # Connections -----------------------------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                if self._is_closed:
+                    return
+                continue  # the client is gone already, or there are no more descriptors
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            stream = Stream(client)
+            thread = Thread(target=self._serve, args=(stream,), name="opweave.serve client", daemon=True)
+            with self._lock:
+                is_full = len(self._clients) >= MAX_CLIENTS or self._is_closed
+                if not is_full:
+                    self._clients[stream] = thread
+            if is_full:
+                client.close()
+            else:
+                thread.start()
+
+    def _serve(self, stream: Stream) -> None:
+        """Answer the requests of a client, one after the other."""
+        try:
+            stream.set_deadline(self._limits.handshake)
+            while self._answer(stream):
+                stream.set_deadline(IDLE_SECONDS)
+                stream.wait()
+                stream.set_deadline(self._limits.handshake)
+        except (DisconnectedError, TimeoutError):
+            pass
+        except HttpError as error:
+            with suppress(DisconnectedError):
+                respond(stream, error.status, str(error), headers={"Content-Type": "text/plain"})
+        except Exception:
+            logger.exception("a fault of the server ends a connection")
+        finally:
+            stream.close()
+            with self._lock:
+                del self._clients[stream]
+
+    def _answer(self, stream: Stream) -> bool:
+        """Answer one request; return whether the client may send another.
+
+        Raises:
+            HttpError: the request is refused.
+            DisconnectedError: the client is gone.
+        """
+        request = read_request(stream)
+        if not request.is_for_this_machine():
+            raise HttpError(403, "the Host is not this machine")
+        if upgrade := request.upgrades():
+            self._upgrade(stream, request, upgrade)
+            return False
+        body = read_body(stream, request, self._limits.json if request.path == "/sync" else 0)
+        headers = self._sharing(request)
+        match request.method, request.path:
+            case "POST", "/sync":
+                return self._sync(stream, request, body, headers)
+            case "OPTIONS", _ if request.origin is not None and self._allows(request.origin):
+                respond(stream, 204, keeps_alive=request.keeps_alive, headers=headers | _preflight(request))
+            case "GET" | "HEAD", "/webnn.js":
+                script = {
+                    "Content-Type": "text/javascript; charset=utf-8",
+                    "Cross-Origin-Resource-Policy": "cross-origin",
+                }
+                respond(stream, 200, webnn_js(), keeps_alive=request.keeps_alive, headers=headers | script)
+            case "GET", "/health":
+                fields = json.dumps({"opweave": __version__, "protocol": VERSION})
+                json_type = {"Content-Type": "application/json"}
+                respond(stream, 200, fields, keeps_alive=request.keeps_alive, headers=headers | json_type)
+            case _:
+                raise HttpError(404, "there is nothing here")
+        return request.keeps_alive
+
+    def _allows(self, origin: str | None) -> bool:
+        """Whether a page of this origin may connect; None is a program that is no browser."""
+        return origin is None or self._any_origin or origin in self.origins
+
+    def _sharing(self, request: Request) -> dict[str, str]:
+        """The headers that let a page of an allowed origin read the response."""
+        if request.origin is None:
+            return {}
+        if not self._allows(request.origin):
+            return {"Vary": "Origin"}
+        return {"Vary": "Origin", "Access-Control-Allow-Origin": request.origin}
+
+    def _upgrade(self, stream: Stream, request: Request, upgrade: str) -> None:
+        """Check who asks, change the protocol, and serve the connection until it ends."""
+        if request.method != "GET" or request.path != "/":
+            raise HttpError(404, "connections are made by GET /")
+        if not self._allows(request.origin):
+            logger.warning("a page of %s was refused; --origin %s allows it", request.origin, request.origin)
+            raise HttpError(403, f"pages of {request.origin} may not connect; `opweave serve --origin` allows them")
+        is_plain = upgrade == "opweave"
+        if not is_plain and upgrade != "websocket":
+            raise HttpError(400, "there is no such protocol to change to")
+        offered = request.tokens("sec-opweave-protocol" if is_plain else "sec-websocket-protocol")
+        if PROTOCOL not in offered:
+            raise HttpError(400, f"the protocol must be {PROTOCOL}")
+        given = next((name.removeprefix("token.") for name in offered if name.startswith("token.")), "")
+        if self.token is not None and not hmac.compare_digest(given.encode(), self.token.encode()):
+            logger.warning("a client of %s has a wrong token", request.origin or "this machine")
+            raise HttpError(401, "the token is wrong")
+        headers = {"Upgrade": upgrade, "Connection": "Upgrade"}
+        messages: Messages
+        if is_plain:
+            headers["Sec-Opweave-Protocol"] = PROTOCOL
+            messages = PlainMessages(stream)
+        else:
+            key = request.headers.get("sec-websocket-key", "")
+            if request.headers.get("sec-websocket-version") != "13" or not re.fullmatch(r"[A-Za-z0-9+/]{22}==", key):
+                raise HttpError(400, "this is not WebSocket 13")
+            headers |= {"Sec-WebSocket-Accept": WebSocketMessages.accept(key), "Sec-WebSocket-Protocol": PROTOCOL}
+            messages = WebSocketMessages(stream)
+        respond(stream, 101, headers=headers)
+        stream.set_deadline(None)
+        connection = Connection(messages, self._limits, request.origin, self._device)
+        with self._lock:
+            if self._is_closed:
+                return
+            self._connections[_hashed(connection.key)] = connection
+        try:
+            connection.run()
+        finally:
+            with self._lock:
+                del self._connections[_hashed(connection.key)]
+                self._past += replace(connection.counts(), connections=1)
+
+    def _sync(self, stream: Stream, request: Request, body: bytes, headers: dict[str, str]) -> bool:
+        """`POST /sync`: add operations to a builder while JavaScript waits."""
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind not in ("text/plain", "application/json"):
+            raise HttpError(415, "the Content-Type must be text/plain or application/json")
+        try:
+            message = parse(body)
+            if not isinstance(message, dict):
+                raise ProtocolError("the body must be an object")
+            check_fields("sync", message, SYNC, {})
+        except ProtocolError as error:
+            raise HttpError(400, str(error)) from None
+        with self._lock:
+            connection = self._connections.get(_hashed(message["session"]))
+        if connection is None or connection.origin != request.origin:
+            raise HttpError(403, "there is no such session of this origin")
+        try:
+            answer = connection.sync(message["c"], message["b"], message["log"])
+        except ProtocolError as error:
+            raise HttpError(400, str(error)) from None
+        text = json.dumps(answer, separators=(",", ":"))
+        respond(
+            stream, 200, text, keeps_alive=request.keeps_alive, headers={**headers, "Content-Type": "application/json"}
+        )
+        return request.keeps_alive
+
+
+def _preflight(request: Request) -> dict[str, str]:
+    """What a page of an allowed origin may do (https://fetch.spec.whatwg.org/#cors-preflight-fetch)."""
+    headers = {
+        "Access-Control-Allow-Methods": "GET, POST",
+        "Access-Control-Allow-Headers": "content-type",
+        "Access-Control-Max-Age": "600",
+    }
+    if request.headers.get("access-control-request-private-network") == "true":
+        headers["Access-Control-Allow-Private-Network"] = "true"
+    return headers
+
+
+def _hashed(key: str) -> bytes:
+    """A hash of a session key: how long its look-up takes tells nothing about the keys that there are."""
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+
+
+def serve(
+    port: int = PORT,
+    *,
+    origins: Iterable[str] = (),
+    any_origin: bool = False,
+    token: str | Literal[True] | None = True,
+    device: str | None = None,
+    host: Literal["127.0.0.1", "::1"] = "127.0.0.1",
+    limits: ConnectionLimits | None = None,
+) -> None:
+    """Serve until Ctrl-C; the arguments are those of `Server`."""
+    from threading import Event
+
+    server = Server(port, origins=origins, any_origin=any_origin, token=token, device=device, host=host, limits=limits)
+    with server, suppress(KeyboardInterrupt):
+        Event().wait()

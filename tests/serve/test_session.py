@@ -1,0 +1,213 @@
+"""What messages do: contexts, tensors, graphs, and their errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from opweave import memory
+from opweave.serve import ConnectionLimits, Server
+
+from served_clients import ORIGIN, Client, ClosedError, PlainClient, desc
+
+ADD: list[Any] = [
+    ["input", 1, ["x", desc("float32", 2, 3)], {}],
+    ["constant", 2, [desc("float32", 3)], {}],
+    ["add", 3, [{"$": 1}, {"$": 2}], {"label": "sum"}],
+]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server(port=0, origins=[ORIGIN], device="cpu") as served:
+        yield served
+
+
+@pytest.fixture(params=[Client, PlainClient])
+def client(server: Server, request: pytest.FixtureRequest) -> Iterator[Client]:
+    with request.param(server) as made:
+        made.hello()
+        yield made
+
+
+def add_one(client: Client, **more: Any) -> None:
+    """Build x + [1, 2, 3] as graph 1, with tensor 1 for the input and 2 for the output."""
+    client.post("const", np.float32([1, 2, 3]), b=1, id=2, **desc("float32", 3))
+    answer = client.ask("build", b=1, g=1, log=ADD, outs={"y": 3})
+    assert answer["inputs"] == {"x": desc("float32", 2, 3)}
+    assert answer["outputs"] == {"y": desc("float32", 2, 3)}
+    assert answer["devices"] == ["cpu"]
+    client.ask("tensor", id=1, **desc("float32", 2, 3), writable=True, readable=False)
+    client.ask("tensor", id=2, **desc("float32", 2, 3), readable=True, writable=False)
+
+
+def test_a_graph_runs(client: Client) -> None:
+    add_one(client)
+    x = np.arange(6, dtype="float32")
+    client.post("write", x, id=1)
+    client.post("dispatch", g=1, inputs={"x": 1}, outputs={"y": 2})
+    assert client.read(2, "float32").tolist() == [1, 3, 5, 4, 6, 8]
+
+
+def test_nothing_is_copied(client: Client) -> None:
+    add_one(client)
+    memory.copies.reset()
+    for k in range(3):
+        client.post("write", np.full(6, k, "float32"), id=1)
+        client.post("dispatch", g=1, inputs={"x": 1}, outputs={"y": 2})
+        assert client.read(2, "float32")[0] == k + 1
+    data = np.arange(2**20, dtype="float32")
+    client.ask("tensor", data, id=3, **desc("float32", 2**20), constant=True)
+    client.post("const", data, b=2, id=1, **desc("float32", 2**20))
+    log = [
+        ["constant", 1, [desc("float32", 2**20)], {}],
+        ["constantTensor", 2, [3], {}],
+        ["add", 3, [{"$": 1}, {"$": 2}], {}],
+    ]
+    client.ask("build", b=2, g=2, log=log, outs={"y": 3})
+    client.ask("tensor", id=4, **desc("float32", 2**20), readable=True, writable=False)
+    client.post("dispatch", g=2, inputs={}, outputs={"y": 4})
+    assert np.array_equal(client.read(4, "float32"), data * 2)
+    assert memory.copies.count == 0, memory.copies
+
+
+def test_operations_are_added_while_javascript_waits(client: Client) -> None:
+    answer = client.sync(ADD[:2])
+    assert answer["operands"] == [[desc("float32", 2, 3)], [desc("float32", 3)]]
+    split = ["split", 4, [{"$": 3}, 3], {"axis": 1}]
+    more = client.sync([*ADD[2:], split])
+    assert more["operands"] == [[desc("float32", 2, 3)], [desc("float32", 2, 1)] * 3]
+    wrong = client.sync([["relu", 7, [{"$": 4}], {}], ["softmax", 8, [{"$": 7}, 2], {"label": "head"}]])
+    assert wrong["operands"] == [[desc("float32", 2, 1)]]
+    assert (wrong["at"], wrong["error"]["name"]) == (1, "TypeError")
+    assert wrong["error"]["message"].startswith("softmax 'head': axis must be")
+    client.post("const", np.float32([1, 2, 3]), b=1, id=2, **desc("float32", 3))
+    answer = client.ask("build", b=1, g=1, log=[], outs={"a": 5, "b": 7})
+    assert list(answer["outputs"]) == ["a", "b"]
+
+
+def test_names_are_those_of_javascript(client: Client) -> None:
+    log = [
+        ["input", 1, ["x", desc("float32", 1, 2, 4, 4)], {}],
+        ["averagePool2d", 2, [{"$": 1}], {"windowDimensions": [2, 2], "outputShapeRounding": "ceil"}],
+        ["convTranspose2d", 3, [{"$": 1}, {"$": 2}], {"outputSizes": [1], "label": "output_sizes"}],
+    ]
+    answer = client.sync(log)
+    assert answer["at"] == 2
+    assert answer["error"]["message"].startswith("convTranspose2d 'output_sizes': ")
+    assert "_" not in answer["error"]["message"].partition(": ")[2]
+
+
+def test_numbers_that_json_lacks(client: Client) -> None:
+    numbers = [{"n": "NaN"}, {"n": "Infinity"}, {"n": "-0"}, 2.5]
+    log: list[Any] = [["constantNumber", k, ["float32", value], {}] for k, value in enumerate(numbers, 1)]
+    log.append(["constantNumber", 5, ["int64", {"n": "9007199254740993n"}], {}])
+    log.append(["constantNumber", 6, ["int64", 1152921504606847000], {}])  # as JSON.stringify writes 2 ** 60
+    log += [["identity", 10 + k, [{"$": k}], {}] for k in range(1, 7)]
+    client.ask("build", b=1, g=1, log=log, outs={str(k): 10 + k for k in range(1, 7)})
+    types = ["float32"] * 4 + ["int64"] * 2
+    for k, data_type in enumerate(types, 1):
+        client.ask("tensor", id=k, **desc(data_type), readable=True, writable=False)
+    client.post("dispatch", g=1, inputs={}, outputs={str(k): k for k in range(1, 7)})
+    got = [client.read(k, data_type)[0] for k, data_type in enumerate(types, 1)]
+    assert np.isnan(got[0])
+    assert got[1] == np.inf
+    assert np.signbit(got[2])
+    assert got[3:] == [2.5, 9007199254740993, 2**60]
+
+
+def test_the_answer_to_hello(server: Server) -> None:
+    with Client(server) as client:
+        answer = client.hello()
+        assert answer["device"] == "cpu"
+        assert answer["accelerated"] is False
+        limits = answer["limits"]
+        assert limits["preferredInputLayout"] == "nchw"
+        assert limits["convTranspose2d"]["input"]["rankRange"] == {"min": 4, "max": 4}
+        assert "isNaN" in limits
+        assert client.hello(2)["session"] == answer["session"]
+
+
+def test_errors_have_the_names_of_javascript(client: Client) -> None:
+    add_one(client)
+    assert client.ask("read", id=1)["error"]["name"] == "TypeError"
+    assert client.ask("read", id=9)["error"]["name"] == "InvalidStateError"
+    assert client.ask("tensor", id=5, **desc("float64", 1))["error"]["name"] == "TypeError"
+    assert client.ask("tensor", id=5, **desc("float32", 2**20, 2**20))["error"]["name"] == "TypeError"
+    assert client.ask("tensor", id=5, **desc("float32", 2**30 // 2))["error"]["name"] == "TypeError"
+    assert client.ask("hello", c=2, options={"powerPreference": "turbo"})["error"]["name"] == "TypeError"
+    assert "r" in client.ask("tensor", id=5, **desc("float32", 4))
+
+
+def test_a_failure_without_a_request_loses_the_context(client: Client) -> None:
+    client.hello(2)
+    add_one(client)
+    client.post("dispatch", g=1, inputs={"x": 2}, outputs={"y": 2})
+    lost = client.next()
+    assert lost["c"] == 1
+    assert "needs a tensor of its own" in lost["lost"]
+    client.post("dispatch", g=1, inputs={"x": 1}, outputs={"y": 2})  # ignored
+    client.post("write", np.zeros(6, "float32"), id=1)  # so is this, with its payload
+    assert "r" in client.ask("tensor", c=2, id=1, **desc("float32", 4))
+    assert client.sync([], c=1)["error"]["name"] == "InvalidStateError"
+
+
+def test_contexts_are_destroyed_and_made_again(client: Client) -> None:
+    for c in range(2, 50):
+        client.hello(c)
+        client.ask("tensor", c=c, id=1, **desc("float32", 4))
+        client.post("destroy", c=c)
+        client.post("free", c=c, tensors=[1])  # late: ignored
+    add_one(client)
+
+
+def test_memory_is_limited_and_given_back() -> None:
+    limits = ConnectionLimits(memory=10_000, contexts=2, operands=8)
+    with Server(port=0, origins=[ORIGIN], device="cpu", limits=limits) as server, Client(server) as client:
+        client.hello()
+        for _ in range(3):
+            client.ask("tensor", id=1, **desc("float32", 2000))
+            error = client.ask("tensor", id=2, **desc("float32", 2000))["error"]
+            assert error["name"] == "OperationError"
+            assert "2.0 KiB" not in error["message"]
+            assert "9.8 KiB" in error["message"]
+            client.post("free", tensors=[1])
+        client.hello(2)
+        assert client.ask("hello", c=3, options={})["error"]["name"] == "NotSupportedError"
+        log = [["input", 1, ["x", desc("float32", 2)], {}], *[["relu", k + 1, [{"$": k}], {}] for k in range(1, 9)]]
+        error = client.ask("build", b=1, g=1, log=log, outs={"y": 9})["error"]
+        assert error["name"] == "NotSupportedError"
+        client.post("const", np.zeros(4000, "float32"), b=2, id=1, **desc("float32", 4000))
+        assert "9.8 KiB" in client.next()["lost"]
+        assert "r" in client.ask("tensor", c=2, id=1, **desc("float32", 2000))
+
+
+def test_a_malformed_message_ends_the_connection(client: Client) -> None:
+    client.send_text("{")
+    assert client.next()["lost"].startswith("not JSON")
+    with pytest.raises(ClosedError, match="1002 not JSON"):
+        client.next()
+
+
+def test_what_was_done_is_counted(server: Server) -> None:
+    before = server.stats()
+    with Client(server) as client:
+        client.hello()
+        add_one(client)
+        client.post("write", np.zeros(6, "float32"), id=1)
+        client.post("dispatch", g=1, inputs={"x": 1}, outputs={"y": 2})
+        client.read(2, "float32")
+        client.post("destroy")
+        client.hello(2)
+        after = server.stats()
+    assert after.messages - before.messages == {
+        "hello": 2, "const": 1, "build": 1, "tensor": 2, "write": 1, "dispatch": 1, "read": 1, "destroy": 1,
+    }  # fmt: skip
+    assert after.connections - before.connections == 1
+    assert after.contexts - before.contexts == 2
+    assert (after.graphs - before.graphs, after.dispatches - before.dispatches) == (1, 1)
+    assert after.received_bytes - before.received_bytes == 12 + 24
+    assert after.sent_bytes - before.sent_bytes == 24
