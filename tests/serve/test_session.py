@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from served_clients import ORIGIN, Client, ClosedError, PlainClient, desc
 
 from opweave import memory
 from opweave.serve import ConnectionLimits, Server
-
-from served_clients import ORIGIN, Client, ClosedError, PlainClient, desc
 
 ADD: list[Any] = [
     ["input", 1, ["x", desc("float32", 2, 3)], {}],
