@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 OLDEST = 20  # the oldest release of Node.js that is maintained
-JS = Path(__file__).parent / "js"
+JS = Path(__file__).parent / "serve" / "js"
 
 
 @cache
