@@ -1,4 +1,7 @@
-"""The command line: `opweave demo | run | info | bench | tune | convert | chat | deploy | cache | devices | ops | doctor`."""
+"""The command line.
+
+`opweave demo | run | info | bench | tune | convert | chat | deploy | serve | cache | devices | ops | doctor`
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from . import (
     chat as chat,
     deploy as deploy,
     models as models,
+    serve as serve,
     system as system,
     tune as tune,
 )  # the commands register themselves

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from .. import __version__
 from .common import Verbose, app, console, errors
+from .serve import state_of_port
 
 EXTRAS = {
     "chat": (["tokenizers", "jinja2"], "conversations with language models: `opweave chat`"),
@@ -162,6 +163,7 @@ def doctor() -> None:
         providers = [device.name for device in available if device.provider in names_of(module)]
         table.add_row(f"plug-in {module}", bad if problem else ", ".join(providers) or "it lists no device here")
     table.add_row("devices", ", ".join(device.name for device in available) or Text("none", "red"))
+    table.add_row("opweave serve", state_of_port())
     console.print(table)
     if not any(device.backend != "reference" for device in available):
         errors.print("There is no engine to run graphs on: pip install --force-reinstall onnxruntime", style="red")

@@ -15,6 +15,6 @@ from __future__ import annotations
 
 from .counts import Counts as Counts
 from .limits import ConnectionLimits as ConnectionLimits
-from .server import Server as Server, serve as serve
+from .server import Server as Server
 
-__all__ = ["ConnectionLimits", "Counts", "Server", "serve"]
+__all__ = ["ConnectionLimits", "Counts", "Server"]

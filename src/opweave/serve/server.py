@@ -12,18 +12,20 @@ import socket
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from threading import Lock, Thread
 from types import TracebackType
 from typing import Literal
 
 from .. import __version__
-from ..errors import OperationError, require
+from ..errors import require
 from ..names import shown
 from .client_files import options_script, webnn_js
 from .connection import Connection
 from .counts import Counts
 from .http import HttpError, Request, read_body, read_request, respond
 from .limits import ConnectionLimits
+from .listener import listen_on_path, listen_on_port
 from .messages import PROTOCOL, SYNC, VERSION, ProtocolError, check_fields, parse
 from .wire import GOING_AWAY, DisconnectedError, Messages, PlainMessages, Stream, WebSocketMessages
 
@@ -58,12 +60,19 @@ class Server:
         token: what clients must present: True for a new one, a text, or None for nothing.
         device: the device of all contexts; default: the one that suits the options of a page.
         host: the address: "127.0.0.1" or "::1", which other machines cannot reach.
+        path: a Unix socket to listen on instead of a port, for Node.js; other users cannot open it.
         limits: what a connection may take.
 
     Raises:
         ValidationError: an argument is invalid, or pages may connect from anywhere without a token.
         NotSupportedError: there is no such device.
-        OperationError: the port is taken.
+        OperationError: the port or the path is taken.
+
+    Attributes:
+        port: the port; None for a Unix socket.
+        path: the Unix socket; None for a port.
+        origins: the origins of the pages that may connect.
+        token: what clients must present; None for nothing.
     """
 
     def __init__(
@@ -75,6 +84,7 @@ class Server:
         token: str | Literal[True] | None = True,
         device: str | None = None,
         host: Literal["127.0.0.1", "::1"] = "127.0.0.1",
+        path: str | Path | None = None,
         limits: ConnectionLimits | None = None,
     ) -> None:
         require(type(port) is int and 0 <= port < 65536, f"port must be in [0, 65535], got {shown(port)}")
@@ -104,29 +114,30 @@ class Server:
         self._connections: dict[bytes, Connection] = {}  # by a hash of the session key
         self._past = Counts()
         self._is_closed = False
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        try:
-            self._listener = socket.create_server((host, port), family=family, backlog=64)
-        except OSError as error:
-            raise OperationError(
-                f"cannot listen on port {port}: {error.strerror}; port=0 takes one that is free"
-            ) from None
-        self.port: int = self._listener.getsockname()[1]
-        self._host = f"[{host}]" if ":" in host else host
+        self.path = None if path is None else Path(path)
+        self._listener = listen_on_port(host, port) if self.path is None else listen_on_path(self.path)
+        name = self._listener.getsockname()
+        self.port: int | None = name[1] if self.path is None else None
+        self._address = f"[{host}]" if ":" in host else host
         self._thread = Thread(target=self._accept, name="opweave.serve", daemon=True)
 
     # Use -------------------------------------------------------------------------------------------------------------
 
     @property
     def url(self) -> str:
-        """The address, such as `http://127.0.0.1:8801`."""
-        return f"http://{self._host}:{self.port}"
+        """The address: `http://127.0.0.1:8801`, or `unix:` and the path of a socket."""
+        return f"http://{self._address}:{self.port}" if self.path is None else f"unix:{self.path.absolute()}"
 
     @property
     def script(self) -> str:
         """A script that defines `navigator.ml`, and knows address and token: for `page.addInitScript` of Playwright."""
         options = {"url": self.url} if self.token is None else {"url": self.url, "token": self.token}
         return options_script(**options) + webnn_js()
+
+    @property
+    def allows_any_origin(self) -> bool:
+        """Whether all pages may connect that have the token."""
+        return self._any_origin
 
     def stats(self) -> Counts:
         """What all clients have done so far."""
@@ -151,6 +162,8 @@ class Server:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._listener.close()
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
         for connection in connections:
             connection.close(GOING_AWAY, "the server ends")
         for stream in clients:
@@ -181,7 +194,8 @@ class Server:
                 if self._is_closed:
                     return
                 continue  # the client is gone already, or there are no more descriptors
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self.path is None:
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             stream = Stream(client)
             thread = Thread(target=self._serve, args=(stream,), name="opweave.serve client", daemon=True)
             with self._lock:
@@ -343,21 +357,3 @@ def _preflight(request: Request) -> dict[str, str]:
 def _hashed(key: str) -> bytes:
     """A hash of a session key: how long its look-up takes tells nothing about the keys that there are."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
-
-
-def serve(
-    port: int = PORT,
-    *,
-    origins: Iterable[str] = (),
-    any_origin: bool = False,
-    token: str | Literal[True] | None = True,
-    device: str | None = None,
-    host: Literal["127.0.0.1", "::1"] = "127.0.0.1",
-    limits: ConnectionLimits | None = None,
-) -> None:
-    """Serve until Ctrl-C; the arguments are those of `Server`."""
-    from threading import Event
-
-    server = Server(port, origins=origins, any_origin=any_origin, token=token, device=device, host=host, limits=limits)
-    with server, suppress(KeyboardInterrupt):
-        Event().wait()

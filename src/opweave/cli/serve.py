@@ -1,0 +1,177 @@
+"""The command `opweave serve`: `navigator.ml` for browsers and Node.js on this machine."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Annotated, Literal
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import typer
+from rich.text import Text
+
+from ..errors import ValidationError
+from .common import PlainConsole, Verbose, app, console, errors
+
+if TYPE_CHECKING:
+    from ..serve import Server
+
+PORT = 8801
+
+
+@app.command()
+def serve(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 is any that is free.")] = PORT,
+    origin: Annotated[
+        list[str] | None,
+        typer.Option("--origin", help="A page that may connect, such as http://localhost:5173. May be repeated."),
+    ] = None,
+    any_origin: Annotated[
+        bool, typer.Option("--any-origin", help="Let all pages connect that have the token.")
+    ] = False,
+    token: Annotated[
+        str | None, typer.Option(envvar="OPWEAVE_TOKEN", help="What clients must present. Default: a new one.")
+    ] = None,
+    no_token: Annotated[bool, typer.Option("--no-token", help="Let pages of the origins connect without one.")] = False,
+    device: Annotated[
+        str | None, typer.Option(help="Where all graphs run; default: what suits a page's options.")
+    ] = None,
+    ipv6: Annotated[bool, typer.Option("--ipv6", help="Listen on ::1 instead of 127.0.0.1.")] = False,
+    socket: Annotated[Path | None, typer.Option(help="Listen on a Unix socket instead of a port, for Node.js.")] = None,
+    max_memory: Annotated[
+        str, typer.Option(help="The most memory of a page's tensors and constants, such as 512M or 2G.")
+    ] = "2G",
+    max_contexts: Annotated[int, typer.Option(min=1, help="The most contexts of a page at the same time.")] = 16,
+    stats: Annotated[
+        bool, typer.Option("--stats", help="Print what each context has done when it ends, and all at the end.")
+    ] = False,
+    write: Annotated[
+        Path | None,
+        typer.Option(help="Write the package for Node.js and the extension for browsers into this folder."),
+    ] = None,
+    verbose: Verbose = False,
+) -> None:
+    """Let web code that uses WebNN (navigator.ml) run on Opweave, in pages and in Node.js on this machine.
+
+    Other machines cannot connect. Pages need a token, and must be of an origin that --origin names. Runs until Ctrl-C.
+    """
+    from ..serve import ConnectionLimits, Server
+    from ..serve.client_files import write_clients
+
+    if no_token and token is not None:
+        raise typer.BadParameter("--no-token and --token exclude each other")
+    host: Literal["127.0.0.1", "::1"] = "::1" if ipv6 else "127.0.0.1"
+    server = Server(
+        port,
+        origins=origin or (),
+        any_origin=any_origin,
+        token=None if no_token else token or True,
+        device=device,
+        host=host,
+        path=socket,
+        limits=ConnectionLimits(memory=bytes_of(max_memory), contexts=max_contexts),
+    )
+    with _logged(stats), server, _until_stopped() as stopped:
+        console.print(f"navigator.ml is served at {server.url}", soft_wrap=True)
+        options = {"url": server.url} if server.token is None else {"url": server.url, "token": server.token}
+        folders = [] if write is None else write_clients(write, **options)
+        _print_uses(server, folders)
+        console.print("Ctrl-C stops it.")
+        console.file.flush()
+        stopped.wait()
+        if stats:
+            total = server.stats()
+            errors.print(f"all: {total.connections} connections, {total.contexts} contexts, {total}", soft_wrap=True)
+
+
+def _print_uses(server: Server, folders: list[Path]) -> None:
+    """Print how a page and a program of Node.js use the server."""
+    if server.path is None:
+        query = "" if server.token is None else f"?token={server.token}"
+        console.print("\nIn a page, before its other scripts:")
+        console.print(f'  <script src="{server.url}/webnn.js{query}"></script>', soft_wrap=True)
+        if not server.origins and not server.allows_any_origin:
+            note = "No page may connect yet: --origin http://localhost:5173 allows those of this origin."
+            console.print(Text(note, "yellow"), soft_wrap=True)
+    secret = "" if server.token is None else f" OPWEAVE_TOKEN={server.token}"
+    package = str(folders[0]) if folders else "DIR/opweave-webnn"
+    console.print("\nIn Node.js:")
+    console.print(f"  OPWEAVE_URL={server.url}{secret} node --import {package}/node.mjs program.mjs", soft_wrap=True)
+    if folders:
+        console.print(f"\nThe extension for Chromium (load unpacked) is in {folders[1]}", soft_wrap=True)
+    else:
+        console.print("\n--write DIR writes the package for Node.js and an extension for Chromium.")
+
+
+def bytes_of(text: str) -> int:
+    """A number of bytes from a text.
+
+    >>> bytes_of("512M"), bytes_of("2 GiB"), bytes_of("1024")
+    (536870912, 2147483648, 1024)
+
+    Raises:
+        ValidationError: it is none.
+    """
+    found = re.fullmatch(r"(\d{1,12}) ?([KMGT]?)(i?B)?", text.strip(), re.IGNORECASE)
+    if found is None or int(found[1]) == 0:
+        raise ValidationError(f"a size is like 512M or 2G, got {text!r}")
+    return int(found[1]) << 10 * " KMGT".index(found[2].upper() or " ")
+
+
+class _Printed(logging.Handler):
+    """Prints what the server reports."""
+
+    def __init__(self, target: PlainConsole) -> None:
+        super().__init__()
+        self._target = target
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a line, and the traceback of a fault."""
+        self._target.print(self.format(record), soft_wrap=True)
+
+
+@contextmanager
+def _logged(stats: bool) -> Iterator[None]:
+    """Print on standard error what the server refuses, and with `stats` also what contexts have done."""
+    logger, handler = logging.getLogger("opweave.serve"), _Printed(errors)
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO if stats else logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+        logger.removeHandler(handler)
+
+
+@contextmanager
+def _until_stopped() -> Iterator[Event]:
+    """An event that SIGINT and SIGTERM set."""
+    stopped = Event()
+    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def state_of_port(port: int = PORT) -> str:
+    """Whether a server of `opweave serve` answers on a port of this machine, in words."""
+    try:
+        with urlopen(f"http://127.0.0.1:{port}/health", timeout=0.5) as response:
+            fields = json.load(response)
+        return f"port {port} answers: opweave {fields['opweave']}, protocol {fields['protocol']}"
+    except (URLError, ConnectionError, TimeoutError) as error:
+        if isinstance(getattr(error, "reason", error), ConnectionRefusedError):
+            return f"nothing listens on port {port}: `opweave serve`"
+    except (ValueError, KeyError, TypeError):
+        pass
+    return f"something else listens on port {port}: `opweave serve --port 0`"

@@ -1,0 +1,67 @@
+"""The sockets that a server listens on: a port of this machine alone, or a Unix socket of this user alone."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from pathlib import Path
+
+from ..errors import OperationError
+
+BACKLOG = 64
+
+
+def listen_on_port(host: str, port: int) -> socket.socket:
+    """Listen on a port.
+
+    Raises:
+        OperationError: the port is taken, or may not be used.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise OperationError(
+            f"cannot listen on {host}, port {port}: {os.strerror(error.errno or 0)}; port 0 is any that is free"
+        ) from None
+
+
+def listen_on_path(path: Path) -> socket.socket:
+    """Listen on a Unix socket, which only this user can open. A socket on which nothing listens any more is replaced.
+
+    Raises:
+        OperationError: something listens there already, there is another file, or none can be made.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.exists() and not _is_abandoned(path):
+            raise OperationError(f"cannot listen on {path}: it is in use, or no socket")
+        path.unlink(missing_ok=True)
+        before = os.umask(0o177)
+        try:
+            listener.bind(str(path))
+        finally:
+            os.umask(before)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise OperationError(f"cannot listen on {path}: {os.strerror(error.errno or 0) or error}") from None
+    except OperationError:
+        listener.close()
+        raise
+    return listener
+
+
+def _is_abandoned(path: Path) -> bool:
+    """Whether it is a socket on which nothing listens."""
+    if not stat.S_ISSOCK(path.stat().st_mode):
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        try:
+            client.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False

@@ -1,0 +1,109 @@
+"""`opweave serve`: what it prints, and that what it prints works."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from opweave.cli import app
+from opweave.cli.serve import state_of_port
+from opweave.serve import Server
+
+
+@contextmanager
+def serving(*options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """What `opweave serve` prints until it waits, and its process."""
+    command = [sys.executable, "-m", "opweave", "serve", "--device", "cpu", *options]
+    environment = {name: value for name, value in os.environ.items() if name != "OPWEAVE_TOKEN"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        text = ""
+        try:
+            for line in process.stdout:
+                text += line
+                if line.startswith("Ctrl-C"):
+                    break
+            yield text, process
+        finally:
+            process.kill()
+
+
+def test_it_prints_how_a_page_connects() -> None:
+    with serving("--port", "0", "--stats") as (text, process):
+        found = re.search(r'<script src="http://127\.0\.0\.1:(\d+)/webnn\.js\?token=([\w-]+)"></script>', text)
+        assert found is not None, text
+        assert "No page may connect yet" in text
+        assert state_of_port(int(found[1])).startswith(f"port {found[1]} answers: opweave ")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+        assert process.stderr is not None
+        assert "all: 0 connections" in process.stderr.read()
+
+
+def test_node_connects_as_it_says(tmp_path: Path) -> None:
+    from shutil import which
+
+    if which("node") is None:
+        pytest.skip("Node.js is not installed")
+    (tmp_path / "program.mjs").write_text("console.log((await navigator.ml.createContext()).accelerated)")
+    with serving("--socket", str(tmp_path / "s.sock"), "--write", str(tmp_path / "clients"), "--stats") as (
+        text,
+        process,
+    ):
+        found = re.search(r"^  (OPWEAVE_URL=.*)$", text, re.MULTILINE)
+        assert found is not None, text
+        assert "<script" not in text
+        assert (tmp_path / "clients" / "opweave-extension" / "manifest.json").is_file()
+        ran = subprocess.run(found[1], shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert (ran.stdout, ran.returncode) == ("false\n", 0), ran.stderr
+        process.terminate()
+        process.wait(20)
+        assert process.stderr is not None
+        assert "context 1 of a program has ended: 0 graphs" in process.stderr.read()
+    assert not (tmp_path / "s.sock").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--origin", "localhost:5173"], "an origin is like 'http://localhost:5173'"),
+        (["--origin", "http://localhost:5173/app"], "without a path"),
+        (["--no-token", "--any-origin"], "any_origin needs a token"),
+        (["--max-memory", "much"], "a size is like 512M or 2G"),
+        (["--device", "abacus"], "abacus"),
+        (["--token", "a b"], "token must be"),
+    ],
+)
+def test_errors_say_what_is_wrong(options: list[str], message: str) -> None:
+    result = CliRunner().invoke(app, ["serve", "--port", "0", *options])
+    assert result.exit_code != 0
+    assert message in str(result.exception)
+
+
+def test_a_port_that_is_taken_is_an_error() -> None:
+    with Server(port=0) as server:
+        result = CliRunner().invoke(app, ["serve", "--port", str(server.port)])
+        assert f"port {server.port}" in str(result.exception)
+
+
+def test_doctor_says_whether_the_port_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: Any = listener.getsockname()[1]
+    assert state_of_port(port) == f"nothing listens on port {port}: `opweave serve`"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        assert state_of_port(port).startswith(f"something else listens on port {port}")
