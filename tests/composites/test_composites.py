@@ -16,6 +16,7 @@ from composite_cases import CASES, CPU, REFERENCE, check, few, run
 from hypothesis import given, strategies as st
 from onnx_nodes import MICROSOFT, node_model, run_engine
 from samples import Call, Make
+from webgpu_device import gpu_context
 
 import opweave as ow
 from opweave import composites
@@ -56,6 +57,7 @@ RUNS: dict[str, Callable[[CustomOp[Any], Call], list[np.ndarray]]] = {
     "constants": run_with_constants,
     "decomposed": run_decomposed,
     "reference": lambda op, call: run(REFERENCE, op, call),
+    "webgpu": lambda op, call: run(gpu_context(), op, call),
 }
 
 

@@ -4,6 +4,7 @@ Positions are written as the mathematics says them; `opweave.expr.simplify` take
 """
 
 from . import (  # the rules register themselves
+    attention as attention,
     indexing as indexing,
     movement as movement,
     normalization as normalization,
@@ -13,4 +14,5 @@ from . import (  # the rules register themselves
     recurrent as recurrent,
     reduction as reduction,
     resampling as resampling,
+    rotary as rotary,
 )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ....expr import Array, exp, reduce_max, reduce_mean, reduce_sum, sqrt
+from ....composites import log_softmax, rms_normalization
+from ....expr import Array, exp, log, reduce_max, reduce_mean, reduce_sum, sqrt
 from ....ops import normalization as ops
 from ..table import gpu
 from .positions import along
+from .reduction import narrowed, widened
 
 
 def _normalize(
@@ -49,6 +51,20 @@ def _(input: Array, scale: Array | None, bias: Array | None, epsilon: float, lay
 @gpu.lower(ops.layer_normalization)
 def _(input: Array, scale: Array | None, bias: Array | None, axes: Sequence[int], epsilon: float) -> Array:
     return _normalize(input, *_moments(input, axes), scale, bias, axes, epsilon)
+
+
+@gpu.lower(rms_normalization)
+def _(input: Array, scale: Array, axis: int, epsilon: float) -> Array:
+    x, axes = widened(input), range(axis, input.rank)
+    mean = reduce_mean(x * x, axes, keep_dimensions=True)
+    return narrowed(x / sqrt(mean + epsilon) * along(widened(scale), axes, x), input)
+
+
+@gpu.lower(log_softmax)
+def _(input: Array, axis: int) -> Array:
+    x = widened(input)
+    centred = x - reduce_max(x, [axis], keep_dimensions=True)
+    return narrowed(centred - log(reduce_sum(exp(centred), [axis], keep_dimensions=True)), input)
 
 
 @gpu.lower(ops.softmax)

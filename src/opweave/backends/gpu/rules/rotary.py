@@ -1,0 +1,69 @@
+"""Rotation of heads by their positions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ....composites import rotary_embedding
+from ....expr import Array, clamp, compute, where
+from ..table import gpu
+from .positions import position_from
+from .reduction import narrowed, widened
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """The rotation of pairs of elements of a head.
+
+    Attributes:
+        cosines: a row for each position [positions, pairs].
+        sines: likewise.
+        interleaved: whether the elements of a pair are neighbours; else one is in the first half of the elements that are
+            rotated, the other in the second.
+    """
+
+    cosines: Array
+    sines: Array
+    interleaved: bool
+
+    def of(self, head: Callable[[Array], Array], size: int, position: Array, s: Array) -> Array:
+        """The element `s` of a rotated head.
+
+        Args:
+            head: the elements, float32.
+            size: how many there are; those after the pairs stay as they are.
+            position: the row in the tables.
+            s: which element.
+        """
+        pairs = self.cosines.shape[1]
+        if self.interleaved:
+            pair, is_first, other = s // 2, s % 2 == 0, s + 1 - s % 2 * 2
+        else:
+            is_first = s < pairs
+            pair, other = where(is_first, s, s - pairs), where(is_first, s + pairs, s - pairs)
+        pair, other = clamp(pair, 0, pairs - 1), clamp(other, 0, size - 1)
+        cosine, sine = (widened(table)[position, pair] for table in (self.cosines, self.sines))
+        partner = head(other)
+        turned = head(s) * cosine + where(is_first, -partner, partner) * sine
+        return turned if 2 * pairs == size else where(s < 2 * pairs, turned, head(s))
+
+
+@gpu.lower(rotary_embedding)
+def _(input: Array, cosines: Array, sines: Array, positions: Array | None, heads: int, interleaved: bool) -> Array:
+    x, rotation, rows = widened(input), Rotation(cosines, sines, interleaved), cosines.shape[0]
+
+    def position(batch: Array, place: Array) -> Array:
+        if positions is None:
+            return place
+        return position_from(positions[batch if positions.shape[0] > 1 else 0, place], rows)
+
+    def of_heads(batch: Array, head: Array, place: Array, s: Array) -> Array:
+        return rotation.of(lambda at: x[batch, head, place, at], input.shape[3], position(batch, place), s)
+
+    def of_joined(batch: Array, place: Array, at: Array) -> Array:
+        size = input.shape[2] // heads
+        start = at // size * size
+        return rotation.of(lambda s: x[batch, place, start + s], size, position(batch, place), at % size)
+
+    return narrowed(compute(input.shape, of_heads if input.rank == 4 else of_joined), input)

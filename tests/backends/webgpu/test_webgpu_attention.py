@@ -1,0 +1,144 @@
+"""Attention on WebGPU devices: one kernel, or two where keys are divided, beside the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from webgpu_device import gpu_context
+from webgpu_kernels import kernel_count, limited
+
+import opweave as ow
+from opweave import composites
+
+pytest.importorskip("wgpu", reason="wgpu is not installed")
+
+generator = np.random.default_rng(0)
+
+
+def compare(
+    build: Callable[..., Any],
+    arrays: dict[str, np.ndarray],
+    kernels: int,
+    context: ow.MLContext | None = None,
+    known: Callable[[np.ndarray], np.ndarray] = lambda array: array,
+) -> None:
+    """Compare the results of a graph with those of the reference; `known` takes the part that is specified."""
+    results = []
+    for where in (context or gpu_context(), ow.ml.create_context(device="reference")):
+        builder = ow.MLGraphBuilder(where)
+        operands = {name: builder.input(name, a.dtype.name, a.shape) for name, a in arrays.items()}
+        made = build(builder, **operands)
+        made = made if isinstance(made, tuple) else (made,)
+        graph = builder.build({f"y{k}": result for k, result in enumerate(made)})
+        results.append(where.compute(graph, arrays))
+        if len(results) == 1:
+            assert kernel_count(graph) == kernels, graph.explain()
+    for name, expected in results[1].items():
+        found = results[0][name]
+        tolerance = 1e-2 if found.dtype == np.float16 else 2e-5
+        np.testing.assert_allclose(known(found), known(expected), rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+def normal(*shape: int, data_type: str = "float32") -> np.ndarray:
+    return generator.standard_normal(shape).astype(data_type)
+
+
+def heads(queries: int, keys: int, *, groups: int = 2, size: int = 64, data_type: str = "float32") -> dict[str, Any]:
+    q = normal(2, 4, queries, size, data_type=data_type)
+    k, v = (normal(2, groups, keys, n, data_type=data_type) for n in (size, size // 2))
+    return {"query": q, "key": k, "value": v}
+
+
+@pytest.mark.parametrize("data_type", ["float32", "float16"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_many_queries_take_one_kernel(causal: bool, data_type: str) -> None:
+    def build(b: Any, **operands: Any) -> Any:
+        return composites.scaled_dot_product_attention(b, **operands, causal=causal)
+
+    compare(build, heads(150, 133, data_type=data_type), 1)
+
+
+def test_few_queries_divide_the_keys() -> None:
+    compare(composites.scaled_dot_product_attention, heads(1, 700), 2)
+    compare(composites.scaled_dot_product_attention, heads(3, 301, size=24), 2)
+
+
+@pytest.mark.parametrize("shape", [(5, 300), (2, 1, 1, 300), (4, 5, 1)])
+def test_masks_hide_keys_or_add_to_scores(shape: tuple[int, ...]) -> None:
+    arrays, hides = heads(5, 300), generator.random(shape) < 0.3
+    if shape[-1] > 1:
+        hides[..., 0, :] = True  # one query sees no key
+    for mask in ((~hides).astype("uint8"), np.where(hides, -np.inf, 1).astype("float32")):
+        compare(composites.scaled_dot_product_attention, {**arrays, "mask": mask}, 2)
+
+
+def test_heads_that_are_joined() -> None:
+    arrays = {"query": normal(1, 70, 4 * 16), "key": normal(1, 90, 4 * 16), "value": normal(1, 90, 4 * 8)}
+
+    def build(b: Any, **operands: Any) -> Any:
+        return composites.multi_head_attention(b, **operands, heads=4, causal=True)
+
+    compare(build, arrays, 1)
+
+
+@pytest.mark.parametrize("size", [20, 128, 512, 4500])
+def test_heads_of_all_sizes_fit_into_the_least_workgroup_memory(size: int) -> None:
+    context = limited(max_shared=16384, max_invocations=256, max_buffers=8)
+    arrays = {name: normal(1, 1, 9, size) for name in ("query", "key", "value")}
+    compare(composites.scaled_dot_product_attention, arrays, 1, context)
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"window": 40},
+    {"softcap": 2.0, "sinks": True},
+    {"cosines": True, "interleaved": True},
+    {"cosines": True, "window": 300, "sinks": True, "bias": True},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options) or "plain")
+@pytest.mark.parametrize("new", [1, 3, 40])
+def test_a_cache_of_keys_and_values(new: int, options: dict[str, Any]) -> None:
+    size, room, rows = 16, 320, 400
+    arrays = {"query": normal(2, new, 4 * size), "key": normal(2, new, 2 * size), "value": normal(2, new, 2 * size)}
+    arrays |= {"past_key": normal(2, 2, room, size), "past_value": normal(2, 2, room, size)}
+    rest = dict(options)
+    if rest.pop("sinks", False):
+        arrays["sinks"] = normal(4)
+    if rest.pop("bias", False):
+        arrays["bias"] = normal(4, new, room)
+    if rest.pop("cosines", False):
+        angles = np.outer(np.arange(rows), [1, 0.3, 0.1, 0.03, 0.01]).astype("float32")
+        arrays |= {"cosines": np.cos(angles), "sines": np.sin(angles)}
+    lengths = np.int32([room - new, 17])
+    for name in ("past_key", "past_value"):
+        arrays[name][1, :, 17:] = np.nan  # room, which may hold anything
+
+    def build(b: Any, **operands: Any) -> Any:
+        return composites.group_query_attention(b, **operands, heads=4, groups=2, **rest)
+
+    compare(build, {**arrays, "lengths": lengths}, 5, known=lambda array: np.nan_to_num(array))
+
+    for name in ("past_key", "past_value"):
+        arrays[name] = normal(2, 2, room, size)
+    if "bias" in arrays:
+        arrays["bias"] = normal(4, new, room + new)
+    compare(build, arrays, 4)
+
+
+def test_queries_are_rotated_before_where_a_kernel_takes_few_buffers() -> None:
+    size, room = 16, 40
+    arrays = {"query": normal(1, 2, 4 * size), "key": normal(1, 2, 2 * size), "value": normal(1, 2, 2 * size)}
+    arrays |= {"past_key": normal(1, 2, room, size), "past_value": normal(1, 2, room, size)}
+    arrays |= {"cosines": normal(room, 8), "sines": normal(room, 8), "lengths": np.int32([9])}
+    arrays |= {"bias": normal(2, room), "sinks": normal(4)}
+
+    def build(b: Any, **operands: Any) -> Any:
+        return composites.group_query_attention(b, **operands, heads=4, groups=2)[0]
+
+    compare(build, arrays, 5, limited(max_buffers=8))
+    compare(build, arrays, 4, limited(max_buffers=9))
