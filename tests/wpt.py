@@ -50,8 +50,8 @@ def is_large(case: Case) -> bool:
     return any(prod(tensor["shape"]) > 2**20 for part in ("inputs", "expected") for tensor in case[part].values())
 
 
-def run_conformance(context: ow.MLContext, case: Case) -> dict[str, np.ndarray]:
-    """Build the graph of a case, run it through tensors, and return its outputs."""
+def build_conformance(context: ow.MLContext, case: Case) -> tuple[ow.MLGraph, dict[str, np.ndarray]]:
+    """The graph of a case, and the arrays of its inputs and constants."""
     builder = ow.MLGraphBuilder(context)
     operands: dict[str, Any] = {}
     arrays = {name: array_of(tensor) for name, tensor in case["inputs"].items()}
@@ -75,7 +75,12 @@ def run_conformance(context: ow.MLContext, case: Case) -> dict[str, np.ndarray]:
         result = getattr(builder, op.name)(*positional, **options)
         names = step["outputs"]
         operands |= {names: result} if isinstance(names, str) else dict(zip(names, result, strict=True))
-    graph = builder.build({name: operands[name] for name in case["expected"]})
+    return builder.build({name: operands[name] for name in case["expected"]}), arrays
+
+
+def run_conformance(context: ow.MLContext, case: Case) -> dict[str, np.ndarray]:
+    """Build the graph of a case, run it through tensors, and return its outputs."""
+    graph, arrays = build_conformance(context, case)
     inputs, outputs = {}, {}
     for name, desc in graph.inputs.items():
         inputs[name] = context.create_tensor(desc.data_type, desc.shape, writable=True)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are 
         ValidationError as ValidationError,
     )
     from .graph import Desc as Desc, MLOperand as MLOperand
+    from .inspect.diff import diff as diff
     from .kernels import wasm as wasm, wgsl as wgsl
     from .lazy.array import Array as Array
     from .lazy.borrowed import array as array
@@ -62,6 +63,7 @@ _HOMES = {
         "ValidationError",
     ),
     ".graph": ("Desc", "MLOperand"),
+    ".inspect.diff": ("diff",),
     ".kernels.": ("wasm", "wgsl"),
     ".lazy.array": ("Array",),
     ".lazy.borrowed": ("array",),

@@ -1,6 +1,6 @@
 """The command line.
 
-`opweave demo | run | info | bench | tune | convert | chat | deploy | serve | cache | devices | ops | doctor`
+`opweave demo | run | info | bench | tune | diff | convert | chat | deploy | serve | cache | devices | ops | doctor`
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from . import (
     cache as cache,
     chat as chat,
     deploy as deploy,
+    diff as diff,
     models as models,
     serve as serve,
     system as system,

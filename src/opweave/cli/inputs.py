@@ -77,11 +77,6 @@ def numbers(text: str, option: str) -> list[float]:
         raise ValidationError(f"{option} must be numbers separated by commas, got {text!r}") from None
 
 
-def assumed_shape(argument: Argument) -> tuple[int, ...]:
-    """The shape of an input, with 1 for dynamic dimensions."""
-    return tuple(size if isinstance(size, int) else 1 for size in argument.dims or ())
-
-
 def gather(
     arguments: Sequence[Argument], given: Sequence[str], seed: int, mean: Sequence[float], std: Sequence[float]
 ) -> dict[str, Any]:
@@ -115,14 +110,14 @@ def gather(
         raise ValidationError(f"input {first.name!r} has no value; pass --input {first.name}=FILE, or --input random")
     generator = np.random.default_rng(seed)
     for argument in missing:
-        feed[argument.name] = argument.random(assumed_shape(argument), generator)
+        feed[argument.name] = argument.random(argument.assumed_shape(), generator)
     return {name: feed[name] for name in known}
 
 
 def _read(argument: Argument, source: str, seed: int, mean: Sequence[float], std: Sequence[float]) -> Any:
     """The array of one source."""
     if source == "random":
-        return argument.random(assumed_shape(argument), np.random.default_rng(seed))
+        return argument.random(argument.assumed_shape(), np.random.default_rng(seed))
     suffix = Path(source).suffix.lower()
     if suffix in IMAGES:
         return image(argument, source, mean, std)

@@ -150,7 +150,7 @@ def info(
     Dynamic dimensions count as 1, unless --fix-shapes says otherwise.
     """
     from ..onnx.model import parameters
-    from .inputs import assumed_shape, assuming, assumption
+    from .inputs import assuming, assumption
 
     session = open_session(model, fix_shapes, limit, device, precision)
     proto = session._model.proto
@@ -170,7 +170,7 @@ def info(
     console.print(table)
 
     with assuming(session._inputs):
-        compiled = session._compiled_for({a.name: assumed_shape(a) for a in session._inputs if a.element_type})
+        compiled = session._compiled_for({a.name: a.assumed_shape() for a in session._inputs if a.element_type})
     where = {"webnn": f"WebNN on {session.context.device.name}", "fallback": "ONNX Runtime (fallback)"}
     operators = Counter(step.node.op_type for step in compiled.trace.steps if step.kind != "folded")
     folded = sum(step.kind == "folded" for step in compiled.trace.steps)

@@ -74,6 +74,10 @@ class Argument:
         sizes = [size for size in self.dims or () if isinstance(size, int)]
         return None if self.dims is None or len(sizes) < len(self.dims) else tuple(sizes)
 
+    def assumed_shape(self) -> tuple[int, ...]:
+        """The shape, with 1 for dynamic dimensions."""
+        return tuple(size if isinstance(size, int) else 1 for size in self.dims or ())
+
     def random(self, shape: Sequence[int], generator: np.random.Generator) -> np.ndarray:
         """Random values: normally distributed floats, or integers 0 and 1, which are valid indices and masks.
 

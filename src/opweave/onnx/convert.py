@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from ..builder import MLGraphBuilder
 from ..context import MLContext, ml
 from ..errors import NotSupportedError, require
 from ..graph import MLOperand
@@ -15,7 +18,7 @@ from .compiled import check_whole, segments
 from .limits import DEFAULT, Limits
 from .model import Model
 from .registry import DATA_TYPES
-from .trace import Tracer
+from .trace import Trace, Tracer, ValuesNeeded
 from .values import Constant, Tensor, type_of
 
 
@@ -43,19 +46,58 @@ def load(
     """
     source = Model.load(model, limits)
     context = context or ml.create_context()
-    declared = source.required_inputs
-    fixed = FixedShapes.of(fix_shapes, declared)
     shapes: dict[str, tuple[int, ...] | None] = {}
-    for info in declared:
-        argument = Argument.of(info, fixed)
-        shapes[info.name] = argument.static_shape()
+    for argument in declared(source, fix_shapes):
+        shapes[argument.name] = argument.static_shape()
         advice = "fix them with fix_shapes, or --fix-shapes on the command line"
         varying = [str(size or "?") for size in argument.dims or () if not isinstance(size, int)]
-        require(not varying, f"input {info.name!r} has dynamic dimensions [{', '.join(varying)}]; {advice}")
-    tracer = Tracer(source, context, shapes)
-    trace = tracer.run()
+        require(not varying, f"input {argument.name!r} has dynamic dimensions [{', '.join(varying)}]; {advice}")
+    builder, operands = record(source, context, shapes)
+    return builder.build(operands)
+
+
+def declared(source: Model, fix_shapes: Mapping[str, int | Sequence[int]] | None) -> list[Argument]:
+    """The inputs that a model needs, with sizes from `fix_shapes`."""
+    infos = source.required_inputs
+    fixed = FixedShapes.of(fix_shapes, infos)
+    return [Argument.of(info, fixed) for info in infos]
+
+
+def record(
+    source: Model,
+    context: MLContext,
+    shapes: Mapping[str, tuple[int, ...] | None],
+    inputs: Mapping[str, np.ndarray] | None = None,
+    label: bool = False,
+) -> tuple[MLGraphBuilder, dict[str, MLOperand]]:
+    """Record a whole model in a builder, without compiling it.
+
+    Args:
+        source: the model.
+        context: of the builder.
+        shapes: the shape of each input.
+        inputs: arrays of inputs; those of which the values decide about shapes become constants.
+        label: whether operations without a label get the name of the ONNX node that they come from.
+
+    Returns:
+        The builder, and the operand of each output by name.
+
+    Raises:
+        NotSupportedError: WebNN cannot express the model.
+    """
+    values: dict[str, np.ndarray] = {}
+    known = inputs or {}
+    while True:
+        tracer = Tracer(source, context, shapes, values, known.keys() - values.keys())
+        try:
+            trace = tracer.run()
+            break
+        except ValuesNeeded as found:
+            values |= {name: np.array(known[name]) for name in found.names}
     outputs = [info.name for info in source.proto.graph.output]
     check_whole(segments(trace, outputs), "cannot be expressed in WebNN")
+    if label:
+        _label(trace)
     operands: dict[str, MLOperand] = {}
     for name in outputs:
         match trace.values[name]:
@@ -66,4 +108,17 @@ def load(
             case _:
                 type = type_name(type_of(trace.values[name]))
                 raise NotSupportedError(f"output {name!r} is {type}, which WebNN cannot hold")
-    return tracer.builder.build(operands)
+    return tracer.builder, operands
+
+
+def _label(trace: Trace) -> None:
+    """Let operations without a label have the name of the ONNX node that they come from, or else of its first output."""
+    ends = {value.operand for value in trace.values.values() if isinstance(value, Tensor)}
+    for name, step in trace.maker.items():
+        value = trace.values.get(name)
+        pending = [value.operand.node] if isinstance(value, Tensor) else []
+        while pending:
+            node = pending.pop()
+            if node is not None and not node.label:
+                node.label = step.node.name or name
+                pending += [operand.node for operand in node.operands if operand not in ends]

@@ -53,7 +53,8 @@ def _chains(picture: Picture) -> list[list[list[int]]]:
         if others or after.get(maker) != {index}:
             return None
         box, other = picture.boxes[index], picture.boxes[maker]
-        return maker if box.lane == other.lane and "custom" not in (box.style, other.style) else None
+        is_plain = "custom" not in (box.style, other.style) and not (box.mark or other.mark)
+        return maker if box.lane == other.lane and is_plain else None
 
     return [[chain] for chain in chains(_inner(picture), previous)]
 
@@ -120,7 +121,7 @@ def _look(picture: Picture, block: list[int]) -> object:
         for edge in picture.edges
         if edge.target in place
     )
-    return [picture.boxes[index].operations for index in block], edges
+    return [(picture.boxes[index].operations, picture.boxes[index].mark) for index in block], edges
 
 
 def merge(picture: Picture, groups: Sequence[Sequence[Sequence[int]]]) -> Picture:
@@ -155,7 +156,8 @@ def _merged(picture: Picture, indices: Sequence[int], count: int) -> Box:
     title, lines, chips = summary(count, operations[: len(operations) // count], weights)
     labels = [line for box in boxes for line in (box.tooltip.splitlines() or [""])[:1]]
     tooltip = "\n".join(labels[:40] + ["…"] * (len(labels) > 40))
-    return Box(title, boxes[0].lane, "several", lines, chips, tooltip, tuple(operations), weights)
+    mark = max((box.mark for box in boxes), key=["", "found", "first"].index)
+    return Box(title, boxes[0].lane, "several", lines, chips, tooltip, tuple(operations), weights, mark)
 
 
 __all__ = ["condense", "merge"]

@@ -21,6 +21,8 @@ ROW = 30
 
 Style = Literal["operation", "custom", "several", "input", "output"]
 """The kind of a box; "several" stands for several operations."""
+Mark = Literal["", "found", "first"]
+"""Whether a comparison found a difference in the operations of a box, and whether it is the first one."""
 Tint = Literal["plain", "engine", "kernel", "expression", "fallback"]
 """What runs the operations of a lane; "plain" lanes contain inputs and outputs."""
 
@@ -38,6 +40,7 @@ class Box:
         tooltip: all details.
         operations: the names of its operations.
         weights: bytes of its constants.
+        mark: what a comparison found.
     """
 
     title: str
@@ -48,6 +51,7 @@ class Box:
     tooltip: str = ""
     operations: tuple[str, ...] = ()
     weights: int = 0
+    mark: Mark = ""
 
 
 @dataclass(frozen=True)
@@ -259,4 +263,4 @@ def summary(count: int, operations: Sequence[str], weights: int) -> tuple[str, t
     return (f"{count} × ({title})" if count > 1 else title), tuple(lines), chips
 
 
-__all__ = ["Box", "Edge", "Lane", "Picture", "Sketch", "Style", "Tint", "is_built_in", "picture", "summary"]
+__all__ = ["Box", "Edge", "Lane", "Mark", "Picture", "Sketch", "Style", "Tint", "is_built_in", "picture", "summary"]

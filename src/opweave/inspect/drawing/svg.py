@@ -33,6 +33,10 @@ COLOURS = {
     ".end,.chip": ("fill", "#e9edf3", "#333b48"),
     ".custom": ("fill", "#fff6ea", "#372a1a"),
     ".custom ": ("stroke", "#c8701a", "#e8994a"),
+    ".found": ("fill", "#fff3d6", "#3d3216"),
+    ".found ": ("stroke", "#b7791f", "#e0b04a"),
+    ".first": ("fill", "#ffe1de", "#4d1f1d"),
+    ".first ": ("stroke", "#d1242f", "#ff7b72"),
     ".line": ("stroke", "#8a94a6", "#76829a"),
     ".tip": ("fill", "#8a94a6", "#76829a"),
     ".copied .line": ("stroke", "#d1242f", "#ff7b72"),
@@ -57,7 +61,8 @@ def _style() -> str:
     shapes = (
         f".ow-graph{{font-family:{fonts}}}.ow-graph text{{font-size:12px}}.ow-graph .head{{font-weight:600;font-size:13px}}"
         ".ow-graph .soft{font-size:11px}.ow-graph .small{font-size:10px}.ow-graph .mid{text-anchor:middle}"
-        ".ow-graph .custom{stroke-width:1.5}.ow-graph .line{fill:none;stroke-width:1.3}"
+        ".ow-graph .custom{stroke-width:1.5}"
+        ".ow-graph .found{stroke-width:2}.ow-graph .first{stroke-width:3}.ow-graph .line{fill:none;stroke-width:1.3}"
         ".ow-graph .copied .line{stroke-dasharray:5 3}"
     )
     return f"{shapes}{rules(1)}@media (prefers-color-scheme:dark){{{rules(2)}}}"
@@ -266,6 +271,7 @@ class _Writer:
         if box.style == "several":  # a second rectangle behind the first
             parts.append(_rect("box", left + 4, top + 4, shape.width, shape.height, 7))
         kind = "end" if shape.is_end else "box custom" if box.style == "custom" else "box"
+        kind += f" {box.mark}" if box.mark else ""
         parts.append(_rect(kind, left, top, shape.width, shape.height, shape.height / 2 if shape.is_end else 7))
         y = top + (17.5 if shape.is_end else 20)
         parts.append(_text("head mid", middle, y, shortened(box.title, MAX_TEXT)))

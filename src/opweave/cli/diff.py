@@ -1,0 +1,116 @@
+"""`opweave diff`: the first operation of a model that gives other results on another device or engine, or in another model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from ..words import shortened
+from .common import Verbose, app, console, errors
+from .models import Bounds, Inputs, Mean, ModelFile, Seed, Sizes, Std
+from .tune import INTERRUPTED
+
+DIFFERENT = 1
+"""The exit status if operations differ, as `diff` has it."""
+
+
+@app.command()
+def diff(
+    model: ModelFile,
+    other: Annotated[
+        Path | None, typer.Argument(help="Another .onnx file of the same structure. Default: the same one.")
+    ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on",
+            metavar="DEVICE[:BACKEND][@PRECISION]",
+            help="Where the model runs, as in cpu:openvino@bfloat16; `opweave devices` lists them. Default: the best.",
+        ),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against",
+            metavar="DEVICE[:BACKEND][@PRECISION]",
+            help="What it is compared with. Default: reference, which computes in float64; with another model, that of --on.",
+        ),
+    ] = None,
+    inputs: Inputs = None,
+    seed: Seed = 0,
+    mean: Mean = "0",
+    std: Std = "1",
+    fix_shapes: Sizes = None,
+    limit: Bounds = None,
+    tolerance: Annotated[
+        float, typer.Option("--tolerance", min=0, help="All tolerances are multiplied by this number.")
+    ] = 1.0,
+    report: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE", help="Write a report into this .html file.")
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write all numbers into this .json file.")
+    ] = None,
+    rows: Annotated[int, typer.Option("--rows", min=1, help="How many operations to list at most.")] = 16,
+    verbose: Verbose = False,
+) -> None:
+    """Find the operation of a model whose results differ between two devices, engines, precisions or models.
+
+    Each operation is compared on the same inputs, and end to end; `own error` is the first. The inputs of the model are random
+    unless they are given. Dynamic dimensions count as 1, unless --fix-shapes or an input says otherwise. The exit status is 1
+    if an operation differs by more than its tolerance. Ctrl-C shows what was compared until then.
+    """
+    from ..inspect.diff import comparison
+    from ..inspect.diff.places import context_of
+    from ..onnx.convert import declared
+    from ..onnx.model import Model
+    from .inputs import assuming, gather, limits, numbers, sizes
+
+    bounds, fixed = limits(limit or []), sizes(fix_shapes or [])
+    source = Model.load(model, bounds)
+    arguments = declared(source, fixed)
+    feed = gather(arguments, inputs or ["random"], seed, numbers(mean, "--mean"), numbers(std, "--std"))
+    place = None if on is None else context_of(on)
+    with assuming(arguments):
+        compared = comparison(
+            model,
+            other,
+            feed,
+            on=place,
+            against=against,
+            tolerance=tolerance,
+            limits=bounds,
+            title=model.name if other is None else f"{model.name} and {other.name}",
+        )
+    columns = TextColumn("{task.description}", markup=False), BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn()
+    is_interrupted = False
+    with Progress(*columns, console=errors, transient=True) as bar:
+        task = bar.add_task("comparing", total=len(compared.a.nodes))
+
+        def show(done: int, count: int, title: str) -> None:
+            bar.update(task, completed=done, total=count, description=shortened(title, 40))
+
+        try:
+            compared.run(show)
+        except KeyboardInterrupt:
+            is_interrupted = True
+    found = compared.result()
+    console.print(Text(found.text(rows)), soft_wrap=True)
+    if report is not None:
+        found.save(report)
+        console.print(f"wrote {report}", soft_wrap=True)
+    if json_file is not None:
+        from ..files import atomic_writer
+
+        with atomic_writer(json_file) as file:
+            file.write(json.dumps(found.to_dict(), indent=1).encode())
+        console.print(f"wrote {json_file}", soft_wrap=True)
+    if is_interrupted:
+        raise typer.Exit(INTERRUPTED)
+    if found.first is not None:
+        raise typer.Exit(DIFFERENT)

@@ -1,0 +1,199 @@
+"""`opweave.diff`: which operation of a graph gives other results on another device or engine, or in another model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...arrays import as_array, contiguous, fit
+from ...context import MLContext, ml
+from ...errors import require
+from ...graph import Desc, Graph
+from ...names import counted, shown
+from ...onnx.booleans import bool_as_uint8
+from ...onnx.convert import declared, record
+from ...onnx.limits import DEFAULT, Limits
+from ...onnx.model import Model
+from ...progress import reported
+from ...run.graph import MLGraph, check_names
+from .compare import Comparison, Progress
+from .places import Side, context_of
+from .result import Difference, OperationDifference, OutputDifference
+
+
+def diff(
+    model: Any,
+    other: Any = None,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    on: MLContext | str | None = None,
+    against: MLContext | str | None = None,
+    seed: int = 0,
+    tolerance: float = 1.0,
+    fix_shapes: Mapping[str, int | Sequence[int]] | None = None,
+    limits: Limits = DEFAULT,
+    progress: Progress | None = None,
+) -> Difference:
+    """Run a graph or a model on two devices, engines or precisions, and find the first operation whose results differ.
+
+    Each operation is compared twice: on the same inputs, which are the results of the other side, so that only its own error
+    counts; and end to end, where the errors of all operations before it have accumulated. The verdict depends on the first.
+    What is allowed depends on operation, data type and size; it follows the tolerances of the Web Platform Tests of WebNN.
+
+    >>> import numpy as np, opweave as ow
+    >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="cpu"))
+    >>> graph = builder.build({"y": builder.softmax(builder.input("x", "float32", [2, 3]), 1)})
+    >>> found = ow.diff(graph, against="reference")
+    >>> found.first is None, [row.title for row in found.rows]
+    (True, ['softmax'])
+
+    Args:
+        model: an `MLGraph`; or an ONNX model that WebNN can express: the path of an .onnx file, its bytes, or a `ModelProto`.
+        other: another graph or model of the same structure, which `model` is compared with; None for itself. Constants and
+            attributes may differ, as may float32 and float16.
+        inputs: an array for each input, by name, of the data type that `model` has; None for random ones.
+        on: where `model` runs: a context, or "DEVICE[:BACKEND][@PRECISION]" as in "cpu:openvino@bfloat16". Default: the
+            context of a graph, the best device for a model.
+        against: where it is compared with: likewise. Default: "reference", or with `other` the context of that graph, or `on`.
+        seed: what random inputs depend on: normally distributed floats, integers 0 and 1.
+        tolerance: all tolerances are multiplied by it.
+        fix_shapes: sizes of the dynamic dimensions of models; the shapes of `inputs` precede it, and what is left counts as 1.
+        limits: bounds for loading models.
+        progress: called with the number of operations that are done, of all, and the title of the next one.
+
+    Returns:
+        A table to `print`, its numbers, and a report to `save`.
+
+    Raises:
+        ValidationError: missing or unknown inputs; arrays that do not fit; graphs of different structure, with the first
+            difference; an invalid place or tolerance.
+        NotSupportedError: WebNN cannot express a model, or a device cannot run it.
+        DataError: a model cannot be read.
+        InvalidStateError: a graph is destroyed, or a context lost.
+        OperationError: an engine refuses a part.
+    """
+    compared = comparison(
+        model,
+        other,
+        inputs,
+        on=on,
+        against=against,
+        seed=seed,
+        tolerance=tolerance,
+        fix_shapes=fix_shapes,
+        limits=limits,
+    )
+    with reported(f"comparing {counted(len(compared.a.nodes), 'operation')}"):
+        return compared.run(progress) if progress is not None else compared.run()
+
+
+def comparison(
+    model: Any,
+    other: Any = None,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    on: MLContext | str | None = None,
+    against: MLContext | str | None = None,
+    seed: int = 0,
+    tolerance: float = 1.0,
+    fix_shapes: Mapping[str, int | Sequence[int]] | None = None,
+    limits: Limits = DEFAULT,
+    title: str = "",
+) -> Comparison:
+    """What `diff` runs, ready to run; the arguments are those of `diff`."""
+    is_number = isinstance(tolerance, (int, float)) and not isinstance(tolerance, bool)
+    require(is_number and tolerance >= 0, f"diff: tolerance must be a number from 0 on, got {shown(tolerance)}")
+    is_mapping = inputs is None or isinstance(inputs, Mapping)
+    require(is_mapping, f"diff: inputs must map names to arrays, got {shown(inputs)}")
+    default = other if against is None and other is not None else None
+    mine = _context(on, model)
+    theirs = (
+        default.context
+        if isinstance(default, MLGraph)
+        else mine
+        if default is not None
+        else context_of(against or "reference")
+    )
+    given = dict(inputs) if inputs is not None else None
+    first, feed = _recorded(model, mine, given, seed, fix_shapes, limits)
+    a = Side(mine, first, getattr(model, "_fuse", True))
+    b = Side(theirs, first, a.fuse)
+    if other is not None:
+        second, _ = _recorded(other, theirs, feed, seed, fix_shapes, limits, is_second=True)
+        b = Side(theirs, second, getattr(other, "_fuse", True))
+    return Comparison(a, b, feed, tolerance, title or _title(model, other))
+
+
+def _title(model: Any, other: Any) -> str:
+    names = [
+        each.name if hasattr(each, "name") else "graph" if isinstance(each, MLGraph) else "model"
+        for each in (model, other)
+    ]
+    if other is None:
+        return names[0]
+    return f"two {names[0]}s" if names[0] == names[1] else f"{names[0]} and {names[1]}"
+
+
+def _context(place: MLContext | str | None, model: Any) -> MLContext:
+    if place is not None:
+        return context_of(place)
+    return model.context if isinstance(model, MLGraph) else ml.create_context()
+
+
+def _recorded(
+    model: Any,
+    context: MLContext,
+    inputs: Mapping[str, Any] | None,
+    seed: int,
+    fix_shapes: Mapping[str, int | Sequence[int]] | None,
+    limits: Limits,
+    is_second: bool = False,
+) -> tuple[Graph, dict[str, np.ndarray]]:
+    """The graph of a graph or a model, and an array for each of its inputs."""
+    if isinstance(model, MLGraph):
+        model.check_alive()
+        assert model._graph is not None
+        graph = model._graph
+        return graph, {} if is_second else _feed(graph, inputs, seed)
+    source = Model.load(model, limits)
+    arguments = {each.name: each for each in declared(source, fix_shapes)}
+    generator = np.random.default_rng(seed)
+    if inputs is None or is_second:
+        given = {name: each.random(each.assumed_shape(), generator) for name, each in arguments.items()}
+    else:
+        given = dict(inputs)
+    if is_second and inputs is not None:  # those of the first, which may have other data types
+        given |= {name: inputs[name].astype(each.dtype) for name, each in arguments.items() if name in inputs}
+    check_names("diff: inputs", given, arguments)
+    arrays = {name: contiguous(each.as_input(given[name], context)) for name, each in arguments.items()}
+    _, operands = record(source, context, {name: array.shape for name, array in arrays.items()}, arrays, label=True)
+    graph = Graph.reaching(operands)
+    return graph, {} if is_second else {name: bool_as_uint8(arrays[name]) for name in graph.inputs}
+
+
+def _feed(graph: Graph, inputs: Mapping[str, Any] | None, seed: int) -> dict[str, np.ndarray]:
+    """An array for each input of a graph."""
+    descs = {name: operand.desc for name, operand in graph.inputs.items()}
+    if inputs is None:
+        generator = np.random.default_rng(seed)
+        return {name: _random(desc, generator) for name, desc in descs.items()}
+    check_names("diff: inputs", inputs, descs)
+    found = {}
+    for name, desc in descs.items():
+        what = f"diff: input {name!r}"
+        found[name] = contiguous(fit(as_array(inputs[name], what), what, desc))
+    return found
+
+
+def _random(desc: Desc, generator: np.random.Generator) -> np.ndarray:
+    made: Any = (
+        generator.standard_normal(desc.shape)
+        if desc.data_type.startswith("float")
+        else generator.integers(0, 2, desc.shape)
+    )
+    return np.asarray(made).astype(desc.data_type)
+
+
+__all__ = ["Comparison", "Difference", "OperationDifference", "OutputDifference", "comparison", "diff"]

@@ -1,0 +1,90 @@
+"""The drawing of a comparison: the graph, or what surrounds the first difference, with the operations that differ marked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from ...graph import Graph, Node, Operand, printable
+from ..drawing import Drawing, render
+from ..drawing.condense import LARGE
+from ..drawing.picture import Box, Lane, Sketch
+from .result import Difference, OperationDifference, number
+
+REACH = 4
+"""How many operations before and after the first difference are drawn of a graph that is too large for one drawing."""
+
+
+def drawings(found: Difference) -> list[tuple[str, Drawing]]:
+    """Drawings, each with a caption; none if there is no graph."""
+    graph, first = found._graph, found.first
+    if graph is None:
+        return []
+    whole = render_nodes(found, graph, graph.nodes)
+    if len(graph.nodes) <= LARGE or first is None:
+        return [("The graph", whole)]
+    near = around(graph, graph.nodes[first.number], REACH)
+    return [(f"Around operation {first.number}", render_nodes(found, graph, near)), ("The graph, condensed", whole)]
+
+
+def around(graph: Graph, node: Node, reach: int) -> list[Node]:
+    """The nodes from which at most `reach` edges lead to a node or from it, in order."""
+    readers: dict[Operand, list[Node]] = {}
+    for other in graph.nodes:
+        for operand in other.operands:
+            readers.setdefault(operand, []).append(other)
+
+    def before(at: Node) -> Iterable[Node]:
+        return (operand.node for operand in at.operands if operand.node is not None)
+
+    def after(at: Node) -> Iterable[Node]:
+        return (reader for output in at.outputs for reader in readers.get(output, ()))
+
+    seen = {node}
+    for step in (before, after):
+        edge = {node}
+        for _ in range(reach):
+            edge = {other for at in edge for other in step(at)}
+            seen |= edge
+    return [other for other in graph.nodes if other in seen]
+
+
+def render_nodes(found: Difference, graph: Graph, nodes: Sequence[Node]) -> Drawing:
+    """Draw nodes of a graph; values that come from outside of them, or are read there, get boxes like inputs and outputs."""
+    rows: Mapping[Node, OperationDifference] = dict(zip(graph.nodes, found.rows, strict=False))
+    inside = {output for node in nodes for output in node.outputs}
+    names = {operand: printable(name) for name, operand in graph.inputs.items()}
+    sketch = Sketch([Lane((found.title, found.on, f"against {found.against}"), "engine")])
+    outside = dict.fromkeys(o for node in nodes for o in node.operands if o not in inside and not o.is_constant)
+    for operand in outside:
+        maker = f"from {operand.node.title}" if operand.node is not None else ""
+        sketch.add(Box(names.get(operand, maker), 0, "input", tooltip=f"{maker} {operand.desc}"), (), [operand])
+    for node in nodes:
+        reads = [(o, str(o.desc), False) for o in dict.fromkeys(node.operands) if not o.is_constant]
+        sketch.add(_box(node, rows.get(node), found.first), reads, node.outputs)
+    drawn = {*nodes}
+    further = {o: node for node in graph.nodes if node not in drawn for o in node.operands if o in inside}
+    ends = [(o, f"to {node.title}") for o, node in further.items()]
+    ends += [(o, printable(name)) for name, o in graph.outputs.items() if o in inside]
+    for operand, title in ends:
+        sketch.add(
+            Box(title, 2, "output", tooltip=f"{title}: {operand.desc}"), [(operand, str(operand.desc), False)], ()
+        )
+    return render(sketch.picture, f"comparison of {found.title}")
+
+
+def _box(node: Node, row: OperationDifference | None, first: OperationDifference | None) -> Box:
+    lines = [f"{node.label!r}"] if node.label else []
+    chips: list[str] = []
+    if row is not None and row.verdict != "ok":
+        chips = [row.verdict if row.verdict != "differs" else f"{number(row.own.ratio)} × allowed"]
+    return Box(
+        node.op.name,
+        1,
+        "operation",
+        tuple(lines),
+        tuple(chips),
+        "\n".join(row.lines()) if row is not None else f"{node.title}: not compared",
+        (node.op.name,),
+        sum(o.desc.byte_length for o in node.operands if o.is_constant),
+        "" if not chips else "first" if row is first else "found",
+    )

@@ -1,0 +1,164 @@
+"""How far an array is from the expected one: the largest error and where it is, NaN and infinities, a histogram."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .tolerance import Tolerance
+
+BINS = tuple(range(-9, 2))
+"""Powers of ten between the bins of a histogram of relative errors; errors beyond count in the first and in the last bin."""
+
+PIECE = 1 << 20
+"""Elements that are compared at a time: the differences are float64, which would take twice the memory of large tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """What is in an array.
+
+    Attributes:
+        minimum: the least finite element; NaN where there is none.
+        maximum: the largest finite element; NaN where there is none.
+        size: the root mean square of the finite elements.
+        nans: the number of NaN.
+        infinities: the number of infinite elements.
+    """
+
+    minimum: float
+    maximum: float
+    size: float
+    nans: int = 0
+    infinities: int = 0
+
+    @classmethod
+    def of(cls, array: np.ndarray) -> Values:
+        """Look at an array."""
+        least, most, squares, count, nans, infinities = np.inf, -np.inf, 0.0, 0, 0, 0
+        for piece in _pieces(array):
+            wide = piece.astype(np.float64)
+            finite = wide[np.isfinite(wide)] if piece.dtype.kind == "f" else wide
+            if finite.size < wide.size:
+                found = int(np.isnan(wide).sum())
+                nans, infinities = nans + found, infinities + wide.size - finite.size - found
+            if finite.size:
+                least, most = min(least, float(finite.min())), max(most, float(finite.max()))
+                squares, count = squares + float(np.square(finite).sum()), count + finite.size
+        if not count:
+            return cls(np.nan, np.nan, 0.0, nans, infinities)
+        return cls(least, most, float(np.sqrt(squares / count)), nans, infinities)
+
+    def __str__(self) -> str:
+        parts = [f"[{self.minimum:.4g}, {self.maximum:.4g}]"] if self.minimum == self.minimum else []
+        parts += [f"{self.nans:,} NaN"] if self.nans else []
+        parts += [f"{self.infinities:,} infinite"] if self.infinities else []
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """How far an array is from the expected one.
+
+    Attributes:
+        largest: the largest difference; infinite where one of the two is NaN or infinite and the other is not.
+        relative: the root mean square of the differences, divided by that of the expected elements.
+        ulp: the largest difference in units in the last place of the larger one of the element and the typical element.
+        ratio: the largest difference as a multiple of what is allowed for its element; 0 where nothing was allowed or asked.
+        beyond: the number of elements that differ by more than allowed.
+        where: the position of the element that is furthest beyond what is allowed.
+        got: this element.
+        expected: what it should be.
+        equal: the number of elements without any difference.
+        histogram: the number of other elements by size of the error, relative to the larger one of the element and the
+            typical element; between powers of ten, `BINS`.
+    """
+
+    largest: float
+    relative: float
+    ulp: float
+    ratio: float
+    beyond: int
+    where: tuple[int, ...]
+    got: float
+    expected: float
+    equal: int
+    histogram: tuple[int, ...]
+
+
+def error(
+    got: np.ndarray, expected: np.ndarray, values: Values, scale: float = 0.0, tolerance: Tolerance | None = None
+) -> Error:
+    """Compare arrays of the same shape.
+
+    Args:
+        got: the array; of another floating-point type than the expected one, the less precise type counts.
+        expected: what it should be.
+        values: what is in the expected array.
+        scale: the size of a typical element, if that is more than what the expected array tells.
+        tolerance: how far elements may be off; None to measure only.
+    """
+    unit_type = _coarser(got, expected)
+    typical = max(values.size, scale)
+    largest = squares = ulp = ratio = 0.0
+    beyond = equal = start = 0
+    worst = -1
+    histogram = np.zeros(len(BINS) + 1, np.int64)
+    for a, e in zip(_pieces(got), _pieces(expected), strict=True):
+        wide, want = a.astype(np.float64), e.astype(np.float64)
+        if unit_type is not None and e.dtype != unit_type:
+            with np.errstate(over="ignore"):
+                want = e.astype(unit_type).astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            off = np.abs(wide - want)
+        if a.dtype.kind in "iu" and a.itemsize == 8:  # float64 does not hold them all
+            off = np.where(a == e, 0.0, np.maximum(off, 1.0))
+        same = (a == e) if a.dtype == e.dtype else (wide == want)
+        same |= np.isnan(wide) & np.isnan(want)
+        off[same] = 0.0
+        off[np.isnan(off)] = np.inf
+        count = int(same.sum())
+        equal += count
+        if count < off.size:
+            largest = max(largest, float(off.max()))
+            squares += float(np.square(off[np.isfinite(off)]).sum())
+            size = np.maximum(np.abs(want), typical)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                parts = np.log10((off / size)[~same])
+            parts[np.isnan(parts)] = np.inf
+            histogram += np.bincount(np.searchsorted(BINS, parts), minlength=len(histogram))
+            if unit_type is not None:
+                ulp = max(ulp, _ulp(off, size, unit_type))
+            allowed = None if tolerance is None else tolerance.limits(want, typical, unit_type)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                ratios = off if allowed is None else np.where(same, 0.0, off / allowed)
+            at = int(np.argmax(ratios))
+            if worst < 0 or ratios.flat[at] > ratio:
+                ratio, worst = float(ratios.flat[at]), start + at
+            beyond += int((ratios > 1).sum()) if allowed is not None else 0
+        start += a.size
+    shown = max(worst, 0)
+    first, second = (float(array.reshape(-1)[shown]) for array in (got, expected))
+    where = tuple(int(k) for k in np.unravel_index(shown, got.shape)) if got.ndim else ()
+    relative = 0.0 if not squares else float(np.sqrt(squares / got.size)) / (values.size or np.inf)
+    relative = np.inf if np.isinf(largest) else relative
+    made = tuple(int(k) for k in histogram)
+    return Error(largest, relative, ulp, 0.0 if tolerance is None else ratio, beyond, where, first, second, equal, made)
+
+
+def _coarser(a: np.ndarray, b: np.ndarray) -> np.dtype[np.floating] | None:
+    """The less precise of two floating-point types; None for integers."""
+    return min((a.dtype, b.dtype), key=lambda dtype: dtype.itemsize) if a.dtype.kind == "f" else None
+
+
+def _ulp(off: np.ndarray, size: np.ndarray, unit_type: np.dtype[np.floating]) -> float:
+    with np.errstate(all="ignore"):
+        unit = np.spacing(np.minimum(size, float(np.finfo(unit_type).max)).astype(unit_type)).astype(np.float64)
+        return float(np.max(off / unit, initial=0.0, where=np.isfinite(unit)))
+
+
+def _pieces(array: np.ndarray) -> Sequence[np.ndarray]:
+    flat = np.ascontiguousarray(array).reshape(-1)
+    return [flat[at : at + PIECE] for at in range(0, max(flat.size, 1), PIECE)]

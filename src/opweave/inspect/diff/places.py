@@ -1,0 +1,122 @@
+"""Where a graph runs for a comparison, and how parts of it are compiled and run there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...backends import PRECISIONS, Precision, discover
+from ...compile.driver import compile
+from ...compile.engines import choose_engine
+from ...compile.legalise import cut_out
+from ...context import MLContext, ml
+from ...errors import ValidationError
+from ...graph import Graph, Node, Operand
+from ...names import shown
+from ...recorder import Recorder
+from ...run.graph import MLGraph
+
+
+def context_of(place: MLContext | str) -> MLContext:
+    """The context that a place stands for.
+
+    Args:
+        place: a context, or `DEVICE[:BACKEND][@PRECISION]`: "reference", "cpu:openvino", "gpu", "cpu:openvino@bfloat16".
+
+    Raises:
+        ValidationError: it is neither.
+        NotSupportedError: there is no such device or back end here, or it does not have the precision.
+    """
+    if isinstance(place, MLContext):
+        return place
+    if not isinstance(place, str):
+        raise ValidationError(f"diff: a place must be a context or DEVICE[:BACKEND][@PRECISION], got {shown(place)}")
+    where, at, precision = place.partition("@")
+    if at and precision not in PRECISIONS:
+        raise ValidationError(f"diff: the precision of {place!r} must be one of {', '.join(PRECISIONS)}")
+    device, colon, backend = where.rpartition(":")  # names of devices may contain colons
+    if not colon or backend not in (*discover(), "auto"):
+        device, backend = where, "auto"
+    chosen: Any = precision or "float32"
+    return ml.create_context(device=device, backend=None if backend == "auto" else backend, precision=chosen)
+
+
+class Side:
+    """A graph in a context.
+
+    Args:
+        context: where it runs.
+        graph: what runs.
+        fuse: whether chains of element-wise operations become loops where that is faster.
+
+    Attributes:
+        backend: what runs all of it; where several engines could, the one that is chosen for the whole graph.
+        nodes: the nodes of the graph, in order.
+    """
+
+    def __init__(self, context: MLContext, graph: Graph, fuse: bool = True) -> None:
+        self.context, self.graph, self.fuse = context, graph, fuse
+        self.backend = choose_engine(graph, context.backend, True).backend
+        self.nodes = graph.nodes
+
+    @property
+    def title(self) -> str:
+        """Device, engine and precision, for people."""
+        device = self.context.device.name
+        name = device if device == self.backend.name else f"{device} ({self.backend.name})"
+        return name if self.precision == "float32" else f"{name} in {self.precision}"
+
+    @property
+    def precision(self) -> Precision:
+        """The precision of the context."""
+        return self.context.precision
+
+    def compiled(self, graph: Graph) -> MLGraph:
+        """A part of the graph, or all of it, ready to run."""
+        context = self.context
+        program = compile(
+            graph,
+            self.backend,
+            device=context.device.name,
+            power_preference=context.power_preference,
+            fuse=self.fuse,
+        )
+        return MLGraph(context, graph, program, self.fuse)
+
+    def run(self, graph: Graph, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Run a graph once on arrays for its inputs, in order; its outputs, in order."""
+        compiled = self.compiled(graph)
+        try:
+            made = MLContext.compute(self.context, compiled, dict(zip(graph.inputs, arrays, strict=True)))
+        finally:
+            compiled.destroy()
+        return [made[name] for name in graph.outputs]
+
+    def step(self, nodes: Sequence[Node], values: dict[Operand, np.ndarray]) -> None:
+        """Run nodes together, each on the results of those before it, and add all results to `values`."""
+        outputs = [output for node in nodes for output in node.outputs]
+        graph, reads = cut_out(values, outputs)
+        values.update(zip(outputs, self.run(graph, [values[operand] for operand in reads]), strict=True))
+
+    def alone(self, nodes: Sequence[Node], given: Mapping[Operand, np.ndarray]) -> dict[Operand, np.ndarray]:
+        """Run nodes side by side, each on the given values of its operands; all results."""
+        recorder = Recorder()
+        stand_ins: dict[Operand, Operand] = {}
+
+        def follow(operand: Operand) -> Operand:
+            if operand not in stand_ins:
+                name = "" if operand.is_constant else f"x{len(recorder.inputs)}"
+                made = stand_ins[operand] = Operand(recorder, operand.desc, name=name, value=operand.value)
+                if name:
+                    recorder.inputs[name] = made
+            return stand_ins[operand]
+
+        outputs: dict[Operand, Operand] = {}
+        for node in nodes:
+            outputs.update(zip(node.outputs, recorder.add_like(node, follow, node.label), strict=True))
+        made_nodes = tuple(dict.fromkeys(output.node for output in outputs.values() if output.node is not None))
+        graph = Graph(recorder.inputs, {f"y{k}": each for k, each in enumerate(outputs.values())}, made_nodes)
+        arrays = [given[operand] for operand in stand_ins if not operand.is_constant]
+        return dict(zip(outputs, self.run(graph, arrays), strict=True))

