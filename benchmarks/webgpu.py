@@ -18,7 +18,7 @@ import numpy as np
 import typer
 
 import opweave as ow
-from opweave.backends.webgpu.executable import Run, encode
+from opweave.backends.webgpu.executable import Runs, encode
 from opweave.dtypes import DataType
 
 from . import webgpu_contraction as parts
@@ -147,7 +147,7 @@ def times(context: ow.MLContext, graph: ow.MLGraph, inputs: Any, outputs: Any) -
     return statistics.median(on_device), statistics.median(walls), len(runs)
 
 
-def pass_time(engine: Any, runs: Sequence[Run]) -> float:
+def pass_time(engine: Any, runs: Runs) -> float:
     """Milliseconds between the beginning and the end of all kernels."""
     usage, device = engine.wgpu.BufferUsage, engine.device
     queries = device.create_query_set(type="timestamp", count=2)

@@ -142,3 +142,33 @@ def test_queries_are_rotated_before_where_a_kernel_takes_few_buffers() -> None:
 
     compare(build, arrays, 5, limited(max_buffers=8))
     compare(build, arrays, 4, limited(max_buffers=9))
+
+
+def test_a_cache_is_updated_where_it_is() -> None:
+    size, room, context = 16, 8, gpu_context()
+    builder = ow.MLGraphBuilder(context)
+    query = builder.input("query", "float32", [1, 1, 2 * size])
+    key, value = (builder.input(name, "float32", [1, 1, size]) for name in ("key", "value"))
+    past = [builder.input(name, "float32", [1, 1, room, size]) for name in ("past_key", "past_value")]
+    lengths = builder.input("lengths", "int32", [1])
+    y, keys, values = composites.group_query_attention(query, key, value, *past, lengths, heads=2, groups=1)
+    graph = builder.build({"y": y, "past_key": keys, "past_value": values})
+    arrays = {name: normal(*desc.shape) for name, desc in graph.inputs.items() if name != "lengths"}
+    arrays["lengths"] = np.array([3], "int32")
+    expected = context.compute(graph, arrays)
+    inputs = {}
+    for name, desc in graph.inputs.items():
+        inputs[name] = context.create_tensor(desc.data_type, desc.shape, readable=True, writable=True)
+        context.write_tensor(inputs[name], arrays[name])
+    memory = {name: inputs[name] for name in ("past_key", "past_value")}
+    result = context.create_tensor("float32", y.shape, readable=True)
+    ow.memory.copies.reset()
+    context.dispatch(graph, inputs, {"y": result, **memory})
+    assert ow.memory.copies.count == 0
+    for name, tensor in {"y": result, **memory}.items():
+        np.testing.assert_array_equal(context.read_tensor(tensor), expected[name], err_msg=name)
+    others = {name: context.create_tensor("float32", tensor.shape, readable=True) for name, tensor in memory.items()}
+    ow.memory.copies.reset()
+    context.dispatch(graph, inputs, {"y": result, **others})
+    assert ow.memory.copies.count == 2
+    assert graph.profile(inputs, outputs={"y": result, **memory}, repeat=2).steps

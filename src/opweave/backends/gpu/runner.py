@@ -12,7 +12,7 @@ import numpy as np
 from ...expr.gpu import Features
 from ...graph import Graph, Node
 from ...memory.spaces import DeviceSpace, Pool, intermediates
-from .. import How, Runner
+from .. import How, Runner, Update
 from .arrays import DeviceArray
 from .backend import GpuBackend
 from .forms import is_users_kernel
@@ -58,6 +58,7 @@ class KernelRunner(Runner, Pool[Intermediates[Tied]]):
     def __init__(self, graph: Graph, backend: GpuBackend, engine: Engine) -> None:
         self.backend = backend
         self.steps: list[Step] = Schedule(graph, backend, engine.features).steps
+        self.updates = _updates(self.steps)
         self.prepare()
         self._constants: dict[Place, DeviceArray] = {}
         lives: dict[Place, tuple[int, int]] = {}
@@ -106,6 +107,17 @@ class KernelRunner(Runner, Pool[Intermediates[Tied]]):
         if len(nodes) == 1 and is_users_kernel(node, self.backend):
             return "kernel", f"{title}: {which}, {node.op.kernels[self.backend.name].detail}"
         return "native", f"{title}: {which}"
+
+
+def _updates(steps: Sequence[Step]) -> list[Update]:
+    """The inputs that kernels update where they are: those that are copied to an output first, and not read afterwards."""
+    copied = [(number, *step.copies) for number, step in enumerate(steps) if step.copies is not None]
+    found = []
+    for number, source, target in copied:
+        is_read = any(source in step.places for step in steps[number + 1 :])
+        pairs = () if is_read else ((source.number, target.number),)
+        found.append(Update(pairs, (source.number,)))
+    return found
 
 
 __all__ = ["Engine", "Intermediates", "KernelRunner"]

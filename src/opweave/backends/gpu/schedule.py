@@ -64,11 +64,17 @@ class Place:
 
 @dataclass(eq=False)
 class Step:
-    """A kernel, what it is bound to, and the operations that it computes."""
+    """A kernel, what it is bound to, and the operations that it computes.
+
+    Attributes:
+        copies: the input and the output, if all that the kernel does is to copy an input that later kernels update. It does
+            not run where both lie in the same memory.
+    """
 
     kernel: Kernel
     places: tuple[Place, ...]
     nodes: tuple[Node, ...]
+    copies: tuple[Place, Place] | None = None
 
 
 @dataclass(eq=False)
@@ -327,8 +333,19 @@ class Schedule:
             value = Pending(stage.made, (node,)) if isinstance(stage.made, Array) else None
             if value is not None and place.kind == "between" and self._is_known(value):
                 self._places[stage.target] = self._computed(value)
+            elif value is not None and place.kind == "output" and (copied := self._copied(value)):
+                self._fill(place, value, title)
+                self.steps[-1].copies = copied, place
             else:
                 self._fill(place, value or self._multiplied(stage.made, stage.target.desc, node), title)  # type: ignore[arg-type]
+
+    def _copied(self, value: Pending) -> Place | None:
+        """The input that a value is an exact copy of; None if it is computed."""
+        load = value.result.body
+        if not isinstance(load, ir.Load) or not isinstance(load.source, Input):
+            return None
+        place, same = self._places[load.source], load.source.desc.shape == value.result.shape
+        return place if place.kind == "input" and same and ir._aligned(load) else None
 
     def _is_known(self, value: Pending) -> bool:
         """Whether a value depends on constants only."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from ...graph import Graph, Node
+from ...memory import NOT_IN_PLACE, copies
 from .. import How, KernelTime, Measured
 from ..gpu.arrays import DeviceArray
 from ..gpu.backend import GpuBackend
 from ..gpu.runner import Intermediates, KernelRunner
-from ..gpu.schedule import Place
+from ..gpu.schedule import Place, Step
 from .engine import Engine
 
 FIRST_PART = 16
@@ -27,6 +28,10 @@ class Run(NamedTuple):
     pipeline: Any
     group: Any
     workgroups: tuple[int, int, int]
+
+
+Runs: TypeAlias = Sequence[Run | None]
+"""Kernels in order; None for a copy that is not needed, since an input is updated where it is."""
 
 
 class DeviceRunner(KernelRunner[Run]):
@@ -55,7 +60,7 @@ class DeviceRunner(KernelRunner[Run]):
         """Tie the graph to memory of the device."""
         return DeviceCall(self, inputs, outputs, self._submit)
 
-    def _submit(self, runs: list[Run]) -> None:
+    def _submit(self, runs: Runs) -> None:
         device = self.engine.device
         for part in self._parts:
             encoder = device.create_command_encoder()
@@ -78,25 +83,35 @@ class DeviceCall:
         owner: DeviceRunner,
         inputs: Sequence[DeviceArray],
         outputs: Sequence[DeviceArray],
-        submit: Callable[[list[Run]], None],
+        submit: Callable[[Runs], None],
     ) -> None:
         self.owner, self.submit = owner, submit
         self._lent = [array for array in (*inputs, *outputs) if array.lent]
         self._given = owner.given(inputs, outputs)
-        self._runs: WeakKeyDictionary[Intermediates[Run], list[Run]] = WeakKeyDictionary()
+        self._copied = [size for update in owner.updates for size in update.copied(inputs, outputs)]
+        self._runs: WeakKeyDictionary[Intermediates[Run], Runs] = WeakKeyDictionary()
         memory = owner.take()
         self.runs(memory)
         owner.give_back(memory)
 
-    def runs(self, memory: Intermediates[Run]) -> list[Run]:
+    def runs(self, memory: Intermediates[Run]) -> Runs:
         """The kernels in order, with these intermediates."""
         known = self._runs.get(memory)
         if known is None:
             arrays = {**memory.arrays, **self._given}
-            numbers = range(len(self.owner.steps))
-            known = [memory.runs.get(number) or self.owner.tied(number, arrays) for number in numbers]
+            known = [
+                None if self._is_in_place(step) else memory.runs.get(number) or self.owner.tied(number, arrays)
+                for number, step in enumerate(self.owner.steps)
+            ]
             self._runs[memory] = known
         return known
+
+    def _is_in_place(self, step: Step) -> bool:
+        """Whether all that a kernel would do is to copy an input to itself."""
+        if step.copies is None:
+            return False
+        source, target = (self._given[place].buffer for place in step.copies)
+        return source is target
 
     def __call__(self) -> None:
         """Run the graph once."""
@@ -109,15 +124,20 @@ class DeviceCall:
                 self.submit(self.runs(memory))
         finally:
             self.owner.give_back(memory)
+        if self._copied:
+            copies.add(sum(self._copied), NOT_IN_PLACE, len(self._copied))
 
 
-def encode(encoder: Any, runs: Sequence[Run], timestamps: Mapping[str, Any] | None = None) -> None:
+def encode(encoder: Any, runs: Runs, timestamps: Mapping[str, Any] | None = None) -> None:
     """Add kernels to a command encoder, as one pass; `timestamps` say when it begins and ends."""
     if not runs:
         return
     compute = encoder.begin_compute_pass(timestamp_writes=timestamps)
     last = None
-    for pipeline, group, workgroups in runs:
+    for run in runs:
+        if run is None:
+            continue
+        pipeline, group, workgroups = run
         if pipeline is not last:
             compute.set_pipeline(pipeline)
             last = pipeline
@@ -150,7 +170,7 @@ class MeasuredRunner(Measured):
         """Tie the graph to memory."""
         return DeviceCall(self.plain, inputs, outputs, self._measure)
 
-    def _measure(self, runs: list[Run]) -> None:
+    def _measure(self, runs: Runs) -> None:
         wgpu, device, count = self.plain.engine.wgpu, self.plain.engine.device, len(runs)
         queries = device.create_query_set(type=wgpu.QueryType.timestamp, count=max(1, 2 * count))
         usage = wgpu.BufferUsage
