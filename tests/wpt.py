@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from functools import cache
 from math import prod
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import opweave as ow
+from opweave.dtypes import ANY
 from opweave.names import snake_case
 
 Case = dict[str, Any]
@@ -48,6 +50,16 @@ def array_of(tensor: Case) -> np.ndarray:
 def is_large(case: Case) -> bool:
     """Whether a tensor of the case has millions of elements."""
     return any(prod(tensor["shape"]) > 2**20 for part in ("inputs", "expected") for tensor in case[part].values())
+
+
+def without_data_types(case: Case) -> str:
+    """What a case has in common with those that differ from it by data types only."""
+    tensors = [
+        [name, tensor["shape"], tensor.get("constant")]
+        for part in ("inputs", "expected")
+        for name, tensor in case[part].items()
+    ]
+    return re.sub(rf"\b({'|'.join(ANY)})\b", "type", json.dumps([case["name"], case["operators"], tensors]))
 
 
 def build_conformance(context: ow.MLContext, case: Case) -> tuple[ow.MLGraph, dict[str, np.ndarray]]:

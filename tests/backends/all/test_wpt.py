@@ -8,8 +8,6 @@ Known failures stand in `expect/<name>.toml` with the reason; an entry that pass
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -20,7 +18,6 @@ from openvino_device import openvino_context
 from webgpu_device import gpu_context
 
 import opweave as ow
-from opweave.dtypes import ANY
 
 DEVICES = ("onnxruntime", "openvino", "reference", "webgpu")
 
@@ -50,21 +47,11 @@ def test_all_cases_are_here() -> None:
     assert counts == {"conformance": 1306, "validation": 574}
 
 
-def without_data_types(case: wpt.Case) -> str:
-    """What a case has in common with those that differ from it by data types only."""
-    tensors = [
-        [name, tensor["shape"], tensor.get("constant")]
-        for part in ("inputs", "expected")
-        for name, tensor in case[part].items()
-    ]
-    return re.sub(rf"\b({'|'.join(ANY)})\b", "type", json.dumps([case["name"], case["operators"], tensors]))
-
-
 def conformance_rows() -> list[Any]:
     rows = []
     for case in wpt.cases("conformance"):
         types = [tensor["dataType"] for part in ("inputs", "expected") for tensor in case[part].values()]
-        subject = without_data_types(case)
+        subject = wpt.without_data_types(case)
         for backend in DEVICES:
             mark = pytest.mark.data_types((backend, case["op"]), subject, types)
             if backend == "reference" and wpt.is_large(case):

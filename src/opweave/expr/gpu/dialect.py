@@ -124,6 +124,7 @@ class Dialect(ABC):
 
     Attributes:
         name: its name.
+        entry_point: the name of the entry point.
         suffixes: of the literals of each type.
         negative: the suffix of negative literals of i32, which WGSL would take for a sign and a number of any type.
         has_bytes: whether buffers can have elements of 8 bits; otherwise four share a word.
@@ -132,6 +133,7 @@ class Dialect(ABC):
     """
 
     name: str
+    entry_point: str
     suffixes: Mapping[str, str]
     negative: str = ""
     has_bytes: bool = False

@@ -137,8 +137,8 @@ class Module:
     ) -> Kernel:
         """The complete kernel; `comments` precede the module, see `text` and `Kernel` for the others."""
         source = self.text(comments, [self.entry(body, workgroup_size)])
-        bindings, writes = tuple(self.bindings), tuple(self.writes)
-        return Kernel(title, source, bindings, writes, workgroups, invocations=workgroup_size)
+        bindings, writes, name = tuple(self.bindings), tuple(self.writes), self.dialect.entry_point
+        return Kernel(title, source, bindings, writes, workgroups, name, invocations=workgroup_size)
 
     def replace(self, target: Buffer, flat: str, pattern: str) -> list[str]:
         """Statements that atomically replace a packed element, in a word whose other elements other invocations write.

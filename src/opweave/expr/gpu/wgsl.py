@@ -25,6 +25,7 @@ class Wgsl(Dialect):
     """WGSL."""
 
     name = "wgsl"
+    entry_point = "main"
     suffixes = MappingProxyType({"f32": "f", "i32": "", "u32": "u", "i64": "li", "u64": "lu"})
     negative = "i"
 

@@ -103,7 +103,7 @@ def _put(problem: Problem, writer: Writer, vectors: bool) -> list[Function]:
             "}",
             f"let at = {problem.flat('stack', 'row', 'column')};",
             "let value = vec4<f32>(",
-            *(f"    {value}," for value in values),
+            *(f"    {value}{',' * (k < 3)}" for k, value in enumerate(values)),
             ");",
             writer.store("at / 4u", "value"),
         ]
@@ -177,5 +177,6 @@ def assemble(
         (*module.bindings, *(reader.buffer for reader in readers), writer.buffer),
         (*module.writes, *(False for _ in readers), True),
         workgroups,
+        module.dialect.entry_point,
         invocations=size,
     )

@@ -1,0 +1,117 @@
+"""The dialect of NVIDIA's GPUs: CUDA C++, for NVRTC.
+
+What differs from WGSL:
+- `select` evaluates only the value that it returns, and no read outside of a buffer is harmless;
+- buffers have elements of 8 and 16 bits, so nothing is packed; float16 becomes float32 when it is loaded, and back;
+- int64 always exists; signed integers wrap around by functions, because C++ leaves overflow undefined;
+- division is exact, so quotients need no scaling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from importlib.resources import files
+from types import MappingProxyType
+
+from .dialect import Dialect, Function, Source, Variable, statements
+
+OPTIONS = ("--device-as-default-execution-space", "--std=c++17", "--fmad=false")
+"""Options of NVRTC that kernels need. Products and sums are fused only where a kernel says `fma`, so that library functions
+have the same results as on other devices."""
+
+PRELUDE: str = files(__package__).joinpath("prelude.cu").read_text("utf-8")
+"""What precedes each kernel."""
+
+_IDS = {
+    "global": (
+        "vec3<u32>",
+        "(blockIdx.x * blockDim.x + threadIdx.x, blockIdx.y * blockDim.y + threadIdx.y, "
+        "blockIdx.z * blockDim.z + threadIdx.z)",
+    ),
+    "group": ("vec3<u32>", "(blockIdx.x, blockIdx.y, blockIdx.z)"),
+    "local": ("vec3<u32>", "(threadIdx.x, threadIdx.y, threadIdx.z)"),
+    "lane": ("u32", "((threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x)"),
+}
+
+_SIGNED = """
+inline {T} natural_power_{T}({T} a, {T} b) {{
+    {U} result = 1, square = {U}(a);
+    for ({U} rest = {U}(b); rest != 0; rest >>= 1) {{
+        result = (rest & 1) ? result * square : result;
+        square *= square;
+    }}
+    return {T}(result);
+}}
+
+// Toward zero; the lowest number divided by -1 is itself.
+inline {T} div_{T}({T} a, {T} b) {{
+    return b == 0 ? 0 : b == -1 ? wrapped_sub({T}(0), a) : a / b;
+}}
+
+inline {T} abs_{T}({T} a) {{
+    return a < 0 ? wrapped_sub({T}(0), a) : a;
+}}
+"""
+
+
+def _overrides() -> Iterator[tuple[str, str]]:
+    yield "div_f32", "inline f32 div_f32(f32 a, f32 b) {\n    return a / b;\n}"
+    yield "rounded_to_half", "inline f32 rounded_to_half(f32 x) {\n    return f32(f16(x));\n}"
+    for signed, unsigned in (("i32", "u32"), ("i64", "u64")):
+        texts = _SIGNED.format(T=signed, U=unsigned).strip().split("\n\n")
+        yield from zip((f"natural_power_{signed}", f"div_{signed}", f"abs_{signed}"), texts, strict=True)
+
+
+class Cuda(Dialect):
+    """CUDA C++."""
+
+    name = "cuda"
+    entry_point = "opweave_kernel"
+    suffixes = MappingProxyType({"f32": "f", "i32": "", "u32": "u", "i64": "ll", "u64": "ull"})
+    has_bytes = True
+    wraps = False
+    overrides = MappingProxyType(dict(_overrides()))
+
+    def library_function(self, comments: Sequence[str], function: Function) -> str:
+        """A function of the library, with the lines of comments before it."""
+        head = f"inline {function.result or 'void'} {function.name}({_parameters(function)}) {{"
+        return "\n".join([*comments, head]) + f"\n{statements(function.lines)}}}"
+
+    def library_constant(self, text: str, constant: Variable) -> str:
+        """A constant of the library; arrays lie in the device's memory of constants."""
+        if not constant.type.startswith("array<"):
+            return f"constexpr {constant.type} {constant.name} = {constant.value};"
+        values = constant.value.removeprefix(f"{constant.type}(").removesuffix(")")
+        return f"__constant__ const {constant.type} {constant.name} = {{{{{values}}}}};"
+
+    def module(self, source: Source, words: Collection[str]) -> str:
+        """The complete text of a module: functions are lambdas of the kernel, so that they know its buffers."""
+        entry = source.entry
+        buffers = (f"{'' if b.writes else 'const '}{b.element}* __restrict__ {b.name}" for b in source.bindings)
+        lines = [f"const {_IDS[name][0]} {name}{_IDS[name][1]};" for name in entry.ids]
+        shared = [*source.shared, *(part for part in source.parts if isinstance(part, Variable))]
+        lines += [f"__shared__ {variable.type} {variable.name};" for variable in shared]
+        for part in source.parts:
+            if isinstance(part, Function):
+                head = f"const auto {part.name} = [&]({_parameters(part)}) -> {part.result or 'void'} {{"
+                lines += [head, *statements(part.lines).splitlines(), "};"]
+        constants = [f"constexpr {c.type} {c.name} = {c.value};" for c in source.constants]
+        head = f'extern "C" __global__ void __launch_bounds__({entry.invocations}) {self.entry_point}({", ".join(buffers)}) {{'
+        kernel = f"{head}\n{statements([*lines, *entry.lines])}}}"
+        declared = [*source.library, "\n".join(constants), kernel]
+        comments = [_comment(line) for line in source.comments]
+        return "\n".join([*comments, PRELUDE, *(f"{text}\n" for text in declared if text), "}  // namespace opweave\n"])
+
+
+def _parameters(function: Function) -> str:
+    return ", ".join(f"{parameter.type} {parameter.name}" for parameter in function.parameters)
+
+
+def _comment(line: str) -> str:
+    """A comment that ends with its line: in C++ one that ends with a backslash continues."""
+    return line.replace("\\", "/")
+
+
+CUDA = Cuda()
+
+__all__ = ["CUDA", "OPTIONS", "PRELUDE", "Cuda"]

@@ -1,0 +1,89 @@
+"""The conformance cases as kernels in the language of a device, without the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import pytest
+import wpt
+
+import opweave as ow
+from opweave.backends.gpu.backend import GpuBackend
+from opweave.backends.gpu.schedule import Schedule, Step
+from opweave.compile.legalise import legalise
+from opweave.expr.gpu import Features, Kernel
+from opweave.graph import Graph
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The kernels of a graph.
+
+    Attributes:
+        graph: the graph, after what has no rule was decomposed.
+        steps: its kernels, and their places in memory.
+    """
+
+    graph: Graph
+    steps: list[Step]
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """The kernels, in order."""
+        return [step.kernel for step in self.steps]
+
+
+class _Rules(GpuBackend):
+    """The rules of all GPUs, for features of a device."""
+
+    name, title = "cuda", "CUDA"
+
+    def __init__(self, features: Features) -> None:
+        super().__init__()
+        self._features = features
+
+    @property
+    def features(self) -> Features:
+        return self._features
+
+    def devices(self) -> list[Any]:
+        return []
+
+    def compile(self, graph: Graph, **_: Any) -> Any:
+        raise NotImplementedError
+
+
+class _BuiltError(Exception):
+    pass
+
+
+def graph_of(case: wpt.Case) -> Graph:
+    """The graph that a case builds."""
+
+    def build(_: ow.MLGraphBuilder, outputs: Any) -> None:
+        raise _BuiltError(Graph.reaching(outputs))
+
+    with mock.patch.object(ow.MLGraphBuilder, "build", build), pytest.raises(_BuiltError) as caught:
+        wpt.run_conformance(ow.ml.create_context(device="reference"), case)
+    found: Graph = caught.value.args[0]
+    return found
+
+
+def compiled(case: wpt.Case, features: Features) -> Compiled:
+    """The kernels of a case."""
+    rules = _Rules(features)
+    legal, _ = legalise(graph_of(case), rules.supports, rules.name)
+    return Compiled(legal, Schedule(legal, rules, features).steps)
+
+
+def rows(backend: str) -> list[Any]:
+    """The cases as parameters, with marks that sample those that differ by data types only."""
+    made = []
+    for case in wpt.cases("conformance"):
+        types = [tensor["dataType"] for part in ("inputs", "expected") for tensor in case[part].values()]
+        mark = pytest.mark.data_types((backend, case["op"]), wpt.without_data_types(case), types)
+        marks = (mark, pytest.mark.larger("the other cases of the operation")) if wpt.is_large(case) else mark
+        made.append(pytest.param(case, id=case["id"], marks=marks))
+    return made

@@ -1,0 +1,183 @@
+"""Kernels in CUDA C++ on the processor: a witness of their results where there is no GPU.
+
+They are compiled as C++ by any compiler (`$CXX`, g++, clang++, or the one of the package ziglang), behind a header that makes
+threads of coroutines (`cuda_on_cpu.h`). What depends on the hardware is not seen here: races, alignment, speed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.util
+import mmap
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from opweave.expr.gpu import Buffer, Features, Kernel
+from opweave.expr.gpu.cuda import CUDA, PRELUDE
+from opweave.graph import Desc
+from opweave.processors import processors
+
+FEATURES = Features(
+    dialect=CUDA,
+    float16=True,
+    int64=True,
+    subgroups=True,
+    max_buffers=64,
+    max_invocations=1024,
+    max_shared=49152,
+)
+"""Those of NVIDIA's GPUs."""
+
+HEADER = Path(__file__).with_suffix(".h").read_text("utf-8")
+OPTIONS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-w")
+BATCH = 24
+"""Kernels that are compiled together: most of the time goes into the header."""
+
+
+@cache
+def compiler() -> list[str]:
+    """The command of a C++ compiler; tests that need it are skipped where there is none."""
+    if sys.platform != "linux":
+        pytest.skip("coroutines for the threads of a block are made for Linux")
+    for name in (os.environ.get("CXX", ""), "g++", "clang++"):
+        if name and shutil.which(shlex.split(name)[0]):
+            return shlex.split(name)
+    if importlib.util.find_spec("ziglang") is None:
+        pytest.skip("needs a C++ compiler: g++, clang++, or pip install ziglang")
+    return [sys.executable, "-m", "ziglang", "c++"]
+
+
+@cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="opweave-cuda-on-cpu-")
+
+
+class Functions:
+    """Compiled kernels by their source."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, ctypes._CFuncPtr] = {}  # type: ignore[name-defined]
+
+    def prepare(self, sources: Iterable[str]) -> None:
+        """Compile sources that are new, many at a time."""
+        fresh = [source for source in dict.fromkeys(sources) if source not in self._known]
+        batches = [fresh[start : start + BATCH] for start in range(0, len(fresh), BATCH)]
+        with ThreadPoolExecutor(processors()) as pool:
+            list(pool.map(self._compile, batches))
+
+    def __getitem__(self, source: str) -> ctypes._CFuncPtr:  # type: ignore[name-defined]
+        self.prepare([source])
+        return self._known[source]
+
+    def _compile(self, sources: Sequence[str]) -> None:
+        lines = [HEADER, PRELUDE, "}"]
+        for number, source in enumerate(sources):
+            _, found, text = source.partition(PRELUDE)
+            assert found, source
+            text = text.rstrip().removesuffix("}  // namespace opweave")
+            barriers = str("workgroupBarrier()" in text).lower()
+            lines += [
+                f"#define opweave_kernel kernel_{number}",
+                f"namespace opweave {{ namespace of_{number} {{",
+                text,
+                "} }",
+                "#undef opweave_kernel",
+                f'extern "C" int launch_{number}(void** arguments, const unsigned* sizes) {{',
+                f"    return on_cpu::launch(opweave::of_{number}::kernel_{number}, arguments, sizes, {barriers});",
+                "}",
+            ]
+        text = "\n".join(lines)
+        name = Path(_folder().name) / hashlib.sha256(text.encode()).hexdigest()[:16]
+        name.with_suffix(".cpp").write_text(text, "utf-8")
+        library = name.with_suffix(".so")
+        command = [*compiler(), *OPTIONS, "-o", str(library), str(name.with_suffix(".cpp"))]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{' '.join(command)}:\n{done.stderr[:4000]}"
+        loaded = ctypes.CDLL(str(library))
+        for number, source in enumerate(sources):
+            self._known[source] = loaded[f"launch_{number}"]
+
+
+functions = Functions()
+
+
+class Guarded:
+    """Memory between pages that cannot be accessed; it ends right before one, but for the alignment of 16 bytes.
+
+    Attributes:
+        array: its bytes.
+        address: where they begin.
+    """
+
+    def __init__(self, count: int) -> None:
+        page = mmap.PAGESIZE
+        padded = max(16, -(-count // 16) * 16)
+        size = -(-padded // page) * page
+        self._map = mmap.mmap(-1, size + 2 * page)
+        whole = np.frombuffer(self._map, np.uint8)
+        start = whole.ctypes.data
+        protect = ctypes.CDLL(None, use_errno=True).mprotect
+        for guard in (start, start + page + size):
+            assert protect(ctypes.c_void_p(guard), ctypes.c_size_t(page), 0) == 0, os.strerror(ctypes.get_errno())
+        at = page + size - padded
+        whole[page : page + size] = 0xAB
+        self.array = whole[at : at + count]
+        self.address = start + at
+
+    @classmethod
+    def of(cls, desc: Desc, given: np.ndarray | None = None) -> Guarded:
+        """Memory for a tensor; without an array, it holds nonsense."""
+        made = cls(desc.byte_length)
+        if given is not None:
+            made.array[:] = np.ascontiguousarray(given).reshape(-1).view(np.uint8)
+        return made
+
+    def view(self, desc: Desc) -> np.ndarray:
+        """The tensor in it."""
+        return self.array.view(desc.data_type).reshape(desc.shape)
+
+
+def launch(kernel: Kernel, addresses: Sequence[int]) -> None:
+    """Run a kernel on memory.
+
+    Raises:
+        AssertionError: it reads or writes outside of its memory.
+    """
+    sizes = (*kernel.workgroups, *(*kernel.invocations, 1, 1)[:3])
+    pointers = (ctypes.c_void_p * len(addresses))(*addresses)
+    failed = functions[kernel.source](pointers, (ctypes.c_uint * 6)(*sizes))
+    assert failed == 0, f"{kernel.title}: reads or writes outside of its buffers\n{kernel.source.partition(PRELUDE)[2]}"
+
+
+class Runner:
+    """Runs kernels on arrays."""
+
+    def __init__(self) -> None:
+        self.buffers: dict[Buffer, Guarded] = {}
+
+    def fill(self, buffer: Buffer, array: np.ndarray | None = None) -> None:
+        """Memory for a buffer; without an array, it holds nonsense."""
+        self.buffers[buffer] = Guarded.of(buffer.desc, array)
+
+    def run(self, made: Sequence[Kernel]) -> None:
+        functions.prepare(kernel.source for kernel in made)
+        for kernel in made:
+            for buffer in kernel.bindings:
+                if buffer not in self.buffers:
+                    self.fill(buffer)
+            launch(kernel, [self.buffers[buffer].address for buffer in kernel.bindings])
+
+    def result(self, buffer: Buffer) -> np.ndarray:
+        return self.buffers[buffer].view(buffer.desc)
