@@ -128,11 +128,20 @@ def test_a_past_that_is_not_updated_in_place_counts_as_copied(runs: Runs) -> Non
     assert memory.copies.by_reason[NOT_IN_PLACE].bytes == 6 * 2 * GROUPS * ROOM * SIZE * 4
 
 
-@pytest.mark.parametrize("device", ["reference", "webgpu", "cpu"])
+def test_a_gpu_updates_the_past_of_any_number_of_sequences() -> None:
+    with Counted({}) as counted:
+        list(by_dispatch(gpu_context(), True, 2, (3, 1)))
+    assert counted.by_reason == {}
+    with Counted({}) as counted:
+        list(by_dispatch(gpu_context(), False, 2, (3,)))
+    assert counted.by_reason == {NOT_IN_PLACE: 2}
+
+
+@pytest.mark.parametrize("device", ["reference", "cpu"])
 @pytest.mark.parametrize("runs", [by_compute, by_dispatch])
 def test_other_memory_is_used_where_parts_compute_the_attention(runs: Runs, device: str) -> None:
-    """No back end has a kernel for several new keys of two sequences."""
-    context = gpu_context() if device == "webgpu" else ow.ml.create_context(device=device)
+    """No engine of CPUs has a kernel for several new keys of two sequences."""
+    context = ow.ml.create_context(device=device)
     with Counted({}) as counted:
         list(runs(context, True, 2, (3,)))
     assert counted.by_reason[OVER_INPUT] == 2
