@@ -2,7 +2,8 @@
 
 Each operation, and each composite, that has both is computed by both, at several sizes and on the same threads. What the table
 of src/opweave/compile/winners.txt gets is a clear and lasting gain that pays for leaving the engine: see `won`. All
-measurements go to docs/kernels.md.
+measurements go to docs/kernels.md. With names of operations (`python -m benchmarks kernels gemm`) it measures these, prints
+the measurements, and writes only their lines of the table.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -21,7 +22,7 @@ import opweave as ow
 from opweave import ops
 from opweave.backends import discover
 from opweave.compile.driver import compile
-from opweave.compile.winners import MIN_GAIN, PATH, Winner, form
+from opweave.compile.winners import PATH, Winner, elements, form, min_gain
 from opweave.expr import kernels
 from opweave.graph import Graph, Node
 from opweave.kernels.expression import descs_of, program_of
@@ -33,6 +34,9 @@ from .page import DOCS, machine, replace_part, table, versions
 SHAPES = ((1, 16, 8, 8), (1, 32, 16, 16), (1, 64, 32, 32), (1, 64, 128, 128), (1, 64, 256, 256))
 """Shapes of the operands, by size."""
 
+MATRICES = (*SHAPES, (1, 64, 512, 512))
+"""The same for matrix products, whose constant matrix has this size: the last one, 64 MiB, fits into no core's cache."""
+
 PAIRS, SECONDS, PAUSE_SECONDS = 5, 0.01, 0.03
 """How often each pair is measured, for how long, and after which pause: threads of bound sessions spin for 2 ms."""
 
@@ -41,6 +45,9 @@ MIN_SAVED_SECONDS = 1e-4
 for the 0.3 s in which it is compiled."""
 
 ENGINE = "onnxruntime"
+
+FORMS = {"last": "last axis", "other": "other axis", "row": "one row, transposed matrix"}
+"""What the table of docs/kernels.md calls the forms of calls."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,7 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "cast": {"data_type": "int32"},
     "clamp": {"min_value": 0.3, "max_value": 0.6},
     "local_response_normalization": {"size": 5},
+    "gemm": {"b_transpose": True},
 }
 """Attributes of operations that need some."""
 
@@ -87,8 +95,13 @@ def calls(op: Op[..., Any]) -> list[dict[str, Any]]:
 
 
 def node_of(context: ow.MLContext, op: Op[..., Any], attributes: dict[str, Any], shape: Sequence[int]) -> Node:
-    """A call of an operation on operands of one shape, float32 where it takes that."""
+    """A call of an operation on operands of one shape, float32 where it takes that; of `gemm`, on one row and a constant."""
     builder = ow.MLGraphBuilder(context)
+    if op is ops.gemm:
+        columns = 2 ** (math.prod(shape).bit_length() // 2)
+        matrix = np.random.default_rng(0).random((columns, math.prod(shape) // columns), "float32")
+        row = builder.input("a", "float32", [1, matrix.shape[1]])
+        return builder.gemm(row, builder.constant(matrix), **attributes).node  # type: ignore[return-value]
     operands: dict[str, ow.MLOperand] = {}
     for name in op.operands:
         if name not in op.defaults:
@@ -108,6 +121,8 @@ def measure(context: ow.MLContext, node: Node) -> Measurement:
     rng = np.random.default_rng(0)
     feed: dict[str, np.ndarray] = {}
     for operand in node.operands:
+        if operand.is_constant:
+            continue
         numbers = rng.random(operand.shape) * 0.8 + 0.1
         feed[operand.name] = (numbers.round() if operand.data_type == "uint8" else numbers).astype(operand.data_type)
     graph = Graph.reaching({"y": node.outputs[0]})
@@ -116,13 +131,13 @@ def measure(context: ow.MLContext, node: Node) -> Measurement:
     loop = kernels.compile(program_of(node.op, descs_of(node.inputs), node.attributes), "halide")
     ways = {
         "kernel": program.bind([feed[name] for name in graph.inputs], results[:1]),
-        "loop": loop.bind(list(feed.values()), results[1:]),
+        "loop": loop.bind([o.value if o.is_constant else feed[o.name] for o in node.operands], results[1:]),
     }
     times = alternate(ways, pairs=PAIRS, seconds=SECONDS, pause=PAUSE_SECONDS)
     np.testing.assert_allclose(results[1], results[0], rtol=1e-4, atol=1e-5, err_msg=node.op.name)
     gain = Ratio.of(times["kernel"], times["loop"])
     *_, last = node.operands
-    what = node.op.name, form(node), last.data_type, last.desc.element_count
+    what = node.op.name, form(node), last.data_type, elements(node) or 0
     return Measurement(*what, median(times["kernel"]), median(times["loop"]), gain)
 
 
@@ -134,7 +149,7 @@ def won(measured: Sequence[Measurement]) -> Winner | None:
     """
     found = None
     for m in reversed(measured):
-        if m.gain.low < MIN_GAIN or m.kernel - m.loop < MIN_SAVED_SECONDS:
+        if m.gain.low < min_gain(m.op) or m.kernel - m.loop < MIN_SAVED_SECONDS:
             break
         found = m
     if found is None:
@@ -142,26 +157,41 @@ def won(measured: Sequence[Measurement]) -> Winner | None:
     return Winner(ENGINE, found.op, found.form, found.data_type, found.elements, round(found.gain.median, 1))
 
 
-def main() -> None:
+def main(names: Annotated[list[str] | None, typer.Argument(help="operations; default: all")] = None) -> None:
     """Measure ONNX Runtime's kernels against compiled expressions; write the table of winners, and that of docs/kernels.md."""
     if not kernels.has_halide():
         raise typer.BadParameter("this needs the extra halide")
     context = ow.ml.create_context(device="cpu", backend=ENGINE)
-    cases = [(op, attributes) for op in operations() for attributes in calls(op)]
+    measured_ops = operations()
+    if unknown := set(names or ()) - {op.name for op in measured_ops}:
+        raise typer.BadParameter(f"there are not both a kernel and an expression of {', '.join(sorted(unknown))}")
+    cases = [(op, attributes) for op in measured_ops if not names or op.name in names for attributes in calls(op)]
     found: list[Winner] = []
     rows: list[list[str]] = []
     for number, (op, attributes) in enumerate(cases, 1):
-        measured = [measure(context, node_of(context, op, attributes, shape)) for shape in SHAPES]
+        measured = [
+            measure(context, node_of(context, op, attributes, shape))
+            for shape in (MATRICES if op is ops.gemm else SHAPES)
+        ]
         winner = won(measured)
         if winner is not None:
             found.append(winner)
         cells = [f"{m.kernel * 1e6:.0f}, {m.loop * 1e6:.0f}, {m.gain}" for m in measured]
-        name = op.name + ("" if measured[0].form == "any" else f", {measured[0].form} axis")
+        name = op.name + ("" if measured[0].form == "any" else f", {FORMS[measured[0].form]}")
+        cells += [""] * (len(MATRICES) - len(cells))
         rows.append([f"`{op.name}`" + name[len(op.name) :], *cells, f"{winner.elements:,}" if winner else ""])
         print(f"{number} of {len(cases)}:", *rows[-1], sep="  ", file=sys.stderr, flush=True)
     on = f"{machine()}, {versions('halide').partition(', ')[2]}"
-    lines = [" ".join(map(str, astuple(winner))) for winner in found]
-    PATH.write_text("\n".join([f"# Made by `python -m benchmarks kernels` on: {on}.", *lines, ""]), encoding="utf-8")
-    header = ["Operation", *(f"{math.prod(shape):,}" for shape in SHAPES), "Loop from"]
-    note = f"Made by `python -m benchmarks kernels` on: {on}. Microseconds of the kernel, of the loop, and the gain."
-    replace_part(DOCS / "kernels.md", f"{note}\n\n{table(header, rows)}")
+    by = f"# Made by `python -m benchmarks kernels{''.join(f' {name}' for name in names or ())}`"
+    made = [f"{by} on: {on}."]
+    made += [" ".join(map(str, astuple(winner))) for winner in found]
+    if names:
+        lines = PATH.read_text(encoding="utf-8").splitlines()
+        made = [line for line in lines if not line.startswith(by) and line.split()[1] not in names] + made
+    PATH.write_text("\n".join([*made, ""]), encoding="utf-8")
+    if not names:
+        header = ["Operation", *(f"{math.prod(shape):,}" for shape in MATRICES), "Loop from"]
+        note = (
+            f"Made by `python -m benchmarks kernels` on: {on}. Microseconds of the kernel, of the loop, and the gain."
+        )
+        replace_part(DOCS / "kernels.md", f"{note}\n\n{table(header, rows)}")

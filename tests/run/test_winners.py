@@ -15,7 +15,7 @@ from opweave.composites import local_response_normalization
 from opweave.dtypes import DataType
 from opweave.expr import kernels
 from opweave.graph import Desc
-from opweave.kernels.expression import program_of
+from opweave.kernels.expression import descs_of, program_of
 from opweave.operation import Op
 
 CPU = ow.ml.create_context(device="cpu", backend="onnxruntime")
@@ -128,9 +128,9 @@ def test_table_is_well_formed() -> None:
         assert op.formula is not None
         assert op in discover()[row.engine].rules
         assert row.data_type in get_args(DataType)
-        assert row.form in ("any", "last", "other")
+        assert row.form in ("any", "last", "other", "row")
         assert row.elements > 0
-        assert row.gain >= winners.MIN_GAIN
+        assert row.gain >= winners.min_gain(row.op)
 
 
 def least() -> int:
@@ -201,9 +201,57 @@ def test_one_element_wise_operation_becomes_a_loop(monkeypatch: pytest.MonkeyPat
     assert how([16, 16], [16, 16], "float16") != "expression"
 
 
+# Products of one row with a constant matrix --------------------------------------------------------------------------
+
+
+def dense(rows: int = 1, *, columns: int = 24, transposed: bool = True, constant: bool = True) -> ow.MLGraph:
+    """Two layers, of 40 units, then of `columns`, with activations."""
+    builder = ow.MLGraphBuilder(CPU)
+    x = builder.input("x", "float32", [rows, 32])
+    weights = rng.standard_normal((40, 32)).astype("float32"), rng.standard_normal((columns, 40)).astype("float32")
+    for number, weight in enumerate(weights):
+        if constant:
+            matrix = builder.constant(weight if transposed else np.ascontiguousarray(weight.T))
+        else:
+            matrix = builder.input(f"w{number}", "float32", weight.shape if transposed else weight.shape[::-1])
+        bias = builder.constant(rng.standard_normal(len(weight)).astype("float32"))
+        x = builder.relu(builder.gemm(x, matrix, c=bias, b_transpose=transposed))
+    return builder.build({"y": x})
+
+
+@compiled
+def test_rows_times_matrices_become_loops_with_their_activations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "is_compiled", lambda: True)
+    monkeypatch.setattr(winners, "_sizes", lambda engine: {ops.gemm: {("row", "float32"): 40 * 24}})
+    graph = dense()
+    assert hows(graph) == ["expression"] * 4
+    assert len(graph.profile(repeat=1).steps) == 2  # a product and its activation are one loop
+    assert hows(dense(columns=23)) == ["expression", "expression", "native", "native"]  # a smaller matrix
+    for other in (dense(2), dense(transposed=False), dense(constant=False)):
+        assert hows(other) == ["native"] * 4
+
+
+@compiled
+def test_rows_times_matrices_agree_with_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "is_compiled", lambda: True)
+    x = rng.standard_normal((1, 32)).astype("float32")
+    results = []
+    for least in (0, 10**9):
+        monkeypatch.setattr(winners, "_sizes", lambda engine, least=least: {ops.gemm: {("row", "float32"): least}})
+        monkeypatch.setattr(f"{__name__}.rng", np.random.default_rng(5))
+        results.append(CPU.compute(dense(), {"x": x})["y"])
+    np.testing.assert_allclose(*results, rtol=1e-5, atol=1e-5)
+
+
+def test_the_table_has_large_matrices_only() -> None:
+    (row,) = (row for row in winners.winners() if row.op == "gemm")
+    assert row.form == "row"
+    assert row.elements >= 2**20
+
+
 # Formulas that are used only where they win --------------------------------------------------------------------------
 
-ALTERNATIVES = [op for op in ops.Operations.listing().values() if op.is_alternative]
+ALTERNATIVES = [op for op in ops.Operations.listing().values() if op.is_alternative and op is not ops.gemm]
 
 
 def calls_of(op: Op[..., Any]) -> list[dict[str, Any]]:
@@ -238,6 +286,41 @@ def test_formulas_agree_with_the_reference(op: Op[..., Any], data_type: DataType
         wanted = REFERENCE.compute(builder.build({"y": y}), {"x": x})["y"]
         tolerance = 1e-5 if data_type == "float32" else 2e-3
         np.testing.assert_allclose(got, wanted, rtol=tolerance, atol=tolerance, err_msg=str(attributes))
+
+
+GEMMS: list[tuple[tuple[int, ...] | None, dict[str, Any]]] = [
+    (None, {}),
+    ((), {"beta": 0.5}),
+    ((1,), {"a_transpose": True}),
+    ((11,), {"b_transpose": True, "alpha": 0.25}),
+    ((5, 1), {"a_transpose": True, "b_transpose": True}),
+    ((1, 11), {"alpha": 2.0, "beta": -1.5}),
+    ((5, 11), {"b_transpose": True}),
+]
+
+
+@pytest.mark.parametrize(
+    ("data_type", "engine"),
+    [("float32", "numpy"), ("float16", "numpy"), pytest.param("float32", "halide", marks=compiled)],
+)
+@pytest.mark.parametrize(("added", "attributes"), GEMMS, ids=str)
+def test_formula_of_gemm(
+    added: tuple[int, ...] | None, attributes: dict[str, Any], data_type: DataType, engine: kernels.Engine
+) -> None:
+    a = rng.standard_normal((7, 5) if attributes.get("a_transpose") else (5, 7)).astype(data_type)
+    b = rng.standard_normal((11, 7) if attributes.get("b_transpose") else (7, 11)).astype(data_type)
+    feed = {"a": a, "b": b} | ({} if added is None else {"c": rng.standard_normal(added).astype(data_type)})
+    builder = ow.MLGraphBuilder(REFERENCE)
+    operands = {name: builder.input(name, data_type, array.shape) for name, array in feed.items()}
+    y = builder.gemm(*(operands[name] for name in "ab"), c=operands.get("c"), **attributes)
+    node = y.node
+    assert node is not None
+    program = program_of(ops.gemm, descs_of(node.inputs), node.attributes)
+    got = np.empty(y.shape, data_type)
+    kernels.compile(program, engine).run(list(feed.values()), [got])
+    wanted = REFERENCE.compute(builder.build({"y": y}), feed)["y"]
+    tolerance = 1e-5 if data_type == "float32" else 5e-3
+    np.testing.assert_allclose(got, wanted, rtol=tolerance, atol=tolerance)
 
 
 @compiled

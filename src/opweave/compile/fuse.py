@@ -43,7 +43,7 @@ def fusible(graph: Graph, chooser: Chooser, most: int) -> set[Node]:
     is_large = any(output.desc.element_count >= MIN_ELEMENTS for node in graph.nodes for output in node.outputs)
     if not is_large and not winners and not any(map(chooser.is_expression, graph.nodes)):
         return set()  # as `_is_worth_it` would say of each loop
-    absorbed = _absorbed(graph)
+    absorbed = _absorbed(graph, winners)
 
     def is_candidate(node: Node) -> bool:
         if not chooser.could_be_loop(node) or (node.op.is_alternative and node not in winners):
@@ -68,13 +68,16 @@ def fusible(graph: Graph, chooser: Chooser, most: int) -> set[Node]:
     return chosen
 
 
-def _absorbed(graph: Graph) -> set[Node]:
-    """The operations that engines do together with the convolution or matrix product before: bias or sum, activation."""
+def _absorbed(graph: Graph, winners: set[Node]) -> set[Node]:
+    """The operations that engines do together with the convolution or matrix product before: bias or sum, activation.
+
+    Products that are faster as loops are left out: what follows them is better off in their loops.
+    """
     absorbed: set[Node] = set()
     for node in graph.nodes:
         makers = [operand.node for operand in node.operands if operand.node is not None]
         after_sum = any(maker in absorbed and maker.op is ops.add for maker in makers)
-        if after_sum or any(maker.op in _HEAVY for maker in makers):
+        if after_sum or any(maker.op in _HEAVY and maker not in winners for maker in makers):
             absorbed.add(node)
     return absorbed
 

@@ -18,6 +18,9 @@ from ..operation import Op
 MIN_GAIN = 1.5
 """Gains that are smaller do not make up for compiling an expression, and for what the engine would have merged with it."""
 
+MIN_GAIN_OF_PRODUCTS = 1.2
+"""Likewise for matrix products: the loop does what the engine would have merged with them, such as an activation."""
+
 PATH = Path(__file__).with_name("winners.txt")
 """The table. Lines that begin with # say what it was measured on."""
 
@@ -31,7 +34,7 @@ class Winner:
         op: the name of the operation.
         form: which of its calls, see `form`.
         data_type: of its last operand.
-        elements: the size of its operands from which on it wins.
+        elements: the size of its operands from which on it wins; of a product, that of the matrix.
         gain: the time of the kernel divided by that of the expression, at this size.
     """
 
@@ -66,8 +69,23 @@ def operation(name: str) -> Op[..., Any]:
     return found
 
 
+def min_gain(op: str) -> float:
+    """The smallest gain of an operation of this name that the table may have."""
+    return MIN_GAIN_OF_PRODUCTS if operation(op) is ops.gemm else MIN_GAIN
+
+
 def form(node: Node) -> str:
-    """Kernels differ by the axes that they go along: "last", "other", or "any" where an operation takes none."""
+    """Which kernel of an engine a node would use, as far as these differ in speed.
+
+    Returns:
+        "last" or "other" for an operation that goes along axes; "row" for the product of one row with a constant matrix that
+        is transposed, which takes as long as it takes to read the matrix once, in the order in which it lies in memory;
+        "matrix" for other products; "any" for all else.
+    """
+    if node.op is ops.gemm:
+        _, matrix, *_ = node.operands
+        is_row = node.outputs[0].shape[0] == 1 and node.attributes["b_transpose"] and matrix.is_constant
+        return "row" if is_row else "matrix"
     axes = node.attributes.get("axes", node.attributes.get("axis"))
     if axes is None:
         return "any"
@@ -75,14 +93,24 @@ def form(node: Node) -> str:
     return "last" if last in (axes if isinstance(axes, Sequence) else (axes,)) else "other"
 
 
-def wins(node: Node, engine: str) -> bool:
-    """Whether the expression of a node is faster than the kernel of an engine.
+def elements(node: Node) -> int | None:
+    """The size by which the table decides about a node; None for calls that are not measured.
 
-    What is measured are operands of one shape: for others, such as a constant exponent, engines have other kernels.
+    Of a matrix product it is the size of the matrix. Else all operands have one shape: for others, such as a constant
+    exponent, engines have other kernels.
     """
-    sizes = _sizes(engine).get(node.op)
+    if node.op is ops.gemm:
+        _, matrix, *_ = node.operands
+        return matrix.desc.element_count
     operands = list(node.operands)
-    if sizes is None or len({operand.shape for operand in operands}) != 1:
+    return operands[-1].desc.element_count if len({operand.shape for operand in operands}) == 1 else None
+
+
+def wins(node: Node, engine: str) -> bool:
+    """Whether the expression of a node is faster than the kernel of an engine."""
+    sizes = _sizes(engine).get(node.op)
+    if sizes is None:
         return False
-    least = sizes.get((form(node), operands[-1].data_type))
-    return least is not None and operands[-1].desc.element_count >= least
+    size = elements(node)
+    least = sizes.get((form(node), list(node.operands)[-1].data_type))
+    return least is not None and size is not None and size >= least

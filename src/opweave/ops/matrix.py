@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..dtypes import FLOATS
+from .. import expr
+from ..dtypes import FLOATS, DataType
 from ..errors import require
 from ..graph import Builder, Desc, Operand
 from ..operation import Limits, N, op
@@ -105,3 +106,34 @@ def _(
     if c is None:
         return product
     return product + (c if beta == 1 else c * beta)
+
+
+@gemm.alternative
+def _(
+    a: expr.Array,
+    b: expr.Array,
+    c: expr.Array | None,
+    alpha: float,
+    beta: float,
+    a_transpose: bool,
+    b_transpose: bool,
+) -> expr.Array:
+    rows, inner = reversed(a.shape) if a_transpose else a.shape
+    columns = b.shape[0 if b_transpose else 1]
+
+    def element(row: expr.Array, column: expr.Array) -> expr.Array:
+        def product(k: expr.Array) -> expr.Array:
+            left = a[k, row] if a_transpose else a[row, k]
+            right = b[column, k] if b_transpose else b[k, column]
+            return expr.cast(left, "float32") * expr.cast(right, "float32")
+
+        data_type: DataType = "float16" if a.data_type == "float16" else "float32"
+        total = expr.sum_over(inner, product)
+        result = total if alpha == 1 else total * alpha
+        if c is None:
+            return expr.cast(result, data_type)
+        at = [0 if size == 1 else place for size, place in zip(c.shape, (row, column)[2 - c.rank :], strict=True)]
+        added = expr.cast(c[tuple(at)] if at else c, "float32")
+        return expr.cast(result + (added if beta == 1 else added * beta), data_type)
+
+    return expr.compute((rows, columns), element)

@@ -18,7 +18,7 @@ from ..evaluate import check_arrays, overlap, through_copies
 from ..fingerprint import fingerprint
 from ..ir import Load, Output, Program, Source, walk
 from . import objects
-from .fusion import fused
+from .fusion import edited
 from .mathematics import hl
 from .nest import Nest, buffer_type
 from .stages import Loops, Stage, checking, divided
@@ -112,7 +112,7 @@ def _object_of(module: Any) -> bytes:
     """Compile a Halide module to an object file."""
     code = objects.temporary_bytes(partial(_write, module, hl.OutputFileType.llvm_assembly)).decode()
     try:
-        return objects.assembled(fused(code))
+        return objects.assembled(edited(code))
     except RuntimeError:  # llvmlite's LLVM cannot parse the output of Halide's LLVM
         return objects.temporary_bytes(partial(_write, module, hl.OutputFileType.object))
 

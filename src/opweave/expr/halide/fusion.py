@@ -1,4 +1,4 @@
-"""Allow fused multiply-add in the polynomials of `mathematics`.
+"""Edit Halide's LLVM code: fused multiply-add in the polynomials of `mathematics`, and prefetching into all caches.
 
 User code is rounded after each operation. In the polynomials, fused products are faster and more accurate. Halide
 cannot express this per expression, so its LLVM code is edited: products and sums are recognised by their coefficients,
@@ -19,6 +19,9 @@ _NUMBER = re.compile(r"float (0x[0-9A-F]{16})\)")
 _SCALAR = re.compile(r"(0x[0-9A-F]{16})")
 _REGISTER = re.compile(r"%[\w.]+")
 
+_PREFETCH = re.compile(r"(@llvm\.prefetch\.p0\(.*), i32 0, i32 1\)")
+"""A prefetch past the caches, the only kind that Halide knows. The second last number says how close to the core data come."""
+
 
 @cache
 def _coefficients() -> frozenset[str]:
@@ -27,8 +30,8 @@ def _coefficients() -> frozenset[str]:
     return frozenset("0x" + struct.pack(">d", sign * value).hex().upper() for value in single for sign in (1, -1))
 
 
-def fused(code: str) -> str:
-    """LLVM code in which the operations of our polynomials are marked `contract`."""
+def edited(code: str) -> str:
+    """LLVM code in which the operations of our polynomials are marked `contract`, and prefetches go into all caches."""
     lines = code.split("\n")
     found = {k: match for k, line in enumerate(lines) if " = f" in line and (match := _LINE.match(line))}
     chosen: set[int] = set()
@@ -58,4 +61,4 @@ def fused(code: str) -> str:
     for k in chosen:
         operation = found[k].group(2)
         lines[k] = lines[k].replace(f"= {operation} ", f"= {operation} contract ", 1)
-    return "\n".join(lines)
+    return _PREFETCH.sub(r"\1, i32 3, i32 1)", "\n".join(lines))

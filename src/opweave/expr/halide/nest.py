@@ -26,10 +26,11 @@ class Nest:
     Attributes:
         function: computes the targets of the stage.
         shape: the shape of the targets as the function sees it, with fused axes.
+        arrays: the parameter of each array that is read.
     """
 
     def __init__(self, stage: Stage, name: str, arrays: Mapping[Source, Any], target: Any) -> None:
-        self._arrays, self._target, self._name = arrays, target, name
+        self.arrays, self._target, self._name = arrays, target, name
         self.loops = Loops(stage)
         self.shape = self.loops.shape
         self.variables = {loop: hl.Var(f"axis{k}") for k, loop in enumerate(self.loops.axes)}
@@ -79,7 +80,7 @@ class Nest:
             kept, _ = self.rows[node.source]
             moved = self.loops.over(index for index in node.parts if isinstance(index, Index))
             return hl.Expr(kept[[positions[loop] for loop in reversed(moved)]])
-        value = self._arrays[node.source][offset]
+        value = self.arrays[node.source][offset]
         return elements.from_half_bits(value) if node.type == "float16" else value
 
     def reduction(self, node: Reduce) -> Reduction:

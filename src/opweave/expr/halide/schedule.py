@@ -45,6 +45,7 @@ class Schedule:
         level: the variable of each loop at which functions that depend on the loop are computed.
         width: number of adjacent results computed together: up to four vectors, if they divide the extent.
         rows: number of rows of a tile; 0 for no tiling.
+        streams: number of results along the last loop that are computed side by side; 0 if they are not.
     """
 
     def __init__(self, nest: Nest) -> None:
@@ -59,7 +60,7 @@ class Schedule:
             self.level = dict(self.variables)
             vectors = (n * self.vector for n in (4, 3, 2))
             self.width = next((w for w in vectors if self.loops[-1].extent % w == 0), self.vector)
-            self.rows = 0
+            self.rows = self.streams = 0
             self._with_reductions()
         else:
             self._pointwise()
@@ -124,6 +125,10 @@ class Schedule:
                 if size:
                     level[loop], inner = self._split(level[loop], size)
                     tile.append(inner)
+        elif any(r.streams for r in dependent):
+            self.streams = max(r.streams for r in dependent)
+            level[last], inner = self._split(level[last], self.streams)
+            tile.append(inner)
         f.reorder(*reversed(tile), *(level[loop] for loop in reversed(self.order)))
         if columnar:
             self._vectorize(f, tile[-1], last, last.extent % self.width != 0)
@@ -168,6 +173,8 @@ class Schedule:
             extent //= self.rows
         if first is self.loops[-1] and columnar:
             extent = -(-extent // self.width)
+        if first is self.loops[-1] and self.streams:
+            extent //= self.streams
         count = max(1, min(-(-TASK_OPERATIONS // max(total // extent, 1)), extent // 4))
         task = self.level[first]
         if count > 1:
