@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 
 WITHOUT_EXTRAS := custom cli/test_demo.py lazy/test_op_level.py lazy/test_op_level_safety.py package/test_names.py run/test_segments.py
 
-.PHONY: demo test with-extras without-extras test-all test-torch test-libraries test-chat test-scale test-oldest check format docs bench models small-models fuzz clean
+.PHONY: demo test with-extras without-extras test-all test-torch test-libraries test-chat test-scale test-cuda test-oldest check format docs bench models small-models fuzz clean
 
 demo: $(VENV)/.demo
 	$(BIN)/opweave demo
@@ -25,6 +25,7 @@ without-extras: $(VENV)/.dev
 # `make test` samples rows that differ by data type or size only; here all of them run.
 test-all: check
 	$(BIN)/python -m pytest --all -n auto --dist worksteal
+	$(MAKE) test-cuda CUDA=--all
 
 # PyTorch has an environment and a process of its own: its wheels can take gigabytes, and importing Triton in a process where
 # Mesa has loaded its LLVM ends it.
@@ -43,6 +44,12 @@ test-chat: $(VENV)/.chat
 test-scale: $(VENV)-scale/.installed
 	$(VENV)-scale/bin/python -m gate.packages --small
 	$(VENV)-scale/bin/python -m pytest tests/scale tests/docs/test_docs.py tests/docs/test_benchmarks.py -k "scale or dask or serving"
+
+# Kernels for NVIDIA's GPUs: they run as C++ on the processor, and NVRTC compiles them, which takes no GPU. `CUDA=--all` has all of
+# them, for three architectures.
+CUDA ?=
+test-cuda: $(VENV)-cuda/.installed
+	$(VENV)-cuda/bin/python -m pytest tests/backends/cuda $(CUDA)
 
 # What depends on ONNX Runtime's version, with the oldest one that pyproject.toml allows.
 test-oldest: $(VENV)/.dev $(VENV)-oldest/.installed
@@ -80,7 +87,7 @@ fuzz: $(VENV)/.dev
 	cd tests && ../$(BIN)/python -m fuzz $(FUZZ)
 
 clean:
-	rm -rf $(VENV) $(VENV)-torch $(VENV)-scale $(VENV)-oldest $(LIBRARIES) .models .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-torch $(VENV)-scale $(VENV)-cuda $(VENV)-oldest $(LIBRARIES) .models .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -109,6 +116,11 @@ $(VENV)-torch/.installed: pyproject.toml
 $(VENV)-scale/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-scale
 	$(VENV)-scale/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[scale-tests]'
+	touch $@
+
+$(VENV)-cuda/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-cuda
+	$(VENV)-cuda/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[cuda-tests]'
 	touch $@
 
 $(VENV)-oldest/.installed: pyproject.toml | $(VENV)/.dev

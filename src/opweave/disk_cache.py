@@ -1,4 +1,4 @@
-"""The cache on disk: compiled expressions, and which engine runs a graph faster.
+"""The cache on disk: compiled expressions and kernels, and which engine runs a graph faster.
 
 Compiled expressions run as native code, so ownership is the trust boundary: the directory and its files must belong to the
 user and not be writable by others, or nothing is read or written. Each file starts with a digest of its key and content,
@@ -35,10 +35,10 @@ TOUCH_SECONDS = 60
 STALE_SECONDS = 3600
 """Temporary files older than this are left from processes that ended while they wrote."""
 
-KINDS = {"o": "compiled expression", "tuning": "tuning"}
+KINDS = {"cubin": "compiled kernel", "o": "compiled expression", "tuning": "tuning"}
 """What the files hold, by their suffix."""
 
-_NAME = re.compile(r"(runtime-)?[0-9a-f]{32,64}(-\d+)?\.(o|tuning)")
+_NAME = re.compile(rf"(runtime-)?[0-9a-f]{{32,64}}(-\d+)?\.({'|'.join(KINDS)})")
 _TEMPORARY = re.compile(rf"\.({_NAME.pattern})\.\w+")
 
 _warned: set[str] = set()

@@ -1,0 +1,1 @@
+"""Kernels for NVIDIA's GPUs, compiled by NVRTC."""

@@ -1,0 +1,80 @@
+"""Compile CUDA C++ with NVRTC, which takes neither a GPU nor a driver.
+
+This file is also a program that compiles in a process of its own, because NVRTC compiles one kernel of a process at a time: it
+reads requests from its standard input, and writes the results to its standard output. It imports nothing of Opweave.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+
+class FailedError(Exception):
+    """NVRTC refuses a source; the message is its log."""
+
+
+def version() -> tuple[int, int]:
+    """The version of NVRTC."""
+    from cuda.bindings import nvrtc
+
+    error, major, minor = nvrtc.nvrtcVersion()
+    _check(error)
+    return major, minor
+
+
+def compiled(source: str, options: Sequence[str]) -> bytes:
+    """A source as the binary for an architecture, which `options` name.
+
+    Raises:
+        FailedError: NVRTC refuses the source.
+    """
+    from cuda.bindings import nvrtc
+
+    error, program = nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], [])
+    _check(error)
+    try:
+        given = [option.encode() for option in options]
+        (error,) = nvrtc.nvrtcCompileProgram(program, len(given), given)
+        if error == nvrtc.nvrtcResult.NVRTC_ERROR_COMPILATION:
+            raise FailedError(_log(program))
+        _check(error)
+        error, size = nvrtc.nvrtcGetCUBINSize(program)
+        _check(error)
+        binary = b" " * size
+        _check(*nvrtc.nvrtcGetCUBIN(program, binary))
+        return binary
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+def _log(program: Any) -> str:
+    from cuda.bindings import nvrtc
+
+    error, size = nvrtc.nvrtcGetProgramLogSize(program)
+    _check(error)
+    text = b" " * size
+    _check(*nvrtc.nvrtcGetProgramLog(program, text))
+    return text.rstrip(b"\0 \n").decode(errors="replace")
+
+
+def _check(error: Any) -> None:
+    if int(error) != 0:
+        raise FailedError(f"NVRTC: {error.name}")
+
+
+def results(requests: Sequence[tuple[str, Sequence[str]]]) -> list[bytes | str]:
+    """For each source with its options the binary, or the text of the error."""
+    made: list[bytes | str] = []
+    for source, options in requests:
+        try:
+            made.append(compiled(source, options))
+        except FailedError as error:
+            made.append(str(error))
+    return made
+
+
+if __name__ == "__main__":
+    pickle.dump(results(pickle.load(sys.stdin.buffer)), sys.stdout.buffer)
