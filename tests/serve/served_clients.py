@@ -84,6 +84,7 @@ class Client:
             raise RefusedError(status, rest.decode())
         self.head = head.decode()
         self.session = ""
+        self.contexts: set[int] = set()
         self._request = 0
 
     def __enter__(self) -> Client:
@@ -114,7 +115,7 @@ class Client:
             head += struct.pack(">BH", 0x80 | 126, size)
         else:
             head += struct.pack(">BQ", 0x80 | 127, size)
-        mask = np.resize(np.frombuffer(key, np.uint8), size)
+        mask = np.tile(np.frombuffer(key, np.uint8), -(-size // 4))[:size]
         return head + key + (np.frombuffer(data, np.uint8) ^ mask).tobytes()
 
     def receive(self) -> tuple[int, bytes]:

@@ -102,8 +102,8 @@ class Connection:
             try:
                 payload = place.context.memory_for(message)
             except (MLError, MemoryError) as error:
-                self._messages.skip(message["bin"])
                 place.lane.submit(partial(self._refuse, place, message, error), inline=True)
+                self._messages.skip(message["bin"])
                 return
             self._messages.payload(payload)
             place.counts.received_bytes += payload.size

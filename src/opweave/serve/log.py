@@ -47,12 +47,14 @@ def in_javascript(message: str, heading: str = "") -> str:
     return heading + _words().sub(lambda found: camel_case(found[0]), message[len(heading) :])
 
 
-def decoded(value: Any, operand: Callable[[int], MLOperand]) -> Any:
+def decoded(value: Any, operand: Callable[[int], MLOperand], depth: int = 0) -> Any:
     """An argument: operands by their numbers, and numbers that JSON loses; others as they are.
 
     Raises:
-        ProtocolError: an object that is neither.
+        ProtocolError: an object that is neither, or lists in lists in lists: the specification has none.
     """
+    if depth > 2:
+        raise ProtocolError("the lists of an argument are nested too deeply")
     if isinstance(value, dict):
         match value:
             case {"$": int(found)} if len(value) == 1:
@@ -61,7 +63,7 @@ def decoded(value: Any, operand: Callable[[int], MLOperand]) -> Any:
                 return number(text)
         raise ProtocolError(f"an argument must not be {shown(value)}")
     if isinstance(value, list):
-        return [decoded(item, operand) for item in value]
+        return [decoded(item, operand, depth + 1) for item in value]
     if type(value) is int and abs(value) > MAX_SAFE_INTEGER:
         return float(value)  # JSON.stringify writes the shortest digits that give the same number of JavaScript
     return value

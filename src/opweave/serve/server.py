@@ -199,13 +199,24 @@ class Server:
             stream = Stream(client)
             thread = Thread(target=self._serve, args=(stream,), name="opweave.serve client", daemon=True)
             with self._lock:
-                is_full = len(self._clients) >= MAX_CLIENTS or self._is_closed
-                if not is_full:
+                has_place = not self._is_closed and self._make_place()
+                if has_place:
                     self._clients[stream] = thread
-            if is_full:
-                client.close()
-            else:
+            if has_place:
                 thread.start()
+            else:
+                client.close()
+
+    def _make_place(self) -> bool:
+        """Whether there is a place for another client; the one that has shown no key for longest may lose its own."""
+        if len(self._clients) < MAX_CLIENTS:
+            return True
+        stranger = next((stream for stream in self._clients if not stream.is_trusted), None)
+        if stranger is None:
+            return False
+        del self._clients[stranger]
+        stranger.stop()
+        return True
 
     def _serve(self, stream: Stream) -> None:
         """Answer the requests of a client, one after the other."""
@@ -225,7 +236,7 @@ class Server:
         finally:
             stream.close()
             with self._lock:
-                del self._clients[stream]
+                self._clients.pop(stream, None)
 
     def _answer(self, stream: Stream) -> bool:
         """Answer one request; return whether the client may send another.
@@ -301,6 +312,7 @@ class Server:
                 raise HttpError(400, "this is not WebSocket 13")
             headers |= {"Sec-WebSocket-Accept": WebSocketMessages.accept(key), "Sec-WebSocket-Protocol": PROTOCOL}
             messages = WebSocketMessages(stream)
+        stream.is_trusted = True
         respond(stream, 101, headers=headers)
         stream.set_deadline(None)
         connection = Connection(messages, self._limits, request.origin, self._device)
@@ -331,6 +343,7 @@ class Server:
             connection = self._connections.get(_hashed(message["session"]))
         if connection is None or connection.origin != request.origin:
             raise HttpError(403, "there is no such session of this origin")
+        stream.is_trusted = True
         try:
             answer = connection.sync(message["c"], message["b"], message["log"])
         except ProtocolError as error:

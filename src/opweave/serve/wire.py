@@ -66,10 +66,12 @@ class Stream:
 
     Attributes:
         socket: the socket.
+        is_trusted: whether the other side has shown a token or key, where one is needed.
     """
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
+        self.is_trusted = False
         self._deadline: float | None = None
         self._buffer = bytearray(16 * 1024)
         self._view = memoryview(self._buffer)
