@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 OLDEST = 20  # the oldest release of Node.js that is maintained
-JS = Path(__file__).parent / "serve" / "js"
+ROOT = Path(__file__).parents[1]
+JS = ROOT / "tests" / "serve" / "js"
 
 
 @cache
@@ -27,7 +28,9 @@ def missing() -> str | None:
     )
 
 
-def run(arguments: Sequence[str], timeout: float, environment: Mapping[str, str] | None = None) -> str:
+def run(
+    arguments: Sequence[str], timeout: float, environment: Mapping[str, str] | None = None, folder: Path = ROOT
+) -> str:
     """Run Node.js and return its output; skips the test where there is no Node.js, which in CI is an error."""
     reason = missing()
     if reason is not None:
@@ -36,7 +39,7 @@ def run(arguments: Sequence[str], timeout: float, environment: Mapping[str, str]
         pytest.skip(reason)
     command = ["node", *arguments]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=timeout, env={**os.environ, **(environment or {})}
+        command, capture_output=True, text=True, timeout=timeout, env={**os.environ, **(environment or {})}, cwd=folder
     )
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-8000:]}\n{done.stderr[-4000:]}"
     return done.stdout

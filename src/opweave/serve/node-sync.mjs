@@ -1,6 +1,7 @@
 // The worker of node.mjs: makes one request after the other, and wakes the thread that waits for the answer.
 
 import http from "node:http";
+import { text } from "node:stream/consumers";
 import { workerData } from "node:worker_threads";
 
 const { address, port, state } = workerData;
@@ -9,18 +10,22 @@ const agent = new http.Agent({ keepAlive: true, maxSockets: 1, noDelay: true });
 port.on("message", (body) => {
   const headers = { "Content-Type": "text/plain", "Content-Length": Buffer.byteLength(body) };
   const request = http.request({ ...address, agent, path: "/sync", method: "POST", headers });
-  request.on("error", ({ message }) => answer({ error: message }));
+  const failed = ({ message }) => answer({ error: message });
+  request.on("error", failed);
   request.on("response", (response) => {
-    const chunks = [];
-    response.on("data", (chunk) => chunks.push(chunk));
-    response.on("end", () => answer({ status: response.statusCode, text: Buffer.concat(chunks).toString("utf8") }));
-    response.on("error", ({ message }) => answer({ error: message }));
+    text(response).then((found) => answer({ status: response.statusCode, text: found }), failed);
   });
   request.end(body);
 });
 
 function answer(message) {
   port.postMessage(message);
-  Atomics.store(state, 0, 1);
-  Atomics.notify(state, 0);
+  wake(0);
 }
+
+function wake(at) {
+  Atomics.store(state, at, 1);
+  Atomics.notify(state, at);
+}
+
+wake(1);

@@ -7,6 +7,7 @@
 // (1 text, 2 binary), the bytes. Synchronous requests are made by a worker, for whose answers this thread waits.
 
 import http from "node:http";
+import { text as textOf } from "node:stream/consumers";
 import { MessageChannel, receiveMessageOnPort, Worker } from "node:worker_threads";
 
 import install from "./webnn.js";
@@ -15,6 +16,7 @@ const PROTOCOL = "opweave.webnn.1";
 const TEXT = 1;
 const HEADER_BYTES = 5;
 const SYNC_TIMEOUT_MS = 600_000; // a server that is alive answers a validation in milliseconds
+const START_TIMEOUT_MS = 30_000; // of the worker, which takes 50 ms on an idle machine
 
 // What `http.request` takes for a server's URL.
 export function address(url) {
@@ -33,8 +35,8 @@ const nodeTransport = ({ url, token }) => ({ text, binary, closed }) =>
       reject(new Error(`no connection to Opweave at ${url} (${error.message}); is \`opweave serve\` running?`));
     });
     request.on("response", (response) => {
-      response.resume();
-      reject(new Error(`Opweave at ${url} refuses the connection: ${response.statusCode} ${response.statusMessage}`));
+      const refused = `Opweave at ${url} refuses the connection: ${response.statusCode}`;
+      textOf(response).then((why) => reject(new Error(`${refused} ${why}`)), reject);
     });
     request.on("upgrade", (_, socket, head) => {
       socket.setNoDelay(true);
@@ -110,14 +112,19 @@ function reader(text, binary) {
 
 // Requests that block: a worker makes them, this thread sleeps until the answer is there.
 function synchronous(url) {
-  const state = new Int32Array(new SharedArrayBuffer(4)); // 1: the answer is there
+  const state = new Int32Array(new SharedArrayBuffer(8)); // whether the answer is there, whether the worker has started
   const { port1: port, port2 } = new MessageChannel();
   const workerData = { address: address(url), port: port2, state };
-  const worker = new Worker(new URL("./node-sync.mjs", import.meta.url), { workerData, transferList: [port2] });
+  const worker = new Worker(new URL("./node-sync.mjs", import.meta.url), {
+    workerData, transferList: [port2], execArgv: [], // not those of this process, which may be for its main module
+  });
   worker.unref();
   port.unref();
 
   function sync(body) {
+    if (Atomics.wait(state, 1, 0, START_TIMEOUT_MS) === "timed-out") {
+      throw new DOMException("the worker for synchronous requests has not started", "OperationError");
+    }
     Atomics.store(state, 0, 0);
     port.postMessage(body);
     if (Atomics.wait(state, 0, 0, SYNC_TIMEOUT_MS) === "timed-out") {

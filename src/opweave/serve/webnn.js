@@ -435,7 +435,7 @@ class MLGraphBuilder {
     } catch (error) {
       return Promise.reject(error);
     }
-    if (settings.mode === "lazy") flush(builder); // throws: callers that never look at the promise must not miss it
+    if (builder.context.mode === "lazy") flush(builder); // throws: callers that never look at the promise must not miss it
     return build(builder, named);
   }
 }
@@ -526,7 +526,7 @@ function flush(builder) {
   });
   if (!answer.error) return;
   const error = errorFrom(answer.error, pending[answer.at]?.label);
-  if (settings.mode === "lazy" || answer.at !== pending.length - 1) builder.failure = error;
+  if (context.mode === "lazy" || answer.at !== pending.length - 1) builder.failure = error;
   throw error;
 }
 const RESULTS = {
@@ -561,7 +561,7 @@ function operation(name, args, members, several) {
       const made = Array.from({ length: count }, (_, at) => create(MLOperand, { builder, id: id + at, isResult: true }));
       const chosen = Object.fromEntries(Object.entries(options).map(([key, value]) => [key, encoded(value)]));
       builder.pending.push({ entry: [name, id, encoded(values), chosen], label, results: made.map((one) => slots.get(one)) });
-      if (settings.mode !== "lazy") flush(builder);
+      if (builder.context.mode !== "lazy") flush(builder);
       return several ? made : made[0];
     },
   }[name];
@@ -586,28 +586,27 @@ class ML {
     checkInternal(arguments[0], "ML");
   }
   async createContext(options = undefined) {
-    thisOf(this, ML);
+    const ml = thisOf(this, ML);
     if (isObject(options) && globalThis.GPUDevice && options instanceof globalThis.GPUDevice) {
       throw new DOMException("createContext: a GPUDevice cannot be shared with Opweave, which is another process", "NotSupportedError");
     }
-    return openContext(dictionary(options, CONTEXT_OPTIONS, "createContext: options"));
+    return openContext(ml, dictionary(options, CONTEXT_OPTIONS, "createContext: options"));
   }
 }
-let connecting = null; // promises the connection
-async function openContext(options) {
-  connecting ??= Connection.open(settings.transport);
+async function openContext(ml, options) {
+  ml.connecting ??= Connection.open(ml.transport);
   let connection;
   try {
-    connection = await connecting;
+    connection = await ml.connecting;
   } catch (error) {
-    connecting = null;
+    ml.connecting = null;
     throw new DOMException(`createContext: ${error.message}`, "NotSupportedError");
   }
   if (connection.ended) {
-    connecting = null;
-    return openContext(options);
+    ml.connecting = null;
+    return openContext(ml, options);
   }
-  const context = { connection, c: ++connection.numbers.context, lastId: 0, isLost: false };
+  const context = { connection, mode: ml.mode, c: ++connection.numbers.context, lastId: 0, isLost: false };
   context.lost = new Promise((resolve) => (context.resolveLost = resolve));
   const [answer] = await connection.request(context, { m: "hello", options });
   connection.session = answer.session;
@@ -779,7 +778,6 @@ class MLTensor {
 }
 const PROTOCOL = "opweave.webnn.1";
 const DEFAULT_URL = "http://127.0.0.1:8801";
-const settings = { mode: "strict", transport: null };
 const webTransport = ({ url, token }) => ({ text, binary, closed }) =>
   new Promise((resolve, reject) => {
     const socket = new WebSocket(url.replace(/^http/, "ws"), token ? [PROTOCOL, `token.${token}`] : [PROTOCOL]);
@@ -820,7 +818,6 @@ function install(options = {}, transport = webTransport) {
     if (!slots.has(global.navigator.ml)) console.info("opweave: navigator.ml is there already; set force to replace it");
     return global.navigator.ml;
   }
-  Object.assign(settings, { mode, transport: transport({ url: url.replace(/\/$/, ""), token }) });
   for (const Interface of [ML, MLContext, MLGraph, MLGraphBuilder, MLOperand, MLTensor]) expose(global, Interface);
   if (!global.GPUDevice) expose(global, GPUDevice); // libraries ask `device instanceof GPUDevice`
   if (!global.navigator) {
@@ -828,7 +825,7 @@ function install(options = {}, transport = webTransport) {
     Object.defineProperty(global, "navigator", { value: new Navigator(), configurable: true, writable: true });
   }
   const { navigator } = global;
-  const ml = create(ML, {});
+  const ml = create(ML, { mode, transport: transport({ url: url.replace(/\/$/, ""), token }), connecting: null });
   const attribute = {
     get ml() {
       if (this !== navigator) fail("navigator.ml: Illegal invocation");
@@ -845,12 +842,13 @@ class GPUDevice {
   }
 }
 function pageOptions() {
-  const source = globalThis.document?.currentScript?.src;
-  if (globalThis.opweaveOptions || !source) return globalThis.opweaveOptions ?? {};
+  if (globalThis.opweaveOptions) return globalThis.opweaveOptions;
+  const [source] = /https?:[^\s"']+\/webnn\.js(\?[^\s:)]*)?/.exec(globalThis.document?.currentScript?.src ?? new Error().stack) ?? [];
+  if (!source) return {};
   const { origin, searchParams } = new URL(source);
-  const flags = { force: searchParams.has("force") };
-  for (const name of ["token", "mode"]) if (searchParams.has(name)) flags[name] = searchParams.get(name);
-  return { url: origin, ...flags };
+  const options = { url: origin, force: searchParams.has("force") };
+  for (const name of ["token", "mode"]) if (searchParams.has(name)) options[name] = searchParams.get(name);
+  return options;
 }
 if (typeof module === "object" && module.exports) module.exports = install;
 else install(pageOptions());

@@ -80,7 +80,7 @@ class MLGraphBuilder {
     } catch (error) {
       return Promise.reject(error);
     }
-    if (settings.mode === "lazy") flush(builder); // throws: callers that never look at the promise must not miss it
+    if (builder.context.mode === "lazy") flush(builder); // throws: callers that never look at the promise must not miss it
     return build(builder, named);
   }
 }
@@ -185,7 +185,7 @@ function flush(builder) {
   });
   if (!answer.error) return;
   const error = errorFrom(answer.error, pending[answer.at]?.label);
-  if (settings.mode === "lazy" || answer.at !== pending.length - 1) builder.failure = error;
+  if (context.mode === "lazy" || answer.at !== pending.length - 1) builder.failure = error;
   throw error;
 }
 
@@ -224,7 +224,7 @@ function operation(name, args, members, several) {
       const made = Array.from({ length: count }, (_, at) => create(MLOperand, { builder, id: id + at, isResult: true }));
       const chosen = Object.fromEntries(Object.entries(options).map(([key, value]) => [key, encoded(value)]));
       builder.pending.push({ entry: [name, id, encoded(values), chosen], label, results: made.map((one) => slots.get(one)) });
-      if (settings.mode !== "lazy") flush(builder);
+      if (builder.context.mode !== "lazy") flush(builder);
       return several ? made : made[0];
     },
   }[name];

@@ -6,30 +6,28 @@ class ML {
   }
 
   async createContext(options = undefined) {
-    thisOf(this, ML);
+    const ml = thisOf(this, ML);
     if (isObject(options) && globalThis.GPUDevice && options instanceof globalThis.GPUDevice) {
       throw new DOMException("createContext: a GPUDevice cannot be shared with Opweave, which is another process", "NotSupportedError");
     }
-    return openContext(dictionary(options, CONTEXT_OPTIONS, "createContext: options"));
+    return openContext(ml, dictionary(options, CONTEXT_OPTIONS, "createContext: options"));
   }
 }
 
-let connecting = null; // promises the connection
-
-async function openContext(options) {
-  connecting ??= Connection.open(settings.transport);
+async function openContext(ml, options) {
+  ml.connecting ??= Connection.open(ml.transport);
   let connection;
   try {
-    connection = await connecting;
+    connection = await ml.connecting;
   } catch (error) {
-    connecting = null;
+    ml.connecting = null;
     throw new DOMException(`createContext: ${error.message}`, "NotSupportedError");
   }
   if (connection.ended) {
-    connecting = null;
-    return openContext(options);
+    ml.connecting = null;
+    return openContext(ml, options);
   }
-  const context = { connection, c: ++connection.numbers.context, lastId: 0, isLost: false };
+  const context = { connection, mode: ml.mode, c: ++connection.numbers.context, lastId: 0, isLost: false };
   context.lost = new Promise((resolve) => (context.resolveLost = resolve));
   const [answer] = await connection.request(context, { m: "hello", options });
   connection.session = answer.session;

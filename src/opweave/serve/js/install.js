@@ -2,7 +2,6 @@
 
 const PROTOCOL = "opweave.webnn.1";
 const DEFAULT_URL = "http://127.0.0.1:8801";
-const settings = { mode: "strict", transport: null };
 
 // The transport of pages and workers: a WebSocket, and synchronous requests for what must be known at once.
 const webTransport = ({ url, token }) => ({ text, binary, closed }) =>
@@ -50,7 +49,6 @@ function install(options = {}, transport = webTransport) {
     if (!slots.has(global.navigator.ml)) console.info("opweave: navigator.ml is there already; set force to replace it");
     return global.navigator.ml;
   }
-  Object.assign(settings, { mode, transport: transport({ url: url.replace(/\/$/, ""), token }) });
   for (const Interface of [ML, MLContext, MLGraph, MLGraphBuilder, MLOperand, MLTensor]) expose(global, Interface);
   if (!global.GPUDevice) expose(global, GPUDevice); // libraries ask `device instanceof GPUDevice`
   if (!global.navigator) {
@@ -58,7 +56,7 @@ function install(options = {}, transport = webTransport) {
     Object.defineProperty(global, "navigator", { value: new Navigator(), configurable: true, writable: true });
   }
   const { navigator } = global;
-  const ml = create(ML, {});
+  const ml = create(ML, { mode, transport: transport({ url: url.replace(/\/$/, ""), token }), connecting: null });
   const attribute = {
     get ml() {
       if (this !== navigator) fail("navigator.ml: Illegal invocation");
@@ -76,14 +74,16 @@ class GPUDevice {
   }
 }
 
-// A script of a page says what to connect to by its own address (`/webnn.js?token=…`), or in `opweaveOptions`.
+// What to connect to: `opweaveOptions`, or the address that this was loaded from (`/webnn.js?token=…`). Workers and modules
+// know that from stack traces only.
 function pageOptions() {
-  const source = globalThis.document?.currentScript?.src;
-  if (globalThis.opweaveOptions || !source) return globalThis.opweaveOptions ?? {};
+  if (globalThis.opweaveOptions) return globalThis.opweaveOptions;
+  const [source] = /https?:[^\s"']+\/webnn\.js(\?[^\s:)]*)?/.exec(globalThis.document?.currentScript?.src ?? new Error().stack) ?? [];
+  if (!source) return {};
   const { origin, searchParams } = new URL(source);
-  const flags = { force: searchParams.has("force") };
-  for (const name of ["token", "mode"]) if (searchParams.has(name)) flags[name] = searchParams.get(name);
-  return { url: origin, ...flags };
+  const options = { url: origin, force: searchParams.has("force") };
+  for (const name of ["token", "mode"]) if (searchParams.has(name)) options[name] = searchParams.get(name);
+  return options;
 }
 
 if (typeof module === "object" && module.exports) module.exports = install;

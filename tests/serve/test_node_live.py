@@ -1,0 +1,71 @@
+"""The package for Node.js with the real server."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Thread
+
+import node_js
+
+from opweave import memory
+from opweave.serve import Server
+
+EXITS = """
+const { ml } = await import("./src/opweave/serve/node.mjs");
+const context = await ml.createContext();
+context.lost.then(() => console.log("lost"));
+const builder = new MLGraphBuilder(context);
+console.log(builder.relu(builder.input("x", { dataType: "float32", shape: [2] })).shape);
+const tensor = await context.createTensor({ dataType: "float32", shape: [2], readable: true });
+console.log(await context.readTensor(tensor));
+"""
+
+
+def environment(server: Server) -> dict[str, str]:
+    return {"OPWEAVE_URL": server.url, "OPWEAVE_TOKEN": server.token or ""}
+
+
+@contextmanager
+def unix_socket(path: Path, port: int) -> Iterator[None]:
+    """A Unix socket that forwards to a port, as a tunnel or a container would."""
+
+    def forward(source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                client = listener.accept()[0]
+                server = socket.create_connection(("127.0.0.1", port))
+                for pair in ((client, server), (server, client)):
+                    Thread(target=forward, args=pair, daemon=True).start()
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        Thread(target=accept, daemon=True).start()
+        yield
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def test_against_the_server(tmp_path: Path) -> None:
+    with Server(port=0, device="cpu") as server, unix_socket(tmp_path / "s", server.port):
+        before = memory.copies.count
+        variables = {**environment(server), "OPWEAVE_SOCKET": str(tmp_path / "s")}
+        out = node_js.run(["--test", str(node_js.JS / "live.mjs")], 120, variables)
+        assert memory.copies.count == before
+    assert re.search(r"^# pass 12$", out, re.MULTILINE), out
+
+
+def test_the_process_ends_once_it_has_nothing_to_wait_for() -> None:
+    with Server(port=0, device="cpu") as server:
+        out = node_js.run(["--input-type=module", "-e", EXITS], 60, environment(server))
+    assert out.startswith("[ 2 ]")
+    assert "lost" not in out
