@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -28,18 +29,37 @@ def missing() -> str | None:
     )
 
 
-def run(
-    arguments: Sequence[str], timeout: float, environment: Mapping[str, str] | None = None, folder: Path = ROOT
-) -> str:
-    """Run Node.js and return its output; skips the test where there is no Node.js, which in CI is an error."""
+def need() -> None:
+    """Skip the test where there is no Node.js; in CI, that is an error."""
     reason = missing()
     if reason is not None:
         if os.environ.get("CI") == "true":
             pytest.fail(reason)
         pytest.skip(reason)
-    command = ["node", *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=timeout, env={**os.environ, **(environment or {})}, cwd=folder
+
+
+def run(arguments: Sequence[str], timeout: float, environment: Mapping[str, str] | None = None) -> str:
+    """Run Node.js with further environment variables, and return its output."""
+    with started(arguments, environment) as process:
+        out, errors = process.communicate(timeout=timeout)
+    assert process.returncode == 0, f"{' '.join(arguments)}\n{out[-8000:]}\n{errors[-4000:]}"
+    return out
+
+
+@contextmanager
+def started(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
+    """A process of Node.js, which ends with the block."""
+    need()
+    process = subprocess.Popen(
+        ["node", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, **(environment or {})},
     )
-    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-8000:]}\n{done.stderr[-4000:]}"
-    return done.stdout
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()

@@ -69,3 +69,24 @@ def test_the_process_ends_once_it_has_nothing_to_wait_for() -> None:
         out = node_js.run(["--input-type=module", "-e", EXITS], 60, environment(server))
     assert out.startswith("[ 2 ]")
     assert "lost" not in out
+
+
+ENDS = """
+import { ml } from "./src/opweave/serve/node.mjs";
+const context = await ml.createContext();
+console.log("ready");
+const alive = setInterval(() => {}, 1000);
+console.log((await context.lost).message);
+clearInterval(alive);
+"""
+
+
+def test_the_server_s_end_is_told_with_its_reason() -> None:
+    with (
+        Server(port=0, device="cpu") as server,
+        node_js.started(["--input-type=module", "-e", ENDS], environment(server)) as process,
+    ):
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        server.close()
+        assert "has ended (1001, the server ends)" in process.communicate(timeout=60)[0]

@@ -4,7 +4,7 @@
 // (OPWEAVE_URL, OPWEAVE_TOKEN, OPWEAVE_MODE). A URL is http://127.0.0.1:PORT, or unix:/path/of/a/socket.
 //
 // Messages go over one connection without the masks of WebSocket (`Upgrade: opweave`): a length (u32, little-endian), a kind
-// (1 text, 2 binary), the bytes. Synchronous requests are made by a worker, for whose answers this thread waits.
+// (1 text, 2 binary, 8 close: a code as u16, big-endian, and a reason), the bytes. Synchronous requests are made by a worker, for whose answers this thread waits.
 
 import http from "node:http";
 import { text as textOf } from "node:stream/consumers";
@@ -13,7 +13,7 @@ import { MessageChannel, receiveMessageOnPort, Worker } from "node:worker_thread
 import install from "./webnn.js";
 
 const PROTOCOL = "opweave.webnn.1";
-const TEXT = 1;
+const [TEXT, BINARY, CLOSE] = [1, 2, 8];
 const HEADER_BYTES = 5;
 const SYNC_TIMEOUT_MS = 600_000; // a server that is alive answers a validation in milliseconds
 const START_TIMEOUT_MS = 30_000; // of the worker, which takes 50 ms on an idle machine
@@ -41,12 +41,13 @@ const nodeTransport = ({ url, token }) => ({ text, binary, closed }) =>
     request.on("upgrade", (_, socket, head) => {
       socket.setNoDelay(true);
       socket.unref(); // an idle connection does not keep the process
-      const read = reader(text, binary);
+      let why = "";
+      const read = reader(text, binary, (code, reason) => (why = ` (${code}, ${reason})`));
       socket.on("data", read);
       socket.on("error", () => {}); // `close` follows
       socket.on("close", () => {
         stop();
-        closed(`the connection to Opweave at ${url} has ended`);
+        closed(`the connection to Opweave at ${url} has ended${why}`);
       });
       if (head.length) read(head);
       const { sync, stop } = synchronous(url);
@@ -71,7 +72,7 @@ function sender(socket) {
     socket.write(header(bytes.length, TEXT));
     socket.write(bytes);
     if (!payload) return;
-    socket.write(header(payload.length, 2));
+    socket.write(header(payload.length, BINARY));
     socket.write(Uint8Array.prototype.slice.call(payload)); // the caller may change its memory at once
   };
 }
@@ -84,7 +85,7 @@ function header(length, kind) {
 }
 
 // Cut what arrives into messages. The bytes of a message are copied once, into the buffer that it is handed on in.
-function reader(text, binary) {
+function reader(text, binary, close) {
   const head = Buffer.alloc(HEADER_BYTES);
   let [headed, kind, body, filled] = [0, 0, null, 0];
   return (chunk) => {
@@ -105,7 +106,8 @@ function reader(text, binary) {
       const done = body;
       [headed, body] = [0, null];
       if (kind === TEXT) text(Buffer.from(done.buffer).toString("utf8"));
-      else binary(done.buffer);
+      else if (kind === BINARY) binary(done.buffer);
+      else if (kind === CLOSE) close(new DataView(done.buffer).getUint16(0), Buffer.from(done.buffer, 2).toString("utf8"));
     }
   };
 }

@@ -187,9 +187,13 @@ function bytesOf(value, buffer, isView) {
     return new Uint8Array(0); // a detached buffer has no bytes, which is an error where their number is checked
   }
 }
-function checkBuffer({ bytes, view }, { dataType, shape }, what) {
+function checkLength({ bytes }, { dataType, shape }, what) {
   const wanted = shape.reduce((count, size) => count * size, ELEMENT_BYTES[dataType]);
   if (bytes.length !== wanted) fail(`${what} must have ${wanted} bytes for ${dataType} [${shape}], got ${bytes.length}`);
+}
+function checkBuffer(source, { dataType, shape }, what) {
+  checkLength(source, { dataType, shape }, what);
+  const { view } = source;
   if (view !== null && ![...VIEWS[dataType], "Uint8Array", "DataView"].includes(view)) {
     fail(`${what} must be a ${VIEWS[dataType][0]} or a Uint8Array for ${dataType}, got a ${view}`);
   }
@@ -388,6 +392,9 @@ class MLGraph {
   constructor() {
     checkInternal(arguments[0], "MLGraph");
   }
+  get devices() {
+    return thisOf(this, MLGraph).devices;
+  }
   destroy() {
     const graph = thisOf(this, MLGraph);
     if (isDestroyed(graph)) return;
@@ -457,6 +464,7 @@ async function build(builder, named) {
     const [answer] = await context.connection.request(context, message);
     graph.inputs = new Map(Object.entries(answer.inputs));
     graph.outputs = new Map(Object.entries(answer.outputs));
+    graph.devices = Object.freeze(answer.devices);
   } finally {
     release(builder, "builders");
   }
@@ -664,7 +672,7 @@ class MLContext {
     const target = arguments.length > 1 ? bufferSource(arguments[1], "readTensor: outputData") : null;
     checkTensor(context, fields, "readTensor");
     if (!fields.readable) fail("readTensor: the tensor is not readable");
-    if (target) checkBuffer(target, fields, "readTensor: outputData");
+    if (target) checkLength(target, fields, "readTensor: outputData");
     const payload = await readBytes(context, fields);
     if (!target) return payload;
     if (target.bytes.length !== payload.byteLength) fail("readTensor: outputData was detached meanwhile");
@@ -678,7 +686,7 @@ class MLContext {
     const source = bufferSource(inputData, "writeTensor: inputData");
     checkTensor(context, fields, "writeTensor");
     if (!fields.writable) fail("writeTensor: the tensor is not writable");
-    checkBuffer(source, fields, "writeTensor: inputData");
+    checkLength(source, fields, "writeTensor: inputData");
     const message = { m: "write", c: context.c, id: fields.id, bin: source.bytes.length };
     context.connection.send(message, unshared(source));
   }

@@ -53,6 +53,8 @@ test("several results take the numbers that follow", async () => {
 
 test("a run: build, tensors, write, dispatch, read", async () => {
   const { graph, input, output } = await compiled();
+  assert.deepEqual(graph.devices, ["fake"]);
+  assert.ok(Object.isFrozen(graph.devices));
   fake.answers.read = { payload: new Float32Array([1, 2, 3, 4, 5, 6]).buffer };
   context.writeTensor(input, new Float32Array(6));
   context.dispatch(graph, { x: input }, { y: output });
@@ -139,7 +141,7 @@ test("tensors are checked, and freed", async () => {
   const { input, output } = await compiled();
   assert.throws(() => context.writeTensor(output, new Float32Array(6)), /not writable/);
   assert.throws(() => context.writeTensor(input, new Float32Array(5)), /must have 24 bytes/);
-  assert.throws(() => context.writeTensor(input, new Int32Array(6)), /got a Int32Array/);
+  context.writeTensor(input, new Int32Array(6)); // any view of the right length
   await assert.rejects(context.readTensor(input), /not readable/);
   await assert.rejects(context.readTensor(output, new Float32Array(5)), /must have 24 bytes/);
   await assert.rejects(context.readTensor(output, undefined), /must be an ArrayBuffer/);

@@ -29,6 +29,11 @@ class MLGraph {
     checkInternal(arguments[0], "MLGraph");
   }
 
+  // Not in the specification; Chromium has it, and LiteRT.js needs it.
+  get devices() {
+    return thisOf(this, MLGraph).devices;
+  }
+
   destroy() {
     const graph = thisOf(this, MLGraph);
     if (isDestroyed(graph)) return;
@@ -104,6 +109,7 @@ async function build(builder, named) {
     const [answer] = await context.connection.request(context, message);
     graph.inputs = new Map(Object.entries(answer.inputs));
     graph.outputs = new Map(Object.entries(answer.outputs));
+    graph.devices = Object.freeze(answer.devices);
   } finally {
     release(builder, "builders");
   }

@@ -93,7 +93,7 @@ class MLContext {
     const target = arguments.length > 1 ? bufferSource(arguments[1], "readTensor: outputData") : null;
     checkTensor(context, fields, "readTensor");
     if (!fields.readable) fail("readTensor: the tensor is not readable");
-    if (target) checkBuffer(target, fields, "readTensor: outputData");
+    if (target) checkLength(target, fields, "readTensor: outputData");
     const payload = await readBytes(context, fields);
     if (!target) return payload;
     if (target.bytes.length !== payload.byteLength) fail("readTensor: outputData was detached meanwhile");
@@ -108,7 +108,7 @@ class MLContext {
     const source = bufferSource(inputData, "writeTensor: inputData");
     checkTensor(context, fields, "writeTensor");
     if (!fields.writable) fail("writeTensor: the tensor is not writable");
-    checkBuffer(source, fields, "writeTensor: inputData");
+    checkLength(source, fields, "writeTensor: inputData");
     const message = { m: "write", c: context.c, id: fields.id, bin: source.bytes.length };
     context.connection.send(message, unshared(source));
   }

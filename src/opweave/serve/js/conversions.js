@@ -144,10 +144,16 @@ function bytesOf(value, buffer, isView) {
   }
 }
 
-// https://www.w3.org/TR/webnn/#validate-buffer-with-descriptor
-function checkBuffer({ bytes, view }, { dataType, shape }, what) {
+function checkLength({ bytes }, { dataType, shape }, what) {
   const wanted = shape.reduce((count, size) => count * size, ELEMENT_BYTES[dataType]);
   if (bytes.length !== wanted) fail(`${what} must have ${wanted} bytes for ${dataType} [${shape}], got ${bytes.length}`);
+}
+
+// https://www.w3.org/TR/webnn/#validate-buffer-with-descriptor; readTensor() and writeTensor() check the length only, since
+// Chromium does, and web code depends on it.
+function checkBuffer(source, { dataType, shape }, what) {
+  checkLength(source, { dataType, shape }, what);
+  const { view } = source;
   if (view !== null && ![...VIEWS[dataType], "Uint8Array", "DataView"].includes(view)) {
     fail(`${what} must be a ${VIEWS[dataType][0]} or a Uint8Array for ${dataType}, got a ${view}`);
   }
