@@ -48,7 +48,7 @@ def serve(
     max_memory: Annotated[
         str, typer.Option(help="The most memory of a page's tensors and constants, such as 512M or 2G.")
     ] = "2G",
-    max_contexts: Annotated[int, typer.Option(min=1, help="The most contexts of a page at the same time.")] = 16,
+    max_contexts: Annotated[int, typer.Option(min=1, help="The most contexts of a page at the same time.")] = 256,
     stats: Annotated[
         bool, typer.Option("--stats", help="Print what each context has done when it ends, and all at the end.")
     ] = False,

@@ -9,6 +9,9 @@ from threading import Condition, Thread
 MAX_WAITING = 1024
 """How many tasks wait at most. Beyond that the caller waits, so that the client's messages stay in the socket."""
 
+IDLE_SECONDS = 1.0
+"""How long a thread waits for another task before it ends: pages leave many contexts behind."""
+
 
 class Lane:
     """Runs tasks one after the other. One thread, the caller, submits them.
@@ -73,8 +76,9 @@ class Lane:
 
     def join(self) -> None:
         """Wait for the thread, after `close`."""
-        if self._thread is not None:
-            self._thread.join()
+        thread = self._thread
+        if thread is not None:
+            thread.join()
 
     def _is_ending(self) -> bool:
         return self._is_closed or self._is_finishing
@@ -88,9 +92,14 @@ class Lane:
         while True:
             with self._changed:
                 # A task that runs in the thread of a caller comes first.
-                self._changed.wait_for(lambda: self._is_closed or (self._tasks and not self._is_busy))
-                if self._is_closed:
+                found = self._changed.wait_for(
+                    lambda: self._is_closed or (self._tasks and not self._is_busy), IDLE_SECONDS
+                )
+                if self._is_closed or not (found or self._tasks):
+                    self._thread = None
                     return
+                if not found:
+                    continue
                 self._is_busy = True
                 task = self._tasks.popleft()
             task()

@@ -213,7 +213,9 @@ class ServedContext:
             side: {name: described_desc(desc) for name, desc in descs.items()}
             for side, descs in (("inputs", graph.inputs), ("outputs", graph.outputs))
         }
-        return Answer({**described, "devices": list(graph.devices)})
+        own = self.context.device
+        kinds = dict.fromkeys(own.kind if name == own.name else "cpu" for name in graph.devices)
+        return Answer({**described, "devices": list(kinds)})
 
     def _on_dispatch(self, message: Message, payload: np.ndarray | None) -> None:
         found = self._graphs.get(message["g"])

@@ -1,0 +1,137 @@
+"""Who may connect, and what pages may read."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+
+import pytest
+from served_clients import ORIGIN, Client, PlainClient, RefusedError, request
+
+import opweave as ow
+from opweave import MLError
+from opweave.serve import ConnectionLimits, Server
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server(port=0, origins=[ORIGIN], device="cpu") as served:
+        yield served
+
+
+def answer(server: Server, method: str, path: str, **headers: str) -> http.client.HTTPResponse:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+    response = connection.getresponse()
+    response.read()
+    connection.close()
+    return response
+
+
+def test_health_and_the_script(server: Server) -> None:
+    status, text = request(server, "GET", "/health")
+    assert (status, json.loads(text)) == (200, {"opweave": ow.__version__, "protocol": 1})
+    status, text = request(server, "GET", "/webnn.js?token=x")
+    assert status == 200
+    assert server.script.endswith(text)
+    assert json.dumps(server.token) in server.script
+    assert server.url in server.script
+
+
+def test_only_pages_of_allowed_origins_may_read(server: Server) -> None:
+    ours = answer(server, "GET", "/health", Origin=ORIGIN)
+    assert ours.headers["Access-Control-Allow-Origin"] == ORIGIN
+    assert "Origin" in ours.headers["Vary"]
+    others = answer(server, "GET", "/health", Origin="https://evil.example")
+    assert others.headers["Access-Control-Allow-Origin"] is None
+    preflight = {"Access_Control_Request_Method": "POST", "Access_Control_Request_Private_Network": "true"}
+    ours = answer(server, "OPTIONS", "/sync", Origin=ORIGIN, **preflight)
+    assert ours.status == 204
+    assert ours.headers["Access-Control-Allow-Private-Network"] == "true"
+    others = answer(server, "OPTIONS", "/sync", Origin="https://evil.example", **preflight)
+    assert others.headers["Access-Control-Allow-Private-Network"] is None
+    assert "*" not in str(ours.headers) + str(others.headers)
+
+
+def test_requests_share_a_connection(server: Server) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    for _ in range(3):
+        connection.request("GET", "/health")
+        response = connection.getresponse()
+        assert response.status == 200
+        response.read()
+        assert connection.sock is not None
+    connection.close()
+
+
+def test_programs_need_the_token_alone(server: Server) -> None:
+    for kind in (Client, PlainClient):
+        with kind(server, origin=None) as client:
+            assert "session" in client.hello()
+    with pytest.raises(RefusedError, match="401"):
+        PlainClient(server, origin=None, headers={"Sec-Opweave-Protocol": "opweave.webnn.1, token.x"})
+
+
+def test_any_origin_needs_the_token() -> None:
+    with Server(port=0, any_origin=True, token="secret") as server:
+        with Client(server, origin="https://anywhere.example") as client:
+            assert "session" in client.hello()
+        with pytest.raises(RefusedError, match="401"):
+            Client(server, headers={"Sec-WebSocket-Protocol": "opweave.webnn.1, token.secre"})
+
+
+def test_without_a_token_the_origin_decides() -> None:
+    with Server(port=0, origins=[ORIGIN], token=None) as server:
+        assert "token" not in server.script.partition("\n")[0]
+        with Client(server) as client:
+            assert "session" in client.hello()
+        with pytest.raises(RefusedError, match="403"):
+            Client(server, origin="http://localhost:1")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"port": -1}, r"port must be in \[0, 65535\], got -1"),
+        ({"host": "0.0.0.0"}, "host must be '127.0.0.1' or '::1', got '0.0.0.0'"),
+        ({"origins": "http://localhost"}, "origins must be a sequence"),
+        ({"origins": ["*"]}, "got '\\*'"),
+        ({"origins": ["http://localhost:1/"]}, "without a path"),
+        ({"any_origin": True, "token": None}, "any_origin needs a token"),
+        ({"token": "a b"}, "token must be"),
+        ({"device": "abacus"}, "abacus"),
+    ],
+)
+def test_arguments_are_checked(options: dict[str, object], message: str) -> None:
+    with pytest.raises(MLError, match=message):
+        Server(**{"port": 0, **options})
+
+
+def test_limits_are_checked() -> None:
+    with pytest.raises(ow.ValidationError, match="memory must be a positive integer, got 0"):
+        ConnectionLimits(memory=0)
+
+
+def test_close_ends_connections() -> None:
+    with Server(port=0, origins=[ORIGIN]) as server:
+        client = Client(server)
+        client.hello()
+    kind, data = client.receive()
+    assert (kind, data[:2]) == (8, b"\x03\xe9")
+    assert repr(server).endswith("closed>")
+    server.close()
+    client.socket.close()
+
+
+def test_ipv6() -> None:
+    try:
+        server = Server(port=0, host="::1")
+    except ow.OperationError as error:
+        pytest.skip(str(error))
+    with server:
+        assert server.url == f"http://[::1]:{server.port}"
+        connection = http.client.HTTPConnection("::1", server.port, timeout=30)
+        connection.request("GET", "/health")
+        assert connection.getresponse().status == 200
+        connection.close()

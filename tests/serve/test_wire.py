@@ -1,0 +1,225 @@
+"""Frames and requests, without what they mean: the vectors of RFC 6455, and random parts."""
+
+from __future__ import annotations
+
+import random
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Thread
+
+import numpy as np
+import pytest
+
+from opweave.serve.http import HttpError, read_request
+from opweave.serve.wire import (
+    BINARY,
+    TEXT,
+    DisconnectedError,
+    Messages,
+    PlainMessages,
+    Stream,
+    WebSocketMessages,
+    WireError,
+    unmask,
+)
+
+# https://www.rfc-editor.org/rfc/rfc6455#section-5.7
+MASKED_HELLO = bytes.fromhex("818537fa213d7f9f4d5158")
+MASKED_PONG = bytes.fromhex("8a8537fa213d7f9f4d5158")
+UNMASKED_HELLO = bytes.fromhex("810548656c6c6f")
+UNMASKED_256 = bytes.fromhex("827e0100")
+UNMASKED_64K = bytes.fromhex("827f0000000000010000")
+
+
+@contextmanager
+def fed(data: bytes, *, step: int = 0, seed: int = 0) -> Iterator[tuple[Stream, socket.socket]]:
+    """A stream that gets these bytes, in random pieces of at most `step`; and the other end."""
+    ours, theirs = socket.socketpair()
+    draw = random.Random(seed)
+
+    def feed() -> None:
+        at = 0
+        while at < len(data):
+            count = draw.randint(1, step) if step else len(data)
+            theirs.sendall(data[at : at + count])
+            at += count
+
+    thread = Thread(target=feed)
+    thread.start()
+    with ours, theirs:
+        yield Stream(ours), theirs
+        thread.join()
+
+
+def frame(kind: int, data: bytes, key: bytes, final: bool) -> bytes:
+    size = len(data)
+    length = (
+        bytes([0x80 | size])
+        if size < 126
+        else struct.pack(">BH", 254, size)
+        if size < 2**16
+        else struct.pack(">BQ", 255, size)
+    )
+    masked = bytes(byte ^ key[i % 4] for i, byte in enumerate(data))
+    return bytes([final << 7 | kind]) + length + key + masked
+
+
+def test_the_vectors_of_the_standard() -> None:
+    with fed(MASKED_PONG + MASKED_HELLO) as (stream, _):
+        assert WebSocketMessages(stream).text(100) == b"Hello"
+    with fed(UNMASKED_HELLO) as (stream, _), pytest.raises(WireError, match="no mask"):
+        WebSocketMessages(stream).text(100)
+    assert WebSocketMessages.header(TEXT, 5) + b"Hello" == UNMASKED_HELLO
+    assert WebSocketMessages.header(BINARY, 256) == UNMASKED_256
+    assert WebSocketMessages.header(BINARY, 65536) == UNMASKED_64K
+
+
+def test_a_ping_is_answered_with_its_data() -> None:
+    ping = bytes([0x89]) + MASKED_HELLO[1:]
+    with fed(ping + MASKED_HELLO) as (stream, other):
+        assert WebSocketMessages(stream).text(100) == b"Hello"
+        assert other.recv(100) == bytes.fromhex("8a0548656c6c6f")
+
+
+def test_a_close_is_answered_with_its_code() -> None:
+    close = frame(8, struct.pack(">H", 1001) + b"bye", b"abcd", True)
+    with fed(close) as (stream, other):
+        with pytest.raises(DisconnectedError):
+            WebSocketMessages(stream).text(100)
+        assert other.recv(100) == bytes.fromhex("880203e9")
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 7, 8, 9, 64, 1001])
+def test_masks_are_removed_in_place_wherever_the_data_begin(size: int) -> None:
+    draw = np.random.default_rng(size)
+    for start in range(9):
+        for offset in range(5):
+            memory = draw.integers(0, 256, start + size, dtype=np.uint8)
+            data, key = memory[start:], bytes(draw.integers(0, 256, 4, dtype=np.uint8))
+            expected = [byte ^ key[(offset + i) % 4] for i, byte in enumerate(data.tolist())]
+            unmask(data, key, offset)
+            assert data.tolist() == expected
+
+
+def parts_of(data: bytes, draw: random.Random) -> list[bytes]:
+    """The data in random parts, some of them empty."""
+    cuts = sorted(draw.choices(range(len(data) + 1), k=draw.randrange(6)))
+    return [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_messages_in_random_parts(seed: int) -> None:
+    """In frames of all sizes, with pings between, in pieces of all sizes from the socket."""
+    draw = random.Random(seed)
+    messages: list[tuple[int, bytes]] = []
+    sent = b""
+    for _ in range(draw.randrange(1, 12)):
+        kind = draw.choice([TEXT, BINARY])
+        data = draw.randbytes(draw.choice([0, 1, 5, 125, 126, 127, 4000, 65535, 65536, 66_000]))
+        messages.append((kind, data))
+        parts = parts_of(data, draw)
+        for number, part in enumerate(parts):
+            if draw.random() < 0.3:
+                sent += frame(9, b"ping", draw.randbytes(4), True)
+            sent += frame(0 if number else kind, part, draw.randbytes(4), number == len(parts) - 1)
+    with fed(sent, step=draw.choice([0, 7, 1000, 100_000]), seed=seed) as (stream, _):
+        received = WebSocketMessages(stream)
+        for kind, data in messages:
+            check_next(received, kind, data, draw)
+
+
+def check_next(received: Messages, kind: int, data: bytes, draw: random.Random) -> None:
+    if kind == TEXT:
+        assert received.text(len(data)) == data
+    elif draw.random() < 0.2:
+        received.skip(len(data))
+    else:
+        start = draw.randrange(8)
+        memory = np.zeros(start + len(data) + 8, np.uint8)
+        received.payload(memory[start : start + len(data)])
+        assert memory[start : start + len(data)].tobytes() == data
+        assert not memory[:start].any()
+        assert not memory[start + len(data) :].any()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_messages_without_masks(seed: int) -> None:
+    draw = random.Random(seed)
+    messages = [(draw.choice([TEXT, BINARY]), draw.randbytes(draw.choice([0, 1, 200, 70_000]))) for _ in range(8)]
+    sent = b"".join(struct.pack("<IB", len(data), kind) + data for kind, data in messages)
+    with fed(sent, step=draw.choice([0, 3, 5000]), seed=seed) as (stream, _):
+        received = PlainMessages(stream)
+        for kind, data in messages:
+            check_next(received, kind, data, draw)
+
+
+@pytest.mark.parametrize("kind", [WebSocketMessages, PlainMessages])
+def test_several_messages_leave_together(kind: type[Messages]) -> None:
+    ours, theirs = socket.socketpair()
+    data = np.arange(2**22, dtype=np.uint8)
+    got = bytearray()
+    expected = kind.header(TEXT, 2) + b"ab" + kind.header(BINARY, data.size) + data.tobytes()
+
+    def read() -> None:
+        while len(got) < len(expected):
+            got.extend(theirs.recv(2**20))
+
+    with ours, theirs:
+        thread = Thread(target=read)
+        thread.start()
+        kind(Stream(ours)).send((TEXT, b"ab"), (BINARY, data.data))
+        thread.join()
+    assert got == expected
+
+
+def test_texts_have_a_limit_before_they_come() -> None:
+    with fed(frame(1, b"a" * 60, b"abcd", False) + frame(0, b"a" * 60, b"abcd", True)) as (stream, _):
+        with pytest.raises(WireError, match="more than 100 bytes") as found:
+            WebSocketMessages(stream).text(100)
+        assert found.value.code == 1009
+
+
+@pytest.mark.parametrize("step", [0, 1, 5])
+def test_a_request(step: int) -> None:
+    text = (
+        "GET /a/b?token=x HTTP/1.1\r\nHost: LocalHost:80\r\nconnection:  keep-alive, Upgrade \r\nUPGRADE: WebSocket\r\n"
+        "Sec-WebSocket-Protocol: a\r\nSec-WebSocket-Protocol: b , c\r\n\r\nrest"
+    )
+    with fed(text.encode(), step=step) as (stream, _):
+        request = read_request(stream)
+        assert (request.method, request.path) == ("GET", "/a/b")
+        assert request.is_for_this_machine()
+        assert request.keeps_alive
+        assert request.upgrades() == "websocket"
+        assert request.tokens("sec-websocket-protocol") == ["a", "b", "c"]
+        assert request.origin is None
+        assert stream.read(4) == b"rest"
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8801", "[::1]:1", "LOCALHOST:65535"])
+def test_names_of_this_machine(host: str) -> None:
+    with fed(f"GET / HTTP/1.0\r\nHost: {host}\r\n\r\n".encode()) as (stream, _):
+        request = read_request(stream)
+        assert request.is_for_this_machine()
+        assert not request.keeps_alive
+
+
+def test_a_client_that_leaves_early() -> None:
+    ours, theirs = socket.socketpair()
+    with ours:
+        theirs.sendall(b"GET / HTTP/1.1\r\nHost:")
+        theirs.close()
+        with pytest.raises(DisconnectedError):
+            read_request(Stream(ours))
+
+
+def test_a_time_limit_holds_for_all_of_a_request() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        stream = Stream(ours)
+        stream.set_deadline(0.05)
+        theirs.sendall(b"GET / HTTP/1.1\r\n")
+        with pytest.raises((TimeoutError, HttpError)):
+            read_request(stream)
