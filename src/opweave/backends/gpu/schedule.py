@@ -20,6 +20,8 @@ from ...expr import gpu, ir
 from ...expr.array import Array, as_array
 from ...expr.evaluate import evaluate
 from ...expr.gpu import Features, Kernel, Workgroups
+from ...expr.gpu.forms import row_axes
+from ...expr.gpu.types import layout
 from ...expr.ir import Input, Output, Program, Stored
 from ...expr.simplify import simplified
 from ...expr.tracing import of_input, program as make_program
@@ -40,6 +42,13 @@ square. A chain of 400 takes 2.5 times as long in one kernel as in two, one of 1
 
 MAX_MOVED_LOADS = 4
 """Loads of an operand that only moves elements, for which it is still read through instead of stored."""
+
+MAX_REPEATED_CALLS = 8
+"""Calls of an element up to which it is computed again for each pass over a row, as in a normalisation, instead of stored."""
+
+MAX_REPEATED_SOURCES = 2
+"""Arrays of the size of the operand that may be read again for each pass. With two, as for a sum, three passes read twice what
+they would read of the stored sum, from the cache; a kernel that writes it reads and writes as much, from memory."""
 
 MAX_RESHAPED_CALLS = 8
 """Calls of an element that is read in another shape, above which it is stored first."""
@@ -260,7 +269,19 @@ class Schedule:
             return reading.aligned and same and alone and value.alias is None and once
         if value.only_moves:
             return reading.loads <= MAX_MOVED_LOADS and value.alias is None
-        return reading.loads <= 1 and reading.times <= 1 and (value.alias is None or value.calls <= MAX_RESHAPED_CALLS)
+        if reading.loads <= 1 and reading.times <= 1:
+            return value.alias is None or value.calls <= MAX_RESHAPED_CALLS
+        return self._is_repeated_in_rows(value, operand, program)
+
+    def _is_repeated_in_rows(self, value: Pending, operand: Operand, program: Program) -> bool:
+        """Whether a value is cheap to compute again, by a workgroup that goes over each of its rows several times."""
+        size = operand.desc.element_count
+        large = sum(source.desc.element_count >= size for source in value.sources)
+        if value.alias is not None or value.calls > MAX_REPEATED_CALLS or large > MAX_REPEATED_SOURCES:
+            return False
+        (first, *others), bodies = program.outputs, [output.body for output in program.outputs]
+        lanes = layout(first.desc.data_type, self.features).lanes
+        return not others and not program.stored and row_axes(first.axes, bodies, lanes) is not None
 
     def _make_room(self, node: Node, program: Program) -> None:
         """Give memory to pending operands until one kernel can bind all that the node reads."""
@@ -318,7 +339,7 @@ class Schedule:
         for stage in plan.stages:
             title = f"{node.title}: {stage.title}" if stage.title else node.title
             if isinstance(stage.made, Input):
-                self._places[stage.target] = self._places[stage.made]
+                self._places[stage.target] = _viewed(self._places[stage.made], stage.target.desc)
                 continue
             if isinstance(stage.made, Workgroups):
                 for target in stage.made.targets:
@@ -331,7 +352,7 @@ class Schedule:
                 self._scattered(place, stage.made, node, f"{title}: the updates")
                 continue
             value = Pending(stage.made, (node,)) if isinstance(stage.made, Array) else None
-            if value is not None and place.kind == "between" and self._is_known(value):
+            if value is not None and stage.fold and place.kind == "between" and self._is_known(value):
                 self._places[stage.target] = self._computed(value)
             elif value is not None and place.kind == "output" and (copied := self._copied(value)):
                 self._fill(place, value, title)
@@ -410,6 +431,14 @@ class Schedule:
         )
         inputs = each(node.inputs, sources.__getitem__)
         self._append(node.op.kernels[self.backend.name].kernels(call, inputs, targets, self.features), (node,))
+
+
+def _viewed(place: Place, desc: Desc) -> Place:
+    """A place whose bytes are read as another array."""
+    if place.kind != "constant":
+        return place
+    flat = np.ascontiguousarray(place.value).reshape(-1)
+    return Place(desc, "constant", value=flat.view(desc.data_type).reshape(desc.shape))
 
 
 def _readings(node: Node, program: Program) -> dict[Operand, _Reading]:

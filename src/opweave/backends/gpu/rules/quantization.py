@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+
+from ....composites import matmul_n_bits
 from ....dtypes import INFO
-from ....expr import Array, cast, clamp, compute, round_even, where
-from ....expr.ir import storage
+from ....expr import Array, cast, clamp, compute, round_even, sum_over, where
+from ....expr.gpu import Workgroups
+from ....expr.ir import Input, storage
 from ....ops import quantization as ops
+from ..contraction.problem import product
 from ..table import gpu
+from .recurrent import dot
 from .reduction import narrowed, widened
+from .results import Products, Staged, Stages, source_of
 
 
 def _repeat_blocks(operand: Array, shape: tuple[int, ...]) -> Array:
@@ -42,3 +52,118 @@ def _(input: Array, scale: Array, zero_point: Array) -> Array:
     more, less = offset + magnitude, offset - magnitude
     moved = where(steps < 0, where(magnitude > offset, 0, less), where(more < offset, 2**32 - 1, more))
     return cast(moved + info.lowest % 2**32, data_type)
+
+
+# Weights of few bits --------------------------------------------------------------------------------------------------
+
+MAX_DIRECT_ROWS = 8
+"""Rows of the input up to which weights are unpacked while they are multiplied. Each row unpacks them again, but weights are
+read in a fraction of the bytes, which is what the product of few rows takes time for."""
+TEAM = 32
+"""Invocations that share a column: they read adjacent words of weights."""
+COLUMNS = 8
+"""Columns of a workgroup."""
+
+
+@dataclass(frozen=True)
+class _Packed:
+    """A weight of few bits a number, in words of 32 bits [columns, blocks, words of a block]."""
+
+    words: Array
+    scale: Array
+    zero_point: Array | None
+    minimum: Array | None
+    bits: int
+
+    @property
+    def numbers(self) -> int:
+        """Numbers in a word."""
+        return 32 // self.bits
+
+    def at(self, column: Array, word: Array, number: Array | int) -> Array:
+        """A number of the matrix, float32; `word` counts those of a column."""
+        block, within = word // self.words.shape[2], word % self.words.shape[2]
+        shift = number * self.bits if isinstance(number, int) else cast(number * self.bits, "uint32")
+        value = cast((self.words[column, block, within] >> shift) & 2**self.bits - 1, "float32")
+        scale = widened(self.scale)[column, block]
+        if self.minimum is not None:
+            return value * scale + widened(self.minimum)[column, block]
+        if self.zero_point is None:
+            return (value - 2.0 ** (self.bits - 1)) * scale
+        in_byte = 8 // self.bits
+        byte = cast(self.zero_point[column, block // in_byte], "uint32")
+        zero = (byte >> cast(block % in_byte * self.bits, "uint32")) & 2**self.bits - 1
+        return (value - cast(zero, "float32")) * scale
+
+
+def _few_rows(flat: Array, packed: _Packed, bias: Array | None, result: Input) -> Workgroups:
+    """The product of a few rows [rows, inner], by workgroups that have some columns each."""
+    (rows, inner), (columns, blocks, of_block) = flat.shape, packed.words.shape
+    words, x = blocks * of_block, widened(flat)
+    team = min(TEAM, 1 << (words - 1).bit_length())
+    program = Workgroups([-(-columns // COLUMNS)], width=COLUMNS * team * rows)
+    (tile,) = program.positions
+    partial = program.shared([rows, COLUMNS, team])
+    is_whole = words % team == 0 and words * packed.numbers == inner
+
+    def column(c: Array) -> Array:  # the last tile may have the last column several times
+        return clamp(tile * COLUMNS + c, 0, columns - 1)
+
+    def of_word(row: Array, c: Array, word: Array) -> Array:
+        def one(number: int) -> Array:
+            k = word * packed.numbers + number
+            value = x.clamped[row, k] * packed.at(column(c), clamp(word, 0, words - 1), number)
+            return value if is_whole else where(k < inner, value, 0)
+
+        return reduce(add, map(one, range(packed.numbers)))
+
+    def share(row: Array, c: Array, member: Array) -> Array:
+        return dot(-(-words // team), lambda step: of_word(row, c, step * team + member))
+
+    def total(row: Array, c: Array) -> Array:
+        value = sum_over(team, lambda member: program[partial][row, c, member])
+        return value if bias is None else value + widened(bias)[column(c)]
+
+    shape = result.desc.shape
+
+    def place(row: Array, c: Array) -> list[Array | int]:
+        *outer, last = shape[:-1]
+        at: list[Array | int] = [row % last]
+        step = last
+        for size in reversed(outer):
+            at.insert(0, row // step % size)
+            step *= size
+        return [*at, column(c)]
+
+    program.fill(partial, share)
+    program.write(result, [rows, COLUMNS], place, total)
+    return program
+
+
+@gpu.lower(matmul_n_bits)
+def _(
+    input: Array,
+    weight: Array,
+    scale: Array,
+    zero_point: Array | None,
+    bias: Array | None,
+    minimum: Array | None,
+    bits: int,
+    block_size: int,
+) -> Staged:
+    (columns, blocks), inner = scale.shape, input.shape[-1]
+    rows = math.prod(input.shape[:-1])
+
+    def plan(stages: Stages) -> list[Array]:
+        words = stages.viewed(weight, [columns, blocks, block_size * bits // 32], "uint32")
+        packed = _Packed(words, scale, zero_point, minimum, bits)
+        result = stages.array(storage(input.data_type), [*input.shape[:-1], columns])
+        if rows <= MAX_DIRECT_ROWS:
+            return [stages.add(_few_rows(stages.viewed(input, [rows, inner]), packed, bias, result), result)]
+        numbers = packed.numbers
+        matrix = compute([columns, inner], lambda c, k: packed.at(c, k // numbers, k % numbers))
+        unpacked = stages.stored(matrix, "the weights", fold=False)
+        problem = product(source_of(input), source_of(unpacked), b_transpose=True)
+        return [stages.add(Products(problem, lambda total: total if bias is None else total + bias), result)]
+
+    return Staged(plan)

@@ -81,7 +81,7 @@ class _Network:
 
     def weighted(self) -> Array:
         """The weighted inputs [directions, steps * batches, rows], float32: the products of all steps at once."""
-        x = self.stages.reshaped(self.input, [self.steps * self.batches, self.input.shape[2]])
+        x = self.stages.viewed(self.input, [self.steps * self.batches, self.input.shape[2]])
         problem = product(source_of(x), source_of(self.weight), b_transpose=True)
         return self.stages.add(Products(problem), self.stages.array("float32", problem.layout.shape), "weighted inputs")
 

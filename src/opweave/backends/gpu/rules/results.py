@@ -52,13 +52,15 @@ class Stage:
     Attributes:
         target: the array that is computed; a stage after this one may read it.
         made: the elements, as in results of rules; `Workgroups`, which write several arrays, `target` among them; or an
-            array in memory, which is read in another shape.
+            array in memory, whose bytes are read in another shape or data type.
         title: what it does, for tables.
+        fold: whether elements that depend on constants only are computed at build.
     """
 
     target: Input
     made: Array | Products | Scatter | Workgroups | Input
     title: str = ""
+    fold: bool = True
 
 
 class Stages:
@@ -84,13 +86,15 @@ class Stages:
         self.stages.append(Stage(target, made, title))
         return of_input(target)
 
-    def stored(self, made: Array, title: str = "") -> Array:
-        """An array in memory of the elements of another; at build, if these depend on constants only."""
-        return self.add(made, self.array(ir.storage(made.data_type), made.shape), title)
+    def stored(self, made: Array, title: str = "", *, fold: bool = True) -> Array:
+        """An array in memory of the elements of another; with `fold`, at build, if these depend on constants only."""
+        target = self.array(ir.storage(made.data_type), made.shape)
+        self.stages.append(Stage(target, made, title, fold))
+        return of_input(target)
 
-    def reshaped(self, array: Array, shape: Sequence[int]) -> Array:
-        """An array in memory, read in another shape."""
-        target = self.array(ir.storage(array.data_type), shape)
+    def viewed(self, array: Array, shape: Sequence[int], data_type: DataType | None = None) -> Array:
+        """An array in memory, whose bytes are read in another shape, and as another data type if one is given."""
+        target = self.array(data_type or ir.storage(array.data_type), shape)
         self.stages.append(Stage(target, source_of(array)))
         return of_input(target)
 
