@@ -6,8 +6,7 @@
 // Messages go over one connection without the masks of WebSocket (`Upgrade: opweave`): a length (u32, little-endian), a kind
 // (1 text, 2 binary, 8 close: a code as u16, big-endian, and a reason), the bytes. Synchronous requests are made by a worker, for whose answers this thread waits.
 
-import http from "node:http";
-import { text as textOf } from "node:stream/consumers";
+import net from "node:net";
 import { MessageChannel, receiveMessageOnPort, Worker } from "node:worker_threads";
 
 import install from "./webnn.js";
@@ -15,50 +14,73 @@ import install from "./webnn.js";
 const PROTOCOL = "opweave.webnn.1";
 const [TEXT, BINARY, CLOSE] = [1, 2, 8];
 const HEADER_BYTES = 5;
+const COMMON_BYTES = 65_536; // what libuv offers for a read, too
+const MAX_SPARE_BYTES = 64 * 2 ** 20; // what an idle connection may keep
+const EMPTY = Buffer.alloc(0);
+const REFUSAL_TIMEOUT_MS = 1_000; // for a server that keeps the connection after a refusal
 const SYNC_TIMEOUT_MS = 600_000; // a server that is alive answers a validation in milliseconds
 const START_TIMEOUT_MS = 30_000; // of the worker, which takes 50 ms on an idle machine
 
-// What `http.request` takes for a server's URL.
+// What `http.request` takes for a server's URL; `net.connect` calls a socket's path otherwise.
 export function address(url) {
   if (url.startsWith("unix:")) return { socketPath: url.slice("unix:".length), host: "localhost" };
   const { protocol, hostname, port } = new URL(url);
   if (protocol !== "http:") throw new TypeError(`opweave: the URL must be http://… or unix:/…, got ${url}`);
-  return { host: hostname.replace(/^\[|\]$/g, ""), port: port || 80 };
+  return { host: hostname.replace(/^\[|\]$/g, ""), port: Number(port || 80) };
 }
 
 const nodeTransport = ({ url, token }) => ({ text, binary, closed }) =>
   new Promise((resolve, reject) => {
+    const { socketPath, host, port } = address(url);
+    const reader = new Reader({ text, binary, close, response });
+    const onread = { buffer: () => reader.space(), callback: (length) => reader.filled(length) };
+    const socket = net.connect({ ...(socketPath ? { path: socketPath } : { host, port }), noDelay: true, onread });
+    let why = "";
+    let stop = () => {};
+    socket.on("error", ({ message }) => {
+      reject(new Error(`no connection to Opweave at ${url} (${message}); is \`opweave serve\` running?`));
+    });
+    socket.on("close", () => {
+      reject(new Error(`Opweave at ${url} refuses the connection: ${reader.refusal}`));
+      stop();
+      closed(`the connection to Opweave at ${url} has ended${why}`);
+    });
     const protocols = token ? `${PROTOCOL}, token.${token}` : PROTOCOL;
-    const headers = { Connection: "Upgrade", Upgrade: "opweave", "Sec-Opweave-Protocol": protocols };
-    const request = http.request({ ...address(url), path: "/", headers, agent: false });
-    request.on("error", (error) => {
-      reject(new Error(`no connection to Opweave at ${url} (${error.message}); is \`opweave serve\` running?`));
-    });
-    request.on("response", (response) => {
-      const refused = `Opweave at ${url} refuses the connection: ${response.statusCode}`;
-      textOf(response).then((why) => reject(new Error(`${refused} ${why}`)), reject);
-    });
-    request.on("upgrade", (_, socket, head) => {
-      socket.setNoDelay(true);
+    const authority = host.includes(":") ? `[${host}]` : host;
+    const lines = ["GET / HTTP/1.1", `Host: ${authority}${port ? `:${port}` : ""}`, "Connection: Upgrade", "Upgrade: opweave"];
+    socket.write([...lines, `Sec-Opweave-Protocol: ${protocols}`, "", ""].join("\r\n"));
+
+    function response(status) {
+      if (status !== "101") {
+        socket.setTimeout(REFUSAL_TIMEOUT_MS, () => socket.destroy()); // the reason follows, then the end
+        return;
+      }
       socket.unref(); // an idle connection does not keep the process
-      let why = "";
-      const read = reader(text, binary, (code, reason) => (why = ` (${code}, ${reason})`));
-      socket.on("data", read);
-      socket.on("error", () => {}); // `close` follows
-      socket.on("close", () => {
-        stop();
-        closed(`the connection to Opweave at ${url} has ended${why}`);
-      });
-      if (head.length) read(head);
-      const { sync, stop } = synchronous(url);
-      resolve({ send: sender(socket), sync, buffered: () => socket.writableLength, hold: (on) => (on ? socket.ref() : socket.unref()) });
-    });
-    request.end();
+      const synchronously = synchronous(url);
+      stop = synchronously.stop;
+      const hold = (on) => (on ? socket.ref() : socket.unref());
+      resolve({ send: sender(socket), sync: synchronously.sync, buffered: () => socket.writableLength, hold });
+    }
+
+    function close(code, reason) {
+      why = ` (${code}, ${reason})`;
+    }
   });
 
-// Write messages; those of one turn of the event loop leave together.
+// Write messages; those of one turn of the event loop leave together. Payloads are copied, since the caller may change its memory
+// at once; the memory of the last large copy is used again, because fresh pages cost more than the copy.
 function sender(socket) {
   let corked = false;
+  let spare = null;
+
+  function copied(payload) {
+    const fits = spare !== null && spare.length >= payload.length && spare.length <= 2 * payload.length;
+    const memory = fits ? spare : Buffer.allocUnsafeSlow(payload.length);
+    if (fits) spare = null;
+    memory.set(payload);
+    return memory;
+  }
+
   return (message, payload) => {
     if (!corked) {
       corked = true;
@@ -73,7 +95,9 @@ function sender(socket) {
     socket.write(bytes);
     if (!payload) return;
     socket.write(header(payload.length, BINARY));
-    socket.write(Uint8Array.prototype.slice.call(payload)); // the caller may change its memory at once
+    const memory = copied(payload);
+    const isKept = memory.length >= COMMON_BYTES && memory.length <= MAX_SPARE_BYTES;
+    socket.write(memory.subarray(0, payload.length), isKept ? () => (spare = memory) : undefined);
   };
 }
 
@@ -84,32 +108,79 @@ function header(length, kind) {
   return bytes;
 }
 
-// Cut what arrives into messages. The bytes of a message are copied once, into the buffer that it is handed on in.
-function reader(text, binary, close) {
-  const head = Buffer.alloc(HEADER_BYTES);
-  let [headed, kind, body, filled] = [0, 0, null, 0];
-  return (chunk) => {
-    let at = 0;
-    while (at < chunk.length) {
-      if (body === null) {
-        const taken = chunk.copy(head, headed, at, at + HEADER_BYTES - headed);
-        headed += taken;
-        at += taken;
-        if (headed < HEADER_BYTES) return;
-        [kind, body, filled] = [head[4], new Uint8Array(head.readUInt32LE(0)), 0];
-      }
-      const taken = Math.min(body.length - filled, chunk.length - at);
-      body.set(chunk.subarray(at, at + taken), filled);
-      filled += taken;
-      at += taken;
-      if (filled < body.length) return;
-      const done = body;
-      [headed, body] = [0, null];
-      if (kind === TEXT) text(Buffer.from(done.buffer).toString("utf8"));
-      else if (kind === BINARY) binary(done.buffer);
-      else if (kind === CLOSE) close(new DataView(done.buffer).getUint16(0), Buffer.from(done.buffer, 2).toString("utf8"));
+// Cuts what arrives into the response to the upgrade, and messages. Large ones are received into the buffer that they are handed
+// on in; for others there is a common buffer.
+class Reader {
+  constructor(handlers) {
+    Object.assign(this, { handlers, handshake: "", isUpgraded: false, kind: 0, body: null, at: 0, isDirect: false });
+    this.common = Buffer.allocUnsafeSlow(COMMON_BYTES);
+    this.header = Buffer.alloc(HEADER_BYTES);
+    this.headed = 0;
+  }
+
+  get refusal() {
+    const [head, ...body] = this.handshake.split("\r\n\r\n");
+    return `${head.split(" ", 2)[1] ?? "no answer"} ${body.join(" ").trim()}`;
+  }
+
+  // Where to receive to.
+  space() {
+    this.isDirect = this.body !== null && this.body.length - this.at >= COMMON_BYTES;
+    return this.isDirect ? this.body.subarray(this.at) : this.common;
+  }
+
+  filled(length) {
+    if (this.isDirect) {
+      this.at += length;
+      this.finish();
+      return true;
     }
-  };
+    let rest = this.common.subarray(0, length);
+    if (!this.isUpgraded) rest = this.shakeHands(rest);
+    while (rest.length > 0) rest = this.body === null ? this.readHeader(rest) : this.readBody(rest);
+    return true;
+  }
+
+  shakeHands(chunk) {
+    const before = this.handshake.length;
+    this.handshake += chunk.toString("latin1");
+    const end = this.handshake.indexOf("\r\n\r\n");
+    const [, status] = this.handshake.split(" ", 2);
+    if (end < 0 || (status !== "101" && before > 0)) return EMPTY;
+    this.isUpgraded = status === "101";
+    this.handlers.response(status);
+    return this.isUpgraded ? chunk.subarray(end + 4 - before) : EMPTY;
+  }
+
+  readHeader(chunk) {
+    const taken = chunk.copy(this.header, this.headed);
+    this.headed += taken;
+    if (this.headed === HEADER_BYTES) {
+      [this.headed, this.at, this.kind] = [0, 0, this.header[4]];
+      this.body = new Uint8Array(this.header.readUInt32LE(0));
+      this.finish(); // an empty one is complete
+    }
+    return chunk.subarray(taken);
+  }
+
+  readBody(chunk) {
+    const part = chunk.subarray(0, this.body.length - this.at);
+    this.body.set(part, this.at);
+    this.at += part.length;
+    this.finish();
+    return chunk.subarray(part.length);
+  }
+
+  finish() {
+    if (this.at < this.body.length) return;
+    const { kind, body, handlers } = this;
+    this.body = null;
+    if (kind === TEXT) handlers.text(Buffer.from(body.buffer).toString("utf8"));
+    else if (kind === BINARY) handlers.binary(body.buffer);
+    else if (kind === CLOSE) {
+      handlers.close(new DataView(body.buffer).getUint16(0), Buffer.from(body.buffer, 2).toString("utf8"));
+    }
+  }
 }
 
 // Requests that block: a worker makes them, this thread sleeps until the answer is there.

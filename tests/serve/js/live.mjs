@@ -106,7 +106,7 @@ describe("connections", () => {
   });
 
   test("a server that is none", async (t) => {
-    const server = http.createServer((_, response) => response.end("hello")).listen(0, "127.0.0.1");
+    const server = http.createServer((_, response) => response.writeHead(200, { "Content-Length": 5 }).end("hello")).listen(0, "127.0.0.1");
     t.after(() => server.close());
     await new Promise((resolve) => server.once("listening", resolve));
     const strange = await fresh({ url: `http://127.0.0.1:${server.address().port}` });
