@@ -2,7 +2,8 @@
 
 `python -m benchmarks engines` measures runs before and after tuning, build times and memory, and writes docs/engines.md.
 All compute in float32 with the same threads. Runs alternate, each alone after a pause; build times and memory are those of
-processes of their own.
+processes of their own, after tuning. Neither build time has imports in it: Opweave has found its back ends then, and the
+engine's package is imported. Peak memory has all of them in it.
 """
 
 from __future__ import annotations
@@ -21,17 +22,27 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from . import networks
 from .measure import Parts, Ratio, Way, alternate, elapsed, in_process, peak_mib, tell
 
-SECONDS = 440
-"""No model is begun after this."""
+SECONDS = 500
+"""No model is begun after this: one takes 25 s, and the run is to end within 9 minutes."""
 
 GATE = ("Piper voice", "basic-pitch", "PP-OCRv4 det", "PP-OCRv4 rec", "PLCMOS v2", "NSNet2 48 kHz")
 """Models of the gate that are measured besides the image classifiers; the last two are recurrent."""
 
-NOT_MEASURED = "MiniLM in float32 and int8, a vision transformer and a U-Net: no package of the gate contains one"
+NETWORKS: dict[str, Callable[[Path], tuple[Path, dict[str, np.ndarray]]]] = {
+    "MiniLM-L6, 64 words": networks.minilm,
+    "MiniLM-L6 in 8 bits": networks.minilm_int8,
+    "ViT-B/16": networks.vision_transformer,
+    "U-Net, 256 x 256": networks.unet,
+}
+"""Networks that no package of the gate contains as ONNX files."""
 
 HEADER = ["model", "chosen", "before tuning", "after tuning", "ONNX Runtime", "OpenVINO", "build", "memory", "holds"]
+
+PAIRS, TURNS = 6, 2
+"""How often runs are measured, and processes that build; of these, the least time and memory count."""
 
 TUNED, UNTUNED, BUILD, MEMORY = 1.05, 1.15, 1.3, 1.15
 """Budgets: the lower quartile of the time as a multiple of the better engine's, and build time and memory likewise."""
@@ -120,6 +131,8 @@ def models(folder: Path, packages: Path) -> dict[str, Callable[[], tuple[Path, d
         made[title] = lambda name=name: classifier(name)  # type: ignore[misc]
     for name in GATE:
         made[name] = lambda name=name: packaged(name)  # type: ignore[misc]
+    for name, write in NETWORKS.items():
+        made[name] = lambda write=write: write(folder)  # type: ignore[misc]
     return made
 
 
@@ -127,20 +140,28 @@ def measured(title: str, path: Path, feed: Mapping[str, np.ndarray]) -> list[str
     """The row of a model."""
     feeds = path.with_suffix(".npz")
     np.savez(feeds, allow_pickle=False, **dict(feed))
-    alone = {way: in_process("benchmarks.engines", way, str(path), str(feeds)) for way in WAYS}
     runs = {}
     for name, make in WAYS.items():
         runs[name], made = make(path, feed)
         if name == "opweave":
             session = made
-    before = alternate(runs, pairs=7, seconds=0.2)
+    before = alternate(runs, pairs=PAIRS, seconds=0.2)
     first = _chosen(session)
     tell(f"{title}: tuning")
     session.tune()
     chosen = _chosen(session)
-    after = alternate(runs, pairs=7, seconds=0.2) if chosen != first else before
+    after = alternate(runs, pairs=PAIRS, seconds=0.2) if chosen != first else before
+    del runs, session, made
+    tell(f"{title}: processes that build it")
+    alone: dict[str, list[dict[str, float]]] = {"opweave": [], chosen: []}
+    for _ in range(TURNS):
+        for name, found in alone.items():
+            found.append(in_process("benchmarks.engines", name, str(path), str(feeds), chosen))
     ratios = [_ratio(times) for times in (before, after)]
-    build, memory = (alone["opweave"][key] / alone[chosen][key] for key in ("seconds", "peak_mib"))
+    build, memory = (
+        min(found[key] for found in alone["opweave"]) / min(found[key] for found in alone[chosen])
+        for key in ("seconds", "peak_mib")
+    )
     holds = ratios[0].low <= UNTUNED and ratios[1].low <= TUNED and build <= BUILD and memory <= MEMORY
     direct = [f"{median(after[name]) * 1e3:.3g} ms" for name in ("onnxruntime", "openvino")]
     choice = chosen if chosen == first else f"{first}, then {chosen}"
@@ -165,18 +186,20 @@ def markdown(rows: list[list[str]], failures: list[str]) -> str:
     """What docs/engines.md says about measurements."""
     from .page import machine, table, versions
 
-    left_out = "".join(f"\n- {failure}" for failure in failures)
+    left_out = "".join(["\n\nNot measured:\n", *(f"\n- {failure}" for failure in failures)]) if failures else ""
     return f"""On: {machine()}; {versions("openvino")}.
 
 {table(HEADER, rows)}
 
 *Before tuning* the rule of thumb chooses, after it what was measured. Both columns are Opweave's time as a multiple of
 the better engine's, which is called directly, in float32 with the same threads: the median of pairs, with quartiles.
-Runs alternate, each alone after a pause. *Build* is the time to load the model and run it once, *memory* the peak of
-that process, imports included, both as a multiple of the chosen engine's own. A row holds if the lower quartile is at
-most {UNTUNED}x before tuning and {TUNED}x after it, the build {BUILD}x, and the memory {MEMORY}x.
+Runs alternate, each alone after a pause. *Build* is the time to load the model and run it once, without imports on either
+side: the engine's package is imported, and Opweave has found its back ends. *Memory* is the peak of that process, with all
+that it imports. Both are multiples of those of the engine that is chosen after tuning, called directly. A row holds if the
+lower quartile is at most {UNTUNED}x before tuning and {TUNED}x after it, the build {BUILD}x, and the memory {MEMORY}x.
 
-Not measured: {NOT_MEASURED}.{left_out}"""
+MiniLM in 8 bits was quantised by ONNX Runtime's tools on random sentences; the vision transformer and the U-Net have random
+weights.{left_out}"""
 
 
 def main(
@@ -218,12 +241,21 @@ def main(
         replace_part(DOCS / "engines.md", markdown(rows, parts.failures))
 
 
-def alone(way: str, path: str, feeds: str) -> None:
-    """Load a model and run it once in this process, and print the seconds and the peak memory as JSON."""
+def alone(way: str, path: str, feeds: str, engine: str) -> None:
+    """Load a model and run it once in this process, and print the seconds and the peak memory as JSON.
+
+    Args:
+        way: one of `WAYS`.
+        path: the model.
+        feeds: its inputs.
+        engine: the package that runs it.
+    """
     with np.load(feeds) as archive:
         feed = dict(archive)
-    for module in ("onnxruntime", "openvino", "opweave.onnx.session") if way == "opweave" else (way,):
-        import_module(module)  # Opweave would import the engines later
+    import_module(engine)  # Opweave would import it later
+    if way == "opweave":
+        import_module("opweave.onnx.session")
+        import_module("opweave.backends").discover()
     start = time.perf_counter()
     WAYS[way](Path(path), feed)
     print(json.dumps({"seconds": time.perf_counter() - start, "peak_mib": peak_mib()}))

@@ -116,12 +116,27 @@ def test_tuning_decides_for_the_graph_and_for_later_builds(
 
 
 def test_an_engine_with_other_results_is_not_chosen(rival: Rival, monkeypatch: pytest.MonkeyPatch) -> None:
-    rival.is_wrong = True
+    rival.error = 1
     graph = built(ow.ml.create_context(device="cpu"), 1)
     found = graph.tune(seconds=0).measurements[0]
     assert found.chosen == "onnxruntime"
     assert found.refused == {"rival": "its result 0 differs by 100.0% of the largest number"}
     assert "rival its result 0 differs by 100.0%" in engine(graph)
+
+
+@pytest.mark.parametrize(("error", "chosen"), [(0.1, "rival"), (0.3, "onnxruntime")])
+def test_results_of_quantised_graphs_may_differ_more(
+    rival: Rival, monkeypatch: pytest.MonkeyPatch, error: float, chosen: str
+) -> None:
+    faster(monkeypatch, (1.0, 0.5))
+    rival.error = error
+    plain = built(ow.ml.create_context(device="cpu"), 1)
+    assert plain.tune(seconds=0).measurements[0].chosen == "onnxruntime"
+    builder = ow.MLGraphBuilder(plain.context)
+    scale, zero = builder.constant(np.float32([0.1])), builder.constant(np.int8([0]))
+    quantised = builder.quantize_linear(builder.input("x", "float32", [16]), scale, zero)
+    graph = builder.build({"y": builder.dequantize_linear(quantised, scale, zero)})
+    assert graph.tune(seconds=0).measurements[0].chosen == chosen
 
 
 CHILD = """

@@ -22,7 +22,18 @@ from benchmarks.rows import Row
 from benchmarks.scale import chart, rate
 from opweave.compile.winners import Winner
 
-SHARED = {"__init__", "__main__", "budgets", "hot_paths", "measure", "models", "page", "rows", "webgpu_contraction"}
+SHARED = {
+    "__init__",
+    "__main__",
+    "budgets",
+    "hot_paths",
+    "measure",
+    "models",
+    "networks",
+    "page",
+    "rows",
+    "webgpu_contraction",
+}
 
 
 def test_help_lists_each_benchmark() -> None:

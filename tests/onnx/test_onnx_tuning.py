@@ -59,6 +59,22 @@ def check(of: ow.InferenceSession) -> None:
         np.testing.assert_array_equal(of.run(None, {"x": X})[0], np.maximum(-X, 0))
 
 
+def test_results_of_quantised_models_may_differ_more(
+    rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    faster(monkeypatch, (1.0, 0.5))
+    rival.error = 0.1
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in "xy")
+    scale = helper.make_tensor("s", TensorProto.FLOAT, [], [0.1])
+    nodes = [helper.make_node("QuantizeLinear", ["x", "s"], ["q"]), helper.make_node("DequantizeLinear", "qs", ["y"])]
+    model = helper.make_model(helper.make_graph(nodes, "g", [x], [y], [scale]), ir_version=8)
+    model.opset_import[0].version = 13
+    path = tmp_path / "quantised.onnx"
+    path.write_bytes(model.SerializeToString())
+    assert session(path).tune(seconds=0).measurements[0].chosen == "rival"
+    assert session(write(tmp_path / "plain.onnx", 2)).tune(seconds=0).measurements[0].chosen == "onnxruntime"
+
+
 def test_a_static_model_goes_by_the_rule_of_thumb_until_it_is_tuned(
     rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

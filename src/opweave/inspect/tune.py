@@ -14,6 +14,7 @@ from ..compile.driver import compile
 from ..compile.engines import Tuning
 from ..errors import require
 from ..names import counted, shown
+from ..ops import quantize_linear
 from ..run.graph import MLGraph, check_names
 from ..run.program import Program
 from .profile import random
@@ -44,7 +45,8 @@ def tune(graph: MLGraph, inputs: Mapping[str, Any] | None, seconds: float) -> Tu
         return run
 
     what = f"a graph of {counted(len(user_graph.nodes), 'operation')}"
-    found = tuning.measure("", what, engines.digest(user_graph), ways, made, list(ways), seconds)
+    digest, is_quantised = engines.digest(user_graph), any(node.op is quantize_linear for node in user_graph.nodes)
+    found = tuning.measure("", what, digest, ways, made, list(ways), seconds, is_quantised)
     if found.chosen in programs:
         program = programs[found.chosen]
         program.choice = found.reason

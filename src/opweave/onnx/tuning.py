@@ -19,6 +19,9 @@ from .shape_cache import NEVER, OWN_SESSION, Shapes, text_of
 if TYPE_CHECKING:
     from .session import InferenceSession
 
+QUANTISING = ("QuantizeLinear", "DynamicQuantizeLinear")
+"""Operators that quantise what a model computes."""
+
 
 class TuningMethod:
     """Mixin of `InferenceSession`."""
@@ -105,7 +108,9 @@ def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], se
         names = sorted(outputs, key=lambda k: model.outputs[k])  # in one order on all engines
         return partial(model.returning(names), inputs)
 
-    found = tuning.measure(name, text_of(tuple(shapes.items())), cache.digest, cache.ways, run_of, names, seconds)
+    what = text_of(tuple(shapes.items()))
+    is_quantised = any(step.node.op_type in QUANTISING for step in trace.steps)
+    found = tuning.measure(name, what, cache.digest, cache.ways, run_of, names, seconds, is_quantised)
     cache.use_tuned(key, found, made.get(found.chosen))
     return found
 

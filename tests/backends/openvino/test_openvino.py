@@ -62,6 +62,21 @@ def test_indices_beyond_int32_are_clamped(context: ow.MLContext) -> None:
         assert computed(context, lambda b, x, i: b.gather(x, i), x=x, i=indices).tolist() == wanted
 
 
+def test_wide_integers_become_floats(context: ow.MLContext) -> None:
+    """The engine has none: exact in 32 bits, to one unit in the last place beyond. Masks of transformers are such integers."""
+    random = np.random.default_rng(0)
+    x = np.array([0, 1, -1, 2**31 - 1, -(2**31), 2**31, -(2**31) - 1, 2**32, 2**63 - 1, -(2**63), 2**24 + 1])
+    x = np.concatenate([x, *(random.integers(-(2**bits), 2**bits, 500) for bits in (20, 31, 33, 45, 63))])
+    y = computed(context, lambda b, x: b.cast(x, "float32"), x=x)
+    wanted = x.astype(float32)
+    is_narrow = (x >= -(2**31)) & (x < 2**31)
+    np.testing.assert_array_equal(y[is_narrow], wanted[is_narrow])
+    np.testing.assert_array_max_ulp(y, wanted, 1)
+    small = x[(x > -65504) & (x < 65504)]
+    half = computed(context, lambda b, x: b.cast(x, "float16"), x=small)
+    np.testing.assert_array_equal(half, small.astype(np.float16))
+
+
 def test_results_are_written_in_place(context: ow.MLContext) -> None:
     builder = ow.MLGraphBuilder(context)
     x = builder.input("x", "float32", [64])

@@ -141,6 +141,17 @@ def _(ctx: Emitter, input: Value, data_type: DataType) -> Value:
     return ctx.cast(input, data_type)
 
 
+@openvino.lower(ops.cast, when=lambda input, data_type: input.data_type == "int64" and data_type in FLOATS)
+def _(ctx: Emitter, input: Value, data_type: DataType) -> Value:
+    # high 2^32 + low, both signed: a negative lower half stands for 2^32 more. Exact in 32 bits, else to one unit in the last
+    # place. Exporters of transformers write masks so.
+    low, high = (ctx.lane(input, half) for half in (0, 1))
+    carry = ctx.emit("bitwise_right_shift", low, ctx.constant(31))
+    high = ctx.emit("subtract", ctx.cast(high, "float32"), ctx.cast(carry, "float32"))
+    high = ctx.emit("multiply", high, ctx.scalar(2**32, high))
+    return ctx.cast(ctx.emit("add", high, ctx.cast(low, "float32")), data_type)
+
+
 @openvino.lower(ops.clamp, when=is_float)
 def _(ctx: Emitter, input: Value, min_value: Number | None, max_value: Number | None) -> Value:
     if not ops.is_bound(min_value) and not ops.is_bound(max_value):
