@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 
 from ..names import counted
+from ..words import size
 from .common import Verbose, app, console
 
 if TYPE_CHECKING:
@@ -204,7 +205,8 @@ def info(
 def convert(
     model: ModelFile,
     target: Annotated[
-        Path | None, typer.Argument(metavar="[OUTPUT]", help="The .onnx file to write, or a folder for it.")
+        Path | None,
+        typer.Argument(metavar="[OUTPUT]", help="The .onnx or .js file to write, or a folder for an .onnx file."),
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="The same, as an option.")] = None,
     fix_shapes: Sizes = None,
@@ -214,7 +216,12 @@ def convert(
     ] = "onnx",
     verbose: Verbose = False,
 ) -> None:
-    """Turn an ONNX model into a WebNN graph, and write that as ONNX: static shapes, and WebNN's operations only."""
+    """Turn an ONNX model into a WebNN graph, and write that as ONNX: static shapes, and WebNN's operations only.
+
+    A name that ends in .js makes a JavaScript module of WebNN calls, which runs in browsers; its weights are written beside
+    it, as .safetensors.
+    """
+    from .. import js
     from ..onnx import load, save
     from .inputs import limits, sizes
 
@@ -225,6 +232,12 @@ def convert(
     assert output is not None
     if output.is_dir():
         output /= model.name
+    if output.suffix in js.SUFFIXES and operators != "onnx":
+        raise typer.BadParameter("--operators is for .onnx files")
     graph = load(model, fix_shapes=sizes(fix_shapes or []), limits=limits(limit or []))
+    if output.suffix in js.SUFFIXES:
+        for written in js.save(graph, output, title=model.name):
+            console.print(f"wrote {written}, {size(written.stat().st_size)}", soft_wrap=True)
+        return
     save(graph, output, operators=operators)  # type: ignore[arg-type]  # `save` checks it
     console.print(f"wrote {output}: {graph!r}", soft_wrap=True)

@@ -1,0 +1,80 @@
+"""Graphs as JavaScript: a module of calls of WebNN, which runs in browsers, and in Node.js on `opweave serve`.
+
+ow.js.save(graph, "model.js")  # and model.safetensors, its weights
+
+import { build } from "./model.js";
+const context = await navigator.ml.createContext();
+const graph = await build(context);
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from ..compile.legalise import legalise
+from ..errors import require
+from ..files import atomic_writer
+from ..graph import Graph, Node
+from ..names import shown
+from ..ops import Operations
+from ..run.graph import MLGraph
+from .module import Module
+from .safetensors import write
+
+SUFFIXES = (".js", ".mjs")
+"""How the name of a module ends."""
+
+
+def save(graph: MLGraph, path: str | Path, *, title: str = "") -> list[Path]:
+    """Write a graph as a JavaScript module that builds it with WebNN.
+
+    The module has one statement for each operation, named after its label. Weights are in a file beside it, which ends in
+    `.safetensors`; constants of a few numbers are in the module. Composites and other operations that WebNN does not have are
+    decomposed into those that it has. Existing files are replaced once the new ones are complete.
+
+    Args:
+        graph: as returned by `MLGraphBuilder.build` or `opweave.onnx.load`.
+        path: the file to write; its name ends in .js or .mjs.
+        title: what the first line of the module says about where it comes from.
+
+    Returns:
+        The files that were written: the module, and the weights if there are any.
+
+    Raises:
+        ValidationError: `graph` is no graph, or the name of the file ends otherwise.
+        NotSupportedError: an operation is neither one of WebNN's, nor has it a decomposition; the message names it.
+        InvalidStateError: the graph is destroyed.
+        DataError: a file cannot be written.
+    """
+    require(isinstance(graph, MLGraph), f"save takes an MLGraph, got {type(graph).__name__}")
+    require(isinstance(title, str), f"save: title must be a string, got {shown(title)}")
+    path = Path(path)
+    require(path.suffix in SUFFIXES, f"save: the name of a module must end in .js or .mjs, got {str(path)!r}")
+    graph.check_alive()
+    assert graph._graph is not None
+    weights_path = path.with_suffix(".safetensors")
+    module = Module(webnn_only(graph._graph), path.name, weights_path.name, title)
+    text = module.text()
+    with ExitStack() as stack:
+        # Files are renamed in reverse order: the weights are in place before the module that reads them.
+        stack.enter_context(atomic_writer(path)).write(text.encode())
+        if module.weights:
+            write(stack.enter_context(atomic_writer(weights_path)), module.weights)
+    return [path, weights_path] if module.weights else [path]
+
+
+def webnn_only(graph: Graph) -> Graph:
+    """The graph in operations of WebNN only: others are decomposed, recursively.
+
+    Raises:
+        NotSupportedError: an operation has no decomposition.
+    """
+
+    def is_built_in(node: Node) -> bool:
+        return Operations.listing().get(node.op.name) is node.op
+
+    return legalise(graph, is_built_in, "WebNN")[0]
+
+
+__all__ = ["save", "webnn_only"]

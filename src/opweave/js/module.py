@@ -1,0 +1,348 @@
+"""The text of a JavaScript module that builds a graph."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from .. import __version__
+from ..graph import Desc, Graph, Node, Operand
+from ..names import camel_case, counted
+from ..serve.idl import OPERATIONS
+from ..words import size
+from .safetensors import TYPES
+
+MAX_INLINE = 8
+"""Number of elements up to which a constant is written into the module; float16 never is, as older browsers have no arrays
+of it."""
+MAX_LINE = 118
+"""Characters of a line, beyond which the arguments of a call are written one in a line."""
+MAX_SAFE_INTEGER = 2**53
+"""The largest of the integers that JavaScript's numbers can all hold; beyond it, they are written as BigInt."""
+
+VIEWS = {
+    "float32": "Float32Array",
+    "float16": "globalThis.Float16Array ?? Uint16Array",
+    "int64": "BigInt64Array",
+    "uint64": "BigUint64Array",
+    "int32": "Int32Array",
+    "uint32": "Uint32Array",
+    "int8": "Int8Array",
+    "uint8": "Uint8Array",
+}
+"""JavaScript's arrays of the data types."""
+
+RARE = ("int64", "uint64", "float16")
+"""Data types that browsers do not have on all devices (https://webmachinelearning.github.io/webnn-status/)."""
+
+# Reserved words of JavaScript in modules, and the names that the module itself uses.
+_WORDS = """
+arguments await break case catch class const continue debugger default delete do else enum eval export extends false finally
+for function if implements import in instanceof interface let new null package private protected public return static super
+switch this throw true try typeof undefined var void while with yield
+build builder constant context file globalThis inputs literal loadWeights outputs reader types weights
+MLGraphBuilder Infinity NaN Number Error Uint8Array ArrayBuffer DataView TextDecoder JSON URL fetch
+"""
+RESERVED = frozenset(_WORDS.split())
+
+
+class Module:
+    """A graph as a module.
+
+    Args:
+        graph: of WebNN's operations only.
+        name: the name of its file.
+        weights_name: that of the file of weights.
+        title: where the graph comes from; may be empty.
+
+    Attributes:
+        weights: the constants that are not in the module, by name; complete once `text` has been called.
+    """
+
+    def __init__(self, graph: Graph, name: str, weights_name: str, title: str = "") -> None:
+        self.graph, self.name, self.weights_name, self.title = graph, name, weights_name, title
+        self.weights: dict[str, np.ndarray] = {}
+        self._taken = {*RESERVED}
+        self._names: dict[Operand, str] = {}
+        self._stored: dict[tuple[Any, ...], str] = {}
+        self._has_literals = False
+
+    def text(self) -> str:
+        """The module."""
+        body = [*self._inputs(), *self._statements(), *self._outputs()]
+        arguments = "context, weights = loadWeights()" if self.weights else "context"
+        head = ["export async function build(" + arguments + ") {", "  const builder = new MLGraphBuilder(context);"]
+        if self.weights:
+            head.append("  const constant = reader(builder, await weights);")
+        if self._has_literals:
+            head.append("  const literal = (dataType, shape, view) => builder.constant({ dataType, shape }, view);")
+        doc = [
+            "/**",
+            " * Build the graph.",
+            " *",
+            " * @param {MLContext} context - of `navigator.ml.createContext()`",
+        ]
+        if self.weights:
+            name = json.dumps(self.weights_name)
+            doc.append(f" * @param {{ArrayBuffer | Uint8Array | Promise}} [weights] - the bytes of {_comment(name)}")
+        doc += [" * @returns {Promise<MLGraph>}", " */"]
+        parts = [self._comment(), *self._descriptors(), ""]
+        if self.weights:
+            parts += [self._loader(), ""]
+        return "\n".join([*parts, *doc, *head, "", *body, "}", *([_READER] if self.weights else []), ""])
+
+    # The head --------------------------------------------------------------------------------------------------------
+
+    def _comment(self) -> str:
+        nodes = self.graph.nodes
+        names = sorted({camel_case(node.op.name) for node in nodes})
+        operands = {o for node in nodes for o in (*node.operands, *node.outputs)}
+        types = [name for name in VIEWS if any(operand.data_type == name for operand in operands)]
+        origin = f" from {_comment(self.title)}" if self.title else ""
+        lines = [f"Made by opweave {__version__}{origin}: a WebNN graph of {counted(len(nodes), 'operation')}.", ""]
+        lines += _wrapped("Operations: ", names)
+        lines += _wrapped("Data types: ", types)
+        if rare := [name for name in types if name in RARE]:
+            lines.append(f"Not all browsers and devices have {' and '.join(rare)}: context.opSupportLimits() tells.")
+        if self.weights:
+            total = sum(array.nbytes for array in self.weights.values())
+            lines.append(
+                f"Weights: {counted(len(self.weights), 'tensor')}, {size(total)}, in {_comment(self.weights_name)}."
+            )
+        lines += [
+            "",
+            f"  import {{ build }} from {json.dumps('./' + self.name)};",
+            "  const context = await navigator.ml.createContext();",
+            "  const graph = await build(context);",
+        ]
+        return "\n".join(f"// {line}".rstrip() for line in lines) + "\n"
+
+    def _descriptors(self) -> list[str]:
+        lines = []
+        for name, operands in {"inputs": self.graph.inputs, "outputs": self.graph.outputs}.items():
+            lines.append(f"export const {name} = {{")
+            lines += [f"  {_key(each)}: {_desc(operand.desc)}," for each, operand in operands.items()]
+            lines.append("};")
+        return lines
+
+    def _loader(self) -> str:
+        name = json.dumps(self.weights_name)
+        return "\n".join(
+            [
+                "/** Fetch the weights, which lie beside this module. */",
+                "export async function loadWeights() {",
+                f"  const response = await fetch(new URL({name}, import.meta.url));",
+                "  if (!response.ok) throw new Error(`${response.url}: ${response.status} ${response.statusText}`);",
+                "  return response.arrayBuffer();",
+                "}",
+                "",
+                "const types = {",
+                *(
+                    f"  {TYPES[name]}: [{json.dumps(name)}, {view}],"
+                    for name, view in VIEWS.items()
+                    if any(array.dtype.name == name for array in self.weights.values())
+                ),
+                "};",
+            ]
+        )
+
+    # The body --------------------------------------------------------------------------------------------------------
+
+    def _inputs(self) -> list[str]:
+        lines = []
+        for name, operand in self.graph.inputs.items():
+            variable = self._names[operand] = self._fresh(name)
+            lines.append(f"  const {variable} = builder.input({json.dumps(name)}, inputs{_member(name)});")
+        return [*lines, ""]
+
+    def _statements(self) -> Iterable[str]:
+        uses: dict[Operand, int] = {}
+        for node in self.graph.nodes:
+            for operand in node.operands:
+                uses[operand] = uses.get(operand, 0) + 1
+        for node in self.graph.nodes:
+            base = node.label or camel_case(node.op.name)
+            variables = [self._fresh(f"{base}_{k}" if k else base) for k in range(len(node.outputs))]
+            for name, operand in _named(node):
+                if operand.is_constant and uses[operand] > 1 and operand not in self._names:
+                    made = self._constant(variables[0], name, operand)
+                    self._names[operand] = self._fresh(f"{variables[0]}_{name}")
+                    yield f"  const {self._names[operand]} = {made};"
+            yield self._statement(node, variables)
+            self._names.update(zip(node.outputs, variables, strict=True))
+
+    def _statement(self, node: Node, variables: list[str]) -> str:
+        known = OPERATIONS[node.op.name]
+        positional: list[str] = []
+        options: list[str] = []
+        given = dict(node.op.given(node.arguments))
+        parameters = [name for name in node.op.parameters if name in node.op.positional or name in given]
+        for name in parameters:
+            public = camel_case(name)
+            text = self._value(variables[0], node, name, node.arguments[name])
+            if name in node.op.positional:
+                positional.append(text)
+            else:
+                options.append(f"{public}: {text}")
+        if node.label:
+            options.append(f"label: {json.dumps(node.label)}")
+        target = f"[{', '.join(variables)}]" if known.several else variables[0]
+        return _call(f"  const {target} = builder.{known.name}", positional, options)
+
+    def _value(self, variable: str, node: Node, name: str, value: Any) -> str:
+        """An argument as JavaScript."""
+        if isinstance(value, Operand):
+            return self._names.get(value) or self._constant(variable, name, value)
+        if isinstance(value, (tuple, list)):
+            texts = (self._value(variable, node, f"{name}_{k}", each) for k, each in enumerate(value))
+            return f"[{', '.join(texts)}]"
+        if isinstance(value, (bool, str)):
+            return json.dumps(value)
+        if isinstance(value, float) and name in node.op._casts:  # it is rounded to this type again
+            like = node.inputs[node.op._casts[name]]
+            assert isinstance(like, Operand)
+            if like.data_type in ("float32", "float16") and math.isfinite(value):
+                return _number(float(str(np.dtype(like.data_type).type(value))))
+        return _number(value)
+
+    def _constant(self, variable: str, name: str, operand: Operand) -> str:
+        """What makes a constant that the operation behind a variable reads."""
+        array: np.ndarray = operand.value
+        if array.size <= MAX_INLINE and operand.data_type != "float16":
+            self._has_literals = True
+            numbers = ", ".join(_element(value) for value in array.reshape(-1))
+            desc = f"{json.dumps(operand.data_type)}, {json.dumps(list(operand.shape))}"
+            return f"literal({desc}, {VIEWS[operand.data_type]}.of({numbers}))"
+        place = array.__array_interface__["data"][0]
+        key = (place, array.dtype.name, array.shape, array.strides)
+        if key not in self._stored:
+            stored = self._stored[key] = f"{variable}.{camel_case(name)}"  # unique, as variables are
+            self.weights[stored] = array
+        return f"constant({json.dumps(self._stored[key])})"
+
+    def _outputs(self) -> list[str]:
+        items = [f"{_key(name)}: {self._names[operand]}" for name, operand in self.graph.outputs.items()]
+        return ["", _call("  return builder.build", [], items)]
+
+    def _fresh(self, text: str) -> str:
+        """A variable that is not taken, named after a text."""
+        base = name = _identifier(text)
+        number = 1
+        while name in self._taken:
+            number += 1
+            name = f"{base}_{number}"
+        self._taken.add(name)
+        return name
+
+
+_READER = """
+/** What makes a constant of a builder by its name in the bytes of a .safetensors file. */
+function reader(builder, file) {
+  let bytes = ArrayBuffer.isView(file) ? new Uint8Array(file.buffer, file.byteOffset, file.byteLength) : new Uint8Array(file);
+  if (bytes.byteOffset % 8) bytes = bytes.slice(); // views of numbers must be aligned
+  const size = Number(new DataView(bytes.buffer, bytes.byteOffset).getBigUint64(0, true));
+  const table = JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + size)));
+  return (name) => {
+    if (!(name in table)) throw new Error(`the weights have no tensor ${name}`);
+    const { dtype, shape, data_offsets: [begin, end] } = table[name];
+    const [dataType, View] = types[dtype];
+    const view = new View(bytes.buffer, bytes.byteOffset + 8 + size + begin, (end - begin) / View.BYTES_PER_ELEMENT);
+    return builder.constant({ dataType, shape }, view);
+  };
+}"""
+
+
+def _call(start: str, positional: list[str], options: list[str]) -> str:
+    """A statement that calls a function; over several lines if it is long."""
+    parts = [*positional, *([f"{{ {', '.join(options)} }}"] if options else [])]
+    line = f"{start}({', '.join(parts)});"
+    if len(line) <= MAX_LINE:
+        return line
+    first = f"{start}({', '.join([*positional, '{'])}"
+    if options and len(first) <= MAX_LINE:
+        return "\n".join([first, *(f"    {option}," for option in options), "  });"])
+    lines = [f"{start}(", *(f"    {part}," for part in positional)]
+    if options:
+        lines += ["    {", *(f"      {option}," for option in options), "    },"]
+    return "\n".join([*lines, "  );"])
+
+
+def _named(node: Node) -> Iterable[tuple[str, Operand]]:
+    for name, value in node.inputs.items():
+        if isinstance(value, tuple):
+            yield from ((f"{name}_{k}", operand) for k, operand in enumerate(value))
+        elif value is not None:
+            yield name, value
+
+
+def _number(value: Any) -> str:
+    """A number as JavaScript reads it.
+
+    >>> _number(3), _number(0.5), _number(-0.0), _number(float("-inf")), _number(2**60)
+    ('3', '0.5', '-0', '-Infinity', '1152921504606846976n')
+    """
+    if isinstance(value, int):
+        return str(value) if abs(value) <= MAX_SAFE_INTEGER else f"{value}n"
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return repr(value).removesuffix(".0")
+
+
+def _element(value: Any) -> str:
+    """An element of an array of numbers; of float32 the shortest digits that give it."""
+    if value.dtype.kind in "iu":
+        return f"{value}n" if value.dtype.itemsize == 8 else str(value)
+    number = float(value)
+    return _number(float(str(value))) if math.isfinite(number) else _number(number)
+
+
+def _identifier(text: str) -> str:
+    """A name of a variable.
+
+    >>> _identifier("encoder.layer.0/MatMul"), _identifier("3d"), _identifier("…")
+    ('encoder_layer_0_MatMul', '_3d', '_')
+    """
+    name = re.sub(r"[^A-Za-z0-9_]+", "_", text).strip("_") or "_"
+    return f"_{name}" if name[0].isdigit() else name
+
+
+def _key(name: str) -> str:
+    """The name of a property in an object."""
+    if name == "__proto__":  # which would set the prototype
+        return '["__proto__"]'
+    return name if re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name) else json.dumps(name)
+
+
+def _member(name: str) -> str:
+    """What follows an object to get a property."""
+    return f".{name}" if re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name) else f"[{json.dumps(name)}]"
+
+
+def _desc(desc: Desc) -> str:
+    return f"{{ dataType: {json.dumps(desc.data_type)}, shape: {json.dumps(list(desc.shape))} }}"
+
+
+def _comment(text: str) -> str:
+    """A text that can stand in a comment."""
+    plain = json.dumps(text)[1:-1].replace('\\"', '"')
+    return plain.replace("*/", "* /")[:200]
+
+
+def _wrapped(start: str, words: Iterable[str]) -> list[str]:
+    lines, line = [], start
+    for word in words:
+        if len(line) + len(word) > MAX_LINE - 6:
+            lines.append(line.rstrip())
+            line = " " * len(start)
+        line += f"{word}, "
+    return [*lines, line.rstrip().rstrip(",")]
+
+
+__all__ = ["Module"]

@@ -1,0 +1,46 @@
+"""Write arrays in the format of safetensors (https://github.com/huggingface/safetensors#format)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import BinaryIO
+
+import numpy as np
+
+TYPES: Mapping[str, str] = {
+    "float32": "F32",
+    "float16": "F16",
+    "int64": "I64",
+    "uint64": "U64",
+    "int32": "I32",
+    "uint32": "U32",
+    "int8": "I8",
+    "uint8": "U8",
+}
+"""The format's names of data types."""
+
+ALIGNMENT = 8
+"""Tensors begin at multiples of the size of their elements, so that readers need no copy; the largest are of 8 bytes."""
+
+
+def write(file: BinaryIO, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write arrays, those with large elements first, which keeps all of them aligned.
+
+    Args:
+        file: open for writing.
+        arrays: by name, of WebNN's data types.
+    """
+    ordered = sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize)
+    header: dict[str, object] = {}
+    end = 0
+    for name, array in ordered:
+        start, end = end, end + array.nbytes
+        header[name] = {"dtype": TYPES[array.dtype.name], "shape": list(array.shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % ALIGNMENT)
+    file.write(len(text).to_bytes(8, "little"))
+    file.write(text)
+    for _, array in ordered:
+        little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        file.write(np.ascontiguousarray(little).reshape(-1).view(np.uint8).data)

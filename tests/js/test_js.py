@@ -1,0 +1,347 @@
+"""`opweave.js`: modules build, in JavaScript, the graph that they were made from; results are the same to the last bit."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import node_js
+import numpy as np
+import onnx
+import pytest
+import wpt
+from agreement import outputs_of, record
+from composite_cases import CASES
+from hypothesis import Phase, given, settings, strategies as st
+from onnx import TensorProto, helper, numpy_helper
+from safetensors.numpy import load_file
+from samples import Make
+from typer.testing import CliRunner
+
+import opweave as ow
+from opweave.cli import app
+from opweave.compile.driver import compile
+from opweave.dtypes import ANY
+from opweave.js import safetensors, webnn_only
+from opweave.names import camel_case
+from opweave.serve import Server
+
+CPU = ow.ml.create_context(device="cpu", backend="auto")
+SHIM = Path(ow.__file__).parent / "serve" / "node.mjs"
+STRIDE = 12
+"""One of so many cases of the Web Platform Tests runs, unless `--all` asks for all."""
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class Modules:
+    """Modules that run in one process of Node.js.
+
+    Args:
+        folder: for the modules, and their inputs and outputs.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.graphs: list[ow.MLGraph] = []
+
+    def add(self, graph: ow.MLGraph, feed: Arrays) -> Path:
+        """Write the module of a graph."""
+        folder = self.folder / f"{len(self.graphs)}"
+        folder.mkdir()
+        self.graphs.append(graph)
+        ow.js.save(graph, folder / "model.mjs")
+        for k, name in enumerate(graph.inputs):
+            (folder / f"in_{k}").write_bytes(np.ascontiguousarray(feed[name]).tobytes())
+        return folder / "model.mjs"
+
+    def run(self, device: str = "cpu") -> list[dict[str, np.ndarray]]:
+        """The outputs of each."""
+        folders = [str(self.folder / str(k)) for k in range(len(self.graphs))]
+        with Server(port=0, device=device) as server:
+            environment = {"OPWEAVE_URL": server.url, "OPWEAVE_TOKEN": server.token or ""}
+            node_js.run([str(node_js.JS / "run_module.mjs"), str(SHIM), *folders], 600, environment)
+        return [self._outputs(Path(folder), graph) for folder, graph in zip(folders, self.graphs, strict=True)]
+
+    @staticmethod
+    def _outputs(folder: Path, graph: ow.MLGraph) -> dict[str, np.ndarray]:
+        found = {}
+        for k, (name, desc) in enumerate(graph.outputs.items()):
+            found[name] = np.fromfile(folder / f"out_{k}", desc.data_type).reshape(desc.shape)
+        return found
+
+
+@pytest.fixture
+def modules(tmp_path: Path) -> Modules:
+    return Modules(tmp_path)
+
+
+def expected(graph: ow.MLGraph, feed: Arrays) -> dict[str, np.ndarray]:
+    """What the graph gives in Python, with composites decomposed."""
+    recorded = graph._graph
+    assert recorded is not None
+    plain = webnn_only(recorded)
+    program = compile(plain, CPU.backend, device="cpu", power_preference="low-power")
+    outputs = {name: np.empty(o.shape, o.data_type) for name, o in plain.outputs.items()}
+    program.run([np.ascontiguousarray(feed[name]) for name in plain.inputs], list(outputs.values()))
+    return outputs
+
+
+def assert_same(got: Arrays, wanted: Arrays, what: str) -> None:
+    assert got.keys() == wanted.keys(), what
+    for name, array in wanted.items():
+        np.testing.assert_array_equal(got[name], array, err_msg=f"{what} {name}", strict=True)
+        if array.dtype.kind == "f":  # also of zeros
+            np.testing.assert_array_equal(np.signbit(got[name]), np.signbit(array), err_msg=f"{what} {name}")
+
+
+def test_cases_of_the_web_platform_tests(modules: Modules, pytestconfig: pytest.Config) -> None:
+    """All operations, data types and options; inputs and constants."""
+    cases = [case for case in wpt.cases("conformance") if not wpt.is_large(case)]
+    seen: set[str] = set()
+    chosen = []
+    for number, case in enumerate(cases):
+        if pytestconfig.option.all or number % STRIDE == 0 or case["op"] not in seen:
+            chosen.append(case)
+        seen.add(case["op"])
+    feeds = []
+    for case in chosen:
+        graph, arrays = wpt.build_conformance(CPU, case)
+        modules.add(graph, arrays)
+        feeds.append(arrays)
+    for case, graph, feed, got in zip(chosen, modules.graphs, feeds, modules.run(), strict=True):
+        assert_same(got, CPU.compute(graph, {name: feed[name] for name in graph.inputs}), case["id"])
+
+
+def residual(context: ow.MLContext) -> tuple[ow.MLGraph, dict[str, np.ndarray]]:
+    """A network with constants of several sizes and types, shared and labelled."""
+    random = np.random.default_rng(5)
+    b = ow.MLGraphBuilder(context)
+    x = b.input("image", "float32", [1, 3, 8, 8])
+    weights = b.constant(random.standard_normal((3, 3, 3, 3)).astype("float32"))
+    y = x
+    for k in range(2):
+        y = b.relu(b.conv2d(y, weights, padding=[1, 1, 1, 1], label=f"block.{k}"))
+    y = b.add(b.mul(y, 0.1), x, label="sum")
+    left, right = b.split(y, [1, 2], axis=1)
+    half = b.cast(b.add(b.cast(right, "float16"), random.standard_normal((2, 8, 8)).astype("float16")), "float32")
+    indices = b.constant(np.arange(20, dtype="int64") % 8)
+    z = b.concat([b.gather(left, indices, axis=2), b.gather(half, indices, axis=2)], 1)
+    graph = b.build({"largest": b.arg_max(z, 1, output_data_type="int64"), "z": b.clamp(z, max_value=float("inf"))})
+    return graph, {"image": random.standard_normal((1, 3, 8, 8)).astype("float32")}
+
+
+def test_the_module_of_a_network_reads_well(tmp_path: Path) -> None:
+    graph, _ = residual(CPU)
+    written = ow.js.save(graph, tmp_path / "net.js", title="net.onnx")
+    assert written == [tmp_path / "net.js", tmp_path / "net.safetensors"]
+    text = written[0].read_text()
+    assert text.startswith(f"// Made by opweave {ow.__version__} from net.onnx: a WebNN graph of ")
+    for line in (
+        "// Data types: float32, float16, int64",
+        "// Not all browsers and devices have float16 and int64: context.opSupportLimits() tells.",
+        '//   import { build } from "./net.js";',
+        '  image: { dataType: "float32", shape: [1, 3, 8, 8] },',
+        '  const image = builder.input("image", inputs.image);',
+        '  const block_0_filter = constant("block_0.filter");',
+        "  const relu = builder.relu(block_0);",
+        '  const mul = builder.mul(relu_2, literal("float32", [], Float32Array.of(0.1)));',
+        '  const sum = builder.add(mul, image, { label: "sum" });',
+        "  const [split, split_1] = builder.split(sum, [1, 2], { axis: 1 });",
+        '  const argMax = builder.argMax(concat, 1, { outputDataType: "int64" });',
+    ):
+        assert line in text.splitlines(), line
+    assert max(map(len, text.splitlines())) <= 130
+    assert text.count('constant("block_0.filter")') == 1
+    assert set(load_file(written[1])) == {"block_0.filter", "add.b", "gather.indices"}
+
+
+def test_a_network_gives_the_same_results(modules: Modules) -> None:
+    graph, feed = residual(CPU)
+    modules.add(graph, feed)
+    assert_same(modules.run()[0], CPU.compute(graph, feed), "network")
+
+
+def test_composites_are_decomposed(modules: Modules) -> None:
+    """Calls of each, as the tests of composites make them; the first is the smallest one."""
+    made: list[tuple[str, dict[str, np.ndarray]]] = []
+
+    @settings(max_examples=4, database=None, derandomize=True, phases=[Phase.generate])
+    @given(st.data())
+    def add(data: st.DataObject) -> None:
+        for op, case in CASES.items():
+            call, _ = case.make(Make(data.draw, {"x": case.types[0]}))
+            builder, result, arrays = record(CPU, op, call)
+            if any(array.ndim == 0 for array in arrays.values()):
+                continue  # ONNX Runtime fuses the parts of a GELU into a kernel that refuses scalars
+            graph = builder.build(outputs_of(result))
+            assert camel_case(op.name) + "(" not in modules.add(graph, arrays).read_text()
+            made.append((op.name, arrays))
+
+    add()
+    assert len({name for name, _ in made}) == len(CASES) > 15
+    for (name, feed), graph, got in zip(made, modules.graphs, modules.run(), strict=True):
+        assert_same(got, expected(graph, feed), name)
+
+
+@ow.op
+def secret(self: ow.MLGraphBuilder, x: ow.MLOperand) -> ow.Desc:
+    return x.desc
+
+
+@secret.kernel("cpu")
+def _(x: np.ndarray, out: np.ndarray) -> None:
+    out[...] = x
+
+
+def test_custom_operations_are_refused_by_name(tmp_path: Path) -> None:
+    b = ow.MLGraphBuilder(CPU)
+    graph = b.build({"y": secret(b, b.input("x", "float32", [2]), label="mine")})
+    with pytest.raises(ow.NotSupportedError, match=r"secret 'mine': the back end WebNN has no rule for float32\[2\]"):
+        ow.js.save(graph, tmp_path / "model.js")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_names_cannot_break_out(modules: Modules) -> None:
+    hostile = [
+        "class",
+        "__proto__",
+        "builder",
+        "*/ alert(1) //",
+        'a"; throw 1; "',
+        "\u2028\n`${x}`",
+        "…",
+        "3d",
+        "constructor",
+    ]
+    b = ow.MLGraphBuilder(CPU)
+    operands = [b.input(name, "float32", [2]) for name in hostile]
+    outputs = {}
+    for name, operand in zip(hostile, operands, strict=True):
+        big = np.arange(20, dtype="float32").reshape(10, 2)
+        outputs[name + "?"] = b.add(b.relu(operand, label=name), big, label=name)
+    outputs["__proto__"] = b.neg(operands[0])
+    graph = b.build(outputs)
+    feed = {name: np.float32([k, -k]) for k, name in enumerate(hostile)}
+    modules.add(graph, feed)
+    ow.js.save(graph, modules.folder / "0" / "model.mjs", title="*/ \n throw 1 //")
+    assert_same(modules.run()[0], CPU.compute(graph, feed), "names")
+
+
+def test_numbers_of_all_kinds(modules: Modules) -> None:
+    b = ow.MLGraphBuilder(CPU)
+    outputs: dict[str, ow.MLOperand] = {}
+    feed: dict[str, np.ndarray] = {}
+    for data_type in ANY:
+        x = b.input(data_type, data_type, [3])
+        values = [0, 1, 100] if data_type.startswith("u") else [-100, -1, 100]
+        feed[data_type] = np.array(values, data_type)
+        outputs[data_type] = b.clamp(x, min_value=-3 if data_type[0] != "u" else 1, max_value=7)
+        big = np.iinfo(data_type).max if data_type[0] in "iu" else np.finfo(data_type).max
+        outputs[f"{data_type} constant"] = b.where(b.constant("uint8", 1), np.array([big, 0, 1], data_type), x)
+    wide = b.input("wide", "int64", [2])
+    feed["wide"] = np.array([2**60 + 3, -(2**62)], "int64")
+    outputs["wide"] = b.clamp(wide, min_value=-(2**61) - 1, max_value=2**60 + 1)
+    single = b.input("single", "float32", [4])
+    feed["single"] = np.array([np.nan, np.inf, -0.0, 1e-45], "float32")
+    special = np.float32([np.nan, -np.inf, -0.0, 1.4e-45])
+    outputs["special"] = b.where(b.constant("uint8", 1), special, single)
+    outputs["leaky"] = b.leaky_relu(single, alpha=0.1)
+    outputs["padded"] = b.pad(single, [1], [1], value=float("-inf"))
+    graph = b.build(outputs)
+    text = modules.add(graph, feed).read_text()
+    assert "{ alpha: 0.1 }" in text
+    assert "minValue: -2305843009213693953n" in text
+    assert "Float32Array.of(NaN, -Infinity, -0, 1e-45)" in text
+    assert_same(modules.run()[0], CPU.compute(graph, feed), "numbers")
+
+
+def test_graphs_without_weights_have_one_file(tmp_path: Path) -> None:
+    b = ow.MLGraphBuilder(CPU)
+    graph = b.build({"y": b.relu(b.input("x", "float32", [2]))})
+    assert ow.js.save(graph, tmp_path / "m.js") == [tmp_path / "m.js"]
+    text = (tmp_path / "m.js").read_text()
+    assert "export async function build(context) {" in text
+    assert "safetensors" not in text
+
+
+def test_missing_weights_are_named(modules: Modules) -> None:
+    graph, feed = residual(CPU)
+    path = modules.add(graph, feed)
+    arrays = load_file(path.with_suffix(".safetensors"))
+    del arrays["add.b"]
+    with path.with_suffix(".safetensors").open("wb") as file:
+        safetensors.write(file, arrays)
+    with pytest.raises(AssertionError, match=r"the weights have no tensor add\.b"):
+        modules.run()
+
+
+def test_weights_are_readable_by_safetensors(tmp_path: Path) -> None:
+    arrays: dict[str, np.ndarray] = {name: np.arange(k + 1).astype(name) for k, name in enumerate(ANY)}
+    arrays["transposed"] = np.arange(6, dtype="float32").reshape(2, 3).T
+    with (tmp_path / "w.safetensors").open("wb") as file:
+        safetensors.write(file, arrays)
+    found = load_file(tmp_path / "w.safetensors")
+    assert found.keys() == arrays.keys()
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(found[name], array, strict=True)
+    start = 8 + int.from_bytes((tmp_path / "w.safetensors").read_bytes()[:8], "little")
+    header = json.loads((tmp_path / "w.safetensors").read_bytes()[8:start])
+    assert start % 8 == 0
+    assert all(entry["data_offsets"][0] % arrays[name].itemsize == 0 for name, entry in header.items())
+
+
+def test_bad_arguments_are_explained(tmp_path: Path) -> None:
+    b = ow.MLGraphBuilder(CPU)
+    graph = b.build({"y": b.relu(b.input("x", "float32", [2]))})
+    with pytest.raises(ow.ValidationError, match=r"the name of a module must end in .js or .mjs, got 'model.ts'"):
+        ow.js.save(graph, "model.ts")
+    with pytest.raises(ow.ValidationError, match="save takes an MLGraph, got str"):
+        ow.js.save("graph", tmp_path / "m.js")  # type: ignore[arg-type]
+    with pytest.raises(ow.DataError, match="No such file or directory"):
+        ow.js.save(graph, tmp_path / "nowhere" / "m.js")
+    graph.destroy()
+    with pytest.raises(ow.InvalidStateError):
+        ow.js.save(graph, tmp_path / "m.js")
+
+
+def test_models_are_converted_by_the_command(tmp_path: Path, modules: Modules) -> None:
+    weights = np.random.default_rng(2).standard_normal((4, 5)).astype("float32")
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["m"], name="dense/MatMul"), helper.make_node("Relu", ["m"], ["y"])]
+    values = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 5])]
+    made = helper.make_graph(nodes, "g", values, outputs, [numpy_helper.from_array(weights, "w")])
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "model.onnx")
+
+    def run(*arguments: str, code: int = 0) -> str:
+        result = CliRunner().invoke(app, ["convert", str(tmp_path / "model.onnx"), *arguments], terminal_width=300)
+        assert result.exit_code == code, result.output
+        return re.sub(r"\s+", " ", result.output)
+
+    output = run(str(tmp_path / "net.js"), "--fix-shapes", "batch=2")
+    assert re.search(r"wrote \S*net.js, \S+ KiB wrote \S*net.safetensors, \d+ B", output)
+    assert "from model.onnx: a WebNN graph of 2 operations" in (tmp_path / "net.js").read_text()
+    assert "--operators is for .onnx files" in run(str(tmp_path / "n.js"), "--operators", "onnxruntime", code=2)
+    graph, feed = ow.onnx.load(model, fix_shapes={"batch": 2}), {"x": np.float32([[1, -2, 3, 4], [5, 6, -7, 8]])}
+    modules.add(graph, feed)
+    assert_same(modules.run()[0], graph.context.compute(graph, feed), "model")
+
+
+def test_weights_are_fetched_beside_the_module(modules: Modules) -> None:
+    graph, feed = residual(CPU)
+    path = modules.add(graph, feed)
+    script = f"""
+    import {{ readFileSync }} from "node:fs";
+    globalThis.fetch = async (url) => new Response(readFileSync(url), {{ status: 200 }});
+    const {{ loadWeights }} = await import({json.dumps(path.as_uri())});
+    console.log((await loadWeights()).byteLength);
+    globalThis.fetch = async (url) => new Response("", {{ status: 404, statusText: "Not Found" }});
+    await loadWeights().catch((error) => console.log(error.message));
+    """
+    out = node_js.run(["--input-type=module", "-e", script], 60)
+    size, message = out.strip().splitlines()
+    assert int(size) == path.with_suffix(".safetensors").stat().st_size
+    assert message.endswith("404 Not Found")
