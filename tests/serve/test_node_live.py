@@ -12,7 +12,7 @@ from threading import Thread
 import node_js
 
 from opweave import memory
-from opweave.serve import Server
+from opweave.serve import Server, client_files
 
 EXITS = """
 const { ml } = await import("./src/opweave/serve/node.mjs");
@@ -90,3 +90,14 @@ def test_the_server_s_end_is_told_with_its_reason() -> None:
         assert process.stdout.readline() == "ready\n"
         server.close()
         assert "has ended (1001, the server ends)" in process.communicate(timeout=60)[0]
+
+
+def test_the_page_s_program(tmp_path: Path) -> None:
+    """The program in docs/web-javascript.md prints what its comment says."""
+    page = (node_js.ROOT / "docs" / "web-javascript.md").read_text(encoding="utf-8")
+    program = page.partition("```js\n")[2].partition("```")[0]
+    client_files.write_clients(tmp_path / "clients")
+    (tmp_path / "program.mjs").write_text(program)
+    with Server(port=0, device="cpu") as server:
+        out = node_js.run([str(tmp_path / "program.mjs")], 60, environment(server))
+    assert out.strip() == program.strip().rpartition("// ")[2]
